@@ -1,0 +1,297 @@
+/* kernels.h - the math of expertd: one table of operations, filled by a backend (kernels/cpu, kernels/cuda).
+ *
+ * Rules that every backend keeps
+ *  1. All operations are asynchronous in stream order and touch only device memory named in their arguments, except where a
+ *     field says [host]. Sizes and pointers are fixed at the call; everything that changes between steps (ids, positions, block
+ *     tables, page addresses, bucket sizes) is read from device memory when the operation runs. A backend that can record
+ *     (`graph_begin`) may therefore replay a whole step.
+ *  2. A result row depends on nothing but its own inputs: not on n_tokens, on its place in the batch, on its bucket's size, nor on
+ *     the tier a page lies in. Sums over K are added in one fixed order. It is tested bit by bit.
+ *  3. Activations are float32, row-major. Weights stay in their stored format.
+ *  4. Nothing is allocated in an operation; scratch comes with the arguments.
+ *
+ * The CPU backend's device memory is ordinary memory: device pointers are then host pointers.
+ * Thread: a kern_dev is used by one thread at a time, except where a function says otherwise. */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/quant.h"
+
+typedef enum kern_status {
+    KERN_OK,
+    KERN_NOMEM,       /* memory of the device or the host */
+    KERN_DEVICE,      /* a driver or device fault: kern_dev_error() has the text */
+    KERN_UNSUPPORTED, /* format, shape or machine */
+    KERN_ARG,         /* a bug of the caller */
+} kern_status;
+
+typedef struct kern_dev kern_dev;     /* one opened device with its stream, pool and rows */
+typedef struct kern_graph kern_graph; /* a recorded step */
+typedef struct kern_ops kern_ops;
+
+/* A weight matrix [rows][cols]; row r starts at data + r * row_bytes. `data` is a device-usable address. */
+typedef struct kern_mat {
+    const void *data;
+    uint64_t row_bytes;
+    uint32_t rows, cols;
+    kern_fmt fmt;
+} kern_mat;
+
+/* y[t] = table[ids[t]] * scale */
+typedef struct kern_embed_args {
+    float *y; /* [n_tokens][cols] */
+    kern_mat table;
+    const uint32_t *ids; /* [n_tokens], each < rows (checked by the caller) */
+    uint32_t n_tokens;
+    float scale;
+} kern_embed_args;
+
+/* y = x / rms(x) * weight; the mean of squares is summed in float32. */
+typedef struct kern_rmsnorm_args {
+    float *y; /* [n_tokens][dim], may be x */
+    const float *x;
+    const float *weight; /* [dim] */
+    uint32_t n_tokens, dim;
+    float eps;
+} kern_rmsnorm_args;
+
+/* y[t][0..rows) (+)= W x[t] + bias */
+typedef struct kern_linear_args {
+    float *y;       /* [n_tokens] rows, y_stride floats apart */
+    const float *x; /* [n_tokens] rows, x_stride floats apart */
+    kern_mat w;
+    const float *bias; /* [rows] or NULL */
+    uint32_t n_tokens, x_stride, y_stride;
+    bool accumulate;         /* add to y: the residual connection */
+    const uint32_t *row_idx; /* [n_tokens] or NULL: x row of output t (last tokens before the LM head) */
+} kern_linear_args;
+
+/* y = silu(gate) * up for a dense FFN */
+typedef struct kern_swiglu_args {
+    float *y;             /* [n_tokens][dim] */
+    const float *gate_up; /* [n_tokens][2 * dim]: gate, then up */
+    uint32_t n_tokens, dim;
+} kern_swiglu_args;
+
+/* A KV block holds block_size tokens of all layers. Its address is kv_block_addr[id]; layer l begins at l * layer_bytes:
+ * K [n_kv_heads][block_size][head_dim], then V the same, in kv_fmt (F16 or F32). A block may lie in VRAM or mapped host memory. */
+typedef struct kern_kv {
+    const uint64_t *block_addr;  /* [n_blocks] device */
+    const uint32_t *block_table; /* [n_seqs][max_blocks] device: block ids in order of position */
+    uint32_t max_blocks;         /* row length of block_table */
+    uint32_t block_size;
+    uint64_t layer_bytes;
+    uint32_t n_kv_heads, head_dim;
+    kern_fmt fmt;
+} kern_kv;
+
+/* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache. */
+typedef struct kern_rope_kv_args {
+    float *qkv; /* [n_tokens][(n_heads + 2 * n_kv_heads) * head_dim]: Q in place, K and V stored to the cache */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    float norm_eps;
+    const float *inv_freq;     /* [rot_dim / 2] device */
+    float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
+    uint32_t rot_dim;          /* first rot_dim of each head are rotated, halves paired (NeoX order); 0: none */
+    const uint32_t *token_seq; /* [n_tokens] row of block_table */
+    const uint32_t *token_pos; /* [n_tokens] */
+    uint32_t n_tokens, n_heads, layer;
+    kern_kv kv;
+} kern_rope_kv_args;
+
+/* Causal attention over the cache, the rows' own K and V included (stored before). Softmax is computed over fixed splits of
+ * KERN_ATTN_SPLIT positions, each with its own running maximum, merged in order of position: so that one token alone, a chunk of a
+ * prompt, and any split of the work give the same bits. */
+#define KERN_ATTN_SPLIT 512
+typedef struct kern_attn_args {
+    float *o;         /* [n_tokens][n_heads * head_dim] */
+    const float *qkv; /* rows qkv_stride floats apart, Q first */
+    uint32_t qkv_stride;
+    const uint32_t *token_seq, *token_pos; /* [n_tokens] device */
+    uint32_t n_tokens, n_heads, layer;
+    uint32_t max_context; /* upper bound of token_pos + 1 in this call (of the bucket, when recorded) */
+    uint32_t window;      /* 0: all; else the last `window` positions, own included */
+    float scale;
+    const float *sinks; /* [n_heads] or NULL */
+    kern_kv kv;
+    void *scratch; /* kern_ops.attn_scratch_bytes() */
+    /* [host], optional hints; a backend may ignore them: tokens of one sequence are adjacent, runs of queries begin at
+     * seq_start[i] (n_seqs + 1 entries). NULL when recorded. */
+    const uint32_t *seq_start;
+    uint32_t n_seqs;
+} kern_attn_args;
+
+typedef enum kern_scoring {
+    KERN_SOFTMAX_TOPK, /* softmax over all experts, then the k largest (Qwen3-MoE) */
+    KERN_TOPK_SOFTMAX, /* the k largest logits, softmax over them (Mixtral; equals the first with norm_topk) */
+} kern_scoring;
+
+/* Chooses experts from the router's logits. Ties go to the lower expert id. Picks are in descending order of score. */
+typedef struct kern_router_args {
+    const float *logits; /* [n_tokens][n_experts] */
+    uint32_t *ids;       /* [n_tokens][top_k] */
+    float *weights;      /* [n_tokens][top_k] */
+    uint32_t n_tokens, n_experts, top_k;
+    kern_scoring scoring;
+    bool norm_topk; /* divide by the sum of the chosen */
+} kern_router_args;
+
+/* How one expert of a layer is cut into pages. Matrix m: 0 gate, 1 up, 2 down. Page p of a matrix holds rows
+ * [p * page_rows, ...). Page index within the expert: first_page[m] + p. */
+typedef struct kern_expert_geom {
+    kern_fmt fmt;
+    uint32_t d_model, d_ff; /* gate, up: [d_ff][d_model]; down: [d_model][d_ff] */
+    uint32_t page_rows[3];  /* rows a full page */
+    uint32_t first_page[3];
+    uint32_t pages; /* of the whole expert */
+    uint64_t row_bytes[3];
+} kern_expert_geom;
+
+/* Sorts (token, pick) pairs by expert, and hands free VRAM slots to missed pages of touched experts (fill-through).
+ * Pairs within an expert keep the order of tokens. */
+typedef struct kern_plan_args {
+    const uint32_t *ids;    /* [n_tokens][top_k]; rows at and beyond *n_live are skipped */
+    const uint32_t *n_live; /* device scalar: real rows of a padded (recorded) step; NULL: n_tokens */
+    uint32_t n_tokens, top_k, n_experts;
+    uint32_t *expert_start; /* out [n_experts + 1]: first pair of each expert in `pairs` */
+    uint32_t *pairs;        /* out [n_tokens * top_k]: token * top_k + pick */
+    uint32_t *expert_count; /* out [n_experts]: pairs of each expert, for the statistics of the step */
+    /* Fill-through, all NULL/0 when off. */
+    const uint64_t *page_addr;       /* [n_experts][pages] of this layer */
+    uint64_t arena_begin, arena_end; /* addresses inside are VRAM: no fill wanted */
+    uint32_t pages;                  /* pages an expert */
+    const uint64_t *free_slots;      /* [n_free] slot addresses handed to the step */
+    uint32_t n_free, max_inserts;    /* at most max_inserts pages of this layer in this step */
+    uint32_t *free_used;             /* in/out device scalar: slots taken so far in the step, all layers */
+    uint64_t *fill_addr;             /* out [n_experts][pages]: slot to fill, or 0 */
+    uint32_t
+        *fill_log; /* out [n_free]: layer * (n_experts * pages) ... see fill_log_base; entry i is for free_slots[i] */
+    uint32_t fill_log_base; /* entry = fill_log_base + expert * pages + page */
+} kern_plan_args;
+
+/* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
+ * FFN_e(x) = down (silu(gate x) * (up x)). Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
+ * is also stored there, whole. */
+typedef struct kern_moe_args {
+    const float *x; /* [n_tokens][d_model] */
+    float *y;       /* [n_tokens][d_model] */
+    const uint32_t *ids;
+    const float *weights;            /* [n_tokens][top_k] */
+    const uint32_t *expert_start;    /* [n_experts + 1], from plan */
+    const uint32_t *pairs;           /* [n_tokens * top_k] */
+    const uint64_t *page_addr;       /* [n_experts][geom.pages]: VRAM or mapped host, the kernel cannot tell */
+    const uint64_t *fill_addr;       /* or NULL */
+    uint64_t arena_begin, arena_end; /* hint for the order of work: pages outside are slow */
+    kern_expert_geom geom;
+    uint32_t n_tokens, top_k, n_experts;
+    const uint32_t *n_live; /* as in plan */
+    void *scratch;          /* kern_ops.moe_scratch_bytes() */
+} kern_moe_args;
+
+/* Greedy choice: ids[t] = index of the largest logit, the lower id on ties. */
+typedef struct kern_argmax_args {
+    const float *logits; /* [n_tokens][vocab] */
+    uint32_t *ids;       /* [n_tokens] */
+    uint32_t n_tokens, vocab;
+} kern_argmax_args;
+
+/* The candidates a sampler needs: the KERN_TOP_LOGITS largest logits of each row in descending order (ties: lower id first), and
+ * the log of the sum of exponentials of the whole row. */
+#define KERN_TOP_LOGITS 64
+typedef struct kern_top_logits_args {
+    const float *logits; /* [n_tokens][vocab] */
+    uint32_t *ids;       /* [n_tokens][KERN_TOP_LOGITS]; UINT32_MAX beyond vocab */
+    float *values;       /* [n_tokens][KERN_TOP_LOGITS] */
+    float *logsumexp;    /* [n_tokens] */
+    uint32_t n_tokens, vocab;
+} kern_top_logits_args;
+
+typedef struct kern_dev_info {
+    char name[64];                            /* "NVIDIA H200", "AMD EPYC (avx512)" */
+    char rows[256];                           /* rows chosen, for the log */
+    uint64_t memory_bytes, memory_free_bytes; /* of the device; 0 on the CPU */
+    bool unified;                             /* device memory is host memory: no VRAM but a simulated one */
+    bool can_record;                          /* graph_* work */
+    bool can_register_readonly;               /* a read-only file mapping can be registered */
+    int numa_node;                            /* nearest node, -1 unknown */
+    char pci_bus_id[32];                      /* "0000:1a:00.0" or "" */
+    uint32_t n_units;                         /* multiprocessors or worker threads */
+} kern_dev_info;
+
+struct kern_ops {
+    /* --- device ---------------------------------------------------------------------------------------------- */
+    void (*close)(kern_dev *d);
+    void (*info)(kern_dev *d, kern_dev_info *ret);
+    const char *(*error)(kern_dev *d); /* text of the last KERN_DEVICE / KERN_NOMEM / KERN_UNSUPPORTED; owned by d */
+
+    /* --- memory ---------------------------------------------------------------------------------------------- */
+    kern_status (*alloc)(kern_dev *d, uint64_t bytes, void **ret); /* device memory, 256-byte aligned, not cleared */
+    void (*free)(kern_dev *d, void *p);
+    kern_status (*alloc_host)(kern_dev *d, uint64_t bytes,
+                              void **ret); /* pinned host memory for small, hot exchanges */
+    void (*free_host)(kern_dev *d, void *p);
+    /* Makes [p, p + bytes) readable by kernels and yields the address they use. read_only: a file mapping (MAP_SHARED). */
+    kern_status (*host_register)(kern_dev *d, void *p, uint64_t bytes, bool read_only, uint64_t *ret_addr);
+    void (*host_unregister)(kern_dev *d, void *p);
+
+    /* --- stream ---------------------------------------------------------------------------------------------- */
+    kern_status (*upload)(kern_dev *d, void *dst, const void *src_host, uint64_t bytes);   /* in stream order */
+    kern_status (*download)(kern_dev *d, void *dst_host, const void *src, uint64_t bytes); /* valid after sync() */
+    kern_status (*clear)(kern_dev *d, void *dst, uint64_t bytes);
+    kern_status (*sync)(kern_dev *d); /* waits for the stream; reports faults of everything before */
+    /* Background copy engine, a second low-priority stream: copies for the pager. Callable from the pager's thread. */
+    kern_status (*copy_async)(kern_dev *d, void *dst, const void *src, uint64_t bytes);
+    kern_status (*copy_wait)(kern_dev *d); /* until all copy_async() are done */
+    kern_status (*graph_begin)(kern_dev *d);
+    kern_status (*graph_end)(kern_dev *d, kern_graph **ret);
+    kern_status (*graph_launch)(kern_dev *d, kern_graph *g);
+    void (*graph_free)(kern_dev *d, kern_graph *g);
+
+    /* --- math ------------------------------------------------------------------------------------------------ */
+    kern_status (*embed)(kern_dev *d, const kern_embed_args *a);
+    kern_status (*rmsnorm)(kern_dev *d, const kern_rmsnorm_args *a);
+    kern_status (*linear)(kern_dev *d, const kern_linear_args *a);
+    kern_status (*swiglu)(kern_dev *d, const kern_swiglu_args *a);
+    kern_status (*rope_kv)(kern_dev *d, const kern_rope_kv_args *a);
+    kern_status (*attention)(kern_dev *d, const kern_attn_args *a);
+    kern_status (*router)(kern_dev *d, const kern_router_args *a);
+    kern_status (*plan)(kern_dev *d, const kern_plan_args *a);
+    kern_status (*moe)(kern_dev *d, const kern_moe_args *a);
+    kern_status (*argmax)(kern_dev *d, const kern_argmax_args *a);
+    kern_status (*top_logits)(kern_dev *d, const kern_top_logits_args *a);
+    uint64_t (*attn_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
+                                   uint32_t max_context);
+    uint64_t (*moe_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+
+    /* --- measurement ----------------------------------------------------------------------------------------- */
+    /* Rate at which kernels read [addr, addr + bytes) (host tier or VRAM), GB/s; runs alone. */
+    kern_status (*probe_read)(kern_dev *d, uint64_t addr, uint64_t bytes, double *ret_gbps);
+    /* Time marks in stream order: mark(i) notes "now" in slot i < KERN_MARKS; after sync(), mark_ns gives slot b - slot a. */
+    kern_status (*mark)(kern_dev *d, uint32_t slot);
+    kern_status (*mark_ns)(kern_dev *d, uint32_t a, uint32_t b, uint64_t *ret_ns);
+};
+#define KERN_MARKS 1024
+
+/* First member of every backend's device struct; callers write d->ops->linear(d, &args). */
+struct kern_dev {
+    const kern_ops *ops;
+};
+
+typedef struct kern_options {
+    uint32_t n_threads;  /* CPU workers, 0: all cores allowed to the process */
+    uint32_t gpu;        /* device index */
+    int32_t numa_node;   /* bind workers, -1: no */
+    const char *disable; /* comma-separated caps ("avx512", "avx2", "sm90") or row names never to be used; NULL */
+} kern_options;
+
+/* The CPU backend. */
+kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret);
+/* The CUDA backend, loaded at run time. On failure `why` (cap bytes) says in words what is missing: library, driver, device,
+ * architecture (with the list of those supported). */
+kern_status kern_cuda_open(const kern_options *opt, kern_dev **ret, char *why, size_t cap);
+
+#endif
