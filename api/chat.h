@@ -1,0 +1,63 @@
+/* chat.h - from an OpenAI chat request to the prompt text that a model was trained on.
+ *
+ * A chat_set holds a model's compiled chat templates and its special token strings; it is immutable once opened, so any
+ * thread may render from it. */
+#ifndef API_CHAT_H
+#define API_CHAT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "config/error.h"
+#include "config/util.h"
+
+typedef struct chat_set chat_set;
+
+/* Where templates come from, the first that exists wins: `configured`; `metadata`; then in model_dir chat_template.jinja (with
+ * additional_chat_templates/NAME.jinja), chat_template.json, tokenizer_config.json (one string, or a list of named ones).
+ * Special token strings: the fields here, else tokenizer_config.json, else special_tokens_map.json. Every pointer is borrowed
+ * for the call and may be NULL. */
+typedef struct chat_source {
+    const char *model_dir;  /* a Hugging Face directory */
+    const char *configured; /* the configuration's chat_template: a template's text (it has "{{" or "{%") or a file's path */
+    const char *metadata;   /* GGUF's tokenizer.chat_template */
+    const char *bos_token, *eos_token, *unk_token, *pad_token; /* GGUF's */
+} chat_source;
+
+/* XD_NOT_FOUND: there is no template (the model can still complete plain text). XD_BAD_MODEL: one does not compile.
+ * XD_BAD_CONFIG: the configured one cannot be read or does not compile. */
+xd_status chat_set_open(const chat_source *src, chat_set **ret, xd_err *err) XD_MUST_CHECK;
+void chat_set_free(chat_set *s); /* NULL is fine */
+XD_DEFINE_CLEANUP(chat_set, chat_set_free)
+
+const char *chat_set_origin(const chat_set *s); /* where the templates came from, for the log */
+/* True if a template mentions the variable ("tools", "enable_thinking", ...): without it the parameter has no effect. */
+bool chat_set_uses(const chat_set *s, const char *name);
+
+/* The parts of a request body, already parsed JSON, borrowed. NULL or JSON null means absent. */
+typedef struct chat_request {
+    const json_t *messages;        /* array of {"role", "content", ...}; required */
+    const json_t *tools;           /* array */
+    const json_t *documents;       /* array */
+    const json_t *template_kwargs; /* object: more variables for the template; those of the server's own are refused */
+    bool add_generation_prompt;    /* the template opens the assistant's turn */
+    bool continue_final_message;   /* the prompt ends inside the last message; excludes add_generation_prompt */
+    time_t now;                    /* the template's clock, 0: the real one */
+} chat_request;
+
+typedef struct chat_rendered {
+    char *text;         /* NUL-terminated UTF-8 */
+    uint8_t *trusted;   /* one byte per byte of text, for tok_encode_trusted(): 1 written by the template, 0 by the client */
+    size_t len;
+    bool tools_ignored; /* tools were given, but the chosen template does not mention them */
+} chat_rendered;
+
+/* Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,
+ * like "messages[2].content[0].type"); what the template raises is quoted, code "template_raise". */
+xd_status chat_render(const chat_set *s, const chat_request *req, chat_rendered *ret, xd_err *err) XD_MUST_CHECK;
+void chat_rendered_free(chat_rendered *r); /* also resets to {0} */
+
+#endif
