@@ -21,6 +21,10 @@
 
 #include "kernels/quant.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum kern_status {
     KERN_OK,
     KERN_NOMEM,       /* memory of the device or the host */
@@ -97,7 +101,7 @@ typedef struct kern_rope_kv_args {
     const float *inv_freq;     /* [rot_dim / 2] device */
     float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
     uint32_t rot_dim;          /* first rot_dim of each head are rotated, halves paired (NeoX order); 0: none */
-    const uint32_t *token_seq; /* [n_tokens] row of block_table */
+    const uint32_t *token_seq; /* [n_tokens] row of block_table; UINT32_MAX: padding row, skipped */
     const uint32_t *token_pos; /* [n_tokens] */
     uint32_t n_tokens, n_heads, layer;
     kern_kv kv;
@@ -111,7 +115,7 @@ typedef struct kern_attn_args {
     float *o;         /* [n_tokens][n_heads * head_dim] */
     const float *qkv; /* rows qkv_stride floats apart, Q first */
     uint32_t qkv_stride;
-    const uint32_t *token_seq, *token_pos; /* [n_tokens] device */
+    const uint32_t *token_seq, *token_pos; /* [n_tokens] device; as in rope_kv */
     uint32_t n_tokens, n_heads, layer;
     uint32_t max_context; /* upper bound of token_pos + 1 in this call (of the bucket, when recorded) */
     uint32_t window;      /* 0: all; else the last `window` positions, own included */
@@ -168,8 +172,7 @@ typedef struct kern_plan_args {
     uint32_t n_free, max_inserts;    /* at most max_inserts pages of this layer in this step */
     uint32_t *free_used;             /* in/out device scalar: slots taken so far in the step, all layers */
     uint64_t *fill_addr;             /* out [n_experts][pages]: slot to fill, or 0 */
-    uint32_t
-        *fill_log; /* out [n_free]: layer * (n_experts * pages) ... see fill_log_base; entry i is for free_slots[i] */
+    uint32_t *fill_log;     /* out [n_free]: what free_slots[i] will hold: fill_log_base + expert * pages + page */
     uint32_t fill_log_base; /* entry = fill_log_base + expert * pages + page */
 } kern_plan_args;
 
@@ -293,5 +296,9 @@ kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret);
 /* The CUDA backend, loaded at run time. On failure `why` (cap bytes) says in words what is missing: library, driver, device,
  * architecture (with the list of those supported). */
 kern_status kern_cuda_open(const kern_options *opt, kern_dev **ret, char *why, size_t cap);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

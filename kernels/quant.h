@@ -18,7 +18,11 @@ typedef struct kern_q8_0_block {
     uint16_t d; /* IEEE half */
     int8_t qs[32];
 } kern_q8_0_block;
+#ifdef __cplusplus
+static_assert(sizeof(kern_q8_0_block) == 34, "GGUF layout");
+#else
 _Static_assert(sizeof(kern_q8_0_block) == 34, "GGUF layout");
+#endif
 
 typedef struct kern_fmt_info {
     const char *name;
@@ -28,13 +32,8 @@ typedef struct kern_fmt_info {
 
 static inline kern_fmt_info kern_fmt_get(kern_fmt f)
 {
-    switch (f) {
-    case FMT_F32: return (kern_fmt_info){"f32", 1, 4};
-    case FMT_F16: return (kern_fmt_info){"f16", 1, 2};
-    case FMT_BF16: return (kern_fmt_info){"bf16", 1, 2};
-    case FMT_Q8_0: return (kern_fmt_info){"q8_0", 32, 34};
-    default: return (kern_fmt_info){"?", 1, 0};
-    }
+    static const kern_fmt_info infos[] = {{"f32", 1, 4}, {"f16", 1, 2}, {"bf16", 1, 2}, {"q8_0", 32, 34}, {"?", 1, 0}};
+    return infos[(unsigned)f < FMT_COUNT ? f : FMT_COUNT];
 }
 
 /* Bytes of a row of `cols` weights; cols is a multiple of block_len (checked when a model is loaded). */
