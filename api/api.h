@@ -1,0 +1,27 @@
+/* api.h - the HTTP server. Owns sockets, JSON, templates and SSE; talks to the engine by requests and events. */
+#ifndef API_API_H
+#define API_API_H
+
+#include "config/config.h"
+#include "config/error.h"
+#include "engine/engine.h"
+
+typedef struct api api;
+
+typedef struct api_options {
+    const config *cfg; /* borrowed until api_free() */
+    engine *e;         /* may still be loading: /health answers 503 then, other endpoints 503 with Retry-After */
+    int listen_fd;     /* from systemd, or -1: bind cfg->server.host:port */
+} api_options;
+
+/* Binds and serves until api_free(). XD_IO names address and port. */
+xd_status api_start(const api_options *opt, api **ret, xd_err *err) XD_MUST_CHECK;
+uint32_t api_port(const api *a); /* the port in use */
+/* The engine is READY: loads the chat template and lets requests in. A broken template is a warning, chat then answers 400. */
+xd_status api_engine_ready(api *a, xd_err *err) XD_MUST_CHECK;
+void api_drain(api *a); /* new requests are answered 503; open streams go on */
+xd_status api_reload(api *a, const config *cfg, xd_err *err) XD_MUST_CHECK; /* keys, limits */
+void api_free(api *a);                                                      /* closes all connections */
+XD_DEFINE_CLEANUP(api, api_free)
+
+#endif

@@ -1,0 +1,64 @@
+/* kv.h - paged KV cache: blocks of block_size tokens, shared by sequences with a common prefix.
+ *
+ * A block holds K and V of all layers (layout: kern_kv in kernels.h). Full blocks are known by a hash chained over all tokens
+ * before them (and a salt), so a later prompt with the same beginning reuses them (vLLM's automatic prefix caching). Blocks without
+ * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread. */
+#ifndef ENGINE_KV_H
+#define ENGINE_KV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/error.h"
+#include "config/util.h"
+#include "kernels/kernels.h"
+
+typedef struct kv_cache kv_cache;
+typedef struct kv_seq kv_seq; /* the blocks of one sequence */
+
+typedef struct kv_options {
+    kern_dev *dev;
+    uint32_t n_layers, n_kv_heads, head_dim, block_size;
+    kern_fmt fmt;        /* FMT_F16 or FMT_F32 */
+    uint32_t n_blocks;   /* in device memory */
+    uint64_t swap_bytes; /* host memory for blocks of preempted and idle sequences; 0: none */
+    bool prefix_caching;
+    bool allow_cold; /* blocks beyond n_blocks lie in mapped host memory (swap space) and are read directly */
+} kv_options;
+
+uint64_t kv_block_bytes(const kv_options *opt);
+xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err) XD_MUST_CHECK;
+void kv_free(kv_cache *kv);
+XD_DEFINE_CLEANUP(kv_cache, kv_free)
+/* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
+void kv_describe(const kv_cache *kv, kern_kv *ret);
+
+xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err) XD_MUST_CHECK;
+void kv_seq_free(kv_cache *kv, kv_seq *s); /* releases its blocks (full ones stay cached) */
+/* Takes the longest cached prefix of ids[0..n) in whole blocks, at most n - 1 tokens (the last one must be computed). The sequence
+ * must be empty. Returns the number of tokens whose KV is already there. */
+uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
+/* Makes room for tokens [0, n_tokens). XD_BUSY: not enough blocks (nothing changed): preempt somebody. */
+xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens) XD_MUST_CHECK;
+/* Tokens [0, n) of ids have been computed: full blocks become findable. ids are the sequence's from its start. */
+void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
+/* Gives up all blocks but keeps the handle (preemption by recomputation). */
+void kv_seq_drop(kv_cache *kv, kv_seq *s);
+/* Preemption by swapping: moves the blocks to host swap space and back. XD_BUSY: no room there. */
+xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
+xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
+bool kv_seq_is_swapped(const kv_seq *s);
+/* Shares all full blocks of `from` that lie before token n with the empty `to` (n choices of one prompt). Returns tokens shared. */
+uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n);
+const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n); /* block ids in order */
+uint32_t kv_max_seq_blocks(const kv_cache *kv);                  /* blocks one sequence could ever hold */
+
+typedef struct kv_stats {
+    uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */
+    uint64_t swap_blocks_total, swap_blocks_used;
+    uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
+} kv_stats;
+void kv_get_stats(kv_cache *kv, kv_stats *ret);
+void kv_drop_cached(kv_cache *kv); /* forgets all blocks without an owner */
+
+#endif

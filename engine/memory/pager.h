@@ -1,0 +1,105 @@
+/* pager.h - residency of expert pages: which lie in VRAM slots, which in host memory, which only on disk.
+ *
+ * A page is a whole number of rows of one matrix of one expert, at most page_size bytes. The pager owns the page table. It changes
+ * only between steps: the engine brackets every step with pager_step_begin() / pager_step_end(), and what a step was given stays
+ * true until its end, so a page never moves under a running kernel. Kernels only dereference addresses.
+ *
+ * Threads: pager_step_*, pager_require* by the engine thread; copies run on the pager's own thread; stats by any thread. */
+#ifndef ENGINE_PAGER_H
+#define ENGINE_PAGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/config.h"
+#include "config/error.h"
+#include "engine/model/model.h"
+#include "kernels/kernels.h"
+
+typedef struct pager pager;
+
+typedef struct pager_options {
+    kern_dev *dev;
+    const model *m;
+    const config *cfg;    /* memory.*, pager.*, test.* */
+    uint64_t arena_bytes; /* VRAM slots; 0: none */
+    void (*progress)(void *user, double fraction);
+    void *progress_user;
+} pager_options;
+
+/* Builds the host tier (in place, or the pool), the arena and the first page table. Errors say how much was needed and how to
+ * allow it. Borrows everything in opt until pager_free(). */
+xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err) XD_MUST_CHECK;
+void pager_free(pager *p);
+XD_DEFINE_CLEANUP(pager, pager_free)
+
+/* How a model's experts of one layer are cut: also for inspect and for sizing before a pager exists. */
+xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_size, kern_expert_geom *ret,
+                         xd_err *err) XD_MUST_CHECK;
+
+/* What one layer of a step reads. Device pointers, valid until pager_step_end(). */
+typedef struct pager_layer_view {
+    kern_expert_geom geom;
+    uint32_t n_experts;
+    uint64_t *page_addr;    /* [n_experts][geom.pages] */
+    uint64_t *fill_addr;    /* [n_experts][geom.pages] or NULL */
+    uint32_t *expert_count; /* [n_experts]: out of the plan operation */
+    uint32_t fill_log_base;
+} pager_layer_view;
+
+typedef struct pager_view {
+    uint64_t arena_begin, arena_end;
+    const pager_layer_view
+        *layers;          /* [n_layers]; pointers stay the same for the pager's life, contents change between steps, so
+                                       that a recorded graph may hold them */
+    uint64_t *free_slots; /* device [n_free]; the same pointer for ever */
+    uint32_t n_free; /* capacity of the list (constant); slots that are not free this step are absent: see free_used */
+    uint32_t *free_used;  /* device scalar: the step begins with the first usable index and stops at n_free */
+    uint32_t *fill_log;   /* device [n_free] */
+    uint32_t max_inserts; /* a layer and step */
+    uint64_t version;     /* of the page table, for the log and tests */
+} pager_view;
+
+/* Adopts finished copies and decisions and uploads what changed. `prefill`: the step streams past the cache (no fill-through for
+ * pages that only prompts touch). */
+xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err) XD_MUST_CHECK;
+/* After the device has finished the step: reads the counters (device memory, already synchronised), counts hits and bytes by tier,
+ * makes filled slots resident from the next step, picks promotions and evictions. Never waits for a copy. */
+xd_status pager_step_end(pager *p, xd_err *err) XD_MUST_CHECK;
+
+/* True when some pages may be neither in VRAM nor in host memory: then the engine must call pager_require() between the router and
+ * the experts of each layer (and cannot record whole steps). */
+bool pager_needs_require(const pager *p);
+/* Brings the pages of the experts with expert_touched[e] != 0 [host] into host memory or VRAM and uploads their addresses; faults
+ * are read together. XD_IO (503) when the disk fails: the step's sequences that need them fail, the daemon lives. */
+xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err) XD_MUST_CHECK;
+
+/* Fallback: how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
+ * copied in bulk into staging slots. FULL: everything is promoted to VRAM (only when the arena holds all pages). */
+enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL };
+xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
+int pager_get_mode(const pager *p);
+
+typedef struct pager_stats {
+    uint64_t pages_total, slots_total, slots_used, page_bytes_max;
+    uint64_t expert_bytes_total, vram_bytes, host_bytes,
+        disk_bytes; /* where pages lie now; a page in VRAM counts once, there */
+    uint64_t host_capacity_bytes;
+    uint64_t hits_vram, hits_host, hits_disk;    /* pages touched, by tier; monotonic */
+    uint64_t bytes_vram, bytes_host, bytes_disk; /* read by tier; monotonic */
+    uint64_t promotions, fills, evictions;       /* pages; monotonic */
+    uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
+    uint64_t io_errors, checksum_errors;
+    uint64_t step_bytes_host, step_bytes_vram; /* of the last step */
+    uint64_t table_version;
+    int mode;
+    bool in_place;
+    char policy[16];
+} pager_stats;
+void pager_get_stats(pager *p, pager_stats *ret);
+/* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. */
+void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);
+/* Saves hit statistics (warm start) now; also done on pager_free(). */
+xd_status pager_save_stats(pager *p, xd_err *err) XD_MUST_CHECK;
+
+#endif

@@ -1,0 +1,92 @@
+/* model.h - an opened checkpoint: hyper-parameters, tensors by role, where each expert's rows lie. Files are memory-mapped and
+ * never copied; a model only points into them.
+ *
+ * A dense FFN is the degenerate case of one expert: n_experts 1, top_k 1, no router. Immutable once open: any thread may read. */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/error.h"
+#include "config/util.h"
+#include "kernels/kernels.h"
+
+typedef struct model model;
+
+/* A tensor of the file: [rows][cols] (a vector has one row). data NULL: the model has none. Alignment is the file's. */
+typedef struct model_tensor {
+    const void *data;
+    uint64_t bytes;
+    uint32_t rows, cols;
+    kern_fmt fmt;
+} model_tensor;
+
+enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
+
+typedef struct model_layer {
+    model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
+    uint32_t window;     /* sliding window in tokens, own included; 0: full attention */
+    model_tensor router; /* [n_experts][d_model]; data NULL when n_experts is 1 */
+    uint32_t n_experts, top_k, d_ff;
+    kern_fmt expert_fmt;         /* of all three matrices of all experts of the layer */
+    const model_tensor *experts; /* [n_experts][MODEL_MATRICES] */
+} model_layer;
+
+#define MODEL_MAX_ROT 512 /* largest rot_dim */
+typedef struct model_params {
+    char arch[48]; /* model_type of config.json */
+    uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
+    uint32_t n_experts_max, top_k_max, d_ff_max; /* over layers: sizes of buffers */
+    float rms_eps, attn_scale, embed_scale;
+    uint32_t rot_dim;
+    float inv_freq[MODEL_MAX_ROT / 2];
+    float rope_scale;
+    kern_scoring scoring;
+    bool norm_topk;
+    uint32_t eos_ids[16], n_eos; /* generation_config.json, else config.json */
+    int64_t bos_id;              /* -1: none */
+    struct {                     /* generation_config.json; NAN / -1 where it is silent */
+        float temperature, top_p, min_p, repetition_penalty;
+        int32_t top_k;
+        bool do_sample_off; /* "do_sample": false: greedy */
+    } defaults;
+} model_params;
+
+typedef struct model_file { /* one mapping, MAP_SHARED PROT_READ (synthetic: anonymous memory) */
+    const char *path;
+    void *base;
+    uint64_t bytes;
+    bool anonymous;
+} model_file;
+
+typedef struct model_options {
+    const char *path;  /* directory, file.gguf, or "synthetic:NAME" */
+    const char *dtype; /* synthetic only */
+    int skew;          /* synthetic only: CONF_SKEW_* */
+    uint32_t seed;
+    void (*progress)(void *user, double fraction); /* may be NULL; any thread */
+    void *progress_user;
+} model_options;
+
+/* Opens and checks everything: every tensor's type, shape and range in its file. XD_BAD_MODEL names file and tensor; an unknown
+ * architecture is XD_UNSUPPORTED with the list of known ones. */
+xd_status model_open(const model_options *opt, model **ret, xd_err *err) XD_MUST_CHECK;
+void model_free(model *m);
+XD_DEFINE_CLEANUP(model, model_free)
+
+const model_params *model_get_params(const model *m);
+const model_layer *model_get_layer(const model *m, uint32_t layer);
+const model_tensor *model_embed(const model *m);
+const model_tensor *model_final_norm(const model *m);
+const model_tensor *model_lm_head(const model *m); /* the embedding when tied */
+const model_file *model_files(const model *m, uint32_t *ret_n);
+const char *model_dir(const model *m);       /* directory with tokenizer files; "" for a synthetic model */
+uint64_t model_expert_bytes(const model *m); /* all routed FFN weights */
+uint64_t model_trunk_bytes(const model *m);
+/* Identity of the weights for saved statistics and page files: a hash over names, shapes, sizes and samples of the data. */
+uint64_t model_fingerprint(const model *m);
+/* Names of architectures, comma-separated. */
+const char *model_known_archs(void);
+
+#endif
