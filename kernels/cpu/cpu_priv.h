@@ -1,0 +1,181 @@
+/* cpu_priv.h - what the files of the CPU backend share: the device, the rows (hot inner functions with one version a machine),
+ * number conversions. Private to kernels/cpu. */
+#ifndef KERNELS_CPU_CPU_PRIV_H
+#define KERNELS_CPU_CPU_PRIV_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/kernels.h"
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- rows ------------------------------------------------------------------------------------------------------
+ * Each has a scalar version in rows_ref.c, which is its definition, and may have wider ones. Whatever version runs, the bits
+ * of one result depend only on its own inputs: a version has one order of additions for every shape of call. */
+
+/* y[t * y_stride + r] = dot(row r of w, x[t]); rows lie row_bytes apart. `next` (or NULL) is where the caller reads on. */
+typedef void cpu_dot_fn(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, uint32_t n_rows,
+                        const float *const *x, uint32_t n_tokens, uint32_t cols, const uint8_t *next);
+/* y[i] = value of weight i of a row */
+typedef void cpu_decode_fn(float *y, const uint8_t *w, uint32_t cols);
+/* y[i] = x[i] rounded to IEEE half */
+typedef void cpu_to_f16_fn(uint16_t *y, const float *x, uint32_t n);
+/* acc[q][d] += sum over i = 0, 1, .. n_pos - 1 of p[q][i] * V[i][d]; V rows lie row_bytes apart, acc rows dim apart,
+ * p rows p_stride apart */
+typedef void cpu_attn_pv_fn(float *acc, const float *p, size_t p_stride, const uint8_t *v, uint64_t row_bytes,
+                            uint32_t n_pos, uint32_t n_q, uint32_t dim);
+/* max of x, skipping NaN; -inf when none */
+typedef float cpu_max_fn(const float *x, uint32_t n);
+/* y[i] = exp(x[i] * scale - max), returns their sum; y may be x, and NULL when only the sum is wanted */
+typedef float cpu_exp_fn(float *y, const float *x, uint32_t n, float scale, float max);
+/* y = x * (1 / sqrt(mean(x^2) + eps)) * weight */
+typedef void cpu_rmsnorm_fn(float *y, const float *x, const float *weight, uint32_t dim, float eps);
+/* y = silu(gate) * up */
+typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_t n);
+/* First i >= from with x[i] > limit; n when none. */
+typedef uint32_t cpu_find_fn(const float *x, uint32_t from, uint32_t n, float limit);
+/* Reads every byte once by the widest loads; the return value only keeps the loads alive. */
+typedef uint64_t cpu_read_fn(const uint8_t *p, size_t bytes);
+
+typedef struct cpu_rows {
+    cpu_dot_fn *dot[FMT_COUNT];
+    cpu_decode_fn *decode[FMT_COUNT];
+    cpu_attn_pv_fn *attn_pv[FMT_COUNT]; /* F16 and F32 only */
+    cpu_to_f16_fn *to_f16;
+    cpu_max_fn *max;
+    cpu_exp_fn *exp;
+    cpu_rmsnorm_fn *rmsnorm;
+    cpu_swiglu_fn *swiglu;
+    cpu_find_fn *find;
+    cpu_read_fn *read;
+} cpu_rows;
+
+enum { CPU_CAP_AVX2 = 1, CPU_CAP_AVX512 = 2 };
+
+typedef struct cpu_row {
+    uint32_t offset; /* of the pointer in cpu_rows */
+    uint32_t needs;  /* CPU_CAP_* */
+    const char *name;
+    void (*fn)(void);
+} cpu_row;
+
+#define CPU_ROW(member, needs, function)                                                  \
+    {                                                                                     \
+        (uint32_t) offsetof(cpu_rows, member), needs, #function, (void (*)(void))function \
+    }
+
+extern const cpu_row cpu_rows_ref[];
+extern const uint32_t cpu_rows_ref_count;
+#ifdef KERN_X86_ROWS
+extern const cpu_row cpu_rows_avx2[];
+extern const uint32_t cpu_rows_avx2_count;
+extern const cpu_row cpu_rows_avx512[];
+extern const uint32_t cpu_rows_avx512_count;
+#endif
+
+/* Fills `rows` with the best version of each that the machine runs and `disable` allows; writes the names chosen. */
+void rows_choose(cpu_rows *rows, const char *disable, char *ret_names, size_t cap);
+
+/* ---- device ----------------------------------------------------------------------------------------------------- */
+
+typedef struct cpu_dev {
+    kern_dev base; /* first: callers see a kern_dev */
+    cpu_pool *pool;
+    cpu_rows rows;
+    int32_t numa_node; /* -1: not bound */
+    char row_names[256];
+    char error[256];
+    uint64_t marks[KERN_MARKS];
+} cpu_dev;
+
+static inline cpu_dev *cpu_of(kern_dev *d)
+{
+    return (cpu_dev *)(void *)d;
+}
+
+/* Notes the text for kern_ops.error and returns `status`. */
+kern_status cpu_fail(cpu_dev *d, kern_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+uint64_t cpu_now_ns(void);
+
+/* linear.c */
+kern_status cpu_embed(kern_dev *dev, const kern_embed_args *a);
+kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a);
+kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a);
+kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);
+/* attention.c, rope.c */
+kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a);
+kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);
+uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
+                                uint32_t max_context);
+/* moe.c */
+kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);
+kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a);
+uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+/* choose.c */
+kern_status cpu_router(kern_dev *dev, const kern_router_args *a);
+kern_status cpu_argmax(kern_dev *dev, const kern_argmax_args *a);
+kern_status cpu_top_logits(kern_dev *dev, const kern_top_logits_args *a);
+
+/* Rows a task of a matrix product takes: small enough to spread over the threads, large enough to stream. */
+#define CPU_ROW_BLOCK 32
+
+/* ---- number conversions ----------------------------------------------------------------------------------------- */
+
+static inline float f32_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline uint16_t load_u16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline float f32_of_bf16(uint16_t h)
+{
+    return f32_of_bits((uint32_t)h << 16);
+}
+
+/* IEEE 754 binary16, subnormals included */
+static inline float f32_of_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
+    if (exponent == 0)
+        return f32_of_bits(bits_of_f32((float)mantissa * 0x1p-24f) | sign);
+    if (exponent == 31)
+        return f32_of_bits(sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0));
+    return f32_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+/* Rounds to nearest, ties to even; too large becomes infinite, as the conversion instructions of CPUs and GPUs do. */
+static inline uint16_t f16_of_f32(float f)
+{
+    uint32_t bits = bits_of_f32(f), sign = bits >> 16 & 0x8000u, mag = bits & 0x7fffffffu;
+    if (mag > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (mag >> 13 & 0x3ffu));
+    if (mag >= 0x477ff000u) /* 65520: halfway between the largest half and the next power */
+        return (uint16_t)(sign | 0x7c00u);
+    if (mag < 0x38800000u) /* below 2^-14: a multiple of 2^-24; rint rounds ties to even */
+        return (uint16_t)(sign | (uint32_t)rintf(f32_of_bits(mag) * 0x1p24f));
+    return (uint16_t)(sign | (((mag + 0xfffu + (mag >> 13 & 1u)) >> 13) - (112u << 10)));
+}
+
+#endif

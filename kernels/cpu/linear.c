@@ -1,0 +1,147 @@
+/* linear.c - what treats rows of activations one by one: embedding, norm, matrix product, gated activation.
+ *
+ * A matrix product is cut into blocks of rows, each of which runs over all tokens, so a weight byte comes from memory once whatever
+ * the number of tokens. The order of additions within a dot product is the row function's own (cpu_priv.h): blocks, threads and
+ * token groups do not change a bit. */
+#include "kernels/cpu/cpu_priv.h"
+
+/* Tokens a dot call gets at most: their results fit a small buffer. */
+#define TOKEN_GROUP 64
+/* Elementwise work below this many floats a task is not worth a thread. */
+#define GRAIN_FLOATS 16384
+
+/* Rows of a task so that a task has GRAIN_FLOATS. */
+static uint32_t rows_a_task(uint32_t dim)
+{
+    uint32_t rows = GRAIN_FLOATS / MAX(dim, 1u);
+    return MAX(rows, 1u);
+}
+
+static uint32_t div_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+typedef struct embed_job {
+    const kern_embed_args *a;
+    cpu_decode_fn *decode;
+    uint32_t rows_a_task;
+} embed_job;
+
+static void embed_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const embed_job *j = ctx;
+    const kern_embed_args *a = j->a;
+    uint32_t cols = a->table.cols, first = task * j->rows_a_task;
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
+        float *y = a->y + (size_t)t * cols;
+        j->decode(y, (const uint8_t *)a->table.data + a->ids[t] * a->table.row_bytes, cols);
+        if (a->scale != 1.0f)
+            for (uint32_t i = 0; i < cols; i++)
+                y[i] *= a->scale;
+    }
+}
+
+kern_status cpu_embed(kern_dev *dev, const kern_embed_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if ((unsigned)a->table.fmt >= FMT_COUNT)
+        return cpu_fail(d, KERN_UNSUPPORTED, "embedding: unknown format %d", (int)a->table.fmt);
+    embed_job j = {.a = a, .decode = d->rows.decode[a->table.fmt], .rows_a_task = rows_a_task(a->table.cols)};
+    pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), embed_task, &j);
+    return KERN_OK;
+}
+
+typedef struct norm_job {
+    const kern_rmsnorm_args *a;
+    cpu_rmsnorm_fn *fn;
+    uint32_t rows_a_task;
+} norm_job;
+
+static void norm_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const norm_job *j = ctx;
+    const kern_rmsnorm_args *a = j->a;
+    uint32_t first = task * j->rows_a_task;
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++)
+        j->fn(a->y + (size_t)t * a->dim, a->x + (size_t)t * a->dim, a->weight, a->dim, a->eps);
+}
+
+kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    norm_job j = {.a = a, .fn = d->rows.rmsnorm, .rows_a_task = rows_a_task(a->dim)};
+    pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), norm_task, &j);
+    return KERN_OK;
+}
+
+typedef struct swiglu_job {
+    const kern_swiglu_args *a;
+    cpu_swiglu_fn *fn;
+    uint32_t rows_a_task;
+} swiglu_job;
+
+static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const swiglu_job *j = ctx;
+    const kern_swiglu_args *a = j->a;
+    uint32_t first = task * j->rows_a_task;
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
+        const float *gate = a->gate_up + (size_t)t * 2 * a->dim;
+        j->fn(a->y + (size_t)t * a->dim, gate, gate + a->dim, a->dim);
+    }
+}
+
+kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    swiglu_job j = {.a = a, .fn = d->rows.swiglu, .rows_a_task = rows_a_task(a->dim)};
+    pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), swiglu_task, &j);
+    return KERN_OK;
+}
+
+typedef struct linear_job {
+    const kern_linear_args *a;
+    cpu_dot_fn *dot;
+} linear_job;
+
+static void linear_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const linear_job *j = ctx;
+    const kern_linear_args *a = j->a;
+    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, a->w.rows - first);
+    const uint8_t *w = (const uint8_t *)a->w.data + first * a->w.row_bytes;
+    const uint8_t *next = first + n_rows < a->w.rows ? w + n_rows * a->w.row_bytes : NULL;
+    const float *x[TOKEN_GROUP];
+    float dots[TOKEN_GROUP * CPU_ROW_BLOCK];
+    for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += TOKEN_GROUP) {
+        uint32_t n = MIN(TOKEN_GROUP, a->n_tokens - t0);
+        for (uint32_t t = 0; t < n; t++)
+            x[t] = a->x + (size_t)(a->row_idx ? a->row_idx[t0 + t] : t0 + t) * a->x_stride;
+        j->dot(dots, CPU_ROW_BLOCK, w, a->w.row_bytes, n_rows, x, n, a->w.cols, next);
+        for (uint32_t t = 0; t < n; t++) {
+            float *y = a->y + (size_t)(t0 + t) * a->y_stride + first;
+            const float *dot = dots + (size_t)t * CPU_ROW_BLOCK;
+            for (uint32_t r = 0; r < n_rows; r++) {
+                float v = a->bias ? dot[r] + a->bias[first + r] : dot[r];
+                y[r] = a->accumulate ? y[r] + v : v;
+            }
+        }
+    }
+}
+
+kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if ((unsigned)a->w.fmt >= FMT_COUNT || a->w.cols % kern_fmt_get(a->w.fmt).block_len)
+        return cpu_fail(d, KERN_UNSUPPORTED, "linear: %u columns in format %d", a->w.cols, (int)a->w.fmt);
+    if (a->n_tokens == 0)
+        return KERN_OK;
+    linear_job j = {.a = a, .dot = d->rows.dot[a->w.fmt]};
+    pool_run(d->pool, div_up(a->w.rows, CPU_ROW_BLOCK), linear_task, &j);
+    return KERN_OK;
+}

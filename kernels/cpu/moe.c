@@ -1,0 +1,203 @@
+/* moe.c - the routed experts of a layer: sorting (token, pick) pairs by expert, and the expert networks over their pages.
+ *
+ * DESIGN. Two loops over the pool.
+ *  1. Task (touched expert, block of rows): gate and up rows for all tokens of the bucket, then silu(gate) * up into `hidden`, one row a
+ *     pair in the order of `pairs`.
+ *  2. Task (block of rows of d_model): down rows of every touched expert for its pairs, then each token's picks are
+ *     weighed and added in order. Working across the experts, a task owns its columns of y: no locks, no order of arrival.
+ * Both give even work to all threads with a single token, read each weight once a step, and keep a block's rows in cache while
+ * the tokens of the bucket pass over it. Where a page is to be filled, the task that reads rows also stores them: the blocks
+ * of a page cover all its rows, so it arrives whole. */
+#include "kernels/cpu/cpu_priv.h"
+
+/* Pairs a dot call gets at most. */
+#define PAIR_GROUP 64
+
+kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a)
+{
+    (void)dev;
+    uint32_t n_tokens = a->n_live ? MIN(*a->n_live, a->n_tokens) : a->n_tokens, n_pairs = n_tokens * a->top_k;
+    memset(a->expert_count, 0, a->n_experts * sizeof *a->expert_count);
+    for (uint32_t i = 0; i < n_pairs; i++)
+        a->expert_count[a->ids[i]]++;
+    uint32_t start = 0;
+    for (uint32_t e = 0; e < a->n_experts; e++) {
+        a->expert_start[e] = start;
+        start += a->expert_count[e];
+    }
+    /* expert_start serves as the cursor of each expert and is one expert ahead afterwards: shift it back. */
+    for (uint32_t i = 0; i < n_pairs; i++)
+        a->pairs[a->expert_start[a->ids[i]]++] = i;
+    memmove(a->expert_start + 1, a->expert_start, a->n_experts * sizeof *a->expert_start);
+    a->expert_start[0] = 0;
+
+    if (!a->fill_addr)
+        return KERN_OK;
+    memset(a->fill_addr, 0, (size_t)a->n_experts * a->pages * sizeof *a->fill_addr);
+    uint32_t inserts = 0;
+    for (uint32_t e = 0; e < a->n_experts; e++) {
+        if (a->expert_count[e] == 0)
+            continue;
+        for (uint32_t p = 0; p < a->pages; p++) {
+            size_t i = (size_t)e * a->pages + p;
+            if (inserts == a->max_inserts || *a->free_used >= a->n_free)
+                return KERN_OK;
+            if (a->page_addr[i] >= a->arena_begin && a->page_addr[i] < a->arena_end)
+                continue;
+            a->fill_addr[i] = a->free_slots[*a->free_used];
+            a->fill_log[*a->free_used] = a->fill_log_base + (uint32_t)i;
+            ++*a->free_used;
+            inserts++;
+        }
+    }
+    return KERN_OK;
+}
+
+typedef struct moe_job {
+    const kern_moe_args *a;
+    const cpu_rows *rows;
+    cpu_dot_fn *dot;
+    uint32_t n_touched, n_live, n_pairs;
+    uint32_t *touched; /* [n_touched] expert ids */
+    uint32_t *place;   /* [n_pairs] where in `pairs` the pair token * top_k + pick is */
+    float *hidden;     /* [n_pairs][d_ff] */
+    float *workspace;  /* [workers][workspace_floats] */
+    size_t workspace_floats;
+} moe_job;
+
+static uint32_t div_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static size_t workspace_floats(size_t n_pairs)
+{
+    return MAX(n_pairs, (size_t)2 * PAIR_GROUP) * CPU_ROW_BLOCK;
+}
+
+/* Stores rows [first, first + n_rows) of matrix m where their pages are to be filled. */
+static void fill_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t first, uint32_t n_rows)
+{
+    const kern_moe_args *a = j->a;
+    if (!a->fill_addr)
+        return;
+    const kern_expert_geom *g = &a->geom;
+    for (uint32_t r = first, n; r < first + n_rows; r += n) {
+        uint32_t page = r / g->page_rows[m], in_page = r % g->page_rows[m];
+        n = MIN(first + n_rows - r, g->page_rows[m] - in_page);
+        size_t i = (size_t)expert * g->pages + g->first_page[m] + page;
+        uint64_t at = in_page * g->row_bytes[m];
+        if (a->fill_addr[i])
+            memcpy((uint8_t *)(uintptr_t)a->fill_addr[i] + at, (const uint8_t *)(uintptr_t)a->page_addr[i] + at,
+                   n * g->row_bytes[m]);
+    }
+}
+
+/* Dot products of rows [first, first + n_rows) of matrix m with the vectors x: y[i * CPU_ROW_BLOCK + r]. Rows may cross pages. */
+static void dot_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t first, uint32_t n_rows, float *y,
+                     const float *const *x, uint32_t n_x)
+{
+    const kern_moe_args *a = j->a;
+    const kern_expert_geom *g = &a->geom;
+    uint32_t cols = m == 2 ? g->d_ff : g->d_model;
+    for (uint32_t r = first, n; r < first + n_rows; r += n) {
+        uint32_t page = r / g->page_rows[m], in_page = r % g->page_rows[m];
+        n = MIN(first + n_rows - r, g->page_rows[m] - in_page);
+        const uint8_t *w =
+            (const uint8_t *)(uintptr_t)a->page_addr[(size_t)expert * g->pages + g->first_page[m] + page] +
+            in_page * g->row_bytes[m];
+        j->dot(y + (r - first), CPU_ROW_BLOCK, w, g->row_bytes[m], n, x, n_x, cols, NULL);
+    }
+}
+
+static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    const moe_job *j = ctx;
+    const kern_moe_args *a = j->a;
+    const kern_expert_geom *g = &a->geom;
+    uint32_t n_blocks = div_up(g->d_ff, CPU_ROW_BLOCK), expert = j->touched[task / n_blocks];
+    uint32_t first = task % n_blocks * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_ff - first);
+    float *gate = j->workspace + worker * j->workspace_floats, *up = gate + (size_t)PAIR_GROUP * CPU_ROW_BLOCK;
+
+    const float *x[PAIR_GROUP];
+    for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
+        uint32_t n = MIN(PAIR_GROUP, a->expert_start[expert + 1] - i0);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = a->x + (size_t)(a->pairs[i0 + i] / a->top_k) * g->d_model;
+        dot_rows(j, expert, 0, first, n_rows, gate, x, n);
+        dot_rows(j, expert, 1, first, n_rows, up, x, n);
+        for (uint32_t i = 0; i < n; i++)
+            j->rows->swiglu(j->hidden + (size_t)(i0 + i) * g->d_ff + first, gate + (size_t)i * CPU_ROW_BLOCK,
+                            up + (size_t)i * CPU_ROW_BLOCK, n_rows);
+    }
+    fill_rows(j, expert, 0, first, n_rows);
+    fill_rows(j, expert, 1, first, n_rows);
+}
+
+static void down_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    const moe_job *j = ctx;
+    const kern_moe_args *a = j->a;
+    const kern_expert_geom *g = &a->geom;
+    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_model - first);
+    float *down = j->workspace + worker * j->workspace_floats; /* [n_pairs][CPU_ROW_BLOCK] */
+
+    const float *x[PAIR_GROUP];
+    for (uint32_t e = 0; e < j->n_touched; e++) {
+        uint32_t expert = j->touched[e];
+        for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
+            uint32_t n = MIN(PAIR_GROUP, a->expert_start[expert + 1] - i0);
+            for (uint32_t i = 0; i < n; i++)
+                x[i] = j->hidden + (size_t)(i0 + i) * g->d_ff;
+            dot_rows(j, expert, 2, first, n_rows, down + (size_t)i0 * CPU_ROW_BLOCK, x, n);
+        }
+        fill_rows(j, expert, 2, first, n_rows);
+    }
+
+    for (uint32_t t = 0; t < j->n_live; t++) {
+        float sum[CPU_ROW_BLOCK] = {0};
+        for (uint32_t k = 0; k < a->top_k; k++) {
+            uint32_t pair = t * a->top_k + k;
+            const float *out = down + (size_t)j->place[pair] * CPU_ROW_BLOCK;
+            for (uint32_t r = 0; r < n_rows; r++)
+                sum[r] += a->weights[pair] * out[r];
+        }
+        for (uint32_t r = 0; r < n_rows; r++)
+            a->y[(size_t)t * g->d_model + first + r] += sum[r];
+    }
+}
+
+uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom)
+{
+    uint64_t n_pairs = (uint64_t)max_tokens * top_k;
+    uint64_t floats = n_pairs * geom->d_ff + pool_count(cpu_of(dev)->pool) * (uint64_t)workspace_floats(n_pairs);
+    return n_pairs * 2 * sizeof(uint32_t) + floats * sizeof(float);
+}
+
+kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    const kern_expert_geom *g = &a->geom;
+    if ((unsigned)g->fmt >= FMT_COUNT || g->d_model % kern_fmt_get(g->fmt).block_len ||
+        g->d_ff % kern_fmt_get(g->fmt).block_len)
+        return cpu_fail(d, KERN_UNSUPPORTED, "experts: %u x %u in format %d", g->d_ff, g->d_model, (int)g->fmt);
+
+    moe_job j = {.a = a, .rows = &d->rows, .dot = d->rows.dot[g->fmt], .n_pairs = a->expert_start[a->n_experts]};
+    if (j.n_pairs == 0)
+        return KERN_OK;
+    j.n_live = j.n_pairs / a->top_k;
+    j.touched = a->scratch;
+    j.place = j.touched + j.n_pairs; /* no more experts are touched than there are pairs */
+    j.hidden = (float *)(void *)(j.place + j.n_pairs);
+    j.workspace = j.hidden + (size_t)j.n_pairs * g->d_ff;
+    j.workspace_floats = workspace_floats(j.n_pairs);
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        if (a->expert_start[e] != a->expert_start[e + 1])
+            j.touched[j.n_touched++] = e;
+    for (uint32_t i = 0; i < j.n_pairs; i++)
+        j.place[a->pairs[i]] = i;
+
+    pool_run(d->pool, j.n_touched * div_up(g->d_ff, CPU_ROW_BLOCK), gate_up_task, &j);
+    pool_run(d->pool, div_up(g->d_model, CPU_ROW_BLOCK), down_task, &j);
+    return KERN_OK;
+}

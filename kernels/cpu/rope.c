@@ -1,0 +1,84 @@
+/* rope.c - per-head norm, rotary embedding, and the store of K and V into the paged cache.
+ *
+ * Angles are float32 products of position and frequency, as the reference implementations of the model families compute them. */
+#include "kernels/cpu/cpu_priv.h"
+
+/* Rotary dimensions a head: every known family has at most 256. */
+#define MAX_ROT_DIM  1024
+#define MAX_HEAD_DIM 1024
+
+typedef struct rope_job {
+    const kern_rope_kv_args *a;
+    const cpu_rows *rows;
+} rope_job;
+
+static void rotate(float *head, uint32_t rot_dim, const float *cos_of, const float *sin_of)
+{
+    uint32_t half = rot_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        float a = head[i], b = head[half + i];
+        head[i] = a * cos_of[i] - b * sin_of[i];
+        head[half + i] = b * cos_of[i] + a * sin_of[i];
+    }
+}
+
+static void store(void *dst, const float *src, uint32_t n, kern_fmt fmt, const cpu_rows *rows)
+{
+    if (fmt == FMT_F32)
+        memcpy(dst, src, n * sizeof *src);
+    else
+        rows->to_f16(dst, src, n);
+}
+
+static void rope_task(void *ctx, uint32_t t, uint32_t worker)
+{
+    (void)worker;
+    const rope_job *j = ctx;
+    const kern_rope_kv_args *a = j->a;
+    const kern_kv *kv = &a->kv;
+    if (a->token_seq[t] == UINT32_MAX)
+        return;
+
+    uint32_t pos = a->token_pos[t], hd = kv->head_dim;
+    float cos_of[MAX_ROT_DIM / 2], sin_of[MAX_ROT_DIM / 2], k_head[MAX_HEAD_DIM];
+    for (uint32_t i = 0; i < a->rot_dim / 2; i++) {
+        float angle = (float)pos * a->inv_freq[i];
+        cos_of[i] = cosf(angle) * a->rope_scale;
+        sin_of[i] = sinf(angle) * a->rope_scale;
+    }
+
+    float *q = a->qkv + (size_t)t * (a->n_heads + 2 * kv->n_kv_heads) * hd;
+    for (uint32_t h = 0; h < a->n_heads; h++) {
+        float *head = q + (size_t)h * hd;
+        if (a->q_norm)
+            j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
+        rotate(head, a->rot_dim, cos_of, sin_of);
+    }
+
+    uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
+    size_t head_bytes = kern_row_bytes(kv->fmt, hd), matrix_bytes = head_bytes * kv->block_size * kv->n_kv_heads;
+    uint8_t *layer = (uint8_t *)(uintptr_t)kv->block_addr[block] + a->layer * kv->layer_bytes;
+    const float *k = q + (size_t)a->n_heads * hd, *v = k + (size_t)kv->n_kv_heads * hd;
+    for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+        uint8_t *slot = layer + ((size_t)h * kv->block_size + pos % kv->block_size) * head_bytes;
+        if (a->k_norm)
+            j->rows->rmsnorm(k_head, k + (size_t)h * hd, a->k_norm, hd, a->norm_eps);
+        else
+            memcpy(k_head, k + (size_t)h * hd, hd * sizeof *k);
+        rotate(k_head, a->rot_dim, cos_of, sin_of);
+        store(slot, k_head, hd, kv->fmt, j->rows);
+        store(slot + matrix_bytes, v + (size_t)h * hd, hd, kv->fmt, j->rows);
+    }
+}
+
+kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if (a->rot_dim > a->kv.head_dim || a->rot_dim % 2 || a->kv.head_dim > MAX_HEAD_DIM)
+        return cpu_fail(d, KERN_UNSUPPORTED, "rope: %u of %u dimensions", a->rot_dim, a->kv.head_dim);
+    if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
+        return cpu_fail(d, KERN_UNSUPPORTED, "rope: KV cache format %d", (int)a->kv.fmt);
+    rope_job j = {.a = a, .rows = &d->rows};
+    pool_run(d->pool, a->n_tokens, rope_task, &j);
+    return KERN_OK;
+}

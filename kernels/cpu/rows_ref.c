@@ -1,0 +1,148 @@
+/* rows_ref.c - the scalar version of every row: the definition that wider versions and the CUDA backend are checked against.
+ *
+ * Written to be read, not to be fast; it is also what runs where nothing better is known (other architectures). Dot products
+ * are summed in double so that a difference found by kerncheck is the other side's rounding. */
+#include "kernels/cpu/cpu_priv.h"
+
+static float weight_f32(const uint8_t *w, uint32_t i)
+{
+    float f;
+    memcpy(&f, w + (size_t)i * 4, sizeof f);
+    return f;
+}
+
+static float weight_f16(const uint8_t *w, uint32_t i)
+{
+    return f32_of_f16(load_u16(w + (size_t)i * 2));
+}
+
+static float weight_bf16(const uint8_t *w, uint32_t i)
+{
+    return f32_of_bf16(load_u16(w + (size_t)i * 2));
+}
+
+/* Exact in float32: 8 bits of quant times 11 bits of scale. */
+static float weight_q8_0(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q8_0_block);
+    return f32_of_f16(load_u16(block)) * (float)(int8_t)block[2 + i % 32];
+}
+
+#define DEFINE_FORMAT(fmt)                                                                                        \
+    static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
+    {                                                                                                             \
+        for (uint32_t i = 0; i < cols; i++)                                                                       \
+            y[i] = weight_##fmt(w, i);                                                                            \
+    }                                                                                                             \
+    static void dot_##fmt##_ref(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, uint32_t n_rows, \
+                                const float *const *x, uint32_t n_tokens, uint32_t cols, const uint8_t *next)     \
+    {                                                                                                             \
+        (void)next;                                                                                               \
+        for (uint32_t r = 0; r < n_rows; r++)                                                                     \
+            for (uint32_t t = 0; t < n_tokens; t++) {                                                             \
+                double sum = 0;                                                                                   \
+                for (uint32_t i = 0; i < cols; i++)                                                               \
+                    sum += (double)weight_##fmt(w + r * row_bytes, i) * (double)x[t][i];                          \
+                y[t * y_stride + r] = (float)sum;                                                                 \
+            }                                                                                                     \
+    }
+DEFINE_FORMAT(f32)
+DEFINE_FORMAT(f16)
+DEFINE_FORMAT(bf16)
+DEFINE_FORMAT(q8_0)
+
+static void to_f16_ref(uint16_t *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = f16_of_f32(x[i]);
+}
+
+#define DEFINE_ATTN_PV(fmt)                                                                                            \
+    static void attn_pv_##fmt##_ref(float *acc, const float *p, size_t p_stride, const uint8_t *v, uint64_t row_bytes, \
+                                    uint32_t n_pos, uint32_t n_q, uint32_t dim)                                        \
+    {                                                                                                                  \
+        for (uint32_t q = 0; q < n_q; q++)                                                                             \
+            for (uint32_t i = 0; i < n_pos; i++)                                                                       \
+                for (uint32_t d = 0; d < dim; d++)                                                                     \
+                    acc[(size_t)q * dim + d] += p[q * p_stride + i] * weight_##fmt(v + i * row_bytes, d);              \
+    }
+DEFINE_ATTN_PV(f32)
+DEFINE_ATTN_PV(f16)
+
+static float max_ref(const float *x, uint32_t n)
+{
+    float max = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        if (x[i] > max)
+            max = x[i];
+    return max;
+}
+
+static float exp_ref(float *y, const float *x, uint32_t n, float scale, float max)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        float e = expf(x[i] * scale - max);
+        if (y)
+            y[i] = e;
+        sum += (double)e;
+    }
+    return (float)sum;
+}
+
+static void rmsnorm_ref(float *y, const float *x, const float *weight, uint32_t dim, float eps)
+{
+    float squares = 0;
+    for (uint32_t i = 0; i < dim; i++)
+        squares += x[i] * x[i];
+    float inv = 1.0f / sqrtf(squares / (float)dim + eps);
+    for (uint32_t i = 0; i < dim; i++)
+        y[i] = x[i] * inv * weight[i];
+}
+
+static void swiglu_ref(float *y, const float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}
+
+static uint32_t find_ref(const float *x, uint32_t from, uint32_t n, float limit)
+{
+    while (from < n && !(x[from] > limit))
+        from++;
+    return from;
+}
+
+static uint64_t read_ref(const uint8_t *p, size_t bytes)
+{
+    uint64_t sum = 0, word;
+    size_t i = 0;
+    for (; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(&word, p + i, sizeof word);
+        sum ^= word;
+    }
+    for (; i < bytes; i++)
+        sum ^= p[i];
+    return sum;
+}
+
+const cpu_row cpu_rows_ref[] = {
+    CPU_ROW(dot[FMT_F32], 0, dot_f32_ref),
+    CPU_ROW(dot[FMT_F16], 0, dot_f16_ref),
+    CPU_ROW(dot[FMT_BF16], 0, dot_bf16_ref),
+    CPU_ROW(dot[FMT_Q8_0], 0, dot_q8_0_ref),
+    CPU_ROW(decode[FMT_F32], 0, decode_f32_ref),
+    CPU_ROW(decode[FMT_F16], 0, decode_f16_ref),
+    CPU_ROW(decode[FMT_BF16], 0, decode_bf16_ref),
+    CPU_ROW(decode[FMT_Q8_0], 0, decode_q8_0_ref),
+    CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
+    CPU_ROW(attn_pv[FMT_F16], 0, attn_pv_f16_ref),
+    CPU_ROW(to_f16, 0, to_f16_ref),
+    CPU_ROW(max, 0, max_ref),
+    CPU_ROW(exp, 0, exp_ref),
+    CPU_ROW(rmsnorm, 0, rmsnorm_ref),
+    CPU_ROW(swiglu, 0, swiglu_ref),
+    CPU_ROW(find, 0, find_ref),
+    CPU_ROW(read, 0, read_ref),
+};
+const uint32_t cpu_rows_ref_count = sizeof cpu_rows_ref / sizeof *cpu_rows_ref;
