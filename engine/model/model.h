@@ -27,7 +27,8 @@ enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
     uint32_t window;     /* sliding window in tokens, own included; 0: full attention */
-    model_tensor router; /* [n_experts][d_model]; data NULL when n_experts is 1 */
+    model_tensor router; /* [n_experts][d_model]; data NULL in a dense layer */
+    bool moe;            /* false: a dense FFN, n_experts is 1 */
     uint32_t n_experts, top_k, d_ff;
     kern_fmt expert_fmt;         /* of all three matrices of all experts of the layer */
     const model_tensor *experts; /* [n_experts][MODEL_MATRICES] */

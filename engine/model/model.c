@@ -1,0 +1,431 @@
+/* model.c - opens a checkpoint directory: finds the shards, gives every tensor its role, and checks types and shapes.
+ * Which names and hyper-parameters a family has is arch.c; the container is safetensors.c; models without files synthetic.c. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "engine/model/hf_config.h"
+#include "engine/model/model_priv.h"
+
+static xd_status read_ids(const json_t *v, const char *file, model_params *p, xd_err *err)
+{
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > XD_ARRAY_LEN(p->eos_ids))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %zu eos_token_ids; at most %zu are possible", file, n,
+                       XD_ARRAY_LEN(p->eos_ids));
+    p->n_eos = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)p->vocab)
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: eos_token_id must be ids below vocab_size (%u)", file, p->vocab);
+        p->eos_ids[p->n_eos++] = (uint32_t)json_integer_value(id);
+    }
+    return XD_OK;
+}
+
+/* generation_config.json refines config.json: eos ids and the sampling defaults. */
+static xd_status read_defaults(model *m, const json_t *config, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    p->defaults.temperature = p->defaults.top_p = p->defaults.min_p = p->defaults.repetition_penalty = NAN;
+    p->defaults.top_k = -1;
+    xd_status st = XD_OK;
+    if (hf_has(config, "eos_token_id") && (st = read_ids(json_object_get(config, "eos_token_id"), file, p, err)))
+        return st;
+    json_t *bos = json_object_get(config, "bos_token_id");
+    if (json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) < (json_int_t)p->vocab)
+        p->bos_id = json_integer_value(bos);
+
+    char path[4200];
+    snprintf(path, sizeof path, "%s/generation_config.json", m->dir);
+    json_t *g;
+    xd_err missing;
+    st = hf_load(path, &g, &missing);
+    if (st == XD_NOT_FOUND)
+        return XD_OK;
+    if (st) {
+        *err = missing;
+        return st;
+    }
+    double temperature, top_p, min_p, repetition;
+    uint32_t top_k;
+    bool sample;
+    if (!(st = hf_real(g, path, "temperature", NAN, 0, 100, &temperature, err)) &&
+        !(st = hf_real(g, path, "top_p", NAN, 0, 1, &top_p, err)) &&
+        !(st = hf_real(g, path, "min_p", NAN, 0, 1, &min_p, err)) &&
+        !(st = hf_real(g, path, "repetition_penalty", NAN, 0.01, 100, &repetition, err)) &&
+        !(st = hf_u32(g, path, "top_k", 0, 0, INT32_MAX, &top_k, err)) &&
+        !(st = hf_bool(g, path, "do_sample", true, &sample, err))) {
+        p->defaults.temperature = (float)temperature;
+        p->defaults.top_p = (float)top_p;
+        p->defaults.min_p = (float)min_p;
+        p->defaults.repetition_penalty = (float)repetition;
+        p->defaults.top_k = hf_has(g, "top_k") ? (int32_t)top_k : -1;
+        p->defaults.do_sample_off = !sample;
+        if (hf_has(g, "eos_token_id"))
+            st = read_ids(json_object_get(g, "eos_token_id"), path, p, err);
+    }
+    json_decref(g);
+    return st;
+}
+
+static xd_status open_shard(model *m, const char *name, xd_err *err)
+{
+    if (strchr(name, '/') || !strcmp(name, ".."))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: shard name '%s' leaves the directory", m->dir, name);
+    char path[4200];
+    if (snprintf(path, sizeof path, "%s/%s", m->dir, name) >= (int)sizeof path)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: shard name too long", m->dir);
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        if (!strcmp(safetensors_path(m->shards[i]), path))
+            return XD_OK;
+    safetensors **grown = realloc(m->shards, (m->n_shards + 1) * sizeof *grown);
+    if (!grown)
+        return xd_fail(err, XD_NOMEM, 0, "list of shards");
+    m->shards = grown;
+    xd_status st = safetensors_open(path, &m->shards[m->n_shards], err);
+    if (!st)
+        m->n_shards++;
+    return st;
+}
+
+/* The index only lists the shards: where a tensor is, their own headers tell. */
+static xd_status open_shards(model *m, xd_err *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", m->dir);
+    json_t *index;
+    xd_err e;
+    xd_status st = hf_load(path, &index, &e);
+    if (st == XD_NOT_FOUND) {
+        st = open_shard(m, "model.safetensors", err);
+        if (st == XD_NOT_FOUND)
+            return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has neither model.safetensors nor model.safetensors.index.json",
+                           m->dir);
+    } else if (st) {
+        *err = e;
+    } else {
+        const char *tensor;
+        json_t *file;
+        json_t *map = json_object_get(index, "weight_map");
+        if (!json_is_object(map))
+            st = xd_fail(err, XD_BAD_MODEL, 0, "%s: no weight_map object", path);
+        json_object_foreach (map, tensor, file) {
+            if (st)
+                break;
+            st = json_is_string(file)
+                     ? open_shard(m, json_string_value(file), err)
+                     : xd_fail(err, XD_BAD_MODEL, 0, "%s: the file of '%s' is not a string", path, tensor);
+        }
+        json_decref(index);
+    }
+    if (st)
+        return st;
+
+    m->files = calloc(m->n_shards, sizeof *m->files);
+    if (!m->files)
+        return xd_fail(err, XD_NOMEM, 0, "list of files");
+    m->n_files = m->n_shards;
+    for (uint32_t i = 0; i < m->n_shards; i++) {
+        m->files[i].path = safetensors_path(m->shards[i]);
+        m->files[i].base = safetensors_map(m->shards[i], &m->files[i].bytes);
+    }
+    return XD_OK;
+}
+
+static const safetensors_entry *find(const model *m, const char *name, const char **ret_path)
+{
+    for (uint32_t i = 0; i < m->n_shards; i++) {
+        const safetensors_entry *e = safetensors_find(m->shards[i], name);
+        if (e) {
+            *ret_path = safetensors_path(m->shards[i]);
+            return e;
+        }
+    }
+    return NULL;
+}
+
+/* Takes tensor `name` as [rows][cols] (rows 1: a vector). */
+static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t cols, bool optional, model_tensor *ret,
+                      xd_err *err)
+{
+    const char *path = NULL;
+    const safetensors_entry *e = find(m, name, &path);
+    if (!e)
+        return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    kern_fmt fmt = !strcmp(e->dtype, "BF16")  ? FMT_BF16
+                   : !strcmp(e->dtype, "F16") ? FMT_F16
+                   : !strcmp(e->dtype, "F32") ? FMT_F32
+                                              : FMT_COUNT;
+    if (fmt == FMT_COUNT)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; BF16, F16 and F32 can be read", path, name,
+                       e->dtype);
+    bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
+                                            : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
+    if (!fits)
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: tensor '%s' has the wrong shape: [%llu%s%llu], config.json needs [%u, %u]", path, name,
+                       (unsigned long long)(e->n_dims ? e->shape[0] : 0), e->n_dims > 1 ? ", " : "",
+                       (unsigned long long)(e->n_dims > 1 ? e->shape[1] : 0), rows, cols);
+    *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fmt};
+    return XD_OK;
+}
+
+static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    const model_params *p = &m->params;
+    model_layer *y = &m->layers[l];
+    const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        bool optional;
+        model_tensor *to;
+    } parts[] = {
+        {"input_layernorm.weight", 1, d, false, &y->attn_norm},
+        {"self_attn.q_proj.weight", q, d, false, &y->q},
+        {"self_attn.k_proj.weight", kv, d, false, &y->k},
+        {"self_attn.v_proj.weight", kv, d, false, &y->v},
+        {"self_attn.o_proj.weight", d, q, false, &y->o},
+        {"self_attn.q_proj.bias", 1, q, !a->qkv_bias, &y->q_bias},
+        {"self_attn.k_proj.bias", 1, kv, !a->qkv_bias, &y->k_bias},
+        {"self_attn.v_proj.bias", 1, kv, !a->qkv_bias, &y->v_bias},
+        {"self_attn.o_proj.bias", 1, d, true, &y->o_bias},
+        {"self_attn.q_norm.weight", 1, p->head_dim, !a->qk_norm, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->head_dim, !a->qk_norm, &y->k_norm},
+        {"post_attention_layernorm.weight", 1, d, false, &y->ffn_norm},
+    };
+    xd_status st;
+    char name[192];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", l, parts[i].name);
+        if ((st = take(m, name, parts[i].rows, parts[i].cols, parts[i].optional, parts[i].to, err)))
+            return st;
+    }
+    static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
+    model_tensor *experts = m->experts + (y->experts - m->experts);
+    for (uint32_t e = 0; e < y->n_experts; e++) {
+        for (int k = 0; k < MODEL_MATRICES; k++) {
+            if (y->moe)
+                snprintf(name, sizeof name, a->experts[k], l, e);
+            else
+                snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
+            uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
+            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
+            if ((st = take(m, name, rows, cols, false, t, err)))
+                return st;
+            if (t->fmt != experts[0].fmt)
+                return xd_fail(err, XD_UNSUPPORTED, 0,
+                               "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
+        }
+    }
+    y->expert_fmt = experts[0].fmt;
+    if (y->moe) {
+        snprintf(name, sizeof name, a->router, l);
+        return take(m, name, y->n_experts, d, false, &y->router, err);
+    }
+    return XD_OK;
+}
+
+static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
+{
+    const model_params *p = &m->params;
+    xd_status st;
+    if ((st = take(m, "model.embed_tokens.weight", p->vocab, p->d_model, false, &m->embed, err)) ||
+        (st = take(m, "model.norm.weight", 1, p->d_model, false, &m->final_norm, err)))
+        return st;
+    if (tied)
+        m->lm_head = m->embed;
+    else if ((st = take(m, "lm_head.weight", p->vocab, p->d_model, false, &m->lm_head, err)))
+        return st;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        if ((st = take_layer(m, a, l, err)))
+            return st;
+    return XD_OK;
+}
+
+static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
+{
+    const uint64_t shape[] = {t->bytes, t->rows, t->cols, t->fmt};
+    XXH3_64bits_update(h, shape, sizeof shape);
+    const uint64_t sample = XD_MIN(t->bytes, (uint64_t)256);
+    if (sample) {
+        XXH3_64bits_update(h, t->data, sample);
+        XXH3_64bits_update(h, (const char *)t->data + (t->bytes - sample) / 2, sample);
+    }
+}
+
+/* Adds up bytes and takes the fingerprint: shape and two samples of every tensor. */
+static xd_status finish(model *m, xd_err *err)
+{
+    XXH3_state_t *h = XXH3_createState();
+    if (!h)
+        return xd_fail(err, XD_NOMEM, 0, "fingerprint of the model");
+    XXH3_64bits_reset(h);
+    XXH3_64bits_update(h, m->params.arch, sizeof m->params.arch);
+    const model_tensor *trunk[] = {&m->embed, &m->final_norm, m->lm_head.data == m->embed.data ? NULL : &m->lm_head};
+    for (size_t i = 0; i < XD_ARRAY_LEN(trunk); i++) {
+        if (trunk[i]) {
+            hash_tensor(h, trunk[i]);
+            m->trunk_bytes += trunk[i]->bytes;
+        }
+    }
+    for (uint32_t l = 0; l < m->params.n_layers; l++) {
+        const model_layer *y = &m->layers[l];
+        const model_tensor *parts[] = {&y->attn_norm, &y->q,        &y->k,      &y->v,      &y->o,
+                                       &y->q_bias,    &y->k_bias,   &y->v_bias, &y->o_bias, &y->q_norm,
+                                       &y->k_norm,    &y->ffn_norm, &y->router};
+        for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+            hash_tensor(h, parts[i]);
+            m->trunk_bytes += parts[i]->bytes;
+        }
+        for (size_t i = 0; i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
+            hash_tensor(h, &y->experts[i]);
+            m->expert_bytes += y->experts[i].bytes;
+        }
+    }
+    m->fingerprint = XXH3_64bits_digest(h);
+    XXH3_freeState(h);
+    return XD_OK;
+}
+
+static const model_arch *choose_arch(const json_t *config, const char *file, xd_err *err)
+{
+    const char *type = hf_string(config, "model_type");
+    const model_arch *a = type ? model_arch_find(type) : NULL;
+    if (!a)
+        xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file, type ? type : "(none)",
+                model_known_archs());
+    return a;
+}
+
+static xd_status open_dir(model *m, const char *path, xd_err *err)
+{
+    m->dir = strdup(path);
+    if (!m->dir)
+        return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
+    char file[4200];
+    if (snprintf(file, sizeof file, "%s/config.json", path) >= 4097)
+        return xd_fail(err, XD_BAD_MODEL, 0, "the model's path is too long");
+    json_t *config;
+    xd_status st = hf_load(file, &config, err);
+    if (st == XD_NOT_FOUND)
+        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' is not a model directory: it has no config.json", path);
+    if (st)
+        return st;
+    bool tied;
+    const model_arch *a = choose_arch(config, file, err);
+    if (!a)
+        st = err ? err->status : XD_UNSUPPORTED;
+    else if (!(st = model_read_params(m, a, config, file, err)) && !(st = read_defaults(m, config, file, err)) &&
+             !(st = open_shards(m, err)) && !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))
+        st = take_all(m, a, tied, err);
+    json_decref(config);
+    return st;
+}
+
+static xd_status open_synthetic(model *m, const model_options *opt, xd_err *err)
+{
+    const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
+    kern_fmt fmt = FMT_COUNT;
+    for (int f = 0; f < FMT_COUNT; f++)
+        if (!strcmp(kern_fmt_get((kern_fmt)f).name, dtype))
+            fmt = (kern_fmt)f;
+    if (fmt == FMT_COUNT)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, f32 or q8_0", dtype);
+    m->dir = strdup("");
+    if (!m->dir)
+        return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
+    json_t *config = model_synthetic_config(name);
+    xd_status st = XD_OK;
+    if (!config && (st = hf_load(name, &config, err)))
+        return st == XD_NOT_FOUND
+                   ? xd_fail(err, XD_NOT_FOUND, 0, "'%s' is neither a known geometry (%s) nor a config.json", name,
+                             model_synthetic_names())
+                   : st;
+    const model_arch *a = choose_arch(config, name, err);
+    if (!a)
+        st = err ? err->status : XD_UNSUPPORTED;
+    else if (!(st = model_read_params(m, a, config, name, err)) && !(st = read_defaults(m, config, name, err)))
+        st = model_make_synthetic(m, opt, fmt, err);
+    json_decref(config);
+    return st;
+}
+
+xd_status model_open(const model_options *opt, model **ret, xd_err *err)
+{
+    XD_CLEANUP(model_freep) model *m = calloc(1, sizeof *m);
+    if (!m)
+        return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
+    bool synthetic = !strncmp(opt->path, "synthetic:", 10);
+    xd_status st = synthetic ? open_synthetic(m, opt, err) : open_dir(m, opt->path, err);
+    if (st || (st = finish(m, err)))
+        return st;
+    if (opt->progress)
+        opt->progress(opt->progress_user, 1);
+    *ret = XD_TAKE(m);
+    return XD_OK;
+}
+
+void model_free(model *m)
+{
+    if (!m)
+        return;
+    for (uint32_t i = 0; i < m->n_files; i++)
+        if (m->files[i].anonymous)
+            munmap(m->files[i].base, m->files[i].bytes);
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        safetensors_free(m->shards[i]);
+    free(m->shards);
+    free(m->files);
+    free(m->experts);
+    free(m->layers);
+    free(m->dir);
+    free(m);
+}
+
+const model_params *model_get_params(const model *m)
+{
+    return &m->params;
+}
+const model_layer *model_get_layer(const model *m, uint32_t layer)
+{
+    return &m->layers[layer];
+}
+const model_tensor *model_embed(const model *m)
+{
+    return &m->embed;
+}
+const model_tensor *model_final_norm(const model *m)
+{
+    return &m->final_norm;
+}
+const model_tensor *model_lm_head(const model *m)
+{
+    return &m->lm_head;
+}
+const char *model_dir(const model *m)
+{
+    return m->dir;
+}
+uint64_t model_expert_bytes(const model *m)
+{
+    return m->expert_bytes;
+}
+uint64_t model_trunk_bytes(const model *m)
+{
+    return m->trunk_bytes;
+}
+uint64_t model_fingerprint(const model *m)
+{
+    return m->fingerprint;
+}
+
+const model_file *model_files(const model *m, uint32_t *ret_n)
+{
+    *ret_n = m->n_files;
+    return m->files;
+}

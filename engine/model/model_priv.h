@@ -1,0 +1,55 @@
+/* model_priv.h - the insides of a model, for the files of this folder. */
+#ifndef ENGINE_MODEL_PRIV_H
+#define ENGINE_MODEL_PRIV_H
+
+#include <jansson.h>
+
+#include "engine/model/model.h"
+#include "engine/model/safetensors.h"
+
+#define MODEL_MAX_LAYERS  1024
+#define MODEL_MAX_EXPERTS 4096
+#define MODEL_MAX_TOP_K   64
+#define MODEL_MAX_HEAD    512
+
+struct model {
+    model_params params;
+    model_layer *layers;   /* [n_layers] */
+    model_tensor *experts; /* all layers' expert tensors, layer by layer */
+    model_tensor embed, final_norm, lm_head;
+    model_file *files;
+    uint32_t n_files;
+    safetensors **shards; /* [n_shards], NULL for a synthetic model */
+    uint32_t n_shards;
+    char *dir;
+    uint64_t expert_bytes, trunk_bytes, fingerprint;
+};
+
+/* One family of checkpoints: how its config.json is read and what its tensors are called. Names hold %u for the layer, and in
+ * `experts` for layer, then expert. */
+typedef struct model_arch {
+    const char *model_type, *class_name;
+    double default_theta;
+    const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
+    const char *router;
+    bool norm_topk_always;  /* else norm_topk_prob, default false */
+    bool qk_norm, qkv_bias; /* tensors that must exist */
+    /* Sliding window of a layer given the config; NULL: none. */
+    uint32_t (*window)(const json_t *config, uint32_t layer);
+} model_arch;
+
+const model_arch *model_arch_find(const char *model_type);
+
+/* Reads config.json's hyper-parameters into m->params and allocates m->layers and m->experts with n_experts, top_k, d_ff and window
+ * of each layer. `file` is for messages. */
+xd_status model_read_params(model *m, const model_arch *arch, const json_t *config, const char *file,
+                            xd_err *err) XD_MUST_CHECK;
+
+/* Gives every tensor of m (params read) memory and random values: see synthetic.c. */
+xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err) XD_MUST_CHECK;
+/* The config.json of a named geometry (owned), or NULL. */
+json_t *model_synthetic_config(const char *name);
+/* Names of geometries, comma-separated. */
+const char *model_synthetic_names(void);
+
+#endif

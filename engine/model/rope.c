@@ -1,0 +1,116 @@
+/* rope.c - rotary frequencies: see rope.h. Computed in double and rounded once.
+ * Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), Llama 3.1's frequency bands, as transformers applies them. */
+#include "engine/model/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static double yarn_dim(double rotations, double dim, double base, double positions)
+{
+    return dim * log(positions / (rotations * 2 * M_PI)) / (2 * log(base));
+}
+
+static xd_status yarn(const json_t *r, const char *file, double theta, double factor, double original, model_params *p,
+                      xd_err *err)
+{
+    double fast, slow, attention, mscale, mscale_all;
+    bool truncate;
+    xd_status st;
+    if ((st = hf_real(r, file, "beta_fast", 32, 1e-6, 1e6, &fast, err)) ||
+        (st = hf_real(r, file, "beta_slow", 1, 1e-6, 1e6, &slow, err)) ||
+        (st = hf_real(r, file, "attention_factor", 0, 0, 1e3, &attention, err)) ||
+        (st = hf_real(r, file, "mscale", 0, 0, 1e3, &mscale, err)) ||
+        (st = hf_real(r, file, "mscale_all_dim", 0, 0, 1e3, &mscale_all, err)) ||
+        (st = hf_bool(r, file, "truncate", true, &truncate, err)))
+        return st;
+    if (attention > 0)
+        p->rope_scale = (float)attention;
+    else if (mscale > 0 && mscale_all > 0)
+        p->rope_scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
+    else
+        p->rope_scale = (float)yarn_mscale(factor, 1);
+
+    double low = yarn_dim(fast, p->rot_dim, theta, original), high = yarn_dim(slow, p->rot_dim, theta, original);
+    if (truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, p->rot_dim - 1);
+    if (low == high)
+        high += 0.001;
+    for (uint32_t i = 0; i < p->rot_dim / 2; i++) {
+        double f = pow(theta, -2.0 * i / p->rot_dim), ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+        p->inv_freq[i] = (float)(f / factor * ramp + f * (1 - ramp));
+    }
+    return XD_OK;
+}
+
+static xd_status llama3(const json_t *r, const char *file, double theta, double factor, double original,
+                        model_params *p, xd_err *err)
+{
+    double low, high;
+    xd_status st;
+    if ((st = hf_real(r, file, "low_freq_factor", 1, 1e-6, 1e6, &low, err)) ||
+        (st = hf_real(r, file, "high_freq_factor", 4, 1e-6, 1e6, &high, err)))
+        return st;
+    if (high <= low)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: high_freq_factor must be above low_freq_factor", file);
+    for (uint32_t i = 0; i < p->rot_dim / 2; i++) {
+        double f = pow(theta, -2.0 * i / p->rot_dim), wavelen = 2 * M_PI / f;
+        double smooth = fmin(fmax((original / wavelen - low) / (high - low), 0), 1);
+        p->inv_freq[i] = (float)((1 - smooth) * f / factor + smooth * f);
+    }
+    return XD_OK;
+}
+
+xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
+{
+    const json_t *r = json_object_get(config, "rope_parameters");
+    if (!json_is_object(r))
+        r = json_object_get(config, "rope_scaling");
+    if (!json_is_object(r))
+        r = NULL;
+    const char *type = r ? hf_string(r, "rope_type") : NULL;
+    if (r && !type)
+        type = hf_string(r, "type");
+    if (!type)
+        type = "default";
+
+    double theta, partial, factor, original;
+    xd_status st;
+    if ((st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
+        (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))) ||
+        (st = hf_real(config, file, "partial_rotary_factor", 1, 0.01, 1, &partial, err)) ||
+        (r && (st = hf_real(r, file, "partial_rotary_factor", partial, 0.01, 1, &partial, err))))
+        return st;
+    p->rot_dim = (uint32_t)(p->head_dim * partial) & ~1u;
+    if (p->rot_dim < 2 || p->rot_dim > MODEL_MAX_ROT)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2 to %d are possible", file,
+                       p->rot_dim, MODEL_MAX_ROT);
+    p->rope_scale = 1;
+    for (uint32_t i = 0; i < p->rot_dim / 2; i++)
+        p->inv_freq[i] = (float)pow(theta, -2.0 * i / p->rot_dim);
+    if (!strcmp(type, "default"))
+        return XD_OK;
+
+    if ((st = hf_real(r, file, "factor", 1, 1e-3, 1e6, &factor, err)) ||
+        (st = hf_real(r, file, "original_max_position_embeddings", p->max_positions, 1, 1e9, &original, err)))
+        return st;
+    if (!strcmp(type, "linear")) {
+        for (uint32_t i = 0; i < p->rot_dim / 2; i++)
+            p->inv_freq[i] = (float)(pow(theta, -2.0 * i / p->rot_dim) / factor);
+        return XD_OK;
+    }
+    if (!strcmp(type, "llama3"))
+        return llama3(r, file, theta, factor, original, p, err);
+    if (!strcmp(type, "yarn"))
+        return yarn(r, file, theta, factor, original, p, err);
+    return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rope type '%s' is not known; default, linear, llama3 and yarn are",
+                   file, type);
+}

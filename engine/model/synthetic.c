@@ -1,0 +1,355 @@
+/* synthetic.c - models without files, for measuring: known geometries, random weights made in place in seconds.
+ *
+ * All tensors lie in one anonymous mapping with huge pages, each expert as one contiguous [gate|up|down] block on a 128-byte
+ * boundary. Filling it must run at memory speed, so random numbers are drawn once into a table of a few MiB, and every row is a
+ * copy of a run of the table that begins at a place hashed from (tensor, row): rows differ, and a seed gives the same model on
+ * every machine and with any number of threads.
+ *
+ * Scales: embeddings have a standard deviation of 4, so that a token's own direction outweighs what the random layers add and
+ * routing stays spread over the experts. With zipf skew, dimension 0 of every embedding is a constant and column 0 of the router
+ * a bias of -ln(rank): popular experts differ from layer to layer. */
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "config/config.h"
+#include "engine/model/model_priv.h"
+
+/* Prime, so that runs that begin at hashed places do not line up with rows. In blocks of 32 weights. */
+#define TABLE_BLOCKS 65521u
+#define EMBED_STD    4.0f
+#define BIAS_INPUT   16.0f
+#define MAX_THREADS  64
+
+static const struct {
+    const char *name, *config;
+} geometries[] = {
+    {"qwen3-30b-a3b",
+     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":48,\"num_attention_heads\":32,"
+     "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":768,\"intermediate_size\":6144,\"norm_topk_prob\":true,\"vocab_size\":151936,"
+     "\"max_position_embeddings\":262144,\"rope_theta\":10000000.0}"},
+    {"qwen3-235b-a22b",
+     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":4096,\"num_hidden_layers\":94,\"num_attention_heads\":64,"
+     "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":1536,\"intermediate_size\":12288,\"norm_topk_prob\":true,\"vocab_size\":151936,"
+     "\"max_position_embeddings\":262144,\"rope_theta\":5000000.0}"},
+    {"mixtral-8x7b",
+     "{\"model_type\":\"mixtral\",\"hidden_size\":4096,\"num_hidden_layers\":32,\"num_attention_heads\":32,"
+     "\"num_key_value_heads\":8,\"head_dim\":128,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+     "\"intermediate_size\":14336,\"vocab_size\":32000,\"max_position_embeddings\":32768,\"rope_theta\":1000000.0}"},
+    /* The sizes of gpt-oss-20b with Qwen3-MoE's arithmetic: for bytes and times, not for its biases and sinks. */
+    {"gpt-oss-20b",
+     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2880,\"num_hidden_layers\":24,\"num_attention_heads\":64,"
+     "\"num_key_value_heads\":8,\"head_dim\":64,\"num_experts\":32,\"num_experts_per_tok\":4,"
+     "\"moe_intermediate_size\":2880,\"intermediate_size\":2880,\"norm_topk_prob\":true,\"vocab_size\":201088,"
+     "\"max_position_embeddings\":131072,\"rope_theta\":150000.0}"},
+    /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
+    {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
+                "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
+                "\"moe_intermediate_size\":768,\"intermediate_size\":6144,\"norm_topk_prob\":true,\"vocab_size\":32000,"
+                "\"max_position_embeddings\":32768,\"rope_theta\":1000000.0}"},
+    {"tiny", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,"
+             "\"num_key_value_heads\":2,\"head_dim\":32,\"num_experts\":16,\"num_experts_per_tok\":4,"
+             "\"moe_intermediate_size\":128,\"intermediate_size\":512,\"norm_topk_prob\":true,\"vocab_size\":4096,"
+             "\"max_position_embeddings\":4096,\"rope_theta\":10000.0}"},
+};
+
+json_t *model_synthetic_config(const char *name)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(geometries); i++)
+        if (!strcmp(geometries[i].name, name))
+            return json_loads(geometries[i].config, 0, NULL);
+    return NULL;
+}
+
+const char *model_synthetic_names(void)
+{
+    return "qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, gpt-oss-20b, moe-4gb, tiny";
+}
+
+/* --- random numbers ------------------------------------------------------------------------------------------------ */
+
+/* splitmix64 (Steele, Lea, Flood 2014): a good hash of a counter. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static uint16_t to_bf16(float v)
+{
+    uint32_t u;
+    memcpy(&u, &v, 4);
+    return (uint16_t)((u + 0x7FFF + ((u >> 16) & 1)) >> 16);
+}
+
+/* Normal halves only: the scales used here lie between 2^-14 and 2^15. */
+static uint16_t to_f16(float v)
+{
+    uint32_t u;
+    memcpy(&u, &v, 4);
+    uint32_t sign = (u >> 16) & 0x8000, magnitude = u & 0x7FFFFFFF;
+    if (magnitude < 0x38800000) /* below 2^-14 */
+        return (uint16_t)sign;
+    magnitude += 0xFFF + ((magnitude >> 13) & 1);
+    return (uint16_t)(sign | ((magnitude - 0x38000000) >> 13));
+}
+
+static void store(void *to, kern_fmt fmt, uint32_t i, float v)
+{
+    if (fmt == FMT_F32)
+        ((float *)to)[i] = v;
+    else
+        ((uint16_t *)to)[i] = fmt == FMT_BF16 ? to_bf16(v) : to_f16(v);
+}
+
+/* TABLE_BLOCKS blocks of 32 weights of the given standard deviation (uniform distribution). NULL: out of memory. */
+static char *make_table(kern_fmt fmt, float std, uint64_t seed)
+{
+    const uint32_t block_bytes = kern_fmt_get(fmt).block_bytes * (32 / kern_fmt_get(fmt).block_len);
+    const float range = std * 1.7320508f; /* a uniform variable on +-r has r / sqrt(3) */
+    char *table = malloc((size_t)TABLE_BLOCKS * block_bytes);
+    for (uint32_t b = 0; table && b < TABLE_BLOCKS; b++) {
+        char *at = table + (size_t)b * block_bytes;
+        kern_q8_0_block q = {.d = to_f16(range / 127)};
+        for (uint32_t i = 0; i < 32; i++) {
+            float unit = (float)(int64_t)(mix(seed ^ ((uint64_t)b * 32 + i)) >> 40) * 0x1p-23f - 1; /* [-1, 1) */
+            if (fmt == FMT_Q8_0)
+                q.qs[i] = (int8_t)lrintf(unit * 127);
+            else
+                store(at, fmt, i, unit * range);
+        }
+        if (fmt == FMT_Q8_0)
+            memcpy(at, &q, sizeof q);
+    }
+    return table;
+}
+
+/* --- the plan: every tensor with its place ---------------------------------------------------------------------------- */
+
+typedef struct job {
+    model_tensor *tensor;
+    uint64_t offset;
+    float std; /* 0: all ones (norms) */
+    uint64_t id;
+} job;
+
+typedef struct plan {
+    job *jobs;
+    size_t n, cap;
+    uint64_t bytes;
+    float stds[8];
+    char *tables[8][2]; /* by std, by format: 0 BF16, 1 the experts' */
+    uint32_t n_stds;
+    kern_fmt expert_fmt;
+    char *base;
+    uint64_t seed;
+    atomic_size_t next;
+    atomic_uint_fast64_t done_bytes;
+    const model_options *opt;
+} plan;
+
+static bool plan_add(plan *p, model_tensor *t, uint32_t rows, uint32_t cols, kern_fmt fmt, float std)
+{
+    if (p->n == p->cap)
+        return false;
+    uint64_t align = 128;
+    p->bytes = xd_align_up(p->bytes, align);
+    *t = (model_tensor){.bytes = kern_row_bytes(fmt, cols) * rows, .rows = rows, .cols = cols, .fmt = fmt};
+    p->jobs[p->n] = (job){.tensor = t, .offset = p->bytes, .std = std, .id = p->n};
+    p->n++;
+    return xd_add_u64(&p->bytes, p->bytes, t->bytes);
+}
+
+static bool plan_model(plan *p, model *m)
+{
+    const model_params *h = &m->params;
+    const uint32_t d = h->d_model, q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
+    const float in = 1 / sqrtf((float)d);
+    const model_arch *a = model_arch_find(h->arch);
+    bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
+              plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) && plan_add(p, &m->lm_head, h->vocab, d, FMT_BF16, in);
+    for (uint32_t l = 0; ok && l < h->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) && plan_add(p, &y->q, q, d, FMT_BF16, in) &&
+             plan_add(p, &y->k, kv, d, FMT_BF16, in) && plan_add(p, &y->v, kv, d, FMT_BF16, in) &&
+             plan_add(p, &y->o, d, q, FMT_BF16, 1 / sqrtf((float)q)) && plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
+        if (ok && a->qk_norm)
+            ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
+                 plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
+        if (ok && a->qkv_bias)
+            ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, 0.1f) && plan_add(p, &y->k_bias, 1, kv, FMT_BF16, 0.1f) &&
+                 plan_add(p, &y->v_bias, 1, kv, FMT_BF16, 0.1f);
+        if (ok && y->moe)
+            ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, in);
+    }
+    for (uint32_t l = 0; ok && l < h->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        y->expert_fmt = p->expert_fmt;
+        model_tensor *e = m->experts + (y->experts - m->experts);
+        for (size_t i = 0; ok && i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
+            bool down = i % MODEL_MATRICES == MODEL_DOWN;
+            ok = plan_add(p, &e[i], down ? d : y->d_ff, down ? y->d_ff : d, p->expert_fmt,
+                          down ? 1 / sqrtf((float)y->d_ff) : in);
+        }
+    }
+    return ok;
+}
+
+/* --- filling ----------------------------------------------------------------------------------------------------------- */
+
+static char **table_of(plan *p, float std, kern_fmt fmt)
+{
+    uint32_t i = 0;
+    while (i < p->n_stds && p->stds[i] != std)
+        i++;
+    if (i == XD_ARRAY_LEN(p->stds))
+        return NULL;
+    if (i == p->n_stds)
+        p->stds[p->n_stds++] = std;
+    return &p->tables[i][fmt != FMT_BF16];
+}
+
+static bool make_tables(plan *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        if (p->jobs[i].std == 0)
+            continue;
+        char **table = table_of(p, p->jobs[i].std, p->jobs[i].tensor->fmt);
+        if (!table || (!*table && !(*table = make_table(p->jobs[i].tensor->fmt, p->jobs[i].std,
+                                                        mix(p->seed + (uint64_t)(table - p->tables[0]))))))
+            return false;
+    }
+    return true;
+}
+
+static void fill_row(plan *p, const job *j, uint32_t row, char *to)
+{
+    const model_tensor *t = j->tensor;
+    uint64_t bytes = kern_row_bytes(t->fmt, t->cols);
+    if (j->std == 0) {
+        for (uint32_t i = 0; i < t->cols; i++)
+            store(to, t->fmt, i, 1);
+        return;
+    }
+    const char *table = *table_of(p, j->std, t->fmt);
+    const uint64_t table_bytes =
+        (uint64_t)TABLE_BLOCKS * kern_fmt_get(t->fmt).block_bytes * (32 / kern_fmt_get(t->fmt).block_len);
+    uint64_t at = mix(p->seed ^ (j->id << 32 | row)) % TABLE_BLOCKS * (table_bytes / TABLE_BLOCKS);
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t n = XD_MIN(bytes - done, table_bytes - at);
+        memcpy(to + done, table + at, n);
+        done += n;
+        at = 0;
+    }
+}
+
+static void *fill_worker(void *arg)
+{
+    plan *p = arg;
+    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) {
+        const job *j = &p->jobs[i];
+        uint64_t row_bytes = kern_row_bytes(j->tensor->fmt, j->tensor->cols);
+        for (uint32_t r = 0; r < j->tensor->rows; r++)
+            fill_row(p, j, r, p->base + j->offset + r * row_bytes);
+        uint64_t done = atomic_fetch_add(&p->done_bytes, j->tensor->bytes) + j->tensor->bytes;
+        if (p->opt->progress)
+            p->opt->progress(p->opt->progress_user, (double)done / (double)p->bytes);
+    }
+    return NULL;
+}
+
+static void fill(plan *p)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_t threads[MAX_THREADS];
+    int n = 0;
+    while (n < XD_MIN(cores - 1, MAX_THREADS) && !pthread_create(&threads[n], NULL, fill_worker, p))
+        n++;
+    fill_worker(p);
+    while (n > 0)
+        pthread_join(threads[--n], NULL);
+}
+
+static void skew_zipf(model *m, uint64_t seed)
+{
+    const model_params *h = &m->params;
+    for (uint32_t t = 0; t < h->vocab; t++)
+        store((char *)m->embed.data + (uint64_t)t * kern_row_bytes(FMT_BF16, h->d_model), FMT_BF16, 0, BIAS_INPUT);
+    /* After the norm dimension 0 is about BIAS_INPUT / rms. */
+    const float rms = sqrtf(EMBED_STD * EMBED_STD + BIAS_INPUT * BIAS_INPUT / (float)h->d_model);
+    for (uint32_t l = 0; l < h->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        for (uint32_t e = 0; y->moe && e < y->n_experts; e++) {
+            /* A bijection of the ids, different in every layer: multiply by an odd number modulo a power of two, skip what is outside. */
+            uint32_t pow2 = 1, rank = e;
+            while (pow2 < y->n_experts)
+                pow2 *= 2;
+            uint32_t odd = (uint32_t)(mix(seed + l) | 1) & (pow2 - 1);
+            do
+                rank = rank * odd & (pow2 - 1);
+            while (rank >= y->n_experts);
+            store((char *)y->router.data + (uint64_t)e * kern_row_bytes(FMT_BF16, h->d_model), FMT_BF16, 0,
+                  -logf((float)(rank + 1)) * rms / BIAS_INPUT);
+        }
+    }
+}
+
+xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err)
+{
+    const model_params *h = &m->params;
+    if (opt->skew == CONF_SKEW_TRACE)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "model.skew=trace: traces are replayed by 'expertd bench --trace FILE', not by a model");
+    uint32_t block = kern_fmt_get(fmt).block_len;
+    for (uint32_t l = 0; l < h->n_layers; l++)
+        if (h->d_model % 32 || m->layers[l].d_ff % block)
+            return xd_fail(
+                err, XD_BAD_CONFIG, 0,
+                "a synthetic %s model needs hidden_size (%u) a multiple of 32 and intermediate sizes (%u) of %u",
+                kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, block);
+    plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
+    p.cap = 4 + (size_t)h->n_layers * 13;
+    for (uint32_t l = 0; l < h->n_layers; l++)
+        p.cap += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
+    xd_status st = XD_OK;
+    m->files = calloc(1, sizeof *m->files);
+    p.jobs = calloc(p.cap, sizeof *p.jobs);
+    if (!m->files || !p.jobs) {
+        st = xd_fail(err, XD_NOMEM, 0, "plan of the synthetic model");
+    } else if (!plan_model(&p, m)) {
+        st = xd_fail(err, XD_BAD_CONFIG, 0, "the synthetic model's size overflows");
+    } else if (!make_tables(&p)) {
+        st = xd_fail(err, XD_NOMEM, 0, "random tables of the synthetic model");
+    } else {
+        p.bytes = xd_align_up(p.bytes, 2u << 20);
+        char size[32];
+        void *base = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (base == MAP_FAILED) {
+            st = xd_fail(err, XD_NOMEM, errno, "memory for the synthetic model (%s)",
+                         xd_format_bytes(size, sizeof size, p.bytes));
+        } else {
+            madvise(base, p.bytes, MADV_HUGEPAGE); /* only a wish: without it everything works, slower */
+            m->files[0] = (model_file){.path = "(synthetic)", .base = base, .bytes = p.bytes, .anonymous = true};
+            m->n_files = 1;
+            p.base = base;
+            for (size_t i = 0; i < p.n; i++)
+                p.jobs[i].tensor->data = p.base + p.jobs[i].offset;
+            fill(&p);
+            if (opt->skew == CONF_SKEW_ZIPF)
+                skew_zipf(m, p.seed);
+        }
+    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(p.tables); i++) {
+        free(p.tables[i][0]);
+        free(p.tables[i][1]);
+    }
+    free(p.jobs);
+    return st;
+}
