@@ -1,0 +1,674 @@
+/* kv.c - the paged KV cache: who owns which block, what lies where.
+ *
+ * DESIGN
+ * A place is a block-sized piece of memory: device places 0..n_dev-1, host places n_dev..n_dev+n_host-1 (the swap space). With
+ * allow_cold the host places are mapped into the device and are ordinary block ids that kernels read directly; otherwise they only
+ * hold swapped blocks and evicted prefix blocks, and are copied back before use.
+ *
+ *   free --reserve--> owned (refs > 0) --release--> cached (a prefix node knows it, refs 0) --evict--> free
+ *                                        \--release, unknown--> free        cached device --evict--> cached host, if there is room
+ *
+ * Invariants
+ *  1. A place is in exactly one of: the free list of its kind, the LRU list of its kind (refs 0, node set), or owned (refs > 0).
+ *  2. node.place == b exactly when place b has .node == that node; a node has at most one place.
+ *  3. Only blocks that lie wholly before a sequence's committed length are shared, and those are never written again.
+ *  4. The LRU lists are oldest first; a sequence is released from its end, so a prefix outlives what follows it.
+ *  5. Every copy is made in stream order on the compute stream; a host place whose download may still be running is read by us only
+ *     after a sync.
+ * The mutex exists for the statistics, which any thread reads; the engine thread is the only writer. */
+#include "engine/memory/kv.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/memory/hostmem_priv.h"
+#include "engine/memory/kv_prefix_priv.h"
+
+typedef struct kv_place {
+    uint32_t refs, node;
+    uint32_t prev, next; /* in the LRU list or (next only) the free list */
+} kv_place;
+
+typedef struct kv_list { /* of places: LRU, oldest first */
+    uint32_t head, tail, count;
+} kv_list;
+
+typedef struct kv_tier {
+    kv_list lru;
+    uint32_t free_head, n_free;
+} kv_tier;
+
+struct kv_cache {
+    kv_options opt;
+    uint64_t block_bytes, layer_bytes;
+    uint32_t n_dev, n_host;
+    char *dev_base;
+    hostmem *host;
+    uint64_t *addr_dev; /* device [n_dev + n_host if allow_cold] */
+    kv_place *places;
+    kv_tier tier[2]; /* device, host */
+    kv_prefix *prefix;
+    bool download_pending;
+    pthread_mutex_t lock;
+    kv_stats stats;
+};
+
+struct kv_seq {
+    uint32_t *blocks;
+    uint32_t n, cap;
+    uint32_t n_committed, tail_node; /* blocks that prefix nodes know; the node of the last one (held) */
+    bool swapped, commit_stopped;
+};
+
+static uint64_t layer_bytes_of(const kv_options *o)
+{
+    return 2ull * o->n_kv_heads * o->block_size * o->head_dim * kern_fmt_get(o->fmt).block_bytes;
+}
+
+uint64_t kv_block_bytes(const kv_options *opt)
+{
+    return xd_align_up(layer_bytes_of(opt) * opt->n_layers, 256);
+}
+
+/* --- lists ------------------------------------------------------------------------------------------------------- */
+
+static bool is_host(const kv_cache *kv, uint32_t b)
+{
+    return b >= kv->n_dev;
+}
+
+static void lru_unlink(kv_cache *kv, uint32_t b)
+{
+    kv_list *l = &kv->tier[is_host(kv, b)].lru;
+    kv_place *p = &kv->places[b];
+    *(p->prev == KV_NONE ? &l->head : &kv->places[p->prev].next) = p->next;
+    *(p->next == KV_NONE ? &l->tail : &kv->places[p->next].prev) = p->prev;
+    l->count--;
+}
+
+static void lru_append(kv_cache *kv, uint32_t b)
+{
+    kv_list *l = &kv->tier[is_host(kv, b)].lru;
+    kv->places[b].prev = l->tail;
+    kv->places[b].next = KV_NONE;
+    *(l->tail == KV_NONE ? &l->head : &kv->places[l->tail].next) = b;
+    l->tail = b;
+    l->count++;
+}
+
+static void put_free(kv_cache *kv, uint32_t b)
+{
+    kv_tier *t = &kv->tier[is_host(kv, b)];
+    kv->places[b].next = t->free_head;
+    t->free_head = b;
+    t->n_free++;
+}
+
+static void forget_node(kv_cache *kv, uint32_t b)
+{
+    uint32_t node = kv->places[b].node;
+    kv->places[b].node = KV_NONE;
+    kv_prefix_set_place(kv->prefix, node, KV_NONE);
+}
+
+static void attach_node(kv_cache *kv, uint32_t b, uint32_t node)
+{
+    kv->places[b].node = node;
+    kv_prefix_set_place(kv->prefix, node, b);
+}
+
+static void take_ref(kv_cache *kv, uint32_t b)
+{
+    if (!kv->places[b].refs++)
+        lru_unlink(kv, b);
+}
+
+static void release(kv_cache *kv, uint32_t b)
+{
+    if (--kv->places[b].refs)
+        return;
+    if (kv->places[b].node == KV_NONE)
+        put_free(kv, b);
+    else
+        lru_append(kv, b);
+}
+
+static uint32_t available(const kv_cache *kv, int tier)
+{
+    return kv->tier[tier].n_free + kv->tier[tier].lru.count;
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------ */
+
+static char *dev_ptr(const kv_cache *kv, uint32_t b)
+{
+    return kv->dev_base + b * kv->block_bytes;
+}
+
+static void *host_ptr(const kv_cache *kv, uint32_t b)
+{
+    return hostmem_ptr(kv->host, b - kv->n_dev);
+}
+
+static kern_status copy_out(kv_cache *kv, uint32_t host_b, uint32_t dev_b)
+{
+    kv->download_pending = true;
+    return kv->opt.dev->ops->download(kv->opt.dev, host_ptr(kv, host_b), dev_ptr(kv, dev_b), kv->block_bytes);
+}
+
+static kern_status copy_in(kv_cache *kv, uint32_t dev_b, uint32_t host_b)
+{
+    const kern_ops *ops = kv->opt.dev->ops;
+    /* Kernels may have written a cold block, and a download may be running: both are in the stream. */
+    if (kv->download_pending || kv->opt.allow_cold) {
+        kern_status st = ops->sync(kv->opt.dev);
+        if (st)
+            return st;
+        kv->download_pending = false;
+    }
+    return ops->upload(kv->opt.dev, dev_ptr(kv, dev_b), host_ptr(kv, host_b), kv->block_bytes);
+}
+
+/* --- taking places ----------------------------------------------------------------------------------------------- */
+
+static uint32_t pop_free(kv_cache *kv, int tier)
+{
+    kv_tier *t = &kv->tier[tier];
+    uint32_t b = t->free_head;
+    if (b != KV_NONE) {
+        t->free_head = kv->places[b].next;
+        t->n_free--;
+    }
+    return b;
+}
+
+static uint32_t take_host(kv_cache *kv)
+{
+    uint32_t b = pop_free(kv, 1);
+    if (b == KV_NONE && (b = kv->tier[1].lru.head) != KV_NONE) {
+        lru_unlink(kv, b);
+        forget_node(kv, b);
+        kv->stats.evictions++;
+    }
+    if (b != KV_NONE) {
+        kv->places[b].refs = 1;
+        kv->places[b].node = KV_NONE;
+    }
+    return b;
+}
+
+/* A device place with refs 1, or KV_NONE. The oldest cached block makes room and moves to the swap space if there is any. */
+static uint32_t take_dev(kv_cache *kv)
+{
+    uint32_t b = pop_free(kv, 0);
+    if (b == KV_NONE && (b = kv->tier[0].lru.head) != KV_NONE) {
+        uint32_t node = kv->places[b].node;
+        kv_prefix_hold(kv->prefix, node); /* evicting a host block must not prune it */
+        lru_unlink(kv, b);
+        forget_node(kv, b);
+        uint32_t host_b = take_host(kv);
+        if (host_b != KV_NONE && copy_out(kv, host_b, b) == KERN_OK) {
+            attach_node(kv, host_b, node);
+            release(kv, host_b);
+            kv->stats.swapped_out++;
+        } else {
+            if (host_b != KV_NONE)
+                release(kv, host_b);
+            kv->stats.evictions++;
+        }
+        kv_prefix_drop(kv->prefix, node);
+    }
+    if (b != KV_NONE) {
+        kv->places[b].refs = 1;
+        kv->places[b].node = KV_NONE;
+    }
+    return b;
+}
+
+static bool seq_room(kv_seq *s, uint32_t n)
+{
+    if (n <= s->cap)
+        return true;
+    uint32_t cap = XD_MAX(n, s->cap + s->cap / 2 + 8);
+    uint32_t *blocks = realloc(s->blocks, cap * sizeof *blocks);
+    if (!blocks)
+        return false;
+    s->blocks = blocks;
+    s->cap = cap;
+    return true;
+}
+
+/* --- life -------------------------------------------------------------------------------------------------------- */
+
+static xd_status open_memory(kv_cache *kv, xd_err *err)
+{
+    const kern_ops *ops = kv->opt.dev->ops;
+    char a[32];
+    uint64_t bytes;
+    if (!xd_mul_u64(&bytes, kv->n_dev, kv->block_bytes) ||
+        ops->alloc(kv->opt.dev, bytes, (void **)&kv->dev_base) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0,
+                       "KV cache: %u blocks of %s do not fit into device memory (%s): lower kv.kv_budget", kv->n_dev,
+                       xd_format_bytes(a, sizeof a, kv->block_bytes), ops->error(kv->opt.dev));
+    if (kv->n_host) {
+        kern_dev_info info;
+        ops->info(kv->opt.dev, &info);
+        hostmem_options ho = {.dev = kv->opt.dev,
+                              .n_units = kv->n_host,
+                              .unit_bytes = kv->block_bytes,
+                              .numa_node = info.numa_node,
+                              .huge_pages = true,
+                              .what = "KV swap space",
+                              .key = "kv.swap_space"};
+        xd_status st = hostmem_open(&ho, &kv->host, err);
+        if (st || (st = hostmem_register(kv->host, err)))
+            return st;
+    }
+    uint32_t n_ids = kv_max_seq_blocks(kv);
+    XD_CLEANUP(xd_freep) uint64_t *addr = malloc(n_ids * sizeof *addr);
+    if (!addr)
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: address table");
+    for (uint32_t b = 0; b < n_ids; b++)
+        addr[b] = is_host(kv, b) ? hostmem_addr(kv->host, b - kv->n_dev) : (uint64_t)(uintptr_t)dev_ptr(kv, b);
+    if (ops->alloc(kv->opt.dev, n_ids * sizeof *addr, (void **)&kv->addr_dev) != KERN_OK ||
+        ops->upload(kv->opt.dev, kv->addr_dev, addr, n_ids * sizeof *addr) != KERN_OK ||
+        ops->sync(kv->opt.dev) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: address table on the device (%s)", ops->error(kv->opt.dev));
+    return XD_OK;
+}
+
+xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
+{
+    uint64_t block_bytes = kv_block_bytes(opt);
+    if (!opt->n_blocks || !opt->block_size || block_bytes == 0)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "KV cache: no room for a single block of %u tokens: raise kv.kv_budget",
+                       opt->block_size);
+    uint64_t n_host = opt->swap_bytes / xd_align_up(block_bytes, 4096);
+    if (opt->n_blocks + n_host >= KV_NONE / 2)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "KV cache: more than 2^31 blocks: raise kv.block_size");
+
+    XD_CLEANUP(kv_freep) kv_cache *kv = calloc(1, sizeof *kv);
+    if (!kv)
+        return xd_fail(err, XD_NOMEM, 0, "KV cache handle");
+    pthread_mutex_init(&kv->lock, NULL);
+    kv->opt = *opt;
+    kv->block_bytes = block_bytes;
+    kv->layer_bytes = layer_bytes_of(opt);
+    kv->n_dev = opt->n_blocks;
+    kv->n_host = (uint32_t)n_host;
+    uint32_t n = kv->n_dev + kv->n_host;
+    uint64_t salt = 0;
+    if (getrandom(&salt, sizeof salt, 0) != sizeof salt)
+        return xd_fail(err, XD_INTERNAL, errno, "KV cache: random salt");
+    kv->places = calloc(n, sizeof *kv->places);
+    /* Twice the places: room for inner nodes whose own block is gone while a later one is still cached. */
+    kv->prefix = kv_prefix_new(opt->prefix_caching ? 2 * n : 0, opt->block_size, salt);
+    if (!kv->places || !kv->prefix)
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: tables of %u blocks", n);
+    for (int t = 0; t < 2; t++)
+        kv->tier[t] = (kv_tier){.lru = {KV_NONE, KV_NONE, 0}, .free_head = KV_NONE};
+    for (uint32_t b = n; b-- > 0;) {
+        kv->places[b].node = KV_NONE;
+        put_free(kv, b);
+    }
+    xd_status st = open_memory(kv, err);
+    if (st)
+        return st;
+    *ret = XD_TAKE(kv);
+    return XD_OK;
+}
+
+void kv_free(kv_cache *kv)
+{
+    if (!kv)
+        return;
+    const kern_ops *ops = kv->opt.dev->ops;
+    if (kv->dev_base)
+        ops->free(kv->opt.dev, kv->dev_base);
+    if (kv->addr_dev)
+        ops->free(kv->opt.dev, kv->addr_dev);
+    hostmem_free(kv->host);
+    kv_prefix_free(kv->prefix);
+    free(kv->places);
+    pthread_mutex_destroy(&kv->lock);
+    free(kv);
+}
+
+void kv_describe(const kv_cache *kv, kern_kv *ret)
+{
+    *ret = (kern_kv){.block_addr = kv->addr_dev,
+                     .block_size = kv->opt.block_size,
+                     .layer_bytes = kv->layer_bytes,
+                     .n_kv_heads = kv->opt.n_kv_heads,
+                     .head_dim = kv->opt.head_dim,
+                     .fmt = kv->opt.fmt};
+}
+
+uint32_t kv_max_seq_blocks(const kv_cache *kv)
+{
+    return kv->n_dev + (kv->opt.allow_cold ? kv->n_host : 0);
+}
+
+xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err)
+{
+    (void)kv;
+    kv_seq *s = calloc(1, sizeof *s);
+    if (!s)
+        return xd_fail(err, XD_NOMEM, 0, "KV sequence");
+    s->tail_node = KV_NONE;
+    *ret = s;
+    return XD_OK;
+}
+
+static void drop_locked(kv_cache *kv, kv_seq *s)
+{
+    while (s->n)
+        release(kv, s->blocks[--s->n]);
+    kv_prefix_drop(kv->prefix, s->tail_node);
+    s->tail_node = KV_NONE;
+    s->n_committed = 0;
+    s->swapped = s->commit_stopped = false;
+}
+
+void kv_seq_drop(kv_cache *kv, kv_seq *s)
+{
+    pthread_mutex_lock(&kv->lock);
+    drop_locked(kv, s);
+    pthread_mutex_unlock(&kv->lock);
+}
+
+void kv_seq_free(kv_cache *kv, kv_seq *s)
+{
+    if (!s)
+        return;
+    kv_seq_drop(kv, s);
+    free(s->blocks);
+    free(s);
+}
+
+/* --- prefixes ---------------------------------------------------------------------------------------------------- */
+
+static void set_tail(kv_cache *kv, kv_seq *s, uint32_t node, uint32_t n_committed)
+{
+    kv_prefix_hold(kv->prefix, node);
+    kv_prefix_drop(kv->prefix, s->tail_node);
+    s->tail_node = node;
+    s->n_committed = n_committed;
+}
+
+/* Makes the KV of `node` usable by kernels and takes a reference; KV_NONE when there is no room. */
+static uint32_t ref_node(kv_cache *kv, uint32_t node)
+{
+    uint32_t b = kv_prefix_place(kv->prefix, node);
+    if (b == KV_NONE)
+        return KV_NONE;
+    take_ref(kv, b);
+    if (!is_host(kv, b) || kv->opt.allow_cold)
+        return b;
+    uint32_t dev_b = take_dev(kv);
+    if (dev_b == KV_NONE || copy_in(kv, dev_b, b) != KERN_OK) {
+        if (dev_b != KV_NONE)
+            release(kv, dev_b);
+        release(kv, b);
+        return KV_NONE;
+    }
+    kv_prefix_hold(kv->prefix, node);
+    forget_node(kv, b);
+    release(kv, b);
+    attach_node(kv, dev_b, node);
+    kv_prefix_drop(kv->prefix, node);
+    kv->stats.swapped_in++;
+    return dev_b;
+}
+
+uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
+{
+    const uint32_t bs = kv->opt.block_size;
+    if (!kv->opt.prefix_caching || s->n || !n)
+        return 0;
+    pthread_mutex_lock(&kv->lock);
+    kv->stats.prefix_queries_tokens += n;
+    uint32_t n_max = (n - 1) / bs;
+    while (s->n < n_max) {
+        uint32_t node = kv_prefix_find(kv->prefix, s->tail_node, ids + (size_t)s->n * bs);
+        uint32_t b = node != KV_NONE && seq_room(s, s->n + 1) ? ref_node(kv, node) : KV_NONE;
+        if (b == KV_NONE)
+            break;
+        s->blocks[s->n++] = b;
+        set_tail(kv, s, node, s->n);
+    }
+    kv->stats.prefix_hits_tokens += (uint64_t)s->n * bs;
+    pthread_mutex_unlock(&kv->lock);
+    return s->n * bs;
+}
+
+void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
+{
+    const uint32_t bs = kv->opt.block_size;
+    if (!kv->opt.prefix_caching || s->commit_stopped || s->swapped || n / bs <= s->n_committed)
+        return;
+    pthread_mutex_lock(&kv->lock);
+    while (s->n_committed < n / bs && s->n_committed < s->n) {
+        uint32_t i = s->n_committed, b = s->blocks[i];
+        uint32_t node = kv_prefix_intern(kv->prefix, s->tail_node, ids + (size_t)i * bs);
+        if (node == KV_NONE) {
+            s->commit_stopped = true;
+            break;
+        }
+        uint32_t at = kv_prefix_place(kv->prefix, node);
+        /* A copy in the swap space gives way to ours, which is usable at once. */
+        if (at != KV_NONE && is_host(kv, at) && !is_host(kv, b) && !kv->places[at].refs) {
+            lru_unlink(kv, at);
+            kv->places[at].node = KV_NONE;
+            put_free(kv, at);
+            at = KV_NONE;
+        }
+        if (at == KV_NONE && kv->places[b].node == KV_NONE)
+            attach_node(kv, b, node);
+        set_tail(kv, s, node, i + 1);
+    }
+    pthread_mutex_unlock(&kv->lock);
+}
+
+uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n)
+{
+    uint32_t k = XD_MIN(n / kv->opt.block_size, from->n);
+    if (to->n || from->swapped || !k || !seq_room(to, k))
+        return 0;
+    pthread_mutex_lock(&kv->lock);
+    for (uint32_t i = 0; i < k; i++) {
+        take_ref(kv, from->blocks[i]);
+        to->blocks[i] = from->blocks[i];
+    }
+    to->n = k;
+    uint32_t node = from->tail_node, c = from->n_committed;
+    for (; c > k; c--)
+        node = kv_prefix_parent(kv->prefix, node);
+    set_tail(kv, to, node, c);
+    pthread_mutex_unlock(&kv->lock);
+    return k * kv->opt.block_size;
+}
+
+/* --- room -------------------------------------------------------------------------------------------------------- */
+
+static uint32_t take_usable(kv_cache *kv)
+{
+    uint32_t b = take_dev(kv);
+    return b == KV_NONE && kv->opt.allow_cold ? take_host(kv) : b;
+}
+
+static uint32_t usable(const kv_cache *kv)
+{
+    return available(kv, 0) + (kv->opt.allow_cold ? available(kv, 1) : 0);
+}
+
+xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
+{
+    uint32_t need = n_tokens / kv->opt.block_size + (n_tokens % kv->opt.block_size != 0);
+    if (s->swapped)
+        return XD_INTERNAL;
+    if (need <= s->n)
+        return XD_OK;
+    if (!seq_room(s, need))
+        return XD_NOMEM;
+    pthread_mutex_lock(&kv->lock);
+    xd_status st = XD_BUSY;
+    if (need - s->n <= usable(kv)) {
+        while (s->n < need)
+            s->blocks[s->n++] = take_usable(kv);
+        st = XD_OK;
+    }
+    pthread_mutex_unlock(&kv->lock);
+    return st;
+}
+
+/* --- swapping ---------------------------------------------------------------------------------------------------- */
+
+/* Every device block gets a host copy of its own and is released: one that is shared or known as a prefix simply stays where it is,
+ * so nothing that waits in the swap space holds device memory. */
+xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
+{
+    if (s->swapped)
+        return XD_OK;
+    pthread_mutex_lock(&kv->lock);
+    uint32_t n_dev = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        n_dev += !is_host(kv, s->blocks[i]);
+    xd_status st = n_dev <= available(kv, 1) ? XD_OK : XD_BUSY;
+    /* All copies first: a failure in the middle leaves the sequence as it was. */
+    uint32_t *moved = NULL;
+    if (!st && n_dev && !(moved = malloc(n_dev * sizeof *moved)))
+        st = XD_NOMEM;
+    uint32_t k = 0;
+    for (uint32_t i = 0; !st && i < s->n; i++) {
+        if (is_host(kv, s->blocks[i]))
+            continue;
+        moved[k] = take_host(kv);
+        if (copy_out(kv, moved[k++], s->blocks[i]) != KERN_OK)
+            st = XD_INTERNAL;
+    }
+    if (st) {
+        while (k)
+            release(kv, moved[--k]);
+    } else {
+        for (uint32_t i = s->n; i-- > 0;)
+            if (!is_host(kv, s->blocks[i])) {
+                release(kv, s->blocks[i]);
+                s->blocks[i] = moved[--k];
+            }
+        kv->stats.swapped_out += n_dev;
+        s->swapped = true;
+    }
+    free(moved);
+    pthread_mutex_unlock(&kv->lock);
+    return st;
+}
+
+static xd_status swap_in_locked(kv_cache *kv, kv_seq *s, uint32_t *in)
+{
+    /* What is still cached on the device is taken first, so that it cannot be evicted while we make room for the rest. */
+    uint32_t need = 0, node = s->tail_node;
+    for (uint32_t i = s->n; i-- > 0;) {
+        in[i] = KV_NONE;
+        if (i < s->n_committed) {
+            uint32_t b = kv_prefix_place(kv->prefix, node);
+            if (b != KV_NONE && !is_host(kv, b)) {
+                take_ref(kv, b);
+                in[i] = b;
+            }
+            node = kv_prefix_parent(kv->prefix, node);
+        }
+        need += in[i] == KV_NONE;
+    }
+    xd_status st = need <= available(kv, 0) || kv->opt.allow_cold ? XD_OK : XD_BUSY;
+    for (uint32_t i = 0; !st && i < s->n; i++) {
+        /* A cold block that others share stays where it is: two copies of one prefix help nobody. */
+        if (in[i] != KV_NONE || (kv->opt.allow_cold && (kv->places[s->blocks[i]].refs > 1 || !available(kv, 0))))
+            continue;
+        in[i] = take_dev(kv);
+        if (copy_in(kv, in[i], s->blocks[i]) != KERN_OK)
+            st = XD_INTERNAL;
+    }
+    if (st) {
+        for (uint32_t i = s->n; i-- > 0;)
+            if (in[i] != KV_NONE)
+                release(kv, in[i]);
+        return st;
+    }
+    node = s->tail_node;
+    for (uint32_t i = s->n; i-- > 0;) {
+        uint32_t next = i < s->n_committed ? kv_prefix_parent(kv->prefix, node) : node;
+        if (in[i] != KV_NONE) {
+            uint32_t old = s->blocks[i];
+            if (i < s->n_committed && kv->places[in[i]].node == KV_NONE) {
+                uint32_t at = kv_prefix_place(kv->prefix, node);
+                if (at == old)
+                    kv->places[old].node = KV_NONE;
+                if (at == old || at == KV_NONE)
+                    attach_node(kv, in[i], node);
+            }
+            release(kv, old);
+            s->blocks[i] = in[i];
+            kv->stats.swapped_in++;
+        }
+        node = next;
+    }
+    s->swapped = false;
+    return XD_OK;
+}
+
+xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s)
+{
+    if (!s->swapped)
+        return XD_OK;
+    XD_CLEANUP(xd_freep) uint32_t *in = malloc((s->n ? s->n : 1) * sizeof *in);
+    if (!in)
+        return XD_NOMEM;
+    pthread_mutex_lock(&kv->lock);
+    xd_status st = swap_in_locked(kv, s, in);
+    pthread_mutex_unlock(&kv->lock);
+    return st;
+}
+
+bool kv_seq_is_swapped(const kv_seq *s)
+{
+    return s->swapped;
+}
+
+const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n)
+{
+    *ret_n = s->swapped ? 0 : s->n;
+    return s->blocks;
+}
+
+/* --- statistics -------------------------------------------------------------------------------------------------- */
+
+void kv_get_stats(kv_cache *kv, kv_stats *ret)
+{
+    pthread_mutex_lock(&kv->lock);
+    *ret = kv->stats;
+    int last = kv->opt.allow_cold ? 1 : 0;
+    for (int t = 0; t <= last; t++) {
+        ret->blocks_cached += kv->tier[t].lru.count;
+        ret->blocks_used += (t ? kv->n_host : kv->n_dev) - available(kv, t);
+    }
+    ret->blocks_total = kv_max_seq_blocks(kv);
+    ret->swap_blocks_total = kv->n_host;
+    ret->swap_blocks_used = kv->n_host - kv->tier[1].n_free;
+    pthread_mutex_unlock(&kv->lock);
+}
+
+void kv_drop_cached(kv_cache *kv)
+{
+    pthread_mutex_lock(&kv->lock);
+    for (int t = 0; t < 2; t++)
+        while (kv->tier[t].lru.count) {
+            uint32_t b = kv->tier[t].lru.head;
+            lru_unlink(kv, b);
+            forget_node(kv, b);
+            put_free(kv, b);
+        }
+    pthread_mutex_unlock(&kv->lock);
+}
