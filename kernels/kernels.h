@@ -100,7 +100,8 @@ typedef struct kern_rope_kv_args {
     float norm_eps;
     const float *inv_freq;     /* [rot_dim / 2] device */
     float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
-    uint32_t rot_dim;          /* first rot_dim of each head are rotated, halves paired (NeoX order); 0: none */
+    uint32_t rot_dim;          /* first rot_dim of each head are rotated, 0: none */
+    bool interleaved;          /* pairs are (2i, 2i + 1) as in GPT-J, else halves (i, i + rot_dim / 2) as in NeoX */
     const uint32_t *token_seq; /* [n_tokens] row of block_table; UINT32_MAX: padding row, skipped */
     const uint32_t *token_pos; /* [n_tokens] */
     uint32_t n_tokens, n_heads, layer;

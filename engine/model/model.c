@@ -26,12 +26,17 @@ static xd_status read_ids(const json_t *v, const char *file, model_params *p, xd
     return XD_OK;
 }
 
+static void clear_defaults(model_params *p)
+{
+    p->defaults.temperature = p->defaults.top_p = p->defaults.min_p = p->defaults.repetition_penalty = NAN;
+    p->defaults.top_k = -1;
+}
+
 /* generation_config.json refines config.json: eos ids and the sampling defaults. */
 static xd_status read_defaults(model *m, const json_t *config, const char *file, xd_err *err)
 {
     model_params *p = &m->params;
-    p->defaults.temperature = p->defaults.top_p = p->defaults.min_p = p->defaults.repetition_penalty = NAN;
-    p->defaults.top_k = -1;
+    clear_defaults(p);
     xd_status st = XD_OK;
     if (hf_has(config, "eos_token_id") && (st = read_ids(json_object_get(config, "eos_token_id"), file, p, err)))
         return st;
@@ -355,13 +360,25 @@ static xd_status open_synthetic(model *m, const model_options *opt, xd_err *err)
     return st;
 }
 
+/* The directory stays empty: tokenizer and template come with the file. */
+static xd_status open_gguf(model *m, const char *path, xd_err *err)
+{
+    clear_defaults(&m->params);
+    m->dir = strdup("");
+    return m->dir ? model_open_gguf(m, path, err) : xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
+}
+
 xd_status model_open(const model_options *opt, model **ret, xd_err *err)
 {
     XD_CLEANUP(model_freep) model *m = calloc(1, sizeof *m);
     if (!m)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
     bool synthetic = !strncmp(opt->path, "synthetic:", 10);
-    xd_status st = synthetic ? open_synthetic(m, opt, err) : open_dir(m, opt->path, err);
+    size_t len = strlen(opt->path);
+    bool is_gguf = len > 5 && !strcmp(opt->path + len - 5, ".gguf");
+    xd_status st = synthetic ? open_synthetic(m, opt, err)
+                   : is_gguf ? open_gguf(m, opt->path, err)
+                             : open_dir(m, opt->path, err);
     if (st || (st = finish(m, err)))
         return st;
     if (opt->progress)
@@ -379,6 +396,9 @@ void model_free(model *m)
             munmap(m->files[i].base, m->files[i].bytes);
     for (uint32_t i = 0; i < m->n_shards; i++)
         safetensors_free(m->shards[i]);
+    for (uint32_t i = 0; i < m->n_ggufs; i++)
+        gguf_free(m->ggufs[i]);
+    free(m->ggufs);
     free(m->shards);
     free(m->files);
     free(m->experts);
@@ -422,6 +442,19 @@ uint64_t model_trunk_bytes(const model *m)
 uint64_t model_fingerprint(const model *m)
 {
     return m->fingerprint;
+}
+
+const char *model_chat_template(const model *m)
+{
+    return m->chat_template;
+}
+
+bool model_get_vocabulary(const model *m, tok_gguf *ret)
+{
+    if (!m->vocabulary.model || !m->vocabulary.n_tokens)
+        return false;
+    *ret = m->vocabulary;
+    return true;
 }
 
 const model_file *model_files(const model *m, uint32_t *ret_n)

@@ -10,6 +10,7 @@
 
 #include "config/error.h"
 #include "config/util.h"
+#include "engine/text/tokenizer.h"
 #include "kernels/kernels.h"
 
 typedef struct model model;
@@ -43,6 +44,7 @@ typedef struct model_params {
     uint32_t rot_dim;
     float inv_freq[MODEL_MAX_ROT / 2];
     float rope_scale;
+    bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_scoring scoring;
     bool norm_topk;
     uint32_t eos_ids[16], n_eos; /* generation_config.json, else config.json */
@@ -87,6 +89,9 @@ uint64_t model_expert_bytes(const model *m); /* all routed FFN weights */
 uint64_t model_trunk_bytes(const model *m);
 /* Identity of the weights for saved statistics and page files: a hash over names, shapes, sizes and samples of the data. */
 uint64_t model_fingerprint(const model *m);
+/* A GGUF file carries its tokenizer and chat template. False / NULL: the model has none, or is a directory. Borrowed from m. */
+bool model_get_vocabulary(const model *m, tok_gguf *ret);
+const char *model_chat_template(const model *m);
 /* Names of architectures, comma-separated. */
 const char *model_known_archs(void);
 

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "engine/model/gguf.h"
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 
@@ -21,6 +22,10 @@ struct model {
     uint32_t n_files;
     safetensors **shards; /* [n_shards], NULL for a synthetic model */
     uint32_t n_shards;
+    gguf **ggufs; /* [n_ggufs], a model from GGUF files */
+    uint32_t n_ggufs;
+    tok_gguf vocabulary; /* of ggufs[0]; model NULL: none */
+    const char *chat_template;
     char *dir;
     uint64_t expert_bytes, trunk_bytes, fingerprint;
 };
@@ -44,6 +49,9 @@ const model_arch *model_arch_find(const char *model_type);
  * of each layer. `file` is for messages. */
 xd_status model_read_params(model *m, const model_arch *arch, const json_t *config, const char *file,
                             xd_err *err) XD_MUST_CHECK;
+
+/* Opens path (the first of its parts) into m: everything but the sums. */
+xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
 
 /* Gives every tensor of m (params read) memory and random values: see synthetic.c. */
 xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err) XD_MUST_CHECK;

@@ -12,13 +12,14 @@ typedef struct rope_job {
     const cpu_rows *rows;
 } rope_job;
 
-static void rotate(float *head, uint32_t rot_dim, const float *cos_of, const float *sin_of)
+static void rotate(float *head, const kern_rope_kv_args *args, const float *cos_of, const float *sin_of)
 {
-    uint32_t half = rot_dim / 2;
+    /* Pair i is (i * step, i * step + apart). */
+    uint32_t half = args->rot_dim / 2, step = args->interleaved ? 2 : 1, apart = args->interleaved ? 1 : half;
     for (uint32_t i = 0; i < half; i++) {
-        float a = head[i], b = head[half + i];
-        head[i] = a * cos_of[i] - b * sin_of[i];
-        head[half + i] = b * cos_of[i] + a * sin_of[i];
+        float *first = &head[i * step], a = first[0], b = first[apart];
+        first[0] = a * cos_of[i] - b * sin_of[i];
+        first[apart] = b * cos_of[i] + a * sin_of[i];
     }
 }
 
@@ -52,7 +53,7 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
         float *head = q + (size_t)h * hd;
         if (a->q_norm)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
-        rotate(head, a->rot_dim, cos_of, sin_of);
+        rotate(head, a, cos_of, sin_of);
     }
 
     uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
@@ -65,7 +66,7 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
             j->rows->rmsnorm(k_head, k + (size_t)h * hd, a->k_norm, hd, a->norm_eps);
         else
             memcpy(k_head, k + (size_t)h * hd, hd * sizeof *k);
-        rotate(k_head, a->rot_dim, cos_of, sin_of);
+        rotate(k_head, a, cos_of, sin_of);
         store(slot, k_head, hd, kv->fmt, j->rows);
         store(slot + matrix_bytes, v + (size_t)h * hd, hd, kv->fmt, j->rows);
     }

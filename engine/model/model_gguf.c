@@ -1,0 +1,289 @@
+/* model_gguf.c - a model from GGUF files: metadata become the hyper-parameters that config.json would give (so that one reader
+ * serves both), tensors are taken where they lie. Names: gguf-py/gguf/constants.py.
+ *
+ * llama.cpp's converter permutes the rows of Q and K of the `llama` family for its interleaved rotary order; such a model is read
+ * as it is, with rope_interleaved set. */
+#include <string.h>
+
+#include "engine/model/gguf.h"
+#include "engine/model/model_priv.h"
+
+#define MAX_SPLITS 512
+
+static xd_status open_split(model *m, const char *path, xd_err *err)
+{
+    gguf **grown = realloc(m->ggufs, (m->n_ggufs + 1) * sizeof *grown);
+    if (!grown)
+        return xd_fail(err, XD_NOMEM, 0, "list of files");
+    m->ggufs = grown;
+    xd_status st = gguf_open(path, &m->ggufs[m->n_ggufs], err);
+    if (!st)
+        m->n_ggufs++;
+    return st;
+}
+
+/* NAME-00001-of-00003.gguf: the other parts lie beside it. */
+static xd_status open_splits(model *m, const char *path, xd_err *err)
+{
+    int64_t count, number;
+    xd_status st = open_split(m, path, err);
+    if (st || (st = gguf_int(m->ggufs[0], "split.count", 1, 0, MAX_SPLITS, &count, err)) ||
+        (st = gguf_int(m->ggufs[0], "split.no", 0, 0, MAX_SPLITS, &number, err)))
+        return st;
+    if (count <= 1)
+        return XD_OK;
+    char suffix[32], name[4200];
+    snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", (int)number + 1, (int)count);
+    size_t stem = strlen(path), tail = strlen(suffix);
+    if (stem <= tail || strcmp(path + stem - tail, suffix))
+        return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is part %d of %d: its name must end in %s", path, (int)number + 1,
+                       (int)count, suffix);
+    if (number != 0)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "'%s' is not the first part: give ...-00001-of-%05d.gguf", path,
+                       (int)count);
+    for (int i = 1; i < count && !st; i++) {
+        snprintf(name, sizeof name, "%.*s-%05d-of-%05d.gguf", (int)(stem - tail), path, i + 1, (int)count);
+        st = open_split(m, name, err);
+    }
+    return st;
+}
+
+/* A key of this architecture: "qwen3moe.block_count". */
+static const char *arch_key(char *out, size_t cap, const char *arch, const char *key)
+{
+    snprintf(out, cap, "%s.%s", arch, key);
+    return out;
+}
+
+static const struct {
+    const char *gguf, *hf;
+} int_keys[] = {
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_count", "num_experts"},
+    {"expert_used_count", "num_experts_per_tok"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.sliding_window", "sliding_window"},
+};
+
+static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_err *err)
+{
+    char key[96];
+    double theta, factor, original;
+    xd_status st;
+    if ((st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.freq_base"), 10000, 1, 1e12, &theta, err)) ||
+        (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.factor"), 1, 1e-3, 1e6, &factor, err)) ||
+        (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.original_context_length"), 0, 0, 1e9,
+                        &original, err)))
+        return st;
+    const char *type = gguf_string(g, arch_key(key, sizeof key, arch, "rope.scaling.type"));
+    if (!type || !strcmp(type, "none"))
+        type = "default";
+    json_t *rope = json_pack("{s:s, s:f, s:f}", "rope_type", type, "rope_theta", theta, "factor", factor);
+    if (rope && original > 0)
+        json_object_set_new(rope, "original_max_position_embeddings", json_real(original));
+    return json_object_set_new(config, "rope_parameters", rope) ? xd_fail(err, XD_NOMEM, 0, "rope parameters") : XD_OK;
+}
+
+/* The config.json that this file would have had. */
+static xd_status make_config(model *m, const model_arch **ret_arch, json_t *config, xd_err *err)
+{
+    const gguf *g = m->ggufs[0];
+    const char *arch = gguf_string(g, "general.architecture");
+    if (!arch)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: no general.architecture", gguf_path(g));
+    char key[96];
+    int64_t v;
+    double eps;
+    xd_status st;
+    for (size_t i = 0; i < XD_ARRAY_LEN(int_keys); i++) {
+        if (!gguf_has(g, arch_key(key, sizeof key, arch, int_keys[i].gguf)))
+            continue;
+        if ((st = gguf_int(g, key, 0, 0, UINT32_MAX, &v, err)))
+            return st;
+        json_object_set_new(config, int_keys[i].hf, json_integer(v));
+    }
+    bool moe = json_integer_value(json_object_get(config, "num_experts")) > 0;
+    if (!moe)
+        json_object_del(config, "num_experts");
+    const char *type = !strcmp(arch, "llama")      ? (moe ? "mixtral" : "llama")
+                       : !strcmp(arch, "qwen3moe") ? "qwen3_moe"
+                                                   : arch;
+    *ret_arch = model_arch_find(type);
+    if (!*ret_arch || strlen(arch) > 32)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: architecture '%s' is not known; known in GGUF are llama, qwen2, qwen3, qwen3moe",
+                       gguf_path(g), arch);
+    m->params.rope_interleaved = !strcmp(arch, "llama");
+    if (gguf_tensor_find(g, "rope_freqs.weight"))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary factors in a tensor (rope_freqs.weight) cannot be read",
+                       gguf_path(g));
+    if ((st = gguf_real(g, arch_key(key, sizeof key, arch, "attention.layer_norm_rms_epsilon"), 1e-6, 0, 1, &eps,
+                        err)) ||
+        (st = add_rope(g, arch, config, err)))
+        return st;
+    json_object_set_new(config, "rms_norm_eps", json_real(eps));
+    /* llama.cpp normalises the chosen weights for both families. */
+    json_object_set_new(config, "norm_topk_prob", json_true());
+    const gguf_tensor *embed = NULL;
+    for (uint32_t i = 0; i < m->n_ggufs && !embed; i++)
+        embed = gguf_tensor_find(m->ggufs[i], "token_embd.weight");
+    if (!embed)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor 'token_embd.weight' is missing", gguf_path(g));
+    json_object_set_new(config, "vocab_size", json_integer((json_int_t)XD_MIN(embed->dims[1], (uint64_t)INT64_MAX)));
+    return XD_OK;
+}
+
+/* Takes a tensor of `count` matrices [rows][cols]; ret[0..count) are the matrices, `stride` entries apart. */
+static xd_status take(const model *m, const char *name, uint32_t count, uint32_t rows, uint32_t cols, bool optional,
+                      model_tensor *ret, uint32_t stride, xd_err *err)
+{
+    const gguf_tensor *t = NULL;
+    for (uint32_t i = 0; i < m->n_ggufs && !t; i++)
+        t = gguf_tensor_find(m->ggufs[i], name);
+    if (!t)
+        return optional ? XD_OK
+                        : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", gguf_path(m->ggufs[0]), name);
+    if (t->fmt == FMT_COUNT)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' has ggml type %u; F32, F16, BF16 and Q8_0 can be read",
+                       gguf_path(m->ggufs[0]), name, t->ggml_type);
+    if (t->dims[0] != cols || t->dims[1] != rows || t->dims[2] != count || t->dims[3] != 1)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is [%llu, %llu, %llu], the metadata need [%u, %u, %u]",
+                       gguf_path(m->ggufs[0]), name, (unsigned long long)t->dims[2], (unsigned long long)t->dims[1],
+                       (unsigned long long)t->dims[0], count, rows, cols);
+    uint64_t bytes = t->bytes / count;
+    for (uint32_t i = 0; i < count; i++)
+        ret[(size_t)i * stride] = (model_tensor){
+            .data = (const char *)t->data + i * bytes, .bytes = bytes, .rows = rows, .cols = cols, .fmt = t->fmt};
+    return XD_OK;
+}
+
+static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    const model_params *p = &m->params;
+    model_layer *y = &m->layers[l];
+    model_tensor *experts = m->experts + (y->experts - m->experts);
+    const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim, n = y->n_experts;
+    const struct {
+        const char *name;
+        uint32_t count, rows, cols;
+        bool optional;
+        model_tensor *to;
+    } parts[] = {
+        {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
+        {"attn_q.weight", 1, q, d, false, &y->q},
+        {"attn_k.weight", 1, kv, d, false, &y->k},
+        {"attn_v.weight", 1, kv, d, false, &y->v},
+        {"attn_output.weight", 1, d, q, false, &y->o},
+        {"attn_q.bias", 1, 1, q, !a->qkv_bias, &y->q_bias},
+        {"attn_k.bias", 1, 1, kv, !a->qkv_bias, &y->k_bias},
+        {"attn_v.bias", 1, 1, kv, !a->qkv_bias, &y->v_bias},
+        {"attn_output.bias", 1, 1, d, true, &y->o_bias},
+        {"attn_q_norm.weight", 1, 1, p->head_dim, !a->qk_norm, &y->q_norm},
+        {"attn_k_norm.weight", 1, 1, p->head_dim, !a->qk_norm, &y->k_norm},
+        {"ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
+        {y->moe ? "ffn_gate_exps.weight" : "ffn_gate.weight", n, y->d_ff, d, false, &experts[MODEL_GATE]},
+        {y->moe ? "ffn_up_exps.weight" : "ffn_up.weight", n, y->d_ff, d, false, &experts[MODEL_UP]},
+        {y->moe ? "ffn_down_exps.weight" : "ffn_down.weight", n, d, y->d_ff, false, &experts[MODEL_DOWN]},
+    };
+    xd_status st;
+    char name[96];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
+        if ((st = take(m, name, parts[i].count, parts[i].rows, parts[i].cols, parts[i].optional, parts[i].to,
+                       MODEL_MATRICES, err)))
+            return st;
+    }
+    y->expert_fmt = experts[0].fmt;
+    if (experts[1].fmt != experts[0].fmt || experts[2].fmt != experts[0].fmt)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: the expert matrices of layer %u are stored in different types",
+                       gguf_path(m->ggufs[0]), l);
+    return XD_OK;
+}
+
+static xd_status take_all(model *m, const model_arch *a, xd_err *err)
+{
+    const model_params *p = &m->params;
+    xd_status st;
+    if ((st = take(m, "token_embd.weight", 1, p->vocab, p->d_model, false, &m->embed, 1, err)) ||
+        (st = take(m, "output_norm.weight", 1, 1, p->d_model, false, &m->final_norm, 1, err)) ||
+        (st = take(m, "output.weight", 1, p->vocab, p->d_model, true, &m->lm_head, 1, err)))
+        return st;
+    if (!m->lm_head.data)
+        m->lm_head = m->embed;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        if ((st = take_layer(m, a, l, err)))
+            return st;
+    return XD_OK;
+}
+
+static xd_status read_vocabulary(model *m, xd_err *err)
+{
+    const gguf *g = m->ggufs[0];
+    tok_gguf *t = &m->vocabulary;
+    int64_t flag;
+    xd_status st;
+    t->model = gguf_string(g, "tokenizer.ggml.model");
+    t->pre = gguf_string(g, "tokenizer.ggml.pre");
+    t->n_tokens = (uint32_t)gguf_strings(g, "tokenizer.ggml.tokens", &t->tokens);
+    t->n_merges = (uint32_t)gguf_strings(g, "tokenizer.ggml.merges", &t->merges);
+    if (gguf_f32s(g, "tokenizer.ggml.scores", &t->scores) != t->n_tokens)
+        t->scores = NULL;
+    if (gguf_i32s(g, "tokenizer.ggml.token_type", &t->types) != t->n_tokens)
+        t->types = NULL;
+    const int64_t last = (int64_t)t->n_tokens - 1;
+    if (!t->model || !t->n_tokens)
+        return XD_OK; /* no tokenizer: token-id prompts only */
+    if ((st = gguf_int(g, "tokenizer.ggml.bos_token_id", -1, 0, last, &t->bos_id, err)) ||
+        (st = gguf_int(g, "tokenizer.ggml.eos_token_id", -1, 0, last, &t->eos_id, err)) ||
+        (st = gguf_int(g, "tokenizer.ggml.unknown_token_id", -1, 0, last, &t->unk_id, err)) ||
+        (st = gguf_int(g, "tokenizer.ggml.add_bos_token", !strcmp(t->model, "llama"), 0, 1, &flag, err)))
+        return st;
+    t->add_bos = flag;
+    if ((st = gguf_int(g, "tokenizer.ggml.add_eos_token", 0, 0, 1, &flag, err)))
+        return st;
+    t->add_eos = flag;
+    if ((st = gguf_int(g, "tokenizer.ggml.add_space_prefix", 1, 0, 1, &flag, err)))
+        return st;
+    t->add_space_prefix = flag;
+    m->params.bos_id = t->bos_id < (int64_t)m->params.vocab ? t->bos_id : -1;
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(ends); i++) {
+        int64_t id;
+        if ((st = gguf_int(g, ends[i], -1, 0, (int64_t)m->params.vocab - 1, &id, err)))
+            return st;
+        if (id >= 0)
+            m->params.eos_ids[m->params.n_eos++] = (uint32_t)id;
+    }
+    m->chat_template = gguf_string(g, "tokenizer.chat_template");
+    return XD_OK;
+}
+
+xd_status model_open_gguf(model *m, const char *path, xd_err *err)
+{
+    XD_CLEANUP(json_decrefp) json_t *config = json_object();
+    const model_arch *a = NULL;
+    xd_status st;
+    if (!config)
+        return xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", path);
+    if ((st = open_splits(m, path, err)) || (st = make_config(m, &a, config, err)) ||
+        (st = model_read_params(m, a, config, path, err)) || (st = take_all(m, a, err)) ||
+        (st = read_vocabulary(m, err)))
+        return st;
+    m->files = calloc(m->n_ggufs, sizeof *m->files);
+    if (!m->files)
+        return xd_fail(err, XD_NOMEM, 0, "list of files");
+    m->n_files = m->n_ggufs;
+    for (uint32_t i = 0; i < m->n_ggufs; i++) {
+        m->files[i].path = gguf_path(m->ggufs[i]);
+        m->files[i].base = gguf_map(m->ggufs[i], &m->files[i].bytes);
+    }
+    return XD_OK;
+}
