@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Writes a Hugging Face model directory as one GGUF file with the `gguf` package: test data from somebody else's writer.
+
+usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0]
+
+Names come from the package's own map; experts are stacked and the llama family's Q and K rows are permuted, as llama.cpp's
+converter does.
+"""
+import json
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    for name, t in header.items():
+        if name == "__metadata__":
+            continue
+        assert t["dtype"] == "BF16", t
+        begin, end = t["data_offsets"]
+        u16 = np.frombuffer(raw[8 + n + begin:8 + n + end], dtype=np.uint16)
+        yield name, (u16.astype(np.uint32) << 16).view(np.float32).reshape(t["shape"])
+
+
+def permute(w, heads):
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def main(src, out, kind="bf16"):
+    src = pathlib.Path(src)
+    c = json.loads((src / "config.json").read_text())
+    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}.get(c["model_type"], c["model_type"])
+    heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+    head_dim = c.get("head_dim") or c["hidden_size"] // heads
+    experts = c.get("num_experts") or c.get("num_local_experts") or 0
+
+    w = gguf.GGUFWriter(out, arch)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv_heads)
+    w.add_key_length(head_dim)
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
+    if experts:
+        w.add_expert_count(experts)
+        w.add_expert_used_count(c["num_experts_per_tok"])
+        if "moe_intermediate_size" in c:
+            w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if c.get("sliding_window") and c.get("use_sliding_window", True):
+        w.add_sliding_window(c["sliding_window"])
+
+    names = gguf.get_tensor_name_map(
+        {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], c["num_hidden_layers"])
+    qtype = {"bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationType.F16,
+             "f32": gguf.GGMLQuantizationType.F32, "q8_0": gguf.GGMLQuantizationType.Q8_0}[kind]
+
+    def put(name, data):
+        t = qtype if data.ndim > 1 and "ffn_gate_inp" not in name else gguf.GGMLQuantizationType.F32
+        w.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(data), t), raw_dtype=t)
+
+    stacks = {}
+    for path in sorted(src.glob("*.safetensors")):
+        for name, data in read_safetensors(path):
+            if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+                data = permute(data, heads if "q_proj" in name else kv_heads)
+            if ".experts." in name:
+                before, after = name.split(".experts.")
+                e, matrix = after.split(".", 1)
+                stacks.setdefault(f"{before}.experts.{matrix}", {})[int(e)] = data
+            else:
+                put(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
+    for name, parts in stacks.items():
+        put(names.get_name(name, try_suffixes=(".weight",)), np.stack([parts[e] for e in range(experts)]))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
