@@ -12,6 +12,11 @@
 #include "config/error.h"
 #include "config/util.h"
 
+#ifndef CONF_SYSCONFDIR
+#define CONF_SYSCONFDIR "/etc"
+#endif
+#define CONF_DEFAULT_FILE CONF_SYSCONFDIR "/expertd/expertd.conf"
+
 #define CONF_AUTO_BYTES UINT64_MAX /* value of a size option set to `auto` */
 
 enum { CONF_BACKEND_AUTO, CONF_BACKEND_CPU, CONF_BACKEND_CUDA };
@@ -131,9 +136,11 @@ XD_DEFINE_CLEANUP(config, conf_free)
 
 /* Compares; appends to `changed` a line for each option that differs and may change while running, and to `refused` one
  * for each that needs a restart. */
+/* Both buffers hold "section.key: old -> new" lines. Returns true when anything differs. */
 bool conf_diff(const config *old_conf, const config *new_conf, xd_buf *changed, xd_buf *refused);
 
 void conf_print(const config *c, xd_buf *out);          /* a valid file with every key, its help and its value */
+void conf_print_example(xd_buf *out);                   /* the same with defaults, commented out */
 void conf_print_help(xd_buf *out, const char *section); /* NULL: all sections */
 void conf_print_man(xd_buf *out);                       /* expertd.conf(5), roff */
 

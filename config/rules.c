@@ -1,0 +1,106 @@
+/* rules.c - contradictions between options: what no row of the table can see alone.
+ *
+ * Only what is wrong whatever the machine and the model are. Whether the sizes fit this machine is said by the engine when it
+ * plans, with the arithmetic shown. */
+#include <string.h>
+
+#include "config/options_priv.h"
+
+static bool is_pow2(uint64_t n)
+{
+    return n && !(n & (n - 1));
+}
+
+#define REFUSE(key, ...) return xd_fail_field(err, XD_BAD_CONFIG, key, NULL, key ": " __VA_ARGS__)
+
+static xd_status check_server(const config *c, xd_err *err)
+{
+    if (!*c->server.host)
+        REFUSE("server.host", "must name an address; 0.0.0.0 listens on all");
+    const char *origin = c->server.cors_origin;
+    if (*origin && strcmp(origin, "*") && strncmp(origin, "http://", 7) && strncmp(origin, "https://", 8))
+        REFUSE("server.cors_origin", "must be *, or begin with http:// or https://, not '%s'", origin);
+    if (c->server.idle_timeout_s && c->server.heartbeat_s >= c->server.idle_timeout_s)
+        REFUSE("server.heartbeat", "must be shorter than server.idle_timeout (%u s), or quiet streams are cut",
+               c->server.idle_timeout_s);
+    return XD_OK;
+}
+
+static xd_status check_model(const config *c, xd_err *err)
+{
+    bool synthetic = !strncmp(c->model.path, "synthetic:", 10);
+    if (synthetic && !c->model.path[10])
+        REFUSE("model.path", "synthetic: needs a name, as in synthetic:qwen3-30b-a3b");
+    if (!synthetic && strcmp(c->model.dtype, "bf16"))
+        REFUSE("model.dtype", "is for synthetic models only; '%s' keeps the types it is stored in",
+               *c->model.path ? c->model.path : "the demo model");
+    if (!synthetic && c->model.skew != CONF_SKEW_BALANCED)
+        REFUSE("model.skew", "is for synthetic models only; a trained router decides for itself");
+    if (c->model.skew == CONF_SKEW_TRACE && !*c->model.skew_trace)
+        REFUSE("model.skew_trace", "must name a file when model.skew = trace");
+    if (c->model.skew != CONF_SKEW_TRACE && *c->model.skew_trace)
+        REFUSE("model.skew_trace", "is used only with model.skew = trace");
+    return XD_OK;
+}
+
+static xd_status check_sizes(const config *c, xd_err *err)
+{
+    if (c->engine.max_num_batched_tokens && c->engine.max_num_batched_tokens < c->engine.max_num_seqs)
+        REFUSE("engine.max_num_batched_tokens",
+               "%u is less than engine.max_num_seqs (%u): each sequence needs a token a step",
+               c->engine.max_num_batched_tokens, c->engine.max_num_seqs);
+    if (!is_pow2(c->kv.block_size))
+        REFUSE("kv.block_size", "must be a power of two (8, 16, 32), not %u", c->kv.block_size);
+    if (!is_pow2(c->memory.page_size))
+        REFUSE("memory.page_size", "must be a power of two (1MiB, 2MiB, 4MiB)");
+    if (c->memory.vram_budget != CONF_AUTO_BYTES && c->kv.kv_budget != CONF_AUTO_BYTES && c->memory.vram_budget &&
+        c->kv.kv_budget > c->memory.vram_budget)
+        REFUSE("kv.kv_budget", "is larger than memory.vram_budget, of which it is a part");
+    if (*c->memory.nvme_path && c->memory.host_tier == CONF_TIER_IN_PLACE)
+        REFUSE("memory.host_tier", "in_place reads the mapped model file; a page file (memory.nvme_path) needs a pool");
+    if (*c->memory.nvme_path && c->memory.host_budget == CONF_AUTO_BYTES)
+        REFUSE("memory.host_budget",
+               "must be given with memory.nvme_path: auto keeps all experts in memory, and the disk is idle");
+    return XD_OK;
+}
+
+static xd_status check_fallback(const config *c, xd_err *err)
+{
+    if (c->fallback.force == CONF_FORCE_FALLBACK && !c->fallback.enabled)
+        REFUSE("fallback.force", "fallback contradicts fallback.enabled = no");
+    if (c->fallback.cooldown_s < c->fallback.window_s)
+        REFUSE("fallback.cooldown", "must not be shorter than fallback.window, or the state flaps");
+    return XD_OK;
+}
+
+static xd_status check_test(const config *c, xd_err *err)
+{
+    bool used = c->test.link_gbps > 0 || c->test.link_latency_us > 0 || *c->test.link_profile ||
+                c->test.disk_gbps > 0 || c->test.disk_error_rate > 0 || c->test.alloc_error_rate > 0 ||
+                c->test.page_loss_rate > 0;
+    if (used && !c->test.allow)
+        REFUSE("test.allow", "must be yes for the other keys of [test]: they make expertd fail on purpose");
+    const char *p = c->test.link_profile;
+    for (double last = -1; *p;) {
+        double at, rate;
+        int n = 0;
+        if (sscanf(p, "%lf:%lf%n", &at, &rate, &n) != 2 || at <= last || rate < 0 || (p[n] && p[n] != ','))
+            REFUSE("test.link_profile", "must be rising second:GB/s pairs such as 0:50,10:5, not '%s'",
+                   c->test.link_profile);
+        last = at;
+        p += n + (p[n] == ',');
+    }
+    return XD_OK;
+}
+
+xd_status conf_check(const config *c, xd_err *err)
+{
+    xd_status (*const rules[])(const config *, xd_err *) = {check_server, check_model, check_sizes, check_fallback,
+                                                            check_test};
+    for (size_t i = 0; i < XD_ARRAY_LEN(rules); i++) {
+        xd_status st = rules[i](c, err);
+        if (st)
+            return st;
+    }
+    return XD_OK;
+}
