@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Writes vectors.txt: small inputs and expected outputs of every operation, computed with numpy in float64.
+
+An independent statement of what kernels/kernels.h says; kerncheck replays it on each backend. Run: make_vectors.py > vectors.txt
+Lines: `case OP key=value ...`, then arrays as `NAME TYPE COUNT` followed by COUNT hexadecimal words (f32 and u16 as their bits), or bytes without spaces.
+"""
+import numpy as np
+
+rng = np.random.default_rng(20240607)
+
+
+def case(op, **params):
+    print("case", op, *(f"{k}={v}" for k, v in params.items()))
+
+
+def put(name, a):
+    a = np.ascontiguousarray(a)
+    if a.dtype in (np.float32, np.float64):
+        kind, words = "f32", a.astype(np.float32).ravel().view(np.uint32)
+    elif a.dtype in (np.float16, np.uint16):
+        kind, words = "u16", a.ravel().view(np.uint16)
+    elif a.dtype == np.uint8:
+        kind, words = "u8", a.ravel()
+    else:
+        kind, words = "u32", a.astype(np.uint32).ravel()
+    print(name, kind, len(words))
+    if kind == "u8":
+        print(words.tobytes().hex())
+        return
+    for i in range(0, len(words), 16):
+        print(" ".join(f"{int(w):x}" for w in words[i : i + 16]))
+
+
+def f32(*shape, scale=1.0):
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def encode(w, fmt):
+    """Returns (bytes [rows][row_bytes], the float64 values they stand for)."""
+    if fmt == "f32":
+        return w.astype(np.float32).view(np.uint8).reshape(len(w), -1), w.astype(np.float32).astype(np.float64)
+    if fmt == "f16":
+        h = w.astype(np.float16)
+        return h.view(np.uint8).reshape(len(w), -1), h.astype(np.float64)
+    if fmt == "bf16":
+        bits = w.astype(np.float32).view(np.uint32)
+        h = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return h.view(np.uint8).reshape(len(w), -1), (h.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    rows, cols = w.shape
+    blocks = w.reshape(rows, cols // 32, 32)
+    d = (np.abs(blocks).max(axis=2) / 127).astype(np.float16)
+    qs = np.rint(blocks / np.maximum(d.astype(np.float64), 1e-8)[:, :, None]).clip(-127, 127).astype(np.int8)
+    raw = np.concatenate([d[:, :, None].view(np.uint8), qs.view(np.uint8)], axis=2)
+    return raw.reshape(rows, -1), (d.astype(np.float64)[:, :, None] * qs).reshape(rows, cols)
+
+
+def bytes_row(values):
+    return np.array(values, dtype=np.uint16).view(np.uint8).reshape(1, -1)
+
+
+# ---- stored formats: zeros, subnormals, extremes, infinities
+f16_bits = [0, 0x8000, 1, 0x8001, 0x3FF, 0x83FF, 0x400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x3555, 0x200, 0x4248]
+case("embed", fmt="f16", rows=1, cols=len(f16_bits), scale=1)
+put("w", bytes_row(f16_bits))
+put("ids", np.array([0]))
+put("y", np.array(f16_bits, dtype=np.uint16).view(np.float16).astype(np.float32))
+
+bf16_bits = [0, 0x8000, 1, 0x8001, 0x7F, 0x80, 0x3F80, 0xBF80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x4049, 0x0040, 0x3EAB]
+case("embed", fmt="bf16", rows=1, cols=len(bf16_bits), scale=1)
+put("w", bytes_row(bf16_bits))
+put("ids", np.array([0]))
+put("y", (np.array(bf16_bits, dtype=np.uint32) << 16).view(np.float32))
+
+d = np.array([0x0001, 0x83FF, 0x3C00, 0x7BFF], dtype=np.uint16)
+qs = np.stack([np.arange(-128, -96), np.arange(96, 128), np.arange(-16, 16), np.arange(0, 32)]).astype(np.int8)
+case("embed", fmt="q8_0", rows=1, cols=128, scale=1)
+put("w", np.concatenate([d[:, None].view(np.uint8), qs.view(np.uint8)], axis=1).reshape(1, -1))
+put("ids", np.array([0]))
+put("y", (d.view(np.float16).astype(np.float64)[:, None] * qs).astype(np.float32))
+
+for fmt in ("f32", "f16", "bf16", "q8_0"):
+    raw, val = encode(f32(5, 64), fmt)
+    ids = np.array([4, 0, 0, 2])
+    case("embed", fmt=fmt, rows=5, cols=64, scale=1.5)
+    put("w", raw)
+    put("ids", ids)
+    put("y", val[ids] * 1.5)
+
+# ---- rmsnorm, swiglu
+for dim in (1, 7, 64, 130):
+    x, weight, eps = f32(3, dim, scale=3), f32(dim), 1e-6
+    case("rmsnorm", dim=dim, eps=eps)
+    put("x", x)
+    put("weight", weight)
+    x = x.astype(np.float64)
+    put("y", x / np.sqrt((x * x).mean(axis=1, keepdims=True) + eps) * weight)
+
+for dim in (1, 19, 64):
+    gate_up = f32(2, 2 * dim, scale=6)
+    gate_up[0, 0], gate_up[1, 0] = -100, 100
+    case("swiglu", dim=dim)
+    put("gate_up", gate_up)
+    g, u = gate_up[:, :dim].astype(np.float64), gate_up[:, dim:].astype(np.float64)
+    put("y", g / (1 + np.exp(-g)) * u)
+
+# ---- linear
+for fmt in ("f32", "f16", "bf16", "q8_0"):
+    for rows, cols, bias, accumulate in ((7, 32, 0, 0), (37, 96, 1, 0), (5, 160, 1, 1)):
+        raw, val = encode(f32(rows, cols), fmt)
+        x, row_idx = f32(6, cols), np.array([5, 0, 3])
+        b, y0 = f32(rows), f32(3, rows)
+        case("linear", fmt=fmt, rows=rows, cols=cols, bias=bias, accumulate=accumulate)
+        for name, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", b), ("y0", y0)):
+            put(name, a)
+        put("y", x[row_idx].astype(np.float64) @ val.T + bias * b + accumulate * y0)
+
+
+# ---- rope and the KV cache
+def rope(head, pos, inv_freq, rot, scale):
+    angle = (np.float32(pos) * inv_freq).astype(np.float32).astype(np.float64)
+    c, s = np.cos(angle) * scale, np.sin(angle) * scale
+    out = head.copy()
+    a, b = head[: rot // 2], head[rot // 2 : rot]
+    out[: rot // 2], out[rot // 2 : rot] = a * c - b * s, b * c + a * s
+    return out
+
+
+def norm(head, weight, eps):
+    return head / np.sqrt((head * head).mean() + eps) * weight
+
+
+ties = [1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0, 2.0**-25, 1.5 * 2.0**-25, 2.0**-24 * 2.5, -(2.0**-14 - 2.0**-26)]
+for heads, kv_heads, hd, rot, scale, norms, fmt in (
+    (4, 2, 16, 16, 1.0, 1, "f32"), (2, 1, 8, 4, 1.25, 0, "f32"), (2, 2, 8, 8, 1.0, 1, "f16"), (1, 1, 8, 0, 1.0, 0, "f16")):
+    block_size, n_blocks, layers, layer = 4, 5, 2, 1
+    seqs, poss = np.array([0, 1, 1, 0xFFFFFFFF]), np.array([6, 0, 9, 0])
+    table = np.array([[3, 1, 0], [4, 0, 2]])
+    inv_freq = (10000.0 ** (-np.arange(0, rot, 2) / max(rot, 1))).astype(np.float32)
+    width = heads + 2 * kv_heads
+    qkv = f32(4, width * hd)
+    if rot == 0:
+        qkv[0, (heads + kv_heads) * hd :] = ties
+    qn, kn = f32(hd), f32(hd)
+    kv = np.zeros((n_blocks, layers, 2, kv_heads, block_size, hd))
+    y = qkv.astype(np.float64).reshape(4, width, hd)
+    for t, (s, pos) in enumerate(zip(seqs, poss)):
+        if s == 0xFFFFFFFF:
+            continue
+        block, slot = table[s, pos // block_size], pos % block_size
+        for h in range(heads + kv_heads):
+            v = norm(y[t, h], qn if h < heads else kn, 1e-5) if norms else y[t, h].copy()
+            v = rope(v, pos, inv_freq, rot, scale)
+            if h < heads:
+                y[t, h] = v
+            else:
+                kv[block, layer, 0, h - heads, slot] = v
+        kv[block, layer, 1, :, slot] = y[t, heads + kv_heads :]
+    case("rope_kv", heads=heads, kv_heads=kv_heads, hd=hd, rot=rot, scale=scale, norms=norms, eps=1e-5, fmt=fmt,
+         block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=3)
+    for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss),
+                    ("table", table)):
+        put(name, a)
+    put("q", y[:, :heads])
+    with np.errstate(over="ignore"):
+        put("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv.astype(np.float32))
+
+# ---- attention
+for heads, kv_heads, hd, window, sinks, fmt, poss in (
+    (4, 2, 8, 0, 0, "f32", [[0, 1, 2, 3, 4]]),
+    (6, 2, 8, 5, 1, "f16", [[17, 18, 19], [3]]),
+    (2, 1, 4, 0, 1, "f32", [[511, 512, 529], [520]]),
+    (2, 1, 4, 400, 0, "f16", [[620]])):
+    block_size, layers, layer = 8, 2, 1
+    longest = max(max(p) for p in poss) + 1
+    max_blocks = -(-longest // block_size)
+    n_blocks = max_blocks * len(poss)
+    table = rng.permutation(n_blocks).reshape(len(poss), max_blocks)
+    kv = f32(n_blocks, 2, kv_heads, block_size, hd)
+    if fmt == "f16":
+        kv = kv.astype(np.float16).astype(np.float32)
+    sink = f32(heads, scale=2)
+    seqs = np.array([s for s, p in enumerate(poss) for _ in p] + [0xFFFFFFFF])
+    pos = np.array([x for p in poss for x in p] + [0])
+    q = f32(len(seqs), heads * hd)
+    scale = hd**-0.5
+    out = np.zeros((len(seqs), heads, hd))
+    for t in range(len(seqs) - 1):
+        for h in range(heads):
+            at = np.arange(max(0, pos[t] - window + 1) if window else 0, pos[t] + 1)
+            cell = kv[table[seqs[t], at // block_size], :, h // (heads // kv_heads), at % block_size].astype(np.float64)
+            score = cell[:, 0] @ q[t].reshape(heads, hd)[h].astype(np.float64) * scale
+            top = max(score.max(), sink[h]) if sinks else score.max()
+            e = np.exp(score - top)
+            total = e.sum() + (np.exp(float(sink[h]) - top) if sinks else 0)
+            out[t, h] = (e / total) @ cell[:, 1]
+    case("attention", heads=heads, kv_heads=kv_heads, hd=hd, window=window, sinks=sinks, fmt=fmt, scale=scale,
+         block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=max_blocks, longest=longest)
+    for name, a in (("q", q), ("kv", kv), ("sink", sink), ("seq", seqs), ("pos", pos), ("table", table)):
+        put(name, a)
+    put("o", out)
+
+# ---- router: ties go to the lower id
+for scoring, norm_topk, experts, top_k in ((0, 1, 8, 2), (0, 0, 13, 4), (1, 0, 8, 2), (1, 1, 5, 5)):
+    logits = np.round(f32(6, experts, scale=2) * 4) / 4
+    logits[0] = 1
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
+    e = np.exp(logits.astype(np.float64))
+    chosen = np.take_along_axis(e, ids, axis=1)
+    total = e.sum(axis=1, keepdims=True) if scoring == 0 and not norm_topk else chosen.sum(axis=1, keepdims=True)
+    case("router", scoring=scoring, norm=norm_topk, experts=experts, top_k=top_k)
+    put("logits", logits)
+    put("ids", ids)
+    put("weights", chosen / total)
+
+# ---- experts: 3 pages of gate rows, 2 of up, 4 of down; the last ones short
+for fmt in ("f32", "f16", "bf16", "q8_0"):
+    experts, top_k, d, ff, tokens, live = 3, 2, 32, 64, 5, 4
+    page_rows = (24, 40, 9)
+    mats = [encode(f32(experts * r, c, scale=0.3), fmt) for r, c in ((ff, d), (ff, d), (d, ff))]
+    x, y0, weights = f32(tokens, d), f32(tokens, d), np.abs(f32(tokens, top_k))
+    ids = np.array([rng.permutation(experts)[:top_k] for _ in range(tokens)])
+    y = y0.astype(np.float64)
+    for t in range(live):
+        for k in range(top_k):
+            g, u, w = (m[1].reshape(experts, -1, m[1].shape[1])[ids[t, k]] for m in mats)
+            gate = g @ x[t].astype(np.float64)
+            y[t] += weights[t, k] * (w @ (gate / (1 + np.exp(-gate)) * (u @ x[t].astype(np.float64))))
+    case("moe", fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
+         pr1=page_rows[1], pr2=page_rows[2])
+    for name, a in (("gate", mats[0][0]), ("up", mats[1][0]), ("down", mats[2][0]), ("x", x), ("y0", y0), ("ids", ids),
+                    ("weights", weights), ("y", y)):
+        put(name, a)
+    order = sorted(range(live * top_k), key=lambda p: (ids.ravel()[p], p))
+    count = np.bincount(ids[:live].ravel(), minlength=experts)
+    put("pairs", np.array(order))
+    put("count", count)
+    put("start", np.concatenate([[0], np.cumsum(count)]))
+
+# ---- choices among logits, with ties
+for vocab in (1, 40, 300):
+    logits = np.round(f32(3, vocab, scale=3) * 8) / 8
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :64]
+    ids = np.full((3, 64), 0xFFFFFFFF, dtype=np.uint64)
+    ids[:, : order.shape[1]] = order
+    case("logits", vocab=vocab)
+    put("logits", logits)
+    put("argmax", order[:, 0])
+    put("ids", ids)
+    put("values", np.take_along_axis(logits, order, axis=1))
+    put("lse", np.log(np.exp(logits.astype(np.float64)).sum(axis=1)))
