@@ -67,6 +67,12 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
  * makes filled slots resident from the next step, picks promotions and evictions. Never waits for a copy. */
 xd_status pager_step_end(pager *p, xd_err *err) XD_MUST_CHECK;
 
+/* Instead of pager_step_end() when the step was given up half-way (a device fault, an injected error): nothing it may have filled is
+ * kept, since a plan may have run without its experts. The device must be idle. */
+void pager_step_abort(pager *p);
+/* Adopts finished copies and starts the next ones while no step runs; cheap. Call it now and then when there is no work. */
+xd_status pager_idle(pager *p, xd_err *err) XD_MUST_CHECK;
+
 /* True when some pages may be neither in VRAM nor in host memory: then the engine must call pager_require() between the router and
  * the experts of each layer (and cannot record whole steps). */
 bool pager_needs_require(const pager *p);

@@ -1,0 +1,31 @@
+/* geometry.c - how an expert is cut into pages. Pure arithmetic, used before any memory exists (inspect, sizing). */
+#include "engine/memory/pager.h"
+
+/* Rows that kernels like to work on together; pages end on such a boundary where that costs nothing. */
+#define ROW_GROUP 16u
+
+xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_size, kern_expert_geom *ret, xd_err *err)
+{
+    kern_expert_geom g = {.fmt = l->expert_fmt, .d_model = d_model, .d_ff = l->d_ff};
+    const uint32_t rows[MODEL_MATRICES] = {l->d_ff, l->d_ff, d_model},
+                   cols[MODEL_MATRICES] = {d_model, d_model, l->d_ff};
+    uint64_t pages = 0;
+    for (int m = 0; m < MODEL_MATRICES; m++) {
+        g.row_bytes[m] = kern_row_bytes(g.fmt, cols[m]);
+        if (!rows[m] || !g.row_bytes[m])
+            return xd_fail(err, XD_BAD_MODEL, 0, "an expert's matrix is empty (%u x %u)", rows[m], cols[m]);
+        uint64_t fit = XD_MIN(XD_MAX(page_size / g.row_bytes[m], 1u), rows[m]);
+        /* Equal pages: a slot is as large as the largest page, so a small last page would waste VRAM. */
+        uint64_t n = (rows[m] + fit - 1) / fit, even = (rows[m] + n - 1) / n;
+        uint64_t grouped = xd_align_up(even, ROW_GROUP);
+        g.page_rows[m] = (uint32_t)(grouped <= fit ? grouped : even);
+        g.first_page[m] = (uint32_t)pages;
+        pages += (rows[m] + g.page_rows[m] - 1) / g.page_rows[m];
+    }
+    if (pages > UINT32_MAX / 2 ||
+        (uint64_t)XD_MAX(g.page_rows[0], g.page_rows[2]) * XD_MAX(g.row_bytes[0], g.row_bytes[2]) > UINT32_MAX)
+        return xd_fail(err, XD_BAD_MODEL, 0, "an expert of %u x %u is too large", l->d_ff, d_model);
+    g.pages = (uint32_t)pages;
+    *ret = g;
+    return XD_OK;
+}

@@ -1,0 +1,642 @@
+/* pager.c - residency of expert pages, the page table, and what a step is given.
+ *
+ * DESIGN
+ * The life of a page's place in VRAM (a page always keeps its host copy, so every edge to `host` is free):
+ *
+ *             offered slot filled by a step (step_end)
+ *     host ------------------------------------------------> resident
+ *      |  \--push--> copying --copy done, adopted (step_begin)--^  |
+ *      |\                                                          | evicted (step_begin, require)
+ *      | \--require in STAGED mode--> staged --next layer--> host  |
+ *      ^-----------------------------------------------------------'
+ *
+ * Invariants
+ *  1. The table the device sees changes only in step_begin, and in require (between two layers, in stream order). Between begin and
+ *     end every entry that a kernel may read points to bytes that do not change.
+ *  2. slot_page[s] == g exactly when pages[g].slot == s or pages[g].copying == s or g is staged in s. Every other slot is on the free
+ *     stack (or waits in stage_slot).
+ *  3. A slot is written only after its last reader's step ended: it is unmapped in step_begin, when the step before has ended; or in
+ *     stream order behind its readers (require).
+ *  4. Offered slots are the top of the free stack. What a step consumed is learnt in step_end and becomes visible to the next
+ *     step; a step that was given up leaves nothing behind.
+ *  5. The engine thread owns all of this; the copy thread sees only jobs. `lock` protects what stats and the map read.
+ * Statistics are attributed with the residency the step had: counts are read before fills are applied. */
+#include "engine/memory/pager.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/memory/pager_priv.h"
+
+/* 4 KiB of the table is the grain of uploads. */
+#define DIRTY_PAGES 512u
+/* More separate runs than this are uploaded as one: a copy costs some microseconds, 100 KiB of table only a few more. */
+#define UPLOAD_RUNS 4u
+/* Offers beyond this share of the arena would cost more hits than a burst could ever repay. */
+#define OFFER_SHARE 4u
+#define OFFER_MAX   8192u
+#define COPY_QUEUE  4096u
+/* Free slots kept over what recent steps filled. */
+#define OFFER_SLACK 1.25
+
+static uint64_t slot_addr(const pager *p, uint32_t slot)
+{
+    return (uint64_t)(uintptr_t)p->arena + slot * p->slot_bytes;
+}
+
+static uint32_t *io_used(const pager *p)
+{
+    return (uint32_t *)(void *)(p->io + p->io_used_at);
+}
+
+static xd_status device_fail(const pager *p, xd_err *err, const char *what)
+{
+    return xd_fail(err, XD_INTERNAL, 0, "pager: %s: %s", what, p->dev->ops->error(p->dev));
+}
+
+/* --- residency --------------------------------------------------------------------------------------------------- */
+
+static void set_entry(pager *p, uint32_t pg, uint64_t addr)
+{
+    p->table[pg] = addr;
+    p->dirty[pg / DIRTY_PAGES / 64] |= 1ull << (pg / DIRTY_PAGES % 64);
+}
+
+static void count_resident(pager *p, uint32_t pg, int sign)
+{
+    pager_page *g = &p->pages[pg];
+    p->expert_vram[g->expert] += (uint32_t)sign;
+    p->n_slots_used += (uint32_t)sign;
+    p->stats.vram_bytes += (uint64_t)((int64_t)g->bytes * sign);
+    policy_set_units(p->pol, g->expert, p->expert_vram[g->expert]);
+}
+
+static void make_resident(pager *p, uint32_t pg, uint32_t slot)
+{
+    p->pages[pg].slot = slot;
+    p->slot_page[slot] = pg;
+    set_entry(p, pg, slot_addr(p, slot));
+    count_resident(p, pg, 1);
+}
+
+static void put_free(pager *p, uint32_t slot)
+{
+    p->slot_page[slot] = PG_NONE;
+    p->free_slot[p->n_free_slots++] = slot;
+}
+
+/* Unmaps; the slot belongs to the caller. */
+static uint32_t evict_page(pager *p, uint32_t pg)
+{
+    uint32_t slot = p->pages[pg].slot;
+    count_resident(p, pg, -1);
+    p->pages[pg].slot = PG_NONE;
+    p->slot_page[slot] = PG_NONE;
+    set_entry(p, pg, p->pages[pg].host_addr);
+    p->stats.evictions++;
+    return slot;
+}
+
+static uint32_t expert_first_page(const pager *p, uint32_t x)
+{
+    const pager_layer *y = &p->layers[p->expert_layer[x]];
+    return y->page_base + (x - y->expert_base) * y->geom.pages;
+}
+
+static uint32_t expert_pages(const pager *p, uint32_t x)
+{
+    return p->layers[p->expert_layer[x]].geom.pages;
+}
+
+/* Frees slots until `want` are free or nobody may go. */
+static void make_room(pager *p, uint32_t want)
+{
+    while (p->n_free_slots < want) {
+        uint32_t x = policy_victim(p->pol);
+        if (x == POLICY_NONE)
+            return;
+        uint32_t first = expert_first_page(p, x);
+        for (uint32_t i = 0; i < expert_pages(p, x); i++)
+            if (p->pages[first + i].slot != PG_NONE)
+                put_free(p, evict_page(p, first + i));
+    }
+}
+
+/* --- copies behind the scenes ------------------------------------------------------------------------------------ */
+
+static void adopt_copies(pager *p)
+{
+    pager_copy_job jobs[64];
+    uint32_t n;
+    while ((n = pager_copier_take(&p->copier, jobs, XD_ARRAY_LEN(jobs))))
+        for (uint32_t i = 0; i < n; i++) {
+            pager_page *g = &p->pages[jobs[i].page];
+            g->copying = PG_NONE;
+            if (jobs[i].failed || g->slot != PG_NONE) { /* a step was faster */
+                put_free(p, jobs[i].slot);
+                continue;
+            }
+            make_resident(p, jobs[i].page, jobs[i].slot);
+            p->stats.promotions++;
+        }
+}
+
+/* Starts the copy of a page into a free slot; false: no slot, no room in the queue, or nothing to do. */
+static bool promote_page(pager *p, uint32_t pg)
+{
+    pager_page *g = &p->pages[pg];
+    if (g->slot != PG_NONE || g->copying != PG_NONE || !g->src || !p->n_free_slots)
+        return false;
+    uint32_t slot = p->free_slot[p->n_free_slots - 1];
+    pager_copy_job job = {
+        .page = pg, .slot = slot, .dst = p->arena + slot * p->slot_bytes, .src = g->src, .bytes = g->bytes};
+    if (!pager_copier_push(&p->copier, &job))
+        return false;
+    p->n_free_slots--;
+    g->copying = slot;
+    p->slot_page[slot] = pg;
+    return true;
+}
+
+static void promote_all(pager *p)
+{
+    for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots; pg++)
+        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && !promote_page(p, pg))
+            return;
+}
+
+/* At start the link is idle and nobody waits for a token: everything that is wanted is copied at full speed. */
+static void promote_at_start(pager *p, const pager_options *opt)
+{
+    for (;;) {
+        promote_all(p);
+        if (!pager_copier_pending(&p->copier))
+            return;
+        pager_copier_drain(&p->copier);
+        adopt_copies(p);
+        if (opt->progress)
+            opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_pages);
+    }
+}
+
+/* --- uploads ----------------------------------------------------------------------------------------------------- */
+
+static kern_status upload_entries(pager *p, uint32_t first_bit, uint32_t n_bits)
+{
+    uint32_t lo = first_bit * DIRTY_PAGES, hi = XD_MIN((first_bit + n_bits) * DIRTY_PAGES, p->n_pages);
+    return p->dev->ops->upload(p->dev, p->table_dev + lo, p->table + lo, (hi - lo) * sizeof *p->table);
+}
+
+static bool dirty_bit(const pager *p, uint32_t i)
+{
+    return p->dirty[i / 64] >> (i % 64) & 1;
+}
+
+static xd_status upload_table(pager *p, xd_err *err)
+{
+    uint32_t lo[UPLOAD_RUNS], n[UPLOAD_RUNS], runs = 0;
+    for (uint32_t i = 0; i < p->n_dirty_bits; i++) {
+        if (i % 64 == 0 && !p->dirty[i / 64]) {
+            i += 63;
+            continue;
+        }
+        if (!dirty_bit(p, i))
+            continue;
+        bool grow = runs && (lo[runs - 1] + n[runs - 1] == i || runs == UPLOAD_RUNS);
+        if (grow)
+            n[runs - 1] = i + 1 - lo[runs - 1];
+        else
+            lo[runs] = i, n[runs++] = 1;
+    }
+    if (!runs)
+        return XD_OK;
+    for (uint32_t r = 0; r < runs; r++)
+        if (upload_entries(p, lo[r], n[r]))
+            return device_fail(p, err, "uploading the page table");
+    memset(p->dirty, 0, (p->n_dirty_bits + 63) / 64 * sizeof *p->dirty);
+    p->view.version++;
+    return XD_OK;
+}
+
+static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
+{
+    uint64_t *offer = (uint64_t *)(void *)p->io;
+    uint32_t first = p->offer_cap - n;
+    bool changed = p->offer_consumed || first != p->offer_first;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t a = slot_addr(p, p->free_slot[p->n_free_slots - 1 - i]);
+        changed = changed || offer[first + i] != a;
+        offer[first + i] = a;
+    }
+    p->offer_first = first;
+    *io_used(p) = first;
+    if (!changed)
+        return XD_OK;
+    uint64_t at = first * sizeof *offer;
+    if (p->dev->ops->upload(p->dev, p->io_dev + at, p->io + at, p->io_used_at + sizeof(uint32_t) - at))
+        return device_fail(p, err, "uploading the free slots");
+    p->offer_consumed = false;
+    return XD_OK;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------ */
+
+static void unstage(pager *p)
+{
+    for (uint32_t i = 0; i < p->n_staged; i++) {
+        set_entry(p, p->stage_page[i], p->pages[p->stage_page[i]].host_addr);
+        p->slot_page[p->stage_slot[i]] = PG_NONE;
+    }
+    p->n_staged = 0;
+}
+
+xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err)
+{
+    if (p->in_step)
+        return xd_fail(err, XD_INTERNAL, 0, "pager: a step begins inside another");
+    pthread_mutex_lock(&p->lock);
+    adopt_copies(p);
+    if (p->mode == PAGER_FULL)
+        promote_all(p);
+    uint32_t want = (uint32_t)(p->fills_ewma * OFFER_SLACK) + p->view.max_inserts;
+    want = XD_MIN(want, p->offer_cap);
+    /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. */
+    if (!prefill)
+        make_room(p, want);
+    xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
+    if (!st)
+        st = upload_table(p, err);
+    if (!st) {
+        p->in_step = true;
+        p->step_prefill = prefill;
+        p->step_started_ns = xd_now_ns();
+        p->stats.step_bytes_host = p->stats.step_bytes_vram = 0;
+        *ret = &p->view;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return st;
+}
+
+static void count_expert(pager *p, uint32_t x)
+{
+    uint32_t first = expert_first_page(p, x), n = expert_pages(p, x);
+    for (uint32_t i = 0; i < n; i++) {
+        const pager_page *g = &p->pages[first + i];
+        if (g->slot != PG_NONE) {
+            p->stats.hits_vram++;
+            p->stats.step_bytes_vram += g->bytes;
+        } else {
+            p->stats.hits_host++;
+            p->stats.step_bytes_host += g->bytes;
+        }
+    }
+    if (!p->step_prefill)
+        policy_touch(p->pol, x);
+}
+
+static void apply_fills(pager *p)
+{
+    const uint32_t *log = (const uint32_t *)(const void *)(p->io + p->io_log_at);
+    uint32_t used = XD_MIN(*io_used(p), p->offer_cap), n = 0;
+    for (uint32_t i = p->offer_first; i < used; i++, n++) {
+        /* The top of the stack was offered first. */
+        uint32_t slot = p->free_slot[p->n_free_slots - 1 - n];
+        if (log[i] < p->n_pages && p->pages[log[i]].slot == PG_NONE) {
+            make_resident(p, log[i], slot);
+            p->free_slot[p->n_free_slots - 1 - n] = PG_NONE;
+            p->stats.fills++;
+        }
+    }
+    if (n)
+        p->offer_consumed = true;
+    /* A consumed slot that holds nothing of use goes back below. */
+    uint32_t top = p->n_free_slots;
+    p->n_free_slots -= n;
+    for (uint32_t i = p->n_free_slots; i < top; i++)
+        if (p->free_slot[i] != PG_NONE)
+            p->free_slot[p->n_free_slots++] = p->free_slot[i];
+    if (!p->step_prefill)
+        p->fills_ewma += 0.125 * (n - p->fills_ewma);
+}
+
+xd_status pager_step_end(pager *p, xd_err *err)
+{
+    if (!p->in_step)
+        return xd_fail(err, XD_INTERNAL, 0, "pager: no step to end");
+    if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at) ||
+        p->dev->ops->sync(p->dev)) {
+        pager_step_abort(p);
+        return device_fail(p, err, "reading the step's counters");
+    }
+    pthread_mutex_lock(&p->lock);
+    const uint32_t *counts = (const uint32_t *)(const void *)(p->io + p->io_counts_at);
+    for (uint32_t x = 0; x < p->n_experts; x++)
+        if (counts[x])
+            count_expert(p, x);
+    p->stats.bytes_vram += p->stats.step_bytes_vram;
+    p->stats.bytes_host += p->stats.step_bytes_host;
+    apply_fills(p);
+    unstage(p);
+    if (!p->step_prefill)
+        policy_advance(p->pol);
+    p->in_step = false;
+    pthread_mutex_unlock(&p->lock);
+    return XD_OK;
+}
+
+void pager_step_abort(pager *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->offer_consumed = true;
+    unstage(p);
+    p->in_step = false;
+    pthread_mutex_unlock(&p->lock);
+}
+
+xd_status pager_idle(pager *p, xd_err *err)
+{
+    (void)err;
+    if (p->in_step)
+        return XD_OK;
+    pthread_mutex_lock(&p->lock);
+    adopt_copies(p);
+    if (p->mode == PAGER_FULL)
+        promote_all(p);
+    pthread_mutex_unlock(&p->lock);
+    return XD_OK;
+}
+
+bool pager_needs_require(const pager *p)
+{
+    return p->mode == PAGER_STAGED;
+}
+
+xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err)
+{
+    (void)p, (void)layer, (void)expert_touched;
+    return xd_fail(err, XD_UNSUPPORTED, 0, "pager: the staged path is not there yet");
+}
+
+xd_status pager_set_mode(pager *p, int mode, xd_err *err)
+{
+    if (mode == PAGER_STAGED)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "pager: the staged path is not there yet");
+    if (mode == PAGER_FULL && p->n_slots < p->n_pages)
+        return xd_fail(err, XD_NOMEM, 0, "all %u expert pages do not fit into %u VRAM slots", p->n_pages, p->n_slots);
+    pthread_mutex_lock(&p->lock);
+    p->mode = mode;
+    pthread_mutex_unlock(&p->lock);
+    return XD_OK;
+}
+
+int pager_get_mode(const pager *p)
+{
+    return p->mode;
+}
+
+/* --- statistics -------------------------------------------------------------------------------------------------- */
+
+void pager_get_stats(pager *p, pager_stats *ret)
+{
+    pthread_mutex_lock(&p->lock);
+    *ret = p->stats;
+    ret->slots_used = p->n_slots_used;
+    ret->host_bytes = p->stats.expert_bytes_total - p->stats.vram_bytes;
+    ret->table_version = p->view.version;
+    ret->mode = p->mode;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
+{
+    const uint32_t width = model_get_params(p->m)->n_experts_max;
+    memset(tier, 255, (size_t)p->n_layers * width);
+    memset(heat, 0, (size_t)p->n_layers * width);
+    pthread_mutex_lock(&p->lock);
+    float max = 0;
+    for (uint32_t x = 0; x < p->n_experts; x++)
+        max = XD_MAX(max, policy_heat(p->pol, x));
+    for (uint32_t x = 0; x < p->n_experts; x++) {
+        uint32_t l = p->expert_layer[x];
+        size_t at = (size_t)l * width + (x - p->layers[l].expert_base);
+        tier[at] = p->expert_vram[x] == expert_pages(p, x) ? 2 : 1;
+        heat[at] = max > 0 ? (uint8_t)(policy_heat(p->pol, x) / max * 255) : 0;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+xd_status pager_save_stats(pager *p, xd_err *err)
+{
+    (void)p, (void)err;
+    return XD_OK;
+}
+
+/* --- life -------------------------------------------------------------------------------------------------------- */
+
+static xd_status open_geometry(pager *p, xd_err *err)
+{
+    const model_params *mp = model_get_params(p->m);
+    p->n_layers = mp->n_layers;
+    p->layers = calloc(p->n_layers ? p->n_layers : 1, sizeof *p->layers);
+    if (!p->layers)
+        return xd_fail(err, XD_NOMEM, 0, "pager: layers");
+    uint64_t n_pages = 0, n_experts = 0, max_page = 0;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const model_layer *y = model_get_layer(p->m, l);
+        pager_layer *pl = &p->layers[l];
+        xd_status st = pager_geometry(y, mp->d_model, p->cfg->memory.page_size, &pl->geom, err);
+        if (st)
+            return st;
+        pl->n_experts = y->n_experts;
+        pl->page_base = (uint32_t)n_pages;
+        pl->expert_base = (uint32_t)n_experts;
+        n_pages += (uint64_t)y->n_experts * pl->geom.pages;
+        n_experts += y->n_experts;
+        if (n_pages >= PG_NONE)
+            return xd_fail(err, XD_BAD_CONFIG, 0, "more than 2^32 expert pages: raise memory.page_size");
+    }
+    p->n_pages = (uint32_t)n_pages;
+    p->n_experts = (uint32_t)n_experts;
+    p->pages = calloc(n_pages ? n_pages : 1, sizeof *p->pages);
+    p->expert_layer = calloc(n_experts ? n_experts : 1, sizeof *p->expert_layer);
+    p->expert_vram = calloc(n_experts ? n_experts : 1, sizeof *p->expert_vram);
+    if (!p->pages || !p->expert_layer || !p->expert_vram)
+        return xd_fail(err, XD_NOMEM, 0, "pager: %u pages", p->n_pages);
+    for (uint32_t l = 0, pg = 0; l < p->n_layers; l++) {
+        pager_layer *pl = &p->layers[l];
+        const kern_expert_geom *g = &pl->geom;
+        const uint32_t rows[3] = {g->d_ff, g->d_ff, g->d_model};
+        for (uint32_t e = 0; e < pl->n_experts; e++) {
+            p->expert_layer[pl->expert_base + e] = l;
+            for (uint32_t i = 0; i < g->pages; i++, pg++) {
+                uint32_t m = i >= g->first_page[2] ? 2 : i >= g->first_page[1];
+                uint32_t done = (i - g->first_page[m]) * g->page_rows[m];
+                uint32_t bytes = (uint32_t)(XD_MIN(g->page_rows[m], rows[m] - done) * g->row_bytes[m]);
+                p->pages[pg] =
+                    (pager_page){.expert = pl->expert_base + e, .bytes = bytes, .slot = PG_NONE, .copying = PG_NONE};
+                max_page = XD_MAX(max_page, bytes);
+                p->stats.expert_bytes_total += bytes;
+                if (e == 0)
+                    pl->blob_bytes += xd_align_up(bytes, 256);
+            }
+        }
+    }
+    p->slot_bytes = xd_align_up(max_page, 256);
+    p->stats.pages_total = p->n_pages;
+    p->stats.page_bytes_max = max_page;
+    return XD_OK;
+}
+
+static xd_status open_policy(pager *p, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) uint32_t *n = calloc(p->n_layers ? p->n_layers : 1, sizeof *n);
+    if (!n)
+        return xd_fail(err, XD_NOMEM, 0, "pager: policy");
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        n[l] = p->layers[l].n_experts;
+    policy_options po = {.kind = p->cfg->pager.eviction,
+                         .n_layers = p->n_layers,
+                         .layer_experts = n,
+                         .capacity_units = p->n_slots,
+                         .layer_floor = p->cfg->pager.layer_floor};
+    p->pol = policy_new(&po);
+    if (!p->pol)
+        return xd_fail(err, XD_NOMEM, 0, "pager: policy of %u experts", p->n_experts);
+    snprintf(p->stats.policy, sizeof p->stats.policy, "%s", policy_name(po.kind));
+    return XD_OK;
+}
+
+static xd_status open_arena(pager *p, uint64_t arena_bytes, xd_err *err)
+{
+    if (!p->n_pages)
+        return XD_OK;
+    p->n_slots = (uint32_t)XD_MIN(arena_bytes / p->slot_bytes, p->n_pages);
+    p->arena_bytes = p->n_slots * p->slot_bytes;
+    p->stats.slots_total = p->n_slots;
+    p->slot_page = malloc((p->n_slots + 1) * sizeof *p->slot_page);
+    p->free_slot = malloc((p->n_slots + 1) * sizeof *p->free_slot);
+    if (!p->slot_page || !p->free_slot)
+        return xd_fail(err, XD_NOMEM, 0, "pager: %u slots", p->n_slots);
+    for (uint32_t s = p->n_slots; s-- > 0;)
+        put_free(p, s);
+    char a[32];
+    if (p->n_slots && p->dev->ops->alloc(p->dev, p->arena_bytes, (void **)&p->arena) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0,
+                       "the expert cache (%u slots of %" PRIu64 " bytes, %s) does not fit into device memory: %s",
+                       p->n_slots, p->slot_bytes, xd_format_bytes(a, sizeof a, p->arena_bytes),
+                       p->dev->ops->error(p->dev));
+    return XD_OK;
+}
+
+static xd_status open_tables(pager *p, xd_err *err)
+{
+    const kern_ops *ops = p->dev->ops;
+    uint64_t table_bytes = XD_MAX(p->n_pages, 1u) * sizeof *p->table;
+    p->offer_cap = XD_MIN(p->n_slots / OFFER_SHARE, OFFER_MAX);
+    if (p->n_slots && !p->offer_cap)
+        p->offer_cap = 1;
+    p->io_used_at = p->offer_cap * sizeof(uint64_t);
+    p->io_log_at = p->io_used_at + 2 * sizeof(uint32_t);
+    p->io_counts_at = p->io_log_at + p->offer_cap * sizeof(uint32_t);
+    p->io_bytes = p->io_counts_at + p->n_experts * sizeof(uint32_t);
+    p->n_dirty_bits = (p->n_pages + DIRTY_PAGES - 1) / DIRTY_PAGES;
+    p->dirty = calloc(p->n_dirty_bits / 64 + 1, sizeof *p->dirty);
+    if (!p->dirty)
+        return xd_fail(err, XD_NOMEM, 0, "pager: tables");
+    if (ops->alloc_host(p->dev, table_bytes, (void **)&p->table) ||
+        ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) ||
+        ops->alloc(p->dev, table_bytes, (void **)&p->table_dev) ||
+        ops->alloc(p->dev, table_bytes, (void **)&p->fill_dev) || ops->alloc(p->dev, p->io_bytes, (void **)&p->io_dev))
+        return xd_fail(err, XD_NOMEM, 0, "the page table of %u pages does not fit into device memory: %s", p->n_pages,
+                       ops->error(p->dev));
+    memset(p->io, 0, p->io_bytes);
+    if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
+        ops->sync(p->dev))
+        return device_fail(p, err, "clearing the page table");
+    p->offer_consumed = true;
+    for (uint32_t pg = 0; pg < p->n_pages; pg++)
+        set_entry(p, pg, p->pages[pg].slot == PG_NONE ? p->pages[pg].host_addr : slot_addr(p, p->pages[pg].slot));
+    return XD_OK;
+}
+
+static xd_status open_views(pager *p, xd_err *err)
+{
+    p->layer_views = calloc(p->n_layers ? p->n_layers : 1, sizeof *p->layer_views);
+    if (!p->layer_views)
+        return xd_fail(err, XD_NOMEM, 0, "pager: views");
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const pager_layer *y = &p->layers[l];
+        p->layer_views[l] = (pager_layer_view){
+            .geom = y->geom,
+            .n_experts = y->n_experts,
+            .page_addr = p->table_dev + y->page_base,
+            .fill_addr = p->offer_cap ? p->fill_dev + y->page_base : NULL,
+            .expert_count = (uint32_t *)(void *)(p->io_dev + p->io_counts_at) + y->expert_base,
+            .fill_log_base = y->page_base,
+        };
+    }
+    p->view = (pager_view){
+        .arena_begin = (uint64_t)(uintptr_t)p->arena,
+        .arena_end = (uint64_t)(uintptr_t)p->arena + p->arena_bytes,
+        .layers = p->layer_views,
+        .free_slots = (uint64_t *)(void *)p->io_dev,
+        .n_free = p->offer_cap,
+        .free_used = (uint32_t *)(void *)(p->io_dev + p->io_used_at),
+        .fill_log = (uint32_t *)(void *)(p->io_dev + p->io_log_at),
+        .max_inserts = XD_MIN(p->cfg->pager.max_inserts, p->offer_cap),
+    };
+    return XD_OK;
+}
+
+xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
+{
+    XD_CLEANUP(pager_freep) pager *p = calloc(1, sizeof *p);
+    if (!p)
+        return xd_fail(err, XD_NOMEM, 0, "pager handle");
+    pthread_mutex_init(&p->lock, NULL);
+    p->dev = opt->dev;
+    p->m = opt->m;
+    p->cfg = opt->cfg;
+    xd_status st;
+    if ((st = open_geometry(p, err)) || (st = pager_host_open(p, opt, err)) ||
+        (st = open_arena(p, opt->arena_bytes, err)) || (st = open_policy(p, err)) || (st = open_tables(p, err)) ||
+        (st = open_views(p, err)) || (st = pager_copier_start(&p->copier, p->dev, COPY_QUEUE, err)))
+        return st;
+    p->stats.host_capacity_bytes = p->host.bytes;
+    p->stats.in_place = p->host.in_place;
+    if (p->n_slots == p->n_pages)
+        promote_at_start(p, opt);
+    if ((st = upload_table(p, err)))
+        return st;
+    *ret = XD_TAKE(p);
+    return XD_OK;
+}
+
+void pager_free(pager *p)
+{
+    if (!p)
+        return;
+    const kern_ops *ops = p->dev->ops;
+    pager_copier_stop(&p->copier);
+    void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
+    for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
+        if (dev_mem[i])
+            ops->free(p->dev, dev_mem[i]);
+    for (size_t i = 0; i < XD_ARRAY_LEN(host_mem); i++)
+        if (host_mem[i])
+            ops->free_host(p->dev, host_mem[i]);
+    pager_host_close(p);
+    policy_free(p->pol);
+    free(p->layers);
+    free(p->pages);
+    free(p->expert_layer);
+    free(p->expert_vram);
+    free(p->slot_page);
+    free(p->free_slot);
+    free(p->dirty);
+    free(p->layer_views);
+    free(p->stage_slot);
+    free(p->stage_page);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}

@@ -1,0 +1,130 @@
+/* pager_copy.c - the copy thread: bulk promotions through the device's copy engine, behind the engine thread's back.
+ *
+ * It knows nothing of residency. It copies what it is told in batches, and reports what has arrived; the engine thread adopts that
+ * between two steps. A job's slot was unmapped before the job was queued and stays unmapped until the job is taken back, so nobody
+ * reads a half-copied page. */
+#include <errno.h>
+#include <string.h>
+
+#include "engine/memory/pager_priv.h"
+
+/* Copies handed to the device at once: enough to keep the copy engine busy (16 MiB reach its full rate), few enough that a stop or
+ * an adoption does not wait long. */
+#define BATCH_BYTES (32ull << 20)
+
+static void *copier_main(void *arg)
+{
+    pager_copier *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->stop && !c->n_queue) {
+            c->busy = false;
+            pthread_cond_broadcast(&c->idle);
+            pthread_cond_wait(&c->wake, &c->lock);
+        }
+        if (c->stop)
+            break;
+        c->busy = true;
+        /* The queue's front stays in place while it is copied: only this thread removes from it. */
+        uint32_t n = 0;
+        uint64_t bytes = 0;
+        while (n < c->n_queue && bytes < BATCH_BYTES)
+            bytes += c->queue[n++].bytes;
+        pthread_mutex_unlock(&c->lock);
+        kern_status st = KERN_OK;
+        for (uint32_t i = 0; i < n && !st; i++)
+            st = c->dev->ops->copy_async(c->dev, c->queue[i].dst, c->queue[i].src, c->queue[i].bytes);
+        if (c->dev->ops->copy_wait(c->dev) != KERN_OK)
+            st = KERN_DEVICE;
+        pthread_mutex_lock(&c->lock);
+        for (uint32_t i = 0; i < n; i++) {
+            c->done[c->n_done] = c->queue[i];
+            c->done[c->n_done++].failed = st != KERN_OK;
+        }
+        memmove(c->queue, c->queue + n, (c->n_queue - n) * sizeof *c->queue);
+        c->n_queue -= n;
+    }
+    c->busy = false;
+    pthread_cond_broadcast(&c->idle);
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+xd_status pager_copier_start(pager_copier *c, kern_dev *dev, uint32_t cap, xd_err *err)
+{
+    c->dev = dev;
+    c->cap = cap;
+    c->queue = malloc(cap * sizeof *c->queue);
+    c->done = malloc(cap * sizeof *c->done);
+    if (!c->queue || !c->done)
+        return xd_fail(err, XD_NOMEM, 0, "pager: copy queue");
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->wake, NULL);
+    pthread_cond_init(&c->idle, NULL);
+    int e = pthread_create(&c->thread, NULL, copier_main, c);
+    if (e) {
+        pthread_mutex_destroy(&c->lock);
+        pthread_cond_destroy(&c->wake);
+        pthread_cond_destroy(&c->idle);
+        return xd_fail(err, XD_NOMEM, e, "pager: starting the copy thread");
+    }
+    pthread_setname_np(c->thread, "xd-pager");
+    c->started = true;
+    return XD_OK;
+}
+
+void pager_copier_stop(pager_copier *c)
+{
+    if (c->started) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = true;
+        pthread_cond_signal(&c->wake);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+        pthread_mutex_destroy(&c->lock);
+        pthread_cond_destroy(&c->wake);
+        pthread_cond_destroy(&c->idle);
+    }
+    free(c->queue);
+    free(c->done);
+    *c = (pager_copier){0};
+}
+
+bool pager_copier_push(pager_copier *c, const pager_copy_job *job)
+{
+    pthread_mutex_lock(&c->lock);
+    bool ok = c->n_queue + c->n_done < c->cap;
+    if (ok) {
+        c->queue[c->n_queue++] = *job;
+        pthread_cond_signal(&c->wake);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap)
+{
+    pthread_mutex_lock(&c->lock);
+    uint32_t n = XD_MIN(cap, c->n_done);
+    memcpy(out, c->done, n * sizeof *out);
+    memmove(c->done, c->done + n, (c->n_done - n) * sizeof *c->done);
+    c->n_done -= n;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+uint32_t pager_copier_pending(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    uint32_t n = c->n_queue + c->n_done;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+void pager_copier_drain(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (c->n_queue || c->busy)
+        pthread_cond_wait(&c->idle, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}

@@ -1,0 +1,122 @@
+/* pager_priv.h - the pager's state, shared by its files: pager.c (steps, residency), pager_host.c (the host tier), pager_copy.c (the
+ * copy thread). */
+#ifndef ENGINE_PAGER_PRIV_H
+#define ENGINE_PAGER_PRIV_H
+
+#include <pthread.h>
+
+#include "engine/memory/hostmem_priv.h"
+#include "engine/memory/pager.h"
+#include "engine/memory/policy.h"
+
+#define PG_NONE UINT32_MAX
+
+typedef struct pager_layer {
+    kern_expert_geom geom;
+    uint32_t n_experts, page_base, expert_base;
+    uint64_t blob_bytes; /* one expert with its pages one after the other, each on 256 bytes */
+} pager_layer;
+
+/* A page: fixed facts, and where it is. */
+typedef struct pager_page {
+    uint32_t expert; /* over all layers */
+    uint32_t bytes;
+    uint32_t slot;      /* VRAM slot, or PG_NONE */
+    uint32_t copying;   /* slot that a running copy fills, or PG_NONE */
+    const void *src;    /* host copy, or NULL while it is only on disk */
+    uint64_t host_addr; /* the same for kernels, or 0 */
+} pager_page;
+
+typedef struct pager_copy_job {
+    uint32_t page, slot;
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    bool failed;
+} pager_copy_job;
+
+/* The copy thread: jobs in, finished jobs out. */
+typedef struct pager_copier {
+    kern_dev *dev;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, idle;
+    pager_copy_job *queue, *done; /* [cap] each */
+    uint32_t n_queue, n_done, cap;
+    bool started, stop, busy;
+} pager_copier;
+
+typedef struct pager_host { /* the host tier */
+    struct pager_reg {
+        void *base;
+        uint64_t bytes;
+    } * regs;
+    uint32_t n_regs;
+    hostmem *pool;
+    bool in_place;
+    uint64_t bytes; /* of the tier */
+} pager_host;
+
+struct pager {
+    kern_dev *dev;
+    const model *m;
+    const config *cfg;
+    uint32_t n_layers, n_experts, n_pages;
+    pager_layer *layers;
+    uint32_t *expert_layer; /* [n_experts] */
+    uint32_t *expert_vram;  /* [n_experts] pages in VRAM */
+    pager_page *pages;      /* [n_pages] */
+    policy *pol;
+    pager_host host;
+
+    /* arena */
+    char *arena;
+    uint64_t slot_bytes, arena_bytes;
+    uint32_t n_slots, n_slots_used;
+    uint32_t *slot_page; /* [n_slots] page that lies there or is being copied there, or PG_NONE */
+    uint32_t *free_slot; /* stack of slots that hold nothing */
+    uint32_t n_free_slots;
+
+    /* What the device reads. Mirrors are pinned host memory that only changes while no step runs, so an upload may still be in the
+     * stream when the next kernel is launched. */
+    uint64_t *table_dev, *table; /* [n_pages] */
+    uint64_t *dirty;             /* bit i: entries [i * DIRTY_PAGES, ...) of the table differ from the device's */
+    uint32_t n_dirty_bits;
+    uint64_t *fill_dev; /* [n_pages], written by the plan operation */
+    /* One block: [offer_cap] u64 slots offered to the step | u32 free_used, pad | [offer_cap] u32 fill_log | u32 counts of all
+     * experts. The step's input and its output are then one copy each. */
+    char *io_dev, *io;
+    uint64_t io_bytes, io_used_at, io_log_at, io_counts_at;
+    uint32_t offer_cap, offer_first;
+    bool offer_consumed; /* the device has moved free_used */
+
+    pager_layer_view *layer_views;
+    pager_view view;
+    bool in_step, step_prefill;
+    double fills_ewma; /* pages filled a step, slowly forgetting */
+    uint64_t step_started_ns;
+    /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
+    uint32_t *stage_slot, *stage_page;
+    uint32_t n_stage, n_staged;
+
+    pager_copier copier;
+    int mode;
+
+    pthread_mutex_t
+        lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */
+    pager_stats stats;
+};
+
+/* pager_host.c */
+xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
+void pager_host_close(pager *p);
+
+/* pager_copy.c */
+xd_status pager_copier_start(pager_copier *c, kern_dev *dev, uint32_t cap, xd_err *err) XD_MUST_CHECK;
+void pager_copier_stop(pager_copier *c);
+bool pager_copier_push(pager_copier *c, const pager_copy_job *job); /* false: full */
+uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
+uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
+void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */
+
+#endif

@@ -1,0 +1,43 @@
+/* policy.h - which experts deserve VRAM: scores and victims, nothing else. The pager and the offline replay of traces use the same
+ * object. Ids run over all layers: layer 0's experts, layer 1's, ... A unit is a page in the pager and an expert in a replay.
+ * Thread: one at a time. */
+#ifndef ENGINE_POLICY_H
+#define ENGINE_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/util.h"
+
+#define POLICY_NONE UINT32_MAX
+
+typedef struct policy policy;
+
+typedef struct policy_options {
+    int kind; /* CONF_EVICT_* */
+    uint32_t n_layers;
+    const uint32_t *layer_experts; /* [n_layers] */
+    uint64_t capacity_units;
+    double layer_floor; /* share of the capacity below which no layer is pushed, divided evenly among layers */
+} policy_options;
+
+policy *policy_new(const policy_options *opt); /* NULL: no memory */
+void policy_free(policy *p);
+XD_DEFINE_CLEANUP(policy, policy_free)
+const char *policy_name(int kind);
+
+/* The expert was used in the current step. */
+void policy_touch(policy *p, uint32_t id);
+void policy_advance(policy *p); /* the next step begins */
+/* Units of the expert that are in VRAM now. */
+void policy_set_units(policy *p, uint32_t id, uint32_t units);
+/* The resident expert that is worth least, of a layer that can give up all its units; not one touched in the current step.
+ * POLICY_NONE: none (always so for `static`). */
+uint32_t policy_victim(policy *p);
+/* Comparable among experts at any time; -INFINITY: never used. In steps. */
+double policy_score(const policy *p, uint32_t id);
+/* What the score is made of, for saved statistics: decayed count as of now. */
+float policy_heat(const policy *p, uint32_t id);
+void policy_set_heat(policy *p, uint32_t id, float heat); /* warm start: as if last used now */
+
+#endif
