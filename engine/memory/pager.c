@@ -36,8 +36,10 @@
 #define OFFER_SHARE 4u
 #define OFFER_MAX   8192u
 #define COPY_QUEUE  4096u
-/* Free slots kept over what recent steps filled. */
+/* Free slots kept over what recent steps could have filled, and how fast that estimate follows. A slot that waits to be filled is a
+ * page less in VRAM, so nothing is kept free when nothing is missed. */
 #define OFFER_SLACK 1.25
+#define MISSES_GAIN 0.25
 
 static uint64_t slot_addr(const pager *p, uint32_t slot)
 {
@@ -258,7 +260,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     adopt_copies(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
-    uint32_t want = (uint32_t)(p->fills_ewma * OFFER_SLACK) + p->view.max_inserts;
+    uint32_t want = (uint32_t)(p->misses_ewma * OFFER_SLACK + 0.5);
     want = XD_MIN(want, p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. */
     if (!prefill)
@@ -277,9 +279,10 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     return st;
 }
 
-static void count_expert(pager *p, uint32_t x)
+/* Returns the pages it missed. */
+static uint32_t count_expert(pager *p, uint32_t x)
 {
-    uint32_t first = expert_first_page(p, x), n = expert_pages(p, x);
+    uint32_t first = expert_first_page(p, x), n = expert_pages(p, x), missed = 0;
     for (uint32_t i = 0; i < n; i++) {
         const pager_page *g = &p->pages[first + i];
         if (g->slot != PG_NONE) {
@@ -288,10 +291,29 @@ static void count_expert(pager *p, uint32_t x)
         } else {
             p->stats.hits_host++;
             p->stats.step_bytes_host += g->bytes;
+            missed++;
         }
     }
     if (!p->step_prefill)
         policy_touch(p->pol, x);
+    return missed;
+}
+
+static void count_step(pager *p)
+{
+    const uint32_t *counts = (const uint32_t *)(const void *)(p->io + p->io_counts_at);
+    uint32_t wanted = 0;
+    for (uint32_t l = 0, x = 0; l < p->n_layers; l++) {
+        uint32_t missed = 0;
+        for (uint32_t e = 0; e < p->layers[l].n_experts; e++, x++)
+            if (counts[x])
+                missed += count_expert(p, x);
+        wanted += XD_MIN(missed, p->view.max_inserts);
+    }
+    p->stats.bytes_vram += p->stats.step_bytes_vram;
+    p->stats.bytes_host += p->stats.step_bytes_host;
+    if (!p->step_prefill)
+        p->misses_ewma += MISSES_GAIN * (wanted - p->misses_ewma);
 }
 
 static void apply_fills(pager *p)
@@ -315,8 +337,6 @@ static void apply_fills(pager *p)
     for (uint32_t i = p->n_free_slots; i < top; i++)
         if (p->free_slot[i] != PG_NONE)
             p->free_slot[p->n_free_slots++] = p->free_slot[i];
-    if (!p->step_prefill)
-        p->fills_ewma += 0.125 * (n - p->fills_ewma);
 }
 
 xd_status pager_step_end(pager *p, xd_err *err)
@@ -329,12 +349,7 @@ xd_status pager_step_end(pager *p, xd_err *err)
         return device_fail(p, err, "reading the step's counters");
     }
     pthread_mutex_lock(&p->lock);
-    const uint32_t *counts = (const uint32_t *)(const void *)(p->io + p->io_counts_at);
-    for (uint32_t x = 0; x < p->n_experts; x++)
-        if (counts[x])
-            count_expert(p, x);
-    p->stats.bytes_vram += p->stats.step_bytes_vram;
-    p->stats.bytes_host += p->stats.step_bytes_host;
+    count_step(p);
     apply_fills(p);
     unstage(p);
     if (!p->step_prefill)

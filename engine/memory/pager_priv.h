@@ -93,7 +93,7 @@ struct pager {
     pager_layer_view *layer_views;
     pager_view view;
     bool in_step, step_prefill;
-    double fills_ewma; /* pages filled a step, slowly forgetting */
+    double misses_ewma; /* missed pages a step that could have been kept */
     uint64_t step_started_ns;
     /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
     uint32_t *stage_slot, *stage_page;
