@@ -17,7 +17,7 @@
  *     stack (or waits in stage_slot).
  *  3. A slot is written only after its last reader's step ended: it is unmapped in step_begin, when the step before has ended; or in
  *     stream order behind its readers (require).
- *  4. Offered slots are the top of the free stack. What a step consumed is learnt in step_end and becomes visible to the next
+ *  4. Offered slots belong to the step. What it consumed is learnt in step_end and becomes visible to the next
  *     step; a step that was given up leaves nothing behind.
  *  5. The engine thread owns all of this; the copy thread sees only jobs. `lock` protects what stats and the map read.
  * Statistics are attributed with the residency the step had: counts are read before fills are applied. */
@@ -41,7 +41,7 @@
 #define OFFER_SLACK 1.25
 #define MISSES_GAIN 0.25
 
-static uint64_t slot_addr(const pager *p, uint32_t slot)
+uint64_t pager_slot_addr(const pager *p, uint32_t slot)
 {
     return (uint64_t)(uintptr_t)p->arena + slot * p->slot_bytes;
 }
@@ -51,14 +51,14 @@ static uint32_t *io_used(const pager *p)
     return (uint32_t *)(void *)(p->io + p->io_used_at);
 }
 
-static xd_status device_fail(const pager *p, xd_err *err, const char *what)
+xd_status pager_device_fail(const pager *p, xd_err *err, const char *what)
 {
     return xd_fail(err, XD_INTERNAL, 0, "pager: %s: %s", what, p->dev->ops->error(p->dev));
 }
 
 /* --- residency --------------------------------------------------------------------------------------------------- */
 
-static void set_entry(pager *p, uint32_t pg, uint64_t addr)
+void pager_set_entry(pager *p, uint32_t pg, uint64_t addr)
 {
     p->table[pg] = addr;
     p->dirty[pg / DIRTY_PAGES / 64] |= 1ull << (pg / DIRTY_PAGES % 64);
@@ -73,54 +73,54 @@ static void count_resident(pager *p, uint32_t pg, int sign)
     policy_set_units(p->pol, g->expert, p->expert_vram[g->expert]);
 }
 
-static void make_resident(pager *p, uint32_t pg, uint32_t slot)
+void pager_make_resident(pager *p, uint32_t pg, uint32_t slot)
 {
     p->pages[pg].slot = slot;
     p->slot_page[slot] = pg;
-    set_entry(p, pg, slot_addr(p, slot));
+    pager_set_entry(p, pg, pager_slot_addr(p, slot));
     count_resident(p, pg, 1);
 }
 
-static void put_free(pager *p, uint32_t slot)
+void pager_put_free(pager *p, uint32_t slot)
 {
     p->slot_page[slot] = PG_NONE;
     p->free_slot[p->n_free_slots++] = slot;
 }
 
 /* Unmaps; the slot belongs to the caller. */
-static uint32_t evict_page(pager *p, uint32_t pg)
+uint32_t pager_evict_page(pager *p, uint32_t pg)
 {
     uint32_t slot = p->pages[pg].slot;
     count_resident(p, pg, -1);
     p->pages[pg].slot = PG_NONE;
     p->slot_page[slot] = PG_NONE;
-    set_entry(p, pg, p->pages[pg].host_addr);
+    pager_set_entry(p, pg, p->pages[pg].host_addr);
     p->stats.evictions++;
     return slot;
 }
 
-static uint32_t expert_first_page(const pager *p, uint32_t x)
+uint32_t pager_expert_first_page(const pager *p, uint32_t x)
 {
     const pager_layer *y = &p->layers[p->expert_layer[x]];
     return y->page_base + (x - y->expert_base) * y->geom.pages;
 }
 
-static uint32_t expert_pages(const pager *p, uint32_t x)
+uint32_t pager_expert_pages(const pager *p, uint32_t x)
 {
     return p->layers[p->expert_layer[x]].geom.pages;
 }
 
 /* Frees slots until `want` are free or nobody may go. */
-static void make_room(pager *p, uint32_t want)
+void pager_make_room(pager *p, uint32_t want)
 {
     while (p->n_free_slots < want) {
         uint32_t x = policy_victim(p->pol);
         if (x == POLICY_NONE)
             return;
-        uint32_t first = expert_first_page(p, x);
-        for (uint32_t i = 0; i < expert_pages(p, x); i++)
+        uint32_t first = pager_expert_first_page(p, x);
+        for (uint32_t i = 0; i < pager_expert_pages(p, x); i++)
             if (p->pages[first + i].slot != PG_NONE)
-                put_free(p, evict_page(p, first + i));
+                pager_put_free(p, pager_evict_page(p, first + i));
     }
 }
 
@@ -135,10 +135,10 @@ static void adopt_copies(pager *p)
             pager_page *g = &p->pages[jobs[i].page];
             g->copying = PG_NONE;
             if (jobs[i].failed || g->slot != PG_NONE) { /* a step was faster */
-                put_free(p, jobs[i].slot);
+                pager_put_free(p, jobs[i].slot);
                 continue;
             }
-            make_resident(p, jobs[i].page, jobs[i].slot);
+            pager_make_resident(p, jobs[i].page, jobs[i].slot);
             p->stats.promotions++;
         }
 }
@@ -194,7 +194,7 @@ static bool dirty_bit(const pager *p, uint32_t i)
     return p->dirty[i / 64] >> (i % 64) & 1;
 }
 
-static xd_status upload_table(pager *p, xd_err *err)
+xd_status pager_upload_table(pager *p, xd_err *err)
 {
     uint32_t lo[UPLOAD_RUNS], n[UPLOAD_RUNS], runs = 0;
     for (uint32_t i = 0; i < p->n_dirty_bits; i++) {
@@ -214,43 +214,45 @@ static xd_status upload_table(pager *p, xd_err *err)
         return XD_OK;
     for (uint32_t r = 0; r < runs; r++)
         if (upload_entries(p, lo[r], n[r]))
-            return device_fail(p, err, "uploading the page table");
+            return pager_device_fail(p, err, "uploading the page table");
     memset(p->dirty, 0, (p->n_dirty_bits + 63) / 64 * sizeof *p->dirty);
     p->view.version++;
     return XD_OK;
 }
 
+/* Hands the top n free slots to the step: until its end they belong to the offer, and require may use what is left of the stack. */
 static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
 {
     uint64_t *offer = (uint64_t *)(void *)p->io;
     uint32_t first = p->offer_cap - n;
     bool changed = p->offer_consumed || first != p->offer_first;
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t a = slot_addr(p, p->free_slot[p->n_free_slots - 1 - i]);
-        changed = changed || offer[first + i] != a;
-        offer[first + i] = a;
+    for (uint32_t i = first; i < p->offer_cap; i++) {
+        p->offer_slot[i] = p->free_slot[--p->n_free_slots];
+        uint64_t a = pager_slot_addr(p, p->offer_slot[i]);
+        changed = changed || offer[i] != a;
+        offer[i] = a;
     }
     p->offer_first = first;
     *io_used(p) = first;
     if (!changed)
         return XD_OK;
+    p->offer_consumed = true; /* until the device has it */
     uint64_t at = first * sizeof *offer;
     if (p->dev->ops->upload(p->dev, p->io_dev + at, p->io + at, p->io_used_at + sizeof(uint32_t) - at))
-        return device_fail(p, err, "uploading the free slots");
+        return pager_device_fail(p, err, "uploading the free slots");
     p->offer_consumed = false;
     return XD_OK;
 }
 
-/* --- a step ------------------------------------------------------------------------------------------------------ */
-
-static void unstage(pager *p)
+/* Takes back what is left, last one first: the next step is then offered the same slots in the same order, and nothing is uploaded. */
+static void take_back_offers(pager *p)
 {
-    for (uint32_t i = 0; i < p->n_staged; i++) {
-        set_entry(p, p->stage_page[i], p->pages[p->stage_page[i]].host_addr);
-        p->slot_page[p->stage_slot[i]] = PG_NONE;
-    }
-    p->n_staged = 0;
+    for (uint32_t i = p->offer_cap; i-- > p->offer_first;)
+        if (p->offer_slot[i] != PG_NONE)
+            pager_put_free(p, p->offer_slot[i]);
 }
+
+/* --- a step ------------------------------------------------------------------------------------------------------ */
 
 xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err)
 {
@@ -264,14 +266,18 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     want = XD_MIN(want, p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. */
     if (!prefill)
-        make_room(p, want);
+        pager_make_room(p, want);
     xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
     if (!st)
-        st = upload_table(p, err);
-    if (!st) {
+        st = pager_upload_table(p, err);
+    if (st)
+        take_back_offers(p);
+    else {
         p->in_step = true;
         p->step_prefill = prefill;
         p->step_started_ns = xd_now_ns();
+        p->staged_in_pages = 0;
+        p->staged_in_bytes = 0;
         p->stats.step_bytes_host = p->stats.step_bytes_vram = 0;
         *ret = &p->view;
     }
@@ -282,7 +288,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
 /* Returns the pages it missed. */
 static uint32_t count_expert(pager *p, uint32_t x)
 {
-    uint32_t first = expert_first_page(p, x), n = expert_pages(p, x), missed = 0;
+    uint32_t first = pager_expert_first_page(p, x), n = pager_expert_pages(p, x), missed = 0;
     for (uint32_t i = 0; i < n; i++) {
         const pager_page *g = &p->pages[first + i];
         if (g->slot != PG_NONE) {
@@ -310,6 +316,11 @@ static void count_step(pager *p)
                 missed += count_expert(p, x);
         wanted += XD_MIN(missed, p->view.max_inserts);
     }
+    /* What require copied was a miss, although it lies in VRAM by now. */
+    p->stats.hits_vram -= p->staged_in_pages;
+    p->stats.hits_host += p->staged_in_pages;
+    p->stats.step_bytes_vram -= p->staged_in_bytes;
+    p->stats.step_bytes_host += p->staged_in_bytes;
     p->stats.bytes_vram += p->stats.step_bytes_vram;
     p->stats.bytes_host += p->stats.step_bytes_host;
     if (!p->step_prefill)
@@ -319,24 +330,16 @@ static void count_step(pager *p)
 static void apply_fills(pager *p)
 {
     const uint32_t *log = (const uint32_t *)(const void *)(p->io + p->io_log_at);
-    uint32_t used = XD_MIN(*io_used(p), p->offer_cap), n = 0;
-    for (uint32_t i = p->offer_first; i < used; i++, n++) {
-        /* The top of the stack was offered first. */
-        uint32_t slot = p->free_slot[p->n_free_slots - 1 - n];
+    uint32_t used = XD_MIN(*io_used(p), p->offer_cap);
+    for (uint32_t i = p->offer_first; i < used; i++) {
+        p->offer_consumed = true;
         if (log[i] < p->n_pages && p->pages[log[i]].slot == PG_NONE) {
-            make_resident(p, log[i], slot);
-            p->free_slot[p->n_free_slots - 1 - n] = PG_NONE;
+            pager_make_resident(p, log[i], p->offer_slot[i]);
+            p->offer_slot[i] = PG_NONE;
             p->stats.fills++;
         }
     }
-    if (n)
-        p->offer_consumed = true;
-    /* A consumed slot that holds nothing of use goes back below. */
-    uint32_t top = p->n_free_slots;
-    p->n_free_slots -= n;
-    for (uint32_t i = p->n_free_slots; i < top; i++)
-        if (p->free_slot[i] != PG_NONE)
-            p->free_slot[p->n_free_slots++] = p->free_slot[i];
+    take_back_offers(p);
 }
 
 xd_status pager_step_end(pager *p, xd_err *err)
@@ -346,12 +349,12 @@ xd_status pager_step_end(pager *p, xd_err *err)
     if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at) ||
         p->dev->ops->sync(p->dev)) {
         pager_step_abort(p);
-        return device_fail(p, err, "reading the step's counters");
+        return pager_device_fail(p, err, "reading the step's counters");
     }
     pthread_mutex_lock(&p->lock);
     count_step(p);
     apply_fills(p);
-    unstage(p);
+    pager_unstage(p);
     if (!p->step_prefill)
         policy_advance(p->pol);
     p->in_step = false;
@@ -361,9 +364,12 @@ xd_status pager_step_end(pager *p, xd_err *err)
 
 void pager_step_abort(pager *p)
 {
+    if (!p->in_step)
+        return;
     pthread_mutex_lock(&p->lock);
     p->offer_consumed = true;
-    unstage(p);
+    take_back_offers(p);
+    pager_unstage(p);
     p->in_step = false;
     pthread_mutex_unlock(&p->lock);
 }
@@ -379,34 +385,6 @@ xd_status pager_idle(pager *p, xd_err *err)
         promote_all(p);
     pthread_mutex_unlock(&p->lock);
     return XD_OK;
-}
-
-bool pager_needs_require(const pager *p)
-{
-    return p->mode == PAGER_STAGED;
-}
-
-xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err)
-{
-    (void)p, (void)layer, (void)expert_touched;
-    return xd_fail(err, XD_UNSUPPORTED, 0, "pager: the staged path is not there yet");
-}
-
-xd_status pager_set_mode(pager *p, int mode, xd_err *err)
-{
-    if (mode == PAGER_STAGED)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "pager: the staged path is not there yet");
-    if (mode == PAGER_FULL && p->n_slots < p->n_pages)
-        return xd_fail(err, XD_NOMEM, 0, "all %u expert pages do not fit into %u VRAM slots", p->n_pages, p->n_slots);
-    pthread_mutex_lock(&p->lock);
-    p->mode = mode;
-    pthread_mutex_unlock(&p->lock);
-    return XD_OK;
-}
-
-int pager_get_mode(const pager *p)
-{
-    return p->mode;
 }
 
 /* --- statistics -------------------------------------------------------------------------------------------------- */
@@ -434,7 +412,7 @@ void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
     for (uint32_t x = 0; x < p->n_experts; x++) {
         uint32_t l = p->expert_layer[x];
         size_t at = (size_t)l * width + (x - p->layers[l].expert_base);
-        tier[at] = p->expert_vram[x] == expert_pages(p, x) ? 2 : 1;
+        tier[at] = p->expert_vram[x] == pager_expert_pages(p, x) ? 2 : 1;
         heat[at] = max > 0 ? (uint8_t)(policy_heat(p->pol, x) / max * 255) : 0;
     }
     pthread_mutex_unlock(&p->lock);
@@ -533,7 +511,7 @@ static xd_status open_arena(pager *p, uint64_t arena_bytes, xd_err *err)
     if (!p->slot_page || !p->free_slot)
         return xd_fail(err, XD_NOMEM, 0, "pager: %u slots", p->n_slots);
     for (uint32_t s = p->n_slots; s-- > 0;)
-        put_free(p, s);
+        pager_put_free(p, s);
     char a[32];
     if (p->n_slots && p->dev->ops->alloc(p->dev, p->arena_bytes, (void **)&p->arena) != KERN_OK)
         return xd_fail(err, XD_NOMEM, 0,
@@ -550,13 +528,14 @@ static xd_status open_tables(pager *p, xd_err *err)
     p->offer_cap = XD_MIN(p->n_slots / OFFER_SHARE, OFFER_MAX);
     if (p->n_slots && !p->offer_cap)
         p->offer_cap = 1;
+    p->offer_slot = malloc((p->offer_cap + 1) * sizeof *p->offer_slot);
     p->io_used_at = p->offer_cap * sizeof(uint64_t);
     p->io_log_at = p->io_used_at + 2 * sizeof(uint32_t);
     p->io_counts_at = p->io_log_at + p->offer_cap * sizeof(uint32_t);
     p->io_bytes = p->io_counts_at + p->n_experts * sizeof(uint32_t);
     p->n_dirty_bits = (p->n_pages + DIRTY_PAGES - 1) / DIRTY_PAGES;
     p->dirty = calloc(p->n_dirty_bits / 64 + 1, sizeof *p->dirty);
-    if (!p->dirty)
+    if (!p->dirty || !p->offer_slot)
         return xd_fail(err, XD_NOMEM, 0, "pager: tables");
     if (ops->alloc_host(p->dev, table_bytes, (void **)&p->table) ||
         ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) ||
@@ -567,10 +546,12 @@ static xd_status open_tables(pager *p, xd_err *err)
     memset(p->io, 0, p->io_bytes);
     if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
         ops->sync(p->dev))
-        return device_fail(p, err, "clearing the page table");
+        return pager_device_fail(p, err, "clearing the page table");
     p->offer_consumed = true;
+    p->offer_first = p->offer_cap;
     for (uint32_t pg = 0; pg < p->n_pages; pg++)
-        set_entry(p, pg, p->pages[pg].slot == PG_NONE ? p->pages[pg].host_addr : slot_addr(p, p->pages[pg].slot));
+        pager_set_entry(p, pg,
+                        p->pages[pg].slot == PG_NONE ? p->pages[pg].host_addr : pager_slot_addr(p, p->pages[pg].slot));
     return XD_OK;
 }
 
@@ -621,7 +602,7 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     p->stats.in_place = p->host.in_place;
     if (p->n_slots == p->n_pages)
         promote_at_start(p, opt);
-    if ((st = upload_table(p, err)))
+    if ((st = pager_upload_table(p, err)))
         return st;
     *ret = XD_TAKE(p);
     return XD_OK;
@@ -648,6 +629,7 @@ void pager_free(pager *p)
     free(p->expert_vram);
     free(p->slot_page);
     free(p->free_slot);
+    free(p->offer_slot);
     free(p->dirty);
     free(p->layer_views);
     free(p->stage_slot);

@@ -87,6 +87,7 @@ struct pager {
      * experts. The step's input and its output are then one copy each. */
     char *io_dev, *io;
     uint64_t io_bytes, io_used_at, io_log_at, io_counts_at;
+    uint32_t *offer_slot; /* [offer_cap] the offers as slot numbers */
     uint32_t offer_cap, offer_first;
     bool offer_consumed; /* the device has moved free_used */
 
@@ -98,6 +99,7 @@ struct pager {
     /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
     uint32_t *stage_slot, *stage_page;
     uint32_t n_stage, n_staged;
+    uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
 
     pager_copier copier;
     int mode;
@@ -106,6 +108,21 @@ struct pager {
         lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */
     pager_stats stats;
 };
+
+/* pager.c: residency, for the engine thread */
+void pager_set_entry(pager *p, uint32_t pg, uint64_t addr);
+void pager_make_resident(pager *p, uint32_t pg, uint32_t slot);
+void pager_put_free(pager *p, uint32_t slot);
+uint32_t pager_evict_page(pager *p, uint32_t pg); /* the slot is the caller's */
+void pager_make_room(pager *p, uint32_t want_free);
+uint64_t pager_slot_addr(const pager *p, uint32_t slot);
+uint32_t pager_expert_first_page(const pager *p, uint32_t x);
+uint32_t pager_expert_pages(const pager *p, uint32_t x);
+xd_status pager_upload_table(pager *p, xd_err *err);
+xd_status pager_device_fail(const pager *p, xd_err *err, const char *what);
+
+/* pager_stage.c */
+void pager_unstage(pager *p);
 
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;

@@ -259,3 +259,53 @@ Test(pager, counts_what_a_step_touched_by_tier)
     }
     rig_close(&r);
 }
+
+Test(pager, bytes_stay_right_while_modes_change)
+{
+    static const int eviction[] = {CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC};
+    for (size_t k = 0; k < XD_ARRAY_LEN(eviction); k++) {
+        rig r = {0};
+        rig_open_model(&r, 20000);
+        r.cfg->pager.eviction = eviction[k];
+        rig_open(&r, model_expert_bytes(r.m) / 3);
+        for (int s = 0; s < 300; s++) {
+            if (s % 25 == 0) {
+                xd_err err = {0};
+                cr_assert_eq(pager_set_mode(r.p, rnd(&r, 2) ? PAGER_STAGED : PAGER_DIRECT, &err), XD_OK, "%s", err.msg);
+            }
+            step(&r, s % 5 == 0);
+            cr_assert_eq(pager_idle(r.p, NULL), XD_OK);
+        }
+        pager_stats st;
+        pager_get_stats(r.p, &st);
+        cr_assert_gt(st.hits_host, 0);
+        cr_assert_leq(st.slots_used, st.slots_total);
+        rig_close(&r);
+    }
+}
+
+Test(pager, full_mode_ends_with_everything_in_vram)
+{
+    rig r = {0};
+    rig_open_model(&r, 20000);
+    rig_open(&r, model_expert_bytes(r.m) / 2);
+    xd_err err = {0};
+    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_NOMEM);
+    cr_assert(strstr(err.msg, "do not fit"));
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    pager_free(r.p);
+    rig_open(&r, model_expert_bytes(r.m) * 2);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, &err), XD_OK);
+    for (int s = 0; s < 20; s++)
+        step(&r, s == 3);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK);
+    pager_stats st = {.pages_total = 1};
+    for (int s = 0; st.slots_used != st.pages_total; s++) {
+        step(&r, s % 3 == 0);
+        pager_get_stats(r.p, &st);
+    }
+    step(&r, false);
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.step_bytes_host, 0);
+    rig_close(&r);
+}
