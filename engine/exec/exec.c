@@ -1,0 +1,482 @@
+/* exec.c - workspaces, the upload of a step's inputs, recorded graphs, and the way of the results back.
+ *
+ * DESIGN. A step is: adopt the page table (pager_step_begin), pack all small inputs into one pinned buffer and upload it once, run
+ * the operations (graph.c) or replay a recorded graph of the same shape, reduce the logits to what the caller wants, wait, hand the
+ * counters to the pager (pager_step_end).
+ *
+ * Recorded steps are decode steps only. Their batch size and context are rounded up to a bucket; padding rows have token_seq
+ * UINT32_MAX and lie beyond n_live, so that no live row sees them. The kernels' rule that a row depends on nothing but its inputs
+ * makes a replayed step equal a launched one bit by bit.
+ *
+ * Workspaces are sized at the start for max_tokens; a step allocates nothing. */
+#include "engine/exec/exec.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/exec/exec_priv.h"
+
+xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what)
+{
+    const char *text = ks == KERN_ARG ? "bad arguments" : x->dev->ops->error(x->dev);
+    char copy[256];
+    snprintf(copy, sizeof copy, "%s", text && text[0] ? text : "no reason given");
+    /* A device that cannot even be waited for is lost; after any other fault the next step may go on. */
+    if (ks == KERN_DEVICE && x->dev->ops->sync(x->dev) == KERN_DEVICE)
+        x->lost = true;
+    xd_status st = ks == KERN_NOMEM ? XD_NOMEM : ks == KERN_UNSUPPORTED ? XD_UNSUPPORTED : XD_INTERNAL;
+    return xd_fail(err, st, 0, "%s on %s: %s", what, x->info.name, copy);
+}
+
+xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err)
+{
+    void *p = NULL;
+    if (x->n_owned == EXEC_MAX_OWNED)
+        return xd_fail(err, XD_INTERNAL, 0, "more device buffers than planned");
+    kern_status ks = x->dev->ops->alloc(x->dev, XD_MAX(bytes, 256), &p);
+    if (ks) {
+        char size[32];
+        exec_kern_fail(x, ks, err, "allocation");
+        return xd_wrap(err, "%s for %s", xd_format_bytes(size, sizeof size, bytes), what);
+    }
+    x->owned[x->n_owned++] = p;
+    memcpy(ret_pointer, &p, sizeof p);
+    return XD_OK;
+}
+
+/* Scratch of the expert kernels: the largest over the distinct cuts of the layers. */
+static xd_status moe_scratch_bytes(exec *x, uint64_t *ret, xd_err *err)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < x->hp->n_layers; i++) {
+        const model_layer *l = model_get_layer(x->m, i);
+        kern_expert_geom g;
+        xd_status st = pager_geometry(l, x->hp->d_model, x->opt.page_size, &g, err);
+        if (st)
+            return st;
+        uint64_t n = x->dev->ops->moe_scratch_bytes(x->dev, x->opt.max_tokens, l->top_k, &g);
+        most = XD_MAX(most, n);
+    }
+    *ret = most;
+    return XD_OK;
+}
+
+static xd_status alloc_workspaces(exec *x, xd_err *err)
+{
+    const model_params *hp = x->hp;
+    const exec_options *o = &x->opt;
+    uint64_t t = o->max_tokens, f = sizeof(float), moe = 0;
+    xd_status st = moe_scratch_bytes(x, &moe, err);
+    if (st)
+        return st;
+    x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
+    uint64_t attn =
+        x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
+    uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
+    uint64_t in_words = 8 + 3 * t + o->max_rows + (uint64_t)o->max_seqs * max_blocks;
+    if (in_words > UINT32_MAX)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
+    x->in_cap_words = (uint32_t)in_words;
+    const struct {
+        uint64_t bytes;
+        void *ret;
+        const char *what;
+    } rows[] = {
+        {t * hp->d_model * f, &x->x, "activations"},
+        {t * hp->d_model * f, &x->h, "activations"},
+        {t * x->qkv_width * f, &x->qkv, "Q, K and V"},
+        {t * hp->n_heads * hp->head_dim * f, &x->attn, "attention output"},
+        {t * hp->n_experts_max * f, &x->router_logits, "router logits"},
+        {t * hp->top_k_max * f, &x->router_weights, "router weights"},
+        {t * hp->top_k_max * f, &x->router_ids, "router picks"},
+        {t * f, &x->one_weights, "weights of dense layers"},
+        {t * f, &x->one_ids, "picks of dense layers"},
+        {(hp->n_experts_max + 1) * f, &x->expert_start, "expert buckets"},
+        {t * hp->top_k_max * f, &x->pairs, "expert buckets"},
+        {(uint64_t)o->max_rows * hp->vocab * f, &x->logits, "logits"},
+        {o->max_rows * f, &x->argmax_dev, "sampled tokens"},
+        {(uint64_t)o->max_rows * KERN_TOP_LOGITS * f, &x->top_ids_dev, "sampled tokens"},
+        {(uint64_t)o->max_rows * KERN_TOP_LOGITS * f, &x->top_values_dev, "sampled tokens"},
+        {o->max_rows * f, &x->top_lse_dev, "sampled tokens"},
+        {in_words * f, &x->in_dev, "step inputs"},
+        {attn, &x->attn_scratch, "attention scratch"},
+        {moe, &x->moe_scratch, "expert scratch"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        if ((st = exec_alloc(x, rows[i].bytes, rows[i].ret, rows[i].what, err)))
+            return xd_wrap(err, "workspace for max_num_batched_tokens = %u", o->max_tokens);
+        x->workspace_bytes += rows[i].bytes;
+    }
+    return XD_OK;
+}
+
+static xd_status alloc_host(exec *x, xd_err *err)
+{
+    const exec_options *o = &x->opt;
+    x->fetch_max = x->info.unified ? o->max_rows : XD_MIN(o->max_rows, 32);
+    uint64_t fetch = x->info.unified ? 0 : (uint64_t)x->fetch_max * x->hp->vocab;
+    uint64_t words = x->in_cap_words + (uint64_t)o->max_rows * (3 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + fetch;
+    kern_status ks = x->dev->ops->alloc_host(x->dev, words * 4, &x->host_owned);
+    if (ks)
+        return exec_kern_fail(x, ks, err, "allocation of pinned host memory for a step's results");
+    uint32_t *p = x->host_owned;
+    x->in_host = p;
+    p += x->in_cap_words;
+    x->argmax_host = p;
+    p += o->max_rows;
+    x->top_lse_host = (float *)p;
+    p += o->max_rows;
+    x->probe_host = (float *)p;
+    p += o->max_rows;
+    x->top_ids_host = p;
+    p += (uint64_t)o->max_rows * KERN_TOP_LOGITS;
+    x->top_values_host = (float *)p;
+    p += (uint64_t)o->max_rows * KERN_TOP_LOGITS;
+    x->counts_host = p;
+    p += x->hp->n_experts_max;
+    x->fetch_host = fetch ? (float *)p : NULL;
+    return XD_OK;
+}
+
+/* Picks of a dense layer never change: every token goes to expert 0 with weight 1. */
+static xd_status fill_dense_picks(exec *x, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) float *ones = malloc(x->opt.max_tokens * sizeof *ones);
+    if (!ones)
+        return xd_fail(err, XD_NOMEM, 0, "constants");
+    for (uint32_t i = 0; i < x->opt.max_tokens; i++)
+        ones[i] = 1;
+    kern_status ks = x->dev->ops->upload(x->dev, x->one_weights, ones, x->opt.max_tokens * sizeof *ones);
+    if (!ks)
+        ks = x->dev->ops->clear(x->dev, x->one_ids, x->opt.max_tokens * sizeof *x->one_ids);
+    if (!ks)
+        ks = x->dev->ops->sync(x->dev);
+    return ks ? exec_kern_fail(x, ks, err, "upload of constants") : XD_OK;
+}
+
+xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
+{
+    XD_CLEANUP(exec_freep) exec *x = calloc(1, sizeof *x);
+    if (!x)
+        return xd_fail(err, XD_NOMEM, 0, "the step executor");
+    x->opt = *opt;
+    x->dev = opt->dev;
+    x->m = opt->m;
+    x->hp = model_get_params(opt->m);
+    x->dev->ops->info(x->dev, &x->info);
+    x->marks_on = true;
+    xd_status st;
+    if ((st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) || (st = alloc_host(x, err)) ||
+        (st = fill_dense_picks(x, err)))
+        return st;
+    *ret = XD_TAKE(x);
+    return XD_OK;
+}
+
+static void free_graphs(exec *x)
+{
+    for (uint32_t i = 0; i < x->n_graphs; i++)
+        x->dev->ops->graph_free(x->dev, x->graphs[i].g);
+    x->n_graphs = 0;
+}
+
+void exec_free(exec *x)
+{
+    if (!x)
+        return;
+    free_graphs(x);
+    for (uint32_t i = 0; i < x->n_owned; i++)
+        x->dev->ops->free(x->dev, x->owned[i]);
+    if (x->host_owned)
+        x->dev->ops->free_host(x->dev, x->host_owned);
+    free(x->observed_ids);
+    free(x->observed_weights);
+    free(x->layers);
+    free(x);
+}
+
+void exec_attach(exec *x, const kv_cache *kv, pager *p)
+{
+    x->kv = kv;
+    x->pg = p;
+}
+
+void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspace_bytes)
+{
+    *ret_trunk_bytes = x->trunk_bytes;
+    *ret_workspace_bytes = x->workspace_bytes;
+}
+
+/* --- one step ---------------------------------------------------------------------------------------------------- */
+
+/* 1, 2, 4, 8, 16, 24, 32, ...: at most 7 padding rows, and few graphs. */
+static uint32_t batch_bucket(uint32_t n, uint32_t cap)
+{
+    uint32_t b = 1;
+    while (b < n && b < 16)
+        b *= 2;
+    if (b < n)
+        b = (uint32_t)xd_align_up(n, 8);
+    return XD_MIN(b, cap);
+}
+
+static uint32_t context_bucket(uint32_t n, uint32_t cap)
+{
+    uint32_t c = KERN_ATTN_SPLIT;
+    while (c < n && c < cap)
+        c *= 2;
+    return XD_MIN(c, cap);
+}
+
+static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, xd_err *err)
+{
+    exec_shape s = {.n_seqs = b->n_seqs, .recorded = x->info.can_record && x->opt.record && !b->prefill};
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const exec_run_seq *q = &b->seqs[i];
+        s.n_tokens += q->n_tokens;
+        s.n_rows += q->n_rows;
+        s.max_blocks = XD_MAX(s.max_blocks, q->n_blocks);
+        s.max_context = XD_MAX(s.max_context, q->pos + q->n_tokens);
+        s.recorded = s.recorded && q->n_tokens == 1 && q->n_rows == 1;
+    }
+    if (!s.n_tokens || s.n_tokens > x->opt.max_tokens || s.n_rows > x->opt.max_rows || s.n_seqs > x->opt.max_seqs ||
+        s.max_context > x->opt.max_context)
+        return xd_fail(err, XD_INTERNAL, 0, "a step of %u tokens, %u rows, %u sequences, context %u is out of bounds",
+                       s.n_tokens, s.n_rows, s.n_seqs, s.max_context);
+    if (x->observer || pager_needs_require(x->pg))
+        s.recorded = false;
+    if (s.recorded) {
+        s.max_context = context_bucket(s.max_context, x->opt.max_context);
+        s.max_blocks = (s.max_context + x->opt.block_size - 1) / x->opt.block_size;
+        s.n_tokens = s.n_rows = s.n_seqs = batch_bucket(b->n_seqs, XD_MIN(x->opt.max_seqs, x->opt.max_tokens));
+    }
+    *ret = s;
+    return XD_OK;
+}
+
+static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
+{
+    uint32_t *w = x->in_host, t = 0, r = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const exec_run_seq *q = &b->seqs[i];
+        for (uint32_t j = 0; j < q->n_tokens; j++, t++) {
+            w[in->ids + t] = q->ids[j];
+            w[in->token_seq + t] = i;
+            w[in->token_pos + t] = q->pos + j;
+        }
+        for (uint32_t j = 0; j < q->n_rows; j++)
+            w[in->row_idx + r++] = t - q->n_rows + j;
+        uint32_t *table = w + in->block_table + (size_t)i * s->max_blocks;
+        uint32_t n = XD_MIN(q->n_blocks, s->max_blocks);
+        memcpy(table, q->blocks, n * sizeof *table);
+        memset(table + n, 0, (s->max_blocks - n) * sizeof *table);
+    }
+    memset(w, 0, in->ids * sizeof *w);
+    w[in->n_live] = t;
+    for (; t < s->n_tokens; t++) {
+        w[in->ids + t] = 0;
+        w[in->token_seq + t] = UINT32_MAX;
+        w[in->token_pos + t] = 0;
+    }
+    for (; r < s->n_rows; r++)
+        w[in->row_idx + r] = 0;
+}
+
+static bool same_shape(const exec_shape *a, const exec_shape *b)
+{
+    return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill;
+}
+
+static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *view, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    kern_status ks;
+    kern_graph *g = NULL;
+    for (uint32_t i = 0; i < x->n_graphs && !g; i++)
+        g = same_shape(&x->graphs[i].shape, s) ? x->graphs[i].g : NULL;
+    if (!g) {
+        if (x->n_graphs == EXEC_MAX_GRAPHS)
+            free_graphs(x);
+        if ((ks = ops->graph_begin(x->dev)))
+            return exec_kern_fail(x, ks, err, "recording a step");
+        xd_status st = exec_build(x, s, NULL, view, err);
+        ks = ops->graph_end(x->dev, &g);
+        if (st || ks) {
+            if (!ks)
+                ops->graph_free(x->dev, g);
+            return st ? st : exec_kern_fail(x, ks, err, "recording a step");
+        }
+        x->graphs[x->n_graphs++] = (exec_graph){.shape = *s, .g = g};
+    }
+    ks = ops->graph_launch(x->dev, g);
+    return ks ? exec_kern_fail(x, ks, err, "replaying a recorded step") : XD_OK;
+}
+
+static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    uint32_t vocab = x->hp->vocab;
+    kern_status ks = KERN_OK;
+    if (!n_rows)
+        return XD_OK;
+    if (want == EXEC_WANT_TOP) {
+        uint64_t n = (uint64_t)n_rows * KERN_TOP_LOGITS * 4;
+        (ks = ops->top_logits(x->dev, &(kern_top_logits_args){.logits = x->logits,
+                                                              .ids = x->top_ids_dev,
+                                                              .values = x->top_values_dev,
+                                                              .logsumexp = x->top_lse_dev,
+                                                              .n_tokens = n_rows,
+                                                              .vocab = vocab})) ||
+            (ks = ops->download(x->dev, x->top_ids_host, x->top_ids_dev, n)) ||
+            (ks = ops->download(x->dev, x->top_values_host, x->top_values_dev, n)) ||
+            (ks = ops->download(x->dev, x->top_lse_host, x->top_lse_dev, n_rows * 4ull));
+    } else {
+        (ks = ops->argmax(x->dev, &(kern_argmax_args){.logits = x->logits,
+                                                      .ids = x->argmax_dev,
+                                                      .n_tokens = n_rows,
+                                                      .vocab = vocab})) ||
+            (ks = ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull));
+        /* A NaN anywhere in a row's activations reaches every one of its logits: the first one tells. */
+        for (uint32_t i = 0; i < n_rows && !ks; i++)
+            ks = ops->download(x->dev, &x->probe_host[i], x->logits + (uint64_t)i * vocab, 4);
+    }
+    return ks ? exec_kern_fail(x, ks, err, "reading the step's tokens back") : XD_OK;
+}
+
+static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
+{
+    const kern_ops *ops = x->dev->ops;
+    exec_times t = {.recorded = s->recorded};
+    uint32_t n = x->hp->n_layers;
+    if (x->marks_on && x->n_marks == 2 + 3 * n) {
+        uint64_t d = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t at = 3 * i;
+            t.attention_ns += ops->mark_ns(x->dev, at, at + 1, &d) ? 0 : d;
+            t.router_ns += ops->mark_ns(x->dev, at + 1, at + 2, &d) ? 0 : d;
+            t.experts_ns += ops->mark_ns(x->dev, at + 2, at + 3, &d) ? 0 : d;
+        }
+        t.head_ns = ops->mark_ns(x->dev, 3 * n, 3 * n + 1, &d) ? 0 : d;
+    }
+    t.total_ns = xd_now_ns() - begin_ns;
+    x->times = t;
+}
+
+static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view, exec_want want,
+                               uint32_t n_rows, xd_err *err)
+{
+    exec_layout in = exec_layout_of(s);
+    pack(x, b, s, &in);
+    kern_status ks = x->dev->ops->upload(x->dev, x->in_dev, x->in_host, (uint64_t)in.words * 4);
+    if (ks)
+        return exec_kern_fail(x, ks, err, "upload of a step's inputs");
+    xd_status st;
+    if (s->recorded) {
+        st = run_recorded(x, s, view, err);
+    } else {
+        /* The hint of where each sequence's queries begin lies after the packed words, where room is left for it. */
+        uint32_t *seq_start = x->in_host + x->in_cap_words - (b->n_seqs + 1), t = 0;
+        bool room = in.words + b->n_seqs + 1 <= x->in_cap_words;
+        for (uint32_t i = 0; room && i <= b->n_seqs; i++) {
+            seq_start[i] = t;
+            t += i < b->n_seqs ? b->seqs[i].n_tokens : 0;
+        }
+        st = exec_build(x, s, room ? seq_start : NULL, view, err);
+    }
+    if (!st)
+        st = reduce(x, want, n_rows, err);
+    if (st)
+        return st;
+    ks = x->dev->ops->sync(x->dev);
+    return ks ? exec_kern_fail(x, ks, err, "running a step") : XD_OK;
+}
+
+xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
+{
+    exec_shape s;
+    xd_status st = shape_of(x, b, &s, err);
+    if (st)
+        return st;
+    exec_want want = EXEC_WANT_ARGMAX;
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        n_rows += b->seqs[i].n_rows;
+        if (b->seqs[i].n_rows && b->seqs[i].want == EXEC_WANT_TOP)
+            want = EXEC_WANT_TOP;
+    }
+    uint64_t begin_ns = xd_now_ns();
+    const pager_view *view = NULL;
+    if ((st = pager_step_begin(x->pg, b->prefill, &view, err)))
+        return st;
+    s.fill = view->n_free && view->layers[0].fill_addr;
+    st = run_on_device(x, b, &s, view, want, n_rows, err);
+    if (st) {
+        /* Whatever was launched must have left the pages before the pager may move them. */
+        if (!x->lost && x->dev->ops->sync(x->dev) == KERN_OK)
+            (void)!pager_step_end(x->pg, NULL);
+        return st;
+    }
+    if ((st = pager_step_end(x->pg, err)))
+        return st;
+    take_times(x, &s, begin_ns);
+
+    *ret = (exec_result){.n_rows = n_rows, .vocab = x->hp->vocab, .argmax = x->argmax_host};
+    if (want == EXEC_WANT_TOP) {
+        ret->argmax = NULL;
+        ret->top_ids = x->top_ids_host;
+        ret->top_values = x->top_values_host;
+        ret->top_logsumexp = x->top_lse_host;
+    } else {
+        for (uint32_t i = 0; i < n_rows; i++)
+            if (!isfinite(x->probe_host[i]))
+                x->argmax_host[i] = UINT32_MAX;
+    }
+    return XD_OK;
+}
+
+xd_status exec_fetch_rows(exec *x, const uint32_t *rows, uint32_t n, const float **ret, xd_err *err)
+{
+    uint64_t vocab = x->hp->vocab;
+    kern_status ks = KERN_OK;
+    for (uint32_t i = 0; i < n && !ks; i++) {
+        if (x->info.unified) {
+            ret[i] = x->logits + rows[i] * vocab;
+            continue;
+        }
+        float *to = x->fetch_host + i * vocab;
+        ks = x->dev->ops->download(x->dev, to, x->logits + rows[i] * vocab, vocab * sizeof(float));
+        ret[i] = to;
+    }
+    if (!ks && !x->info.unified)
+        ks = x->dev->ops->sync(x->dev);
+    return ks ? exec_kern_fail(x, ks, err, "reading logits back") : XD_OK;
+}
+
+uint32_t exec_fetch_max(const exec *x)
+{
+    return x->fetch_max;
+}
+
+void exec_get_times(const exec *x, exec_times *ret)
+{
+    *ret = x->times;
+}
+
+bool exec_device_lost(const exec *x)
+{
+    return x->lost;
+}
+
+xd_status exec_observe_router(exec *x, exec_router_observer *f, void *user, xd_err *err)
+{
+    uint64_t n = (uint64_t)x->opt.max_tokens * x->hp->top_k_max;
+    if (f && !x->observed_ids) {
+        x->observed_ids = malloc(n * sizeof *x->observed_ids);
+        x->observed_weights = malloc(n * sizeof *x->observed_weights);
+        if (!x->observed_ids || !x->observed_weights)
+            return xd_fail(err, XD_NOMEM, 0, "the router's record");
+    }
+    x->observer = f;
+    x->observer_user = user;
+    return XD_OK;
+}

@@ -1,0 +1,86 @@
+/* exec.h - runs one step of the model on a device: the tokens of several sequences through all layers, logits out.
+ *
+ * Owns the trunk weights on the device, the workspaces and the recorded graphs. Knows rows, positions and block tables; no
+ * requests, no sampling. The order of calls is exec_open (trunk and workspaces) -> exec_attach (KV and pager, which share what
+ * memory is left) -> exec_run, ... Everything by the engine thread. Nothing is allocated in a step. */
+#ifndef ENGINE_EXEC_H
+#define ENGINE_EXEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/error.h"
+#include "config/util.h"
+#include "engine/memory/kv.h"
+#include "engine/memory/pager.h"
+#include "engine/model/model.h"
+#include "kernels/kernels.h"
+
+typedef struct exec exec;
+
+typedef struct exec_options {
+    kern_dev *dev;
+    const model *m;
+    uint64_t page_size; /* how experts will be cut: sizes the scratch */
+    uint32_t max_tokens, max_seqs, max_rows, max_context, block_size;
+    bool record; /* decode steps as recorded graphs, where the device can */
+    void (*progress)(void *user, double fraction);
+    void *progress_user;
+} exec_options;
+
+xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err) XD_MUST_CHECK;
+void exec_free(exec *x);
+XD_DEFINE_CLEANUP(exec, exec_free)
+/* Both are borrowed until exec_free(). p may be NULL only in tests of shapes without experts. */
+void exec_attach(exec *x, const kv_cache *kv, pager *p);
+/* Bytes of device memory taken by trunk and workspaces; the trunk counts 0 where it is read in place. */
+void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspace_bytes);
+
+/* How much of the logits' rows the caller wants; the cheapest that serves every row of the step is run. */
+typedef enum exec_want { EXEC_WANT_ARGMAX, EXEC_WANT_TOP, EXEC_WANT_LOGITS } exec_want;
+
+/* A run of tokens of one sequence, adjacent in the batch. */
+typedef struct exec_run_seq {
+    const uint32_t *ids;    /* [n_tokens] */
+    const uint32_t *blocks; /* block table of the whole sequence */
+    uint32_t n_blocks, pos, n_tokens;
+    uint32_t n_rows; /* logits wanted for the last n_rows tokens */
+    exec_want want;
+} exec_run_seq;
+
+typedef struct exec_batch {
+    const exec_run_seq *seqs;
+    uint32_t n_seqs;
+    bool prefill; /* some tokens belong to prompts: the pager streams past its cache */
+} exec_batch;
+
+/* Rows come in the order of the batch. Valid until the next exec_run(). Pointers are to host memory. */
+typedef struct exec_result {
+    uint32_t n_rows, vocab;
+    const uint32_t *argmax;     /* [n_rows], UINT32_MAX where the row is not finite; set unless top_ids is */
+    const uint32_t *top_ids;    /* [n_rows][KERN_TOP_LOGITS] or NULL */
+    const float *top_values;    /* same shape */
+    const float *top_logsumexp; /* [n_rows] */
+} exec_result;
+
+/* Split of a step's time on the device, and of the host's part around it. */
+typedef struct exec_times {
+    uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
+    bool recorded;
+} exec_times;
+
+/* Runs the step. Errors leave the exec usable unless exec_device_lost(). */
+xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err) XD_MUST_CHECK;
+/* Whole rows of logits of the last step: rows[0..n) are brought to the host, n at most exec_fetch_max(). ret[i] is row i's. */
+xd_status exec_fetch_rows(exec *x, const uint32_t *rows, uint32_t n, const float **ret, xd_err *err) XD_MUST_CHECK;
+uint32_t exec_fetch_max(const exec *x);
+void exec_get_times(const exec *x, exec_times *ret);
+bool exec_device_lost(const exec *x);
+
+/* Looks on for tests and traces: called on the engine thread after each layer's router, host pointers, [n_tokens][top_k] in the
+ * order of the batch. Steps are then not replayed from graphs. NULL: off. */
+typedef void exec_router_observer(void *user, uint32_t layer, const uint32_t *ids, const float *weights, uint32_t n_tokens,
+                                  uint32_t top_k);
+xd_status exec_observe_router(exec *x, exec_router_observer *f, void *user, xd_err *err) XD_MUST_CHECK;
+
+#endif

@@ -1,0 +1,96 @@
+/* exec_priv.h - what the files of engine/exec share. */
+#ifndef ENGINE_EXEC_PRIV_H
+#define ENGINE_EXEC_PRIV_H
+
+#include "engine/exec/exec.h"
+
+/* A layer's trunk as the kernels take it. */
+typedef struct exec_layer {
+    float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of heads may be NULL */
+    kern_mat qkv[3];                               /* one or three matrices */
+    float *qkv_bias[3];
+    uint32_t n_qkv;
+    kern_mat o;
+    float *o_bias;
+    kern_mat router; /* data NULL: one expert */
+} exec_layer;
+
+/* What decides the shape of the recorded or launched work. All else is read from device memory. */
+typedef struct exec_shape {
+    uint32_t n_tokens, n_seqs, n_rows; /* padded sizes */
+    uint32_t max_blocks;               /* row length of the block table */
+    uint32_t max_context;
+    bool recorded;
+    bool fill; /* missed pages are kept */
+} exec_shape;
+
+/* Offsets, in words, of the step's inputs within the one packed buffer. */
+typedef struct exec_layout {
+    uint32_t n_live, ids, token_seq, token_pos, row_idx, block_table, words;
+} exec_layout;
+
+typedef struct exec_graph {
+    exec_shape shape;
+    kern_graph *g;
+} exec_graph;
+
+enum { EXEC_MAX_GRAPHS = 512, EXEC_MAX_OWNED = 48 };
+
+struct exec {
+    exec_options opt;
+    kern_dev *dev;
+    const model *m;
+    const model_params *hp;
+    kern_dev_info info;
+    const kv_cache *kv;
+    pager *pg;
+    bool lost;
+
+    exec_layer *layers;
+    kern_mat embed, head;
+    float *final_norm;
+    uint64_t trunk_bytes, workspace_bytes;
+    void *owned[EXEC_MAX_OWNED]; /* device allocations, freed at the end */
+    uint32_t n_owned;
+    uint8_t *trunk; /* one allocation that trunk tensors are cut from */
+    uint64_t trunk_used, trunk_cap;
+
+    /* workspaces [max_tokens][...] */
+    float *x, *h, *qkv, *attn, *router_logits, *router_weights, *logits, *one_weights;
+    uint32_t *router_ids, *one_ids, *expert_start, *pairs;
+    float *inv_freq;
+    void *attn_scratch, *moe_scratch;
+    uint32_t qkv_width;
+
+    uint32_t *in_dev, *in_host; /* packed inputs */
+    uint32_t in_cap_words;
+    uint32_t *argmax_dev, *top_ids_dev;
+    float *top_values_dev, *top_lse_dev;
+    uint32_t *argmax_host, *top_ids_host;
+    float *top_values_host, *top_lse_host;
+    float *probe_host; /* [max_rows] one logit a row: shows NaN where only the argmax is read */
+    void *host_owned;  /* the pinned block that the *_host pointers lie in */
+    float *fetch_host; /* [fetch_max][vocab]; NULL where device memory is host memory */
+    uint32_t fetch_max;
+    uint32_t *counts_host;
+
+    exec_graph graphs[EXEC_MAX_GRAPHS];
+    uint32_t n_graphs;
+    uint32_t n_marks;
+    bool marks_on;
+    exec_times times;
+
+    exec_router_observer *observer;
+    void *observer_user;
+    uint32_t *observed_ids;
+    float *observed_weights;
+};
+
+xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what);
+xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
+xd_status exec_load_trunk(exec *x, xd_err *err);
+exec_layout exec_layout_of(const exec_shape *s);
+/* Launches (or records) every operation of a step up to the logits. */
+xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err);
+
+#endif

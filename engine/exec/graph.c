@@ -1,0 +1,244 @@
+/* graph.c - the model as a sequence of operations: one builder for every backend, for launched and for recorded steps.
+ *
+ * It reads all that changes between steps from the packed inputs in device memory, so that what is recorded once can be replayed
+ * with other tokens. It does no arithmetic of its own and never looks at where an expert page lies. */
+#include "engine/exec/exec_priv.h"
+
+#define RUN(call)                                                 \
+    do {                                                          \
+        kern_status ks_ = (call);                                 \
+        if (ks_)                                                  \
+            return exec_kern_fail(x, ks_, err, "running " #call); \
+    } while (0)
+
+exec_layout exec_layout_of(const exec_shape *s)
+{
+    exec_layout l = {.n_live = 0, .ids = 4};
+    l.token_seq = l.ids + s->n_tokens;
+    l.token_pos = l.token_seq + s->n_tokens;
+    l.row_idx = l.token_pos + s->n_tokens;
+    l.block_table = l.row_idx + s->n_rows;
+    l.words = l.block_table + s->n_seqs * s->max_blocks;
+    return l;
+}
+
+static void mark(exec *x)
+{
+    if (x->marks_on && x->n_marks < KERN_MARKS && x->dev->ops->mark(x->dev, x->n_marks) == KERN_OK)
+        x->n_marks++;
+    else
+        x->marks_on = false;
+}
+
+static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, const kern_kv *kv,
+                                 xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const model_params *hp = x->hp;
+    const exec_layer *l = &x->layers[layer];
+    exec_layout in = exec_layout_of(s);
+    uint32_t o_width = hp->n_heads * hp->head_dim;
+
+    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                  .x = x->x,
+                                                  .weight = l->attn_norm,
+                                                  .n_tokens = s->n_tokens,
+                                                  .dim = hp->d_model,
+                                                  .eps = hp->rms_eps}));
+    float *y = x->qkv;
+    for (uint32_t i = 0; i < l->n_qkv; i++) {
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
+                                                    .x = x->h,
+                                                    .w = l->qkv[i],
+                                                    .bias = l->qkv_bias[i],
+                                                    .n_tokens = s->n_tokens,
+                                                    .x_stride = hp->d_model,
+                                                    .y_stride = x->qkv_width}));
+        y += l->qkv[i].rows;
+    }
+    RUN(ops->rope_kv(x->dev, &(kern_rope_kv_args){.qkv = x->qkv,
+                                                  .q_norm = l->q_norm,
+                                                  .k_norm = l->k_norm,
+                                                  .norm_eps = hp->rms_eps,
+                                                  .inv_freq = x->inv_freq,
+                                                  .rope_scale = hp->rope_scale,
+                                                  .rot_dim = hp->rot_dim,
+                                                  .token_seq = x->in_dev + in.token_seq,
+                                                  .token_pos = x->in_dev + in.token_pos,
+                                                  .n_tokens = s->n_tokens,
+                                                  .n_heads = hp->n_heads,
+                                                  .layer = layer,
+                                                  .kv = *kv}));
+    RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
+                                                 .qkv = x->qkv,
+                                                 .qkv_stride = x->qkv_width,
+                                                 .token_seq = x->in_dev + in.token_seq,
+                                                 .token_pos = x->in_dev + in.token_pos,
+                                                 .n_tokens = s->n_tokens,
+                                                 .n_heads = hp->n_heads,
+                                                 .layer = layer,
+                                                 .max_context = s->max_context,
+                                                 .window = model_get_layer(x->m, layer)->window,
+                                                 .scale = hp->attn_scale,
+                                                 .kv = *kv,
+                                                 .scratch = x->attn_scratch,
+                                                 .seq_start = s->recorded ? NULL : seq_start,
+                                                 .n_seqs = s->recorded ? 0 : s->n_seqs}));
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
+                                                .x = x->attn,
+                                                .w = l->o,
+                                                .bias = l->o_bias,
+                                                .n_tokens = s->n_tokens,
+                                                .x_stride = o_width,
+                                                .y_stride = hp->d_model,
+                                                .accumulate = true}));
+    return XD_OK;
+}
+
+static xd_status observe(exec *x, uint32_t layer, const uint32_t *ids, const float *weights, const exec_shape *s,
+                         uint32_t top_k, xd_err *err)
+{
+    uint64_t n = (uint64_t)s->n_tokens * top_k;
+    RUN(x->dev->ops->download(x->dev, x->observed_ids, ids, n * sizeof *ids));
+    RUN(x->dev->ops->download(x->dev, x->observed_weights, weights, n * sizeof *weights));
+    RUN(x->dev->ops->sync(x->dev));
+    x->observer(x->observer_user, layer, x->observed_ids, x->observed_weights, s->n_tokens, top_k);
+    return XD_OK;
+}
+
+static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const model_params *hp = x->hp;
+    const exec_layer *l = &x->layers[layer];
+    const model_layer *ml = model_get_layer(x->m, layer);
+    const pager_layer_view *pl = &view->layers[layer];
+    const uint32_t *n_live = x->in_dev + exec_layout_of(s).n_live;
+
+    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                  .x = x->x,
+                                                  .weight = l->ffn_norm,
+                                                  .n_tokens = s->n_tokens,
+                                                  .dim = hp->d_model,
+                                                  .eps = hp->rms_eps}));
+    const uint32_t *ids = x->one_ids;
+    const float *weights = x->one_weights;
+    if (l->router.data) {
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->router_logits,
+                                                    .x = x->h,
+                                                    .w = l->router,
+                                                    .n_tokens = s->n_tokens,
+                                                    .x_stride = hp->d_model,
+                                                    .y_stride = ml->n_experts}));
+        RUN(ops->router(x->dev, &(kern_router_args){.logits = x->router_logits,
+                                                    .ids = x->router_ids,
+                                                    .weights = x->router_weights,
+                                                    .n_tokens = s->n_tokens,
+                                                    .n_experts = ml->n_experts,
+                                                    .top_k = ml->top_k,
+                                                    .scoring = hp->scoring,
+                                                    .norm_topk = hp->norm_topk}));
+        ids = x->router_ids;
+        weights = x->router_weights;
+    }
+    if (x->observer) {
+        xd_status st = observe(x, layer, ids, weights, s, ml->top_k, err);
+        if (st)
+            return st;
+    }
+    bool fill = s->fill;
+    kern_plan_args plan = {.ids = ids,
+                           .n_live = n_live,
+                           .n_tokens = s->n_tokens,
+                           .top_k = ml->top_k,
+                           .n_experts = ml->n_experts,
+                           .expert_start = x->expert_start,
+                           .pairs = x->pairs,
+                           .expert_count = pl->expert_count,
+                           .page_addr = pl->page_addr,
+                           .arena_begin = view->arena_begin,
+                           .arena_end = view->arena_end,
+                           .pages = pl->geom.pages};
+    if (fill) {
+        plan.free_slots = view->free_slots;
+        plan.n_free = view->n_free;
+        plan.max_inserts = view->max_inserts;
+        plan.free_used = view->free_used;
+        plan.fill_addr = pl->fill_addr;
+        plan.fill_log = view->fill_log;
+        plan.fill_log_base = pl->fill_log_base;
+    }
+    RUN(ops->plan(x->dev, &plan));
+    if (pager_needs_require(x->pg)) {
+        RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
+        RUN(ops->sync(x->dev));
+        xd_status st = pager_require(x->pg, layer, x->counts_host, err);
+        if (st)
+            return st;
+    }
+    mark(x);
+    RUN(ops->moe(x->dev, &(kern_moe_args){.x = x->h,
+                                          .y = x->x,
+                                          .ids = ids,
+                                          .weights = weights,
+                                          .expert_start = x->expert_start,
+                                          .pairs = x->pairs,
+                                          .page_addr = pl->page_addr,
+                                          .fill_addr = fill ? pl->fill_addr : NULL,
+                                          .arena_begin = view->arena_begin,
+                                          .arena_end = view->arena_end,
+                                          .geom = pl->geom,
+                                          .n_tokens = s->n_tokens,
+                                          .top_k = ml->top_k,
+                                          .n_experts = ml->n_experts,
+                                          .n_live = n_live,
+                                          .scratch = x->moe_scratch}));
+    return XD_OK;
+}
+
+/* Marks: one at the start; a layer: after attention, before the experts, after them; one after the head. */
+xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const model_params *hp = x->hp;
+    exec_layout in = exec_layout_of(s);
+    kern_kv kv = {0};
+    kv_describe(x->kv, &kv);
+    kv.block_table = x->in_dev + in.block_table;
+    kv.max_blocks = s->max_blocks;
+
+    x->n_marks = 0;
+    mark(x);
+    RUN(ops->embed(x->dev, &(kern_embed_args){.y = x->x,
+                                              .table = x->embed,
+                                              .ids = x->in_dev + in.ids,
+                                              .n_tokens = s->n_tokens,
+                                              .scale = hp->embed_scale}));
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        xd_status st = build_attention(x, i, s, seq_start, &kv, err);
+        if (st)
+            return st;
+        mark(x);
+        if ((st = build_ffn(x, i, s, view, err)))
+            return st;
+        mark(x);
+    }
+    if (s->n_rows) {
+        /* Norms work on whole rows, so the head's rows are gathered by the product itself. */
+        RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                      .x = x->x,
+                                                      .weight = x->final_norm,
+                                                      .n_tokens = s->n_tokens,
+                                                      .dim = hp->d_model,
+                                                      .eps = hp->rms_eps}));
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
+                                                    .x = x->h,
+                                                    .w = x->head,
+                                                    .n_tokens = s->n_rows,
+                                                    .x_stride = hp->d_model,
+                                                    .y_stride = hp->vocab,
+                                                    .row_idx = x->in_dev + in.row_idx}));
+    }
+    mark(x);
+    return XD_OK;
+}

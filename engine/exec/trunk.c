@@ -1,0 +1,252 @@
+/* trunk.c - brings the weights that every token needs (embedding, attention, norms, routers, head) to where kernels read them.
+ *
+ * Where device memory is host memory, matrices are used in place from the file's mapping; elsewhere all of them are copied once
+ * into one allocation, Q, K and V of a layer below one another so that they are one product. Vectors (norms, biases) are always
+ * float32. The experts are the pager's. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/exec/exec_priv.h"
+
+static float half_to_float(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31, man = h & 0x3ffu;
+    float f;
+    uint32_t bits;
+    if (exp == 0) {
+        f = ldexpf((float)man, -24);
+        return sign ? -f : f;
+    }
+    bits = exp == 31 ? sign | 0x7f800000u | man << 13 : sign | (exp + 112) << 23 | man << 13;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void to_float(float *out, const model_tensor *t, uint32_t n)
+{
+    const uint8_t *p = t->data;
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t h;
+        uint32_t bits;
+        switch (t->fmt) {
+        case FMT_F32: memcpy(&out[i], p + 4 * (size_t)i, 4); break;
+        case FMT_F16:
+            memcpy(&h, p + 2 * (size_t)i, 2);
+            out[i] = half_to_float(h);
+            break;
+        default:
+            memcpy(&h, p + 2 * (size_t)i, 2);
+            bits = (uint32_t)h << 16;
+            memcpy(&out[i], &bits, 4);
+            break;
+        }
+    }
+}
+
+static uint64_t vector_bytes(const model_tensor *t)
+{
+    return t->data ? xd_align_up((uint64_t)t->cols * t->rows * sizeof(float), 256) : 0;
+}
+
+static uint64_t matrix_bytes(const model_tensor *t)
+{
+    return t->data ? xd_align_up(t->bytes, 256) : 0;
+}
+
+static uint8_t *trunk_take(exec *x, uint64_t bytes)
+{
+    uint8_t *p = x->trunk + x->trunk_used;
+    x->trunk_used += xd_align_up(bytes, 256);
+    return p;
+}
+
+/* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
+static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
+                             xd_err *err)
+{
+    uint64_t n = (uint64_t)t->rows * t->cols;
+    if (!t->data) {
+        *ret = NULL;
+        return XD_OK;
+    }
+    if (t->fmt != FMT_F32 && t->fmt != FMT_F16 && t->fmt != FMT_BF16)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s is stored as %s: only f32, f16 and bf16 are read as vectors", what,
+                       kern_fmt_get(t->fmt).name);
+    if (n > tmp_cap)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n);
+    to_float(tmp, t, (uint32_t)n);
+    float *p = (float *)trunk_take(x, n * sizeof(float));
+    kern_status ks = x->dev->ops->upload(x->dev, p, tmp, n * sizeof(float));
+    if (!ks)
+        ks = x->dev->ops->sync(x->dev);
+    if (ks)
+        return exec_kern_fail(x, ks, err, what);
+    *ret = p;
+    return XD_OK;
+}
+
+static kern_mat mat_of(const model_tensor *t, const void *data)
+{
+    return (kern_mat){.data = data,
+                      .row_bytes = kern_row_bytes(t->fmt, t->cols),
+                      .rows = t->rows,
+                      .cols = t->cols,
+                      .fmt = t->fmt};
+}
+
+static xd_status upload_matrix(exec *x, const model_tensor *t, void *dst, const char *what, xd_err *err)
+{
+    /* In pieces, so that a page-locked bounce buffer of the driver stays small. */
+    const uint64_t piece = 64ull << 20;
+    for (uint64_t at = 0; at < t->bytes; at += piece) {
+        kern_status ks = x->dev->ops->upload(x->dev, (uint8_t *)dst + at, (const uint8_t *)t->data + at,
+                                             XD_MIN(piece, t->bytes - at));
+        if (ks)
+            return exec_kern_fail(x, ks, err, what);
+    }
+    return XD_OK;
+}
+
+static xd_status load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err)
+{
+    if (!t->data) {
+        *ret = (kern_mat){0};
+        return XD_OK;
+    }
+    if (x->info.unified) {
+        *ret = mat_of(t, t->data);
+        return XD_OK;
+    }
+    void *dst = trunk_take(x, t->bytes);
+    *ret = mat_of(t, dst);
+    return upload_matrix(x, t, dst, what, err);
+}
+
+static bool same_kind(const model_tensor *a, const model_tensor *b)
+{
+    return a->fmt == b->fmt && a->cols == b->cols;
+}
+
+static bool has_all_or_none(const void *a, const void *b, const void *c)
+{
+    return (a && b && c) || (!a && !b && !c);
+}
+
+/* One product for Q, K and V where they can lie below one another. */
+static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
+{
+    const model_tensor *w[3] = {&ml->q, &ml->k, &ml->v}, *b[3] = {&ml->q_bias, &ml->k_bias, &ml->v_bias};
+    bool joined = same_kind(w[0], w[1]) && same_kind(w[0], w[2]) && has_all_or_none(b[0]->data, b[1]->data, b[2]->data);
+    if (x->info.unified)
+        joined = joined && (const uint8_t *)w[0]->data + w[0]->bytes == w[1]->data &&
+                 (const uint8_t *)w[1]->data + w[1]->bytes == w[2]->data;
+    uint64_t row_bytes = kern_row_bytes(w[0]->fmt, w[0]->cols);
+    for (int i = 0; i < 3; i++)
+        joined = joined && w[i]->bytes == row_bytes * w[i]->rows;
+    xd_status st;
+    if (!joined) {
+        l->n_qkv = 3;
+        for (int i = 0; i < 3; i++) {
+            if ((st = load_matrix(x, w[i], &l->qkv[i], "a Q, K or V matrix", err)) ||
+                (st = load_vector(x, b[i], tmp, tmp_cap, &l->qkv_bias[i], "a Q, K or V bias", err)))
+                return st;
+        }
+        return XD_OK;
+    }
+    uint64_t bytes = w[0]->bytes + w[1]->bytes + w[2]->bytes;
+    const uint8_t *data = w[0]->data;
+    if (!x->info.unified) {
+        uint8_t *dst = trunk_take(x, bytes);
+        uint64_t at = 0;
+        for (int i = 0; i < 3; at += w[i++]->bytes) {
+            if ((st = upload_matrix(x, w[i], dst + at, "a Q, K or V matrix", err)))
+                return st;
+        }
+        data = dst;
+    }
+    l->n_qkv = 1;
+    l->qkv[0] = mat_of(w[0], data);
+    l->qkv[0].rows = w[0]->rows + w[1]->rows + w[2]->rows;
+    if (!b[0]->data)
+        return XD_OK;
+    float *joined_bias = (float *)trunk_take(x, (uint64_t)l->qkv[0].rows * sizeof(float));
+    uint32_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        uint32_t n = b[i]->rows * b[i]->cols;
+        if (n != w[i]->rows || n > tmp_cap)
+            return xd_fail(err, XD_BAD_MODEL, 0, "a Q, K or V bias has %u values for %u rows", n, w[i]->rows);
+        to_float(tmp, b[i], n);
+        kern_status ks = x->dev->ops->upload(x->dev, joined_bias + at, tmp, n * sizeof(float));
+        if (!ks)
+            ks = x->dev->ops->sync(x->dev);
+        if (ks)
+            return exec_kern_fail(x, ks, err, "upload of a bias");
+        at += n;
+    }
+    l->qkv_bias[0] = joined_bias;
+    return XD_OK;
+}
+
+static uint64_t trunk_size(const exec *x)
+{
+    bool copy = !x->info.unified;
+    const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
+    uint64_t n = vector_bytes(model_final_norm(x->m)) + xd_align_up(MODEL_MAX_ROT / 2 * sizeof(float), 256);
+    if (copy)
+        n += matrix_bytes(embed) + (head->data != embed->data ? matrix_bytes(head) : 0);
+    for (uint32_t i = 0; i < x->hp->n_layers; i++) {
+        const model_layer *l = model_get_layer(x->m, i);
+        const model_tensor *vec[] = {&l->attn_norm, &l->ffn_norm, &l->q_norm, &l->k_norm,
+                                     &l->q_bias,    &l->k_bias,   &l->v_bias, &l->o_bias};
+        const model_tensor *mat[] = {&l->q, &l->k, &l->v, &l->o, &l->router};
+        for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
+            n += vector_bytes(vec[j]);
+        for (size_t j = 0; copy && j < XD_ARRAY_LEN(mat); j++)
+            n += matrix_bytes(mat[j]);
+    }
+    return n;
+}
+
+xd_status exec_load_trunk(exec *x, xd_err *err)
+{
+    const model_params *hp = x->hp;
+    x->trunk_cap = trunk_size(x);
+    xd_status st = exec_alloc(x, x->trunk_cap, &x->trunk, "the trunk weights", err);
+    if (st)
+        return st;
+    x->trunk_bytes = x->trunk_cap;
+    uint32_t tmp_cap = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
+    tmp_cap = XD_MAX(tmp_cap, MODEL_MAX_ROT);
+    XD_CLEANUP(xd_freep) float *tmp = malloc(tmp_cap * sizeof *tmp);
+    x->layers = calloc(hp->n_layers, sizeof *x->layers);
+    if (!tmp || !x->layers)
+        return xd_fail(err, XD_NOMEM, 0, "the layer table");
+
+    const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
+    if ((st = load_matrix(x, embed, &x->embed, "the embedding", err)))
+        return st;
+    x->head = x->embed;
+    if (head->data != embed->data && (st = load_matrix(x, head, &x->head, "the LM head", err)))
+        return st;
+    if ((st = load_vector(x, model_final_norm(x->m), tmp, tmp_cap, &x->final_norm, "the final norm", err)))
+        return st;
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        const model_layer *ml = model_get_layer(x->m, i);
+        exec_layer *l = &x->layers[i];
+        if ((st = load_vector(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
+            (st = load_vector(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
+            (st = load_vector(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
+            (st = load_vector(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
+            (st = load_qkv(x, ml, l, tmp, tmp_cap, err)) || (st = load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
+            (st = load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
+            (st = load_matrix(x, &ml->router, &l->router, "a router", err)))
+            return xd_wrap(err, "layer %u", i);
+        if (x->opt.progress)
+            x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);
+    }
+    x->inv_freq = (float *)trunk_take(x, MODEL_MAX_ROT / 2 * sizeof(float));
+    kern_status ks = x->dev->ops->upload(x->dev, x->inv_freq, hp->inv_freq, sizeof hp->inv_freq);
+    if (!ks)
+        ks = x->dev->ops->sync(x->dev);
+    return ks ? exec_kern_fail(x, ks, err, "loading the trunk") : XD_OK;
+}
