@@ -1,0 +1,70 @@
+/* sched.h - which sequences run in the next step, and how many tokens of each.
+ *
+ * Pure logic over the KV cache: no device work, no clock, no requests. Continuous batching: decoding sequences first, then chunks
+ * of prompts, then newcomers in order of priority and arrival. When KV blocks run out the youngest sequence is preempted: swapped
+ * out where swap space is left, else dropped and computed again later. Owned by the engine thread. */
+#ifndef ENGINE_SCHED_H
+#define ENGINE_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/error.h"
+#include "config/util.h"
+#include "engine/memory/kv.h"
+
+typedef struct sched sched;
+
+/* One timeline. The owner fills the first part and keeps the struct in place until sched_remove(); the rest is the scheduler's. */
+typedef struct sched_seq {
+    uint64_t order; /* of arrival, unique */
+    int32_t priority;
+    uint32_t *ids; /* prompt and output so far */
+    uint32_t n_ids, n_prompt;
+    bool want_prompt_rows; /* logits of every prompt token: no prefix is taken from the cache */
+    bool held;             /* not to be admitted yet: waits for sched_fork() */
+    void *owner;
+
+    uint32_t n_computed;        /* tokens whose KV is there */
+    uint32_t n_cached, n_preempted;
+    bool is_cached_known; /* n_cached is of the first admission */
+    kv_seq *kv;
+    enum { SCHED_NEW, SCHED_WAITING, SCHED_RUNNING } state;
+} sched_seq;
+
+typedef struct sched_options {
+    kv_cache *kv; /* borrowed */
+    uint32_t max_seqs, max_tokens, max_rows;
+} sched_options;
+
+typedef struct sched_entry {
+    sched_seq *seq;
+    uint32_t pos, n_tokens;
+    uint32_t n_rows; /* logits of the last n_rows tokens are needed */
+} sched_entry;
+
+xd_status sched_new(const sched_options *opt, sched **ret, xd_err *err) XD_MUST_CHECK;
+void sched_free(sched *s);
+XD_DEFINE_CLEANUP(sched, sched_free)
+xd_status sched_add(sched *s, sched_seq *seq, xd_err *err) XD_MUST_CHECK;
+/* Takes it out wherever it is and gives its blocks back. Safe for one that was never added. */
+void sched_remove(sched *s, sched_seq *seq);
+/* Forms a step; entries point into the scheduler and stay true until the next call. max_prefill_tokens bounds the prompt tokens
+ * while sequences decode (0: no bound). *ret_n 0: nothing can run. */
+const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, uint32_t *ret_n);
+/* The step has run: its tokens' KV is there. */
+void sched_commit(sched *s);
+/* Lets a held sibling of the same prompt go, with the full blocks that `from` has computed. */
+void sched_fork(sched *s, const sched_seq *from, sched_seq *to);
+
+typedef struct sched_stats {
+    uint32_t n_running, n_waiting;
+    uint64_t preempted_swap, preempted_recompute; /* monotonic */
+} sched_stats;
+void sched_get_stats(const sched *s, sched_stats *ret);
+/* The first of those that wait and could run, or NULL: when nothing runs and nothing can be formed, it will never fit. */
+sched_seq *sched_first_waiting(const sched *s);
+/* Preempts every running sequence by recomputation (tests, device faults). */
+void sched_preempt_all(sched *s);
+
+#endif
