@@ -70,8 +70,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     if (st)
         return st;
     x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
-    uint64_t attn =
-        x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
+    uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t in_words = 8 + 3 * t + o->max_rows + (uint64_t)o->max_seqs * max_blocks;
     if (in_words > UINT32_MAX)
@@ -321,21 +320,24 @@ static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
         return XD_OK;
     if (want == EXEC_WANT_TOP) {
         uint64_t n = (uint64_t)n_rows * KERN_TOP_LOGITS * 4;
-        (ks = ops->top_logits(x->dev, &(kern_top_logits_args){.logits = x->logits,
-                                                              .ids = x->top_ids_dev,
-                                                              .values = x->top_values_dev,
-                                                              .logsumexp = x->top_lse_dev,
-                                                              .n_tokens = n_rows,
-                                                              .vocab = vocab})) ||
-            (ks = ops->download(x->dev, x->top_ids_host, x->top_ids_dev, n)) ||
-            (ks = ops->download(x->dev, x->top_values_host, x->top_values_dev, n)) ||
-            (ks = ops->download(x->dev, x->top_lse_host, x->top_lse_dev, n_rows * 4ull));
+        kern_top_logits_args top = {.logits = x->logits,
+                                    .ids = x->top_ids_dev,
+                                    .values = x->top_values_dev,
+                                    .logsumexp = x->top_lse_dev,
+                                    .n_tokens = n_rows,
+                                    .vocab = vocab};
+        ks = ops->top_logits(x->dev, &top);
+        if (!ks)
+            ks = ops->download(x->dev, x->top_ids_host, x->top_ids_dev, n);
+        if (!ks)
+            ks = ops->download(x->dev, x->top_values_host, x->top_values_dev, n);
+        if (!ks)
+            ks = ops->download(x->dev, x->top_lse_host, x->top_lse_dev, n_rows * 4ull);
     } else {
-        (ks = ops->argmax(x->dev, &(kern_argmax_args){.logits = x->logits,
-                                                      .ids = x->argmax_dev,
-                                                      .n_tokens = n_rows,
-                                                      .vocab = vocab})) ||
-            (ks = ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull));
+        kern_argmax_args best = {.logits = x->logits, .ids = x->argmax_dev, .n_tokens = n_rows, .vocab = vocab};
+        ks = ops->argmax(x->dev, &best);
+        if (!ks)
+            ks = ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull);
         /* A NaN anywhere in a row's activations reaches every one of its logits: the first one tells. */
         for (uint32_t i = 0; i < n_rows && !ks; i++)
             ks = ops->download(x->dev, &x->probe_host[i], x->logits + (uint64_t)i * vocab, 4);
@@ -362,8 +364,8 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
     x->times = t;
 }
 
-static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view, exec_want want,
-                               uint32_t n_rows, xd_err *err)
+static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view,
+                               exec_want want, uint32_t n_rows, xd_err *err)
 {
     exec_layout in = exec_layout_of(s);
     pack(x, b, s, &in);

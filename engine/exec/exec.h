@@ -79,8 +79,8 @@ bool exec_device_lost(const exec *x);
 
 /* Looks on for tests and traces: called on the engine thread after each layer's router, host pointers, [n_tokens][top_k] in the
  * order of the batch. Steps are then not replayed from graphs. NULL: off. */
-typedef void exec_router_observer(void *user, uint32_t layer, const uint32_t *ids, const float *weights, uint32_t n_tokens,
-                                  uint32_t top_k);
+typedef void exec_router_observer(void *user, uint32_t layer, const uint32_t *ids, const float *weights,
+                                  uint32_t n_tokens, uint32_t top_k);
 xd_status exec_observe_router(exec *x, exec_router_observer *f, void *user, xd_err *err) XD_MUST_CHECK;
 
 #endif

@@ -30,8 +30,8 @@ static void mark(exec *x)
         x->marks_on = false;
 }
 
-static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, const kern_kv *kv,
-                                 xd_err *err)
+static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start,
+                                 const kern_kv *kv, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;

@@ -61,8 +61,8 @@ static uint8_t *trunk_take(exec *x, uint64_t bytes)
 }
 
 /* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
-static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
-                             xd_err *err)
+static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret,
+                             const char *what, xd_err *err)
 {
     uint64_t n = (uint64_t)t->rows * t->cols;
     if (!t->data) {
@@ -87,11 +87,8 @@ static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_
 
 static kern_mat mat_of(const model_tensor *t, const void *data)
 {
-    return (kern_mat){.data = data,
-                      .row_bytes = kern_row_bytes(t->fmt, t->cols),
-                      .rows = t->rows,
-                      .cols = t->cols,
-                      .fmt = t->fmt};
+    return (kern_mat){
+        .data = data, .row_bytes = kern_row_bytes(t->fmt, t->cols), .rows = t->rows, .cols = t->cols, .fmt = t->fmt};
 }
 
 static xd_status upload_matrix(exec *x, const model_tensor *t, void *dst, const char *what, xd_err *err)

@@ -254,7 +254,8 @@ static bool prepare(sched *s, sched_seq *q)
 
 static void admit(sched *s, uint32_t limit)
 {
-    for (uint32_t i = 0; i < s->waiting.n && s->running.n < s->opt.max_seqs && s->tokens_left && s->rows_left && limit;) {
+    for (uint32_t i = 0;
+         i < s->waiting.n && s->running.n < s->opt.max_seqs && s->tokens_left && s->rows_left && limit;) {
         sched_seq *q = s->waiting.v[i];
         if (q->held) {
             i++;

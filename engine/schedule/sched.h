@@ -25,7 +25,7 @@ typedef struct sched_seq {
     bool held;             /* not to be admitted yet: waits for sched_fork() */
     void *owner;
 
-    uint32_t n_computed;        /* tokens whose KV is there */
+    uint32_t n_computed; /* tokens whose KV is there */
     uint32_t n_cached, n_preempted;
     bool is_cached_known; /* n_cached is of the first admission */
     kv_seq *kv;

@@ -32,7 +32,8 @@ double sample_uniform(uint64_t seed, uint64_t index)
     uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0}, k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int r = 0; r < 10; r++) {
         uint64_t a = (uint64_t)c[0] * 0xD2511F53u, b = (uint64_t)c[2] * 0xCD9E8D57u;
-        uint32_t n[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k[1], (uint32_t)a};
+        uint32_t n[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k[1],
+                         (uint32_t)a};
         memcpy(c, n, sizeof c);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -204,7 +205,8 @@ static void score_chosen(sampler *s, const float *logits, uint32_t id, double ls
     ret->chosen = (engine_logprob){.id = id, .logprob = (float)(logits[id] - lse), .rank = rank};
 }
 
-xd_status sample_score(sampler *s, const float *logits, uint32_t id, int32_t n_logprobs, sample_result *ret, xd_err *err)
+xd_status sample_score(sampler *s, const float *logits, uint32_t id, int32_t n_logprobs, sample_result *ret,
+                       xd_err *err)
 {
     double lse = 0;
     xd_status st = raw_logprobs(s, logits, n_logprobs < 0 ? 0 : n_logprobs, &lse, ret, err);
@@ -318,8 +320,9 @@ static double penalised(double v, const seen *e, const sampler_params *p)
     return v;
 }
 
-xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits, uint32_t token_idx,
-                     const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs, sample_result *ret, xd_err *err)
+xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits,
+                     uint32_t token_idx, const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs,
+                     sample_result *ret, xd_err *err)
 {
     double lse = 0;
     xd_status st = raw_logprobs(s, logits, n_logprobs, &lse, ret, err);

@@ -49,12 +49,13 @@ typedef struct sample_result {
 
 /* From a whole row [vocab] (not changed). token_idx is the position in the output. XD_INTERNAL: the row is not finite, or nothing
  * is left to choose. h may be NULL. */
-xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits, uint32_t token_idx,
-                     const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs, sample_result *ret,
-                     xd_err *err) XD_MUST_CHECK;
+xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits,
+                     uint32_t token_idx, const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs,
+                     sample_result *ret, xd_err *err) XD_MUST_CHECK;
 /* From the n largest logits in descending order and the log of the sum of exponentials of the whole row. */
 xd_status sample_top(sampler *s, const sampler_params *p, const uint32_t *ids, const float *values, uint32_t n,
-                     float logsumexp, uint32_t token_idx, int32_t n_logprobs, sample_result *ret, xd_err *err) XD_MUST_CHECK;
+                     float logsumexp, uint32_t token_idx, int32_t n_logprobs, sample_result *ret,
+                     xd_err *err) XD_MUST_CHECK;
 /* Log probability of a given token in a whole row, and the n_logprobs most likely. */
 xd_status sample_score(sampler *s, const float *logits, uint32_t id, int32_t n_logprobs, sample_result *ret,
                        xd_err *err) XD_MUST_CHECK;

@@ -1,0 +1,247 @@
+/* core.c - opens device, model, executor, KV cache and pager, and divides the memory among them.
+ *
+ * The order is trunk, workspace, KV cache, arena: what must be there first, what makes things faster last. A split that cannot work
+ * is an error that shows the arithmetic, never a smaller promise made silently. */
+#include "engine/core.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    DEFAULT_CONTEXT = 4096, /* tokens a sequence that `auto` makes room for */
+    PREFILL_TOKENS_CPU =
+        512, /* max_num_batched_tokens: larger steps gain little where weights are read from RAM anyway */
+    PREFILL_TOKENS_GPU = 16384, /* each expert crosses the link once for all of them */
+    MIN_ROWS = 32,
+};
+static const uint64_t DEVICE_HEADROOM = 320ull << 20; /* drivers slow down near full; cuBLAS and graphs need some too */
+
+static const char *bytes_text(char out[32], uint64_t n)
+{
+    return xd_format_bytes(out, 32, n);
+}
+
+xd_status core_size(core_sizes *s, xd_err *err)
+{
+    char a[32], b[32], c[32];
+    bool bounded = s->room != UINT64_MAX;
+    uint64_t len_goal = s->want_len ? s->want_len : s->model_max_len;
+    uint64_t blocks_a_seq = (len_goal + s->block_size - 1) / s->block_size;
+    uint64_t kv_full = 0, kv_usual = 0, kv = s->want_kv;
+    uint64_t usual_blocks = (XD_MIN(len_goal, DEFAULT_CONTEXT) + s->block_size - 1) / s->block_size;
+    if (!xd_mul_u64(&kv_full, blocks_a_seq * s->max_seqs, s->block_bytes))
+        kv_full = UINT64_MAX;
+    if (!xd_mul_u64(&kv_usual, usual_blocks * s->max_seqs, s->block_bytes))
+        kv_usual = UINT64_MAX;
+    /* One whole sequence of the length that was asked for must fit, whatever the shares say. */
+    uint64_t one_seq = s->want_len ? blocks_a_seq * s->block_bytes : usual_blocks * s->block_bytes;
+    if (kv == CONF_AUTO_BYTES) {
+        if (!bounded)
+            kv = XD_MIN(kv_usual, s->ram_bytes / 4);
+        else if (s->want_arena == CONF_AUTO_BYTES && s->room > s->expert_bytes && s->room - s->expert_bytes >= kv_usual)
+            kv = XD_MIN(kv_full, s->room - s->expert_bytes); /* every page fits as well: the rest is for context */
+        else
+            kv = XD_MIN(kv_usual, s->room / 4);
+        kv = XD_MAX(kv, one_seq);
+    }
+    if (bounded && kv > s->room)
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "the KV cache needs %s but only %s are left after trunk and workspace: lower kv.kv_budget, "
+                       "model.max_model_len or engine.max_num_batched_tokens, or raise memory.vram_budget",
+                       bytes_text(a, kv), bytes_text(b, s->room));
+    uint64_t n = kv / s->block_bytes;
+    s->n_blocks = (uint32_t)XD_MIN(n, (uint64_t)INT32_MAX);
+    uint64_t most = XD_MIN((uint64_t)s->n_blocks * s->block_size, (uint64_t)UINT32_MAX);
+    if (!s->n_blocks || (s->want_len && most < s->want_len))
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "model.max_model_len = %u needs %s of KV cache and there are %s (%llu tokens): raise kv.kv_budget or "
+            "set max_model_len to at most %llu",
+            s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv), (unsigned long long)most,
+            (unsigned long long)most);
+    s->max_model_len = (uint32_t)XD_MIN(len_goal, most);
+    uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes : UINT64_MAX;
+    s->arena_bytes = s->want_arena;
+    if (s->want_arena == CONF_AUTO_BYTES)
+        s->arena_bytes = bounded ? left : 0;
+    if (s->arena_bytes > left)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "the page arena needs %s, the KV cache takes %s of %s",
+                       bytes_text(a, s->arena_bytes), bytes_text(b, kv), bytes_text(c, s->room));
+    return XD_OK;
+}
+
+static xd_status open_device(core *c, xd_err *err)
+{
+    const config *cfg = c->cfg;
+    kern_options o = {.n_threads = cfg->engine.threads,
+                      .gpu = cfg->engine.gpu,
+                      .numa_node = cfg->engine.numa_node,
+                      .disable = cfg->engine.kernels_disable};
+    if (cfg->engine.backend != CONF_BACKEND_CPU) {
+        char why[192] = "";
+        if (kern_cuda_open(&o, &c->dev, why, sizeof why) == KERN_OK) {
+            c->backend = "cuda";
+            snprintf(c->backend_why, sizeof c->backend_why, "%s",
+                     cfg->engine.backend == CONF_BACKEND_CUDA ? "asked for" : "a usable GPU was found");
+            c->dev->ops->info(c->dev, &c->info);
+            return XD_OK;
+        }
+        if (cfg->engine.backend == CONF_BACKEND_CUDA)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "engine.backend = cuda: %s", why);
+        snprintf(c->backend_why, sizeof c->backend_why, "no GPU: %s", why);
+    } else {
+        snprintf(c->backend_why, sizeof c->backend_why, "asked for");
+    }
+    if (kern_cpu_open(&o, &c->dev) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0, "the CPU backend did not start");
+    c->backend = "cpu";
+    c->dev->ops->info(c->dev, &c->info);
+    return XD_OK;
+}
+
+typedef struct stage {
+    void (*progress)(void *user, double fraction, const char *what);
+    void *user;
+    double from, to;
+    const char *what;
+} stage;
+
+static void on_progress(void *user, double fraction)
+{
+    stage *s = user;
+    if (s->progress)
+        s->progress(s->user, s->from + (s->to - s->from) * fraction, s->what);
+}
+
+static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
+{
+    *s = (stage){s->progress, s->user, 0, 0.1, "opening the model"};
+    on_progress(s, 0);
+    model_options mo = {.path = path,
+                        .dtype = c->cfg->model.dtype,
+                        .skew = c->cfg->model.skew,
+                        .seed = c->cfg->model.seed,
+                        .progress = on_progress,
+                        .progress_user = s};
+    xd_status st = model_open(&mo, &c->m, err);
+    if (!st)
+        c->hp = model_get_params(c->m);
+    return st;
+}
+
+static xd_status open_exec(core *c, stage *s, xd_err *err)
+{
+    const config *cfg = c->cfg;
+    *s = (stage){s->progress, s->user, 0.1, 0.4, "loading the trunk"};
+    c->max_seqs = cfg->engine.max_num_seqs;
+    c->max_tokens = cfg->engine.max_num_batched_tokens;
+    if (!c->max_tokens)
+        c->max_tokens = c->info.unified ? PREFILL_TOKENS_CPU : PREFILL_TOKENS_GPU;
+    c->max_tokens = XD_MAX(c->max_tokens, c->max_seqs); /* every decoding sequence must fit a step */
+    c->max_rows = XD_MAX(c->max_seqs, MIN_ROWS);
+    /* The KV cache is sized after the executor, which needs a bound of the context first. */
+    uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
+    c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
+    exec_options xo = {.dev = c->dev,
+                       .m = c->m,
+                       .page_size = cfg->memory.page_size,
+                       .max_tokens = c->max_tokens,
+                       .max_seqs = c->max_seqs,
+                       .max_rows = c->max_rows,
+                       .max_context = context,
+                       .block_size = cfg->kv.block_size,
+                       .record = true,
+                       .progress = on_progress,
+                       .progress_user = s};
+    xd_status st = exec_open(&xo, &c->x, err);
+    if (!st)
+        exec_memory(c->x, &c->plan.trunk, &c->plan.workspace);
+    return st;
+}
+
+static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
+{
+    const config *cfg = c->cfg;
+    char a[32], b[32];
+    c->kv_opt = (kv_options){.dev = c->dev,
+                             .n_layers = c->hp->n_layers,
+                             .n_kv_heads = c->hp->n_kv_heads,
+                             .head_dim = c->hp->head_dim,
+                             .block_size = cfg->kv.block_size,
+                             .fmt = cfg->kv.kv_dtype == CONF_KV_F32 ? FMT_F32 : FMT_F16,
+                             .swap_bytes = cfg->kv.swap_space,
+                             .prefix_caching = cfg->engine.enable_prefix_caching};
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    *z = (core_sizes){.room = UINT64_MAX,
+                      .ram_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 1ull << 30,
+                      .expert_bytes = model_expert_bytes(c->m),
+                      .block_bytes = kv_block_bytes(&c->kv_opt),
+                      .block_size = cfg->kv.block_size,
+                      .max_seqs = c->max_seqs,
+                      .model_max_len = c->hp->max_positions,
+                      .want_len = cfg->model.max_model_len,
+                      .want_kv = cfg->kv.kv_budget,
+                      .want_arena = CONF_AUTO_BYTES};
+    if (c->info.unified) {
+        /* No memory of its own: vram_budget is the size of the simulated arena. */
+        z->want_arena = cfg->memory.vram_budget == CONF_AUTO_BYTES ? 0 : cfg->memory.vram_budget;
+        return core_size(z, err);
+    }
+    c->plan.device_total = c->info.memory_bytes;
+    uint64_t used = c->plan.trunk + c->plan.workspace;
+    c->plan.budget = cfg->memory.vram_budget;
+    if (cfg->memory.vram_budget == CONF_AUTO_BYTES) {
+        uint64_t spare = (uint64_t)((double)c->info.memory_free_bytes * cfg->memory.gpu_memory_utilization);
+        c->plan.budget = spare > DEVICE_HEADROOM ? spare - DEVICE_HEADROOM : 0;
+    }
+    if (used >= c->plan.budget)
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "trunk and workspace need %s of device memory and the budget is %s: raise memory.vram_budget or lower "
+            "engine.max_num_batched_tokens (%u)",
+            bytes_text(a, used), bytes_text(b, c->plan.budget), c->max_tokens);
+    z->room = c->plan.budget - used;
+    return core_size(z, err);
+}
+
+xd_status core_open(core *c, const config *cfg, const char *path,
+                    void (*progress)(void *user, double fraction, const char *what), void *user, xd_err *err)
+{
+    *c = (core){.cfg = cfg};
+    stage s = {.progress = progress, .user = user};
+    core_sizes z;
+    xd_status st;
+    if ((st = open_device(c, err)) || (st = open_model(c, path, &s, err)) || (st = open_exec(c, &s, err)) ||
+        (st = divide_memory(c, &z, err)))
+        goto fail;
+    c->max_model_len = z.max_model_len;
+    c->kv_opt.n_blocks = z.n_blocks;
+    if ((st = kv_open(&c->kv_opt, &c->kv, err)))
+        goto fail;
+    s = (stage){progress, user, 0.4, 1.0, "preparing the experts"};
+    uint64_t arena = XD_MIN(z.arena_bytes, z.expert_bytes + z.expert_bytes / 8 + (64ull << 20)); /* slots round up */
+    pager_options po = {
+        .dev = c->dev, .m = c->m, .cfg = cfg, .arena_bytes = arena, .progress = on_progress, .progress_user = &s};
+    if ((st = pager_open(&po, &c->pg, err)))
+        goto fail;
+    c->plan.kv = (uint64_t)z.n_blocks * z.block_bytes;
+    c->plan.arena = arena;
+    c->plan.host_experts = z.expert_bytes;
+    c->plan.kv_swap = cfg->kv.swap_space;
+    exec_attach(c->x, c->kv, c->pg);
+    return XD_OK;
+fail:
+    core_close(c);
+    return st;
+}
+
+void core_close(core *c)
+{
+    pager_free(c->pg);
+    kv_free(c->kv);
+    exec_free(c->x);
+    model_free(c->m);
+    if (c->dev)
+        c->dev->ops->close(c->dev);
+    *c = (core){0};
+}

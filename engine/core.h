@@ -1,0 +1,55 @@
+/* core.h - everything a model needs to run, opened in the right order and sized to the memory there is: device, model, executor,
+ * KV cache, pager. What the engine thread, the golden tests and the benchmark start from. No requests. */
+#ifndef ENGINE_CORE_H
+#define ENGINE_CORE_H
+
+#include "config/config.h"
+#include "config/error.h"
+#include "config/util.h"
+#include "engine/exec/exec.h"
+#include "engine/memory/kv.h"
+#include "engine/memory/pager.h"
+#include "engine/model/model.h"
+
+/* Where memory goes. Device rows are bytes of VRAM (of RAM where there is no other memory). */
+typedef struct core_plan {
+    uint64_t device_total, budget, trunk, workspace, kv, arena; /* budget 0: not bounded by device memory */
+    uint64_t host_experts, kv_swap;
+} core_plan;
+
+typedef struct core {
+    const config *cfg;
+    kern_dev *dev;
+    kern_dev_info info;
+    const char *backend; /* "cpu", "cuda" */
+    char backend_why[256];
+    model *m;
+    const model_params *hp;
+    exec *x;
+    kv_cache *kv;
+    kv_options kv_opt;
+    pager *pg;
+    core_plan plan;
+    uint32_t max_model_len, max_tokens, max_seqs, max_rows;
+} core;
+
+/* Opens all of it; `path` is the model's. progress gets a fraction and what is being done. cfg and path are borrowed for the
+ * core's life. On failure nothing is left open. */
+xd_status core_open(core *c, const config *cfg, const char *path,
+                    void (*progress)(void *user, double fraction, const char *what), void *user,
+                    xd_err *err) XD_MUST_CHECK;
+void core_close(core *c); /* takes any state, {0} too */
+
+/* The sizing of KV and arena: pure arithmetic, so that `inspect` and tests can ask without a device. room: bytes of device memory
+ * left after trunk and workspace (UINT64_MAX: not bounded, use ram_bytes). XD_BAD_CONFIG shows the arithmetic and what would fit. */
+typedef struct core_sizes {
+    uint64_t room, ram_bytes, expert_bytes, block_bytes;
+    uint32_t block_size, max_seqs, model_max_len;
+    uint32_t want_len;                /* max_model_len of the configuration, 0: auto */
+    uint64_t want_kv, want_arena;     /* CONF_AUTO_BYTES: auto */
+    uint32_t n_blocks, max_model_len; /* out */
+    uint64_t arena_bytes;             /* out */
+} core_sizes;
+xd_status core_size(core_sizes *s, xd_err *err) XD_MUST_CHECK;
+
+#endif
