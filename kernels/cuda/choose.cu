@@ -1,0 +1,351 @@
+/* choose.cu - operations that pick and sort: the router's top-k, the plan of a MoE layer, argmax and the sampler's candidates.
+ *
+ * All are stable: ties go to the lower id, pairs of an expert keep the order of tokens, so that a replayed step and a fresh one
+ * choose alike. */
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/reduce.cuh"
+
+/* --- router: a warp a token --------------------------------------------------------------------------------------------- */
+
+/* The larger value, the lower id on ties, in every lane. */
+static __device__ __forceinline__ void warp_best(float *v, uint32_t *id)
+{
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        const float ov = __shfl_xor_sync(~0u, *v, o);
+        const uint32_t oi = __shfl_xor_sync(~0u, *id, o);
+        if (ov > *v || (ov == *v && oi < *id)) {
+            *v = ov;
+            *id = oi;
+        }
+    }
+}
+
+__global__ void router_kernel(kern_router_args a)
+{
+    extern __shared__ float sh[];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t t = blockIdx.x * (blockDim.x / 32) + warp;
+    if (t >= a.n_tokens)
+        return;
+    float *v = sh + warp * a.n_experts;
+    const float *logits = a.logits + (size_t)t * a.n_experts;
+    float max = -INFINITY, sum = 0;
+    for (uint32_t e = lane; e < a.n_experts; e += 32) {
+        v[e] = logits[e];
+        max = fmaxf(max, v[e]);
+    }
+    max = warp_max(max);
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        sum += expf(v[e] - max);
+    sum = warp_sum(sum);
+    __syncwarp();
+
+    float chosen_sum = 0;
+    float *w = a.weights + (size_t)t * a.top_k;
+    for (uint32_t k = 0; k < a.top_k; k++) {
+        float best = -INFINITY;
+        uint32_t id = UINT32_MAX;
+        for (uint32_t e = lane; e < a.n_experts; e += 32)
+            if (v[e] > best || (id == UINT32_MAX && v[e] == best)) {
+                best = v[e];
+                id = e;
+            }
+        warp_best(&best, &id);
+        if (id == UINT32_MAX) /* only NaN left: any expert not yet taken keeps the ids in range */
+            id = k;
+        const float score = a.scoring == KERN_SOFTMAX_TOPK ? expf(best - max) / sum : expf(best - max);
+        chosen_sum += score;
+        if (lane == 0) {
+            a.ids[(size_t)t * a.top_k + k] = id;
+            w[k] = score;
+            v[id] = __int_as_float(0x7fffffff); /* taken: NaN compares false with everything */
+        }
+        __syncwarp();
+    }
+    if (a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk)
+        for (uint32_t k = lane; k < a.top_k; k += 32)
+            w[k] /= chosen_sum;
+}
+
+kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    const uint32_t warps = 4;
+    const size_t smem = (size_t)warps * a->n_experts * sizeof(float);
+    if (smem > 48 * 1024 || a->top_k > a->n_experts)
+        return cuda_unsupported(d, "number of experts in the router");
+    if (a->n_tokens)
+        router_kernel<<<(a->n_tokens + warps - 1) / warps, warps * 32, smem, d->stream>>>(*a);
+    return cuda_launched(d, "router");
+}
+
+/* --- plan: one block ---------------------------------------------------------------------------------------------------- */
+
+#define PLAN_THREADS 1024
+#define PLAN_WARPS   (PLAN_THREADS / 32)
+
+/* Exclusive prefix of v over the block; *total gets the sum. `s` has room for PLAN_WARPS words. */
+static __device__ uint32_t block_scan(uint32_t v, uint32_t *s, uint32_t *total)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t incl = v;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const uint32_t u = __shfl_up_sync(~0u, incl, o);
+        if (lane >= (uint32_t)o)
+            incl += u;
+    }
+    if (lane == 31)
+        s[warp] = incl;
+    __syncthreads();
+    const uint32_t mine = lane < blockDim.x / 32 ? s[lane] : 0;
+    uint32_t wi = mine;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const uint32_t u = __shfl_up_sync(~0u, wi, o);
+        if (lane >= (uint32_t)o)
+            wi += u;
+    }
+    *total = __shfl_sync(~0u, wi, 31);
+    const uint32_t before = __shfl_sync(~0u, wi - mine, warp);
+    __syncthreads();
+    return before + incl - v;
+}
+
+/* Each warp owns a contiguous run of pairs and a histogram of it; after a scan over (expert, warp) it places its run in order. */
+__global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, uint32_t hist_warps)
+{
+    extern __shared__ uint32_t hist[]; /* [n_experts][hist_warps] */
+    __shared__ uint32_t s[PLAN_WARPS];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t live = a.n_live ? min(*a.n_live, a.n_tokens) : a.n_tokens;
+    const uint32_t n = live * a.top_k;
+    const uint32_t run = (n + hist_warps - 1) / hist_warps;
+    const uint32_t begin = min(n, warp * run), end = warp < hist_warps ? min(n, begin + run) : begin;
+
+    for (uint32_t i = threadIdx.x; i < a.n_experts * hist_warps; i += blockDim.x)
+        hist[i] = 0;
+    __syncthreads();
+    for (uint32_t i = begin + lane; i < end; i += 32)
+        atomicAdd(&hist[a.ids[i] * hist_warps + warp], 1u);
+    __syncthreads();
+
+    uint32_t base = 0; /* the table is scanned in pieces of one entry a thread */
+    for (uint32_t at = 0; at < a.n_experts * hist_warps; at += blockDim.x) {
+        const uint32_t i = at + threadIdx.x;
+        const uint32_t v = i < a.n_experts * hist_warps ? hist[i] : 0;
+        uint32_t total;
+        const uint32_t before = block_scan(v, s, &total);
+        if (i < a.n_experts * hist_warps)
+            hist[i] = base + before;
+        base += total;
+    }
+    __syncthreads();
+    for (uint32_t e = threadIdx.x; e <= a.n_experts; e += blockDim.x) {
+        const uint32_t first = e < a.n_experts ? hist[e * hist_warps] : n;
+        const uint32_t next = e + 1 < a.n_experts ? hist[(e + 1) * hist_warps] : n;
+        a.expert_start[e] = first;
+        if (e < a.n_experts)
+            a.expert_count[e] = next - first;
+    }
+    __syncthreads();
+    for (uint32_t i = begin; i < end; i += 32) {
+        const bool on = i + lane < end;
+        const uint32_t active = __ballot_sync(~0u, on);
+        if (on) {
+            const uint32_t e = a.ids[i + lane];
+            const uint32_t same = __match_any_sync(active, e);
+            const uint32_t rank = __popc(same & ((1u << lane) - 1));
+            const uint32_t at = hist[e * hist_warps + warp];
+            __syncwarp(active);
+            if (rank == 0)
+                hist[e * hist_warps + warp] = at + __popc(same);
+            a.pairs[at + rank] = i + lane;
+        }
+        __syncwarp();
+    }
+
+    if (!a.fill_addr)
+        return;
+    __syncthreads();
+    const uint32_t used0 = a.free_used ? *a.free_used : 0;
+    const uint32_t room = a.n_free > used0 ? min(a.n_free - used0, a.max_inserts) : 0;
+    uint32_t used = 0;
+    const uint32_t entries = a.n_experts * a.pages;
+    for (uint32_t at = 0; at < entries; at += blockDim.x) {
+        const uint32_t i = at + threadIdx.x;
+        uint32_t want = 0;
+        if (i < entries && used < room) {
+            const uint32_t e = i / a.pages;
+            const uint64_t addr = a.page_addr[i];
+            want = a.expert_start[e + 1] > a.expert_start[e] && !(addr >= a.arena_begin && addr < a.arena_end);
+        }
+        uint32_t total;
+        const uint32_t slot = used + block_scan(want, s, &total);
+        if (i < entries) {
+            uint64_t fill = 0;
+            if (want && slot < room) {
+                fill = a.free_slots[used0 + slot];
+                a.fill_log[used0 + slot] = a.fill_log_base + i;
+            }
+            a.fill_addr[i] = fill;
+        }
+        used += total;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && a.free_used)
+        *a.free_used = used0 + min(used, room);
+}
+
+kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    uint32_t hist_warps = PLAN_WARPS;
+    while (hist_warps > 1 && (size_t)hist_warps * a->n_experts * 4 > 48 * 1024)
+        hist_warps /= 2;
+    if ((size_t)hist_warps * a->n_experts * 4 > 48 * 1024)
+        return cuda_unsupported(d, "number of experts in the plan");
+    /* A few pairs need no crowd: fewer warps mean cheaper barriers. */
+    plan_kernel<<<1, PLAN_THREADS, (size_t)hist_warps * a->n_experts * 4, d->stream>>>(*a, hist_warps);
+    return cuda_launched(d, "plan");
+}
+
+/* --- argmax ------------------------------------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
+{
+    __shared__ float sv[32];
+    __shared__ uint32_t si[32];
+    const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
+    float best = -INFINITY;
+    uint32_t id = UINT32_MAX;
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x) {
+        const float v = x[i];
+        if (v > best || (id == UINT32_MAX && v == best)) {
+            best = v;
+            id = i;
+        }
+    }
+    warp_best(&best, &id);
+    if (threadIdx.x % 32 == 0) {
+        sv[threadIdx.x / 32] = best;
+        si[threadIdx.x / 32] = id;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        best = sv[threadIdx.x];
+        id = si[threadIdx.x];
+        warp_best(&best, &id);
+        if (threadIdx.x == 0)
+            a.ids[blockIdx.x] = id == UINT32_MAX ? 0 : id;
+    }
+}
+
+kern_status cuda_argmax(kern_dev *kd, const kern_argmax_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        argmax_kernel<<<a->n_tokens, 1024, 0, d->stream>>>(*a);
+    return cuda_launched(d, "argmax");
+}
+
+/* --- the sampler's candidates: radix search for the 64th largest, then a collection in order of id, then a sort ---------- */
+
+/* Unsigned order of floats; NaN counts as the smallest. */
+static __device__ __forceinline__ uint32_t order_key(float v)
+{
+    const uint32_t u = __float_as_uint(v + 0.0f); /* -0 becomes +0 */
+    if (v != v)
+        return 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+__global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a)
+{
+    __shared__ uint32_t hist[256], s[32], found[2];
+    __shared__ float sf[32];
+    __shared__ uint32_t ids[KERN_TOP_LOGITS];
+    __shared__ uint32_t keys[KERN_TOP_LOGITS];
+    const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
+    const uint32_t want = min(a.vocab, (uint32_t)KERN_TOP_LOGITS);
+
+    float max = -INFINITY, sum = 0;
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x)
+        max = fmaxf(max, x[i]);
+    max = block_max(max, sf);
+    const float zero = max == -INFINITY ? 0.0f : max;
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x)
+        sum += expf(x[i] - zero);
+    sum = block_sum(sum, sf);
+    if (threadIdx.x == 0)
+        a.logsumexp[blockIdx.x] = zero + logf(sum);
+
+    uint32_t prefix = 0, mask = 0, left = want; /* the key of the last candidate, found from its highest byte down */
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x)
+            hist[i] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x) {
+            const uint32_t k = order_key(x[i]);
+            if ((k & mask) == prefix)
+                atomicAdd(&hist[k >> shift & 255], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            uint32_t rest = left, b = 255;
+            while (b > 0 && hist[b] < rest)
+                rest -= hist[b--];
+            found[0] = b;
+            found[1] = rest;
+        }
+        __syncthreads();
+        prefix |= found[0] << shift;
+        mask |= 255u << shift;
+        left = found[1];
+        __syncthreads();
+    }
+    /* `want - left` keys are greater than prefix; of those equal to it the first `left` by id are taken. */
+    uint32_t n_greater = 0, n_equal = 0;
+    for (uint32_t at = 0; at < a.vocab && (n_greater < want - left || n_equal < left); at += blockDim.x) {
+        const uint32_t i = at + threadIdx.x;
+        const uint32_t k = i < a.vocab ? order_key(x[i]) : 0;
+        const bool greater = i < a.vocab && k > prefix, equal = i < a.vocab && k == prefix;
+        uint32_t total;
+        const uint32_t slot = block_scan((greater ? 1u : 0u) | (equal ? 1u << 16 : 0u), s, &total);
+        if (greater) {
+            ids[n_greater + (slot & 0xffff)] = i;
+            keys[n_greater + (slot & 0xffff)] = k;
+        }
+        if (equal && n_equal + (slot >> 16) < left) {
+            ids[want - left + n_equal + (slot >> 16)] = i;
+            keys[want - left + n_equal + (slot >> 16)] = k;
+        }
+        n_greater += total & 0xffff;
+        n_equal += total >> 16;
+    }
+    __syncthreads();
+    if (threadIdx.x < KERN_TOP_LOGITS) {
+        const uint32_t i = threadIdx.x;
+        uint32_t *out_ids = a.ids + (size_t)blockIdx.x * KERN_TOP_LOGITS;
+        float *out = a.values + (size_t)blockIdx.x * KERN_TOP_LOGITS;
+        if (i < want) {
+            uint32_t rank = 0;
+            for (uint32_t j = 0; j < want; j++)
+                rank += keys[j] > keys[i] || (keys[j] == keys[i] && ids[j] < ids[i]);
+            out_ids[rank] = ids[i];
+            out[rank] = x[ids[i]];
+        } else {
+            out_ids[i] = UINT32_MAX;
+            out[i] = -INFINITY;
+        }
+    }
+}
+
+kern_status cuda_top_logits(kern_dev *kd, const kern_top_logits_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        top_logits_kernel<<<a->n_tokens, 1024, 0, d->stream>>>(*a);
+    return cuda_launched(d, "top_logits");
+}

@@ -1,0 +1,67 @@
+/* cuda_priv.h - what the files of the CUDA backend share: the device struct, launch checks, and the entry points of each file.
+ * Host side only; device helpers are in frag.cuh. */
+#ifndef KERNELS_CUDA_PRIV_H
+#define KERNELS_CUDA_PRIV_H
+
+#include <cuda_runtime.h>
+
+#include "kernels/kernels.h"
+
+struct host_range; /* one registered chunk of host memory, dev.cu */
+
+struct cuda_dev {
+    kern_dev base;
+    int gpu;
+    int n_sm;
+    int smem_max;              /* dynamic shared memory a block may ask for */
+    bool no_tile, no_attn_mma; /* rows switched off by kern_options.disable */
+    cudaStream_t stream;       /* every operation */
+    cudaStream_t copy;         /* background copies, low priority */
+    cudaEvent_t ev0, ev1;      /* probe */
+    uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
+    uint64_t *marks_dev;       /* the same as kernels see it */
+    float *sink;               /* where the probe stores what it must not drop */
+    struct host_range *ranges;
+    cudaDeviceProp prop;
+    char err[256];
+};
+
+static inline cuda_dev *cuda_of(kern_dev *d)
+{
+    return reinterpret_cast<cuda_dev *>(d);
+}
+
+/* Notes what failed; KERN_NOMEM where memory ran out. Clears the sticky error so that unrelated calls do not report it. */
+kern_status cuda_fail(cuda_dev *d, cudaError_t e, const char *what);
+kern_status cuda_unsupported(cuda_dev *d, const char *what);
+
+/* To be called after the launches of an operation. */
+static inline kern_status cuda_launched(cuda_dev *d, const char *what)
+{
+    cudaError_t e = cudaGetLastError();
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, what);
+}
+
+/* small.cu */
+kern_status cuda_embed(kern_dev *d, const kern_embed_args *a);
+kern_status cuda_rmsnorm(kern_dev *d, const kern_rmsnorm_args *a);
+kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
+kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
+
+/* choose.cu */
+kern_status cuda_router(kern_dev *d, const kern_router_args *a);
+kern_status cuda_plan(kern_dev *d, const kern_plan_args *a);
+kern_status cuda_argmax(kern_dev *d, const kern_argmax_args *a);
+kern_status cuda_top_logits(kern_dev *d, const kern_top_logits_args *a);
+
+/* attention.cu */
+kern_status cuda_attention(kern_dev *d, const kern_attn_args *a);
+uint64_t cuda_attn_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
+                                 uint32_t max_context);
+
+/* matmul.cu */
+kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);
+kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);
+uint64_t cuda_moe_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+
+#endif

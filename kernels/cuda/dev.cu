@@ -1,0 +1,518 @@
+/* dev.cu - opening a GPU, its memory, streams, graphs and clocks; the table of operations of the CUDA backend.
+ *
+ * Owns the streams, the registered host ranges and the time marks. Does no mathematics. Only plain allocations are used (no managed
+ * memory), and no setting of the card is ever changed.
+ * Every entry selects the device first, because the current device belongs to the calling thread and copy_async may come from
+ * the pager's. */
+#include "kernels/cuda/cuda_priv.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#ifndef XD_CUDA_ARCHS
+#define XD_CUDA_ARCHS "?"
+#endif
+
+/* One registration larger than this may fail as a whole, and costs seconds that nobody can follow. */
+static const uint64_t REGISTER_CHUNK_BYTES = 8ull << 30;
+
+struct host_range {
+    host_range *next;
+    void *owner; /* the pointer given to host_register */
+    void *base;
+};
+
+struct kern_graph {
+    cudaGraphExec_t exec;
+};
+
+kern_status cuda_fail(cuda_dev *d, cudaError_t e, const char *what)
+{
+    (void)cudaGetLastError();
+    snprintf(d->err, sizeof d->err, "%s: %s", what, cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE;
+}
+
+kern_status cuda_unsupported(cuda_dev *d, const char *what)
+{
+    snprintf(d->err, sizeof d->err, "%s", what);
+    return KERN_UNSUPPORTED;
+}
+
+static inline cuda_dev *enter(kern_dev *kd)
+{
+    cuda_dev *d = cuda_of(kd);
+    (void)cudaSetDevice(d->gpu);
+    return d;
+}
+
+/* --- kernels of this file ----------------------------------------------------------------------------------------------- */
+
+__global__ void mark_kernel(uint64_t *slot)
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    *reinterpret_cast<volatile uint64_t *>(slot) = t;
+}
+
+/* Reads n 16-byte words, eight loads in flight a thread. */
+__global__ void __launch_bounds__(256) probe_kernel(const uint4 *p, uint64_t n, float *sink)
+{
+    const uint64_t step = (uint64_t)gridDim.x * blockDim.x * 8;
+    uint32_t acc = 0;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x * 8 + threadIdx.x; i < n; i += step) {
+        uint4 v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint64_t k = i + (uint64_t)j * blockDim.x;
+            v[j] = k < n ? __ldcs(p + k) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            acc ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    if (acc == 0x9e3779b9u) /* practically never: keeps the loads alive */
+        *sink = 1.0f;
+}
+
+/* --- device ------------------------------------------------------------------------------------------------------------- */
+
+static void dev_close(kern_dev *kd)
+{
+    if (!kd)
+        return;
+    cuda_dev *d = enter(kd);
+    if (d->stream)
+        cudaStreamSynchronize(d->stream);
+    if (d->copy)
+        cudaStreamSynchronize(d->copy);
+    for (host_range *r = d->ranges; r;) {
+        host_range *next = r->next;
+        cudaHostUnregister(r->base);
+        free(r);
+        r = next;
+    }
+    if (d->marks)
+        cudaFreeHost(d->marks);
+    if (d->sink)
+        cudaFree(d->sink);
+    if (d->ev0)
+        cudaEventDestroy(d->ev0);
+    if (d->ev1)
+        cudaEventDestroy(d->ev1);
+    if (d->stream)
+        cudaStreamDestroy(d->stream);
+    if (d->copy)
+        cudaStreamDestroy(d->copy);
+    (void)cudaGetLastError();
+    free(d);
+}
+
+/* The node that sysfs names for the card; -1 where the machine has one node or does not say. */
+static int numa_node_of(const char *bus_id)
+{
+    char path[128], id[32];
+    snprintf(id, sizeof id, "%s", bus_id);
+    for (char *c = id; *c; c++)
+        if (*c >= 'A' && *c <= 'Z')
+            *c = (char)(*c - 'A' + 'a');
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", id);
+    FILE *f = fopen(path, "re");
+    int node = -1;
+    if (f) {
+        if (fscanf(f, "%d", &node) != 1)
+            node = -1;
+        fclose(f);
+    }
+    return node;
+}
+
+static void dev_info(kern_dev *kd, kern_dev_info *ret)
+{
+    cuda_dev *d = enter(kd);
+    memset(ret, 0, sizeof *ret);
+    snprintf(ret->name, sizeof ret->name, "%.63s", d->prop.name);
+    snprintf(ret->rows, sizeof ret->rows, "cuda sm_%d%d: linear=stream%s moe=stream%s attention=%s", d->prop.major,
+             d->prop.minor, d->no_tile ? "" : "+tile", d->no_tile ? "" : "+tile", d->no_attn_mma ? "simple" : "mma");
+    size_t free_bytes = 0, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
+        ret->memory_bytes = total;
+        ret->memory_free_bytes = free_bytes;
+    }
+    int ro = 0;
+    (void)cudaDeviceGetAttribute(&ro, cudaDevAttrHostRegisterReadOnlySupported, d->gpu);
+    ret->can_register_readonly = ro != 0;
+    ret->can_record = true;
+    if (cudaDeviceGetPCIBusId(ret->pci_bus_id, sizeof ret->pci_bus_id, d->gpu) != cudaSuccess)
+        ret->pci_bus_id[0] = 0;
+    ret->numa_node = ret->pci_bus_id[0] ? numa_node_of(ret->pci_bus_id) : -1;
+    ret->n_units = (uint32_t)d->n_sm;
+    (void)cudaGetLastError();
+}
+
+static const char *dev_error(kern_dev *kd)
+{
+    return cuda_of(kd)->err;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------------- */
+
+static kern_status dev_alloc(kern_dev *kd, uint64_t bytes, void **ret)
+{
+    cuda_dev *d = enter(kd);
+    void *p = nullptr;
+    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (e != cudaSuccess) {
+        kern_status st = cuda_fail(d, e, "cudaMalloc");
+        size_t free_bytes = 0, total = 0;
+        (void)cudaMemGetInfo(&free_bytes, &total);
+        (void)cudaGetLastError();
+        snprintf(d->err, sizeof d->err, "%.1f MiB of device memory were asked for, %.1f of %.1f MiB are free (%s)",
+                 (double)bytes / 1048576, (double)free_bytes / 1048576, (double)total / 1048576, cudaGetErrorString(e));
+        return st;
+    }
+    *ret = p;
+    return KERN_OK;
+}
+
+static void dev_free(kern_dev *kd, void *p)
+{
+    enter(kd);
+    (void)cudaFree(p);
+}
+
+static kern_status dev_alloc_host(kern_dev *kd, uint64_t bytes, void **ret)
+{
+    cuda_dev *d = enter(kd);
+    void *p = nullptr;
+    cudaError_t e = cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "pinned host memory");
+    *ret = p;
+    return KERN_OK;
+}
+
+static void dev_free_host(kern_dev *kd, void *p)
+{
+    enter(kd);
+    (void)cudaFreeHost(p);
+}
+
+static void unregister_owner(cuda_dev *d, void *owner)
+{
+    for (host_range **pp = &d->ranges; *pp;) {
+        host_range *r = *pp;
+        if (r->owner != owner) {
+            pp = &r->next;
+            continue;
+        }
+        (void)cudaHostUnregister(r->base);
+        *pp = r->next;
+        free(r);
+    }
+    (void)cudaGetLastError();
+}
+
+static kern_status dev_host_register(kern_dev *kd, void *p, uint64_t bytes, bool read_only, uint64_t *ret_addr)
+{
+    cuda_dev *d = enter(kd);
+    if (!p || !bytes)
+        return KERN_ARG;
+    const uintptr_t page = 4096;
+    const uintptr_t begin = (uintptr_t)p & ~(page - 1), end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
+    unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
+    if (read_only)
+        flags |= cudaHostRegisterReadOnly;
+    for (uintptr_t at = begin; at < end; at += REGISTER_CHUNK_BYTES) {
+        const uint64_t n = end - at < REGISTER_CHUNK_BYTES ? end - at : REGISTER_CHUNK_BYTES;
+        host_range *r = static_cast<host_range *>(malloc(sizeof *r));
+        cudaError_t e = r ? cudaHostRegister((void *)at, n, flags) : cudaErrorMemoryAllocation;
+        void *dp = nullptr;
+        if (e == cudaSuccess) {
+            *r = host_range{d->ranges, p, (void *)at};
+            d->ranges = r;
+            e = cudaHostGetDevicePointer(&dp, (void *)at, 0);
+            if (e == cudaSuccess && (uintptr_t)dp != at) {
+                unregister_owner(d, p);
+                return cuda_unsupported(d, "registered host memory has another address on this GPU: unified addressing "
+                                           "is needed");
+            }
+        } else {
+            free(r);
+        }
+        if (e != cudaSuccess) {
+            unregister_owner(d, p);
+            kern_status st = cuda_fail(d, e, "cudaHostRegister");
+            snprintf(d->err, sizeof d->err,
+                     "host memory cannot be registered with the GPU: %.1f MiB at offset %.1f MiB of %.1f MiB%s: %s "
+                     "(RLIMIT_MEMLOCK must allow it)",
+                     (double)n / 1048576, (double)(at - begin) / 1048576, (double)bytes / 1048576,
+                     read_only ? ", read-only" : "", cudaGetErrorString(e));
+            return st;
+        }
+    }
+    *ret_addr = (uint64_t)(uintptr_t)p;
+    return KERN_OK;
+}
+
+static void dev_host_unregister(kern_dev *kd, void *p)
+{
+    unregister_owner(enter(kd), p);
+}
+
+/* --- streams and graphs ------------------------------------------------------------------------------------------------- */
+
+static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, d->stream);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "upload");
+}
+
+static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "download");
+}
+
+static kern_status dev_clear(kern_dev *kd, void *dst, uint64_t bytes)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaMemsetAsync(dst, 0, bytes, d->stream);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "clear");
+}
+
+static kern_status dev_sync(kern_dev *kd)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaStreamSynchronize(d->stream);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "work on the GPU");
+}
+
+static kern_status dev_copy_async(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
+{
+    cuda_dev *d = enter(kd);
+    /* No note in d->err: the text belongs to the engine's thread. */
+    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, d->copy) == cudaSuccess ? KERN_OK : KERN_DEVICE;
+}
+
+static kern_status dev_copy_wait(kern_dev *kd)
+{
+    cuda_dev *d = enter(kd);
+    return cudaStreamSynchronize(d->copy) == cudaSuccess ? KERN_OK : KERN_DEVICE;
+}
+
+static kern_status dev_graph_begin(kern_dev *kd)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "begin of a recording");
+}
+
+static kern_status dev_graph_end(kern_dev *kd, kern_graph **ret)
+{
+    cuda_dev *d = enter(kd);
+    cudaGraph_t g = nullptr;
+    cudaError_t e = cudaStreamEndCapture(d->stream, &g);
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "end of a recording");
+    kern_graph *kg = static_cast<kern_graph *>(calloc(1, sizeof *kg));
+    if (!kg) {
+        cudaGraphDestroy(g);
+        return cuda_fail(d, cudaErrorMemoryAllocation, "recording");
+    }
+    e = cudaGraphInstantiate(&kg->exec, g, 0);
+    cudaGraphDestroy(g);
+    if (e != cudaSuccess) {
+        free(kg);
+        return cuda_fail(d, e, "instantiating a recording");
+    }
+    *ret = kg;
+    return KERN_OK;
+}
+
+static kern_status dev_graph_launch(kern_dev *kd, kern_graph *g)
+{
+    cuda_dev *d = enter(kd);
+    cudaError_t e = cudaGraphLaunch(g->exec, d->stream);
+    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "launch of a recording");
+}
+
+static void dev_graph_free(kern_dev *kd, kern_graph *g)
+{
+    if (!g)
+        return;
+    enter(kd);
+    (void)cudaGraphExecDestroy(g->exec);
+    free(g);
+}
+
+/* --- measurement -------------------------------------------------------------------------------------------------------- */
+
+static kern_status dev_probe_read(kern_dev *kd, uint64_t addr, uint64_t bytes, double *ret_gbps)
+{
+    cuda_dev *d = enter(kd);
+    const uint64_t first = (addr + 15) & ~15ull, n = (addr + bytes - first) / 16;
+    if (bytes < 4096)
+        return KERN_ARG;
+    /* A short pass first: module load and the first touch of the mapping stay out of the number. */
+    probe_kernel<<<d->n_sm * 4, 256, 0, d->stream>>>((const uint4 *)first, n < 65536 ? n : 65536, d->sink);
+    cudaEventRecord(d->ev0, d->stream);
+    probe_kernel<<<d->n_sm * 4, 256, 0, d->stream>>>((const uint4 *)first, n, d->sink);
+    cudaEventRecord(d->ev1, d->stream);
+    cudaError_t e = cudaStreamSynchronize(d->stream);
+    float ms = 0;
+    if (e == cudaSuccess)
+        e = cudaEventElapsedTime(&ms, d->ev0, d->ev1);
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "probe of the read rate");
+    *ret_gbps = ms > 0 ? (double)n * 16 / (ms * 1e6) : 0;
+    return KERN_OK;
+}
+
+static kern_status dev_mark(kern_dev *kd, uint32_t slot)
+{
+    cuda_dev *d = enter(kd);
+    if (slot >= KERN_MARKS)
+        return KERN_ARG;
+    mark_kernel<<<1, 1, 0, d->stream>>>(d->marks_dev + slot);
+    return cuda_launched(d, "mark");
+}
+
+static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *ret_ns)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a >= KERN_MARKS || b >= KERN_MARKS)
+        return KERN_ARG;
+    const uint64_t ta = d->marks[a], tb = d->marks[b];
+    *ret_ns = tb > ta ? tb - ta : 0;
+    return KERN_OK;
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------ */
+
+static const kern_ops cuda_ops = {
+    dev_close,
+    dev_info,
+    dev_error,
+    dev_alloc,
+    dev_free,
+    dev_alloc_host,
+    dev_free_host,
+    dev_host_register,
+    dev_host_unregister,
+    dev_upload,
+    dev_download,
+    dev_clear,
+    dev_sync,
+    dev_copy_async,
+    dev_copy_wait,
+    dev_graph_begin,
+    dev_graph_end,
+    dev_graph_launch,
+    dev_graph_free,
+    cuda_embed,
+    cuda_rmsnorm,
+    cuda_linear,
+    cuda_swiglu,
+    cuda_rope_kv,
+    cuda_attention,
+    cuda_router,
+    cuda_plan,
+    cuda_moe,
+    cuda_argmax,
+    cuda_top_logits,
+    cuda_attn_scratch_bytes,
+    cuda_moe_scratch_bytes,
+    dev_probe_read,
+    dev_mark,
+    dev_mark_ns,
+};
+
+static bool listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; p && *p;) {
+        const char *e = strchr(p, ',');
+        const size_t len = e ? (size_t)(e - p) : strlen(p);
+        if (len == n && memcmp(p, word, n) == 0)
+            return true;
+        p = e ? e + 1 : nullptr;
+    }
+    return false;
+}
+
+static kern_status open_failed(cuda_dev *d, kern_status st, cudaError_t e, const char *what, char *why, size_t cap)
+{
+    snprintf(why, cap, "%s: %s", what, cudaGetErrorString(e));
+    dev_close(&d->base);
+    return st;
+}
+
+/* The one symbol that kernels/cuda_loader.c looks up. */
+extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(const kern_options *opt, kern_dev **ret,
+                                                                              char *why, size_t cap)
+{
+    if (listed(opt->disable, "cuda")) {
+        snprintf(why, cap, "switched off by the list of disabled kernels");
+        return KERN_UNSUPPORTED;
+    }
+    int n = 0, driver = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || n == 0) {
+        (void)cudaDriverGetVersion(&driver);
+        (void)cudaGetLastError();
+        if (driver == 0)
+            snprintf(why, cap, "no NVIDIA driver (libcuda.so.1) is installed on this machine");
+        else
+            snprintf(why, cap, "no usable GPU: %s", cudaGetErrorString(e));
+        return KERN_DEVICE;
+    }
+    if ((int)opt->gpu >= n) {
+        snprintf(why, cap, "GPU %u was asked for, but only %d are visible (numbers begin at 0)", opt->gpu, n);
+        return KERN_ARG;
+    }
+    cuda_dev *d = static_cast<cuda_dev *>(calloc(1, sizeof *d));
+    if (!d) {
+        snprintf(why, cap, "out of memory");
+        return KERN_NOMEM;
+    }
+    d->base.ops = &cuda_ops;
+    d->gpu = (int)opt->gpu;
+    d->no_tile = listed(opt->disable, "cuda_tile");
+    d->no_attn_mma = listed(opt->disable, "cuda_attn_mma");
+
+    if ((e = cudaGetDeviceProperties(&d->prop, d->gpu)) != cudaSuccess || (e = cudaSetDevice(d->gpu)) != cudaSuccess)
+        return open_failed(d, KERN_DEVICE, e, "opening the GPU", why, cap);
+    cudaFuncAttributes fa;
+    e = cudaFuncGetAttributes(&fa, probe_kernel);
+    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
+        e == cudaErrorUnsupportedPtxVersion) {
+        snprintf(why, cap, "%s has compute capability %d.%d; this build supports %s", d->prop.name, d->prop.major,
+                 d->prop.minor, XD_CUDA_ARCHS);
+        (void)cudaGetLastError();
+        dev_close(&d->base);
+        return KERN_UNSUPPORTED;
+    }
+    if (e != cudaSuccess)
+        return open_failed(d, KERN_DEVICE, e, "loading the kernels", why, cap);
+    d->n_sm = d->prop.multiProcessorCount;
+    d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
+
+    int least = 0, greatest = 0;
+    if ((e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
+        (e = cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, greatest)) != cudaSuccess ||
+        (e = cudaStreamCreateWithPriority(&d->copy, cudaStreamNonBlocking, least)) != cudaSuccess ||
+        (e = cudaEventCreate(&d->ev0)) != cudaSuccess || (e = cudaEventCreate(&d->ev1)) != cudaSuccess ||
+        (e = cudaHostAlloc((void **)&d->marks, KERN_MARKS * sizeof(uint64_t), cudaHostAllocMapped)) != cudaSuccess ||
+        (e = cudaHostGetDevicePointer((void **)&d->marks_dev, d->marks, 0)) != cudaSuccess ||
+        (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess)
+        return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
+                           cap);
+    memset(d->marks, 0, KERN_MARKS * sizeof(uint64_t));
+    *ret = &d->base;
+    return KERN_OK;
+}

@@ -1,0 +1,216 @@
+/* frag.cuh - the one arithmetic of all matrix products here: blocks of 32 along K.
+ *
+ * A warp multiplies 16 weight rows by 8 tokens. For every block of 32 along K a fresh accumulator takes mma.sync m16n8k16 steps in one
+ * fixed order, and is then added (BF16, F16, F32) or multiplied by the block's scale and added (Q8_0) to the running sum in
+ * float32, blocks in ascending order. Nothing else decides the bits of a result, so every kernel built of these parts agrees with
+ * every other, whatever its tiling, its number of tokens, or the memory that a weight came from.
+ *
+ * Operands are bf16: x is split in hi + lo (16 bits of mantissa together); int8 and BF16 weights are exact; F16 weights are hi + lo
+ * and F32 weights hi + mid + lo, exact too.
+ *
+ * Within a block, lane t of a quad (t = lane % 4) holds the 8 consecutive K positions 8t .. 8t+7 of its row or token. That is a
+ * permutation of the K order of mma.sync, the same for both operands, and makes each operand one contiguous piece of memory a lane:
+ * 16 bytes of BF16, 8 of Q8_0, 32 of float32. Step s = 0, 1 takes positions 8t + 4s .. 8t + 4s + 3.
+ * Accumulator c0, c1: row g = lane / 4, tokens 2t, 2t + 1; c2, c3: row g + 8. */
+#ifndef KERNELS_CUDA_FRAG_CUH
+#define KERNELS_CUDA_FRAG_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/quant.h"
+
+/* Weights of one lane for one block: [part][4 pairs of positions], for row g and row g + 8. */
+template <int FMT> struct a_frag {
+    static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 ? 2 : 1;
+    uint32_t r0[PARTS][4], r1[PARTS][4];
+    float d0, d1; /* scales, Q8_0 only */
+};
+
+struct b_frag {
+    uint32_t hi[4], lo[4];
+};
+
+static __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* bf16 pair, p in the low half */
+static __device__ __forceinline__ uint32_t pack_bf16(float p, float q)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(q), "f"(p));
+    return r;
+}
+static __device__ __forceinline__ float low_bf16(uint32_t r)
+{
+    return __uint_as_float(r << 16);
+}
+static __device__ __forceinline__ float high_bf16(uint32_t r)
+{
+    return __uint_as_float(r & 0xffff0000u);
+}
+
+/* x = hi + lo + (what 16 bits of mantissa cannot hold) */
+static __device__ __forceinline__ void split_pair(float p, float q, uint32_t *hi, uint32_t *lo)
+{
+    *hi = pack_bf16(p, q);
+    *lo = pack_bf16(p - low_bf16(*hi), q - high_bf16(*hi));
+}
+
+static __device__ __forceinline__ b_frag split_x(float4 v0, float4 v1)
+{
+    b_frag b;
+    split_pair(v0.x, v0.y, &b.hi[0], &b.lo[0]);
+    split_pair(v0.z, v0.w, &b.hi[1], &b.lo[1]);
+    split_pair(v1.x, v1.y, &b.hi[2], &b.lo[2]);
+    split_pair(v1.z, v1.w, &b.hi[3], &b.lo[3]);
+    return b;
+}
+
+/* Four bytes at any even address of shared memory. */
+template <int N> static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N])
+{
+    const uint32_t odd = (uint32_t)(uintptr_t)p & 2;
+    const uint32_t *q = reinterpret_cast<const uint32_t *>(p - odd);
+    uint32_t prev = q[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        /* The last half word lies in the next word only when the address is odd in this sense. */
+        const uint32_t next = (i + 1 < N || odd) ? q[i + 1] : 0;
+        w[i] = __funnelshift_r(prev, next, odd * 8);
+        prev = next;
+    }
+}
+
+/* 4 * N bytes at an address that is at least even; whole 16-byte reads where it is aligned so. */
+template <int N> static __device__ __forceinline__ void load_row(const unsigned char *p, uint32_t (&w)[N])
+{
+    if (((uintptr_t)p & 15) == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            const uint4 v = reinterpret_cast<const uint4 *>(p)[i / 4];
+            w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
+        }
+    } else {
+        load_words(p, w);
+    }
+}
+
+/* Two int8 of w (bytes i and i + 1 of the word) as bf16: 0x4300 | low 7 bits is 128 + those bits, 0x4300 | sign bit is 128 or 256,
+ * and the difference is exact. */
+static __device__ __forceinline__ uint32_t int8_pair(uint32_t w, uint32_t selector)
+{
+    const uint32_t v = __byte_perm(w, 0x43434343u, selector);
+    const uint32_t a = v & 0x437f437fu, b = v & 0x43804380u;
+    uint32_t r;
+#if __CUDA_ARCH__ >= 900
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+    /* a - b as b * -1 + a */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+#endif
+    return r;
+}
+
+/* One row's share of lane t: `p` is the row's first byte of this block in shared memory. */
+template <int FMT>
+static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32_t t,
+                                                  uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d)
+{
+    if constexpr (FMT == FMT_Q8_0) {
+        uint32_t w[2];
+        load_words(p + 2 + 8 * t, w);
+        *d = __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(p)));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            r[0][2 * i] = int8_pair(w[i], 0x4140);
+            r[0][2 * i + 1] = int8_pair(w[i], 0x4342);
+        }
+    } else if constexpr (FMT == FMT_BF16) {
+        load_row(p + 16 * t, r[0]);
+    } else if constexpr (FMT == FMT_F16) {
+        uint32_t w[4];
+        load_row(p + 16 * t, w);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 f = __half22float2(*reinterpret_cast<const __half2 *>(&w[i]));
+            split_pair(f.x, f.y, &r[0][i], &r[1][i]);
+        }
+    } else {
+        uint32_t w[8];
+        load_row(p + 32 * t, w);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float f = __uint_as_float(w[2 * i]), h = __uint_as_float(w[2 * i + 1]);
+            split_pair(f, h, &r[0][i], &r[1][i]);
+            r[2][i] = pack_bf16(f - low_bf16(r[0][i]) - low_bf16(r[1][i]), h - high_bf16(r[0][i]) - high_bf16(r[1][i]));
+        }
+    }
+}
+
+/* A lane whose 8 positions lie beyond the end of K: whatever is in memory there must not be read as a number. */
+template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a)
+{
+#pragma unroll
+    for (int p = 0; p < a_frag<FMT>::PARTS; p++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a.r0[p][i] = a.r1[p][i] = 0;
+}
+
+/* acc += (scale *) A B for one block; the only place where products are added. */
+template <int FMT>
+static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<FMT> &a, const b_frag &b)
+{
+    float c[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int s = 0; s < 2; s++)
+#pragma unroll
+        for (int p = a_frag<FMT>::PARTS - 1; p >= 0; p--) {
+            mma_bf16(c, a.r0[p][2 * s], a.r1[p][2 * s], a.r0[p][2 * s + 1], a.r1[p][2 * s + 1], b.lo[2 * s],
+                     b.lo[2 * s + 1]);
+            mma_bf16(c, a.r0[p][2 * s], a.r1[p][2 * s], a.r0[p][2 * s + 1], a.r1[p][2 * s + 1], b.hi[2 * s],
+                     b.hi[2 * s + 1]);
+        }
+    if constexpr (FMT == FMT_Q8_0) {
+        acc[0] = fmaf(a.d0, c[0], acc[0]);
+        acc[1] = fmaf(a.d0, c[1], acc[1]);
+        acc[2] = fmaf(a.d1, c[2], acc[2]);
+        acc[3] = fmaf(a.d1, c[3], acc[3]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            acc[i] += c[i];
+    }
+}
+
+template <int FMT> struct fmt_block { /* bytes of 32 weights */
+    static constexpr uint32_t BYTES = FMT == FMT_Q8_0 ? 34 : FMT == FMT_F32 ? 128 : 64;
+};
+
+/* --- asynchronous copies into shared memory ------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t smem_of(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void cp_async16(uint32_t dst, uint64_t src)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+static __device__ __forceinline__ void cp_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> static __device__ __forceinline__ void cp_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+#endif

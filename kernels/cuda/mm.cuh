@@ -1,0 +1,103 @@
+/* mm.cuh - what a matrix product of either kernel (stream.cuh, tile.cuh) is asked to do, and how it finds its work.
+ *
+ * One parameter block for three jobs: a plain linear, gate and up with SwiGLU between, and down. For the two of a MoE layer the work is
+ * a list of units, (expert, page) pairs, that every block builds for itself in shared memory from the bucket sizes: pages on the
+ * host from the front, pages in VRAM from the back. The list is the same in every block, so work is dealt by index without counters. */
+#ifndef KERNELS_CUDA_MM_CUH
+#define KERNELS_CUDA_MM_CUH
+
+#include <cstdint>
+
+#include "kernels/quant.h"
+
+enum mm_mode { MM_LINEAR, MM_GATE_UP, MM_DOWN };
+
+struct mm_params {
+    const float *x; /* linear: x; gate and up: x; down: the activations [pairs sorted by expert][d_ff] */
+    float *y;       /* linear: y; gate and up: the activations; down: [token * top_k + pick][d_model] */
+    uint64_t row_bytes;
+    uint32_t mode, fmt;
+    uint32_t cols, rows; /* of a matrix: K and the rows of gate (= up), or of down */
+    uint32_t x_stride, y_stride;
+    uint32_t n_sm_blocks;
+
+    /* linear */
+    const unsigned char *w;
+    const float *bias;
+    const uint32_t *row_idx;
+    uint32_t n_tokens;
+    uint32_t accumulate;
+
+    /* MoE */
+    const uint64_t *page_addr, *fill_addr;
+    const uint32_t *expert_start, *pairs;
+    uint64_t arena_begin, arena_end;
+    uint32_t first_page0, first_page1; /* gate and up, or down twice */
+    uint32_t page_rows, pages;         /* rows a full page; pages of the whole expert */
+    uint32_t unit_pages;               /* pages of one matrix */
+    uint32_t n_experts, top_k;
+    uint32_t min_bucket, max_bucket; /* buckets of other sizes belong to the other kernel */
+
+    /* stream.cuh */
+    uint32_t chunk_blocks, n_chunks; /* blocks of 32 a chunk of K */
+    uint32_t half_bytes;             /* shared memory of 8 rows of one chunk */
+    uint32_t pitch;                  /* of a row in it when n_chunks > 1 */
+    uint32_t pad;                    /* after each row when n_chunks == 1 and rows are whole 16-byte units */
+    uint32_t units_per_row, units_magic;
+    /* tile.cuh */
+    uint32_t a_pitch, a_units, stages, tile_tokens;
+};
+
+/* Lists the units of the buckets that this launch takes. `units` has room for n_experts * unit_pages entries, `scratch` for 36 words;
+ * all threads of the block call it. */
+static __device__ void list_units(const mm_params &p, uint32_t *units, uint32_t *scratch, uint32_t *n_host,
+                                  uint32_t *n_vram)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    const uint32_t cap = p.n_experts * p.unit_pages;
+    uint32_t host = 0, vram = 0;
+    for (uint32_t at = 0; at < cap; at += blockDim.x) {
+        const uint32_t i = at + threadIdx.x;
+        uint32_t unit = 0;
+        bool on = false, is_host = false;
+        if (i < cap) {
+            const uint32_t e = i / p.unit_pages, page = i % p.unit_pages;
+            const uint32_t n = p.expert_start[e + 1] - p.expert_start[e];
+            on = n >= p.min_bucket && n <= p.max_bucket;
+            if (on) {
+                unit = e << 12 | page;
+                const uint64_t a0 = p.page_addr[(size_t)e * p.pages + p.first_page0 + page];
+                const uint64_t a1 = p.page_addr[(size_t)e * p.pages + p.first_page1 + page];
+                is_host = !(a0 >= p.arena_begin && a0 < p.arena_end && a1 >= p.arena_begin && a1 < p.arena_end);
+            }
+        }
+        const uint32_t mh = __ballot_sync(~0u, on && is_host), mv = __ballot_sync(~0u, on && !is_host);
+        __syncthreads(); /* the counts of the pass before have been read */
+        if (lane == 0)
+            scratch[warp] = __popc(mh) | __popc(mv) << 16;
+        __syncthreads();
+        uint32_t before = 0, all = 0;
+        for (uint32_t w = 0; w < n_warps; w++) {
+            if (w < warp)
+                before += scratch[w];
+            all += scratch[w];
+        }
+        const uint32_t lower = (1u << lane) - 1;
+        if (on && is_host)
+            units[host + (before & 0xffff) + __popc(mh & lower)] = unit;
+        if (on && !is_host)
+            units[cap - 1 - (vram + (before >> 16) + __popc(mv & lower))] = unit;
+        host += all & 0xffff;
+        vram += all >> 16;
+    }
+    __syncthreads();
+    *n_host = host;
+    *n_vram = vram;
+}
+
+static __device__ __forceinline__ float swiglu_of(float g, float u)
+{
+    return g / (1.0f + expf(-g)) * u;
+}
+
+#endif

@@ -1,0 +1,7 @@
+/* mm_q8_0.cu - the matrix products with Q8_0 weights. */
+#include "kernels/cuda/launch.cuh"
+
+cudaError_t mm_launch_q8_0(cuda_dev *d, const mm_params &p)
+{
+    return launch_mm<FMT_Q8_0>(d, p);
+}

@@ -1,0 +1,152 @@
+/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, rotary embedding with the store of K and V.
+ *
+ * One block a token; nothing here depends on the number of tokens. */
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/reduce.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt fmt)
+{
+    switch (fmt) {
+    case FMT_F32: return reinterpret_cast<const float *>(row)[i];
+    case FMT_F16: return __half2float(reinterpret_cast<const __half *>(row)[i]);
+    case FMT_BF16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(row)[i]);
+    default: {
+        const kern_q8_0_block *b = reinterpret_cast<const kern_q8_0_block *>(row) + i / 32;
+        return __half2float(__ushort_as_half(b->d)) * (float)b->qs[i % 32];
+    }
+    }
+}
+
+__global__ void embed_kernel(kern_embed_args a)
+{
+    const uint32_t t = blockIdx.x;
+    const unsigned char *row = static_cast<const unsigned char *>(a.table.data) + a.ids[t] * a.table.row_bytes;
+    for (uint32_t i = threadIdx.x; i < a.table.cols; i += blockDim.x)
+        a.y[(size_t)t * a.table.cols + i] = weight_at(row, i, a.table.fmt) * a.scale;
+}
+
+kern_status cuda_embed(kern_dev *kd, const kern_embed_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        embed_kernel<<<a->n_tokens, 256, 0, d->stream>>>(*a);
+    return cuda_launched(d, "embed");
+}
+
+__global__ void rmsnorm_kernel(kern_rmsnorm_args a)
+{
+    __shared__ float s[32];
+    const float *x = a.x + (size_t)blockIdx.x * a.dim;
+    float *y = a.y + (size_t)blockIdx.x * a.dim;
+    float sum = 0;
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        sum = fmaf(x[i], x[i], sum);
+    sum = block_sum(sum, s);
+    const float r = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        y[i] = x[i] * r * a.weight[i];
+}
+
+kern_status cuda_rmsnorm(kern_dev *kd, const kern_rmsnorm_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        rmsnorm_kernel<<<a->n_tokens, 512, 0, d->stream>>>(*a);
+    return cuda_launched(d, "rmsnorm");
+}
+
+__global__ void swiglu_kernel(kern_swiglu_args a)
+{
+    const size_t t = blockIdx.x;
+    const float *g = a.gate_up + t * 2 * a.dim;
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        a.y[t * a.dim + i] = swiglu(g[i], g[a.dim + i]);
+}
+
+kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        swiglu_kernel<<<a->n_tokens, 256, 0, d->stream>>>(*a);
+    return cuda_launched(d, "swiglu");
+}
+
+/* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. head_dim at most 256. */
+__global__ void rope_kv_kernel(kern_rope_kv_args a)
+{
+    extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
+    const uint32_t t = blockIdx.x, hd = a.kv.head_dim, half = a.rot_dim / 2;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    float *cs = sh, *sn = sh + half, *head = sh + 2 * half + warp * hd;
+    const uint32_t pos = a.token_pos[t];
+    for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
+        float s, c;
+        sincosf((float)pos * a.inv_freq[i], &s, &c);
+        cs[i] = c * a.rope_scale;
+        sn[i] = s * a.rope_scale;
+    }
+    __syncthreads();
+
+    const uint32_t kv = a.kv.n_kv_heads, heads = a.n_heads + 2 * kv;
+    const uint32_t id = a.kv.block_table[(size_t)a.token_seq[t] * a.kv.max_blocks + pos / a.kv.block_size];
+    const uint32_t elem = a.kv.fmt == FMT_F32 ? 4 : 2;
+    unsigned char *layer = reinterpret_cast<unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes);
+    for (uint32_t h = warp; h < heads; h += n_warps) {
+        float *src = a.qkv + ((size_t)t * heads + h) * hd;
+        const bool is_q = h < a.n_heads, is_v = h >= a.n_heads + kv;
+        const float *norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
+        float sum = 0;
+        for (uint32_t i = lane; i < hd; i += 32) {
+            head[i] = src[i];
+            sum = fmaf(src[i], src[i], sum);
+        }
+        if (norm) {
+            sum = warp_sum(sum);
+            const float r = 1.0f / sqrtf(sum / (float)hd + a.norm_eps);
+            for (uint32_t i = lane; i < hd; i += 32)
+                head[i] = head[i] * r * norm[i];
+        }
+        __syncwarp();
+        if (!is_v) {
+            for (uint32_t i = lane; i < half; i += 32) {
+                const float p = head[i], q = head[i + half];
+                head[i] = p * cs[i] - q * sn[i];
+                head[i + half] = q * cs[i] + p * sn[i];
+            }
+            __syncwarp();
+        }
+        if (is_q) {
+            for (uint32_t i = lane; i < hd; i += 32)
+                src[i] = head[i];
+        } else {
+            const uint32_t kh = h - a.n_heads; /* K heads, then V heads: the order of the block */
+            unsigned char *dst = layer + ((size_t)kh * a.kv.block_size + pos % a.kv.block_size) * hd * elem;
+            for (uint32_t i = lane; i < hd; i += 32) {
+                if (elem == 4)
+                    reinterpret_cast<float *>(dst)[i] = head[i];
+                else
+                    reinterpret_cast<__half *>(dst)[i] = __float2half_rn(head[i]);
+            }
+        }
+        __syncwarp();
+    }
+}
+
+kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
+        return cuda_unsupported(d, "KV format");
+    if (a->rot_dim > a->kv.head_dim)
+        return KERN_ARG;
+    const uint32_t warps = 8;
+    const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
+    if (smem > 48 * 1024)
+        return cuda_unsupported(d, "head dimension of the rotary embedding");
+    if (a->n_tokens)
+        rope_kv_kernel<<<a->n_tokens, warps * 32, smem, d->stream>>>(*a);
+    return cuda_launched(d, "rope_kv");
+}
