@@ -188,3 +188,8 @@ uint64_t hostmem_unit_bytes(const hostmem *h)
 {
     return h->unit_bytes;
 }
+
+uint64_t hostmem_run_bytes(const hostmem *h)
+{
+    return XD_MIN(h->chunk_units, h->n_units) * h->unit_bytes;
+}

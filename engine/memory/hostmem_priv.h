@@ -29,6 +29,7 @@ XD_DEFINE_CLEANUP(hostmem, hostmem_free)
 void *hostmem_ptr(const hostmem *h, uint64_t unit);
 uint64_t hostmem_addr(const hostmem *h, uint64_t unit); /* for kernels; after hostmem_register() */
 uint64_t hostmem_unit_bytes(const hostmem *h);
+uint64_t hostmem_run_bytes(const hostmem *h); /* from unit 0 on, within one registration */
 
 /* Bytes that this process could still take: MemAvailable, and less where a cgroup (v2) allows less. */
 uint64_t hostmem_available_bytes(void);

@@ -23,6 +23,7 @@
  * Statistics are attributed with the residency the step had: counts are read before fills are applied. */
 #include "engine/memory/pager.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -40,6 +41,8 @@
  * page less in VRAM, so nothing is kept free when nothing is missed. */
 #define OFFER_SLACK 1.25
 #define MISSES_GAIN 0.25
+/* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
+#define PROBE_BYTES (32ull << 20)
 
 uint64_t pager_slot_addr(const pager *p, uint32_t slot)
 {
@@ -342,6 +345,14 @@ static void apply_fills(pager *p)
     take_back_offers(p);
 }
 
+/* A simulated link is as slow as it is said to be, so that everything above sees it. */
+static void wait_until(uint64_t ns)
+{
+    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
+        ;
+}
+
 xd_status pager_step_end(pager *p, xd_err *err)
 {
     if (!p->in_step)
@@ -358,7 +369,10 @@ xd_status pager_step_end(pager *p, xd_err *err)
     if (!p->step_prefill)
         policy_advance(p->pol);
     p->in_step = false;
+    uint64_t wait_ns = link_sim_ns(&p->sim, p->stats.step_bytes_host, p->step_started_ns);
     pthread_mutex_unlock(&p->lock);
+    if (wait_ns)
+        wait_until(p->step_started_ns + wait_ns);
     return XD_OK;
 }
 
@@ -384,6 +398,42 @@ xd_status pager_idle(pager *p, xd_err *err)
     if (p->mode == PAGER_FULL)
         promote_all(p);
     pthread_mutex_unlock(&p->lock);
+    return XD_OK;
+}
+
+/* --- the link ---------------------------------------------------------------------------------------------------- */
+
+bool pager_has_link(const pager *p)
+{
+    return p->host.probe_bytes && (!p->unified || p->sim.gbps > 0 || p->sim.n_points);
+}
+
+xd_status pager_reload(pager *p, const config *cfg, xd_err *err)
+{
+    link_sim sim;
+    xd_status st = link_sim_init(&sim, cfg, p->sim.start_ns, err);
+    if (!st)
+        p->sim = sim;
+    return st;
+}
+
+xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
+{
+    if (!p->host.probe_bytes)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "there is no host tier to probe");
+    double sim = link_sim_gbps(&p->sim, xd_now_ns()), gbps = sim;
+    /* Memory read at a simulated rate needs no reading. */
+    if (!p->unified || sim <= 0) {
+        uint64_t bytes = XD_MIN(p->host.probe_bytes, PROBE_BYTES);
+        if (p->probe_at + bytes > p->host.probe_bytes)
+            p->probe_at = 0;
+        if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
+            return pager_device_fail(p, err, "probing the link");
+        p->probe_at += bytes; /* another part each time: no cache helps */
+        if (sim > 0)
+            gbps = XD_MIN(gbps, sim);
+    }
+    *ret_gbps = gbps;
     return XD_OK;
 }
 
@@ -593,10 +643,14 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     p->dev = opt->dev;
     p->m = opt->m;
     p->cfg = opt->cfg;
+    kern_dev_info info;
+    p->dev->ops->info(p->dev, &info);
+    p->unified = info.unified;
     xd_status st;
-    if ((st = open_geometry(p, err)) || (st = pager_host_open(p, opt, err)) ||
-        (st = open_arena(p, opt->arena_bytes, err)) || (st = open_policy(p, err)) || (st = open_tables(p, err)) ||
-        (st = open_views(p, err)) || (st = pager_copier_start(&p->copier, p->dev, COPY_QUEUE, err)))
+    if ((st = link_sim_init(&p->sim, p->cfg, xd_now_ns(), err)) || (st = open_geometry(p, err)) ||
+        (st = pager_host_open(p, opt, err)) || (st = open_arena(p, opt->arena_bytes, err)) ||
+        (st = open_policy(p, err)) || (st = open_tables(p, err)) || (st = open_views(p, err)) ||
+        (st = pager_copier_start(&p->copier, p->dev, COPY_QUEUE, err)))
         return st;
     p->stats.host_capacity_bytes = p->host.bytes;
     p->stats.in_place = p->host.in_place;

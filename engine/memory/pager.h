@@ -86,6 +86,15 @@ enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
 
+/* Rate at which kernels read the host tier now (GB/s), by a short read that runs alone: engine thread, between steps. An injected link
+ * rate counts. XD_UNSUPPORTED when there is nothing to read. */
+xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err) XD_MUST_CHECK;
+/* False where host memory is the device's own memory and no link is simulated: then there is nothing to watch. */
+bool pager_has_link(const pager *p);
+
+/* Takes over the test.link_* settings, which may change while running; between steps. */
+xd_status pager_reload(pager *p, const config *cfg, xd_err *err) XD_MUST_CHECK;
+
 typedef struct pager_stats {
     uint64_t pages_total, slots_total, slots_used, page_bytes_max;
     uint64_t expert_bytes_total, vram_bytes, host_bytes,

@@ -65,6 +65,10 @@ static kern_status register_span(pager *p, const model_file *f, span s, uint64_t
         if (at != s.lo && delta != *ret_delta)
             return KERN_UNSUPPORTED;
         *ret_delta = delta;
+        if (bytes > p->host.probe_bytes) {
+            p->host.probe_addr = addr;
+            p->host.probe_bytes = bytes;
+        }
     }
     return KERN_OK;
 }
@@ -192,6 +196,8 @@ static xd_status open_pool(pager *p, const pager_options *opt, xd_err *err)
         pthread_join(t[--started], NULL);
     if ((st = hostmem_register(p->host.pool, err)))
         return st;
+    p->host.probe_addr = p->n_experts ? hostmem_addr(p->host.pool, 0) : 0;
+    p->host.probe_bytes = hostmem_run_bytes(p->host.pool);
     for (uint32_t x = 0; x < p->n_experts; x++) {
         const pager_layer *y = &p->layers[p->expert_layer[x]];
         pager_page *pages = &p->pages[y->page_base + (x - y->expert_base) * y->geom.pages];

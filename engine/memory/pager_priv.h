@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "engine/memory/hostmem_priv.h"
+#include "engine/memory/link_sim.h"
 #include "engine/memory/pager.h"
 #include "engine/memory/policy.h"
 
@@ -54,7 +55,8 @@ typedef struct pager_host { /* the host tier */
     uint32_t n_regs;
     hostmem *pool;
     bool in_place;
-    uint64_t bytes; /* of the tier */
+    uint64_t bytes;                   /* of the tier */
+    uint64_t probe_addr, probe_bytes; /* the largest run that kernels can read */
 } pager_host;
 
 struct pager {
@@ -103,6 +105,9 @@ struct pager {
 
     pager_copier copier;
     int mode;
+    link_sim sim;
+    uint64_t probe_at;
+    bool unified;
 
     pthread_mutex_t
         lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */

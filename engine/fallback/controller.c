@@ -1,0 +1,173 @@
+/* controller.c - when to leave direct reading and when to come back.
+ *
+ * Hysteresis in three ways. A rate is good again only well above the rate that was bad. One bad sample makes SUSPECT, which changes
+ * nothing; it takes a window of mostly bad ones to fall back. And direct reading returns only after an unbroken cooldown of good
+ * samples, which doubles when the last return did not last: so there is at most one fallback a cooldown, and fewer on a link that
+ * flaps.
+ *
+ * Slow tokens count as bad only against the usual time at the same batch size, which is learnt from direct steps that were not
+ * suspicious. They lead into the fallback but say nothing about the way back: there the path is another one. */
+#include "engine/fallback/controller.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config.h"
+
+#define GOOD_OVER_BAD   1.25 /* a recovered link is this much faster than the limit */
+#define GOOD_MAX_RATIO  0.9  /* but what the healthy link itself reaches is always good */
+#define BAD_SHARE       0.7  /* of the samples of a window */
+#define MIN_BAD         2u   /* a single sample never decides */
+#define BACKOFF_MAX     3u
+#define BACKOFF_FORGET  4u /* cooldowns in DIRECT after which an old fallback no longer counts */
+#define USUAL_GAIN      0.05
+#define USUAL_MIN_STEPS 16u
+
+const char *fallback_state_name(fallback_state s)
+{
+    static const char *const names[] = {"direct", "suspect", "fallback", "recovering"};
+    return (unsigned)s < sizeof names / sizeof names[0] ? names[s] : "?";
+}
+
+double controller_bad_below_gbps(const controller_options *o)
+{
+    double relative = o->healthy_gbps > 0 && o->min_link_ratio > 0 ? o->min_link_ratio * o->healthy_gbps : 0;
+    if (relative > 0 && o->min_link_gbps > 0)
+        return fmin(relative, o->min_link_gbps);
+    return relative > 0 ? relative : o->min_link_gbps;
+}
+
+double controller_good_above_gbps(const controller_options *o)
+{
+    double bad = controller_bad_below_gbps(o), good = bad * GOOD_OVER_BAD;
+    if (o->healthy_gbps > 0)
+        good = fmax(fmin(good, o->healthy_gbps * GOOD_MAX_RATIO), bad);
+    return good;
+}
+
+void controller_configure(controller *c, const controller_options *opt)
+{
+    c->opt = *opt;
+}
+
+static uint32_t batch_slot(uint32_t batch)
+{
+    uint32_t i = 0;
+    while (batch > 1 && i + 1 < CONTROLLER_BATCHES) {
+        batch /= 2;
+        i++;
+    }
+    return i;
+}
+
+static bool slow_token(const controller *c, const controller_sample *s)
+{
+    uint32_t i = batch_slot(s->batch);
+    return c->opt.max_token_latency_ms > 0 && s->token_ms == s->token_ms && c->usual_n[i] >= USUAL_MIN_STEPS &&
+           s->token_ms > c->usual_ms[i] + c->opt.max_token_latency_ms;
+}
+
+static void learn(controller *c, const controller_sample *s)
+{
+    if (s->token_ms != s->token_ms)
+        return;
+    uint32_t i = batch_slot(s->batch);
+    double gain = fmax(USUAL_GAIN, 1.0 / (c->usual_n[i] + 1));
+    c->usual_ms[i] += gain * (s->token_ms - c->usual_ms[i]);
+    c->usual_n[i] += c->usual_n[i] < USUAL_MIN_STEPS;
+}
+
+static bool change(controller *c, fallback_state to, uint64_t now, controller_change *ret, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+static bool change(controller *c, fallback_state to, uint64_t now, controller_change *ret, const char *fmt, ...)
+{
+    *ret = (controller_change){.from = c->state, .to = to, .now_ns = now};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ret->reason, sizeof ret->reason, fmt, ap);
+    va_end(ap);
+    c->state = to;
+    c->since_ns = now;
+    c->n_good = c->n_bad = 0;
+    return true;
+}
+
+static uint64_t cooldown(const controller *c)
+{
+    return c->opt.cooldown_ns << c->backoff;
+}
+
+static bool feed_direct(controller *c, const controller_sample *s, bool bad, bool slow, controller_change *ret)
+{
+    if (!bad) {
+        learn(c, s);
+        return false;
+    }
+    if (c->left_fallback_ns && s->now_ns - c->left_fallback_ns > BACKOFF_FORGET * cooldown(c))
+        c->backoff = 0;
+    uint32_t i = batch_slot(s->batch);
+    bool r = slow ? change(c, FALLBACK_SUSPECT, s->now_ns, ret, "a token took %.1f ms, usual are %.1f ms", s->token_ms,
+                           c->usual_ms[i])
+                  : change(c, FALLBACK_SUSPECT, s->now_ns, ret, "the link gave %.1f GB/s, the limit is %.1f GB/s",
+                           s->link_gbps, controller_bad_below_gbps(&c->opt));
+    c->n_bad = 1;
+    return r;
+}
+
+static bool feed_suspect(controller *c, const controller_sample *s, bool bad, bool known, controller_change *ret)
+{
+    c->n_bad += bad;
+    c->n_good += known && !bad;
+    if (s->now_ns - c->since_ns < c->opt.window_ns || c->n_bad + c->n_good < MIN_BAD)
+        return false;
+    uint32_t n = c->n_bad + c->n_good, n_bad = c->n_bad;
+    double secs = (double)(s->now_ns - c->since_ns) * 1e-9;
+    if (n_bad < MIN_BAD || n_bad < BAD_SHARE * n)
+        return change(c, FALLBACK_DIRECT, s->now_ns, ret, "%u of %u samples in %.1f s were bad: passing", n_bad, n,
+                      secs);
+    if (c->left_fallback_ns && c->backoff < BACKOFF_MAX)
+        c->backoff++;
+    return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "%u of %u samples in %.1f s were bad", n_bad, n, secs);
+}
+
+static bool feed_forced(controller *c, const controller_sample *s, controller_change *ret)
+{
+    fallback_state to = !c->opt.enabled || c->opt.force == CONF_FORCE_DIRECT ? FALLBACK_DIRECT : FALLBACK_FALLBACK;
+    if (c->state == to)
+        return false;
+    return change(c, to, s->now_ns, ret, c->opt.enabled ? "forced by the operator" : "switched off");
+}
+
+bool controller_feed(controller *c, const controller_sample *s, controller_change *ret)
+{
+    if (!c->opt.enabled || c->opt.force != CONF_FORCE_NONE)
+        return feed_forced(c, s, ret);
+    bool rate_known = s->link_gbps == s->link_gbps;
+    bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
+    bool good_rate = rate_known && s->link_gbps >= controller_good_above_gbps(&c->opt);
+    bool slow = !bad_rate && slow_token(c, s);
+    bool known = rate_known || s->token_ms == s->token_ms;
+
+    switch (c->state) {
+    case FALLBACK_DIRECT: return feed_direct(c, s, bad_rate || slow, slow, ret);
+    case FALLBACK_SUSPECT: return feed_suspect(c, s, bad_rate || slow, known, ret);
+    case FALLBACK_FALLBACK:
+        if (!good_rate)
+            return false;
+        c->good_since_ns = s->now_ns;
+        return change(c, FALLBACK_RECOVERING, s->now_ns, ret, "the link gives %.1f GB/s again", s->link_gbps);
+    case FALLBACK_RECOVERING:
+        if (rate_known && !good_rate)
+            return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "the link gave %.1f GB/s, %.1f are needed",
+                          s->link_gbps, controller_good_above_gbps(&c->opt));
+        if (!rate_known || s->now_ns - c->good_since_ns < cooldown(c))
+            return false;
+        c->left_fallback_ns = s->now_ns;
+        return change(c, FALLBACK_DIRECT, s->now_ns, ret, "the link was good for %.1f s",
+                      (double)(s->now_ns - c->good_since_ns) * 1e-9);
+    }
+    return false;
+}

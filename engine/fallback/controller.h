@@ -1,0 +1,67 @@
+/* controller.h - the fallback state machine: samples with time stamps in, states out. No threads, no clock, no I/O.
+ *
+ *            bad sample            most of `window` bad
+ *   DIRECT ------------> SUSPECT ------------------------> FALLBACK <---- bad sample ----+
+ *     ^  ^                  |                                 |                          |
+ *     |  +-- else, at the end of `window`                     +-- good sample --> RECOVERING
+ *     +--------------------------- good for `cooldown` -----------------------------------'
+ */
+#ifndef ENGINE_CONTROLLER_H
+#define ENGINE_CONTROLLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum fallback_state {
+    FALLBACK_DIRECT,
+    FALLBACK_SUSPECT,
+    FALLBACK_FALLBACK,
+    FALLBACK_RECOVERING,
+} fallback_state;
+
+typedef struct controller_options {
+    bool enabled;
+    double healthy_gbps;         /* probed when all was well; 0: unknown, then only the absolute limit counts */
+    double min_link_gbps;        /* 0: none. Bad is a rate below both limits that are set */
+    double min_link_ratio;       /* of healthy_gbps */
+    double max_token_latency_ms; /* over the usual time at that batch size; 0: none */
+    uint64_t window_ns, cooldown_ns;
+    int force; /* CONF_FORCE_* */
+} controller_options;
+
+typedef struct controller_sample {
+    uint64_t now_ns;
+    double link_gbps; /* of a probe or of link-bound reading; NAN: not known */
+    double token_ms;  /* time of a decode step; NAN: none */
+    uint32_t batch;   /* sequences in that step */
+} controller_sample;
+
+#define CONTROLLER_BATCHES 16 /* usual times are kept by log2 of the batch */
+
+typedef struct controller { /* zeroed: DIRECT, nothing known */
+    controller_options opt;
+    fallback_state state;
+    uint64_t since_ns;         /* of the state */
+    uint64_t good_since_ns;    /* RECOVERING: without a bad sample since */
+    uint64_t left_fallback_ns; /* last return to DIRECT; 0: never */
+    uint32_t n_good, n_bad;    /* in SUSPECT */
+    uint32_t backoff;          /* the cooldown is doubled so many times */
+    double usual_ms[CONTROLLER_BATCHES];
+    uint32_t usual_n[CONTROLLER_BATCHES];
+} controller;
+
+typedef struct controller_change {
+    fallback_state from, to;
+    uint64_t now_ns;
+    char reason[160];
+} controller_change;
+
+/* Keeps the state; a forced state is taken up by the next feed. */
+void controller_configure(controller *c, const controller_options *opt);
+/* At most one transition a sample. true: *ret says which and why. */
+bool controller_feed(controller *c, const controller_sample *s, controller_change *ret);
+double controller_bad_below_gbps(const controller_options *opt); /* 0: no rate is bad */
+double controller_good_above_gbps(const controller_options *opt);
+const char *fallback_state_name(fallback_state s); /* "direct", ... */
+
+#endif

@@ -1,0 +1,253 @@
+/* fallback.c - samples for the state machine, and its decisions for the pager.
+ *
+ * What a step read over the link in its time is only a lower bound of the link's rate: with few misses it is low on a healthy link.
+ * So a high figure proves that the link is good and costs nothing; a low one proves nothing, but when it falls sharply against its
+ * own recent level, a probe is made at once. Otherwise the link is probed every probe_interval, and often while the state is not
+ * DIRECT. A probe is 32 MiB read between two steps. */
+#include "engine/fallback/fallback.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#define PASSIVE_NS      100000000u /* reading time that makes one passive sample */
+#define SUSPECT_WAIT_NS 200000000u /* between probes while in doubt */
+#define DROP_RATIO      0.6        /* a passive rate below this share of its recent level calls for a probe */
+#define PASSIVE_GAIN    0.2
+#define SYSFS_NS        5000000000u
+#define START_PROBES    3
+
+struct fallback {
+    kern_dev *dev;
+    pager *pages;
+    void (*on_change)(void *, const controller_change *);
+    void *user;
+    char sysfs_root[256], pci_bus_id[32];
+    controller ctl;
+    bool watching, want_probe;
+    uint64_t probe_interval_ns, last_probe_ns, last_sysfs_ns;
+    uint64_t acc_bytes, acc_ns, n_probes;
+    double passive_gbps; /* recent level of the lower bound */
+    int applied_mode;
+    pthread_mutex_t lock; /* status, force */
+    fallback_status status;
+    int force;
+};
+
+static uint64_t ns_of(double s)
+{
+    return (uint64_t)(s * 1e9);
+}
+
+static void configure(fallback *f, const config *cfg)
+{
+    controller_options o = {.enabled = cfg->fallback.enabled,
+                            .healthy_gbps = f->ctl.opt.healthy_gbps,
+                            .min_link_gbps = cfg->fallback.min_link_gbps,
+                            .min_link_ratio = cfg->fallback.min_link_ratio,
+                            .max_token_latency_ms = cfg->fallback.max_token_latency_ms,
+                            .window_ns = ns_of(cfg->fallback.window_s),
+                            .cooldown_ns = ns_of(cfg->fallback.cooldown_s),
+                            .force = cfg->fallback.force};
+    controller_configure(&f->ctl, &o);
+    f->probe_interval_ns = ns_of(cfg->fallback.probe_interval_s);
+    f->force = o.force;
+}
+
+static void publish(fallback *f, const controller_change *change)
+{
+    fallback_status *s = &f->status;
+    s->state = f->ctl.state;
+    s->watching = f->watching && f->ctl.opt.enabled;
+    s->force = f->ctl.opt.force;
+    s->probes = f->n_probes;
+    s->healthy_gbps = f->ctl.opt.healthy_gbps;
+    s->bad_below_gbps = controller_bad_below_gbps(&f->ctl.opt);
+    s->good_above_gbps = controller_good_above_gbps(&f->ctl.opt);
+    s->pager_mode = pager_get_mode(f->pages);
+    if (change) {
+        s->since_ns = change->now_ns;
+        s->transitions++;
+        s->entered[change->to]++;
+        snprintf(s->reason, sizeof s->reason, "%s", change->reason);
+    }
+}
+
+/* What the state asks of the pager. A refusal is remembered, and asked again only with the next change. */
+static void apply(fallback *f)
+{
+    bool fall = f->ctl.state == FALLBACK_FALLBACK || f->ctl.state == FALLBACK_RECOVERING;
+    int mode = PAGER_DIRECT;
+    if (fall) {
+        pager_stats st;
+        pager_get_stats(f->pages, &st);
+        mode = st.slots_total >= st.pages_total ? PAGER_FULL : PAGER_STAGED;
+    }
+    if (mode == f->applied_mode)
+        return;
+    f->applied_mode = mode;
+    xd_err err = {0};
+    xd_status st = pager_set_mode(f->pages, mode, &err);
+    pthread_mutex_lock(&f->lock);
+    snprintf(f->status.problem, sizeof f->status.problem, "%.255s", st ? err.msg : "");
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
+{
+    controller_sample s = {.now_ns = xd_now_ns(), .link_gbps = gbps, .token_ms = token_ms, .batch = batch};
+    controller_change change;
+    bool changed = controller_feed(&f->ctl, &s, &change);
+    if (changed)
+        apply(f);
+    pthread_mutex_lock(&f->lock);
+    if (gbps == gbps)
+        f->status.link_gbps = gbps;
+    publish(f, changed ? &change : NULL);
+    pthread_mutex_unlock(&f->lock);
+    if (changed && f->on_change)
+        f->on_change(f->user, &change);
+}
+
+static void probe(fallback *f)
+{
+    double gbps;
+    f->want_probe = false;
+    f->last_probe_ns = xd_now_ns();
+    if (pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
+        return;
+    /* An idle link sleeps in a lower generation until traffic wakes it: a bad figure after a pause is asked for once more. */
+    if (gbps < controller_good_above_gbps(&f->ctl.opt) && pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
+        return;
+    if (gbps > f->ctl.opt.healthy_gbps)
+        f->ctl.opt.healthy_gbps = gbps;
+    f->last_probe_ns = xd_now_ns();
+    f->n_probes++;
+    feed(f, gbps, NAN, 0);
+}
+
+static uint64_t probe_wait_ns(const fallback *f)
+{
+    switch (f->ctl.state) {
+    case FALLBACK_SUSPECT: return XD_MIN((uint64_t)SUSPECT_WAIT_NS, f->ctl.opt.window_ns / 4);
+    case FALLBACK_FALLBACK:
+    case FALLBACK_RECOVERING: return XD_MIN(f->probe_interval_ns, f->ctl.opt.cooldown_ns / 8);
+    default: return f->probe_interval_ns;
+    }
+}
+
+void fallback_step(fallback *f, const fallback_step_info *s)
+{
+    if (!f->watching || !f->ctl.opt.enabled)
+        return;
+    pager_stats st;
+    pager_get_stats(f->pages, &st);
+    f->acc_bytes += st.step_bytes_host;
+    f->acc_ns += s->link_ns ? s->link_ns : s->step_ns;
+    if (f->acc_ns >= PASSIVE_NS) {
+        double gbps = (double)f->acc_bytes / (double)f->acc_ns;
+        f->want_probe = f->want_probe || gbps < DROP_RATIO * f->passive_gbps;
+        f->passive_gbps += PASSIVE_GAIN * (gbps - f->passive_gbps);
+        f->acc_bytes = f->acc_ns = 0;
+        bool direct = f->ctl.state == FALLBACK_DIRECT || f->ctl.state == FALLBACK_SUSPECT;
+        if (direct && gbps >= controller_good_above_gbps(&f->ctl.opt)) {
+            if (!f->want_probe)
+                f->last_probe_ns = xd_now_ns(); /* as good as a probe */
+            feed(f, gbps, NAN, 0);
+        }
+    }
+    if (s->decode_only && s->n_decode)
+        feed(f, NAN, (double)s->step_ns * 1e-6, s->n_decode);
+}
+
+void fallback_tick(fallback *f)
+{
+    uint64_t now = xd_now_ns();
+    pthread_mutex_lock(&f->lock);
+    bool forced = f->ctl.opt.force != f->force;
+    f->ctl.opt.force = f->force;
+    pthread_mutex_unlock(&f->lock);
+    if (forced)
+        feed(f, NAN, NAN, 0);
+    if (!f->watching || !f->ctl.opt.enabled)
+        return;
+    if (now - f->last_sysfs_ns >= SYSFS_NS) {
+        link_info li;
+        link_read(f->sysfs_root, f->pci_bus_id, &li);
+        f->last_sysfs_ns = now;
+        pthread_mutex_lock(&f->lock);
+        /* A link that trained down is a reason to look, not a proof: idle links do it on purpose. */
+        if (li.known && f->status.link.known &&
+            (li.width < f->status.link.width || li.speed_gts < f->status.link.speed_gts))
+            f->want_probe = true;
+        f->status.link = li;
+        pthread_mutex_unlock(&f->lock);
+    }
+    if (f->want_probe || now - f->last_probe_ns >= probe_wait_ns(f))
+        probe(f);
+}
+
+void fallback_force(fallback *f, int force)
+{
+    pthread_mutex_lock(&f->lock);
+    f->force = force;
+    pthread_mutex_unlock(&f->lock);
+}
+
+void fallback_reload(fallback *f, const config *cfg)
+{
+    pthread_mutex_lock(&f->lock);
+    configure(f, cfg);
+    pthread_mutex_unlock(&f->lock);
+    feed(f, NAN, NAN, 0);
+}
+
+void fallback_get_status(fallback *f, fallback_status *ret)
+{
+    pthread_mutex_lock(&f->lock);
+    *ret = f->status;
+    pthread_mutex_unlock(&f->lock);
+}
+
+xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err)
+{
+    XD_CLEANUP(fallback_freep) fallback *f = calloc(1, sizeof *f);
+    if (!f)
+        return xd_fail(err, XD_NOMEM, 0, "fallback controller");
+    pthread_mutex_init(&f->lock, NULL);
+    f->dev = opt->dev;
+    f->pages = opt->pages;
+    f->on_change = opt->on_change;
+    f->user = opt->user;
+    f->applied_mode = pager_get_mode(f->pages);
+    kern_dev_info info;
+    f->dev->ops->info(f->dev, &info);
+    snprintf(f->pci_bus_id, sizeof f->pci_bus_id, "%.31s", info.pci_bus_id);
+    snprintf(f->sysfs_root, sizeof f->sysfs_root, "%s", opt->sysfs_root ? opt->sysfs_root : "/sys");
+    f->watching = pager_has_link(f->pages);
+    configure(f, opt->cfg);
+    link_read(f->sysfs_root, f->pci_bus_id, &f->status.link);
+    f->last_sysfs_ns = f->last_probe_ns = xd_now_ns();
+    for (int i = 0; i < START_PROBES && f->watching && f->ctl.opt.enabled; i++) {
+        double gbps;
+        xd_status st = pager_probe_link(f->pages, &gbps, err);
+        if (st)
+            return xd_wrap(err, "measuring the healthy link");
+        f->ctl.opt.healthy_gbps = XD_MAX(f->ctl.opt.healthy_gbps, gbps);
+        f->status.link_gbps = gbps;
+    }
+    publish(f, NULL);
+    f->status.since_ns = xd_now_ns();
+    if (f->ctl.opt.force != CONF_FORCE_NONE)
+        feed(f, NAN, NAN, 0);
+    *ret = XD_TAKE(f);
+    return XD_OK;
+}
+
+void fallback_free(fallback *f)
+{
+    if (!f)
+        return;
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}

@@ -1,0 +1,163 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "engine/fallback/controller.h"
+
+/* A script is a list of "from this second on the link gives so much"; samples come every 100 ms. The transitions are written as
+ * letters with the second in which they happened. */
+typedef struct point {
+    double at_s, gbps;
+} point;
+
+static controller_options options(void)
+{
+    return (controller_options){.enabled = true,
+                                .healthy_gbps = 50,
+                                .min_link_gbps = 20,
+                                .min_link_ratio = 0.4,
+                                .max_token_latency_ms = 25,
+                                .window_ns = 1500000000u,
+                                .cooldown_ns = 10000000000u};
+}
+
+static void run(controller *c, const point *pts, size_t n, double until_s, double token_ms, char *out, size_t cap)
+{
+    out[0] = 0;
+    for (int i = 0; i * 0.1 < until_s - 1e-9; i++) {
+        double t = i * 0.1, g = NAN;
+        for (size_t k = 0; k < n && pts[k].at_s <= t + 1e-9; k++)
+            g = pts[k].gbps;
+        controller_sample s = {
+            .now_ns = (uint64_t)((1000 + t) * 1e9 + 0.5), .link_gbps = g, .token_ms = token_ms, .batch = 1};
+        controller_change ch;
+        if (controller_feed(c, &s, &ch)) {
+            cr_assert_gt(strlen(ch.reason), 0);
+            snprintf(out + strlen(out), cap - strlen(out), "%s%c%.1f", *out ? " " : "", "DSFR"[ch.to], t);
+        }
+    }
+}
+
+#define SCRIPT(want, until, ...)                                                   \
+    do {                                                                           \
+        static const point pts_[] = {__VA_ARGS__};                                 \
+        controller c_ = {0};                                                       \
+        controller_options o_ = options();                                         \
+        controller_configure(&c_, &o_);                                            \
+        char got_[512];                                                            \
+        run(&c_, pts_, sizeof pts_ / sizeof *pts_, until, NAN, got_, sizeof got_); \
+        cr_assert_str_eq(got_, want);                                              \
+    } while (0)
+
+Test(controller, a_healthy_link_changes_nothing)
+{
+    SCRIPT("", 100, {0, 50});
+    SCRIPT("", 100, {0, 21});
+}
+
+Test(controller, a_sudden_drop_falls_back_within_two_seconds_and_recovers_after_the_cooldown)
+{
+    SCRIPT("S5.0 F6.5", 60, {0, 50}, {5, 3});
+    SCRIPT("S5.0 F6.5 R20.0 D30.0", 60, {0, 50}, {5, 3}, {20, 50});
+}
+
+Test(controller, a_slow_decline_falls_back_below_the_limit)
+{
+    SCRIPT("S8.0 F9.5", 60, {0, 50}, {2, 40}, {4, 30}, {6, 22}, {8, 19}, {10, 15});
+}
+
+Test(controller, one_bad_sample_only_makes_suspicious)
+{
+    SCRIPT("S5.0 D6.5", 60, {0, 50}, {5, 1}, {5.1, 50});
+}
+
+Test(controller, between_bad_and_good_nothing_moves)
+{
+    /* 22 GB/s is not bad (limit 20), but not 1.25 times the limit either: the fallback stays. */
+    SCRIPT("S5.0 F6.5", 100, {0, 50}, {5, 3}, {20, 22});
+}
+
+Test(controller, a_relapse_while_recovering_starts_the_cooldown_again)
+{
+    SCRIPT("S5.0 F6.5 R20.0 F25.0 R26.0 D36.0", 60, {0, 50}, {5, 3}, {20, 50}, {25, 3}, {26, 50});
+}
+
+Test(controller, flapping_falls_back_at_most_once_a_cooldown_and_ever_more_rarely)
+{
+    static point pts[400];
+    for (size_t i = 0; i < 400; i++)
+        pts[i] = (point){(double)i * 2, i % 2 ? 3 : 50}; /* two seconds bad, two good */
+    controller c = {0};
+    controller_options o = options();
+    o.cooldown_ns = 1900000000u; /* shorter than a good phase: the worst case */
+    controller_configure(&c, &o);
+    uint64_t last_ns = 0, n_fallbacks = 0;
+    for (int i = 0; i < 8000; i++) {
+        controller_sample s = {.now_ns = 1000000000u + (uint64_t)i * 100000000u, .token_ms = NAN};
+        s.link_gbps = pts[i / 20].gbps;
+        controller_change ch;
+        if (controller_feed(&c, &s, &ch) && ch.from == FALLBACK_SUSPECT && ch.to == FALLBACK_FALLBACK) {
+            cr_assert(!last_ns || ch.now_ns - last_ns >= o.cooldown_ns);
+            last_ns = ch.now_ns;
+            n_fallbacks++;
+        }
+    }
+    cr_assert_eq(n_fallbacks, 2, "the doubled cooldown is longer than a good phase: it stays in fallback");
+}
+
+Test(controller, slower_machines_are_judged_by_their_own_healthy_rate)
+{
+    controller_options o = options();
+    o.healthy_gbps = 12; /* PCIe 3.0 x16 */
+    cr_assert_float_eq(controller_bad_below_gbps(&o), 4.8, 1e-9);
+    cr_assert_float_eq(controller_good_above_gbps(&o), 6, 1e-9);
+    o.min_link_ratio = 0;
+    cr_assert_float_eq(controller_bad_below_gbps(&o), 20, 1e-9);
+    o.min_link_gbps = 0;
+    cr_assert_float_eq(controller_bad_below_gbps(&o), 0, 1e-9);
+}
+
+Test(controller, slow_tokens_count_against_the_usual_time_of_their_batch)
+{
+    controller c = {0};
+    controller_options o = options();
+    controller_configure(&c, &o);
+    static const point good[] = {{0, 50}};
+    char got[256];
+    run(&c, good, 1, 10, 30, got, sizeof got);
+    cr_assert_str_eq(got, "");
+    controller_change ch;
+    controller_sample s = {.now_ns = 1020000000000u, .link_gbps = NAN, .token_ms = 200, .batch = 32};
+    cr_assert(!controller_feed(&c, &s, &ch), "another batch size has another usual time");
+    s.batch = 1;
+    cr_assert(controller_feed(&c, &s, &ch));
+    cr_assert_eq(ch.to, FALLBACK_SUSPECT);
+    s.now_ns += 1600000000u;
+    cr_assert(controller_feed(&c, &s, &ch));
+    cr_assert_eq(ch.to, FALLBACK_FALLBACK);
+}
+
+Test(controller, the_operator_decides)
+{
+    controller c = {0};
+    controller_options o = options();
+    controller_change ch;
+    controller_sample s = {.now_ns = 1, .link_gbps = 50, .token_ms = NAN};
+    o.force = CONF_FORCE_FALLBACK;
+    controller_configure(&c, &o);
+    cr_assert(controller_feed(&c, &s, &ch) && ch.to == FALLBACK_FALLBACK);
+    s.now_ns += 100000000000u;
+    cr_assert(!controller_feed(&c, &s, &ch), "a healthy link does not end a forced fallback");
+    o.force = CONF_FORCE_DIRECT;
+    controller_configure(&c, &o);
+    s.link_gbps = 1;
+    cr_assert(controller_feed(&c, &s, &ch) && ch.to == FALLBACK_DIRECT);
+    cr_assert(!controller_feed(&c, &s, &ch), "nor does a bad one end a forced direct path");
+    o.force = CONF_FORCE_NONE;
+    controller_configure(&c, &o);
+    cr_assert(controller_feed(&c, &s, &ch) && ch.to == FALLBACK_SUSPECT);
+    o.enabled = false;
+    controller_configure(&c, &o);
+    cr_assert(controller_feed(&c, &s, &ch) && ch.to == FALLBACK_DIRECT);
+}

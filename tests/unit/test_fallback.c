@@ -1,0 +1,213 @@
+#include <criterion/criterion.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/fallback/fallback.h"
+#include "engine/memory/link_sim.h"
+
+typedef struct rig {
+    kern_dev *dev;
+    model *m;
+    config *cfg;
+    pager *p;
+    fallback *f;
+    char states[64];
+} rig;
+
+static void on_change(void *user, const controller_change *c)
+{
+    rig *r = user;
+    size_t n = strlen(r->states);
+    r->states[n] = "DSFR"[c->to];
+    r->states[n + 1] = 0;
+}
+
+static void rig_open(rig *r, double gbps, double arena_share)
+{
+    xd_err err = {0};
+    kern_options ko = {.n_threads = 1, .numa_node = -1};
+    cr_assert_eq(kern_cpu_open(&ko, &r->dev), KERN_OK);
+    model_options mo = {.path = "synthetic:tiny", .dtype = "bf16", .seed = 1};
+    cr_assert_eq(model_open(&mo, &r->m, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(conf_defaults(&r->cfg, &err), XD_OK, "%s", err.msg);
+    r->cfg->pager.warm_start = false;
+    r->cfg->memory.page_size = 65536;
+    r->cfg->fallback.window_s = 0.2;
+    r->cfg->fallback.cooldown_s = 0.4;
+    r->cfg->fallback.probe_interval_s = 0.05;
+    r->cfg->test.allow = true;
+    r->cfg->test.link_gbps = gbps;
+    pager_options po = {.dev = r->dev,
+                        .m = r->m,
+                        .cfg = r->cfg,
+                        .arena_bytes = (uint64_t)(arena_share * (double)model_expert_bytes(r->m))};
+    cr_assert_eq(pager_open(&po, &r->p, &err), XD_OK, "%s", err.msg);
+    fallback_options fo = {.dev = r->dev, .pages = r->p, .cfg = r->cfg, .on_change = on_change, .user = r};
+    cr_assert_eq(fallback_open(&fo, &r->f, &err), XD_OK, "%s", err.msg);
+}
+
+static void rig_close(rig *r)
+{
+    fallback_free(r->f);
+    pager_free(r->p);
+    model_free(r->m);
+    conf_free(r->cfg);
+    r->dev->ops->close(r->dev);
+}
+
+static void set_link(rig *r, double gbps)
+{
+    r->cfg->test.link_gbps = gbps;
+    cr_assert_eq(pager_reload(r->p, r->cfg, NULL), XD_OK);
+}
+
+/* The loop of an engine without work: ticks until the states are as wanted. The run's own time limit ends a loop that never is. */
+static void tick_until(rig *r, const char *states)
+{
+    while (strcmp(r->states, states) != 0) {
+        cr_assert(!strncmp(r->states, states, strlen(r->states)), "states %s, wanted %s", r->states, states);
+        fallback_tick(r->f);
+        struct timespec ts = {.tv_nsec = 5000000};
+        nanosleep(&ts, NULL);
+    }
+}
+
+Test(fallback, a_simulated_drop_moves_the_pager_to_the_staged_path_and_back)
+{
+    rig r = {0};
+    rig_open(&r, 50, 0.5);
+    fallback_status st;
+    fallback_get_status(r.f, &st);
+    cr_assert(st.watching);
+    cr_assert_float_eq(st.healthy_gbps, 50, 1e-6);
+    set_link(&r, 5);
+    tick_until(&r, "SF");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    set_link(&r, 50);
+    tick_until(&r, "SFRD");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    fallback_get_status(r.f, &st);
+    cr_assert_eq(st.transitions, 4);
+    cr_assert_eq(st.entered[FALLBACK_FALLBACK], 1);
+    cr_assert_str_eq(st.problem, "");
+    rig_close(&r);
+}
+
+Test(fallback, what_fits_is_loaded_whole)
+{
+    rig r = {0};
+    rig_open(&r, 50, 2);
+    set_link(&r, 5);
+    tick_until(&r, "SF");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
+    rig_close(&r);
+}
+
+Test(fallback, without_a_cache_it_says_why_it_cannot_stage)
+{
+    rig r = {0};
+    rig_open(&r, 50, 0);
+    set_link(&r, 5);
+    tick_until(&r, "SF");
+    fallback_status st;
+    fallback_get_status(r.f, &st);
+    cr_assert(strstr(st.problem, "memory.vram_budget"), "%s", st.problem);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    rig_close(&r);
+}
+
+Test(fallback, without_a_link_nothing_is_watched_but_the_operator_may_force)
+{
+    rig r = {0};
+    rig_open(&r, 0, 0.5);
+    fallback_status st;
+    fallback_get_status(r.f, &st);
+    cr_assert(!st.watching);
+    for (int i = 0; i < 10; i++)
+        fallback_tick(r.f);
+    cr_assert_str_eq(r.states, "");
+    fallback_force(r.f, CONF_FORCE_FALLBACK);
+    fallback_tick(r.f);
+    cr_assert_str_eq(r.states, "F");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    fallback_force(r.f, CONF_FORCE_DIRECT);
+    fallback_tick(r.f);
+    cr_assert_str_eq(r.states, "FD");
+    rig_close(&r);
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    cr_assert(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+Test(fallback, reads_the_link_from_sysfs_as_linux_writes_it)
+{
+    char root[] = "/tmp/xd-sysfs-XXXXXX", cmd[2048], port[300], dev[320];
+    cr_assert(mkdtemp(root));
+    snprintf(port, sizeof port, "%s/devices/0000:00:01.0", root);
+    snprintf(dev, sizeof dev, "%s/0000:01:00.0", port);
+    snprintf(cmd, sizeof cmd, "mkdir -p %s/bus/pci/devices %s && ln -s %s %s/bus/pci/devices/", root, dev, dev, root);
+    cr_assert_eq(system(cmd), 0);
+    put(port, "max_link_speed", "16.0 GT/s PCIe\n"), put(port, "max_link_width", "16\n");
+    put(dev, "max_link_speed", "32.0 GT/s PCIe\n"), put(dev, "max_link_width", "16\n");
+    put(dev, "current_link_speed", "2.5 GT/s PCIe\n"), put(dev, "current_link_width", "8\n");
+    put(dev, "aer_dev_correctable", "RxErr 3\nBadTLP 4\nTOTAL_ERR_COR 7\n");
+    put(dev, "aer_dev_nonfatal", "Undefined 0\nTOTAL_ERR_NONFATAL 2\n");
+    link_info li;
+    link_read(root, "0000:01:00.0", &li);
+    cr_assert(li.known);
+    cr_assert_float_eq(li.speed_gts, 2.5, 1e-9);
+    cr_assert_float_eq(li.best_speed_gts, 16, 1e-9, "the slot's best counts, not the card's");
+    cr_assert_eq(li.width, 8);
+    cr_assert_eq(li.best_width, 16);
+    cr_assert_eq(li.aer_correctable, 7);
+    cr_assert_eq(li.aer_nonfatal, 2);
+    cr_assert_eq(li.aer_fatal, 0);
+    link_read(root, "", &li);
+    cr_assert(!li.known);
+    cr_assert_float_eq(link_wire_gbps(32, 16), 63.0, 0.1);
+    cr_assert_float_eq(link_wire_gbps(2.5, 16), 4.0, 0.01);
+    snprintf(cmd, sizeof cmd, "rm -r %s", root);
+    cr_assert_eq(system(cmd), 0);
+}
+
+Test(fallback, a_profile_holds_each_rate_until_the_next_point)
+{
+    config *cfg;
+    link_sim s;
+    cr_assert_eq(conf_defaults(&cfg, NULL), XD_OK);
+    cr_assert_eq(conf_set(cfg, "test.link_profile", "0:50,10:5,20.5:50", NULL), XD_OK);
+    cr_assert_eq(link_sim_init(&s, cfg, 1000, NULL), XD_OK);
+    cr_assert_eq(link_sim_gbps(&s, 1000), 0, "nothing is simulated unless it is allowed");
+    cfg->test.allow = true;
+    cr_assert_eq(link_sim_init(&s, cfg, 1000, NULL), XD_OK);
+    cr_assert_eq(link_sim_gbps(&s, 1000), 50);
+    cr_assert_eq(link_sim_gbps(&s, 9999999000), 50);
+    cr_assert_eq(link_sim_gbps(&s, 10000001000), 5);
+    cr_assert_eq(link_sim_ns(&s, 5000, 10000001000), 1000);
+    cr_assert_eq(link_sim_gbps(&s, 20500001000), 50);
+    conf_free(cfg);
+}
+
+Test(fallback, a_profile_that_makes_no_sense_is_refused)
+{
+    static const char *const bad[] = {"x", "1", "1:", "1:2,0:3", "1:0", "1:-2", "1:2;2:3", "1:nan"};
+    config *cfg;
+    cr_assert_eq(conf_defaults(&cfg, NULL), XD_OK);
+    cfg->test.allow = true;
+    for (size_t i = 0; i < XD_ARRAY_LEN(bad); i++) {
+        free(cfg->test.link_profile);
+        cfg->test.link_profile = strdup(bad[i]);
+        link_sim s;
+        xd_err err = {0};
+        cr_assert_eq(link_sim_init(&s, cfg, 0, &err), XD_BAD_CONFIG, "%s", bad[i]);
+        cr_assert_str_eq(err.param, "test.link_profile");
+    }
+    conf_free(cfg);
+}
