@@ -415,7 +415,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     if (st) {
         /* Whatever was launched must have left the pages before the pager may move them. */
         if (!x->lost && x->dev->ops->sync(x->dev) == KERN_OK)
-            (void)!pager_step_end(x->pg, NULL);
+            pager_step_abort(x->pg);
         return st;
     }
     if ((st = pager_step_end(x->pg, err)))
