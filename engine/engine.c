@@ -1,0 +1,373 @@
+/* engine.c - the engine thread: loads, tests itself, serves, drains, ends.
+ *
+ * DESIGN. All state of scheduler, KV cache, pager and device belongs to the engine thread. Others talk to it by the inbox (a list
+ * under `lock`, bounded by max_queue), by atomic flags in requests (cancelled) and by one job at a time (engine_call). It answers by
+ * events in the requests' own queues. It sleeps on `wake` while nothing is to be done, turning once a second so that a watchdog
+ * sees it alive and the link monitor gets its tick.
+ *
+ * States: LOADING -> READY -> DRAINING, and FAILED from any of them (load error, lost device). */
+#include "engine/engine_priv.h"
+
+#include <math.h>
+#include <string.h>
+
+static void set_progress(void *user, double fraction, const char *what)
+{
+    engine *e = user;
+    pthread_mutex_lock(&e->lock);
+    e->fraction = fraction;
+    snprintf(e->what, sizeof e->what, "%s", what);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    atomic_fetch_add(&e->heartbeat, 1); /* loading counts as being alive */
+}
+
+void engine_set_failed(engine *e, const xd_err *error)
+{
+    pthread_mutex_lock(&e->lock);
+    e->phase = ENGINE_FAILED;
+    e->failure = *error;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+static void fill_info(engine *e)
+{
+    const core *c = &e->c;
+    engine_info *i = &e->info;
+    const config *cfg = e->cfg;
+    char path[4096];
+    snprintf(path, sizeof path, "%s", cfg->model.path);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = 0;
+    const char *name = cfg->model.served_model_name[0] ? cfg->model.served_model_name : last_part(path);
+    snprintf(i->model_id, sizeof i->model_id, "%s", name);
+    snprintf(i->arch, sizeof i->arch, "%s", c->hp->arch);
+    snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt).name);
+    snprintf(i->backend, sizeof i->backend, "%s", c->backend);
+    snprintf(i->backend_why, sizeof i->backend_why, "%s", c->backend_why);
+    snprintf(i->model_dir, sizeof i->model_dir, "%s", model_dir(c->m));
+    i->created_unix_s = (uint64_t)time(NULL);
+    i->max_model_len = c->max_model_len;
+    i->vocab = c->hp->vocab;
+    i->n_layers = c->hp->n_layers;
+    for (uint32_t l = 0; l < c->hp->n_layers; l++) {
+        i->n_experts = XD_MAX(i->n_experts, model_get_layer(c->m, l)->n_experts);
+        i->top_k = XD_MAX(i->top_k, model_get_layer(c->m, l)->top_k);
+    }
+    i->is_demo = strcmp(last_part(path), "demo") == 0 && strcmp(name, "demo") == 0;
+}
+
+/* A model without a tokenizer serves token ids; a tokenizer that cannot be read exactly is as good as none, and says why. */
+static void load_tokenizer(engine *e)
+{
+    xd_err err = {0};
+    tok_gguf g;
+    xd_status st = XD_NOT_FOUND;
+    if (model_get_vocabulary(e->c.m, &g))
+        st = tok_from_gguf(&g, &e->tok, &err);
+    else if (e->info.model_dir[0])
+        st = tok_from_dir(e->info.model_dir, &e->tok, &err);
+    if (st)
+        snprintf(e->no_tok_why, sizeof e->no_tok_why, "%.500s", err.msg[0] ? err.msg : "the model has no tokenizer");
+    if (e->tok && tok_vocab_size(e->tok) > e->c.hp->vocab) {
+        snprintf(e->no_tok_why, sizeof e->no_tok_why, "the tokenizer has %u tokens, the model only %u",
+                 tok_vocab_size(e->tok), e->c.hp->vocab);
+        tok_free(e->tok);
+        e->tok = NULL;
+    }
+}
+
+static xd_status load(engine *e, xd_err *err)
+{
+    xd_status st = core_open(&e->c, e->cfg, e->cfg->model.path, set_progress, e, err);
+    if (st)
+        return st;
+    fill_info(e);
+    load_tokenizer(e);
+    const core *c = &e->c;
+    sched_options so = {.kv = c->kv, .max_seqs = c->max_seqs, .max_tokens = c->max_tokens, .max_rows = c->max_rows};
+    if ((st = sched_new(&so, &e->sched, err)))
+        return st;
+    e->sampler = sampler_new(c->hp->vocab);
+    e->run = calloc(c->max_seqs, sizeof *e->run);
+    if (!e->sampler || !e->run)
+        return xd_fail(err, XD_NOMEM, 0, "the sampler");
+    if (!e->cfg->engine.self_test)
+        return XD_OK;
+    set_progress(e, 1, "self-test");
+    return engine_self_test(e, err);
+}
+
+/* Takes what others left; sleeps while there is nothing. False: the engine ends. */
+static bool take_inbox(engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (!e->live && !e->inbox && !e->stop && !e->job) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&e->wake, &e->lock, &until);
+    }
+    engine_job *job = e->job;
+    engine_request **end = &e->live;
+    while (*end)
+        end = &(*end)->next;
+    *end = e->inbox;
+    e->inbox = NULL;
+    e->inbox_tail = &e->inbox;
+    bool go_on = !e->stop;
+    pthread_mutex_unlock(&e->lock);
+    if (job) {
+        job->run(e, job->user);
+        pthread_mutex_lock(&e->lock);
+        job->done = true;
+        e->job = NULL;
+        pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+    }
+    return go_on;
+}
+
+/* New requests enter the scheduler here, on its own thread. */
+static void admit_new(engine *e)
+{
+    for (engine_request *r = e->live, *next; r; r = next) {
+        next = r->next;
+        xd_err error = {0};
+        for (uint32_t i = 0; !r->admitted && i < r->opt.n && !error.status; i++) {
+            r->choices[i].seq.order = r->order + i;
+            if (sched_add(e->sched, &r->choices[i].seq, &error))
+                break;
+        }
+        r->admitted = true;
+        if (error.status)
+            engine_end_request(e, r, &error);
+    }
+}
+
+static void *engine_main(void *arg)
+{
+    engine *e = arg;
+    xd_err error = {0};
+    if (load(e, &error)) {
+        engine_set_failed(e, &error);
+    } else {
+        pthread_mutex_lock(&e->lock);
+        e->phase = e->phase == ENGINE_LOADING ? ENGINE_READY : e->phase;
+        e->fraction = 1;
+        snprintf(e->what, sizeof e->what, "ready");
+        pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+    }
+    while (take_inbox(e)) {
+        atomic_fetch_add(&e->heartbeat, 1);
+        if (e->phase == ENGINE_FAILED) { /* written by this thread only, from READY on */
+            engine_fail_all(e, &e->failure);
+            continue;
+        }
+        admit_new(e);
+        engine_reap(e);
+        if (e->live)
+            engine_step(e);
+    }
+    xd_err ending = {0};
+    xd_fail(&ending, XD_UNAVAILABLE, 0, "the server is shutting down");
+    engine_fail_all(e, &ending);
+    return NULL;
+}
+
+xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
+{
+    engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return xd_fail(err, XD_NOMEM, 0, "the engine");
+    e->cfg = cfg;
+    e->inbox_tail = &e->inbox;
+    e->max_queue = cfg->server.max_queue;
+    e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    snprintf(e->what, sizeof e->what, "starting");
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, &attr);
+    pthread_cond_init(&e->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    e->metrics = metrics_new();
+    int rc = e->metrics ? pthread_create(&e->thread, NULL, engine_main, e) : 0;
+    if (!e->metrics || rc) {
+        engine_free(e);
+        return xd_fail(err, XD_NOMEM, rc, "starting the engine thread");
+    }
+    e->thread_started = true;
+    *ret = e;
+    return XD_OK;
+}
+
+static struct timespec in_ns(uint64_t ns)
+{
+    uint64_t t = xd_now_ns() + ns;
+    return (struct timespec){.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)};
+}
+
+xd_status engine_wait_ready(engine *e, void (*progress)(void *user, double fraction, const char *what), void *user,
+                            xd_err *err)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->phase == ENGINE_LOADING) {
+        struct timespec until = in_ns(500000000);
+        while (e->phase == ENGINE_LOADING && pthread_cond_timedwait(&e->changed, &e->lock, &until) == 0)
+            ;
+        double fraction = e->fraction;
+        char what[sizeof e->what];
+        memcpy(what, e->what, sizeof what);
+        pthread_mutex_unlock(&e->lock);
+        if (progress)
+            progress(user, fraction, what);
+        pthread_mutex_lock(&e->lock);
+    }
+    xd_status st = e->phase == ENGINE_FAILED ? e->failure.status : XD_OK;
+    if (st && err)
+        *err = e->failure;
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
+void engine_drain(engine *e, uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->phase == ENGINE_READY)
+        e->phase = ENGINE_DRAINING;
+    while (e->n_live && xd_now_ns() < deadline_ns) {
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                                 .tv_nsec = (long)(deadline_ns % 1000000000u)};
+        pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    }
+    e->cancel_all = true;
+    while (e->n_live)
+        pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_free(engine *e)
+{
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_cond_broadcast(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+    if (e->thread_started)
+        pthread_join(e->thread, NULL);
+    sched_free(e->sched);
+    sampler_free(e->sampler);
+    free(e->run);
+    tok_free(e->tok);
+    core_close(&e->c);
+    metrics_free(e->metrics);
+    pthread_cond_destroy(&e->wake);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+engine_phase engine_get_phase(const engine *ce, double *ret_fraction, char *ret_what, size_t what_cap)
+{
+    engine *e = (engine *)ce; /* for its lock */
+    pthread_mutex_lock(&e->lock);
+    engine_phase p = e->phase;
+    if (ret_fraction)
+        *ret_fraction = e->fraction;
+    if (ret_what && what_cap)
+        snprintf(ret_what, what_cap, "%s", p == ENGINE_FAILED ? e->failure.msg : e->what);
+    pthread_mutex_unlock(&e->lock);
+    return p;
+}
+
+uint64_t engine_heartbeat(const engine *e)
+{
+    return atomic_load(&e->heartbeat);
+}
+
+const engine_info *engine_get_info(const engine *e)
+{
+    return &e->info;
+}
+
+const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why)
+{
+    if (!e->tok && why)
+        *why = e->no_tok_why;
+    return e->tok;
+}
+
+xd_status engine_submit(engine *e, const engine_request_options *opt, engine_request **ret, xd_err *err)
+{
+    static const char *const why_not[] = {
+        [ENGINE_LOADING] = "the model is still loading", [ENGINE_DRAINING] = "the server is shutting down"};
+    pthread_mutex_lock(&e->lock);
+    engine_phase phase = e->phase;
+    xd_err failure = e->failure;
+    pthread_mutex_unlock(&e->lock);
+    if (phase != ENGINE_READY) {
+        metrics_add(e->metrics, METRIC_REJECTED_UNAVAILABLE, 1);
+        return xd_fail(err, XD_UNAVAILABLE, 0, "%s", phase == ENGINE_FAILED ? failure.msg : why_not[phase]);
+    }
+    engine_request *r;
+    xd_status st = request_new(e, opt, &r, err);
+    if (st) {
+        metrics_add(e->metrics, METRIC_REJECTED_INVALID, 1);
+        return st;
+    }
+    pthread_mutex_lock(&e->lock);
+    if (e->phase != ENGINE_READY)
+        st = xd_fail(err, XD_UNAVAILABLE, 0, "the server is shutting down");
+    else if (e->n_queued >= e->max_queue)
+        st = xd_fail_field(err, XD_BUSY, NULL, "queue_full", "%u requests are waiting: try again later", e->n_queued);
+    if (!st) {
+        r->refs = 2;
+        r->order = e->next_order;
+        e->next_order += r->opt.n;
+        *e->inbox_tail = r;
+        e->inbox_tail = &r->next;
+        e->n_live++;
+        e->n_queued++;
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st) {
+        metrics_add(e->metrics, st == XD_BUSY ? METRIC_REJECTED_BUSY : METRIC_REJECTED_UNAVAILABLE, 1);
+        request_unref(r);
+        return st;
+    }
+    *ret = r;
+    return XD_OK;
+}
+
+void engine_call(engine *e, void (*f)(engine *e, void *user), void *user)
+{
+    engine_job job = {.run = f, .user = user};
+    pthread_mutex_lock(&e->lock);
+    while (e->job)
+        pthread_cond_wait(&e->changed, &e->lock);
+    e->job = &job;
+    pthread_cond_signal(&e->wake);
+    while (!job.done)
+        pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_reload(engine *e, const config *cfg)
+{
+    pthread_mutex_lock(&e->lock);
+    e->max_queue = cfg->server.max_queue;
+    e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    pthread_mutex_unlock(&e->lock);
+}

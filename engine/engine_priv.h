@@ -1,0 +1,134 @@
+/* engine_priv.h - what the files of the engine's root share: the engine thread's state and the requests. */
+#ifndef ENGINE_PRIV_H
+#define ENGINE_PRIV_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/core.h"
+#include "engine/engine.h"
+#include "engine/metrics.h"
+#include "engine/schedule/sched.h"
+#include "engine/text/sample.h"
+#include "engine/text/stop.h"
+#include "engine/text/tokenizer.h"
+
+typedef struct event_node {
+    struct event_node *next;
+    engine_event ev; /* its pointers lead into this node or the request */
+    engine_logprob top[ENGINE_MAX_TOP_LOGPROBS];
+    char text[];
+} event_node;
+
+/* One choice of a request: a timeline and what turns its tokens into text. Engine thread only. */
+typedef struct choice {
+    engine_request *r;
+    uint32_t idx, n_out, ids_cap, n_prompt_sent;
+    bool done;
+    sched_seq seq;
+    sampler_params params;
+    sample_history *history; /* NULL: no penalty asks for it */
+    tok_stream *stream;      /* NULL: no text */
+    stop_matcher stop;
+    xd_buf piece, out;
+} choice;
+
+/* Lock order: engine.lock, then request.notify_lock, then request.lock. */
+struct engine_request {
+    engine *e;
+    atomic_uint refs; /* the consumer's handle and the engine */
+    atomic_bool cancelled;
+    engine_request_options opt; /* pointers lead to the copies below */
+    sampler_params params;
+    uint32_t *prompt, *stop_ids, *bias_ids, *banned;
+    uint32_t n_banned;
+    float *bias;
+    char **stops;
+    choice *choices;
+    uint64_t order, submit_ns;
+
+    pthread_mutex_t lock; /* events, usage, state seen by the consumer */
+    event_node *head, *tail, *current;
+    engine_usage usage;
+    bool ended;   /* the last event is queued */
+    xd_err error; /* status 0: none */
+    bool error_taken;
+
+    pthread_mutex_t notify_lock;
+    bool notify_off;
+
+    /* engine thread */
+    engine_request *next;
+    uint32_t n_open; /* choices that run */
+    bool admitted, started, dirty, out_of_memory, in_step;
+    engine_finish last_finish;
+    xd_err failed; /* met in this step; status 0: none */
+    uint64_t last_token_ns;
+};
+
+typedef struct engine_job { /* something to be run on the engine thread between steps */
+    void (*run)(engine *e, void *user);
+    void *user;
+    bool done;
+} engine_job;
+
+struct engine {
+    const config *cfg;
+    pthread_t thread;
+    bool thread_started;
+    core c;
+    engine_info info;
+    tokenizer *tok;
+    char no_tok_why[512];
+    sched *sched;
+    sampler *sampler;
+    exec_run_seq *run; /* [max_seqs] */
+    metrics *metrics;
+
+    pthread_mutex_t lock; /* all down to the next comment */
+    pthread_cond_t wake, changed;
+    engine_phase phase;
+    double fraction;
+    char what[64];
+    xd_err failure;
+    engine_request *inbox, **inbox_tail;
+    uint32_t n_live, n_queued; /* submitted and not ended; of these, not started */
+    bool stop, cancel_all;
+    engine_job *job;
+    uint32_t max_queue, max_decode_stall_ms; /* may be reloaded */
+    uint64_t next_order;
+
+    atomic_uint_fast64_t heartbeat, preemptions;
+
+    /* engine thread */
+    engine_request *live;
+    double prefill_ns_per_token; /* moving average, 0: not known yet */
+    uint64_t last_second_ns;
+};
+
+/* request.c */
+xd_status request_new(engine *e, const engine_request_options *opt, engine_request **ret, xd_err *err) XD_MUST_CHECK;
+void request_unref(engine_request *r);
+/* text may be NULL. Out of memory is kept in r->out_of_memory: the request then ends with an error. */
+void request_push(engine_request *r, const engine_event *ev, const char *text, size_t len);
+void request_push_error(engine_request *r, const xd_err *error);
+void request_notify(engine_request *r); /* when something was pushed since the last call */
+
+/* choice.c: tokens to events. *ret_ended: the choice's DONE is queued. */
+xd_status choice_start(choice *c, xd_err *err) XD_MUST_CHECK;
+void choice_clear(choice *c);
+xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_err *err) XD_MUST_CHECK;
+void choice_finish(choice *c, engine_finish why);
+bool choice_bans(const choice *c); /* min_tokens: ending is not allowed yet */
+
+/* step.c */
+void engine_step(engine *e);
+void engine_reap(engine *e);                                                /* cancelled and expired requests */
+void engine_end_request(engine *e, engine_request *r, const xd_err *error); /* error NULL: all choices are done */
+void engine_fail_all(engine *e, const xd_err *error);
+xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
+void engine_set_failed(engine *e, const xd_err *error);
+/* Runs f on the engine thread between steps and waits for it. */
+void engine_call(engine *e, void (*f)(engine *e, void *user), void *user);
+
+#endif

@@ -1,0 +1,219 @@
+/* status.c - the engine seen from outside: metrics text and the JSON picture of /health and the status page.
+ *
+ * Reads only what other rooms offer to any thread (statistics of pager and KV cache) and counters; never waits for a step. */
+#include <jansson.h>
+#include <string.h>
+
+#include "engine/engine_priv.h"
+
+static const char *const phase_names[] = {"loading", "ready", "draining", "failed"};
+
+/* Sequences run by the scheduler change under its own thread; these two are published under the lock. */
+typedef struct seen {
+    engine_phase phase;
+    double fraction;
+    uint32_t n_live, n_queued;
+    char what[64];
+    xd_err failure;
+} seen;
+
+static seen look(engine *e)
+{
+    seen s;
+    pthread_mutex_lock(&e->lock);
+    s.phase = e->phase;
+    s.fraction = e->fraction;
+    s.n_live = e->n_live;
+    s.n_queued = e->n_queued;
+    memcpy(s.what, e->what, sizeof s.what);
+    s.failure = e->failure;
+    pthread_mutex_unlock(&e->lock);
+    return s;
+}
+
+static bool is_loaded(const seen *s)
+{
+    return s->phase == ENGINE_READY || s->phase == ENGINE_DRAINING;
+}
+
+static void gauge(xd_buf *out, const char *name, const char *help, double v)
+{
+    metrics_head(out, name, "gauge", help);
+    metrics_sample(out, name, "", v);
+}
+
+static void counter(xd_buf *out, const char *name, const char *help, double v)
+{
+    metrics_head(out, name, "counter", help);
+    metrics_sample(out, name, "", v);
+}
+
+static void by_tier(xd_buf *out, const char *name, const char *kind, const char *help, uint64_t vram, uint64_t host,
+                    uint64_t disk)
+{
+    metrics_head(out, name, kind, help);
+    metrics_sample(out, name, "tier=\"vram\"", (double)vram);
+    metrics_sample(out, name, "tier=\"host\"", (double)host);
+    metrics_sample(out, name, "tier=\"disk\"", (double)disk);
+}
+
+static void pager_metrics(engine *e, xd_buf *out)
+{
+    pager_stats p;
+    pager_get_stats(e->c.pg, &p);
+    by_tier(out, "expert_page_hits_total", "counter", "Expert pages that steps touched, by where they lay.",
+            p.hits_vram, p.hits_host, p.hits_disk);
+    by_tier(out, "expert_read_bytes_total", "counter", "Expert bytes that steps read, by where they lay.", p.bytes_vram,
+            p.bytes_host, p.bytes_disk);
+    by_tier(out, "expert_resident_bytes", "gauge", "Expert bytes by where they lie now.", p.vram_bytes, p.host_bytes,
+            p.disk_bytes);
+    counter(out, "expert_pages_promoted_total", "Pages copied into VRAM in the background.", (double)p.promotions);
+    counter(out, "expert_pages_filled_total", "Pages kept by the kernel that streamed them.", (double)p.fills);
+    counter(out, "expert_pages_evicted_total", "Pages that gave up their VRAM slot.", (double)p.evictions);
+    gauge(out, "arena_slots", "Page slots in VRAM.", (double)p.slots_total);
+    gauge(out, "arena_slots_used", "Page slots in VRAM that hold a page.", (double)p.slots_used);
+    counter(out, "prefetch_useful_bytes_total", "Bytes read ahead and then used.", (double)p.prefetched_useful_bytes);
+    counter(out, "prefetch_wasted_bytes_total", "Bytes read ahead and never used.", (double)p.prefetched_wasted_bytes);
+    counter(out, "expert_io_errors_total", "Failed reads of the page file.", (double)p.io_errors);
+    counter(out, "expert_checksum_errors_total", "Pages whose checksum was wrong.", (double)p.checksum_errors);
+}
+
+static void kv_metrics(engine *e, xd_buf *out)
+{
+    kv_stats k;
+    kv_get_stats(e->c.kv, &k);
+    gauge(out, "kv_blocks", "KV blocks in device memory.", (double)k.blocks_total);
+    gauge(out, "kv_blocks_used", "KV blocks that sequences own.", (double)k.blocks_used);
+    gauge(out, "kv_blocks_cached", "KV blocks without an owner whose content is kept.", (double)k.blocks_cached);
+    counter(out, "prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache.",
+            (double)k.prefix_queries_tokens);
+    counter(out, "prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache.",
+            (double)k.prefix_hits_tokens);
+    counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
+    counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
+    counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
+}
+
+void engine_metrics(engine *e, xd_buf *out)
+{
+    seen s = look(e);
+    metrics_head(out, "phase", "gauge", "1 for the phase the engine is in.");
+    for (size_t i = 0; i < XD_ARRAY_LEN(phase_names); i++) {
+        char label[40];
+        snprintf(label, sizeof label, "phase=\"%s\"", phase_names[i]);
+        metrics_sample(out, "phase", label, s.phase == (engine_phase)i);
+    }
+    gauge(out, "requests_running", "Requests that take part in steps.", s.n_live - s.n_queued);
+    gauge(out, "requests_waiting", "Requests that wait for their first step.", s.n_queued);
+    metrics_print(e->metrics, out);
+    counter(out, "preemptions_total", "Sequences that gave up their KV blocks and went on later.",
+            (double)atomic_load(&e->preemptions));
+    if (!is_loaded(&s))
+        return;
+    kv_metrics(e, out);
+    pager_metrics(e, out);
+}
+
+static json_t *plan_json(const core_plan *p)
+{
+    const struct {
+        const char *what;
+        uint64_t bytes;
+    } rows[] = {{"device_total", p->device_total}, {"budget", p->budget},  {"trunk", p->trunk},
+                {"workspace", p->workspace},       {"kv", p->kv},          {"arena", p->arena},
+                {"host_experts", p->host_experts}, {"kv_swap", p->kv_swap}};
+    json_t *a = json_array();
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        json_array_append_new(a, json_pack("{s:s, s:I}", "what", rows[i].what, "bytes", (json_int_t)rows[i].bytes));
+    return a;
+}
+
+static json_t *pager_json(engine *e)
+{
+    pager_stats p;
+    pager_get_stats(e->c.pg, &p);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "pages_total",
+        (json_int_t)p.pages_total, "slots_total", (json_int_t)p.slots_total, "slots_used", (json_int_t)p.slots_used,
+        "vram_bytes", (json_int_t)p.vram_bytes, "host_bytes", (json_int_t)p.host_bytes, "disk_bytes",
+        (json_int_t)p.disk_bytes, "hits_vram", (json_int_t)p.hits_vram, "hits_host", (json_int_t)p.hits_host,
+        "hits_disk", (json_int_t)p.hits_disk, "bytes_vram", (json_int_t)p.bytes_vram, "bytes_host",
+        (json_int_t)p.bytes_host, "bytes_disk", (json_int_t)p.bytes_disk, "promotions", (json_int_t)p.promotions,
+        "fills", (json_int_t)p.fills, "evictions", (json_int_t)p.evictions, "in_place", p.in_place, "policy", p.policy);
+}
+
+static json_t *kv_json(engine *e)
+{
+    kv_stats k;
+    kv_get_stats(e->c.kv, &k);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total", (json_int_t)k.blocks_total, "blocks_used",
+                     (json_int_t)k.blocks_used, "blocks_cached", (json_int_t)k.blocks_cached, "prefix_queries_tokens",
+                     (json_int_t)k.prefix_queries_tokens, "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens,
+                     "swap_blocks_used", (json_int_t)k.swap_blocks_used, "block_size", (int)e->c.kv_opt.block_size);
+}
+
+/* Tier and heat of every expert as text, one character each: small enough to be polled by a page. */
+static json_t *map_json(engine *e)
+{
+    size_t n = (size_t)e->c.hp->n_layers * e->c.hp->n_experts_max;
+    XD_CLEANUP(xd_freep) uint8_t *tier = malloc(n), *heat = malloc(n);
+    if (!tier || !heat)
+        return NULL;
+    pager_get_map(e->c.pg, tier, heat);
+    json_t *rows = json_array();
+    for (uint32_t l = 0; l < e->c.hp->n_layers; l++) {
+        json_t *row = json_array();
+        for (uint32_t x = 0; x < model_get_layer(e->c.m, l)->n_experts; x++) {
+            size_t at = (size_t)l * e->c.hp->n_experts_max + x;
+            json_array_append_new(row, json_pack("[i, i]", (int)tier[at], (int)heat[at]));
+        }
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
+{
+    seen s = look(e);
+    json_t *o =
+        json_pack("{s:s, s:f, s:s, s:i, s:i, s:I}", "phase", phase_names[s.phase], "progress", s.fraction, "doing",
+                  s.phase == ENGINE_FAILED ? s.failure.msg : s.what, "requests_running", (int)(s.n_live - s.n_queued),
+                  "requests_waiting", (int)s.n_queued, "heartbeat", (json_int_t)engine_heartbeat(e));
+    if (o && is_loaded(&s)) {
+        const engine_info *i = &e->info;
+        json_object_set_new(o, "model",
+                            json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "id", i->model_id, "arch",
+                                      i->arch, "dtype", i->dtype, "max_model_len", (int)i->max_model_len, "vocab",
+                                      (int)i->vocab, "layers", (int)i->n_layers, "experts", (int)i->n_experts, "top_k",
+                                      (int)i->top_k, "tokenizer", e->tok != NULL));
+        json_object_set_new(o, "backend",
+                            json_pack("{s:s, s:s, s:s, s:s}", "name", i->backend, "why", i->backend_why, "device",
+                                      e->c.info.name, "kernels", e->c.info.rows));
+        json_object_set_new(o, "plan", plan_json(&e->c.plan));
+        json_object_set_new(o, "limits",
+                            json_pack("{s:i, s:i, s:i}", "max_num_seqs", (int)e->c.max_seqs, "max_num_batched_tokens",
+                                      (int)e->c.max_tokens, "max_queue", (int)e->max_queue));
+        json_object_set_new(o, "kv", kv_json(e));
+        json_object_set_new(o, "pager", pager_json(e));
+        json_object_set_new(o, "generated_tokens",
+                            json_integer((json_int_t)metrics_get(e->metrics, METRIC_GENERATED_TOKENS)));
+        json_object_set_new(o, "prompt_tokens",
+                            json_integer((json_int_t)metrics_get(e->metrics, METRIC_PROMPT_TOKENS)));
+        json_object_set_new(o, "preemptions", json_integer((json_int_t)atomic_load(&e->preemptions)));
+        if (with_map)
+            json_object_set_new(o, "map", map_json(e));
+    }
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    if (text)
+        xd_buf_puts(out, text);
+    free(text);
+    return text && !out->failed ? XD_OK : xd_fail(err, XD_NOMEM, 0, "the status text");
+}
+
+xd_status engine_force_fallback(engine *e, int force, xd_err *err)
+{
+    (void)e;
+    (void)force;
+    return xd_fail(err, XD_UNSUPPORTED, 0, "the fallback controller is not part of this build");
+}

@@ -1,0 +1,364 @@
+/* step.c - one turn of the engine thread: form a step, run it, turn its rows into tokens, end what has ended.
+ *
+ * Everything here runs on the engine thread. A step that fails ends the requests that were in it with an error; the others go on.
+ * Only a lost device ends the engine. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/engine_priv.h"
+
+void engine_end_request(engine *e, engine_request *r, const xd_err *error)
+{
+    uint64_t now = xd_now_ns(), preemptions = 0;
+    for (uint32_t i = 0; i < r->opt.n; i++) {
+        preemptions += r->choices[i].seq.n_preempted;
+        sched_remove(e->sched, &r->choices[i].seq);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->usage.total_ns = now - r->submit_ns;
+    r->usage.preemptions = (uint32_t)preemptions;
+    r->ended = true;
+    pthread_mutex_unlock(&r->lock);
+    if (error) {
+        request_push_error(r, error);
+        metrics_add(e->metrics,
+                    error->status == XD_CANCELLED ? METRIC_REQUESTS_ABORT
+                    : error->status == XD_TIMEOUT ? METRIC_REQUESTS_TIMEOUT
+                                                  : METRIC_REQUESTS_ERROR,
+                    1);
+    } else {
+        bool length = r->last_finish == ENGINE_FINISH_LENGTH;
+        metrics_add(e->metrics, length ? METRIC_REQUESTS_LENGTH : METRIC_REQUESTS_STOP, 1);
+    }
+    metrics_observe_ns(e->metrics, METRIC_E2E, now - r->submit_ns);
+    for (engine_request **p = &e->live; *p; p = &(*p)->next) {
+        if (*p == r) {
+            *p = r->next;
+            break;
+        }
+    }
+    pthread_mutex_lock(&e->lock);
+    e->n_live--;
+    e->n_queued -= !r->started;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    request_notify(r);
+    request_unref(r);
+}
+
+void engine_fail_all(engine *e, const xd_err *error)
+{
+    while (e->live)
+        engine_end_request(e, e->live, error);
+}
+
+void engine_reap(engine *e)
+{
+    uint64_t now = xd_now_ns();
+    pthread_mutex_lock(&e->lock);
+    bool all = e->cancel_all;
+    pthread_mutex_unlock(&e->lock);
+    for (engine_request *r = e->live, *next; r; r = next) {
+        next = r->next;
+        xd_err error = {0};
+        if (all)
+            xd_fail(&error, XD_UNAVAILABLE, 0, "the server is shutting down");
+        else if (atomic_load(&r->cancelled))
+            xd_fail(&error, XD_CANCELLED, 0, "the request was cancelled");
+        else if (r->opt.deadline_ns && now >= r->opt.deadline_ns)
+            xd_fail(&error, XD_TIMEOUT, 0, "the request did not end within its time limit");
+        else
+            continue;
+        engine_end_request(e, r, &error);
+    }
+}
+
+static void note_started(engine *e, engine_request *r, const sched_seq *seq, uint64_t now)
+{
+    if (r->started)
+        return;
+    r->started = true;
+    pthread_mutex_lock(&e->lock);
+    e->n_queued--;
+    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_lock(&r->lock);
+    r->usage.queued_ns = now - r->submit_ns;
+    r->usage.cached_tokens = seq->n_cached;
+    pthread_mutex_unlock(&r->lock);
+    metrics_observe_ns(e->metrics, METRIC_QUEUE_TIME, now - r->submit_ns);
+    metrics_add(e->metrics, METRIC_PROMPT_TOKENS, r->opt.n_prompt);
+    metrics_add(e->metrics, METRIC_CACHED_TOKENS, seq->n_cached);
+}
+
+static exec_want want_of(const choice *c)
+{
+    switch (sample_need_of(&c->params, c->r->opt.logprobs, choice_bans(c))) {
+    case SAMPLE_NEED_ARGMAX: return EXEC_WANT_ARGMAX;
+    case SAMPLE_NEED_TOP: return EXEC_WANT_TOP;
+    default: return EXEC_WANT_LOGITS;
+    }
+}
+
+static void push_prompt_token(choice *c, uint32_t idx, const sample_result *s)
+{
+    engine_event ev = {.kind = ENGINE_EV_PROMPT, .token_id = c->seq.ids[idx], .token_idx = idx, .stop_id = -1};
+    ev.logprob = (engine_logprob){.id = ev.token_id, .logprob = NAN};
+    if (s) {
+        ev.logprob = s->chosen;
+        ev.top = s->top;
+        ev.n_top = s->n_top;
+    }
+    request_push(c->r, &ev, NULL, 0);
+    c->n_prompt_sent = idx + 1;
+}
+
+/* Rows of a prompt chunk: row j scores the token after position first + j. Recomputed rows (after a preemption) say nothing new. */
+static xd_status score_prompt(engine *e, choice *c, uint32_t row, uint32_t first, uint32_t n, xd_err *err)
+{
+    if (!c->n_prompt_sent)
+        push_prompt_token(c, 0, NULL);
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t idx = first + j + 1, at = row + j;
+        if (idx < c->n_prompt_sent || idx >= c->seq.n_prompt)
+            continue;
+        const float *logits;
+        sample_result s;
+        xd_status st;
+        if ((st = exec_fetch_rows(e->c.x, &at, 1, &logits, err)) ||
+            (st = sample_score(e->sampler, logits, c->seq.ids[idx], c->r->opt.prompt_logprobs, &s, err)))
+            return st;
+        push_prompt_token(c, idx, &s);
+    }
+    return XD_OK;
+}
+
+static xd_status sample_one(engine *e, choice *c, const exec_result *res, uint32_t row, sample_result *ret, xd_err *err)
+{
+    int32_t n_lp = c->r->opt.logprobs;
+    bool bans = choice_bans(c);
+    switch (sample_need_of(&c->params, n_lp, bans)) {
+    case SAMPLE_NEED_ARGMAX:
+        ret->id = res->argmax ? res->argmax[row] : res->top_ids[(size_t)row * KERN_TOP_LOGITS];
+        ret->n_top = 0;
+        if (ret->id >= res->vocab || (!res->argmax && !isfinite(res->top_logsumexp[row])))
+            return xd_fail(err, XD_INTERNAL, 0,
+                           "the model produced logits that are not finite numbers: damaged weights or a device fault");
+        return XD_OK;
+    case SAMPLE_NEED_TOP:
+        return sample_top(e->sampler, &c->params, res->top_ids + (size_t)row * KERN_TOP_LOGITS,
+                          res->top_values + (size_t)row * KERN_TOP_LOGITS, KERN_TOP_LOGITS, res->top_logsumexp[row],
+                          c->n_out, n_lp, ret, err);
+    default: break;
+    }
+    const float *logits;
+    xd_status st = exec_fetch_rows(e->c.x, &row, 1, &logits, err);
+    if (st)
+        return st;
+    return sample_row(e->sampler, &c->params, c->history, logits, c->n_out, c->r->banned, bans ? c->r->n_banned : 0,
+                      n_lp, ret, err);
+}
+
+static void note_token(engine *e, engine_request *r, uint64_t now)
+{
+    pthread_mutex_lock(&r->lock);
+    r->usage.completion_tokens++;
+    bool first = !r->usage.first_token_ns;
+    if (first)
+        r->usage.first_token_ns = now - r->submit_ns;
+    pthread_mutex_unlock(&r->lock);
+    if (first)
+        metrics_observe_ns(e->metrics, METRIC_TTFT, now - r->submit_ns);
+    else if (r->opt.n == 1)
+        metrics_observe_ns(e->metrics, METRIC_TPOT, now - r->last_token_ns);
+    r->last_token_ns = now;
+    metrics_add(e->metrics, METRIC_GENERATED_TOKENS, 1);
+}
+
+static xd_status consume(engine *e, const sched_entry *en, const exec_result *res, uint32_t row, uint64_t now,
+                         xd_err *err)
+{
+    choice *c = en->seq->owner;
+    engine_request *r = c->r;
+    uint32_t end = en->pos + en->n_tokens;
+    xd_status st;
+    if (en->seq->want_prompt_rows && en->pos < en->seq->n_prompt &&
+        (st = score_prompt(e, c, row, end - en->n_rows, en->n_rows, err)))
+        return st;
+    if (end >= en->seq->n_prompt) {
+        for (uint32_t i = 0; i < r->opt.n; i++)
+            if (r->choices[i].seq.held)
+                sched_fork(e->sched, en->seq, &r->choices[i].seq);
+    }
+    if (!en->n_rows || end != en->seq->n_ids)
+        return XD_OK;
+    bool ended = false;
+    if (!r->opt.max_tokens) {
+        choice_finish(c, ENGINE_FINISH_LENGTH);
+        ended = true;
+    } else {
+        sample_result s = {0};
+        if ((st = sample_one(e, c, res, row + en->n_rows - 1, &s, err)) || (st = choice_token(c, &s, &ended, err)))
+            return st;
+        note_token(e, r, now);
+    }
+    if (r->out_of_memory)
+        return xd_fail(err, XD_NOMEM, 0, "the events of a request");
+    if (ended) {
+        sched_remove(e->sched, en->seq);
+        r->n_open--;
+    }
+    return XD_OK;
+}
+
+/* Ends each request of the step once, with the error it met or because all its choices are done. */
+static void end_requests(engine *e, const xd_err *step_error)
+{
+    for (engine_request *r = e->live, *next; r; r = next) {
+        next = r->next;
+        if (step_error && r->in_step)
+            engine_end_request(e, r, step_error);
+        else if (r->failed.status)
+            engine_end_request(e, r, &r->failed);
+        else if (!r->n_open)
+            engine_end_request(e, r, NULL);
+        else
+            request_notify(r);
+    }
+}
+
+/* Prompt tokens that a step may hold while others decode, from the measured rate. */
+static uint32_t prefill_limit(const engine *e)
+{
+    if (!e->max_decode_stall_ms || e->prefill_ns_per_token <= 0)
+        return 0;
+    double n = (double)e->max_decode_stall_ms * 1e6 / e->prefill_ns_per_token;
+    return n < 16 ? 16 : n > 1e6 ? 0 : (uint32_t)n;
+}
+
+static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t schedule_ns, uint64_t sample_ns,
+                      uint64_t step_ns)
+{
+    exec_times t;
+    pager_stats ps;
+    sched_stats ss;
+    sched_get_stats(e->sched, &ss);
+    atomic_store(&e->preemptions, ss.preempted_swap + ss.preempted_recompute);
+    exec_get_times(e->c.x, &t);
+    pager_get_stats(e->c.pg, &ps);
+    metrics_add(e->metrics, t.recorded ? METRIC_STEPS_RECORDED : METRIC_STEPS_LAUNCHED, 1);
+    metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, n_tokens);
+    metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns);
+    metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
+    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns);
+    metrics_add(e->metrics, METRIC_TIME_HEAD, t.head_ns);
+    metrics_add(e->metrics, METRIC_TIME_SAMPLE, sample_ns);
+    metrics_add(e->metrics, METRIC_TIME_STEP, step_ns);
+    metrics_observe_ns(e->metrics, METRIC_STEP_SECONDS, step_ns);
+    /* One kernel reads both tiers: its time is divided by the bytes it read from each. */
+    uint64_t bytes = ps.step_bytes_host + ps.step_bytes_vram;
+    uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
+    if (prefill && n_tokens >= 16) {
+        double rate = (double)t.total_ns / n_tokens;
+        e->prefill_ns_per_token = e->prefill_ns_per_token > 0 ? 0.75 * e->prefill_ns_per_token + 0.25 * rate : rate;
+    }
+}
+
+static void nothing_fits(engine *e)
+{
+    xd_err error = {0};
+    sched_seq *q = sched_first_waiting(e->sched);
+    xd_fail(&error, XD_NOMEM, 0, "the KV cache has no room for this request");
+    if (q)
+        engine_end_request(e, ((choice *)q->owner)->r, &error);
+    else
+        engine_fail_all(e, &error);
+}
+
+void engine_step(engine *e)
+{
+    uint64_t t0 = xd_now_ns();
+    uint32_t n = 0, n_tokens = 0, row = 0;
+    const sched_entry *entries = sched_form(e->sched, prefill_limit(e), &n);
+    if (!n) {
+        nothing_fits(e);
+        return;
+    }
+    exec_batch b = {.seqs = e->run, .n_seqs = n};
+    for (engine_request *r = e->live; r; r = r->next)
+        r->in_step = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const sched_entry *en = &entries[i];
+        choice *c = en->seq->owner;
+        exec_run_seq *q = &e->run[i];
+        *q = (exec_run_seq){.ids = en->seq->ids + en->pos,
+                            .pos = en->pos,
+                            .n_tokens = en->n_tokens,
+                            .n_rows = en->n_rows,
+                            .want = want_of(c)};
+        q->blocks = kv_seq_blocks(en->seq->kv, &q->n_blocks);
+        b.prefill = b.prefill || en->pos < en->seq->n_prompt;
+        n_tokens += en->n_tokens;
+        c->r->in_step = true;
+        note_started(e, c->r, en->seq, t0);
+    }
+    uint64_t t1 = xd_now_ns();
+    exec_result res;
+    xd_err error = {0};
+    if (exec_run(e->c.x, &b, &res, &error)) {
+        metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
+        end_requests(e, &error);
+        if (exec_device_lost(e->c.x))
+            engine_set_failed(e, &error);
+        return;
+    }
+    uint64_t t2 = xd_now_ns();
+    sched_commit(e->sched);
+    for (uint32_t i = 0; i < n; i++) {
+        sched_entry en = entries[i]; /* ending a choice takes it out of the scheduler's list */
+        engine_request *r = ((choice *)en.seq->owner)->r;
+        xd_err failed = {0};
+        if (!r->failed.status && consume(e, &en, &res, row, t2, &failed))
+            r->failed = failed;
+        row += en.n_rows;
+    }
+    uint64_t t3 = xd_now_ns();
+    note_step(e, n_tokens, b.prefill, t1 - t0, t3 - t2, t3 - t0);
+    end_requests(e, NULL);
+}
+
+xd_status engine_self_test(engine *e, xd_err *err)
+{
+    const core *c = &e->c;
+    kv_seq *s = NULL;
+    uint32_t n = XD_MIN(8u, XD_MIN(c->max_model_len, c->max_tokens)), ids[8] = {0}, row = 0;
+    xd_status st = kv_seq_new(c->kv, &s, err);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = i ? i * 7919u % c->hp->vocab : (c->hp->bos_id >= 0 ? (uint32_t)c->hp->bos_id : 0);
+    exec_run_seq q = {.ids = ids, .n_tokens = n, .n_rows = 1, .want = EXEC_WANT_LOGITS};
+    exec_result res;
+    const float *logits = NULL;
+    if ((st = kv_seq_reserve(c->kv, s, n)))
+        xd_fail(err, st, 0, "the KV cache has no room for %u tokens", n);
+    if (!st) {
+        q.blocks = kv_seq_blocks(s, &q.n_blocks);
+        st = exec_run(c->x, &(exec_batch){.seqs = &q, .n_seqs = 1, .prefill = true}, &res, err);
+    }
+    if (!st)
+        st = exec_fetch_rows(c->x, &row, 1, &logits, err);
+    float least = INFINITY, most = -INFINITY;
+    for (uint32_t i = 0; !st && i < c->hp->vocab; i++) {
+        if (!isfinite(logits[i]))
+            st = xd_fail(err, XD_BAD_MODEL, 0, "logit %u is not a finite number: damaged weights or a device fault", i);
+        least = fminf(least, logits[i]);
+        most = fmaxf(most, logits[i]);
+    }
+    if (!st && !(most > least))
+        st = xd_fail(err, XD_BAD_MODEL, 0, "all logits are %g: the weights are empty or the device computes nothing",
+                     (double)most);
+    kv_seq_free(c->kv, s);
+    return st ? xd_wrap(err, "self-test") : XD_OK;
+}
