@@ -26,13 +26,13 @@ static float or_default(float v, float def, float fallback)
 static void resolve_sampling(const engine *e, const engine_sampling *s, sampler_params *ret)
 {
     const model_params *hp = e->c.hp;
-    bool model = e->cfg->model.sampling_defaults == CONF_DEFAULTS_MODEL;
-    float temperature = model && hp->defaults.do_sample_off ? 0 : model ? hp->defaults.temperature : NAN;
-    int32_t top_k = s->top_k >= 0 ? s->top_k : model ? hp->defaults.top_k : 0;
+    bool from_model = e->cfg->model.sampling_defaults == CONF_DEFAULTS_MODEL;
+    float temperature = from_model && hp->defaults.do_sample_off ? 0 : from_model ? hp->defaults.temperature : NAN;
+    int32_t top_k = s->top_k >= 0 ? s->top_k : from_model ? hp->defaults.top_k : 0;
     ret->temperature = or_default(s->temperature, temperature, 1);
-    ret->top_p = or_default(s->top_p, model ? hp->defaults.top_p : NAN, 1);
-    ret->min_p = or_default(s->min_p, model ? hp->defaults.min_p : NAN, 0);
-    ret->repetition_penalty = or_default(s->repetition_penalty, model ? hp->defaults.repetition_penalty : NAN, 1);
+    ret->top_p = or_default(s->top_p, from_model ? hp->defaults.top_p : NAN, 1);
+    ret->min_p = or_default(s->min_p, from_model ? hp->defaults.min_p : NAN, 0);
+    ret->repetition_penalty = or_default(s->repetition_penalty, from_model ? hp->defaults.repetition_penalty : NAN, 1);
     ret->top_k = top_k > 0 ? (uint32_t)top_k : 0;
     ret->presence_penalty = s->presence_penalty;
     ret->frequency_penalty = s->frequency_penalty;
