@@ -129,6 +129,8 @@ xd_status conf_load(const char *path, int argc, const char *const *argv, config 
 xd_status conf_defaults(config **ret, xd_err *err) XD_MUST_CHECK;
 /* Sets one option as the command line would ("server.port", "9000"). */
 xd_status conf_set(config *c, const char *key, const char *value, xd_err *err) XD_MUST_CHECK;
+/* True when "--key" is complete without the word that follows it: a yes/no setting, unless that word is yes or no. */
+bool conf_flag_stands_alone(const char *key, const char *next);
 /* Contradictions between options; conf_load() has called it. */
 xd_status conf_check(const config *c, xd_err *err) XD_MUST_CHECK;
 void conf_free(config *c);

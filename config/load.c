@@ -128,6 +128,14 @@ static bool is_bool_word(const char *s)
     return false;
 }
 
+bool conf_flag_stands_alone(const char *key, const char *next)
+{
+    const conf_option *o = conf_find(NULL, key, NULL);
+    if (!o && !strncmp(key, "no-", 3) && (o = conf_find(NULL, key + 3, NULL)))
+        return o->type == CONF_BOOL;
+    return o && o->type == CONF_BOOL && !is_bool_word(next);
+}
+
 static xd_status read_flags(config *c, int argc, const char *const *argv, xd_err *err)
 {
     for (int i = 0; i < argc; i++) {

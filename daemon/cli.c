@@ -1,0 +1,246 @@
+/* cli.c - the command line: which command, its own options, help; all settings are left to config/.
+ *
+ * The commands print to stdout; errors go to stderr as "expertd: ..." with the exit status 2 for a wrong command line and 78
+ * for a wrong configuration. */
+#include <string.h>
+
+#include "daemon/daemon_priv.h"
+
+typedef struct command {
+    const char *name, *arguments, *help;
+    int (*run)(const cli *c, const config *cfg);
+    bool takes_model, takes_text;
+} command;
+
+static const command commands[] = {
+    {"serve", "", "serve the model over HTTP until SIGTERM (the default)", NULL, false, false},
+    {"check", "[--json]", "say what this machine can do, and how to mend what it cannot", check_main, false, false},
+    {"inspect", "[MODEL] [--json]", "show a model's geometry and where its bytes would go", inspect_main, true, false},
+    {"bench", "[MODEL] [--json]", "measure tokens a second and the share of the memory's limit", bench_main, true,
+     false},
+    {"tokenize", "[MODEL] TEXT", "show the tokens of a text (- reads standard input)", tokenize_main, true, true},
+};
+
+static const command *find_command(const char *name)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(commands); i++)
+        if (!strcmp(commands[i].name, name))
+            return &commands[i];
+    return NULL;
+}
+
+void cli_print_help(const char *section, xd_buf *out)
+{
+    if (section) {
+        conf_print_help(out, section);
+        return;
+    }
+    xd_buf_puts(out,
+                "expertd " XD_VERSION " - serves Mixture-of-Experts models that are larger than the GPU's memory\n\n"
+                "Usage: expertd [COMMAND] [--section.key=value]...\n\nCommands:\n");
+    for (size_t i = 0; i < XD_ARRAY_LEN(commands); i++)
+        xd_buf_printf(out, "  %-9s%-18s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    xd_buf_puts(out, "\nExamples:\n"
+                     "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
+                     "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
+                     "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
+                     "  expertd check                                   is this machine ready?\n"
+                     "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
+                     "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
+                     "Options:\n"
+                     "  -m, --model PATH     the model (model.path)\n"
+                     "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
+                     "      --print-config   show the settings in force, as a configuration file, and exit\n"
+                     "  -h, --help [SECTION] this text, or the settings of one section\n"
+                     "      --help all       all settings\n"
+                     "  -V, --version\n\n"
+                     "bench: --lengths 128,2048  --concurrency 1,8  --tokens 64  --trace FILE\n\n"
+                     "Settings (--section.key=value; the section may be left out where the key is unique):\n");
+    for (size_t i = 0; i < 8; i++) {
+        static const char *const names[] = {"server", "model", "engine", "kv", "memory", "pager", "fallback", "log"};
+        xd_buf_printf(out, "  expertd --help %s\n", names[i]);
+    }
+    xd_buf_puts(out, "\nSee expertd(1), expertd.conf(5).\n");
+}
+
+/* Options with a value that belong to the command line and not to the configuration. */
+static const char **own_value(cli *c, const char *name, size_t len)
+{
+    const struct {
+        const char *name;
+        const char **slot;
+    } own[] = {
+        {"--config", &c->config_path},      {"-c", &c->config_path}, {"--trace", &c->trace}, {"--lengths", &c->lengths},
+        {"--concurrency", &c->concurrency}, {"--tokens", &c->tokens}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(own); i++)
+        if (strlen(own[i].name) == len && !strncmp(own[i].name, name, len))
+            return own[i].slot;
+    return NULL;
+}
+
+static xd_status take_positional(cli *c, const command *cmd, const char *arg, xd_err *err)
+{
+    if (cmd->takes_text && !c->text)
+        c->text = arg;
+    else if (cmd->takes_text && cmd->takes_model && !c->argument) { /* two given: MODEL TEXT */
+        c->argument = c->text;
+        c->text = arg;
+    } else if (!cmd->takes_text && cmd->takes_model && !c->argument)
+        c->argument = arg;
+    else
+        return xd_fail(err, XD_BAD_CONFIG, 0, "unexpected argument '%s'; see expertd --help", arg);
+    return XD_OK;
+}
+
+xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
+{
+    cli c = {.command = "serve"};
+    c.flags = calloc((size_t)argc + 1, sizeof *c.flags);
+    if (!c.flags)
+        return xd_fail(err, XD_NOMEM, 0, "command line");
+    int i = 1;
+    xd_status st = XD_OK;
+    if (i < argc && argv[i][0] != '-') {
+        c.command = argv[i++];
+        if (!find_command(c.command))
+            st = xd_fail(err, XD_BAD_CONFIG, 0,
+                         "unknown command '%s'; commands are serve, check, inspect, bench, tokenize", c.command);
+    }
+    const command *cmd = find_command(c.command);
+    bool only_positional = false;
+    for (; i < argc && !st; i++) {
+        const char *arg = argv[i], *equals = strchr(arg, '=');
+        const char **slot = own_value(&c, arg, equals ? (size_t)(equals - arg) : strlen(arg));
+        if (only_positional || arg[0] != '-' || !arg[1])
+            st = take_positional(&c, cmd, arg, err);
+        else if (!strcmp(arg, "--"))
+            only_positional = true;
+        else if (slot && equals)
+            *slot = equals + 1;
+        else if (slot && i + 1 < argc)
+            *slot = argv[++i];
+        else if (slot)
+            st = xd_fail(err, XD_BAD_CONFIG, 0, "'%s' needs a value", arg);
+        else if (!strcmp(arg, "-m")) {
+            if (i + 1 >= argc)
+                st = xd_fail(err, XD_BAD_CONFIG, 0, "'-m' needs a model");
+            c.flags[c.flags_count++] = "--model.path";
+        } else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
+            c.help = true;
+            if (i + 1 < argc && argv[i + 1][0] != '-')
+                c.help_section = argv[++i];
+        } else if (!strcmp(arg, "-V") || !strcmp(arg, "--version"))
+            c.version = true;
+        else if (!strcmp(arg, "--print-config"))
+            c.print_config = true;
+        else if (!strcmp(arg, "--json"))
+            c.json = true;
+        else if (arg[1] != '-')
+            st = xd_fail(err, XD_BAD_CONFIG, 0, "unknown option '%s'; see expertd --help", arg);
+        else
+            c.flags[c.flags_count++] = arg;
+        /* "--port 9000": the word behind a setting is its value unless it is a flag. */
+        bool setting = c.flags_count && c.flags[c.flags_count - 1] == arg;
+        if (!st && ((setting && !equals) || !strcmp(arg, "-m")) && i + 1 < argc && argv[i + 1][0] != '-') {
+            bool alone = setting && conf_flag_stands_alone(arg + 2, argv[i + 1]);
+            if (!alone)
+                c.flags[c.flags_count++] = argv[++i];
+        }
+    }
+    if (st)
+        cli_clear(&c);
+    else
+        *ret = c;
+    return st;
+}
+
+void cli_clear(cli *c)
+{
+    free(c->flags);
+    c->flags = NULL;
+}
+
+xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *err)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    XD_CLEANUP(xd_buf_free) xd_buf demo = {0};
+    xd_status st = conf_load(c->config_path, c->flags_count, c->flags, &cfg, err);
+    if (!st && c->argument)
+        st = conf_set(cfg, "model.path", c->argument, err);
+    *ret_demo = false;
+    if (!st && !*cfg->model.path && strcmp(c->command, "check")) {
+        st = demo_find(&demo, err);
+        if (!st)
+            st = conf_set(cfg, "model.path", demo.data, err);
+        if (!st && !*cfg->model.served_model_name)
+            st = conf_set(cfg, "model.served_model_name", "demo", err);
+        *ret_demo = !st;
+    }
+    if (!st)
+        st = conf_check(cfg, err);
+    if (!st)
+        *ret = XD_TAKE(cfg);
+    return st;
+}
+
+static bool is_section(const char *name)
+{
+    static const char *const names[] = {"server", "model",    "engine", "kv",  "memory",
+                                        "pager",  "fallback", "log",    "test"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++)
+        if (!strcmp(names[i], name))
+            return true;
+    return false;
+}
+
+static int print_out(xd_buf *out)
+{
+    bool ok = !out->failed && fwrite(out->data ? out->data : "", 1, out->len, stdout) == out->len && !fflush(stdout);
+    xd_buf_free(out);
+    return ok ? 0 : 1;
+}
+
+static int fail(const xd_err *err, int status)
+{
+    fprintf(stderr, "expertd: %s\n", err->msg);
+    return status;
+}
+
+int cli_run(int argc, char **argv)
+{
+    cli c;
+    xd_err err;
+    xd_buf out = {0};
+    if (cli_parse(argc, argv, &c, &err))
+        return fail(&err, EXIT_USAGE);
+    int rc = 0;
+    if (c.help) {
+        const char *section = c.help_section;
+        if (section && !strcmp(section, "all"))
+            conf_print_help(&out, NULL);
+        else if (section && !is_section(section)) {
+            xd_fail(&err, XD_BAD_CONFIG, 0,
+                    "no help on '%s': sections are server, model, engine, kv, memory, pager, fallback, log", section);
+            rc = fail(&err, EXIT_USAGE);
+        } else
+            cli_print_help(section, &out);
+        rc = rc ? rc : print_out(&out);
+    } else if (c.version) {
+        puts("expertd " XD_VERSION);
+    } else {
+        XD_CLEANUP(conf_freep) config *cfg = NULL;
+        bool demo = false;
+        if (c.print_config && !conf_load(c.config_path, c.flags_count, c.flags, &cfg, &err)) {
+            conf_print(cfg, &out);
+            rc = print_out(&out);
+        } else if (c.print_config || cli_load_config(&c, &cfg, &demo, &err)) {
+            rc = fail(&err, EXIT_CONFIG);
+        } else {
+            const command *cmd = find_command(c.command);
+            log_setup(cfg);
+            rc = cmd->run ? cmd->run(&c, cfg) : serve_main(&c, cfg, demo);
+        }
+    }
+    cli_clear(&c);
+    return rc;
+}

@@ -1,0 +1,57 @@
+/* daemon_priv.h - the commands of the expertd program and what they share. */
+#ifndef DAEMON_PRIV_H
+#define DAEMON_PRIV_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "config/config.h"
+#include "config/error.h"
+#include "config/log.h"
+
+enum {
+    EXIT_USAGE = 2,
+    EXIT_CONFIG = 78, /* EX_CONFIG of sysexits.h: the unit does not restart after it */
+};
+
+/* A command line taken apart. Strings are borrowed from argv; `flags` is owned. */
+typedef struct cli {
+    const char *command; /* "serve", "check", ... */
+    const char *config_path;
+    const char *argument; /* MODEL of inspect, bench, tokenize; or NULL */
+    const char *text;     /* second argument: TEXT of tokenize; or NULL */
+    bool json;            /* --json */
+    bool help, version, print_config;
+    const char *help_section; /* --help SECTION */
+    const char *trace;        /* bench --trace FILE */
+    const char *lengths;      /* bench --lengths 128,2048 */
+    const char *concurrency;  /* bench --concurrency 1,8 */
+    const char *tokens;       /* bench --tokens 64 */
+    const char **flags;       /* settings, for conf_load() */
+    int flags_count;
+} cli;
+
+xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err) XD_MUST_CHECK;
+void cli_clear(cli *c);
+void cli_print_help(const char *section, xd_buf *out);
+/* Runs the command; the result is the exit status. */
+int cli_run(int argc, char **argv);
+
+/* Loads the configuration that the command line asks for, with MODEL in place of model.path; the demo model is found where none
+ * is set (then *ret_demo is true). */
+xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *err) XD_MUST_CHECK;
+
+int serve_main(const cli *c, const config *cfg, bool is_demo);
+int check_main(const cli *c, const config *cfg);
+int inspect_main(const cli *c, const config *cfg);
+int bench_main(const cli *c, const config *cfg);
+int tokenize_main(const cli *c, const config *cfg);
+
+/* Folder of the demo model that came with this program: beside the executable in a build tree or a bundle, else the installed
+ * one. Appends to out; XD_NOT_FOUND names the places. */
+xd_status demo_find(xd_buf *out, xd_err *err) XD_MUST_CHECK;
+
+/* Sends log messages to the journal, to stderr as plain lines, or to stderr as JSON (log.format). */
+void log_setup(const config *cfg);
+
+#endif

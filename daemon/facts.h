@@ -1,0 +1,51 @@
+/* facts.h - what this machine is, as the kernel tells it: read once, judged by check.c. */
+#ifndef DAEMON_FACTS_H
+#define DAEMON_FACTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/config.h"
+
+#define FACTS_UNLIMITED UINT64_MAX
+
+typedef struct gpu_facts {
+    char pci[32];                  /* "0000:1a:00.0" */
+    double link_gts, link_max_gts; /* transfers a second and lane, 0 unknown */
+    uint32_t link_width, link_max_width;
+    int numa_node;     /* -1 unknown */
+    uint32_t switches; /* bridges between the root port and the device */
+    char iommu[32];    /* group type: "identity", "DMA", ...; "" none */
+    int ats;           /* 1 on, 0 off, -1 no such capability or unreadable */
+    uint64_t aer_correctable, aer_fatal, aer_nonfatal;
+    bool aer_known;
+} gpu_facts;
+
+typedef struct facts {
+    uint64_t mem_total_bytes, mem_available_bytes, cgroup_limit_bytes, memlock_bytes, shm_bytes;
+    uint64_t nofile, max_map_count;
+    char cpu_model[96];
+    uint32_t cpus;
+    bool avx2, avx512, amx;
+    int swappiness; /* -1 unknown */
+    bool swap, zram, zswap;
+    char thp[16]; /* chosen word of transparent_hugepage/enabled, "" unknown */
+    uint32_t numa_nodes;
+    bool numa_balancing;
+    char driver[32];  /* NVIDIA kernel module version, "" none */
+    int cuda_version; /* of libcuda, 12040 for 12.4; 0 none */
+    gpu_facts gpus[16];
+    uint32_t gpus_count;
+    uint64_t model_bytes; /* weights of the configured model, 0 unknown or synthetic */
+    bool model_missing;
+    uint64_t disk_free_bytes;
+    bool disk_checked;
+    char disk_error[128];
+    double disk_gbps; /* 0: not measured */
+    bool port_free;
+} facts;
+
+/* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */
+void facts_read(const char *root, const config *cfg, facts *ret);
+
+#endif

@@ -1,0 +1,335 @@
+/* serve.c - the life of the service: start, load, ready, reload, drain, stop.
+ *
+ * DESIGN. The main thread owns signals, sd_notify and the watchdog, and never waits for the device: it polls a signalfd and a
+ * timerfd. Everything else runs in threads of the engine and the API, which inherit the blocked signal mask.
+ *
+ *   LOADING --phase READY--> SERVING --SIGTERM/SIGINT--> DRAINING --running requests done or deadline--> stop
+ *      |  \--phase FAILED--> exit 1     \--SIGHUP--> reload, SERVING
+ *      \--SIGTERM--> stop               a second SIGTERM/SIGINT while DRAINING: exit at once
+ *
+ * Invariants:
+ *  1. The HTTP server starts before the engine is ready: /health answers 503 with the progress meanwhile.
+ *  2. READY=1 is sent once, after the engine has generated its self-test token.
+ *  3. WATCHDOG=1 is sent only when the engine's heartbeat has moved since the last time, so a hung step is noticed by systemd.
+ *  4. While loading, the start timeout is extended only as long as the progress moves (LOAD_STALL_NS).
+ *  5. A configuration that the API or engine may still refer to lives until the end (configs[]).
+ *  6. After the drain deadline the process ends within STOP_LIMIT_S whatever hangs: SIGALRM is left at its default. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <systemd/sd-daemon.h>
+
+#include "api/api.h"
+#include "daemon/daemon_priv.h"
+#include "engine/engine.h"
+
+#define NS_PER_S      1000000000ull
+#define LOAD_TICK_NS  (NS_PER_S / 2)
+#define IDLE_TICK_NS  (5 * NS_PER_S)
+#define LOAD_STALL_NS (600 * NS_PER_S) /* one step of loading, e.g. pinning a terabyte, may take minutes */
+#define STOP_LIMIT_S  20
+
+typedef struct server {
+    const cli *cli;
+    const config *cfg; /* in force */
+    config **configs;  /* loaded by SIGHUP; freed at the end */
+    size_t configs_count;
+    engine *engine;
+    api *api;
+    int signal_fd, timer_fd, drained_fd;
+    bool ready, draining, drained, failed;
+    uint64_t watchdog_ns, last_heartbeat, heartbeat_ns;
+    bool hung;
+    double last_fraction;
+    uint64_t progress_ns;
+    int logged_pct;
+    pthread_t drain_thread;
+    bool drain_started;
+} server;
+
+/* ---- notification ---- */
+
+static void arm_timer(server *s, uint64_t period_ns)
+{
+    struct timespec t = {(time_t)(period_ns / NS_PER_S), (long)(period_ns % NS_PER_S)};
+    struct itimerspec it = {.it_interval = t, .it_value = t};
+    timerfd_settime(s->timer_fd, 0, &it, NULL);
+}
+
+static void feed_watchdog(server *s)
+{
+    if (!s->watchdog_ns)
+        return;
+    uint64_t beat = engine_heartbeat(s->engine), now = xd_now_ns();
+    if (beat != s->last_heartbeat) {
+        s->last_heartbeat = beat;
+        s->heartbeat_ns = now;
+        s->hung = false;
+        sd_notify(0, "WATCHDOG=1");
+    } else if (!s->hung && now - s->heartbeat_ns > s->watchdog_ns / 2) {
+        s->hung = true;
+        xd_log_warn("the engine has not finished a step for %llu s; systemd will restart the service unless it does",
+                    (unsigned long long)((now - s->heartbeat_ns) / NS_PER_S));
+    }
+}
+
+/* ---- loading ---- */
+
+static void on_ready(server *s)
+{
+    const engine_info *info = engine_get_info(s->engine);
+    xd_err err;
+    if (api_engine_ready(s->api, &err))
+        xd_log_warn("%s", err.msg);
+    s->ready = true;
+    bool ipv6 = strchr(s->cfg->server.host, ':') != NULL;
+    char address[300];
+    snprintf(address, sizeof address, ipv6 ? "[%s]" : "%s", s->cfg->server.host);
+    const xd_log_field fields[] = {{"MODEL", info->model_id}, {"BACKEND", info->backend}};
+    xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "ready: %s (%s, %s) on http://%s:%u", info->model_id,
+                info->arch, info->backend, address, api_port(s->api));
+    sd_notifyf(0, "READY=1\nSTATUS=Serving %s on %s:%u (%s)", info->model_id, s->cfg->server.host, api_port(s->api),
+               info->backend);
+    s->last_heartbeat = engine_heartbeat(s->engine);
+    s->heartbeat_ns = xd_now_ns();
+    uint64_t usec = 0;
+    if (sd_watchdog_enabled(0, &usec) > 0) {
+        s->watchdog_ns = usec * 1000;
+        sd_notify(0, "WATCHDOG=1");
+    }
+    arm_timer(s, s->watchdog_ns ? XD_MIN(XD_MAX(s->watchdog_ns / 4, NS_PER_S / 10), IDLE_TICK_NS) : IDLE_TICK_NS);
+}
+
+static void watch_loading(server *s)
+{
+    double fraction = 0;
+    char what[128] = "";
+    engine_phase phase = engine_get_phase(s->engine, &fraction, what, sizeof what);
+    uint64_t now = xd_now_ns();
+    if (phase == ENGINE_READY) {
+        on_ready(s);
+    } else if (phase == ENGINE_FAILED) {
+        xd_err err = {.msg = "unknown reason"};
+        if (engine_wait_ready(s->engine, NULL, NULL, &err))
+            xd_log_error("cannot serve: %s", err.msg);
+        sd_notifyf(0, "STATUS=Cannot serve: %s", err.msg);
+        s->failed = true;
+    } else if (phase == ENGINE_LOADING) {
+        if (fraction != s->last_fraction) {
+            s->last_fraction = fraction;
+            s->progress_ns = now;
+        }
+        int pct = (int)(fraction * 100);
+        sd_notifyf(0, "STATUS=Loading %d %%: %s", pct, what);
+        if (now - s->progress_ns < LOAD_STALL_NS)
+            sd_notify(0, "EXTEND_TIMEOUT_USEC=60000000");
+        if (pct >= s->logged_pct + 10) {
+            s->logged_pct = pct - pct % 10;
+            xd_log_info("loading %d %%: %s", pct, what);
+        }
+    }
+}
+
+/* ---- signals ---- */
+
+static void reload(server *s)
+{
+    xd_err err;
+    XD_CLEANUP(conf_freep) config *next = NULL;
+    XD_CLEANUP(xd_buf_free) xd_buf changed = {0}, refused = {0};
+    bool demo;
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(xd_now_ns() / 1000));
+    xd_status st = cli_load_config(s->cli, &next, &demo, &err);
+    config **grown = st ? NULL : reallocarray(s->configs, s->configs_count + 1, sizeof *grown);
+    if (st) {
+        xd_log_error("reload refused, nothing is changed: %s", err.msg);
+    } else if (!grown) {
+        xd_log_error("reload refused, nothing is changed: out of memory");
+    } else {
+        s->configs = grown;
+        conf_diff(s->cfg, next, &changed, &refused);
+        char *rest;
+        for (char *l = changed.data ? strtok_r(changed.data, "\n", &rest) : NULL; l; l = strtok_r(NULL, "\n", &rest))
+            xd_log_info("reload: %s", l);
+        for (char *l = refused.data ? strtok_r(refused.data, "\n", &rest) : NULL; l; l = strtok_r(NULL, "\n", &rest))
+            xd_log_warn("reload: %s needs a restart", l);
+        if (api_reload(s->api, next, &err))
+            xd_log_error("reload: %s", err.msg);
+        engine_reload(s->engine, next);
+        xd_log_set_level(next->log.level);
+        s->cfg = next;
+        s->configs[s->configs_count++] = XD_TAKE(next);
+        xd_log_info("configuration reloaded");
+    }
+    if (s->ready)
+        sd_notify(0, "READY=1");
+}
+
+static void *drain_main(void *arg)
+{
+    server *s = arg;
+    engine_drain(s->engine, xd_now_ns() + s->cfg->server.drain_timeout_s * NS_PER_S);
+    eventfd_write(s->drained_fd, 1);
+    return NULL;
+}
+
+static void begin_stop(server *s, int signo)
+{
+    if (s->draining) {
+        xd_log_warn("second %s: stopping at once", strsignal(signo));
+        _exit(1);
+    }
+    s->draining = true;
+    xd_log_info("%s: finishing running requests, at most %u s", strsignal(signo), s->cfg->server.drain_timeout_s);
+    sd_notifyf(0, "STOPPING=1\nSTATUS=Finishing running requests\nEXTEND_TIMEOUT_USEC=%llu",
+               (s->cfg->server.drain_timeout_s + STOP_LIMIT_S + 5ull) * 1000000);
+    api_drain(s->api);
+    if (!s->ready || pthread_create(&s->drain_thread, NULL, drain_main, s))
+        s->drained = true; /* nothing runs while loading */
+    else
+        s->drain_started = true;
+}
+
+static void force(server *s, int state, const char *name)
+{
+    xd_err err;
+    if (engine_force_fallback(s->engine, state, &err))
+        xd_log_error("cannot force the %s path: %s", name, err.msg);
+    else
+        xd_log_warn("the %s path is forced by a signal; set fallback.force and send SIGHUP to change it", name);
+}
+
+static void on_signals(server *s)
+{
+    struct signalfd_siginfo si;
+    while (read(s->signal_fd, &si, sizeof si) == sizeof si)
+        switch (si.ssi_signo) {
+        case SIGHUP: reload(s); break;
+        case SIGUSR1: force(s, CONF_FORCE_FALLBACK, "fallback"); break;
+        case SIGUSR2: force(s, CONF_FORCE_DIRECT, "direct"); break;
+        default: begin_stop(s, (int)si.ssi_signo);
+        }
+}
+
+/* ---- start and stop ---- */
+
+static xd_status open_fds(server *s, xd_err *err)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < XD_ARRAY_LEN(signals); i++)
+        sigaddset(&set, signals[i]);
+    if (pthread_sigmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return xd_fail(err, XD_INTERNAL, errno, "blocking signals");
+    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    s->drained_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->signal_fd < 0 || s->timer_fd < 0 || s->drained_fd < 0)
+        return xd_fail(err, XD_INTERNAL, errno, "signal and timer descriptors");
+    return XD_OK;
+}
+
+/* The socket that systemd listens on for us, or -1. */
+static xd_status inherited_socket(int *ret, xd_err *err)
+{
+    int n = sd_listen_fds(1);
+    if (n < 0)
+        return xd_fail(err, XD_BAD_CONFIG, -n, "sockets handed over by systemd");
+    if (n > 1)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "systemd handed over %d sockets; expertd.socket must name one", n);
+    *ret = n ? SD_LISTEN_FDS_START : -1;
+    if (n && sd_is_socket(*ret, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "what systemd handed over is not a listening stream socket");
+    return XD_OK;
+}
+
+static xd_status start(server *s, bool is_demo, xd_err *err)
+{
+    int listen_fd = -1;
+    xd_status st = open_fds(s, err);
+    if (!st)
+        st = inherited_socket(&listen_fd, err);
+    if (st)
+        return st;
+    xd_log_info("expertd " XD_VERSION " starts");
+    if (is_demo)
+        xd_log_info(
+            "no model is configured: serving the demo model in %s, which writes fairy-tale English without much sense",
+            s->cfg->model.path);
+    bool local = !strcmp(s->cfg->server.host, "localhost") || !strcmp(s->cfg->server.host, "::1") ||
+                 !strncmp(s->cfg->server.host, "127.", 4);
+    if (!local && !*s->cfg->server.api_key && !*s->cfg->server.api_key_file)
+        xd_log_warn("server.host = %s opens the API to the network and no API key is set", s->cfg->server.host);
+    st = engine_start(s->cfg, &s->engine, err);
+    if (st)
+        return st;
+    const api_options opt = {.cfg = s->cfg, .e = s->engine, .listen_fd = listen_fd};
+    st = api_start(&opt, &s->api, err);
+    if (!st)
+        xd_log_info("listening on port %u; loading %s", api_port(s->api), s->cfg->model.path);
+    return st;
+}
+
+static void run(server *s)
+{
+    arm_timer(s, LOAD_TICK_NS);
+    s->progress_ns = xd_now_ns();
+    while (!s->drained && !s->failed) {
+        struct pollfd fds[] = {{s->signal_fd, POLLIN, 0}, {s->timer_fd, POLLIN, 0}, {s->drained_fd, POLLIN, 0}};
+        if (poll(fds, XD_ARRAY_LEN(fds), -1) < 0 && errno != EINTR)
+            break;
+        uint64_t count;
+        if (fds[0].revents)
+            on_signals(s);
+        if (fds[1].revents && read(s->timer_fd, &count, sizeof count) == sizeof count && !s->draining) {
+            if (s->ready)
+                feed_watchdog(s);
+            else
+                watch_loading(s);
+        } else if (fds[1].revents && s->ready)
+            feed_watchdog(s);
+        if (fds[2].revents)
+            s->drained = true;
+    }
+}
+
+static void stop(server *s)
+{
+    alarm(STOP_LIMIT_S);
+    if (s->drain_started)
+        pthread_join(s->drain_thread, NULL);
+    api_free(s->api);
+    engine_free(s->engine);
+    alarm(0);
+    for (size_t i = 0; i < s->configs_count; i++)
+        conf_free(s->configs[i]);
+    free(s->configs);
+    xd_closep(&s->signal_fd);
+    xd_closep(&s->timer_fd);
+    xd_closep(&s->drained_fd);
+}
+
+int serve_main(const cli *c, const config *cfg, bool is_demo)
+{
+    server s = {.cli = c, .cfg = cfg, .signal_fd = -1, .timer_fd = -1, .drained_fd = -1, .last_fraction = -1};
+    xd_err err;
+    xd_status st = start(&s, is_demo, &err);
+    if (st) {
+        xd_log_error("%s", err.msg);
+        sd_notifyf(0, "STATUS=%s", err.msg);
+    } else {
+        run(&s);
+    }
+    bool failed = st || s.failed;
+    stop(&s);
+    if (!failed)
+        xd_log_info("stopped");
+    return st == XD_BAD_CONFIG ? EXIT_CONFIG : failed ? 1 : 0;
+}
