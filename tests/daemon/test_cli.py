@@ -1,0 +1,97 @@
+"""The command line as a user meets it: help, errors, --print-config. argv[1] is the program."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+EXE = sys.argv[1]
+NO_FILE = ["-c", "/dev/null"]
+
+
+def run(*args, **kw):
+    return subprocess.run([EXE, *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **kw)
+
+
+class Cli(unittest.TestCase):
+    def refused(self, status, text, *args):
+        r = run(*args)
+        self.assertEqual((r.returncode, r.stderr.strip()), (status, "expertd: " + text))
+        self.assertEqual(r.stdout, "")
+
+    def test_help_and_version_go_to_stdout(self):
+        r = run("--help")
+        self.assertEqual((r.returncode, r.stderr), (0, ""))
+        for word in ("serve", "check", "inspect", "bench", "tokenize", "Examples:", "--print-config"):
+            self.assertIn(word, r.stdout)
+        self.assertRegex(run("--version").stdout, r"^expertd \d+\.\d+\.\d+\n$")
+        self.assertEqual(run("-V").returncode, 0)
+
+    def test_help_on_a_section_lists_its_settings(self):
+        r = run("--help", "fallback")
+        self.assertEqual(r.returncode, 0)
+        self.assertIn("--fallback.min_link_gbps", r.stdout)
+        self.assertNotIn("--server.port", r.stdout)
+        self.assertEqual(run("--help", "nonsense").returncode, 2)
+        self.assertIn("--kv.block_size", run("--help", "all").stdout)
+
+    def test_a_wrong_command_line_ends_with_status_2(self):
+        self.refused(2, "unknown command 'srve'; commands are serve, check, inspect, bench, tokenize", "srve")
+        self.refused(2, "unknown option '-x'; see expertd --help", "-x")
+        self.refused(2, "'--config' needs a value", "--config")
+        self.refused(2, "unexpected argument 'b'; see expertd --help", "inspect", "a", "b")
+
+    def test_a_wrong_setting_ends_with_status_78_and_a_hint(self):
+        self.refused(78, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
+        self.refused(78, "--server.port=70000: must be a whole number from 0 to 65535", *NO_FILE, "--port", "70000")
+        self.refused(78, "'--port' needs a value: --port=...", *NO_FILE, "--port")
+        self.refused(78, "open configuration file '/nonexistent': No such file or directory", "-c", "/nonexistent")
+
+    def test_print_config_reads_back(self):
+        first = run(*NO_FILE, "--print-config", "--port=1234", "-m", "/m", "--no-status-page", "--kv.swap_space=2GiB")
+        self.assertEqual((first.returncode, first.stderr), (0, ""))
+        self.assertIn("\nport = 1234\n", first.stdout)
+        self.assertIn("\nstatus_page = no\n", first.stdout)
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+            f.write(first.stdout)
+            f.flush()
+            second = run("-c", f.name, "--print-config")
+        self.assertEqual(second.stdout, first.stdout)
+
+    def test_flags_may_stand_before_or_behind_their_value(self):
+        for args in (["--server.port=7"], ["--port", "7"], ["--server.port", "7", "--admin"]):
+            self.assertIn("\nport = 7\n", run(*NO_FILE, "--print-config", *args).stdout)
+
+    def test_check_gives_lines_or_json_and_a_status(self):
+        r = run("check", *NO_FILE, "--json", "--port=0")
+        doc = json.loads(r.stdout)
+        self.assertEqual(r.returncode, 0 if doc["ok"] else 1)
+        self.assertEqual(len(doc["checks"]), doc["passed"] + doc["warnings"] + doc["failures"])
+        for line in doc["checks"]:
+            self.assertIn(line["status"], ("ok", "warn", "fail"))
+            if line["status"] == "fail":
+                self.assertTrue(line["mend"], line)
+        r = run("check", *NO_FILE, "-m", "/nonexistent/model")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("'/nonexistent/model' does not exist", r.stdout)
+
+    def test_inspect_says_what_is_wrong_with_a_model(self):
+        r = run("inspect", *NO_FILE, "/nonexistent/model")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("/nonexistent/model", r.stderr)
+
+    def test_inspect_of_the_demo_model(self):
+        root = os.environ["EXPERTD_SOURCE_ROOT"]
+        r = run("inspect", *NO_FILE, root + "/config/demo", "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        doc = json.loads(r.stdout)
+        # config/demo/config.json
+        self.assertEqual((doc["layers"], doc["experts_per_layer"], doc["experts_per_token"]), (6, 16, 4))
+        self.assertEqual(doc["expert_bytes"], 6 * 16 * 3 * 256 * 128 * 2)
+        self.assertEqual(doc["expert_bytes_per_token"], 6 * 4 * 3 * 256 * 128 * 2)
+        self.assertEqual(doc["kv_bytes_per_token"], 6 * 2 * 2 * 32 * 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

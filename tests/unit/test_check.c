@@ -1,0 +1,201 @@
+#include <criterion/criterion.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "daemon/check.h"
+
+#define GIB (1ull << 30)
+
+/* A machine on which nothing is to be mended. */
+static facts good(void)
+{
+    return (facts){
+        .mem_total_bytes = 128 * GIB,
+        .mem_available_bytes = 120 * GIB,
+        .cgroup_limit_bytes = FACTS_UNLIMITED,
+        .memlock_bytes = FACTS_UNLIMITED,
+        .nofile = 65536,
+        .max_map_count = 65530,
+        .cpus = 16,
+        .avx2 = true,
+        .avx512 = true,
+        .thp = "madvise",
+        .numa_nodes = 1,
+        .driver = "570.86.15",
+        .cuda_version = 12080,
+        .gpus_count = 1,
+        .gpus = {{.pci = "0000:1a:00.0", .link_gts = 32, .link_max_gts = 32, .link_width = 16, .link_max_width = 16}},
+        .model_bytes = 60 * GIB,
+        .port_free = true};
+}
+
+static check_level level_of(const facts *f, const char *id, char *mend)
+{
+    XD_CLEANUP(conf_freep) config *c = NULL;
+    cr_assert(!conf_defaults(&c, NULL));
+    cr_assert(!conf_set(c, "model.path", "/m", NULL));
+    check_line lines[CHECK_MAX_LINES];
+    size_t n = check_judge(f, c, lines, XD_ARRAY_LEN(lines));
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(lines[i].id, id)) {
+            if (mend)
+                strcpy(mend, lines[i].mend);
+            return lines[i].level;
+        }
+    cr_assert_fail("no line '%s'", id);
+    return CHECK_FAIL;
+}
+
+Test(check, a_good_machine_has_nothing_to_mend)
+{
+    facts f = good();
+    XD_CLEANUP(conf_freep) config *c = NULL;
+    cr_assert(!conf_defaults(&c, NULL));
+    cr_assert(!conf_set(c, "model.path", "/m", NULL));
+    check_line lines[CHECK_MAX_LINES];
+    size_t n = check_judge(&f, c, lines, XD_ARRAY_LEN(lines));
+    cr_assert_gt(n, 10);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(lines[i].level, CHECK_OK, "%s: %s", lines[i].id, lines[i].what);
+}
+
+Test(check, memory_is_compared_with_the_model)
+{
+    facts f = good();
+    f.mem_total_bytes = 80 * GIB; /* less than 1.5 x 60 */
+    cr_assert_eq(level_of(&f, "memory", NULL), CHECK_WARN);
+    f.mem_total_bytes = 50 * GIB;
+    char mend[256];
+    cr_assert_eq(level_of(&f, "memory", mend), CHECK_FAIL);
+    cr_assert(strstr(mend, "90.00 GiB"), "%s", mend);
+    f = good();
+    f.cgroup_limit_bytes = 64 * GIB;
+    cr_assert_eq(level_of(&f, "cgroup", NULL), CHECK_WARN);
+}
+
+Test(check, locked_memory_matters_with_a_gpu)
+{
+    facts f = good();
+    f.memlock_bytes = 8 << 20;
+    cr_assert_eq(level_of(&f, "memlock", NULL), CHECK_FAIL);
+    f.gpus_count = 0;
+    cr_assert_eq(level_of(&f, "memlock", NULL), CHECK_WARN);
+    cr_assert_eq(level_of(&f, "gpu", NULL), CHECK_WARN);
+}
+
+Test(check, a_narrow_link_is_named_but_an_idle_speed_is_not)
+{
+    facts f = good();
+    f.gpus[0].link_gts = 2.5; /* power saving */
+    cr_assert_eq(level_of(&f, "link", NULL), CHECK_OK);
+    f.gpus[0].link_width = 8;
+    cr_assert_eq(level_of(&f, "link", NULL), CHECK_WARN);
+}
+
+Test(check, what_slows_memory_down_is_warned_of)
+{
+    facts f = good();
+    f.swap = f.zram = true;
+    cr_assert_eq(level_of(&f, "swap", NULL), CHECK_WARN);
+    f = good();
+    strcpy(f.thp, "never");
+    cr_assert_eq(level_of(&f, "huge-pages", NULL), CHECK_WARN);
+    f = good();
+    f.numa_nodes = 2;
+    f.numa_balancing = true;
+    cr_assert_eq(level_of(&f, "numa", NULL), CHECK_WARN);
+    f = good();
+    strcpy(f.gpus[0].iommu, "DMA-FQ");
+    f.gpus[0].switches = 1;
+    f.gpus[0].aer_known = true;
+    f.gpus[0].aer_nonfatal = 3;
+    cr_assert_eq(level_of(&f, "iommu", NULL), CHECK_WARN);
+    cr_assert_eq(level_of(&f, "topology", NULL), CHECK_WARN);
+    cr_assert_eq(level_of(&f, "aer", NULL), CHECK_WARN);
+}
+
+Test(check, what_keeps_it_from_serving_fails)
+{
+    facts f = good();
+    f.model_missing = true;
+    cr_assert_eq(level_of(&f, "model", NULL), CHECK_FAIL);
+    f = good();
+    f.nofile = 256;
+    cr_assert_eq(level_of(&f, "files", NULL), CHECK_FAIL);
+    f = good();
+    f.driver[0] = 0;
+    cr_assert_eq(level_of(&f, "driver", NULL), CHECK_FAIL);
+}
+
+static void put(const char *root, const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+        *p = 0;
+        mkdir(full, 0755);
+        *p = '/';
+    }
+    FILE *f = fopen(full, "w");
+    cr_assert(f && fputs(text, f) >= 0 && !fclose(f), "%s", full);
+}
+
+Test(check, facts_are_read_as_the_kernel_writes_them)
+{
+    char root[] = "/tmp/expertd-facts-XXXXXX", command[128];
+    cr_assert(mkdtemp(root));
+    put(root, "/proc/cpuinfo",
+        "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nflags\t\t: fpu avx2 fma avx512f avx512bw\n");
+    put(root, "/proc/meminfo",
+        "MemTotal:       65536000 kB\nMemFree: 1 kB\nMemAvailable:   60000000 kB\nSwapTotal:       1024 kB\n");
+    put(root, "/proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 100\n");
+    put(root, "/proc/sys/vm/swappiness", "60\n");
+    put(root, "/proc/self/cgroup", "0::/system.slice/expertd.service\n");
+    put(root, "/sys/fs/cgroup/system.slice/expertd.service/memory.max", "max\n");
+    put(root, "/sys/fs/cgroup/system.slice/memory.max", "34359738368\n");
+    put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+    put(root, "/sys/devices/system/node/node0/x", "");
+    put(root, "/sys/devices/system/node/node1/x", "");
+    put(root, "/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (root@b)  Thu\nGCC version:  12\n");
+    static const char *const gpu = "/sys/bus/pci/devices/0000:1a:00.0";
+    static const struct {
+        const char *name, *text;
+    } files[] = {{"vendor", "0x10de\n"},
+                 {"class", "0x030200\n"},
+                 {"current_link_speed", "16.0 GT/s PCIe\n"},
+                 {"max_link_speed", "32.0 GT/s PCIe\n"},
+                 {"current_link_width", "8\n"},
+                 {"max_link_width", "16\n"},
+                 {"numa_node", "1\n"},
+                 {"iommu_group/type", "identity\n"},
+                 {"aer_dev_correctable", "RxErr 0\nBadTLP 2\nTOTAL_ERR_COR 12\n"},
+                 {"aer_dev_nonfatal", "Undefined 0\nTOTAL_ERR_NONFATAL 1\n"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(files); i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", gpu, files[i].name);
+        put(root, path, files[i].text);
+    }
+    put(root, "/sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
+    XD_CLEANUP(conf_freep) config *c = NULL;
+    cr_assert(!conf_defaults(&c, NULL));
+    facts f;
+    facts_read(root, c, &f);
+    snprintf(command, sizeof command, "rm -r %s", root);
+    cr_assert_eq(system(command), 0);
+    cr_assert_str_eq(f.cpu_model, "Some CPU @ 2GHz");
+    cr_assert(f.avx2 && f.avx512 && !f.amx && f.swap && f.zram && !f.zswap);
+    cr_assert_eq(f.mem_total_bytes, 65536000ull * 1024);
+    cr_assert_eq(f.mem_available_bytes, 60000000ull * 1024);
+    cr_assert_eq(f.swappiness, 60);
+    cr_assert_eq(f.cgroup_limit_bytes, 32 * GIB);
+    cr_assert_str_eq(f.thp, "madvise");
+    cr_assert_eq(f.numa_nodes, 2);
+    cr_assert_str_eq(f.driver, "570.86.15");
+    cr_assert_eq(f.gpus_count, 1);
+    const gpu_facts *g = &f.gpus[0];
+    cr_assert_str_eq(g->pci, "0000:1a:00.0");
+    cr_assert(g->link_gts == 16 && g->link_max_gts == 32 && g->link_width == 8 && g->link_max_width == 16);
+    cr_assert(g->numa_node == 1 && g->aer_known && g->aer_correctable == 12 && g->aer_nonfatal == 1 && !g->aer_fatal);
+    cr_assert_str_eq(g->iommu, "identity");
+}
