@@ -201,7 +201,7 @@ const conf_option conf_options[] = {
     BYTES_AUTO(kv, "kv_budget", kv_budget, "auto", MIB, 64 * TIB, CONF_OF_MEMORY,
                "Memory for KV blocks. auto: enough for max_num_seqs, within what is left."),
     ENUM(kv, "kv_dtype", kv_dtype, "auto", kv_dtypes, 0,
-         "Number format of the KV cache."),
+         "Number format of the KV cache. auto: f32 on the CPU, f16 on a GPU."),
     BYTES(kv, "swap_space", swap_space, "0", 0, 64 * TIB, CONF_OF_MEMORY,
           "Host memory that takes the KV blocks of preempted sequences. 0: they are computed again."),
 

@@ -159,6 +159,13 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     return st;
 }
 
+/* auto: float32 where the CPU computes (it is the reference, and converting costs it time), half where memory is dear. */
+static kern_fmt kv_format(const core *c)
+{
+    int want = c->cfg->kv.kv_dtype;
+    return want == CONF_KV_F32 || (want == CONF_KV_AUTO && c->info.unified) ? FMT_F32 : FMT_F16;
+}
+
 static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -168,7 +175,7 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                              .n_kv_heads = c->hp->n_kv_heads,
                              .head_dim = c->hp->head_dim,
                              .block_size = cfg->kv.block_size,
-                             .fmt = cfg->kv.kv_dtype == CONF_KV_F32 ? FMT_F32 : FMT_F16,
+                             .fmt = kv_format(c),
                              .swap_bytes = cfg->kv.swap_space,
                              .prefix_caching = cfg->engine.enable_prefix_caching};
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
