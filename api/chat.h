@@ -21,9 +21,10 @@ typedef struct chat_set chat_set;
  * Special token strings: the fields here, else tokenizer_config.json, else special_tokens_map.json. Every pointer is borrowed
  * for the call and may be NULL. */
 typedef struct chat_source {
-    const char *model_dir;  /* a Hugging Face directory */
-    const char *configured; /* the configuration's chat_template: a template's text (it has "{{" or "{%") or a file's path */
-    const char *metadata;   /* GGUF's tokenizer.chat_template */
+    const char *model_dir; /* a Hugging Face directory */
+    const char
+        *configured; /* the configuration's chat_template: a template's text (it has "{{" or "{%") or a file's path */
+    const char *metadata;                                      /* GGUF's tokenizer.chat_template */
     const char *bos_token, *eos_token, *unk_token, *pad_token; /* GGUF's */
 } chat_source;
 
@@ -49,8 +50,9 @@ typedef struct chat_request {
 } chat_request;
 
 typedef struct chat_rendered {
-    char *text;         /* NUL-terminated UTF-8 */
-    uint8_t *trusted;   /* one byte per byte of text, for tok_encode_trusted(): 1 written by the template, 0 by the client */
+    char *text; /* NUL-terminated UTF-8 */
+    uint8_t
+        *trusted; /* one byte per byte of text, for tok_encode_trusted(): 1 written by the template, 0 by the client */
     size_t len;
     bool tools_ignored; /* tools were given, but the chosen template does not mention them */
 } chat_rendered;

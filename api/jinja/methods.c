@@ -1,0 +1,697 @@
+/* methods.c - Python's str, list, tuple, dict and iterator methods as templates use them: one table a type. Methods that change a list or
+ * a dict are not here: the immutable sandbox refuses them (ops.c). */
+#include <math.h>
+#include <string.h>
+
+#include "api/jinja/jinja_priv.h"
+
+static bool given(jx_value v)
+{
+    return v.kind != JX_MISSING;
+}
+
+static bool given_not_none(jx_value v)
+{
+    return v.kind != JX_MISSING && v.kind != JX_NONE;
+}
+
+/* ---- shared with filters ---- */
+
+const jx_str *jx_strip(jx *c, const jx_str *s, jx_value chars, int sides)
+{
+    const jx_str *set = given_not_none(chars) ? jx_need_str(c, chars, "strip arg") : NULL;
+    const char *from = s->data, *to = s->data + s->len;
+    for (int side = 1; side <= 2; side++) {
+        while ((sides & side) && from < to) {
+            const char *p = side == 1 ? from : to;
+            int32_t ch = side == 1 ? jx_char(&p, to) : jx_char_back(from, &p);
+            jx_str one = {.data = side == 1 ? from : p, .len = (size_t)(side == 1 ? p - from : to - p)};
+            if (set ? jx_str_find(set, &one, 0) == SIZE_MAX : !jx_is_space(ch))
+                break;
+            jx_charge(c, set ? 1 + set->len / 64 : 0);
+            if (side == 1)
+                from = p;
+            else
+                to = p;
+        }
+    }
+    return jx_str_sub(c, s, (size_t)(from - s->data), (size_t)(to - s->data));
+}
+
+jx_value jx_splitlines(jx *c, const jx_str *s, bool keep)
+{
+    jx_vec l = {0};
+    const char *end = s->data + s->len, *line = s->data;
+    jx_charge(c, s->len / 16);
+    for (const char *at = s->data; at < end;) {
+        size_t n = jx_line_break(at, end);
+        if (!n) {
+            at++;
+            continue;
+        }
+        size_t stop = (size_t)(at - s->data) + (keep ? n : 0);
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, (size_t)(line - s->data), stop)));
+        at += n;
+        line = at;
+    }
+    if (line < end)
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, (size_t)(line - s->data), s->len)));
+    return jx_vec_list(c, &l, JX_LIST);
+}
+
+const jx_str *jx_replace(jx *c, const jx_str *s, const jx_str *old, const jx_str *with, int64_t max)
+{
+    jx_sb b = {0};
+    size_t from = 0;
+    jx_charge(c, s->len / 64);
+    if (!old->len) { /* between all characters */
+        for (; max != 0 && from <= s->len; max--) {
+            jx_charge(c, 1);
+            jx_sb_str(c, &b, with);
+            if (from == s->len)
+                return jx_sb_done(c, &b);
+            const char *next = s->data + from;
+            jx_char(&next, s->data + s->len);
+            size_t to = (size_t)(next - s->data);
+            jx_sb_sub(c, &b, s, from, to);
+            from = to;
+        }
+    } else {
+        for (size_t hit; max != 0 && (hit = jx_str_find(s, old, from)) != SIZE_MAX; max--) {
+            jx_charge(c, 1);
+            jx_sb_sub(c, &b, s, from, hit);
+            jx_sb_str(c, &b, with);
+            from = hit + old->len;
+        }
+        if (!from)
+            return s;
+    }
+    jx_sb_sub(c, &b, s, from, s->len);
+    return jx_sb_done(c, &b);
+}
+
+const jx_str *jx_pad(jx *c, const jx_str *s, int64_t width, const jx_str *fill, int how)
+{
+    if (fill->chars != 1)
+        jx_error(c, "The fill character must be exactly one character long");
+    if (width <= 0 || (uint64_t)width <= s->chars)
+        return s;
+    size_t pad = (size_t)width - s->chars, left = how < 0 ? 0 : how > 0 ? pad : pad / 2 + (pad & (size_t)width & 1);
+    char text[8] = {0};
+    memcpy(text, fill->data, fill->len);
+    jx_sb b = {0};
+    jx_sb_fill(c, &b, text, left, jx_str_trusted(fill));
+    jx_sb_str(c, &b, s);
+    jx_sb_fill(c, &b, text, pad - left, jx_str_trusted(fill));
+    return jx_sb_done(c, &b);
+}
+
+/* ---- str ---- */
+
+static jx_value result(jx *c, jx_value self, const jx_str *s)
+{
+    return JX_STRV(jx_str_markup(c, s, self.s->markup));
+}
+
+static jx_value str_strip(jx *c, jx_value self, jx_args *a)
+{
+    return JX_STRV(jx_strip(c, self.s, a->v[0], 3));
+}
+static jx_value str_lstrip(jx *c, jx_value self, jx_args *a)
+{
+    return JX_STRV(jx_strip(c, self.s, a->v[0], 1));
+}
+static jx_value str_rstrip(jx *c, jx_value self, jx_args *a)
+{
+    return JX_STRV(jx_strip(c, self.s, a->v[0], 2));
+}
+
+static jx_value str_upper(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_UPPER));
+}
+static jx_value str_lower(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_LOWER));
+}
+static jx_value str_title(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_TITLE));
+}
+static jx_value str_capitalize(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_CAPITALIZE));
+}
+static jx_value str_swapcase(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_SWAPCASE));
+}
+
+static jx_value str_replace(jx *c, jx_value self, jx_args *a)
+{
+    int64_t max = given(a->v[2]) ? jx_need_index(c, a->v[2]) : -1;
+    const jx_str *old = jx_need_str(c, a->v[0], "replace() argument 1"),
+                 *with = jx_need_str(c, a->v[1], "replace() argument 2");
+    return result(c, self, jx_replace(c, self.s, old, with, max));
+}
+
+/* The part [start:end] of s that find, count, startswith ... look at, as byte offsets; false when start lies beyond the end. */
+static bool window(jx *c, const jx_str *s, jx_value start, jx_value end, size_t *from, size_t *to)
+{
+    int64_t n = (int64_t)s->chars, a = given_not_none(start) ? jx_need_index(c, start) : 0,
+            b = given_not_none(end) ? jx_need_index(c, end) : n;
+    if (a < 0)
+        a = XD_MAX(a + n, 0);
+    if (b < 0)
+        b = XD_MAX(b + n, 0);
+    if (a > n)
+        return false;
+    b = XD_MIN(b, n);
+    *from = jx_str_offset(s, (size_t)a);
+    *to = jx_str_offset(s, (size_t)b);
+    return *from <= *to;
+}
+
+static bool affix(jx *c, const jx_str *s, jx_value fix, size_t from, size_t to, bool suffix)
+{
+    if (fix.kind == JX_TUPLE) {
+        for (size_t i = 0; i < fix.l->n; i++) {
+            jx_need_str(c, fix.l->v[i], "each prefix or suffix");
+            if (affix(c, s, fix.l->v[i], from, to, suffix))
+                return true;
+        }
+        return false;
+    }
+    if (fix.kind != JX_STR)
+        jx_error(c, "%s first arg must be str or a tuple of str, not %s", suffix ? "endswith" : "startswith",
+                 jx_type_name(fix));
+    if (fix.s->len > to - from)
+        return false;
+    const char *at = s->data + (suffix ? to - fix.s->len : from);
+    return !fix.s->len || !memcmp(at, fix.s->data, fix.s->len);
+}
+
+static jx_value str_affix(jx *c, jx_value self, jx_args *a, bool suffix)
+{
+    size_t from, to;
+    if (!window(c, self.s, a->v[1], a->v[2], &from, &to))
+        return JX_BOOLV(false);
+    return JX_BOOLV(affix(c, self.s, a->v[0], from, to, suffix));
+}
+static jx_value str_startswith(jx *c, jx_value self, jx_args *a)
+{
+    return str_affix(c, self, a, false);
+}
+static jx_value str_endswith(jx *c, jx_value self, jx_args *a)
+{
+    return str_affix(c, self, a, true);
+}
+
+static jx_value str_removeprefix(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s, *fix = jx_need_str(c, a->v[0], "removeprefix() argument");
+    return JX_STRV(affix(c, s, a->v[0], 0, s->len, false) ? jx_str_sub(c, s, fix->len, s->len) : s);
+}
+static jx_value str_removesuffix(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s, *fix = jx_need_str(c, a->v[0], "removesuffix() argument");
+    return JX_STRV(affix(c, s, a->v[0], 0, s->len, true) ? jx_str_sub(c, s, 0, s->len - fix->len) : s);
+}
+
+/* Code point index of the first or last occurrence, -1: none. */
+static int64_t search(jx *c, jx_value self, jx_args *a, bool last)
+{
+    const jx_str *s = self.s, *needle = jx_need_str(c, a->v[0], "argument 1");
+    size_t from, to;
+    if (!window(c, s, a->v[1], a->v[2], &from, &to))
+        return -1;
+    jx_charge(c, s->len / 64);
+    jx_str part = {.data = s->data + from, .len = to - from};
+    size_t hit = last ? jx_str_rfind(&part, needle, part.len) : jx_str_find(&part, needle, 0);
+    return hit == SIZE_MAX ? -1 : (int64_t)jx_count_chars(s->data, from + hit);
+}
+static jx_value str_find(jx *c, jx_value self, jx_args *a)
+{
+    return JX_INTV(search(c, self, a, false));
+}
+static jx_value str_rfind(jx *c, jx_value self, jx_args *a)
+{
+    return JX_INTV(search(c, self, a, true));
+}
+static jx_value str_index(jx *c, jx_value self, jx_args *a)
+{
+    int64_t at = search(c, self, a, false);
+    if (at < 0)
+        jx_error(c, "substring not found");
+    return JX_INTV(at);
+}
+static jx_value str_rindex(jx *c, jx_value self, jx_args *a)
+{
+    int64_t at = search(c, self, a, true);
+    if (at < 0)
+        jx_error(c, "substring not found");
+    return JX_INTV(at);
+}
+
+static jx_value str_count(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *needle = jx_need_str(c, a->v[0], "argument 1");
+    size_t from, to, n = 0;
+    if (!window(c, self.s, a->v[1], a->v[2], &from, &to))
+        return JX_INTV(0);
+    jx_str part = {.data = self.s->data + from, .len = to - from};
+    jx_charge(c, part.len / 64);
+    if (!needle->len)
+        return JX_INTV((jx_int)jx_count_chars(part.data, part.len) + 1);
+    for (size_t at = 0; (at = jx_str_find(&part, needle, at)) != SIZE_MAX; at += needle->len) {
+        jx_charge(c, 1);
+        n++;
+    }
+    return JX_INTV((jx_int)n);
+}
+
+static jx_value split_space(jx *c, const jx_str *s, int64_t max)
+{
+    jx_vec l = {0};
+    const char *end = s->data + s->len, *at = s->data;
+    while (at < end) {
+        const char *next = at;
+        if (jx_is_space(jx_char(&next, end))) {
+            at = next;
+            continue;
+        }
+        size_t from = (size_t)(at - s->data), to;
+        if (max == 0) {
+            to = jx_strip(c, jx_str_sub(c, s, from, s->len), JX_ABSENT, 2)->len + from;
+            at = end;
+        } else {
+            while (next < end) {
+                const char *p = next;
+                if (jx_is_space(jx_char(&p, end)))
+                    break;
+                next = p;
+            }
+            to = (size_t)(next - s->data);
+            at = next;
+            max--;
+        }
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, from, to)));
+    }
+    return jx_vec_list(c, &l, JX_LIST);
+}
+
+static void reverse(jx_vec *l)
+{
+    for (size_t i = 0; i < l->n / 2; i++) {
+        jx_value v = l->v[i];
+        l->v[i] = l->v[l->n - 1 - i];
+        l->v[l->n - 1 - i] = v;
+    }
+}
+
+static jx_value rsplit_space(jx *c, const jx_str *s, int64_t max)
+{
+    jx_vec l = {0};
+    const char *at = s->data + s->len;
+    while (at > s->data) {
+        const char *prev = at;
+        if (jx_is_space(jx_char_back(s->data, &prev))) {
+            at = prev;
+            continue;
+        }
+        size_t to = (size_t)(at - s->data), from;
+        if (max == 0) {
+            from = to - jx_strip(c, jx_str_sub(c, s, 0, to), JX_ABSENT, 1)->len;
+            at = s->data;
+        } else {
+            while (prev > s->data) {
+                const char *p = prev;
+                if (jx_is_space(jx_char_back(s->data, &p)))
+                    break;
+                prev = p;
+            }
+            from = (size_t)(prev - s->data);
+            at = prev;
+            max--;
+        }
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, from, to)));
+    }
+    reverse(&l);
+    return jx_vec_list(c, &l, JX_LIST);
+}
+
+static const jx_str *separator(jx *c, jx_value v)
+{
+    const jx_str *sep = jx_need_str(c, v, "the separator");
+    if (!sep->len)
+        jx_error(c, "empty separator");
+    return sep;
+}
+
+static jx_value str_split(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s;
+    int64_t max = given(a->v[1]) ? jx_need_index(c, a->v[1]) : -1;
+    jx_charge(c, s->len / 64);
+    if (!given_not_none(a->v[0]))
+        return split_space(c, s, max);
+    const jx_str *sep = separator(c, a->v[0]);
+    jx_vec l = {0};
+    size_t from = 0;
+    for (size_t hit; max != 0 && (hit = jx_str_find(s, sep, from)) != SIZE_MAX; max--) {
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, from, hit)));
+        from = hit + sep->len;
+    }
+    jx_push(c, &l, JX_STRV(jx_str_sub(c, s, from, s->len)));
+    return jx_vec_list(c, &l, JX_LIST);
+}
+
+static jx_value str_rsplit(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s;
+    int64_t max = given(a->v[1]) ? jx_need_index(c, a->v[1]) : -1;
+    jx_charge(c, s->len / 16);
+    if (!given_not_none(a->v[0]))
+        return rsplit_space(c, s, max);
+    const jx_str *sep = separator(c, a->v[0]);
+    jx_vec l = {0};
+    size_t to = s->len;
+    for (size_t hit; max != 0 && (hit = jx_str_rfind(s, sep, to)) != SIZE_MAX; max--) {
+        jx_push(c, &l, JX_STRV(jx_str_sub(c, s, hit + sep->len, to)));
+        to = hit;
+    }
+    jx_push(c, &l, JX_STRV(jx_str_sub(c, s, 0, to)));
+    reverse(&l);
+    return jx_vec_list(c, &l, JX_LIST);
+}
+
+static jx_value str_splitlines(jx *c, jx_value self, jx_args *a)
+{
+    return jx_splitlines(c, self.s, given(a->v[0]) && jx_truth(c, a->v[0]));
+}
+
+static jx_value partition(jx *c, const jx_str *s, jx_value sep_value, bool last)
+{
+    const jx_str *sep = separator(c, sep_value);
+    jx_charge(c, s->len / 64);
+    size_t hit = last ? jx_str_rfind(s, sep, s->len) : jx_str_find(s, sep, 0);
+    jx_value empty = JX_STRV(jx_str_lit(c, ""));
+    if (hit == SIZE_MAX)
+        return last ? jx_tuple(c, 3, empty, empty, JX_STRV(s)) : jx_tuple(c, 3, JX_STRV(s), empty, empty);
+    return jx_tuple(c, 3, JX_STRV(jx_str_sub(c, s, 0, hit)), JX_STRV(sep),
+                    JX_STRV(jx_str_sub(c, s, hit + sep->len, s->len)));
+}
+static jx_value str_partition(jx *c, jx_value self, jx_args *a)
+{
+    return partition(c, self.s, a->v[0], false);
+}
+static jx_value str_rpartition(jx *c, jx_value self, jx_args *a)
+{
+    return partition(c, self.s, a->v[0], true);
+}
+
+static jx_value str_join(jx *c, jx_value self, jx_args *a)
+{
+    jx_sb b = {0};
+    jx_iter it = jx_iter_open(c, a->v[0]);
+    jx_value item;
+    for (size_t i = 0; jx_iter_next(c, &it, &item); i++) {
+        if (item.kind != JX_STR)
+            jx_error(c, "sequence item %zu: expected str instance, %s found", i, jx_type_name(item));
+        if (i)
+            jx_sb_str(c, &b, self.s);
+        jx_sb_str(c, &b, self.s->markup ? jx_str_escape(c, item.s) : item.s);
+    }
+    return result(c, self, jx_sb_done(c, &b));
+}
+
+static jx_value pad(jx *c, jx_value self, jx_args *a, int how)
+{
+    const jx_str *fill = given(a->v[1]) ? jx_need_str(c, a->v[1], "the fill character") : jx_str_lit(c, " ");
+    return result(c, self, jx_pad(c, self.s, jx_need_index(c, a->v[0]), fill, how));
+}
+static jx_value str_ljust(jx *c, jx_value self, jx_args *a)
+{
+    return pad(c, self, a, -1);
+}
+static jx_value str_rjust(jx *c, jx_value self, jx_args *a)
+{
+    return pad(c, self, a, 1);
+}
+static jx_value str_center(jx *c, jx_value self, jx_args *a)
+{
+    return pad(c, self, a, 0);
+}
+
+static jx_value str_zfill(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s;
+    size_t sign = s->len && (*s->data == '-' || *s->data == '+');
+    int64_t width = jx_need_index(c, a->v[0]);
+    const jx_str *digits =
+        jx_pad(c, jx_str_sub(c, s, sign, s->len), width > 0 ? width - (int64_t)sign : 0, jx_str_lit(c, "0"), 1);
+    return result(c, self,
+                  sign ? jx_str_concat(c, jx_str_markup(c, jx_str_sub(c, s, 0, 1), digits->markup), digits) : digits);
+}
+
+static jx_value str_expandtabs(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s;
+    int64_t size = given(a->v[0]) ? jx_need_index(c, a->v[0]) : 8, column = 0;
+    jx_sb b = {0};
+    size_t plain = 0;
+    jx_charge(c, s->len / 16);
+    for (size_t i = 0; i < s->len; i++) {
+        if (s->data[i] == '\t') {
+            jx_sb_sub(c, &b, s, plain, i);
+            int64_t n = size > 0 ? size - column % size : 0;
+            jx_sb_fill(c, &b, " ", (size_t)n, s->map ? s->map[i] : s->trusted);
+            column += n;
+            plain = i + 1;
+        } else if (s->data[i] == '\n' || s->data[i] == '\r') {
+            column = 0;
+        } else {
+            column += ((unsigned char)s->data[i] & 0xC0) != 0x80;
+        }
+    }
+    jx_sb_sub(c, &b, s, plain, s->len);
+    return result(c, self, jx_sb_done(c, &b));
+}
+
+#define STR_CLASS(name)                                          \
+    static jx_value str_##name(jx *c, jx_value self, jx_args *a) \
+    {                                                            \
+        bool yes = false;                                        \
+        (void)a;                                                 \
+        jx_charge(c, self.s->len / 16);                          \
+        jx_str_class(self.s, #name, &yes);                       \
+        return JX_BOOLV(yes);                                    \
+    }
+STR_CLASS(isalnum)
+STR_CLASS(isalpha)
+STR_CLASS(isascii)
+STR_CLASS(isdecimal)
+STR_CLASS(isdigit)
+STR_CLASS(isidentifier)
+STR_CLASS(islower)
+STR_CLASS(isnumeric)
+STR_CLASS(isprintable)
+STR_CLASS(isspace)
+STR_CLASS(istitle)
+STR_CLASS(isupper)
+
+static const jx_func str_methods[] = {
+    {"capitalize", str_capitalize, ""},
+    {"center", str_center, "width | fillchar"},
+    {"count", str_count, "sub | start end"},
+    {"endswith", str_endswith, "suffix | start end"},
+    {"expandtabs", str_expandtabs, "| tabsize"},
+    {"find", str_find, "sub | start end"},
+    {"format", jx_str_format, NULL},
+    {"index", str_index, "sub | start end"},
+    {"isalnum", str_isalnum, ""},
+    {"isalpha", str_isalpha, ""},
+    {"isascii", str_isascii, ""},
+    {"isdecimal", str_isdecimal, ""},
+    {"isdigit", str_isdigit, ""},
+    {"isidentifier", str_isidentifier, ""},
+    {"islower", str_islower, ""},
+    {"isnumeric", str_isnumeric, ""},
+    {"isprintable", str_isprintable, ""},
+    {"isspace", str_isspace, ""},
+    {"istitle", str_istitle, ""},
+    {"isupper", str_isupper, ""},
+    {"join", str_join, "iterable"},
+    {"ljust", str_ljust, "width | fillchar"},
+    {"lower", str_lower, ""},
+    {"casefold", str_lower, ""},
+    {"lstrip", str_lstrip, "| chars"},
+    {"partition", str_partition, "sep"},
+    {"removeprefix", str_removeprefix, "prefix"},
+    {"removesuffix", str_removesuffix, "suffix"},
+    {"replace", str_replace, "old new | count"},
+    {"rfind", str_rfind, "sub | start end"},
+    {"rindex", str_rindex, "sub | start end"},
+    {"rjust", str_rjust, "width | fillchar"},
+    {"rpartition", str_rpartition, "sep"},
+    {"rsplit", str_rsplit, "| sep maxsplit"},
+    {"rstrip", str_rstrip, "| chars"},
+    {"split", str_split, "| sep maxsplit"},
+    {"splitlines", str_splitlines, "| keepends"},
+    {"startswith", str_startswith, "prefix | start end"},
+    {"strip", str_strip, "| chars"},
+    {"swapcase", str_swapcase, ""},
+    {"title", str_title, ""},
+    {"upper", str_upper, ""},
+    {"zfill", str_zfill, "width"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- list, tuple, range ---- */
+
+static jx_value seq_count(jx *c, jx_value self, jx_args *a)
+{
+    size_t n = 0;
+    jx_iter it = jx_iter_open(c, self);
+    jx_value item;
+    while (jx_iter_next(c, &it, &item))
+        n += jx_equal(c, item, a->v[0]);
+    return JX_INTV((jx_int)n);
+}
+
+static jx_value seq_index(jx *c, jx_value self, jx_args *a)
+{
+    size_t n = 0;
+    jx_len(self, &n);
+    int64_t len = (int64_t)n, from = given(a->v[1]) ? jx_need_index(c, a->v[1]) : 0,
+            to = given(a->v[2]) ? jx_need_index(c, a->v[2]) : len;
+    from = from < 0 ? XD_MAX(from + len, 0) : from;
+    to = to < 0 ? to + len : to;
+    jx_iter it = jx_iter_open(c, self);
+    jx_value item;
+    for (int64_t i = 0; jx_iter_next(c, &it, &item); i++)
+        if (i >= from && i < to && jx_equal(c, item, a->v[0]))
+            return JX_INTV(i);
+    jx_error(c, "%s is not in %s", jx_repr_text(c, a->v[0]), jx_type_name(self));
+}
+
+static jx_value list_copy(jx *c, jx_value self, jx_args *a)
+{
+    (void)c;
+    (void)a;
+    return self; /* lists never change */
+}
+
+static const jx_func seq_methods[] = {
+    {"count", seq_count, "value"},
+    {"index", seq_index, "value | start stop"},
+    {NULL, NULL, NULL},
+};
+static const jx_func list_methods[] = {
+    {"copy", list_copy, ""},
+    {"count", seq_count, "value"},
+    {"index", seq_index, "value | start stop"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- dict ---- */
+
+static jx_value view(jx *c, jx_value self, int what)
+{
+    jx_view *v = JX_NEW(c, jx_view);
+    v->d = self.d;
+    v->what = what;
+    return (jx_value){.kind = JX_VIEW, .client = self.client, .view = v};
+}
+static jx_value dict_keys(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return view(c, self, JX_KEYS);
+}
+static jx_value dict_values(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return view(c, self, JX_VALUES);
+}
+static jx_value dict_items(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return view(c, self, JX_ITEMS);
+}
+
+static jx_value dict_get(jx *c, jx_value self, jx_args *a)
+{
+    if (a->n_kw)
+        jx_error(c, "dict.get() takes no keyword arguments");
+    if (!a->n || a->n > 2)
+        jx_error(c, "get expected 1 or 2 arguments, got %zu", a->n);
+    const jx_value *v = jx_dict_get(c, self.d, a->v[0]);
+    return v ? *v : a->n > 1 ? a->v[1] : JX_NIL;
+}
+
+static const jx_func dict_methods[] = {
+    {"copy", list_copy, ""}, {"get", dict_get, NULL},     {"items", dict_items, ""},
+    {"keys", dict_keys, ""}, {"values", dict_values, ""}, {NULL, NULL, NULL},
+};
+
+/* ---- cycler ---- */
+
+static jx_value cycler_next(jx *c, jx_value self, jx_args *a)
+{
+    (void)c;
+    (void)a;
+    jx_value v = self.cycle->v[self.cycle->pos];
+    self.cycle->pos = (self.cycle->pos + 1) % self.cycle->n;
+    return v;
+}
+static jx_value cycler_reset(jx *c, jx_value self, jx_args *a)
+{
+    (void)c;
+    (void)a;
+    self.cycle->pos = 0;
+    return JX_NIL;
+}
+
+static const jx_func cycler_methods[] = {
+    {"next", cycler_next, ""},
+    {"reset", cycler_reset, ""},
+    {NULL, NULL, NULL},
+};
+
+/* ---- int, float ---- */
+
+static jx_value float_is_integer(jx *c, jx_value self, jx_args *a)
+{
+    (void)c;
+    (void)a;
+    return JX_BOOLV(isfinite(self.f) && floor(self.f) == self.f);
+}
+
+static const jx_func float_methods[] = {
+    {"is_integer", float_is_integer, ""},
+    {NULL, NULL, NULL},
+};
+
+const jx_func *jx_find_method(jx_value of, const jx_str *name)
+{
+    const jx_func *f;
+    switch ((jx_kind)of.kind) {
+    case JX_STR: f = str_methods; break;
+    case JX_LIST: f = list_methods; break;
+    case JX_TUPLE:
+    case JX_RANGE: f = seq_methods; break;
+    case JX_DICT: f = dict_methods; break;
+    case JX_CYCLER: f = cycler_methods; break;
+    case JX_FLOAT: f = float_methods; break;
+    default: return NULL;
+    }
+    for (; f->name; f++)
+        if (jx_str_is(name, f->name))
+            return f;
+    return NULL;
+}
