@@ -43,6 +43,8 @@
 #define MISSES_GAIN 0.25
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
 #define PROBE_BYTES (32ull << 20)
+/* 350 000 steps of a model with 48 layers of 128 experts. */
+#define TRACE_BYTES_MAX (256ull << 20)
 
 uint64_t pager_slot_addr(const pager *p, uint32_t slot)
 {
@@ -170,18 +172,46 @@ static void promote_all(pager *p)
             return;
 }
 
-/* At start the link is idle and nobody waits for a token: everything that is wanted is copied at full speed. */
-static void promote_at_start(pager *p, const pager_options *opt)
+typedef struct hot_expert {
+    float heat;
+    uint32_t x;
+} hot_expert;
+
+static int hotter_first(const void *a, const void *b)
 {
-    for (;;) {
-        promote_all(p);
-        if (!pager_copier_pending(&p->copier))
-            return;
-        pager_copier_drain(&p->copier);
-        adopt_copies(p);
-        if (opt->progress)
-            opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_pages);
+    const hot_expert *x = a, *y = b;
+    return x->heat != y->heat ? (x->heat < y->heat ? 1 : -1) : (x->x > y->x) - (x->x < y->x);
+}
+
+/* At start the link is idle and nobody waits for a token: what earlier runs found hot is copied at full speed, everything where
+ * everything fits. */
+static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) hot_expert *hot = malloc((p->n_experts + 1u) * sizeof *hot);
+    if (!hot)
+        return xd_fail(err, XD_NOMEM, 0, "pager: order of experts");
+    uint32_t n = 0;
+    for (uint32_t x = 0; x < p->n_experts; x++) {
+        float heat = policy_heat(p->pol, x);
+        if (heat > 0 || p->n_slots == p->n_pages)
+            hot[n++] = (hot_expert){heat, x};
     }
+    qsort(hot, n, sizeof *hot, hotter_first);
+    for (uint32_t i = 0; i < n && p->n_free_slots; i++) {
+        uint32_t first = pager_expert_first_page(p, hot[i].x);
+        for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots; k++)
+            while (!promote_page(p, first + k)) { /* the queue is full */
+                pager_copier_drain(&p->copier);
+                adopt_copies(p);
+                if (opt->progress)
+                    opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_slots);
+                if (p->pages[first + k].slot != PG_NONE || !p->n_free_slots || !p->pages[first + k].src)
+                    break;
+            }
+    }
+    pager_copier_drain(&p->copier);
+    adopt_copies(p);
+    return XD_OK;
 }
 
 /* --- uploads ----------------------------------------------------------------------------------------------------- */
@@ -326,6 +356,8 @@ static void count_step(pager *p)
     p->stats.step_bytes_host += p->staged_in_bytes;
     p->stats.bytes_vram += p->stats.step_bytes_vram;
     p->stats.bytes_host += p->stats.step_bytes_host;
+    if (p->tracer)
+        trace_writer_step(p->tracer, counts, p->step_prefill);
     if (!p->step_prefill)
         p->misses_ewma += MISSES_GAIN * (wanted - p->misses_ewma);
 }
@@ -466,12 +498,6 @@ void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
         heat[at] = max > 0 ? (uint8_t)(policy_heat(p->pol, x) / max * 255) : 0;
     }
     pthread_mutex_unlock(&p->lock);
-}
-
-xd_status pager_save_stats(pager *p, xd_err *err)
-{
-    (void)p, (void)err;
-    return XD_OK;
 }
 
 /* --- life -------------------------------------------------------------------------------------------------------- */
@@ -634,6 +660,19 @@ static xd_status open_views(pager *p, xd_err *err)
     return XD_OK;
 }
 
+static xd_status open_trace(pager *p, xd_err *err)
+{
+    const char *path = p->cfg->pager.trace_file;
+    if (!path || !*path)
+        return XD_OK;
+    XD_CLEANUP(xd_freep) uint32_t *n = calloc(p->n_layers ? p->n_layers : 1, sizeof *n);
+    if (!n)
+        return xd_fail(err, XD_NOMEM, 0, "pager: trace");
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        n[l] = p->layers[l].n_experts;
+    return trace_writer_open(path, model_fingerprint(p->m), p->n_layers, n, TRACE_BYTES_MAX, &p->tracer, err);
+}
+
 xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
 {
     XD_CLEANUP(pager_freep) pager *p = calloc(1, sizeof *p);
@@ -650,12 +689,14 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     if ((st = link_sim_init(&p->sim, p->cfg, xd_now_ns(), err)) || (st = open_geometry(p, err)) ||
         (st = pager_host_open(p, opt, err)) || (st = open_arena(p, opt->arena_bytes, err)) ||
         (st = open_policy(p, err)) || (st = open_tables(p, err)) || (st = open_views(p, err)) ||
-        (st = pager_copier_start(&p->copier, p->dev, COPY_QUEUE, err)))
+        (st = pager_copier_start(p, COPY_QUEUE, err)))
         return st;
     p->stats.host_capacity_bytes = p->host.bytes;
     p->stats.in_place = p->host.in_place;
-    if (p->n_slots == p->n_pages)
-        promote_at_start(p, opt);
+    pager_load_stats(p);
+    if ((st = promote_at_start(p, opt, err)) || (st = open_trace(p, err)))
+        return st;
+    p->opened = true;
     if ((st = pager_upload_table(p, err)))
         return st;
     *ret = XD_TAKE(p);
@@ -668,6 +709,9 @@ void pager_free(pager *p)
         return;
     const kern_ops *ops = p->dev->ops;
     pager_copier_stop(&p->copier);
+    trace_writer_close(p->tracer);
+    if (p->opened)
+        (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower */
     void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
     for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
         if (dev_mem[i])

@@ -12,6 +12,23 @@
  * an adoption does not wait long. */
 #define BATCH_BYTES (32ull << 20)
 
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+/* Waits for a job; when the interval has passed, saves the statistics: file I/O is not for the engine thread. */
+static void wait_or_save(pager_copier *c)
+{
+    struct timespec at = timespec_of(c->save_at_ns);
+    if (pthread_cond_timedwait(&c->wake, &c->lock, &at) != ETIMEDOUT)
+        return;
+    pthread_mutex_unlock(&c->lock);
+    (void)!pager_save_stats(c->owner, NULL); /* tried again after the next interval, and at the end */
+    pthread_mutex_lock(&c->lock);
+    c->save_at_ns = xd_now_ns() + c->save_interval_ns;
+}
+
 static void *copier_main(void *arg)
 {
     pager_copier *c = arg;
@@ -20,7 +37,7 @@ static void *copier_main(void *arg)
         while (!c->stop && !c->n_queue) {
             c->busy = false;
             pthread_cond_broadcast(&c->idle);
-            pthread_cond_wait(&c->wake, &c->lock);
+            wait_or_save(c);
         }
         if (c->stop)
             break;
@@ -50,16 +67,24 @@ static void *copier_main(void *arg)
     return NULL;
 }
 
-xd_status pager_copier_start(pager_copier *c, kern_dev *dev, uint32_t cap, xd_err *err)
+xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err)
 {
-    c->dev = dev;
+    pager_copier *c = &p->copier;
+    c->dev = p->dev;
+    c->owner = p;
+    c->save_interval_ns = (uint64_t)XD_MAX(p->cfg->pager.stats_interval_s, 1u) * 1000000000u;
+    c->save_at_ns = xd_now_ns() + c->save_interval_ns;
     c->cap = cap;
     c->queue = malloc(cap * sizeof *c->queue);
     c->done = malloc(cap * sizeof *c->done);
     if (!c->queue || !c->done)
         return xd_fail(err, XD_NOMEM, 0, "pager: copy queue");
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->wake, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->wake, &attr);
+    pthread_condattr_destroy(&attr);
     pthread_cond_init(&c->idle, NULL);
     int e = pthread_create(&c->thread, NULL, copier_main, c);
     if (e) {

@@ -9,6 +9,7 @@
 #include "engine/memory/link_sim.h"
 #include "engine/memory/pager.h"
 #include "engine/memory/policy.h"
+#include "engine/memory/trace.h"
 
 #define PG_NONE UINT32_MAX
 
@@ -39,6 +40,8 @@ typedef struct pager_copy_job {
 /* The copy thread: jobs in, finished jobs out. */
 typedef struct pager_copier {
     kern_dev *dev;
+    pager *owner; /* for pager_save_stats() */
+    uint64_t save_interval_ns, save_at_ns;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
@@ -103,7 +106,9 @@ struct pager {
     uint32_t n_stage, n_staged;
     uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
 
+    trace_writer *tracer;
     pager_copier copier;
+    bool opened; /* all of pager_open() succeeded: there are statistics worth saving */
     int mode;
     link_sim sim;
     uint64_t probe_at;
@@ -133,8 +138,11 @@ void pager_unstage(pager *p);
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
 void pager_host_close(pager *p);
 
+/* pager_warm.c */
+bool pager_load_stats(pager *p); /* false: nothing there that fits this model */
+
 /* pager_copy.c */
-xd_status pager_copier_start(pager_copier *c, kern_dev *dev, uint32_t cap, xd_err *err) XD_MUST_CHECK;
+xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err) XD_MUST_CHECK;
 void pager_copier_stop(pager_copier *c);
 bool pager_copier_push(pager_copier *c, const pager_copy_job *job); /* false: full */
 uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);

@@ -309,3 +309,64 @@ Test(pager, full_mode_ends_with_everything_in_vram)
     cr_assert_eq(st.step_bytes_host, 0);
     rig_close(&r);
 }
+
+static void write_byte(const char *path, long at, int value)
+{
+    FILE *f = fopen(path, "r+");
+    cr_assert(f);
+    fseek(f, at, SEEK_SET);
+    fputc(value, f);
+    fclose(f);
+}
+
+Test(pager, a_warm_start_brings_back_what_was_hot)
+{
+    char dir[] = "/tmp/xd-warm-XXXXXX", path[64];
+    cr_assert(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/heat", dir);
+    rig r = {0};
+    rig_open_model(&r, 20000);
+    r.cfg->pager.warm_start = true;
+    free(r.cfg->pager.stats_file);
+    r.cfg->pager.stats_file = strdup(path);
+    rig_open(&r, model_expert_bytes(r.m) / 3);
+    pager_stats st;
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.slots_used, 0);
+    for (int s = 0; s < 100; s++)
+        step(&r, false);
+    uint8_t tier[64], heat[64], tier2[64], heat2[64];
+    pager_get_map(r.p, tier, heat);
+    pager_free(r.p);
+
+    rig_open(&r, model_expert_bytes(r.m) / 3);
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.slots_used, st.slots_total, "filled before the first step");
+    pager_get_map(r.p, tier2, heat2);
+    uint32_t hottest = 0;
+    for (uint32_t i = 0; i < 64; i++)
+        hottest = heat[i] > heat[hottest] ? i : hottest;
+    cr_assert_eq(tier2[hottest], 2);
+    step(&r, false);
+    pager_get_stats(r.p, &st);
+    cr_assert_gt(st.hits_vram, 0);
+    pager_free(r.p);
+
+    write_byte(path, 100, 0x55); /* not what was saved: a cold start, no error */
+    rig_open(&r, model_expert_bytes(r.m) / 3);
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.slots_used, 0);
+    pager_free(r.p);
+    cr_assert_eq(truncate(path, 10), 0);
+    rig_open(&r, model_expert_bytes(r.m) / 3);
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.slots_used, 0);
+    xd_err err = {0};
+    free(r.cfg->pager.stats_file);
+    r.cfg->pager.stats_file = strdup("/nonexistent/heat");
+    cr_assert_eq(pager_save_stats(r.p, &err), XD_IO);
+    cr_assert(strstr(err.msg, "/nonexistent/heat"));
+    rig_close(&r);
+    unlink(path);
+    rmdir(dir);
+}

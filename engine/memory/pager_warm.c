@@ -1,0 +1,130 @@
+/* pager_warm.c - warm start: how hot every expert was, kept from run to run.
+ *
+ * File: header, one float of heat for each expert, XXH3 of all before. It is written beside its place and renamed over it, synced
+ * before and after, so that a crash leaves either the old file or the new one. On reading, the length follows from the model, not
+ * from the file, and anything that does not fit this very model is ignored: a cold start is never wrong, only slower. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/memory/pager_priv.h"
+
+#define WARM_MAGIC   0x3154414548584458ull /* "XDXHEAT1" */
+#define WARM_VERSION 1u
+/* Where a service keeps its state (StateDirectory=expertd); without the directory nothing is kept unless a file is named. */
+#define STATE_DIR "/var/lib/expertd"
+
+typedef struct warm_header {
+    uint64_t magic, fingerprint;
+    uint32_t version, n_experts;
+} warm_header;
+_Static_assert(sizeof(warm_header) == 24, "file layout");
+
+static bool warm_path(const pager *p, char *out, size_t cap)
+{
+    const char *named = p->cfg->pager.stats_file;
+    if (!p->cfg->pager.warm_start)
+        return false;
+    if (named && *named)
+        return (size_t)snprintf(out, cap, "%s", named) < cap;
+    if (access(STATE_DIR, W_OK))
+        return false;
+    return (size_t)snprintf(out, cap, STATE_DIR "/heat-%016" PRIx64, model_fingerprint(p->m)) < cap;
+}
+
+static uint64_t file_bytes(const pager *p)
+{
+    return sizeof(warm_header) + p->n_experts * sizeof(float) + sizeof(uint64_t);
+}
+
+static bool write_synced(const char *path, const void *data, uint64_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return false;
+    const char *at = data;
+    bool ok = true;
+    while (ok && bytes) {
+        ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        ok = n > 0;
+        if (ok) {
+            at += n;
+            bytes -= (uint64_t)n;
+        }
+    }
+    ok = ok && !fsync(fd);
+    int e = errno;
+    ok = !close(fd) && ok;
+    errno = e;
+    return ok;
+}
+
+static void sync_directory(const char *path)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    XD_CLEANUP(xd_closep) int fd = open(dirname(dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        fsync(fd);
+}
+
+xd_status pager_save_stats(pager *p, xd_err *err)
+{
+    char path[PATH_MAX], tmp[PATH_MAX + 8];
+    if (!warm_path(p, path, sizeof path))
+        return XD_OK;
+    uint64_t bytes = file_bytes(p);
+    XD_CLEANUP(xd_freep) char *buf = malloc(bytes);
+    if (!buf)
+        return xd_fail(err, XD_NOMEM, 0, "saving hit statistics");
+    warm_header h = {WARM_MAGIC, model_fingerprint(p->m), WARM_VERSION, p->n_experts};
+    memcpy(buf, &h, sizeof h);
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t x = 0; x < p->n_experts; x++) {
+        float heat = policy_heat(p->pol, x);
+        memcpy(buf + sizeof h + x * sizeof heat, &heat, sizeof heat);
+    }
+    pthread_mutex_unlock(&p->lock);
+    uint64_t sum = XXH3_64bits(buf, bytes - sizeof(uint64_t));
+    memcpy(buf + bytes - sizeof sum, &sum, sizeof sum);
+
+    snprintf(tmp, sizeof tmp, "%s.new", path);
+    if (!write_synced(tmp, buf, bytes) || rename(tmp, path)) {
+        int e = errno;
+        unlink(tmp);
+        return xd_fail(err, XD_IO, e, "saving hit statistics to '%s'", path);
+    }
+    sync_directory(path);
+    return XD_OK;
+}
+
+bool pager_load_stats(pager *p)
+{
+    char path[PATH_MAX];
+    if (!warm_path(p, path, sizeof path))
+        return false;
+    XD_CLEANUP(xd_fclosep) FILE *f = fopen(path, "re");
+    uint64_t bytes = file_bytes(p), sum;
+    XD_CLEANUP(xd_freep) char *buf = f ? malloc(bytes + 1) : NULL;
+    if (!buf || fread(buf, 1, bytes + 1, f) != bytes) /* one byte more: a longer file is another model's */
+        return false;
+    warm_header h;
+    memcpy(&h, buf, sizeof h);
+    memcpy(&sum, buf + bytes - sizeof sum, sizeof sum);
+    if (h.magic != WARM_MAGIC || h.version != WARM_VERSION || h.fingerprint != model_fingerprint(p->m) ||
+        h.n_experts != p->n_experts || sum != XXH3_64bits(buf, bytes - sizeof sum))
+        return false;
+    for (uint32_t x = 0; x < p->n_experts; x++) {
+        float heat;
+        memcpy(&heat, buf + sizeof h + x * sizeof heat, sizeof heat);
+        policy_set_heat(p->pol, x, heat);
+    }
+    return true;
+}

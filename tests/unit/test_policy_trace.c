@@ -1,0 +1,370 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "engine/memory/trace.h"
+
+/* Traces of 8 layers of 128 experts, 8 picks a token and layer. Of a token's picks `repeat` come from the token before, up to `near`
+ * from the eight before; the others are drawn from a Zipf distribution whose order of experts differs from layer to layer. */
+enum { LAYERS = 8, EXPERTS = 128, PICKS = 8, NEAR = 8, INSERTS = 2 };
+
+typedef struct maker {
+    uint64_t rng;
+    double cdf[EXPERTS], repeat, near;
+    int rank[LAYERS][EXPERTS], past[LAYERS][NEAR][PICKS];
+} maker;
+
+static double uniform(maker *m)
+{
+    m->rng = m->rng * 6364136223846793005u + 1442695040888963407u;
+    return (double)(m->rng >> 11) / 9007199254740992.0;
+}
+
+static int below(maker *m, int n)
+{
+    return (int)(uniform(m) * n);
+}
+
+static void shuffle(maker *m)
+{
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = EXPERTS - 1; i > 0; i--) {
+            int j = below(m, i + 1), t = m->rank[l][i];
+            m->rank[l][i] = m->rank[l][j];
+            m->rank[l][j] = t;
+        }
+}
+
+static maker make(double repeat, double near, double zipf)
+{
+    maker m = {.rng = 1, .repeat = repeat, .near = near};
+    double sum = 0, a = 0;
+    for (int i = 0; i < EXPERTS; i++)
+        sum += pow(i + 1, -zipf);
+    for (int i = 0; i < EXPERTS; i++)
+        m.cdf[i] = a += pow(i + 1, -zipf) / sum;
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < EXPERTS; i++)
+            m.rank[l][i] = i;
+    shuffle(&m);
+    for (int l = 0; l < LAYERS; l++)
+        for (int k = 0; k < PICKS; k++)
+            for (int b = 0; b < NEAR; b++)
+                m.past[l][b][k] = m.rank[l][k];
+    return m;
+}
+
+static int draw(maker *m, int l, bool fresh)
+{
+    double u = fresh ? 1 : uniform(m);
+    if (u < m->repeat)
+        return m->past[l][0][below(m, PICKS)];
+    if (u < m->near)
+        return m->past[l][1 + below(m, NEAR - 1)][below(m, PICKS)];
+    u = uniform(m);
+    int i = 0;
+    while (i < EXPERTS - 1 && m->cdf[i] < u)
+        i++;
+    return m->rank[l][i];
+}
+
+static trace *new_trace(uint32_t n_steps)
+{
+    trace *t = calloc(1, sizeof *t);
+    t->n_layers = LAYERS, t->n_experts = LAYERS * EXPERTS, t->n_steps = n_steps;
+    t->layer_experts = malloc(LAYERS * sizeof *t->layer_experts);
+    for (int l = 0; l < LAYERS; l++)
+        t->layer_experts[l] = EXPERTS;
+    t->flags = calloc(n_steps, 1);
+    t->starts = calloc(n_steps + 1, sizeof *t->starts);
+    t->ids = malloc((size_t)n_steps * LAYERS * EXPERTS * sizeof *t->ids);
+    return t;
+}
+
+static void add_token(maker *m, trace *t, uint32_t s)
+{
+    uint64_t n = t->starts[s];
+    for (int l = 0; l < LAYERS; l++) {
+        bool used[EXPERTS] = {0};
+        int pick[PICKS];
+        for (int k = 0; k < PICKS; k++) {
+            int e, tries = 0;
+            do
+                e = draw(m, l, tries++ > 20);
+            while (used[e]);
+            used[e] = true;
+            pick[k] = e;
+        }
+        memmove(m->past[l][1], m->past[l][0], sizeof m->past[l][0] * (NEAR - 1));
+        memcpy(m->past[l][0], pick, sizeof pick);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            if (used[e])
+                t->ids[n++] = (uint32_t)l * EXPERTS + e;
+    }
+    t->starts[s + 1] = n;
+}
+
+/* Experts [first, first + n) of every layer. */
+static void add_scan(trace *t, uint32_t s, uint32_t first, uint32_t n_experts, uint8_t flags)
+{
+    uint64_t n = t->starts[s];
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t e = first; e < first + n_experts; e++)
+            t->ids[n++] = l * EXPERTS + e;
+    t->starts[s + 1] = n;
+    t->flags[s] = flags;
+}
+
+static trace *tokens(maker m, uint32_t n)
+{
+    trace *t = new_trace(n);
+    for (uint32_t s = 0; s < n; s++)
+        add_token(&m, t, s);
+    return t;
+}
+
+static int default_policy(void)
+{
+    config *cfg;
+    cr_assert_eq(conf_defaults(&cfg, NULL), XD_OK);
+    int kind = cfg->pager.eviction;
+    conf_free(cfg);
+    return kind;
+}
+
+static double rate(const trace *t, int policy, uint32_t percent)
+{
+    trace_options o = {
+        .policy = policy, .capacity = t->n_experts * percent / 100, .max_inserts = INSERTS, .layer_floor = 0.25};
+    trace_result r;
+    cr_assert_eq(trace_replay(t, &o, NULL, NULL, &r, NULL), XD_OK);
+    return r.hit_rate * 100;
+}
+
+static void print_table(const char *name, const trace *t)
+{
+    xd_buf b = {0};
+    cr_assert_eq(trace_report(t, INSERTS, 0.25, &b, NULL), XD_OK);
+    printf("%s: %s", name, b.data);
+    fflush(stdout);
+    xd_buf_free(&b);
+}
+
+static int descending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? 1 : -(x > y);
+}
+
+/* What the best fixed choice of experts hits, chosen with knowledge of the whole trace. Where picks are independent of the past, no
+ * policy without a view of the future can do better. */
+static double best_fixed(const trace *t, uint32_t percent)
+{
+    uint32_t *count = calloc(t->n_experts, sizeof *count);
+    for (uint64_t i = 0; i < t->starts[t->n_steps]; i++)
+        count[t->ids[i]]++;
+    qsort(count, t->n_experts, sizeof *count, descending);
+    uint64_t hits = 0;
+    for (uint32_t i = 0; i < t->n_experts * percent / 100; i++)
+        hits += count[i];
+    free(count);
+    return (double)hits / (double)t->starts[t->n_steps] * 100;
+}
+
+Test(policy_trace, on_local_traces_the_default_is_near_the_optimum)
+{
+    int kind = default_policy();
+    trace *t = tokens(make(0.45, 0.80, 1.0), 4000);
+    print_table("local (45 % of picks repeat, 80 % within eight tokens)", t);
+    static const uint32_t percents[] = {25, 40, 50};
+    for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++)
+        cr_assert_geq(rate(t, kind, percents[i]), rate(t, TRACE_BELADY, percents[i]) - 8, "at %u %%", percents[i]);
+    cr_assert_geq(rate(t, kind, 40), 90);
+    trace_free(t);
+}
+
+Test(policy_trace, on_independent_picks_the_default_is_near_the_best_that_is_possible)
+{
+    int kind = default_policy();
+    static const double skews[] = {0.7, 1.0, 1.2};
+    for (size_t z = 0; z < XD_ARRAY_LEN(skews); z++) {
+        trace *t = tokens(make(0, 0, skews[z]), 4000);
+        char name[32];
+        snprintf(name, sizeof name, "zipf %.1f", skews[z]);
+        print_table(name, t);
+        printf("best fixed set at 25/40/50 %%: %.1f %.1f %.1f\n", best_fixed(t, 25), best_fixed(t, 40),
+               best_fixed(t, 50));
+        fflush(stdout);
+        static const uint32_t percents[] = {25, 40, 50};
+        for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++)
+            cr_assert_geq(rate(t, kind, percents[i]), best_fixed(t, percents[i]) - 4, "zipf %.1f at %u %%", skews[z],
+                          percents[i]);
+        trace_free(t);
+    }
+}
+
+static double rate_between(const uint32_t *hits, const uint32_t *touched, uint32_t lo, uint32_t hi)
+{
+    uint64_t h = 0, n = 0;
+    for (uint32_t s = lo; s < hi; s++)
+        h += hits[s], n += touched[s];
+    return (double)h / (double)n * 100;
+}
+
+Test(policy_trace, recovers_from_a_shift_of_traffic)
+{
+    enum { BEFORE = 4000, AFTER = 2000 };
+    maker m = make(0.45, 0.80, 1.0);
+    trace *t = new_trace(BEFORE + AFTER);
+    for (uint32_t s = 0; s < t->n_steps; s++) {
+        if (s == BEFORE)
+            shuffle(&m); /* other experts are popular from here on */
+        add_token(&m, t, s);
+    }
+    uint32_t *hits = malloc(t->n_steps * sizeof *hits), *touched = malloc(t->n_steps * sizeof *touched);
+    trace_options o = {
+        .policy = default_policy(), .capacity = t->n_experts * 2 / 5, .max_inserts = INSERTS, .layer_floor = 0.25};
+    trace_result r;
+    cr_assert_eq(trace_replay(t, &o, hits, touched, &r, NULL), XD_OK);
+    double before = rate_between(hits, touched, BEFORE - 500, BEFORE);
+    double at_once = rate_between(hits, touched, BEFORE, BEFORE + 50);
+    double after = rate_between(hits, touched, BEFORE + AFTER - 500, BEFORE + AFTER);
+    printf("shift at 40 %%: %.1f before, %.1f in the first 50 steps, %.1f after 1500\n", before, at_once, after);
+    cr_assert_geq(after, before - 1);
+    free(hits), free(touched);
+    trace_free(t);
+}
+
+/* What 100 steps after a scan lose against the same steps without one. */
+static double cost_of_scan(int kind, uint32_t scan_steps, uint8_t flags)
+{
+    enum { BEFORE = 2000, AFTER = 100 };
+    maker m = make(0.45, 0.80, 1.0);
+    trace *t = new_trace(BEFORE + scan_steps + AFTER);
+    for (uint32_t s = 0; s < t->n_steps; s++) {
+        if (s >= BEFORE && s < BEFORE + scan_steps)
+            add_scan(t, s, (s - BEFORE) * (EXPERTS / scan_steps), EXPERTS / scan_steps, flags);
+        else
+            add_token(&m, t, s);
+    }
+    trace *plain = tokens(make(0.45, 0.80, 1.0), BEFORE + AFTER);
+    uint32_t *hits = malloc(t->n_steps * sizeof *hits), *touched = malloc(t->n_steps * sizeof *touched);
+    trace_options o = {.policy = kind, .capacity = t->n_experts * 2 / 5, .max_inserts = INSERTS, .layer_floor = 0.25};
+    trace_result r;
+    cr_assert_eq(trace_replay(t, &o, hits, touched, &r, NULL), XD_OK);
+    double with = rate_between(hits, touched, BEFORE + scan_steps, BEFORE + scan_steps + AFTER);
+    cr_assert_eq(trace_replay(plain, &o, hits, touched, &r, NULL), XD_OK);
+    double without = rate_between(hits, touched, BEFORE, BEFORE + AFTER);
+    free(hits), free(touched);
+    trace_free(t), trace_free(plain);
+    return without - with;
+}
+
+Test(policy_trace, a_scan_of_all_experts_costs_little)
+{
+    int kind = default_policy();
+    double one = cost_of_scan(kind, 1, 0), many = cost_of_scan(kind, 16, 0),
+           prompt = cost_of_scan(kind, 1, TRACE_PREFILL);
+    printf("a scan costs, in points over 100 steps: %.2f in one step, %.2f in 16 steps (lru: %.2f), %.2f as a prompt\n",
+           one, many, cost_of_scan(CONF_EVICT_LRU, 16, 0), prompt);
+    cr_assert_leq(one, 2);
+    cr_assert_leq(many, 2);
+    cr_assert_float_eq(prompt, 0, 1e-9);
+}
+
+/* Belady's figure against a search over all choices, on traces small enough for that. */
+static uint32_t search(const trace *t, uint32_t s, uint32_t resident, uint32_t capacity)
+{
+    if (s == t->n_steps)
+        return 0;
+    uint32_t touched = 0, best = 0;
+    for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+        touched |= 1u << t->ids[i];
+    uint32_t all = resident | touched;
+    for (uint32_t keep = all;; keep = (keep - 1) & all) {
+        if ((uint32_t)__builtin_popcount(keep) <= capacity) {
+            uint32_t h = search(t, s + 1, keep, capacity);
+            best = XD_MAX(best, h);
+        }
+        if (!keep)
+            break;
+    }
+    return best + (uint32_t)__builtin_popcount(resident & touched);
+}
+
+Test(policy_trace, the_optimum_is_the_optimum)
+{
+    maker m = make(0, 0, 0);
+    for (int round = 0; round < 40; round++) {
+        uint32_t experts = 5, starts_n = 6;
+        trace *t = new_trace(starts_n);
+        t->n_layers = 1, t->n_experts = t->layer_experts[0] = experts;
+        for (uint32_t s = 0; s < t->n_steps; s++) {
+            uint64_t n = t->starts[s];
+            for (uint32_t e = 0; e < experts; e++)
+                if (uniform(&m) < 0.4)
+                    t->ids[n++] = e;
+            t->starts[s + 1] = n;
+        }
+        for (uint32_t c = 0; c <= 3; c++) {
+            trace_options o = {.policy = TRACE_BELADY, .capacity = c};
+            trace_result r;
+            cr_assert_eq(trace_replay(t, &o, NULL, NULL, &r, NULL), XD_OK);
+            cr_assert_eq(r.hits, search(t, 0, 0, c), "round %d capacity %u", round, c);
+        }
+        trace_free(t);
+    }
+}
+
+Test(policy_trace, a_recorded_trace_reads_back_and_broken_ones_are_refused)
+{
+    char path[] = "/tmp/xd-trace-XXXXXX";
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    static const uint32_t layers[] = {3, 9, 1};
+    uint32_t counts[13];
+    trace_writer *w;
+    cr_assert_eq(trace_writer_open(path, 77, 3, layers, 1u << 20, &w, NULL), XD_OK);
+    for (uint32_t s = 0; s < 1000; s++) {
+        for (uint32_t x = 0; x < 13; x++)
+            counts[x] = (s * 7 + x * 3) % 5 == 0 ? x + 1 : 0;
+        trace_writer_step(w, counts, s % 10 == 0);
+    }
+    trace_writer_close(w);
+    trace *t;
+    xd_err err = {0};
+    cr_assert_eq(trace_load(path, &t, &err), XD_OK, "%s", err.msg);
+    cr_assert(t->fingerprint == 77 && t->n_layers == 3 && t->n_experts == 13 && t->n_steps == 1000);
+    for (uint32_t s = 0; s < 1000; s++) {
+        uint64_t i = t->starts[s];
+        cr_assert_eq(t->flags[s], s % 10 == 0 ? TRACE_PREFILL : 0);
+        for (uint32_t x = 0; x < 13; x++)
+            if ((s * 7 + x * 3) % 5 == 0)
+                cr_assert_eq(t->ids[i++], x);
+        cr_assert_eq(i, t->starts[s + 1]);
+    }
+    trace_free(t);
+    cr_assert_eq(truncate(path, 24 + 12 + 3 * 100 + 1), 0); /* a writer that was killed */
+    cr_assert_eq(trace_load(path, &t, &err), XD_OK);
+    cr_assert_eq(t->n_steps, 100);
+    trace_free(t);
+    cr_assert_eq(truncate(path, 30), 0);
+    cr_assert_eq(trace_load(path, &t, &err), XD_BAD_REQUEST);
+    FILE *f = fopen(path, "w");
+    fputs("not a trace, but long enough to be one", f);
+    fclose(f);
+    cr_assert_eq(trace_load(path, &t, &err), XD_BAD_REQUEST);
+    cr_assert_eq(trace_load("/nonexistent/trace", &t, &err), XD_NOT_FOUND);
+    /* The bound on the size holds: the trace ends, nothing fails. */
+    cr_assert_eq(trace_writer_open(path, 77, 3, layers, 30, &w, NULL), XD_OK);
+    for (uint32_t s = 0; s < 1000; s++)
+        trace_writer_step(w, counts, false);
+    trace_writer_close(w);
+    cr_assert_eq(trace_load(path, &t, &err), XD_OK);
+    cr_assert_eq(t->n_steps, 10);
+    trace_free(t);
+    unlink(path);
+}
