@@ -88,10 +88,13 @@ static double dram_gbps(void)
 
 typedef struct point {
     uint32_t prompt, seqs, tokens;
-    double ttft_ms, prefill_tps, decode_tps, token_ms, expert_gbps;
+    double ttft_ms, prefill_tps, decode_tps, token_ms;
+    double expert_gbps; /* bytes of experts over the time that steps spent in them, while all sequences decode */
+    double expert_time; /* that time as a share of all */
 } point;
 
-/* The sum of all samples of one metric in Prometheus text, whatever their labels; NAN when there is none. */
+/* The sum of all samples in Prometheus text whose line begins with `name`: a whole metric ("x_total"), or those of its samples that
+ * a label selects ("x_total{phase=\"a"). NAN when there is none. */
 static double metric_sum(engine *e, const char *name)
 {
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
@@ -99,9 +102,9 @@ static double metric_sum(engine *e, const char *name)
     double sum = NAN;
     size_t n = strlen(name);
     for (const char *l = text.data; l && *l; l = strchr(l, '\n') ? strchr(l, '\n') + 1 : NULL) {
-        if (strncmp(l, name, n) || (l[n] != '{' && l[n] != ' '))
+        if (strncmp(l, name, n) || (!strchr(name, '{') && l[n] != '{' && l[n] != ' '))
             continue;
-        const char *space = l[n] == '{' ? strchr(l, '}') : l + n;
+        const char *space = l[n] == ' ' ? l + n : strchr(l, '}');
         if (space)
             sum = (isnan(sum) ? 0 : sum) + strtod(space + (*space == '}'), NULL);
     }
@@ -111,6 +114,11 @@ static double metric_sum(engine *e, const char *name)
 static double expert_bytes(engine *e)
 {
     return metric_sum(e, "expertd_expert_read_bytes_total");
+}
+
+static double expert_seconds(engine *e)
+{
+    return metric_sum(e, "expertd_step_seconds_total{phase=\"experts");
 }
 
 static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea, Flood 2014) */
@@ -151,7 +159,7 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "prompt");
     xd_status st = XD_OK;
     uint64_t start = xd_now_ns(), total = 0, all_started = 0, after_start = 0;
-    double bytes_at_start = 0;
+    double bytes = 0, seconds = 0;
     for (uint32_t i = 0; i < pt->seqs && !st; i++) {
         for (uint32_t k = 0; k < pt->prompt; k++)
             ids[k] = (uint32_t)(next_random(seed) % vocab);
@@ -188,11 +196,13 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
         if (begun == pt->seqs && !all_started) {
             all_started = xd_now_ns();
             after_start = total;
-            bytes_at_start = expert_bytes(e);
+            bytes = expert_bytes(e);
+            seconds = expert_seconds(e);
         }
     }
     uint64_t end = xd_now_ns();
-    double bytes_at_end = expert_bytes(e);
+    bytes = expert_bytes(e) - bytes;
+    seconds = expert_seconds(e) - seconds;
     for (uint32_t i = 0; i < pt->seqs; i++)
         engine_request_free(requests[i]);
     if (st)
@@ -204,7 +214,8 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
     pt->prefill_tps = (double)pt->prompt * pt->seqs / ((double)(all_started - start) / 1e9);
     pt->decode_tps = total > after_start ? (double)(total - after_start) / decode_s : 0;
     pt->token_ms = pt->decode_tps > 0 ? 1e3 * pt->seqs / pt->decode_tps : 0;
-    pt->expert_gbps = (bytes_at_end - bytes_at_start) / decode_s / 1e9;
+    pt->expert_gbps = seconds > 0 ? bytes / seconds / 1e9 : NAN;
+    pt->expert_time = decode_s > 0 ? seconds / decode_s : NAN;
     return XD_OK;
 }
 
@@ -268,8 +279,8 @@ int bench_main(const cli *c, const config *cfg)
     if (!c->json) {
         printf("%s (%s) on %s; loaded in %.2f s; DRAM reads at %.1f GB/s\n\n", info->model_id, info->arch,
                info->backend, load_s, dram);
-        printf("%8s %6s %8s %12s %12s %10s %12s %10s\n", "prompt", "seqs", "TTFT ms", "prefill t/s", "decode t/s",
-               "ms/token", "experts GB/s", "of DRAM");
+        printf("%8s %6s %8s %12s %12s %10s %12s %8s %8s\n", "prompt", "seqs", "TTFT ms", "prefill t/s", "decode t/s",
+               "ms/token", "experts GB/s", "of DRAM", "of time");
     }
     for (size_t i = 0; i < n_lengths && !st; i++)
         for (size_t k = 0; k < n_seqs && !st; k++) {
@@ -285,14 +296,15 @@ int bench_main(const cli *c, const config *cfg)
                               (int)pt.seqs, "tokens", (int)pt.tokens, "ttft_ms", pt.ttft_ms, "prefill_tokens_per_s",
                               pt.prefill_tps, "decode_tokens_per_s", pt.decode_tps, "ms_per_token", pt.token_ms);
                 json_object_set_new(o, "expert_read_gbps", known ? json_real(pt.expert_gbps) : json_null());
+                json_object_set_new(o, "expert_time_share", known ? json_real(pt.expert_time) : json_null());
                 json_object_set_new(o, "share_of_dram", known ? json_real(ratio) : json_null());
                 json_array_append_new(list, o);
             } else if (known)
-                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12.2f %9.0f%%\n", pt.prompt, pt.seqs, pt.ttft_ms,
-                       pt.prefill_tps, pt.decode_tps, pt.token_ms, pt.expert_gbps, 100 * ratio);
+                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12.2f %7.0f%% %7.0f%%\n", pt.prompt, pt.seqs, pt.ttft_ms,
+                       pt.prefill_tps, pt.decode_tps, pt.token_ms, pt.expert_gbps, 100 * ratio, 100 * pt.expert_time);
             else
-                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12s %10s\n", pt.prompt, pt.seqs, pt.ttft_ms, pt.prefill_tps,
-                       pt.decode_tps, pt.token_ms, "-", "-");
+                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12s %8s %8s\n", pt.prompt, pt.seqs, pt.ttft_ms,
+                       pt.prefill_tps, pt.decode_tps, pt.token_ms, "-", "-", "-");
             fflush(stdout);
         }
     char rss[32];

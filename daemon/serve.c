@@ -302,6 +302,10 @@ static void run(server *s)
 
 static void stop(server *s)
 {
+    if (s->engine && engine_get_phase(s->engine, NULL, NULL, 0) == ENGINE_LOADING) {
+        xd_log_info("stopped while loading");
+        _exit(0); /* loading cannot be interrupted, and has nothing to save */
+    }
     alarm(STOP_LIMIT_S);
     if (s->drain_started)
         pthread_join(s->drain_thread, NULL);

@@ -33,8 +33,10 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
 engine_phase engine_get_phase(const engine *e, double *ret_fraction, char *ret_what, size_t what_cap)
 {
     double s = (double)(xd_now_ns() - e->start_ns) / 1e9;
-    *ret_fraction = XD_MIN(s / 1.2, 1.0);
-    snprintf(ret_what, what_cap, "experts");
+    if (ret_fraction)
+        *ret_fraction = XD_MIN(s / 1.2, 1.0);
+    if (ret_what)
+        snprintf(ret_what, what_cap, "experts");
     if (is(e, "fail"))
         return ENGINE_FAILED;
     return is(e, "slow") && s < 1.2 ? ENGINE_LOADING : ENGINE_READY;
