@@ -305,6 +305,7 @@ void sched_commit(sched *s)
         q->n_computed = s->batch[i].pos + s->batch[i].n_tokens;
         kv_seq_commit(s->opt.kv, q->kv, q->ids, q->n_computed);
     }
+    s->n_batch = 0; /* sequences may now be removed while the caller still reads the entries */
 }
 
 void sched_fork(sched *s, const sched_seq *from, sched_seq *to)

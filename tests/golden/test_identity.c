@@ -1,0 +1,384 @@
+/* test_identity.c - a request's tokens and log probabilities are the same bits whatever happens around it.
+ *
+ *   test_identity [--backend=cpu|cuda] [MODEL_DIR]
+ *
+ * Three probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties) run alone, among 31
+ * others, with 0, 10 and 100 % of the expert pages in VRAM, with preemption by recomputation and by swapping, with prefix caching
+ * on (cold and warm) and off, in prompt chunks of 16, 64 and 512 tokens, and as choices of one request. Exit 77: no backend. */
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+enum { N_PROBES = 3, N_OTHERS = 31, PROMPT = 90, OUTPUT = 40, MAX_LEN = 256 };
+
+typedef struct answer {
+    uint32_t n, ids[OUTPUT], cached, preemptions;
+    float logprob[OUTPUT];
+    bool failed;
+} answer;
+
+typedef struct setup {
+    const char *name;
+    double vram;        /* share of the expert bytes */
+    const char *chunk;  /* engine.max_num_batched_tokens */
+    uint32_t kv_tokens; /* room of the KV cache */
+    bool prefix, others, twice, swap, want_preemption, want_cached, want_vram_hits;
+} setup;
+
+static const setup setups[] = {
+    {.name = "alone", .chunk = "512", .kv_tokens = 40 * MAX_LEN},
+    {.name = "among 31 others", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .others = true},
+    {.name = "10 % of the pages in VRAM",
+     .vram = 0.1,
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .others = true,
+     .want_vram_hits = true},
+    {.name = "100 % of the pages in VRAM",
+     .vram = 1.0,
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .twice = true,
+     .want_vram_hits = true},
+    {.name = "preempted, recomputed",
+     .chunk = "512",
+     .kv_tokens = 5 * MAX_LEN / 2,
+     .others = true,
+     .want_preemption = true},
+    {.name = "preempted, swapped",
+     .chunk = "512",
+     .kv_tokens = 5 * MAX_LEN / 2,
+     .others = true,
+     .swap = true,
+     .want_preemption = true},
+    {.name = "prefix caching, cold and warm",
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .prefix = true,
+     .twice = true,
+     .want_cached = true},
+    {.name = "prefix caching, preempted",
+     .chunk = "64",
+     .kv_tokens = 5 * MAX_LEN / 2,
+     .prefix = true,
+     .others = true,
+     .want_preemption = true},
+    {.name = "chunks of 16", .chunk = "16", .kv_tokens = 40 * MAX_LEN},
+    {.name = "chunks of 64", .chunk = "64", .kv_tokens = 40 * MAX_LEN, .others = true},
+};
+
+typedef struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    uint64_t n;
+} waiter;
+
+static waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+
+static void on_event(void *user)
+{
+    (void)user;
+    pthread_mutex_lock(&w.lock);
+    w.n++;
+    pthread_cond_broadcast(&w.cond);
+    pthread_mutex_unlock(&w.lock);
+}
+
+static uint32_t random_id(uint64_t *state, uint32_t vocab)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return 3 + (uint32_t)(*state >> 33) % (vocab - 3);
+}
+
+static engine_request *submit(engine *e, uint32_t which, uint32_t n)
+{
+    uint32_t prompt[PROMPT], len = PROMPT - which % 7, vocab = engine_get_info(e)->vocab;
+    uint64_t state = which * 977 + 5;
+    for (uint32_t i = 0; i < len; i++)
+        prompt[i] = random_id(&state, vocab);
+    engine_request_options o = {
+        .prompt_ids = prompt,
+        .n_prompt = len,
+        .n = n,
+        .max_tokens = OUTPUT,
+        .sampling = {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .repetition_penalty = 1},
+        .ignore_eos = true,
+        .logprobs = which < N_PROBES ? 5 : -1,
+        .prompt_logprobs = -1,
+        .notify = on_event};
+    if (which == 1 || which % 4 == 3)
+        o.sampling = (engine_sampling){.temperature = 0.8f,
+                                       .top_p = 0.9f,
+                                       .min_p = 0,
+                                       .top_k = 40,
+                                       .repetition_penalty = 1,
+                                       .has_seed = true,
+                                       .seed = which};
+    if (which == 2)
+        o.sampling = (engine_sampling){.temperature = 1.1f,
+                                       .top_p = 0.95f,
+                                       .min_p = 0.01f,
+                                       .top_k = 0,
+                                       .repetition_penalty = 1.1f,
+                                       .frequency_penalty = 0.3f,
+                                       .has_seed = true,
+                                       .seed = 7};
+    engine_request *r = NULL;
+    xd_err err = {0};
+    if (engine_submit(e, &o, &r, &err))
+        printf("    submit: %s\n", err.msg);
+    return r;
+}
+
+/* Takes what is there; a holds the answer of `choice`. */
+static void take(engine_request *r, answer *a, uint32_t choice)
+{
+    engine_event ev;
+    while (engine_request_next(r, &ev)) {
+        if (ev.kind == ENGINE_EV_ERROR) {
+            printf("    error: %s\n", ev.error->msg);
+            a->failed = true;
+        } else if (ev.kind == ENGINE_EV_TOKEN && ev.choice == choice && a->n < OUTPUT) {
+            a->ids[a->n] = ev.token_id;
+            a->logprob[a->n++] = ev.logprob.logprob;
+        }
+    }
+}
+
+static void finish(engine_request *r, answer *a, uint32_t choice)
+{
+    if (!r) {
+        a->failed = true;
+        return;
+    }
+    for (;;) {
+        pthread_mutex_lock(&w.lock);
+        uint64_t seen = w.n;
+        pthread_mutex_unlock(&w.lock);
+        take(r, a, choice);
+        if (engine_request_finished(r))
+            break;
+        pthread_mutex_lock(&w.lock);
+        while (w.n == seen)
+            pthread_cond_wait(&w.cond, &w.lock);
+        pthread_mutex_unlock(&w.lock);
+    }
+    engine_usage u;
+    engine_request_usage(r, &u);
+    a->cached = u.cached_tokens;
+    a->preemptions = u.preemptions;
+    engine_request_free(r);
+}
+
+static void run_round(engine *e, const setup *s, answer *out)
+{
+    engine_request *r[N_PROBES + N_OTHERS] = {0};
+    if (!s->others) {
+        for (uint32_t i = 0; i < N_PROBES; i++)
+            finish(submit(e, i, 1), &out[i], 0);
+        return;
+    }
+    /* Half of the others come first, so that the probes are neither the oldest nor the youngest. */
+    for (uint32_t i = 0; i < N_OTHERS / 2; i++)
+        r[N_PROBES + i] = submit(e, N_PROBES + i, 1);
+    for (uint32_t i = 0; i < N_PROBES; i++)
+        r[i] = submit(e, i, 1);
+    for (uint32_t i = N_OTHERS / 2; i < N_OTHERS; i++)
+        r[N_PROBES + i] = submit(e, N_PROBES + i, 1);
+    answer ignored;
+    for (uint32_t i = 0; i < N_PROBES + N_OTHERS; i++) {
+        ignored = (answer){0};
+        finish(r[i], i < N_PROBES ? &out[i] : &ignored, 0);
+    }
+}
+
+static json_int_t number(engine *e, const char *group, const char *name)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    xd_err err = {0};
+    if (engine_status_json(e, false, &b, &err))
+        return -1;
+    json_t *o = json_loads(b.data, 0, NULL), *g = json_object_get(o, group);
+    json_int_t v = json_integer_value(json_is_object(g) ? json_object_get(g, name) : json_object_get(o, name));
+    size_t i;
+    json_t *row;
+    json_array_foreach (g, i, row) {
+        if (strcmp(json_string_value(json_object_get(row, "what")), name) == 0)
+            v = json_integer_value(json_object_get(row, "bytes"));
+    }
+    json_decref(o);
+    return v;
+}
+
+typedef struct sizes { /* of the first engine: what shares are computed from */
+    json_int_t trunk, workspace, experts, kv_bytes_per_token;
+    bool device;
+} sizes;
+
+static xd_status configure(config **ret, const setup *s, const sizes *z, const char *backend, const char *model,
+                           xd_err *err)
+{
+    char kv[32], vram[32], len[16];
+    snprintf(len, sizeof len, "%d", MAX_LEN);
+    xd_status st;
+    if ((st = conf_defaults(ret, err)) || (st = conf_set(*ret, "engine.backend", backend, err)) ||
+        (st = conf_set(*ret, "model.path", model, err)) || (st = conf_set(*ret, "model.max_model_len", len, err)) ||
+        (st = conf_set(*ret, "engine.max_num_seqs", "16", err)) ||
+        (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
+        (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
+        (st = conf_set(*ret, "kv.block_size", "16", err)) || (st = conf_set(*ret, "pager.warm_start", "no", err)) ||
+        (st = conf_set(*ret, "kv.swap_space", s->swap ? "64MiB" : "0", err)))
+        return st;
+    if (!z)
+        return XD_OK;
+    json_int_t kv_bytes = z->kv_bytes_per_token * s->kv_tokens;
+    json_int_t budget = (json_int_t)((double)z->experts * s->vram);
+    if (z->device)
+        budget += z->trunk + z->workspace + kv_bytes;
+    /* 100 % must hold every page, rounded up to slots. */
+    if (s->vram >= 1)
+        budget += z->experts / 4 + (1 << 20);
+    snprintf(kv, sizeof kv, "%lld", (long long)XD_MAX(kv_bytes, (json_int_t)1 << 20));
+    snprintf(vram, sizeof vram, "%lld", (long long)budget);
+    if ((st = conf_set(*ret, "kv.kv_budget", kv, err)))
+        return st;
+    return conf_set(*ret, "memory.vram_budget", vram, err);
+}
+
+static bool same(const answer *a, const answer *b, const char *what)
+{
+    if (a->failed || b->failed || a->n != b->n) {
+        printf("    %s: %u tokens against %u%s\n", what, b->n, a->n, b->failed ? ", failed" : "");
+        return false;
+    }
+    for (uint32_t i = 0; i < a->n; i++) {
+        if (a->ids[i] != b->ids[i] || memcmp(&a->logprob[i], &b->logprob[i], sizeof(float)) != 0) {
+            printf("    %s: token %u is %u (%.9g), alone it was %u (%.9g)\n", what, i, b->ids[i], (double)b->logprob[i],
+                   a->ids[i], (double)a->logprob[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool run_setup(const setup *s, const sizes *z, const char *backend, const char *model, const answer *want,
+                      answer *got)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_err err = {0};
+    engine *e = NULL;
+    if (configure(&cfg, s, z, backend, model, &err) || engine_start(cfg, &e, &err) ||
+        engine_wait_ready(e, NULL, NULL, &err)) {
+        printf("%-32s FAIL: %s\n", s->name, err.msg);
+        engine_free(e);
+        return false;
+    }
+    bool ok = true;
+    uint32_t cached = 0, preemptions = 0;
+    for (int round = 0; round < (s->twice ? 2 : 1); round++) {
+        memset(got, 0, N_PROBES * sizeof *got);
+        run_round(e, s, got);
+        for (uint32_t i = 0; i < N_PROBES; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "probe %u, round %d", i, round + 1);
+            ok = same(want ? &want[i] : &got[i], &got[i], what) && ok;
+            cached += got[i].cached;
+            preemptions += got[i].preemptions;
+        }
+    }
+    json_int_t hits = number(e, "pager", "hits_vram"), all = number(e, NULL, "preemptions"),
+               left = number(e, "kv", "blocks_used");
+    if (s->want_preemption && !all) {
+        printf("    nothing was preempted\n");
+        ok = false;
+    }
+    if (s->want_cached != (cached > 0)) {
+        printf("    %u prompt tokens came from the cache\n", cached);
+        ok = ok && !s->want_cached && s->prefix;
+    }
+    if (s->want_vram_hits && !hits) {
+        printf("    no page was read from VRAM\n");
+        ok = false;
+    }
+    if (left) {
+        printf("    %lld KV blocks are still owned\n", (long long)left);
+        ok = false;
+    }
+    printf("%-32s %s: %u of %lld preemptions were the probes', %u cached tokens, %lld page hits in VRAM\n", s->name,
+           ok ? "ok" : "FAIL", preemptions, (long long)all, cached, (long long)hits);
+    engine_free(e);
+    return ok;
+}
+
+/* Choices of one request: choice i is what a request with seed + i gives. */
+static bool run_choices(const sizes *z, const char *backend, const char *model)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_err err = {0};
+    engine *e = NULL;
+    if (configure(&cfg, &setups[0], z, backend, model, &err) || engine_start(cfg, &e, &err) ||
+        engine_wait_ready(e, NULL, NULL, &err)) {
+        printf("choices FAIL: %s\n", err.msg);
+        engine_free(e);
+        return false;
+    }
+    answer alone = {0}, first = {0};
+    finish(submit(e, 1, 1), &alone, 0);
+    finish(submit(e, 1, 4), &first, 0);
+    bool ok = same(&alone, &first, "choice 0 of 4");
+    printf("%-32s %s\n", "choices of one request", ok ? "ok" : "FAIL");
+    engine_free(e);
+    return ok;
+}
+
+/* A look at a first engine: what shares are computed from. */
+static int measure(sizes *z, const char *backend, const char *model)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_err err = {0};
+    engine *e = NULL;
+    if (configure(&cfg, &setups[0], NULL, backend, model, &err) || engine_start(cfg, &e, &err) ||
+        engine_wait_ready(e, NULL, NULL, &err)) {
+        bool missing = strstr(err.msg, "engine.backend") != NULL;
+        printf("%s: %s\n", missing ? "skipped" : "FAIL", err.msg);
+        engine_free(e);
+        return missing ? 77 : 1;
+    }
+    z->trunk = number(e, "plan", "trunk");
+    z->workspace = number(e, "plan", "workspace");
+    z->experts = number(e, "plan", "host_experts");
+    z->device = number(e, "plan", "device_total") > 0;
+    json_int_t blocks = number(e, "kv", "blocks_total"), size = number(e, "kv", "block_size");
+    z->kv_bytes_per_token = blocks && size ? number(e, "plan", "kv") / (blocks * size) : 1;
+    engine_free(e);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *backend = "cpu", *root = getenv("EXPERTD_SOURCE_ROOT");
+    char model[4096];
+    snprintf(model, sizeof model, "%s/tests/data/golden/qwen3_moe", root ? root : ".");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--backend=", 10) == 0)
+            backend = argv[i] + 10;
+        else
+            snprintf(model, sizeof model, "%s", argv[i]);
+    }
+    sizes z = {0};
+    int rc = measure(&z, backend, model);
+    if (rc)
+        return rc;
+    answer want[N_PROBES], got[N_PROBES];
+    bool ok = true;
+    for (size_t i = 0; i < XD_ARRAY_LEN(setups); i++)
+        ok = run_setup(&setups[i], &z, backend, model, i ? want : NULL, i ? got : want) && ok;
+    ok = run_choices(&z, backend, model) && ok;
+    printf("%s\n", ok ? "identical in every set-up" : "FAIL");
+    return ok ? 0 : 1;
+}
