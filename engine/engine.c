@@ -11,6 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "config/log.h"
+
 static void set_progress(void *user, double fraction, const char *what)
 {
     engine *e = user;
@@ -84,6 +86,33 @@ static void load_tokenizer(engine *e)
     }
 }
 
+static void on_fallback_change(void *user, const controller_change *c)
+{
+    (void)user;
+    int level = c->to == FALLBACK_SUSPECT || c->to == FALLBACK_FALLBACK ? CONF_LOG_WARN : CONF_LOG_INFO;
+    xd_log(level, "link: %s -> %s: %s", fallback_state_name(c->from), fallback_state_name(c->to), c->reason);
+}
+
+/* Where the memory goes, as a table for the operator. */
+static void log_plan(const engine *e)
+{
+    const core_plan *p = &e->c.plan;
+    const struct {
+        const char *what;
+        uint64_t bytes;
+    } rows[] = {{"budget", p->budget},  {"trunk", p->trunk}, {"workspace", p->workspace},
+                {"KV cache", p->kv},    {"arena", p->arena}, {"experts on the host", p->host_experts},
+                {"KV swap", p->kv_swap}};
+    xd_log_info("backend %s (%s): %s, kernels %s", e->c.backend, e->c.backend_why, e->c.info.name, e->c.info.rows);
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        char size[32];
+        if (rows[i].bytes)
+            xd_log_info("memory: %-20s %12s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes));
+    }
+    xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
+                e->c.max_tokens);
+}
+
 static xd_status load(engine *e, xd_err *err)
 {
     xd_status st = core_open(&e->c, e->cfg, e->cfg->model.path, set_progress, e, err);
@@ -99,20 +128,40 @@ static xd_status load(engine *e, xd_err *err)
     e->run = calloc(c->max_seqs, sizeof *e->run);
     if (!e->sampler || !e->run)
         return xd_fail(err, XD_NOMEM, 0, "the sampler");
-    if (!e->cfg->engine.self_test)
-        return XD_OK;
-    set_progress(e, 1, "self-test");
-    return engine_self_test(e, err);
+    if (e->cfg->engine.self_test) {
+        set_progress(e, 1, "self-test");
+        if ((st = engine_self_test(e, err)))
+            return st;
+    }
+    fallback_options fo = {.dev = c->dev, .pages = c->pg, .cfg = e->cfg, .on_change = on_fallback_change, .user = e};
+    if ((st = fallback_open(&fo, &e->fallback, err)))
+        return st;
+    log_plan(e);
+    return XD_OK;
+}
+
+/* An idle engine turns once a second: for the watchdog, and so that the link is looked at. In doubt it looks more often. */
+static uint64_t idle_ns(const engine *e)
+{
+    fallback_status s = {0};
+    if (e->fallback)
+        fallback_get_status(e->fallback, &s);
+    return s.watching && s.state != FALLBACK_DIRECT ? 100000000u : 1000000000u;
+}
+
+static struct timespec in_ns(uint64_t ns)
+{
+    uint64_t t = xd_now_ns() + ns;
+    return (struct timespec){.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)};
 }
 
 /* Takes what others left; sleeps while there is nothing. False: the engine ends. */
 static bool take_inbox(engine *e)
 {
+    uint64_t idle = idle_ns(e);
     pthread_mutex_lock(&e->lock);
     if (!e->live && !e->inbox && !e->stop && !e->job) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec++;
+        struct timespec until = in_ns(idle);
         pthread_cond_timedwait(&e->wake, &e->lock, &until);
     }
     engine_job *job = e->job;
@@ -176,6 +225,8 @@ static void *engine_main(void *arg)
         engine_reap(e);
         if (e->live)
             engine_step(e);
+        if (e->fallback)
+            fallback_tick(e->fallback);
     }
     xd_err ending = {0};
     xd_fail(&ending, XD_UNAVAILABLE, 0, "the server is shutting down");
@@ -209,12 +260,6 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
     e->thread_started = true;
     *ret = e;
     return XD_OK;
-}
-
-static struct timespec in_ns(uint64_t ns)
-{
-    uint64_t t = xd_now_ns() + ns;
-    return (struct timespec){.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)};
 }
 
 xd_status engine_wait_ready(engine *e, void (*progress)(void *user, double fraction, const char *what), void *user,
@@ -266,6 +311,7 @@ void engine_free(engine *e)
     pthread_mutex_unlock(&e->lock);
     if (e->thread_started)
         pthread_join(e->thread, NULL);
+    fallback_free(e->fallback);
     sched_free(e->sched);
     sampler_free(e->sampler);
     free(e->run);
@@ -364,10 +410,26 @@ void engine_call(engine *e, void (*f)(engine *e, void *user), void *user)
     pthread_mutex_unlock(&e->lock);
 }
 
+static void reload_fallback(engine *e, void *user)
+{
+    fallback_reload(e->fallback, user);
+}
+
 void engine_reload(engine *e, const config *cfg)
 {
     pthread_mutex_lock(&e->lock);
     e->max_queue = cfg->server.max_queue;
     e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    bool ready = e->phase == ENGINE_READY || e->phase == ENGINE_DRAINING;
     pthread_mutex_unlock(&e->lock);
+    if (ready && e->fallback)
+        engine_call(e, reload_fallback, (void *)cfg);
+}
+
+xd_status engine_force_fallback(engine *e, int force, xd_err *err)
+{
+    if (engine_get_phase(e, NULL, NULL, 0) != ENGINE_READY || !e->fallback)
+        return xd_fail(err, XD_UNAVAILABLE, 0, "the engine is not ready");
+    fallback_force(e->fallback, force);
+    return XD_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "engine/core.h"
 #include "engine/engine.h"
+#include "engine/fallback/fallback.h"
 #include "engine/metrics.h"
 #include "engine/schedule/sched.h"
 #include "engine/text/sample.h"
@@ -82,6 +83,7 @@ struct engine {
     char no_tok_why[512];
     sched *sched;
     sampler *sampler;
+    fallback *fallback;
     exec_run_seq *run; /* [max_seqs] */
     metrics *metrics;
 

@@ -94,6 +94,23 @@ static void kv_metrics(engine *e, xd_buf *out)
     counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
 }
 
+static void link_metrics(engine *e, xd_buf *out)
+{
+    fallback_status f;
+    fallback_get_status(e->fallback, &f);
+    metrics_head(out, "fallback_state", "gauge", "1 for the state that the fallback controller is in.");
+    for (int i = FALLBACK_DIRECT; i <= FALLBACK_RECOVERING; i++) {
+        char label[48];
+        snprintf(label, sizeof label, "state=\"%s\"", fallback_state_name((fallback_state)i));
+        metrics_sample(out, "fallback_state", label, f.state == (fallback_state)i);
+    }
+    counter(out, "fallback_transitions_total", "Changes of the fallback state.", (double)f.transitions);
+    counter(out, "link_probes_total", "Probes of the link's rate.", (double)f.probes);
+    gauge(out, "link_read_bytes_per_second", "Rate at which kernels read host memory, as last known; 0: not yet.",
+          f.link_gbps * 1e9);
+    gauge(out, "link_healthy_bytes_per_second", "The same when all was well.", f.healthy_gbps * 1e9);
+}
+
 void engine_metrics(engine *e, xd_buf *out)
 {
     seen s = look(e);
@@ -112,6 +129,7 @@ void engine_metrics(engine *e, xd_buf *out)
         return;
     kv_metrics(e, out);
     pager_metrics(e, out);
+    link_metrics(e, out);
 }
 
 static json_t *plan_json(const core_plan *p)
@@ -150,6 +168,18 @@ static json_t *kv_json(engine *e)
                      (json_int_t)k.blocks_used, "blocks_cached", (json_int_t)k.blocks_cached, "prefix_queries_tokens",
                      (json_int_t)k.prefix_queries_tokens, "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens,
                      "swap_blocks_used", (json_int_t)k.swap_blocks_used, "block_size", (int)e->c.kv_opt.block_size);
+}
+
+static json_t *fallback_json(engine *e)
+{
+    fallback_status f;
+    fallback_get_status(e->fallback, &f);
+    return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i}", "state",
+                     fallback_state_name(f.state), "watching", f.watching, "pager_mode", f.pager_mode, "link_gbps",
+                     f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps", f.bad_below_gbps, "transitions",
+                     (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem, "link_known", f.link.known,
+                     "link_gts", f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width",
+                     (int)f.link.width, "link_best_width", (int)f.link.best_width);
 }
 
 /* Tier and heat of every expert as text, one character each: small enough to be polled by a page. */
@@ -195,6 +225,7 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
                                       (int)e->c.max_tokens, "max_queue", (int)e->max_queue));
         json_object_set_new(o, "kv", kv_json(e));
         json_object_set_new(o, "pager", pager_json(e));
+        json_object_set_new(o, "fallback", fallback_json(e));
         json_object_set_new(o, "generated_tokens",
                             json_integer((json_int_t)metrics_get(e->metrics, METRIC_GENERATED_TOKENS)));
         json_object_set_new(o, "prompt_tokens",
@@ -209,11 +240,4 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
         xd_buf_puts(out, text);
     free(text);
     return text && !out->failed ? XD_OK : xd_fail(err, XD_NOMEM, 0, "the status text");
-}
-
-xd_status engine_force_fallback(engine *e, int force, xd_err *err)
-{
-    (void)e;
-    (void)force;
-    return xd_fail(err, XD_UNSUPPORTED, 0, "the fallback controller is not part of this build");
 }

@@ -259,6 +259,10 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns);
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
+    fallback_step_info fi = {
+        .step_ns = t.total_ns, .link_ns = t.experts_ns, .n_decode = prefill ? 0 : n_tokens, .decode_only = !prefill};
+    if (e->fallback)
+        fallback_step(e->fallback, &fi);
     if (prefill && n_tokens >= 16) {
         double rate = (double)t.total_ns / n_tokens;
         e->prefill_ns_per_token = e->prefill_ns_per_token > 0 ? 0.75 * e->prefill_ns_per_token + 0.25 * rate : rate;
