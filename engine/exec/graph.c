@@ -63,6 +63,7 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                                   .inv_freq = x->inv_freq,
                                                   .rope_scale = hp->rope_scale,
                                                   .rot_dim = hp->rot_dim,
+                                                  .interleaved = hp->rope_interleaved,
                                                   .token_seq = x->in_dev + in.token_seq,
                                                   .token_pos = x->in_dev + in.token_pos,
                                                   .n_tokens = s->n_tokens,
