@@ -177,13 +177,15 @@ static void finish(engine_request *r, answer *a, uint32_t choice)
     engine_request_free(r);
 }
 
-static void run_round(engine *e, const setup *s, answer *out)
+/* False: one of the others failed. */
+static bool run_round(engine *e, const setup *s, answer *out)
 {
+    bool ok = true;
     engine_request *r[N_PROBES + N_OTHERS] = {0};
     if (!s->others) {
         for (uint32_t i = 0; i < N_PROBES; i++)
             finish(submit(e, i, 1), &out[i], 0);
-        return;
+        return ok;
     }
     /* Half of the others come first, so that the probes are neither the oldest nor the youngest. */
     for (uint32_t i = 0; i < N_OTHERS / 2; i++)
@@ -196,7 +198,9 @@ static void run_round(engine *e, const setup *s, answer *out)
     for (uint32_t i = 0; i < N_PROBES + N_OTHERS; i++) {
         ignored = (answer){0};
         finish(r[i], i < N_PROBES ? &out[i] : &ignored, 0);
+        ok = ok && !ignored.failed;
     }
+    return ok;
 }
 
 static json_int_t number(engine *e, const char *group, const char *name)
@@ -285,7 +289,7 @@ static bool run_setup(const setup *s, const sizes *z, const char *backend, const
     uint32_t cached = 0, preemptions = 0;
     for (int round = 0; round < (s->twice ? 2 : 1); round++) {
         memset(got, 0, N_PROBES * sizeof *got);
-        run_round(e, s, got);
+        ok = run_round(e, s, got) && ok;
         for (uint32_t i = 0; i < N_PROBES; i++) {
             char what[64];
             snprintf(what, sizeof what, "probe %u, round %d", i, round + 1);
