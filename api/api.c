@@ -1,0 +1,193 @@
+/* api.c - the server: listening socket, libmicrohttpd's threads, start and end. See api.h.
+ *
+ * Threads: libmicrohttpd's pool (sockets, JSON, templates, event streams) and the watcher (conn.c). The engine's thread only ever
+ * calls conn_wake(). Requests are handed to the engine and their events taken by the thread of the request's connection. */
+#include <errno.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "api/api_priv.h"
+#include "config/log.h"
+
+enum { CONNECTION_POOL_BYTES = 32 << 10, BACKLOG = 1024, TIMEOUT_SLACK_S = 3 };
+
+static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *err)
+{
+    char service[16];
+    snprintf(service, sizeof service, "%u", port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+    int rc = getaddrinfo(host && host[0] ? host : NULL, service, &hints, &list);
+    if (rc)
+        return xd_fail(err, XD_IO, 0, "server.host '%s': %s", host, gai_strerror(rc));
+    int saved = 0, fd = -1;
+    for (struct addrinfo *i = list; i && fd < 0; i = i->ai_next) {
+        fd = socket(i->ai_family, i->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, i->ai_protocol);
+        if (fd < 0) {
+            saved = errno;
+            continue;
+        }
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+        if (bind(fd, i->ai_addr, i->ai_addrlen) || listen(fd, BACKLOG)) {
+            saved = errno;
+            close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        return xd_fail(err, XD_IO, saved, "listen on %s port %u", host, port);
+    *ret = fd;
+    return XD_OK;
+}
+
+static uint32_t port_of(int fd)
+{
+    union {
+        struct sockaddr sa;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+        struct sockaddr_storage ss;
+    } addr = {0};
+    socklen_t len = sizeof addr;
+    if (getsockname(fd, &addr.sa, &len))
+        return 0;
+    return addr.sa.sa_family == AF_INET    ? ntohs(addr.in.sin_port)
+           : addr.sa.sa_family == AF_INET6 ? ntohs(addr.in6.sin6_port)
+                                           : 0;
+}
+
+static void log_mhd(void *cls, const char *fmt, va_list ap) XD_PRINTF(2, 0);
+static void log_mhd(void *cls, const char *fmt, va_list ap)
+{
+    (void)cls;
+    /* These are the clients' broken requests and closed sockets: of interest only when looking for them. */
+    if (!xd_log_enabled(CONF_LOG_DEBUG))
+        return;
+    char text[512];
+    vsnprintf(text, sizeof text, fmt, ap);
+    text[strcspn(text, "\n")] = 0;
+    xd_log_debug("http: %s", text);
+}
+
+xd_status api_start(const api_options *opt, api **ret, xd_err *err)
+{
+    const config *cfg = opt->cfg;
+    XD_CLEANUP(api_freep) api *a = calloc(1, sizeof *a);
+    if (!a)
+        return xd_fail(err, XD_NOMEM, 0, "the HTTP server");
+    a->e = opt->e;
+    a->listen_fd = a->watch_epoll_fd = a->watch_event_fd = -1;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_mutex_init(&a->conns_lock, NULL);
+    a->idle_timeout_s = cfg->server.idle_timeout_s;
+    a->heartbeat_s = cfg->server.heartbeat_s;
+    snprintf(a->chat_why, sizeof a->chat_why, "the model has no chat template");
+    a->chat_template = strdup(cfg->model.chat_template ? cfg->model.chat_template : "");
+    if (!a->chat_template)
+        return xd_fail(err, XD_NOMEM, 0, "the HTTP server");
+    if (getrandom(&a->id_salt, sizeof a->id_salt, 0) != sizeof a->id_salt)
+        a->id_salt = xd_now_ns();
+    json_object_seed(0); /* must not happen first in two threads at once */
+
+    xd_status st = api_settings_new(cfg, &a->settings, err);
+    if (!st && opt->listen_fd >= 0)
+        a->listen_fd = opt->listen_fd;
+    else if (!st)
+        st = listen_on(cfg->server.host, cfg->server.port, &a->listen_fd, err);
+    if (!st)
+        st = conn_watch_start(a, err);
+    if (st)
+        return st;
+    a->port = port_of(a->listen_fd);
+
+    unsigned threads = XD_MAX(cfg->server.threads, 1u);
+    /* The pool's threads share the limit; libmicrohttpd stops accepting beyond it, and the kernel's backlog holds the rest. */
+    unsigned connections = XD_MAX(cfg->server.max_connections, threads);
+    unsigned timeout_s = cfg->server.idle_timeout_s ? cfg->server.idle_timeout_s + TIMEOUT_SLACK_S : 0;
+    a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG,
+                               (uint16_t)a->port, NULL, NULL, exchange_handle, a, MHD_OPTION_EXTERNAL_LOGGER, log_mhd,
+                               NULL, MHD_OPTION_LISTEN_SOCKET, a->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, threads,
+                               MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                               (size_t)CONNECTION_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, timeout_s,
+                               MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, a, MHD_OPTION_NOTIFY_CONNECTION,
+                               conn_notify, a, MHD_OPTION_END);
+    if (!a->http)
+        return xd_fail(err, XD_IO, errno, "starting the HTTP server on port %u", a->port);
+    a->listen_fd = -1; /* libmicrohttpd closes it */
+    *ret = XD_TAKE(a);
+    return XD_OK;
+}
+
+uint32_t api_port(const api *a)
+{
+    return a->port;
+}
+
+xd_status api_engine_ready(api *a, xd_err *err)
+{
+    const engine_info *info = engine_get_info(a->e);
+    chat_source src = {.model_dir = info->model_dir[0] ? info->model_dir : NULL,
+                       .configured = a->chat_template[0] ? a->chat_template : NULL};
+    chat_set *chat = NULL;
+    xd_err why = {0};
+    xd_status st = chat_set_open(&src, &chat, &why);
+    pthread_mutex_lock(&a->lock);
+    a->chat = chat;
+    if (st)
+        snprintf(a->chat_why, sizeof a->chat_why, "%s", why.msg);
+    pthread_mutex_unlock(&a->lock);
+    if (!st)
+        xd_log_info("chat template: %s", chat_set_origin(chat));
+    else if (st == XD_NOT_FOUND)
+        xd_log_info("no chat template: /v1/chat/completions will answer 400");
+    else if (st == XD_BAD_CONFIG || st == XD_NOMEM) {
+        if (err)
+            *err = why;
+        return st;
+    } else
+        xd_log_warn("%s: /v1/chat/completions will answer 400", why.msg);
+    atomic_store(&a->ready, true);
+    return XD_OK;
+}
+
+void api_drain(api *a)
+{
+    atomic_store(&a->draining, true);
+}
+
+xd_status api_reload(api *a, const config *cfg, xd_err *err)
+{
+    api_settings *s = NULL, *old;
+    xd_status st = api_settings_new(cfg, &s, err);
+    if (st)
+        return st;
+    pthread_mutex_lock(&a->lock);
+    old = a->settings;
+    a->settings = s;
+    pthread_mutex_unlock(&a->lock);
+    api_settings_unref(old);
+    return XD_OK;
+}
+
+void api_free(api *a)
+{
+    if (!a)
+        return;
+    atomic_store(&a->closing, true);
+    /* libmicrohttpd aborts when it is stopped with suspended connections: none sleeps from here on. */
+    conn_wake_all(a);
+    if (a->http)
+        MHD_stop_daemon(a->http);
+    conn_watch_stop(a);
+    if (a->listen_fd >= 0)
+        close(a->listen_fd);
+    chat_set_free(a->chat);
+    api_settings_unref(a->settings);
+    free(a->chat_template);
+    pthread_mutex_destroy(&a->conns_lock);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}

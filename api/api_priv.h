@@ -1,0 +1,200 @@
+/* api_priv.h - what the files of api/ share: server, connection, exchange. See api.c for the threads and conn.c for the locks. */
+#ifndef API_API_PRIV_H
+#define API_API_PRIV_H
+
+#include <jansson.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "api/api.h"
+#include "api/chat.h"
+#include "config/util.h"
+
+/* --- settings ---------------------------------------------------------------------------------------------------- */
+
+/* What the room needs of the configuration; immutable, swapped as a whole by api_reload(). */
+typedef struct api_settings {
+    atomic_uint refs;
+    char **keys; /* [n_keys] */
+    size_t n_keys;
+    char *cors_origin;
+    uint64_t max_body_bytes;
+    uint32_t request_timeout_s;
+    uint32_t max_n, max_logprobs, max_stop;
+    bool admin, status_page, log_requests, log_prompts;
+} api_settings;
+
+xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err) XD_MUST_CHECK;
+void api_settings_unref(api_settings *s);
+XD_DEFINE_CLEANUP(api_settings, api_settings_unref)
+/* Is one of the keys in this Authorization header? All keys are compared in full, whatever matches. No keys: yes. */
+bool api_auth_ok(const api_settings *s, const char *authorization);
+
+/* --- metrics ----------------------------------------------------------------------------------------------------- */
+
+enum { API_MAX_ROUTES = 24, API_N_STATUS = 20, API_N_BUCKETS = 12 };
+typedef struct api_metrics {
+    atomic_uint_fast64_t requests[API_MAX_ROUTES + 1][API_N_STATUS]; /* the last row: no such route */
+    atomic_uint_fast64_t duration_bucket[API_MAX_ROUTES + 1][API_N_BUCKETS + 1];
+    atomic_uint_fast64_t duration_us[API_MAX_ROUTES + 1];
+    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats;
+    atomic_int_fast64_t connections, in_flight, streams;
+} api_metrics;
+
+void api_metrics_count(api_metrics *m, size_t route_idx, unsigned status, uint64_t duration_ns);
+void api_metrics_print(const api_metrics *m, xd_buf *out); /* Prometheus text */
+json_t *api_metrics_json(const api_metrics *m);            /* owned; for the status page */
+
+/* --- server ------------------------------------------------------------------------------------------------------ */
+
+typedef struct conn conn;
+typedef struct exchange exchange;
+
+struct api {
+    engine *e;
+    struct MHD_Daemon *http;
+    int listen_fd;
+    uint32_t port;
+    uint32_t idle_timeout_s, heartbeat_s;
+
+    pthread_mutex_t lock; /* settings, chat */
+    api_settings *settings;
+    chat_set *chat;     /* set once by api_engine_ready() */
+    char chat_why[800]; /* why there is none */
+    char *chat_template;
+
+    atomic_bool ready, draining, closing;
+    api_metrics metrics;
+    atomic_uint_fast64_t next_id;
+    uint64_t id_salt;
+
+    /* the watcher: conn.c */
+    pthread_t watcher;
+    bool watching;
+    int watch_epoll_fd, watch_event_fd;
+    pthread_mutex_t conns_lock;
+    conn *conns;
+    uint64_t next_conn_id;
+};
+
+api_settings *api_settings_ref(api *a);
+
+/* --- connections: conn.c ----------------------------------------------------------------------------------------- */
+
+typedef enum conn_phase {
+    CONN_IDLE,    /* between requests, or a request's header is coming in */
+    CONN_READING, /* a request's body is coming in */
+    CONN_WORKING, /* a request is being answered */
+    CONN_LINGER,  /* an error went out by conn_answer_raw(); what still comes is thrown away */
+} conn_phase;
+
+xd_status conn_watch_start(api *a, xd_err *err) XD_MUST_CHECK;
+void conn_watch_stop(api *a);
+/* Wakes every connection and lets none sleep again. */
+void conn_wake_all(api *a);
+/* MHD_NotifyConnectionCallback. */
+void conn_notify(void *cls, struct MHD_Connection *mc, void **socket_context, enum MHD_ConnectionNotificationCode code);
+
+/* Any thread, also the engine's: makes conn_sleep() return false, now or the next time. */
+void conn_wake(conn *c);
+/* HTTP thread, inside a libmicrohttpd callback: true: the connection is suspended, the callback must return at once and will be
+ * called again; false: there was a wake-up since the last call, look again. */
+bool conn_sleep(conn *c);
+/* HTTP thread. False: the connection lingers, nothing may be sent on it any more. */
+bool conn_set_phase(conn *c, conn_phase phase);
+void conn_count_body(conn *c, size_t bytes); /* progress while READING */
+/* While set, the peer's close ends the exchange at once, and silence asks for heartbeats. */
+void conn_set_engine_busy(conn *c, bool busy, bool streaming);
+bool conn_peer_gone(conn *c);
+bool conn_take_ping(conn *c); /* a heartbeat is due */
+void conn_touch(conn *c);     /* something was written */
+int conn_fd(const conn *c);
+/* Sends a complete error response past libmicrohttpd, which cannot answer before a body has ended, and lets the connection
+ * linger. False: the connection lingers already. */
+bool conn_answer_raw(conn *c, const xd_err *err, const char *request_id);
+
+/* --- routes ------------------------------------------------------------------------------------------------------ */
+
+enum {
+    ROUTE_OPEN = 1,   /* no key needed */
+    ROUTE_READY = 2,  /* needs a READY engine */
+    ROUTE_PREFIX = 4, /* the path continues: the rest is exchange.path_rest */
+    ROUTE_ADMIN = 8,  /* only when configured, only from loopback */
+    ROUTE_PAGE = 16,  /* only with the status page */
+};
+
+typedef enum MHD_Result (*api_handler)(exchange *x);
+
+typedef struct api_route {
+    const char *method, *path;
+    unsigned flags;
+    uint64_t body_limit; /* 0: server.max_body_bytes */
+    api_handler handler;
+} api_route;
+
+extern const api_route api_routes[];
+extern const size_t api_routes_count;
+
+/* Finds the route; NULL: *ret_allow is filled ("GET, HEAD") when the path exists with other methods, else empty. */
+const api_route *api_route_find(const char *method, const char *path, char *ret_allow, size_t allow_cap);
+
+/* --- one request and its response: exchange.c, reply.c ------------------------------------------------------------ */
+
+typedef struct gen gen;
+
+struct exchange {
+    api *a;
+    conn *c;
+    struct MHD_Connection *mc;
+    api_settings *settings;
+    const api_route *route; /* NULL: none */
+    const char *path_rest;
+    char *path;
+    char method[8];
+    char id[72]; /* x-request-id */
+    char allow[64];
+    uint64_t started_ns;
+    unsigned status; /* 0: not answered yet */
+    xd_err early;    /* status != XD_OK: the answer, once the body is read */
+    xd_buf body;
+    uint64_t body_seen, body_limit;
+    bool head_seen, working;
+    gen *gen; /* completions */
+};
+
+/* MHD_AccessHandlerCallback and MHD_RequestCompletedCallback. */
+enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char *url, const char *method,
+                                const char *version, const char *data, size_t *data_len, void **ctx);
+void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why);
+
+/* Each queues the response and returns the handler's value. */
+enum MHD_Result reply_error(exchange *x, const xd_err *err);
+enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes body; NULL: out of memory */
+enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b); /* takes the bytes */
+enum MHD_Result reply_static(exchange *x, const char *content_type, const char *text, size_t len);
+enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
+json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the OpenAI shape */
+
+/* --- handlers ---------------------------------------------------------------------------------------------------- */
+
+enum MHD_Result handle_chat(exchange *x);
+enum MHD_Result handle_completions(exchange *x);
+enum MHD_Result handle_models(exchange *x);
+enum MHD_Result handle_model(exchange *x);
+enum MHD_Result handle_tokenize(exchange *x);
+enum MHD_Result handle_detokenize(exchange *x);
+enum MHD_Result handle_health(exchange *x);
+enum MHD_Result handle_metrics(exchange *x);
+enum MHD_Result handle_status_page(exchange *x);
+enum MHD_Result handle_status_json(exchange *x);
+enum MHD_Result handle_version(exchange *x);
+enum MHD_Result handle_admin_fallback(exchange *x);
+
+void gen_free(gen *g); /* cancels what still runs; NULL is fine */
+
+#endif

@@ -1,0 +1,241 @@
+/* exchange.c - one HTTP request from its header to its completion: checks before the body, the body, the handler, the log line.
+ *
+ * libmicrohttpd calls exchange_handle() once with the header, then with pieces of the body, then with none left, and again after
+ * each wake-up until a response is queued. An error that is known early is kept until the body has been read, because a response
+ * that is sent while the client still sends is lost to most clients (their unread bytes make the kernel reset the connection);
+ * only clients that wait for "100 Continue" get it at once, and bodies over the limit are answered past libmicrohttpd. */
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "api/api_priv.h"
+#include "config/log.h"
+
+static bool peer_is_loopback(struct MHD_Connection *mc)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (!info || !info->client_addr)
+        return false;
+    if (info->client_addr->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)info->client_addr;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    if (info->client_addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)info->client_addr;
+        return IN6_IS_ADDR_LOOPBACK(&in->sin6_addr) ||
+               (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && in->sin6_addr.s6_addr[12] == 127);
+    }
+    return false;
+}
+
+static const char *header(const exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->mc, MHD_HEADER_KIND, name);
+}
+
+/* A client's own request id is echoed when it is harmless in a log and a header; else one is made. */
+static void set_request_id(exchange *x)
+{
+    const char *given = header(x, "x-request-id");
+    size_t n = given ? strlen(given) : 0;
+    bool sane = n > 0 && n <= 64;
+    for (size_t i = 0; sane && i < n; i++)
+        sane = isalnum((unsigned char)given[i]) || strchr("._:-", given[i]);
+    if (sane) {
+        memcpy(x->id, given, n + 1);
+        return;
+    }
+    uint64_t z = x->a->id_salt + atomic_fetch_add(&x->a->next_id, 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u; /* splitmix64: distinct for distinct counters */
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
+}
+
+static xd_status check_media_type(const exchange *x, xd_err *err)
+{
+    const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return xd_fail(err, XD_MEDIA_TYPE, 0, "Content-Encoding '%.40s' is not supported: send the body as it is",
+                       encoding);
+    if (!type)
+        return XD_OK;
+    size_t n = strcspn(type, "; \t");
+    if (n == 16 && strncasecmp(type, "application/json", n) == 0)
+        return XD_OK;
+    return xd_fail(err, XD_MEDIA_TYPE, 0, "Content-Type is '%.80s': this endpoint takes application/json", type);
+}
+
+/* Everything that the header alone decides. */
+static xd_status check_header(exchange *x, const char *method, xd_err *err)
+{
+    const api_route *r = x->route;
+    bool hidden = r && (((r->flags & ROUTE_PAGE) && !x->settings->status_page) ||
+                        ((r->flags & ROUTE_ADMIN) && !x->settings->admin));
+    if (hidden || (!r && !x->allow[0])) {
+        x->allow[0] = 0;
+        return xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url", "there is no '%.200s' here (%.8s)", x->path,
+                             method);
+    }
+    if (!r)
+        return xd_fail_field(err, XD_BAD_METHOD, NULL, "method_not_allowed", "'%.200s' takes %s, not %.16s", x->path,
+                             x->allow, method);
+    if ((r->flags & ROUTE_ADMIN) && !peer_is_loopback(x->mc))
+        return xd_fail(err, XD_FORBIDDEN, 0, "'%s' is for clients on this machine", r->path);
+    if (!(r->flags & ROUTE_OPEN) && !api_auth_ok(x->settings, header(x, "Authorization")))
+        return xd_fail_field(err, XD_UNAUTHORIZED, NULL, "invalid_api_key",
+                             header(x, "Authorization") ? "the API key is not valid"
+                                                        : "an API key is needed: Authorization: Bearer KEY");
+    if (strcmp(r->method, "POST") == 0)
+        return check_media_type(x, err);
+    return XD_OK;
+}
+
+static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const char *url, const char *method)
+{
+    exchange *x = calloc(1, sizeof *x);
+    xd_buf path = {0};
+    if (!x || !xd_utf8_sanitize(&path, url, XD_MIN(strlen(url), (size_t)2048)) || !xd_buf_puts(&path, "")) {
+        xd_buf_free(&path);
+        free(x);
+        return NULL;
+    }
+    x->a = a;
+    x->c = c;
+    x->mc = mc;
+    x->settings = api_settings_ref(a);
+    x->path = xd_buf_steal(&path, NULL);
+    x->started_ns = xd_now_ns();
+    snprintf(x->method, sizeof x->method, "%s", method);
+    set_request_id(x);
+    x->route = api_route_find(method, x->path, x->allow, sizeof x->allow);
+    if (x->route && (x->route->flags & ROUTE_PREFIX))
+        x->path_rest = x->path + strlen(x->route->path);
+    x->body_limit = x->route && x->route->body_limit ? x->route->body_limit : x->settings->max_body_bytes;
+    atomic_fetch_add(&a->metrics.in_flight, 1);
+    return x;
+}
+
+static enum MHD_Result take_header(exchange *x, const char *method)
+{
+    x->head_seen = true;
+    if (!conn_set_phase(x->c, CONN_READING))
+        return MHD_NO;
+    if (strcmp(method, "OPTIONS") != 0)
+        (void)check_header(x, method, &x->early);
+    const char *length = header(x, "Content-Length");
+    if (!x->early.status && length && strtoull(length, NULL, 10) > x->body_limit)
+        xd_fail(&x->early, XD_TOO_LARGE, 0, "the body has %.20s bytes: at most %llu are taken", length,
+                (unsigned long long)x->body_limit);
+    if (x->early.status && header(x, "Expect")) {
+        if (!conn_set_phase(x->c, CONN_WORKING))
+            return MHD_NO;
+        x->working = true;
+        return reply_error(x, &x->early);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result take_body(exchange *x, const char *data, size_t len)
+{
+    conn_count_body(x->c, len);
+    atomic_fetch_add(&x->a->metrics.rx_bytes, len);
+    x->body_seen += len;
+    if (x->body_seen > x->body_limit) {
+        if (!x->early.status)
+            xd_fail(&x->early, XD_TOO_LARGE, 0, "the body is too large: at most %llu bytes are taken",
+                    (unsigned long long)x->body_limit);
+        if (conn_answer_raw(x->c, &x->early, x->id))
+            x->status = (unsigned)xd_status_http(x->early.status);
+        xd_buf_free(&x->body);
+    } else if (!x->early.status && !xd_buf_append(&x->body, data, len)) {
+        xd_fail(&x->early, XD_NOMEM, 0, "out of memory for the body");
+        xd_buf_free(&x->body);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result answer(exchange *x)
+{
+    if (!x->working) {
+        if (!conn_set_phase(x->c, CONN_WORKING))
+            return MHD_NO; /* answered already */
+        x->working = true;
+        if (strcmp(x->method, "OPTIONS") == 0) {
+            if (!x->allow[0])
+                snprintf(x->allow, sizeof x->allow, "GET, HEAD, POST, OPTIONS");
+            return reply_bytes(x, 204, NULL, &(xd_buf){0});
+        }
+        if (x->early.status)
+            return reply_error(x, &x->early);
+        xd_err err;
+        if ((x->route->flags & ROUTE_READY) && atomic_load(&x->a->draining)) {
+            xd_fail_field(&err, XD_UNAVAILABLE, NULL, "draining", "the server is shutting down");
+            return reply_error(x, &err);
+        }
+        if ((x->route->flags & ROUTE_READY) && !atomic_load(&x->a->ready)) {
+            double fraction = 0;
+            char what[200] = "";
+            if (engine_get_phase(x->a->e, &fraction, what, sizeof what) == ENGINE_FAILED)
+                xd_fail_field(&err, XD_UNAVAILABLE, NULL, "model_failed", "the model could not be loaded: %s", what);
+            else
+                xd_fail_field(&err, XD_UNAVAILABLE, NULL, "loading", "the model is loading (%.0f %%)", fraction * 100);
+            return reply_error(x, &err);
+        }
+    }
+    return x->route->handler(x);
+}
+
+enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char *url, const char *method,
+                                const char *version, const char *data, size_t *data_len, void **ctx)
+{
+    (void)version;
+    exchange *x = *ctx;
+    if (!x) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        if (!info || !info->socket_context)
+            return MHD_NO; /* no memory when the connection came in */
+        *ctx = x = exchange_new(cls, mc, info->socket_context, url, method);
+        if (!x)
+            return MHD_NO;
+    }
+    if (!x->head_seen)
+        return take_header(x, method);
+    if (*data_len) {
+        enum MHD_Result ret = take_body(x, data, *data_len);
+        *data_len = 0;
+        return ret;
+    }
+    return answer(x);
+}
+
+void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why)
+{
+    (void)mc;
+    api *a = cls;
+    exchange *x = *ctx;
+    if (!x)
+        return;
+    *ctx = NULL;
+    bool aborted = why != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    gen_free(x->gen); /* before the conn may go: no notify comes after it */
+    if (x->working)
+        conn_set_engine_busy(x->c, false, false);
+    (void)conn_set_phase(x->c, CONN_IDLE);
+
+    uint64_t took_ns = xd_now_ns() - x->started_ns;
+    unsigned status = x->status && !(aborted && x->gen) ? x->status : 499;
+    if (aborted && status == 499)
+        atomic_fetch_add(&a->metrics.client_gone, 1);
+    api_metrics_count(&a->metrics, x->route ? (size_t)(x->route - api_routes) : api_routes_count, status, took_ns);
+    atomic_fetch_sub(&a->metrics.in_flight, 1);
+    if (x->settings->log_requests) {
+        const xd_log_field fields[] = {{"REQUEST_ID", x->id}};
+        xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms %s", x->method, x->path, status,
+                    (double)took_ns / 1e6, x->id);
+    }
+    xd_buf_free(&x->body);
+    api_settings_unref(x->settings);
+    free(x->path);
+    free(x);
+}

@@ -1,0 +1,173 @@
+/* fields.c - parsing of request bodies and the table-driven field reader: see fields.h.
+ *
+ * Types are exact, as OpenAI's are: "true" is not true and 1.0 is not an integer, so that a client's mistake is told where it is
+ * made instead of being guessed at. */
+#include "api/fields.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "config/util.h"
+
+enum {
+    MAX_DEPTH = 100,
+    MAX_VALUES = 2000000 /* jansson needs about 40 bytes a value: a body of "0,0,0,..." must not become gigabytes */
+};
+
+const char *json_kind_name(const json_t *v)
+{
+    static const char *const names[] = {
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "a boolean",
+        [JSON_FALSE] = "a boolean",    [JSON_NULL] = "null"};
+    return v ? names[json_typeof(v)] : "nothing";
+}
+
+/* Depth and number of values, counted before anything is built. */
+static xd_status check_shape(const char *s, size_t len, xd_err *err)
+{
+    size_t depth = 0, values = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        char c = s[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+            continue;
+        }
+        if (c == '"')
+            in_string = true;
+        else if (c == '[' || c == '{')
+            depth++, values++;
+        else if (c == ',')
+            values++;
+        else if ((c == ']' || c == '}') && depth)
+            depth--;
+        if (depth > MAX_DEPTH)
+            return xd_fail(err, XD_BAD_REQUEST, 0, "the body is nested more than %d levels deep", MAX_DEPTH);
+        if (values > MAX_VALUES)
+            return xd_fail(err, XD_BAD_REQUEST, 0, "the body holds more than %d values", MAX_VALUES);
+    }
+    return XD_OK;
+}
+
+xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
+{
+    if (!len)
+        return xd_fail(err, XD_BAD_REQUEST, 0, "the body is empty: a JSON object is expected");
+    XD_CLEANUP(xd_buf_free) xd_buf clean = {0};
+    if (!xd_utf8_sanitize(&clean, body, len))
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
+    xd_status st = check_shape(clean.data, clean.len, err);
+    if (st)
+        return st;
+    json_error_t e;
+    json_t *root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (!root && json_error_code(&e) == json_error_out_of_memory)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
+    if (!root && json_error_code(&e) == json_error_null_character)
+        return xd_fail(err, XD_BAD_REQUEST, 0,
+                       "the body holds a NUL character (\\u0000), which no field takes: line %d, column %d", e.line,
+                       e.column);
+    if (!root)
+        return xd_fail(err, XD_BAD_REQUEST, 0, "the body is not valid JSON: %s (line %d, column %d)", e.text, e.line,
+                       e.column);
+    if (!json_is_object(root)) {
+        xd_fail(err, XD_BAD_REQUEST, 0, "the body must be a JSON object, not %s", json_kind_name(root));
+        json_decref(root);
+        return XD_BAD_REQUEST;
+    }
+    *ret = root;
+    return XD_OK;
+}
+
+static xd_status wrong_type(const field *f, const char *want, const json_t *v, xd_err *err)
+{
+    return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_type", "'%s' must be %s, not %s", f->name, want,
+                         json_kind_name(v));
+}
+
+static xd_status read_int(const field *f, const json_t *v, int64_t *dst, xd_err *err)
+{
+    if (!json_is_integer(v))
+        return wrong_type(f, "an integer", v, err);
+    int64_t n = json_integer_value(v);
+    if ((double)n < f->min || (double)n > f->max)
+        return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value",
+                             "'%s' must be between %.0f and %.0f, not %lld", f->name, f->min, f->max, (long long)n);
+    *dst = n;
+    return XD_OK;
+}
+
+static xd_status read_real(const field *f, const json_t *v, double *dst, xd_err *err)
+{
+    if (!json_is_number(v))
+        return wrong_type(f, "a number", v, err);
+    double n = json_number_value(v);
+    if (!isfinite(n) || n < f->min || n > f->max)
+        return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' must be between %g and %g, not %g",
+                             f->name, f->min, f->max, n);
+    *dst = n;
+    return XD_OK;
+}
+
+static xd_status read_one(const field *f, const json_t *v, void *dst, xd_err *err)
+{
+    void *at = (char *)dst + f->offset;
+    switch (f->kind) {
+    case FIELD_BOOL:
+        if (!json_is_boolean(v))
+            return wrong_type(f, "a boolean", v, err);
+        *(bool *)at = json_is_true(v);
+        return XD_OK;
+    case FIELD_INT: return read_int(f, v, at, err);
+    case FIELD_REAL: return read_real(f, v, at, err);
+    case FIELD_STRING:
+        if (!json_is_string(v))
+            return wrong_type(f, "a string", v, err);
+        *(const char **)at = json_string_value(v);
+        return XD_OK;
+    case FIELD_ARRAY:
+        if (!json_is_array(v))
+            return wrong_type(f, "an array", v, err);
+        *(const json_t **)at = v;
+        return XD_OK;
+    case FIELD_OBJECT:
+        if (!json_is_object(v))
+            return wrong_type(f, "an object", v, err);
+        *(const json_t **)at = v;
+        return XD_OK;
+    case FIELD_ANY: *(const json_t **)at = v; return XD_OK;
+    case FIELD_REFUSED:
+        if (json_is_false(v))
+            return XD_OK;
+        return xd_fail_field(err, XD_BAD_REQUEST, f->name, "unsupported_parameter", "'%s' is not supported%s%s",
+                             f->name, f->why ? ": " : "", f->why ? f->why : "");
+    }
+    return XD_OK;
+}
+
+xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, void *dst, xd_err *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)(uintptr_t)obj, key, value) {
+        const field *f = NULL;
+        for (size_t i = 0; i < n && !f; i++)
+            if ((table[i].where & where) && strcmp(table[i].name, key) == 0)
+                f = &table[i];
+        if (!f) {
+            xd_log_debug("request field '%.100s' is not known and has no effect", key);
+            continue;
+        }
+        if (json_is_null(value))
+            continue;
+        xd_status st = read_one(f, value, dst, err);
+        if (st)
+            return st;
+    }
+    return XD_OK;
+}

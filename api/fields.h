@@ -1,0 +1,44 @@
+/* fields.h - JSON bodies: parsing with limits, and reading an object's fields by a table with exact type checks. */
+#ifndef API_FIELDS_H
+#define API_FIELDS_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/error.h"
+
+#define FIELD_UNSET_INT INT64_MIN /* an integer field that the client left out; an unset real is NAN */
+
+typedef enum field_kind {
+    FIELD_BOOL,    /* bool */
+    FIELD_INT,     /* int64_t within [min, max]; a number with a fraction part is not one */
+    FIELD_REAL,    /* double within [min, max] */
+    FIELD_STRING,  /* const char *, NUL-terminated UTF-8, borrowed from the JSON */
+    FIELD_ARRAY,   /* const json_t *, borrowed */
+    FIELD_OBJECT,  /* const json_t *, borrowed */
+    FIELD_ANY,     /* const json_t *, borrowed: the caller checks */
+    FIELD_REFUSED, /* known, not supported: 400 with `why` unless it is null or false */
+} field_kind;
+
+typedef struct field {
+    const char *name;
+    field_kind kind;
+    unsigned where; /* the endpoints (bits) that have it */
+    size_t offset;  /* of the destination; left alone when the field is absent or null */
+    double min, max;
+    const char *why;
+} field;
+
+/* Parses a request body: ill-formed UTF-8 is replaced by U+FFFD; objects with duplicate keys, NUL characters, more than 100
+ * levels or 2 million values are refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. */
+xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
+
+/* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a debug message. */
+xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, void *dst,
+                      xd_err *err) XD_MUST_CHECK;
+
+/* "a string", "an integer", ... */
+const char *json_kind_name(const json_t *v);
+
+#endif

@@ -1,0 +1,79 @@
+/* generate.h - completions: the parameters of a request, and the job that a request becomes. */
+#ifndef API_GENERATE_H
+#define API_GENERATE_H
+
+#include "api/api_priv.h"
+#include "api/fields.h"
+#include "engine/text/tokenizer.h"
+
+enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
+
+typedef struct gen_prompt {
+    tok_ids ids;
+    char *text; /* for echo: NUL-terminated; NULL when not needed */
+} gen_prompt;
+
+/* A request after all checks. Absent integers are FIELD_UNSET_INT, absent reals NAN; pointers borrow from the JSON unless they
+ * are under "derived". */
+typedef struct gen_params {
+    unsigned kind; /* GEN_* */
+    const char *model, *suffix, *user, *reasoning_effort;
+    const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *tools, *tool_choice, *response_format,
+        *documents, *template_kwargs, *stop_token_ids, *modalities;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
+    bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
+        add_generation_prompt, continue_final_message, parallel_tool_calls, store;
+
+    /* derived */
+    bool include_usage;
+    int32_t n_logprobs; /* -1 none */
+    gen_prompt *prompts;
+    size_t n_prompts;
+    const char **stops;
+    uint32_t *stop_ids, *bias_ids;
+    float *bias;
+    uint32_t n_stops, n_stop_ids, n_bias;
+} gen_params;
+
+extern const field gen_fields[];
+extern const size_t gen_fields_count;
+
+/* What a body is checked against. */
+typedef struct gen_context {
+    const engine_info *info;
+    const tokenizer *tok;
+    const char *tok_why; /* why there is no tokenizer */
+    const chat_set *chat;
+    const char *chat_why;
+    uint32_t max_n, max_logprobs, max_stop;
+} gen_context;
+
+/* Reads and checks every field; borrows from body. On failure *ret needs no freeing. */
+xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *body, gen_params *ret,
+                          xd_err *err) XD_MUST_CHECK;
+/* Makes prompts[]: renders and tokenizes. */
+xd_status gen_params_tokenize(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
+void gen_params_free(gen_params *p);
+/* Reads an array of token ids below `vocab` into dst[json_array_size(array)]. */
+xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, uint32_t *dst, xd_err *err) XD_MUST_CHECK;
+/* Is `model` absent or the one that is served? */
+xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
+/* The prompt of a chat request as token ids (also /tokenize). Appends to ids. */
+xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_ids *ids, xd_err *err) XD_MUST_CHECK;
+
+gen_context gen_context_of(exchange *x);
+
+/* --- formatting: format.c ----------------------------------------------------------------------------------------- */
+
+/* Number of characters that begin in these bytes. */
+size_t utf8_count(const char *s, size_t len);
+/* One entry of chat's logprobs.content. Owned; NULL: out of memory. */
+json_t *format_chat_logprob(const tokenizer *tok, const engine_event *ev);
+/* The four parallel arrays of a completion's logprobs: an object to which tokens are added. */
+json_t *format_completion_logprobs_new(void);
+bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, size_t *offset);
+json_t *format_ids(const uint32_t *ids, size_t n);
+json_t *format_usage(uint64_t prompt_tokens, uint64_t completion_tokens, uint64_t cached_tokens);
+
+#endif

@@ -1,0 +1,238 @@
+/* handlers.c - the small endpoints: models, tokenize and detokenize, health, metrics, status, version, admin. */
+#include <string.h>
+#include <strings.h>
+
+#include "api/generate.h"
+#include "config/log.h"
+
+static enum MHD_Result out_of_memory(exchange *x)
+{
+    xd_err err;
+    xd_fail(&err, XD_NOMEM, 0, "out of memory for the response");
+    return reply_error(x, &err);
+}
+
+/* --- models ---------------------------------------------------------------------------------------------------------- */
+
+static json_t *model_json(const engine_info *info)
+{
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:[]}", "id", info->model_id, "object", "model", "created",
+                     (json_int_t)info->created_unix_s, "owned_by", "expertd", "root", info->model_id, "max_model_len",
+                     (json_int_t)info->max_model_len, "permission");
+}
+
+enum MHD_Result handle_models(exchange *x)
+{
+    return reply_json(x, 200,
+                      json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(engine_get_info(x->a->e))));
+}
+
+enum MHD_Result handle_model(exchange *x)
+{
+    xd_err err;
+    const engine_info *info = engine_get_info(x->a->e);
+    if (gen_check_model(info, x->path_rest, &err))
+        return reply_error(x, &err);
+    return reply_json(x, 200, model_json(info));
+}
+
+/* --- tokenize, detokenize: vLLM's shapes --------------------------------------------------------------------------------- */
+
+typedef struct tokenize_params {
+    const char *model, *prompt;
+    const json_t *messages, *tools, *template_kwargs, *tokens;
+    bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs, skip_special_tokens;
+} tokenize_params;
+
+enum { TOKENIZE = 1, DETOKENIZE = 2 };
+#define AT(f) offsetof(tokenize_params, f)
+static const field tokenize_fields[] = {
+    {"add_generation_prompt", FIELD_BOOL, TOKENIZE, AT(add_generation_prompt), 0, 0, NULL},
+    {"add_special_tokens", FIELD_BOOL, TOKENIZE, AT(add_special_tokens), 0, 0, NULL},
+    {"chat_template", FIELD_REFUSED, TOKENIZE, 0, 0, 0, "a client may not bring a template"},
+    {"chat_template_kwargs", FIELD_OBJECT, TOKENIZE, AT(template_kwargs), 0, 0, NULL},
+    {"continue_final_message", FIELD_BOOL, TOKENIZE, AT(continue_final_message), 0, 0, NULL},
+    {"messages", FIELD_ARRAY, TOKENIZE, AT(messages), 0, 0, NULL},
+    {"model", FIELD_STRING, TOKENIZE | DETOKENIZE, AT(model), 0, 0, NULL},
+    {"prompt", FIELD_STRING, TOKENIZE, AT(prompt), 0, 0, NULL},
+    {"return_token_strs", FIELD_BOOL, TOKENIZE, AT(return_token_strs), 0, 0, NULL},
+    {"skip_special_tokens", FIELD_BOOL, DETOKENIZE, AT(skip_special_tokens), 0, 0, NULL},
+    {"tokens", FIELD_ARRAY, DETOKENIZE, AT(tokens), 0, 0, NULL},
+    {"tools", FIELD_ARRAY, TOKENIZE, AT(tools), 0, 0, NULL},
+};
+
+static xd_status read_tokenize(exchange *x, const gen_context *ctx, unsigned where, json_t **ret_body,
+                               tokenize_params *p, xd_err *err)
+{
+    *p = (tokenize_params){.add_special_tokens = true, .add_generation_prompt = true};
+    xd_status st = body_parse(x->body.data, x->body.len, ret_body, err);
+    if (!st)
+        st = fields_read(*ret_body, tokenize_fields, XD_ARRAY_LEN(tokenize_fields), where, p, err);
+    if (!st)
+        st = gen_check_model(ctx->info, p->model, err);
+    if (!st && !ctx->tok)
+        st = xd_fail_field(err, XD_BAD_REQUEST, NULL, "no_tokenizer", "this model has no tokenizer (%s)",
+                           ctx->tok_why ? ctx->tok_why : "none was found");
+    return st;
+}
+
+static json_t *tokenize_json(const gen_context *ctx, const tokenize_params *p, const tok_ids *ids)
+{
+    json_t *json = json_pack("{s:I, s:I, s:o}", "count", (json_int_t)ids->len, "max_model_len",
+                             (json_int_t)ctx->info->max_model_len, "tokens", format_ids(ids->data, ids->len));
+    if (!json || !p->return_token_strs)
+        return json;
+    json_t *list = json_array();
+    for (size_t i = 0; i < ids->len; i++) {
+        const char *s = tok_token_text(ctx->tok, ids->data[i]);
+        json_array_append_new(list, s ? json_string(s) : json_null());
+    }
+    if (json_array_size(list) != ids->len || json_object_set_new(json, "token_strs", list)) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+enum MHD_Result handle_tokenize(exchange *x)
+{
+    gen_context ctx = gen_context_of(x);
+    XD_CLEANUP(json_decrefp) json_t *body = NULL;
+    XD_CLEANUP(tok_ids_free) tok_ids ids = {0};
+    tokenize_params p;
+    xd_err err;
+    xd_status st = read_tokenize(x, &ctx, TOKENIZE, &body, &p, &err);
+    if (!st && !p.prompt == !p.messages)
+        st = xd_fail_field(&err, XD_BAD_REQUEST, "prompt", "missing_required_parameter",
+                           "give either 'prompt' or 'messages'");
+    if (!st && p.prompt)
+        st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt), p.add_special_tokens ? TOK_ADD_SPECIAL : 0, &ids, &err);
+    else if (!st) {
+        chat_request req = {.messages = p.messages,
+                            .tools = p.tools,
+                            .template_kwargs = p.template_kwargs,
+                            .add_generation_prompt = p.add_generation_prompt && !p.continue_final_message,
+                            .continue_final_message = p.continue_final_message};
+        st = gen_encode_chat(&ctx, &req, &ids, &err);
+    }
+    return st ? reply_error(x, &err) : reply_json(x, 200, tokenize_json(&ctx, &p, &ids));
+}
+
+enum MHD_Result handle_detokenize(exchange *x)
+{
+    gen_context ctx = gen_context_of(x);
+    XD_CLEANUP(json_decrefp) json_t *body = NULL;
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    tokenize_params p;
+    xd_err err;
+    xd_status st = read_tokenize(x, &ctx, DETOKENIZE, &body, &p, &err);
+    if (!st && !p.tokens)
+        st = xd_fail_field(&err, XD_BAD_REQUEST, "tokens", "missing_required_parameter", "'tokens' is missing");
+    size_t n = st ? 0 : json_array_size(p.tokens);
+    XD_CLEANUP(xd_freep) uint32_t *ids = calloc(n + 1, sizeof *ids);
+    if (!st && !ids)
+        return out_of_memory(x);
+    if (!st)
+        st = gen_read_ids(p.tokens, "tokens", ctx.info->vocab, ids, &err);
+    if (!st)
+        st = tok_decode(ctx.tok, ids, n, p.skip_special_tokens, &text, &err);
+    if (st)
+        return reply_error(x, &err);
+    return reply_json(x, 200, json_pack("{s:o}", "prompt", json_stringn(text.data ? text.data : "", text.len)));
+}
+
+/* --- looking on --------------------------------------------------------------------------------------------------------- */
+
+/* The common part of /health and /status.json; *ret_ready says whether requests are served. */
+static json_t *health_json(exchange *x, bool with_map, bool *ret_ready)
+{
+    double fraction = 0;
+    char what[400] = "";
+    engine_phase phase = engine_get_phase(x->a->e, &fraction, what, sizeof what);
+    if (phase == ENGINE_READY && atomic_load(&x->a->draining))
+        phase = ENGINE_DRAINING;
+    if (phase == ENGINE_READY && !atomic_load(&x->a->ready))
+        phase = ENGINE_LOADING;
+    *ret_ready = phase == ENGINE_READY;
+    static const char *const names[] = {[ENGINE_LOADING] = "loading",
+                                        [ENGINE_READY] = "ready",
+                                        [ENGINE_DRAINING] = "draining",
+                                        [ENGINE_FAILED] = "failed"};
+    json_t *json = json_pack("{s:s, s:s}", "status", names[phase], "version", XD_VERSION);
+    if (json && phase == ENGINE_LOADING)
+        json_object_set_new(json, "progress", json_real(fraction));
+    if (json && what[0] && phase != ENGINE_READY)
+        json_object_set_new(json, phase == ENGINE_FAILED ? "reason" : "what", json_string(what));
+    if (json && (phase == ENGINE_READY || phase == ENGINE_DRAINING)) {
+        json_object_set_new(json, "model", json_string(engine_get_info(x->a->e)->model_id));
+        XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+        xd_err err;
+        if (!engine_status_json(x->a->e, with_map, &text, &err) && !text.failed)
+            json_object_set_new(json, "engine", json_loadb(text.data ? text.data : "", text.len, 0, NULL));
+    }
+    return json;
+}
+
+enum MHD_Result handle_health(exchange *x)
+{
+    bool ready;
+    json_t *json = health_json(x, false, &ready);
+    return reply_json(x, ready ? 200 : 503, json);
+}
+
+enum MHD_Result handle_status_json(exchange *x)
+{
+    bool ready;
+    json_t *json = health_json(x, true, &ready);
+    if (json)
+        json_object_set_new(json, "http", api_metrics_json(&x->a->metrics));
+    return reply_json(x, 200, json);
+}
+
+enum MHD_Result handle_metrics(exchange *x)
+{
+    xd_buf out = {0};
+    api_metrics_print(&x->a->metrics, &out);
+    engine_metrics(x->a->e, &out);
+    return reply_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
+}
+
+enum MHD_Result handle_status_page(exchange *x)
+{
+    extern const char api_status_html[];
+    return reply_static(x, "text/html; charset=utf-8", api_status_html, strlen(api_status_html));
+}
+
+enum MHD_Result handle_version(exchange *x)
+{
+    return reply_json(x, 200, json_pack("{s:s}", "version", XD_VERSION));
+}
+
+/* --- admin ---------------------------------------------------------------------------------------------------------------- */
+
+enum MHD_Result handle_admin_fallback(exchange *x)
+{
+    static const char *const names[] = {
+        [CONF_FORCE_NONE] = "none", [CONF_FORCE_DIRECT] = "direct", [CONF_FORCE_FALLBACK] = "fallback"};
+    struct {
+        const char *state;
+    } p = {NULL};
+    static const field fields[] = {{"state", FIELD_STRING, 1, 0, 0, 0, NULL}};
+    XD_CLEANUP(json_decrefp) json_t *body = NULL;
+    xd_err err;
+    xd_status st = body_parse(x->body.data, x->body.len, &body, &err);
+    if (!st)
+        st = fields_read(body, fields, XD_ARRAY_LEN(fields), 1, &p, &err);
+    size_t i = 0;
+    while (!st && i < XD_ARRAY_LEN(names) && (!p.state || strcmp(names[i], p.state) != 0))
+        i++;
+    if (!st && i == XD_ARRAY_LEN(names))
+        st = xd_fail_field(&err, XD_BAD_REQUEST, "state", "invalid_value",
+                           "'state' must be \"none\", \"direct\" or \"fallback\"");
+    if (!st)
+        st = engine_force_fallback(x->a->e, (int)i, &err);
+    if (st)
+        return reply_error(x, &err);
+    xd_log_info("fallback state forced to %s by a client", names[i]);
+    return reply_json(x, 200, json_pack("{s:s}", "state", names[i]));
+}

@@ -1,0 +1,133 @@
+/* reply.c - responses: bodies, the headers that every response carries, and OpenAI's error shape. */
+#include <string.h>
+
+#include "api/api_priv.h"
+
+enum { STREAM_BLOCK_BYTES = 16 << 10, RETRY_BUSY_S = 1, RETRY_UNAVAILABLE_S = 5 };
+
+static bool add(struct MHD_Response *r, const char *name, const char *value)
+{
+    return MHD_add_response_header(r, name, value) == MHD_YES;
+}
+
+static void add_cors(const exchange *x, struct MHD_Response *r)
+{
+    const char *origin = x->settings->cors_origin;
+    if (!origin[0])
+        return;
+    add(r, "Access-Control-Allow-Origin", origin);
+    add(r, "Access-Control-Expose-Headers", "x-request-id, Retry-After");
+    if (strcmp(origin, "*") != 0)
+        add(r, "Vary", "Origin");
+    if (strcmp(x->method, "OPTIONS") == 0) {
+        add(r, "Access-Control-Allow-Methods", x->allow);
+        add(r, "Access-Control-Allow-Headers", "Authorization, Content-Type, x-request-id");
+        add(r, "Access-Control-Max-Age", "86400");
+    }
+}
+
+/* Takes r. */
+static enum MHD_Result queue(exchange *x, unsigned status, const char *content_type, struct MHD_Response *r)
+{
+    if (!r)
+        return MHD_NO; /* no memory even for an error: the connection is closed */
+    if (content_type)
+        add(r, "Content-Type", content_type);
+    add(r, "x-request-id", x->id);
+    add_cors(x, r);
+    if (x->allow[0] && (status == 405 || status == 204))
+        add(r, "Allow", x->allow);
+    if (status == 401)
+        add(r, "WWW-Authenticate", "Bearer realm=\"expertd\"");
+    if (status == 429 || status == 503) {
+        char s[16];
+        snprintf(s, sizeof s, "%d", status == 429 ? RETRY_BUSY_S : RETRY_UNAVAILABLE_S);
+        add(r, "Retry-After", s);
+    }
+    if (status == 408)
+        add(r, "Connection", "close");
+    x->status = status;
+    enum MHD_Result ret = MHD_queue_response(x->mc, status, r);
+    MHD_destroy_response(r);
+    return ret;
+}
+
+enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b)
+{
+    size_t len;
+    char *data = xd_buf_steal(b, &len);
+    if (!data) {
+        xd_err err;
+        xd_fail(&err, XD_NOMEM, 0, "out of memory for the response");
+        return reply_error(x, &err);
+    }
+    struct MHD_Response *r = MHD_create_response_from_buffer(len, data, MHD_RESPMEM_MUST_FREE);
+    if (!r)
+        free(data);
+    return queue(x, status, content_type, r);
+}
+
+enum MHD_Result reply_static(exchange *x, const char *content_type, const char *text, size_t len)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+    if (r) {
+        /* The page holds everything it needs; what it may load is only its own JSON. */
+        add(r, "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:");
+        add(r, "Cache-Control", "no-cache");
+    }
+    return queue(x, 200, content_type, r);
+}
+
+static int dump_piece(const char *data, size_t len, void *out)
+{
+    return xd_buf_append(out, data, len) ? 0 : -1;
+}
+
+enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body)
+{
+    xd_buf b = {0};
+    if (!body || json_dump_callback(body, dump_piece, &b, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
+        !xd_buf_putc(&b, '\n'))
+        b.failed = true;
+    json_decref(body);
+    return reply_bytes(x, status, "application/json", &b);
+}
+
+json_t *reply_error_json(const xd_err *err, unsigned *ret_status)
+{
+    *ret_status = (unsigned)xd_status_http(err->status);
+    return json_pack("{s:{s:s, s:s, s:o, s:o}}", "error", "message", err->msg, "type", xd_status_name(err->status),
+                     "param", err->param[0] ? json_string(err->param) : json_null(), "code",
+                     err->code[0] ? json_string(err->code) : json_null());
+}
+
+enum MHD_Result reply_error(exchange *x, const xd_err *err)
+{
+    unsigned status;
+    json_t *json = reply_error_json(err, &status);
+    xd_buf b = {0};
+    if (!json || json_dump_callback(json, dump_piece, &b, JSON_COMPACT)) {
+        xd_buf_clear(&b);
+        xd_buf_puts(
+            &b, "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}");
+    }
+    json_decref(json);
+    xd_buf_putc(&b, '\n');
+    size_t len;
+    char *data = xd_buf_steal(&b, &len);
+    struct MHD_Response *r = data ? MHD_create_response_from_buffer(len, data, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (!r)
+        free(data);
+    return queue(x, status, "application/json", r);
+}
+
+enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls)
+{
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read, cls, NULL);
+    if (r) {
+        add(r, "Cache-Control", "no-cache");
+        add(r, "X-Accel-Buffering", "no"); /* nginx would hold tokens back */
+    }
+    return queue(x, 200, "text/event-stream; charset=utf-8", r);
+}

@@ -1,0 +1,526 @@
+/* request.c - the fields of /v1/chat/completions and /v1/completions: one table, then the rules that concern several fields.
+ *
+ * Everything is checked here, before the engine hears of it. What OpenAI or vLLM know and expertd cannot do yet is refused by
+ * name: a parameter that is silently ignored gives answers that nobody asked for. Fields that only inform the provider (user,
+ * metadata, store, service_tier, ...) are taken and have no effect. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "api/generate.h"
+
+enum {
+    MAX_PROMPTS = 128,
+    MAX_STOP_BYTES = 1024,
+    MAX_STOP_IDS = 128,
+    MAX_BIAS = 1024,
+    DEFAULT_COMPLETION_TOKENS = 16, /* OpenAI's */
+};
+
+#define BOTH           (GEN_CHAT | GEN_COMPLETION)
+#define AT(f)          offsetof(gen_params, f)
+#define INT_MAX_TOKENS 2147483647.0
+
+/* clang-format off */
+const field gen_fields[] = {
+    /* name                          kind           where           destination                min      max  why refused */
+    {"add_generation_prompt",        FIELD_BOOL,    GEN_CHAT,       AT(add_generation_prompt), 0,       0,   NULL},
+    {"allowed_token_ids",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"audio",                        FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "the model writes text"},
+    {"bad_words",                    FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
+    {"best_of",                      FIELD_INT,     GEN_COMPLETION, AT(best_of),               1,       INT_MAX_TOKENS, NULL},
+    {"chat_template",                FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "a client may not bring a template; set model.chat_template in the configuration"},
+    {"chat_template_kwargs",         FIELD_OBJECT,  GEN_CHAT,       AT(template_kwargs),       0,       0,   NULL},
+    {"continue_final_message",       FIELD_BOOL,    GEN_CHAT,       AT(continue_final_message), 0,      0,   NULL},
+    {"documents",                    FIELD_ARRAY,   GEN_CHAT,       AT(documents),             0,       0,   NULL},
+    {"echo",                         FIELD_BOOL,    GEN_COMPLETION, AT(echo),                  0,       0,   NULL},
+    {"echo",                         FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "only /v1/completions echoes"},
+    {"frequency_penalty",            FIELD_REAL,    BOTH,           AT(frequency_penalty),     -2,      2,   NULL},
+    {"function_call",                FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "use tool_choice"},
+    {"functions",                    FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "use tools"},
+    {"guided_choice",                FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"guided_grammar",               FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"guided_json",                  FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"guided_regex",                 FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"ignore_eos",                   FIELD_BOOL,    BOTH,           AT(ignore_eos),            0,       0,   NULL},
+    {"include_stop_str_in_output",   FIELD_BOOL,    BOTH,           AT(include_stop_str),      0,       0,   NULL},
+    {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
+    {"logprobs",                     FIELD_INT,     GEN_COMPLETION, AT(logprobs),              0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
+    {"logprobs",                     FIELD_BOOL,    GEN_CHAT,       AT(want_logprobs),         0,       0,   NULL},
+    {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), 1,       INT_MAX_TOKENS, NULL},
+    {"max_tokens",                   FIELD_INT,     GEN_CHAT,       AT(max_tokens),            1,       INT_MAX_TOKENS, NULL},
+    {"max_tokens",                   FIELD_INT,     GEN_COMPLETION, AT(max_tokens),            0,       INT_MAX_TOKENS, NULL},
+    {"messages",                     FIELD_ARRAY,   GEN_CHAT,       AT(messages),              0,       0,   NULL},
+    {"min_p",                        FIELD_REAL,    BOTH,           AT(min_p),                 0,       1,   NULL},
+    {"min_tokens",                   FIELD_INT,     BOTH,           AT(min_tokens),            0,       INT_MAX_TOKENS, NULL},
+    {"modalities",                   FIELD_ARRAY,   GEN_CHAT,       AT(modalities),            0,       0,   NULL},
+    {"model",                        FIELD_STRING,  BOTH,           AT(model),                 0,       0,   NULL},
+    {"n",                            FIELD_INT,     BOTH,           AT(n),                     1,       INT_MAX_TOKENS, NULL},
+    {"parallel_tool_calls",          FIELD_BOOL,    GEN_CHAT,       AT(parallel_tool_calls),   0,       0,   NULL},
+    {"presence_penalty",             FIELD_REAL,    BOTH,           AT(presence_penalty),      -2,      2,   NULL},
+    {"priority",                     FIELD_INT,     BOTH,           AT(priority),              -1000000, 1000000, NULL},
+    {"prompt",                       FIELD_ANY,     GEN_COMPLETION, AT(prompt),                0,       0,   NULL},
+    {"prompt_logprobs",              FIELD_REFUSED, BOTH,           0,                         0,       0,   "use echo with logprobs on /v1/completions"},
+    {"reasoning_effort",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_effort),      0,       0,   NULL},
+    {"repetition_penalty",           FIELD_REAL,    BOTH,           AT(repetition_penalty),    0.01,    100, NULL},
+    {"response_format",              FIELD_OBJECT,  BOTH,           AT(response_format),       0,       0,   NULL},
+    {"return_token_ids",             FIELD_BOOL,    BOTH,           AT(return_token_ids),      0,       0,   NULL},
+    {"seed",                         FIELD_INT,     BOTH,           AT(seed),                  -9.3e18, 9.3e18, NULL},
+    {"skip_special_tokens",          FIELD_BOOL,    BOTH,           AT(skip_special),          0,       0,   NULL},
+    {"stop",                         FIELD_ANY,     BOTH,           AT(stop),                  0,       0,   NULL},
+    {"stop_token_ids",               FIELD_ARRAY,   BOTH,           AT(stop_token_ids),        0,       0,   NULL},
+    {"store",                        FIELD_BOOL,    GEN_CHAT,       AT(store),                 0,       0,   NULL},
+    {"stream",                       FIELD_BOOL,    BOTH,           AT(stream),                0,       0,   NULL},
+    {"stream_options",               FIELD_OBJECT,  BOTH,           AT(stream_options),        0,       0,   NULL},
+    {"structured_outputs",           FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"suffix",                       FIELD_STRING,  GEN_COMPLETION, AT(suffix),                0,       0,   NULL},
+    {"temperature",                  FIELD_REAL,    BOTH,           AT(temperature),           0,       2,   NULL},
+    {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
+    {"tools",                        FIELD_ARRAY,   GEN_CHAT,       AT(tools),                 0,       0,   NULL},
+    {"top_k",                        FIELD_INT,     BOTH,           AT(top_k),                 -1,      INT_MAX_TOKENS, NULL},
+    {"top_logprobs",                 FIELD_INT,     GEN_CHAT,       AT(top_logprobs),          0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
+    {"top_p",                        FIELD_REAL,    BOTH,           AT(top_p),                 0,       1,   NULL},
+    {"truncate_prompt_tokens",       FIELD_REFUSED, BOTH,           0,                         0,       0,   "a prompt is never cut silently"},
+    {"use_beam_search",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"user",                         FIELD_STRING,  BOTH,           AT(user),                  0,       0,   NULL},
+    {"web_search_options",           FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   NULL},
+};
+/* clang-format on */
+const size_t gen_fields_count = XD_ARRAY_LEN(gen_fields);
+
+static xd_status bad(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
+static xd_status bad(xd_err *err, const char *param, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value", "%s", text);
+}
+
+static xd_status unsupported(xd_err *err, const char *param, const char *text)
+{
+    return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_parameter", "%s", text);
+}
+
+xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err)
+{
+    if (!model || strcmp(model, info->model_id) == 0)
+        return XD_OK;
+    return xd_fail_field(err, XD_NOT_FOUND, "model", "model_not_found",
+                         "the model '%.200s' does not exist; this server has '%s'", model, info->model_id);
+}
+
+static xd_status need_tokenizer(const gen_context *ctx, const char *param, xd_err *err)
+{
+    if (ctx->tok)
+        return XD_OK;
+    return xd_fail_field(err, XD_BAD_REQUEST, param, "no_tokenizer",
+                         "'%s' is text, and this model has no tokenizer (%s): send token ids to /v1/completions", param,
+                         ctx->tok_why ? ctx->tok_why : "none was found");
+}
+
+/* --- lists -------------------------------------------------------------------------------------------------------- */
+
+static xd_status read_stop(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    if (!p->stop)
+        return XD_OK;
+    bool one = json_is_string(p->stop);
+    if (!one && !json_is_array(p->stop))
+        return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_type",
+                             "'stop' must be a string or an array of strings, not %s", json_kind_name(p->stop));
+    size_t n = one ? 1 : json_array_size(p->stop);
+    if (n > ctx->max_stop)
+        return bad(err, "stop", "'stop' has %zu strings: at most %u are allowed", n, ctx->max_stop);
+    if (!n)
+        return XD_OK;
+    xd_status st = need_tokenizer(ctx, "stop", err);
+    if (st)
+        return st;
+    p->stops = calloc(n, sizeof *p->stops);
+    if (!p->stops)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for stop strings");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *s = one ? p->stop : json_array_get(p->stop, i);
+        char name[32];
+        snprintf(name, sizeof name, one ? "stop" : "stop[%zu]", i);
+        if (!json_is_string(s))
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be a string, not %s", name,
+                                 json_kind_name(s));
+        size_t len = json_string_length(s);
+        if (!len || len > MAX_STOP_BYTES)
+            return bad(err, name, "'%s' must have 1 to %d bytes, not %zu", name, MAX_STOP_BYTES, len);
+        p->stops[p->n_stops++] = json_string_value(s);
+    }
+    return XD_OK;
+}
+
+xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, uint32_t *dst, xd_err *err)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)array, i, v) {
+        if (!json_is_integer(v))
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type",
+                                 "'%s[%zu]' must be a token id (an integer), not %s", name, i, json_kind_name(v));
+        json_int_t id = json_integer_value(v);
+        if (id < 0 || id >= vocab)
+            return bad(err, name, "'%s[%zu]' is %lld: token ids go from 0 to %u", name, i, (long long)id, vocab - 1);
+        dst[i] = (uint32_t)id;
+    }
+    return XD_OK;
+}
+
+static xd_status read_stop_ids(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    size_t n = json_array_size(p->stop_token_ids);
+    if (!n)
+        return XD_OK;
+    if (n > MAX_STOP_IDS)
+        return bad(err, "stop_token_ids", "'stop_token_ids' has %zu ids: at most %d are allowed", n, MAX_STOP_IDS);
+    p->stop_ids = calloc(n, sizeof *p->stop_ids);
+    if (!p->stop_ids)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for stop_token_ids");
+    p->n_stop_ids = (uint32_t)n;
+    return gen_read_ids(p->stop_token_ids, "stop_token_ids", ctx->info->vocab, p->stop_ids, err);
+}
+
+static xd_status read_bias(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    size_t n = json_object_size(p->logit_bias);
+    if (!n)
+        return XD_OK;
+    if (n > MAX_BIAS)
+        return bad(err, "logit_bias", "'logit_bias' has %zu tokens: at most %d are allowed", n, MAX_BIAS);
+    p->bias_ids = calloc(n, sizeof *p->bias_ids);
+    p->bias = calloc(n, sizeof *p->bias);
+    if (!p->bias_ids || !p->bias)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for logit_bias");
+    const char *key;
+    json_t *v;
+    json_object_foreach ((json_t *)(uintptr_t)p->logit_bias, key, v) {
+        size_t digits = strspn(key, "0123456789");
+        unsigned long id = strtoul(key, NULL, 10);
+        if (!digits || key[digits] || digits > 10 || id >= ctx->info->vocab)
+            return bad(err, "logit_bias", "'logit_bias' key '%.40s' is not a token id from 0 to %u", key,
+                       ctx->info->vocab - 1);
+        if (!json_is_number(v))
+            return xd_fail_field(err, XD_BAD_REQUEST, "logit_bias", "invalid_type",
+                                 "'logit_bias' of token %lu must be a number, not %s", id, json_kind_name(v));
+        double b = json_number_value(v);
+        if (!(b >= -100 && b <= 100))
+            return bad(err, "logit_bias", "'logit_bias' of token %lu must be between -100 and 100, not %g", id, b);
+        p->bias_ids[p->n_bias] = (uint32_t)id;
+        p->bias[p->n_bias++] = (float)b;
+    }
+    return XD_OK;
+}
+
+/* --- rules that concern several fields ---------------------------------------------------------------------------------- */
+
+static xd_status check_stream_options(gen_params *p, xd_err *err)
+{
+    if (!p->stream_options)
+        return XD_OK;
+    if (!p->stream)
+        return bad(err, "stream_options", "'stream_options' is for requests with \"stream\": true");
+    const json_t *usage = json_object_get(p->stream_options, "include_usage");
+    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
+        return xd_fail_field(err, XD_BAD_REQUEST, "stream_options.include_usage", "invalid_type",
+                             "'stream_options.include_usage' must be a boolean, not %s", json_kind_name(usage));
+    p->include_usage = json_is_true(usage);
+    return XD_OK;
+}
+
+static xd_status check_response_format(const gen_params *p, xd_err *err)
+{
+    if (!p->response_format)
+        return XD_OK;
+    const json_t *type = json_object_get(p->response_format, "type");
+    if (!json_is_string(type))
+        return xd_fail_field(err, XD_BAD_REQUEST, "response_format.type", "invalid_type",
+                             "'response_format.type' must be a string, not %s", json_kind_name(type));
+    if (strcmp(json_string_value(type), "text") != 0)
+        return unsupported(err, "response_format",
+                           "'response_format' other than {\"type\": \"text\"} is not supported");
+    return XD_OK;
+}
+
+static xd_status check_tools(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    if (p->tool_choice && !json_is_string(p->tool_choice) && !json_is_object(p->tool_choice))
+        return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_type",
+                             "'tool_choice' must be a string, not %s", json_kind_name(p->tool_choice));
+    const char *choice = p->tool_choice && json_is_string(p->tool_choice) ? json_string_value(p->tool_choice) : NULL;
+    if (p->tool_choice && (!choice || (strcmp(choice, "none") != 0 && strcmp(choice, "auto") != 0)))
+        return unsupported(err, "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
+    if (!json_array_size(p->tools) || (choice && strcmp(choice, "none") == 0))
+        p->tools = NULL;
+    if (p->tools && ctx->chat && !chat_set_uses(ctx->chat, "tools"))
+        return unsupported(err, "tools", "the model's chat template does not take 'tools'");
+    return XD_OK;
+}
+
+static xd_status check_logprobs(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    p->n_logprobs = -1;
+    const char *name = p->kind == GEN_CHAT ? "top_logprobs" : "logprobs";
+    int64_t n = p->kind == GEN_CHAT ? p->top_logprobs : p->logprobs;
+    if (n != FIELD_UNSET_INT && n > ctx->max_logprobs)
+        return bad(err, name, "'%s' must be between 0 and %u, not %lld", name, ctx->max_logprobs, (long long)n);
+    if (p->kind == GEN_CHAT && n != FIELD_UNSET_INT && n > 0 && !p->want_logprobs)
+        return bad(err, name, "'top_logprobs' needs \"logprobs\": true");
+    if (p->kind == GEN_CHAT ? p->want_logprobs : n != FIELD_UNSET_INT)
+        p->n_logprobs = n == FIELD_UNSET_INT ? 0 : (int32_t)n;
+    return XD_OK;
+}
+
+static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    if (p->n > ctx->max_n)
+        return bad(err, "n", "'n' must be between 1 and %u, not %lld", ctx->max_n, (long long)p->n);
+    if (p->best_of != FIELD_UNSET_INT && p->best_of != p->n)
+        return unsupported(err, "best_of", "'best_of' other than n is not supported");
+    if (p->suffix && p->suffix[0])
+        return unsupported(err, "suffix", "'suffix' is not supported");
+    if (p->max_completion_tokens != FIELD_UNSET_INT)
+        p->max_tokens = p->max_completion_tokens;
+    if (p->max_tokens == FIELD_UNSET_INT)
+        p->max_tokens = p->kind == GEN_CHAT ? (int64_t)UINT32_MAX : DEFAULT_COMPLETION_TOKENS;
+    if (p->min_tokens > p->max_tokens)
+        return bad(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)", (long long)p->min_tokens,
+                   (long long)p->max_tokens);
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)p->modalities, i, v) {
+        if (!json_is_string(v) || strcmp(json_string_value(v), "text") != 0)
+            return unsupported(err, "modalities", "'modalities' other than [\"text\"] are not supported");
+    }
+    return XD_OK;
+}
+
+xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *body, gen_params *ret, xd_err *err)
+{
+    gen_params p = {.kind = kind,
+                    .temperature = NAN,
+                    .top_p = NAN,
+                    .min_p = NAN,
+                    .repetition_penalty = NAN,
+                    .top_k = FIELD_UNSET_INT,
+                    .n = 1,
+                    .best_of = FIELD_UNSET_INT,
+                    .max_tokens = FIELD_UNSET_INT,
+                    .max_completion_tokens = FIELD_UNSET_INT,
+                    .seed = FIELD_UNSET_INT,
+                    .logprobs = FIELD_UNSET_INT,
+                    .top_logprobs = FIELD_UNSET_INT,
+                    .skip_special = true,
+                    .add_generation_prompt = true};
+    /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
+    xd_status st = fields_read(body, gen_fields, gen_fields_count, kind, &p, err);
+    if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
+        p.seed = FIELD_UNSET_INT + 1;
+    if (!st && json_object_get(body, "add_generation_prompt") == NULL && p.continue_final_message)
+        p.add_generation_prompt = false;
+    if (!st)
+        st = gen_check_model(ctx->info, p.model, err);
+    if (!st && kind == GEN_CHAT && !p.messages)
+        st = xd_fail_field(err, XD_BAD_REQUEST, "messages", "missing_required_parameter", "'messages' is missing");
+    if (!st && kind == GEN_COMPLETION && !p.prompt)
+        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter", "'prompt' is missing");
+    if (!st)
+        st = check_counts(ctx, &p, err);
+    if (!st)
+        st = check_stream_options(&p, err);
+    if (!st)
+        st = check_response_format(&p, err);
+    if (!st)
+        st = check_tools(ctx, &p, err);
+    if (!st)
+        st = check_logprobs(ctx, &p, err);
+    if (!st)
+        st = read_stop(ctx, &p, err);
+    if (!st)
+        st = read_stop_ids(ctx, &p, err);
+    if (!st)
+        st = read_bias(ctx, &p, err);
+    if (st) {
+        gen_params_free(&p);
+        return st;
+    }
+    *ret = p;
+    return XD_OK;
+}
+
+void gen_params_free(gen_params *p)
+{
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        tok_ids_free(&p->prompts[i].ids);
+        free(p->prompts[i].text);
+    }
+    free(p->prompts);
+    free(p->stops);
+    free(p->stop_ids);
+    free(p->bias_ids);
+    free(p->bias);
+    *p = (gen_params){0};
+}
+
+/* --- prompts ------------------------------------------------------------------------------------------------------- */
+
+static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
+                             xd_err *err)
+{
+    xd_status st = need_tokenizer(ctx, "prompt", err);
+    if (st)
+        return st;
+    if (!json_string_length(v))
+        return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
+    /* Special tokens that a client writes into its text stay text. */
+    st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), TOK_ADD_SPECIAL, &ret->ids, err);
+    if (st)
+        return st;
+    if (p->echo && !(ret->text = strdup(json_string_value(v))))
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    return XD_OK;
+}
+
+static xd_status take_ids(const gen_context *ctx, gen_params *p, const json_t *array, const char *name, gen_prompt *ret,
+                          xd_err *err)
+{
+    size_t n = json_array_size(array);
+    if (!n)
+        return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
+    ret->ids.data = calloc(n, sizeof *ret->ids.data);
+    if (!ret->ids.data)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    ret->ids.len = ret->ids.cap = n;
+    xd_status st = gen_read_ids(array, name, ctx->info->vocab, ret->ids.data, err);
+    if (st || !p->echo || !ctx->tok)
+        return st;
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    st = tok_decode(ctx->tok, ret->ids.data, n, p->skip_special, &text, err);
+    if (!st && !(ret->text = xd_buf_steal(&text, NULL)))
+        st = xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    return st;
+}
+
+static xd_status one_prompt(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
+                            xd_err *err)
+{
+    if (json_is_string(v))
+        return encode_text(ctx, p, v, name, ret, err);
+    if (json_is_array(v))
+        return take_ids(ctx, p, v, name, ret, err);
+    return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "invalid_type",
+                         "'%s' must be a string or an array of token ids, not %s", name, json_kind_name(v));
+}
+
+static xd_status completion_prompts(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    const json_t *first = json_array_get(p->prompt, 0);
+    bool several = json_is_array(p->prompt) && (json_is_string(first) || json_is_array(first));
+    if (json_is_array(p->prompt) && first && !several && !json_is_integer(first))
+        return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "invalid_type",
+                             "'prompt[0]' must be a string, a token id or an array of token ids, not %s",
+                             json_kind_name(first));
+    size_t n = several ? json_array_size(p->prompt) : 1;
+    if (n > MAX_PROMPTS || n * (size_t)p->n > MAX_PROMPTS)
+        return bad(err, "prompt", "%zu prompts of %lld choices: at most %d choices in all are allowed", n,
+                   (long long)p->n, MAX_PROMPTS);
+    p->prompts = calloc(n, sizeof *p->prompts);
+    if (!p->prompts)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for prompts");
+    p->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        char name[32] = "prompt";
+        if (several)
+            snprintf(name, sizeof name, "prompt[%zu]", i);
+        xd_status st =
+            one_prompt(ctx, p, several ? json_array_get(p->prompt, i) : p->prompt, name, &p->prompts[i], err);
+        if (st)
+            return st;
+    }
+    return XD_OK;
+}
+
+/* The tokenizer's own start token, if it puts one before every text. */
+static xd_status leading_special(const tokenizer *tok, int64_t *ret, xd_err *err)
+{
+    XD_CLEANUP(tok_ids_free) tok_ids plain = {0};
+    XD_CLEANUP(tok_ids_free) tok_ids special = {0};
+    xd_status st = tok_encode(tok, "a", 1, 0, &plain, err);
+    if (!st)
+        st = tok_encode(tok, "a", 1, TOK_ADD_SPECIAL, &special, err);
+    if (st)
+        return st;
+    *ret = special.len > plain.len && plain.len && special.data[0] != plain.data[0] ? (int64_t)special.data[0] : -1;
+    return XD_OK;
+}
+
+xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_ids *ids, xd_err *err)
+{
+    xd_status st = need_tokenizer(ctx, "messages", err);
+    if (st)
+        return st;
+    if (!ctx->chat)
+        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "no_chat_template",
+                             "%s: use /v1/completions, or set model.chat_template", ctx->chat_why);
+    XD_CLEANUP(chat_rendered_free) chat_rendered text = {0};
+    st = chat_render(ctx->chat, req, &text, err);
+    if (st)
+        return st;
+    if (text.tools_ignored)
+        return unsupported(err, "tools", "the model's chat template does not take 'tools'");
+    size_t before = ids->len;
+    int64_t bos = -1;
+    st = leading_special(ctx->tok, &bos, err);
+    if (st)
+        return st;
+    if (bos >= 0 && !tok_ids_push(ids, (uint32_t)bos))
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    st = tok_encode_trusted(ctx->tok, text.text, text.trusted, text.len, TOK_PARSE_SPECIAL, ids, err);
+    if (st)
+        return st;
+    /* The template wrote it too: once is right (twice shifts every position). */
+    if (bos >= 0 && ids->len > before + 1 && ids->data[before + 1] == (uint32_t)bos) {
+        memmove(ids->data + before, ids->data + before + 1, (ids->len - before - 1) * sizeof *ids->data);
+        ids->len--;
+    }
+    if (ids->len == before)
+        return bad(err, "messages", "the messages give an empty prompt: at least one token is needed");
+    return XD_OK;
+}
+
+static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    json_t *kwargs = NULL;
+    if (p->reasoning_effort && ctx->chat && chat_set_uses(ctx->chat, "reasoning_effort")) {
+        kwargs = p->template_kwargs ? json_copy((json_t *)(uintptr_t)p->template_kwargs) : json_object();
+        if (!kwargs || json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort))) {
+            json_decref(kwargs);
+            return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+        }
+    }
+    chat_request req = {.messages = p->messages,
+                        .tools = p->tools,
+                        .documents = p->documents,
+                        .template_kwargs = kwargs ? kwargs : p->template_kwargs,
+                        .add_generation_prompt = p->add_generation_prompt,
+                        .continue_final_message = p->continue_final_message};
+    p->prompts = calloc(1, sizeof *p->prompts);
+    xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    if (!st) {
+        p->n_prompts = 1;
+        st = gen_encode_chat(ctx, &req, &p->prompts[0].ids, err);
+    }
+    json_decref(kwargs);
+    return st;
+}
+
+xd_status gen_params_tokenize(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    return p->kind == GEN_CHAT ? chat_prompt(ctx, p, err) : completion_prompts(ctx, p, err);
+}

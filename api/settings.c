@@ -1,0 +1,132 @@
+/* settings.c - what the HTTP room keeps of the configuration, and the check of API keys.
+ *
+ * One immutable copy is shared by reference count: a request keeps the one it began with, api_reload() swaps in a new one. */
+#include <errno.h>
+#include <string.h>
+
+#include "api/api_priv.h"
+
+enum { MAX_KEYS = 4096, MAX_KEY_BYTES = 512, MAX_KEY_FILE_BYTES = 1 << 20 };
+
+/* Adds each non-empty word of `text` between the characters of `separators`; '#' begins a comment line in a file. */
+static xd_status add_keys(api_settings *s, const char *text, const char *separators, const char *from, xd_err *err)
+{
+    while (*text) {
+        size_t n = strcspn(text, separators);
+        const char *word = text;
+        text += n + (text[n] != 0);
+        while (n && (*word == ' ' || *word == '\t'))
+            word++, n--;
+        while (n && (word[n - 1] == ' ' || word[n - 1] == '\t' || word[n - 1] == '\r'))
+            n--;
+        if (!n || word[0] == '#')
+            continue;
+        if (n > MAX_KEY_BYTES || s->n_keys >= MAX_KEYS)
+            return xd_fail(err, XD_BAD_CONFIG, 0, "%s: at most %d keys of at most %d bytes", from, MAX_KEYS,
+                           MAX_KEY_BYTES);
+        char **keys = reallocarray(s->keys, s->n_keys + 1, sizeof *keys);
+        if (!keys)
+            return xd_fail(err, XD_NOMEM, 0, "API keys");
+        s->keys = keys;
+        keys[s->n_keys] = strndup(word, n);
+        if (!keys[s->n_keys])
+            return xd_fail(err, XD_NOMEM, 0, "API keys");
+        s->n_keys++;
+    }
+    return XD_OK;
+}
+
+static xd_status add_key_file(api_settings *s, const char *path, xd_err *err)
+{
+    XD_CLEANUP(xd_fclosep) FILE *f = fopen(path, "re");
+    if (!f)
+        return xd_fail(err, XD_BAD_CONFIG, errno, "server.api_key_file: open '%s'", path);
+    XD_CLEANUP(xd_freep) char *text = malloc(MAX_KEY_FILE_BYTES + 1);
+    if (!text)
+        return xd_fail(err, XD_NOMEM, 0, "API keys");
+    size_t n = fread(text, 1, MAX_KEY_FILE_BYTES + 1, f);
+    if (ferror(f) || n > MAX_KEY_FILE_BYTES || memchr(text, 0, n))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "server.api_key_file: '%s' is not a text file of at most %d bytes", path,
+                       MAX_KEY_FILE_BYTES);
+    text[n] = 0;
+    size_t before = s->n_keys;
+    xd_status st = add_keys(s, text, "\n", path, err);
+    if (!st && s->n_keys == before) /* an empty file must not open the door */
+        return xd_fail(err, XD_BAD_CONFIG, 0, "server.api_key_file: '%s' holds no key", path);
+    return st;
+}
+
+xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
+{
+    XD_CLEANUP(api_settings_unrefp) api_settings *s = calloc(1, sizeof *s);
+    if (!s)
+        return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
+    atomic_init(&s->refs, 1);
+    s->max_body_bytes = cfg->server.max_body_bytes;
+    s->request_timeout_s = cfg->server.request_timeout_s;
+    s->max_n = cfg->server.max_n;
+    s->max_logprobs = XD_MIN(cfg->server.max_logprobs, (uint32_t)ENGINE_MAX_TOP_LOGPROBS);
+    s->max_stop = cfg->server.max_stop;
+    s->admin = cfg->server.admin;
+    s->status_page = cfg->server.status_page;
+    s->log_requests = cfg->log.requests;
+    s->log_prompts = cfg->log.prompts;
+    s->cors_origin = strdup(cfg->server.cors_origin ? cfg->server.cors_origin : "");
+    if (!s->cors_origin)
+        return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
+    xd_status st = add_keys(s, cfg->server.api_key ? cfg->server.api_key : "", ",", "server.api_key", err);
+    if (!st && cfg->server.api_key_file && cfg->server.api_key_file[0])
+        st = add_key_file(s, cfg->server.api_key_file, err);
+    if (st)
+        return st;
+    *ret = XD_TAKE(s);
+    return XD_OK;
+}
+
+void api_settings_unref(api_settings *s)
+{
+    if (!s || atomic_fetch_sub(&s->refs, 1) != 1)
+        return;
+    for (size_t i = 0; i < s->n_keys; i++)
+        free(s->keys[i]);
+    free(s->keys);
+    free(s->cors_origin);
+    free(s);
+}
+
+api_settings *api_settings_ref(api *a)
+{
+    pthread_mutex_lock(&a->lock);
+    api_settings *s = a->settings;
+    atomic_fetch_add(&s->refs, 1);
+    pthread_mutex_unlock(&a->lock);
+    return s;
+}
+
+/* Compares the whole of `key` whatever the first difference, so that the time taken says nothing about the content. */
+static bool key_equal(const char *key, const char *given, size_t given_len)
+{
+    size_t len = strlen(key);
+    volatile unsigned diff = len != given_len;
+    for (size_t i = 0; i < len; i++)
+        diff |= (unsigned char)key[i] ^ (unsigned char)given[given_len ? i % given_len : 0];
+    return !diff;
+}
+
+bool api_auth_ok(const api_settings *s, const char *authorization)
+{
+    if (!s->n_keys)
+        return true;
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+        return false;
+    const char *given = authorization + 7;
+    while (*given == ' ')
+        given++;
+    size_t len = strlen(given);
+    while (len && given[len - 1] == ' ')
+        len--;
+    bool ok = false;
+    for (size_t i = 0; i < s->n_keys; i++)
+        ok |= key_equal(s->keys[i], given, len);
+    return ok;
+}
