@@ -168,7 +168,7 @@ static bool promote_page(pager *p, uint32_t pg)
 static void promote_all(pager *p)
 {
     for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots; pg++)
-        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && !promote_page(p, pg))
+        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && p->pages[pg].src && !promote_page(p, pg))
             return;
 }
 
@@ -197,15 +197,23 @@ static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *er
             hot[n++] = (hot_expert){heat, x};
     }
     qsort(hot, n, sizeof *hot, hotter_first);
+    if (p->disk) {
+        XD_CLEANUP(xd_freep) uint32_t *order = malloc((n + 1u) * sizeof *order);
+        if (!order)
+            return xd_fail(err, XD_NOMEM, 0, "pager: order of experts");
+        for (uint32_t i = 0; i < n; i++)
+            order[i] = hot[i].x;
+        pager_disk_preload(p, order, n);
+    }
     for (uint32_t i = 0; i < n && p->n_free_slots; i++) {
         uint32_t first = pager_expert_first_page(p, hot[i].x);
-        for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots; k++)
+        for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots && p->pages[first + k].src; k++)
             while (!promote_page(p, first + k)) { /* the queue is full */
                 pager_copier_drain(&p->copier);
                 adopt_copies(p);
                 if (opt->progress)
                     opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_slots);
-                if (p->pages[first + k].slot != PG_NONE || !p->n_free_slots || !p->pages[first + k].src)
+                if (p->pages[first + k].slot != PG_NONE || !p->n_free_slots)
                     break;
             }
     }
@@ -293,6 +301,8 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         return xd_fail(err, XD_INTERNAL, 0, "pager: a step begins inside another");
     pthread_mutex_lock(&p->lock);
     adopt_copies(p);
+    if (p->disk)
+        pager_disk_step(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
     uint32_t want = (uint32_t)(p->misses_ewma * OFFER_SLACK + 0.5);
@@ -311,6 +321,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         p->step_started_ns = xd_now_ns();
         p->staged_in_pages = 0;
         p->staged_in_bytes = 0;
+        p->disk_in_pages = 0;
         p->stats.step_bytes_host = p->stats.step_bytes_vram = 0;
         *ret = &p->view;
     }
@@ -351,7 +362,7 @@ static void count_step(pager *p)
     }
     /* What require copied was a miss, although it lies in VRAM by now. */
     p->stats.hits_vram -= p->staged_in_pages;
-    p->stats.hits_host += p->staged_in_pages;
+    p->stats.hits_host += p->staged_in_pages - p->disk_in_pages;
     p->stats.step_bytes_vram -= p->staged_in_bytes;
     p->stats.step_bytes_host += p->staged_in_bytes;
     p->stats.bytes_vram += p->stats.step_bytes_vram;
@@ -477,6 +488,12 @@ void pager_get_stats(pager *p, pager_stats *ret)
     *ret = p->stats;
     ret->slots_used = p->n_slots_used;
     ret->host_bytes = p->stats.expert_bytes_total - p->stats.vram_bytes;
+    for (uint32_t pg = 0; p->disk && pg < p->n_pages; pg++)
+        if (p->pages[pg].slot == PG_NONE && !p->pages[pg].src)
+            ret->disk_bytes += p->pages[pg].bytes;
+    ret->host_bytes -= ret->disk_bytes;
+    if (p->disk)
+        snprintf(ret->disk_reader, sizeof ret->disk_reader, "%s", pager_disk_reader(p));
     ret->table_version = p->view.version;
     ret->mode = p->mode;
     pthread_mutex_unlock(&p->lock);
@@ -494,7 +511,7 @@ void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
     for (uint32_t x = 0; x < p->n_experts; x++) {
         uint32_t l = p->expert_layer[x];
         size_t at = (size_t)l * width + (x - p->layers[l].expert_base);
-        tier[at] = p->expert_vram[x] == pager_expert_pages(p, x) ? 2 : 1;
+        tier[at] = p->expert_vram[x] == pager_expert_pages(p, x) ? 2 : !p->disk || pager_disk_has(p, x);
         heat[at] = max > 0 ? (uint8_t)(policy_heat(p->pol, x) / max * 255) : 0;
     }
     pthread_mutex_unlock(&p->lock);

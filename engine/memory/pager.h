@@ -77,8 +77,12 @@ xd_status pager_idle(pager *p, xd_err *err) XD_MUST_CHECK;
  * the experts of each layer (and cannot record whole steps). */
 bool pager_needs_require(const pager *p);
 /* Brings the pages of the experts with expert_touched[e] != 0 [host] into host memory or VRAM and uploads their addresses; faults
- * are read together. XD_IO (503) when the disk fails: the step's sequences that need them fail, the daemon lives. */
+ * are read together. XD_UNAVAILABLE (503) when the disk fails: the step is given up, the daemon lives, the pages are tried again. */
 xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err) XD_MUST_CHECK;
+
+/* Experts that the layer will likely need (expert_likely[e] != 0): read ahead from disk at lower priority, between two layers or steps.
+ * Does nothing without an NVMe tier, and while more of it is wasted than used. */
+void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely);
 
 /* Fallback: how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
  * copied in bulk into staging slots. FULL: everything is promoted to VRAM (only when the arena holds all pages). */
@@ -109,7 +113,7 @@ typedef struct pager_stats {
     uint64_t table_version;
     int mode;
     bool in_place;
-    char policy[16];
+    char policy[16], disk_reader[16]; /* disk_reader: "io_uring", "threads", or "" */
 } pager_stats;
 void pager_get_stats(pager *p, pager_stats *ret);
 /* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. */

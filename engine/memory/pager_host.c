@@ -79,7 +79,7 @@ static void unregister_all(pager *p)
         p->dev->ops->host_unregister(p->dev, p->host.regs[--p->host.n_regs].base);
 }
 
-static const char *page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page)
+const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page)
 {
     const kern_expert_geom *g = &p->layers[layer].geom;
     int m = page >= g->first_page[2] ? 2 : page >= g->first_page[1];
@@ -106,12 +106,17 @@ static xd_status open_in_place(pager *p, xd_err *err)
             n_regs += (spans[i].hi - spans[i].lo) / REG_BYTES_MAX + 1;
             total += spans[i].hi - spans[i].lo;
         }
+    /* Where registering pins, what does not fit would end in the OOM killer's hands. */
+    char a[32], b[32];
+    uint64_t avail = hostmem_available_bytes();
+    if (!p->unified && avail != UINT64_MAX && total > avail)
+        return xd_fail(err, XD_NOMEM, 0, "the experts' %s do not fit into the %s of host memory that are available",
+                       xd_format_bytes(a, sizeof a, total), xd_format_bytes(b, sizeof b, avail));
     p->host.regs = calloc(n_regs ? n_regs : 1, sizeof *p->host.regs);
     if (!p->host.regs)
         return xd_fail(err, XD_NOMEM, 0, "host tier: table of registrations");
     for (uint32_t i = 0; i < n_files; i++)
         if (spans[i].hi && register_span(p, &files[i], spans[i], &delta[i]) != KERN_OK) {
-            char a[32];
             return xd_fail(err, XD_NOMEM, 0, "registering %s of '%s' in place failed: %s",
                            xd_format_bytes(a, sizeof a, spans[i].hi - spans[i].lo), files[i].path,
                            p->dev->ops->error(p->dev));
@@ -120,7 +125,7 @@ static xd_status open_in_place(pager *p, xd_err *err)
         for (uint32_t e = 0; e < p->layers[l].n_experts; e++)
             for (uint32_t i = 0; i < p->layers[l].geom.pages; i++, pg++) {
                 uint32_t f = 0;
-                const char *src = page_in_file(p, l, e, i);
+                const char *src = pager_page_in_file(p, l, e, i);
                 file_of(p->m, src, &f);
                 p->pages[pg].src = src;
                 p->pages[pg].host_addr = (uint64_t)(uintptr_t)src + delta[f];
@@ -143,7 +148,7 @@ static void fill_expert(pager *p, uint32_t x)
     uint32_t l = p->expert_layer[x], e = x - p->layers[l].expert_base;
     pager_page *pages = &p->pages[p->layers[l].page_base + e * p->layers[l].geom.pages];
     for (uint32_t i = 0; i < p->layers[l].geom.pages; i++)
-        memcpy((void *)(uintptr_t)pages[i].src, page_in_file(p, l, e, i), pages[i].bytes);
+        memcpy((void *)(uintptr_t)pages[i].src, pager_page_in_file(p, l, e, i), pages[i].bytes);
 }
 
 static void *fill_main(void *arg)
@@ -159,7 +164,7 @@ static void *fill_main(void *arg)
     }
 }
 
-static xd_status open_pool(pager *p, const pager_options *opt, xd_err *err)
+static xd_status open_pool(pager *p, const pager_options *opt, int numa_node, xd_err *err)
 {
     kern_dev_info info;
     p->dev->ops->info(p->dev, &info);
@@ -169,7 +174,7 @@ static xd_status open_pool(pager *p, const pager_options *opt, xd_err *err)
     hostmem_options ho = {.dev = p->dev,
                           .n_units = p->n_experts,
                           .unit_bytes = unit,
-                          .numa_node = p->cfg->engine.numa_node >= 0 ? p->cfg->engine.numa_node : info.numa_node,
+                          .numa_node = numa_node,
                           .huge_pages = p->cfg->memory.huge_pages,
                           .what = "the expert pool",
                           .key = "memory.host_budget with memory.nvme_path set"};
@@ -208,15 +213,42 @@ static xd_status open_pool(pager *p, const pager_options *opt, xd_err *err)
     return XD_OK;
 }
 
+/* Bytes of host memory that experts may take, when they are fewer than there are experts; 0: all of them may. */
+static uint64_t short_budget(const pager *p, bool in_place_is_free)
+{
+    uint64_t budget = p->cfg->memory.host_budget, need = p->stats.expert_bytes_total;
+    bool has_file = p->cfg->memory.nvme_path && *p->cfg->memory.nvme_path;
+    if (budget != CONF_AUTO_BYTES)
+        return budget < need ? XD_MAX(budget, 1u) : 0;
+    uint64_t avail = hostmem_available_bytes();
+    if (in_place_is_free || !has_file || avail == UINT64_MAX || avail / 8 * 7 > need)
+        return 0;
+    return avail / 8 * 7;
+}
+
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err)
 {
     kern_dev_info info;
     p->dev->ops->info(p->dev, &info);
+    int numa_node = p->cfg->engine.numa_node >= 0 ? p->cfg->engine.numa_node : info.numa_node;
     uint32_t n_files;
     const model_file *files = model_files(p->m, &n_files);
-    bool can = true;
-    for (uint32_t i = 0; i < n_files; i++)
+    bool can = true, anonymous = false;
+    for (uint32_t i = 0; i < n_files; i++) {
         can = can && (files[i].anonymous || info.can_register_readonly);
+        anonymous = anonymous || files[i].anonymous;
+    }
+    uint64_t budget = short_budget(p, anonymous);
+    char need[32], have[32];
+    if (budget && !*(p->cfg->memory.nvme_path ? p->cfg->memory.nvme_path : ""))
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "memory.host_budget = %s is less than the experts' %s: set memory.nvme_path to a file on a fast disk, or "
+            "raise it",
+            xd_format_bytes(have, sizeof have, budget),
+            xd_format_bytes(need, sizeof need, p->stats.expert_bytes_total));
+    if (budget)
+        return pager_disk_open(p, opt, budget, numa_node, err);
     if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE || (p->cfg->memory.host_tier == CONF_TIER_AUTO && can)) {
         xd_err why = {0};
         xd_status st = open_in_place(p, &why);
@@ -226,11 +258,12 @@ xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err)
         if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE)
             return xd_fail(err, st, 0, "memory.host_tier = in_place: %s", why.msg);
     }
-    return open_pool(p, opt, err);
+    return open_pool(p, opt, numa_node, err);
 }
 
 void pager_host_close(pager *p)
 {
+    pager_disk_close(p);
     unregister_all(p);
     free(p->host.regs);
     hostmem_free(p->host.pool);

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "engine/memory/disk_io.h"
 #include "engine/memory/hostmem_priv.h"
 #include "engine/memory/link_sim.h"
 #include "engine/memory/pager.h"
@@ -73,6 +74,8 @@ struct pager {
     pager_page *pages;      /* [n_pages] */
     policy *pol;
     pager_host host;
+    struct pager_disk *disk; /* NULL: no NVMe tier */
+    uint64_t disk_in_pages;  /* faults of this step */
 
     /* arena */
     char *arena;
@@ -137,6 +140,17 @@ void pager_unstage(pager *p);
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
 void pager_host_close(pager *p);
+const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page);
+
+/* pager_disk.c */
+xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, int numa_node,
+                          xd_err *err) XD_MUST_CHECK;
+void pager_disk_close(pager *p);
+xd_status pager_disk_require(pager *p, uint32_t layer, const uint32_t *touched, xd_err *err) XD_MUST_CHECK;
+void pager_disk_step(pager *p);                  /* between steps */
+bool pager_disk_has(const pager *p, uint32_t x); /* the expert is in host memory */
+void pager_disk_preload(pager *p, const uint32_t *hottest_first, uint32_t n);
+const char *pager_disk_reader(const pager *p);
 
 /* pager_warm.c */
 bool pager_load_stats(pager *p); /* false: nothing there that fits this model */

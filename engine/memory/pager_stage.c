@@ -24,7 +24,7 @@ void pager_unstage(pager *p)
 
 bool pager_needs_require(const pager *p)
 {
-    return p->mode == PAGER_STAGED;
+    return p->disk || p->mode == PAGER_STAGED;
 }
 
 static xd_status copy_in(pager *p, uint32_t pg, uint32_t slot, xd_err *err)
@@ -92,8 +92,8 @@ xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched
         return xd_fail(err, XD_INTERNAL, 0, "pager: layer %u is required outside of a step", layer);
     pthread_mutex_lock(&p->lock);
     pager_unstage(p);
-    xd_status st = XD_OK;
-    if (p->mode == PAGER_STAGED)
+    xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
+    if (!st && p->mode == PAGER_STAGED)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
     pthread_mutex_unlock(&p->lock);

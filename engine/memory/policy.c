@@ -64,8 +64,9 @@ policy *policy_new(const policy_options *opt)
     if (!p)
         return NULL;
     p->kind = opt->kind;
-    p->half_life = kinds[opt->kind].half_life;
-    p->bonus = kinds[opt->kind].bonus;
+    double scale = XD_MAX(opt->advances_a_step, 1u);
+    p->half_life = kinds[opt->kind].half_life * scale;
+    p->bonus = kinds[opt->kind].bonus * scale;
     p->n_layers = opt->n_layers;
     p->now = 1;
     for (uint32_t l = 0; l < opt->n_layers; l++)

@@ -18,7 +18,8 @@ typedef struct policy_options {
     uint32_t n_layers;
     const uint32_t *layer_experts; /* [n_layers] */
     uint64_t capacity_units;
-    double layer_floor; /* share of the capacity below which no layer is pushed, divided evenly among layers */
+    double layer_floor;       /* share of the capacity below which no layer is pushed, divided evenly among layers */
+    uint32_t advances_a_step; /* policy_advance() calls a step; 0: one */
 } policy_options;
 
 policy *policy_new(const policy_options *opt); /* NULL: no memory */
