@@ -1,0 +1,303 @@
+/* tok_gguf.c - the tokenizer that a GGUF file carries in its metadata.
+ *
+ * "gpt2" is byte-level BPE whose pattern goes by name (tokenizer.ggml.pre, the names of llama.cpp); an unknown name is
+ * refused, because a wrong pattern gives a plausible but different tokenization. "llama" is SentencePiece BPE: the pair whose
+ * joined token scores best is merged first, so a rank per distinct score says the same as a list of merges. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/text/tok_priv.h"
+
+enum { TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_BYTE = 6 };
+
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3                                                                                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" \
+    "\\s+(?!\\S)|\\s+"
+#define QWEN2                                                                                                         \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" \
+    "\\s+(?!\\S)|\\s+"
+#define GPT4O                                                                                                                 \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
+    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TEKKEN                                                                                           \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"         \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define DEEPSEEK_V3                                                                                     \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| " \
+    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+
+/* Each pattern cuts the pieces of the one before it (all as Split, isolated). */
+static const struct {
+    const char *name;
+    const char *pattern[3];
+    bool ignore_merges, nfc;
+} pres[] = {
+    {"default", {GPT2}, false, false},
+    {"gpt-2", {GPT2}, false, false},
+    {"olmo", {GPT2}, false, false},
+    {"phi-2", {GPT2}, false, false},
+    {"mpt", {GPT2}, false, false},
+    {"jais", {GPT2}, false, false},
+    {"llama3", {LLAMA3}, true, false},
+    {"llama-v3", {LLAMA3}, true, false},
+    {"llama-bpe", {LLAMA3}, true, false},
+    {"smaug-bpe", {LLAMA3}, true, false},
+    {"dbrx", {LLAMA3}, false, false},
+    {"chatglm-bpe", {LLAMA3}, false, false},
+    {"glm4", {LLAMA3}, false, false},
+    {"qwen2", {QWEN2}, false, true},
+    {"deepseek-r1-qwen", {QWEN2}, false, true},
+    {"megrez", {QWEN2}, false, false},
+    {"gpt-4o", {GPT4O}, true, false},
+    {"llama4", {GPT4O}, true, false},
+    {"tekken", {TEKKEN}, true, false},
+    {"deepseek-v3", {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK_V3}, false, false},
+    {"starcoder", {"\\p{N}", GPT2}, false, false},
+    {"refact", {"\\p{N}", GPT2}, false, false},
+    {"smollm", {"\\p{N}", GPT2}, false, false},
+    {"command-r", {"\\p{N}", GPT2}, false, false},
+    {"codeshell", {"\\p{N}", GPT2}, false, false},
+};
+
+static xd_status no_memory(xd_err *err)
+{
+    return xd_fail(err, XD_NOMEM, 0, "loading the tokenizer");
+}
+
+static int32_t type_of(const tok_gguf *g, uint32_t id)
+{
+    return g->types ? g->types[id] : 1;
+}
+
+static xd_status load_vocab(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    if (!g->n_tokens || g->n_tokens >= TOK_MAX_ID)
+        return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens: %u entries", g->n_tokens);
+    if (!tok_vocab_reserve(&t->vocab, g->n_tokens))
+        return no_memory(err);
+    for (uint32_t i = 0; i < g->n_tokens; i++) {
+        size_t len = g->tokens[i] ? strlen(g->tokens[i]) : 0, k = 0;
+        int n;
+        while (k < len && (n = xd_utf8_seq(g->tokens[i] + k, len - k)) > 0)
+            k += (size_t)n;
+        if (!g->tokens[i] || k < len)
+            return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens: entry %u is not UTF-8", i);
+        if (!tok_vocab_put(&t->vocab, g->tokens[i], len, i))
+            return no_memory(err);
+    }
+    return XD_OK;
+}
+
+/* Control, user-defined and unknown tokens are matched in the text as they are. */
+static xd_status load_added(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    tok_work w = {0};
+    uint32_t next_id = g->n_tokens;
+    xd_status st = XD_OK;
+    for (uint32_t i = 0; i < g->n_tokens && !st; i++) {
+        int32_t type = type_of(g, i);
+        if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN)
+            continue;
+        tok_added a = {
+            .content = (char *)g->tokens[i], .content_len = strlen(g->tokens[i]), .special = type != TYPE_USER};
+        if (tok_vocab_get(&t->vocab, a.content, a.content_len) == i)
+            st = tok_add_token(t, &a, &next_id, &w, err);
+    }
+    tok_work_clear(&w);
+    return st ? st : tok_added_finish(t, err);
+}
+
+static xd_status load_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    xd_buf joined = {0};
+    xd_status st = XD_OK;
+    if (!tok_bpe_reserve(&t->bpe, g->n_merges))
+        return no_memory(err);
+    for (uint32_t i = 0; i < g->n_merges && !st; i++) {
+        const char *m = g->merges[i], *sp = m && *m ? strchr(m + 1, ' ') : NULL;
+        if (!sp) {
+            st = xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.merges: entry %u is not two tokens", i);
+            break;
+        }
+        uint32_t left = tok_vocab_get(&t->vocab, m, (size_t)(sp - m)),
+                 right = tok_vocab_get(&t->vocab, sp + 1, strlen(sp + 1));
+        xd_buf_clear(&joined);
+        xd_buf_append(&joined, m, (size_t)(sp - m));
+        uint32_t id = xd_buf_puts(&joined, sp + 1) ? tok_vocab_get(&t->vocab, joined.data, joined.len) : TOK_NONE;
+        if (joined.failed)
+            st = no_memory(err);
+        else if (left == TOK_NONE || right == TOK_NONE || id == TOK_NONE)
+            st = xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.merges: entry %u is not of the vocabulary", i);
+        else
+            tok_bpe_put(&t->bpe, left, right, i, id);
+    }
+    xd_buf_free(&joined);
+    return st;
+}
+
+static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    const char *name = g->pre ? g->pre : "default";
+    size_t k = 0;
+    while (k < XD_ARRAY_LEN(pres) && strcmp(pres[k].name, name))
+        k++;
+    if (k == XD_ARRAY_LEN(pres))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre '%.60s' (a pre-tokenizer that is not known here)",
+                       name);
+    xd_status st = load_merges(t, g, err);
+    t->bpe.ignore_merges = pres[k].ignore_merges;
+    if (!st && (!tok_grow(&t->norms, &t->norms_cap, 1, sizeof *t->norms) ||
+                !tok_grow(&t->pretoks, &t->pretoks_cap, 4, sizeof *t->pretoks) ||
+                !tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs)))
+        st = no_memory(err);
+    if (st)
+        return st;
+    if (pres[k].nfc)
+        t->norms[t->n_norms++] = (tok_norm){.kind = TOK_NORM_NFC};
+    for (size_t i = 0; i < 3 && pres[k].pattern[i] && !st; i++) {
+        tok_pretok *p = &t->pretoks[t->n_pretoks++];
+        *p = (tok_pretok){.kind = TOK_PRE_SPLIT, .behavior = TOK_ISOLATED};
+        st = tok_regex_new(pres[k].pattern[i], strlen(pres[k].pattern[i]), &p->re, err);
+    }
+    t->pretoks[t->n_pretoks++] = (tok_pretok){.kind = TOK_PRE_BYTE_LEVEL, .add_prefix_space = false};
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_LEVEL};
+    t->kind = "byte-level BPE";
+    return st;
+}
+
+typedef struct scored {
+    float score;
+    uint32_t id;
+} scored;
+
+static int by_score(const void *pa, const void *pb)
+{
+    const scored *a = pa, *b = pb;
+    return a->score > b->score ? -1 : a->score < b->score ? 1 : a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* Every way to cut a token in two tokens is a merge; its rank is the place of the joined token's score. */
+static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    scored *order = malloc(g->n_tokens * sizeof *order);
+    size_t n_pairs = 0;
+    uint32_t n = 0, rank = 0;
+    if (!order)
+        return no_memory(err);
+    for (uint32_t i = 0; i < g->n_tokens; i++) {
+        int32_t type = type_of(g, i);
+        size_t len = t->vocab.len[i];
+        if (type == TYPE_BYTE || type == TYPE_CONTROL || type == TYPE_UNKNOWN || len < 2 ||
+            tok_vocab_get(&t->vocab, g->tokens[i], len) != i)
+            continue;
+        order[n++] = (scored){g->scores[i] == g->scores[i] ? g->scores[i] : 0, i};
+        n_pairs += len - 1;
+    }
+    qsort(order, n, sizeof *order, by_score);
+    bool ok = tok_bpe_reserve(&t->bpe, n_pairs);
+    for (uint32_t k = 0; ok && k < n; k++) {
+        const char *s = t->vocab.text.data + t->vocab.off[order[k].id];
+        size_t len = t->vocab.len[order[k].id];
+        if (k && order[k].score != order[k - 1].score)
+            rank++;
+        for (size_t cut = 1; cut < len; cut++) {
+            uint32_t left, right;
+            if (((unsigned char)s[cut] & 0xC0) == 0x80 || (left = tok_vocab_get(&t->vocab, s, cut)) == TOK_NONE ||
+                (right = tok_vocab_get(&t->vocab, s + cut, len - cut)) == TOK_NONE)
+                continue;
+            tok_bpe_put(&t->bpe, left, right, rank, order[k].id);
+        }
+    }
+    free(order);
+    return ok ? XD_OK : no_memory(err);
+}
+
+static bool set_text(char **ret, size_t *ret_len, const char *s)
+{
+    *ret = strdup(s);
+    *ret_len = strlen(s);
+    return *ret != NULL;
+}
+
+static xd_status load_llama(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    if (!g->scores)
+        return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.scores is missing");
+    xd_status st = score_merges(t, g, err);
+    if (st)
+        return st;
+    t->bpe.byte_fallback = true;
+    t->bpe.fuse_unk = true;
+    if (g->unk_id >= 0 && g->unk_id < g->n_tokens) {
+        t->bpe.has_unk = true;
+        t->bpe.unk_id = (uint32_t)g->unk_id;
+    }
+    if (!tok_grow(&t->norms, &t->norms_cap, 2, sizeof *t->norms) ||
+        !tok_grow(&t->decs, &t->decs_cap, 4, sizeof *t->decs))
+        return no_memory(err);
+    bool ok = true;
+    if (g->add_space_prefix) {
+        tok_norm *p = &t->norms[t->n_norms++];
+        *p = (tok_norm){.kind = TOK_NORM_PREPEND};
+        ok = set_text(&p->text, &p->text_len, "\xE2\x96\x81");
+    }
+    tok_norm *r = &t->norms[t->n_norms++];
+    *r = (tok_norm){.kind = TOK_NORM_REPLACE};
+    ok = ok && set_text(&r->text, &r->text_len, "\xE2\x96\x81");
+    if ((st = tok_regex_new_literal(" ", 1, &r->re, err)))
+        return st;
+    tok_dec *d = &t->decs[t->n_decs++];
+    *d = (tok_dec){.kind = TOK_DEC_REPLACE, .literal = true};
+    ok = ok && set_text(&d->pattern, &d->pattern_len, "\xE2\x96\x81") && set_text(&d->text, &d->text_len, " ");
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_FALLBACK};
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_FUSE};
+    if (g->add_space_prefix)
+        t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_STRIP, .ch = " ", .ch_len = 1, .start = 1};
+    t->kind = "SentencePiece BPE";
+    return ok ? XD_OK : no_memory(err);
+}
+
+static xd_status load_ends(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    bool bos = g->add_bos && g->bos_id >= 0, eos = g->add_eos && g->eos_id >= 0, ok = true;
+    if ((bos && g->bos_id >= g->n_tokens) || (eos && g->eos_id >= g->n_tokens))
+        return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml: a BOS or EOS id outside the vocabulary");
+    if (!bos && !eos)
+        return XD_OK;
+    if (!tok_grow(&t->posts, &t->posts_cap, 1, sizeof *t->posts))
+        return no_memory(err);
+    tok_post *p = &t->posts[t->n_posts++];
+    *p = (tok_post){0};
+    if (bos)
+        ok = tok_ids_push(&p->before, (uint32_t)g->bos_id);
+    if (eos)
+        ok = ok && tok_ids_push(&p->after, (uint32_t)g->eos_id);
+    return ok ? XD_OK : no_memory(err);
+}
+
+xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
+{
+    bool gpt2 = g->model && !strcmp(g->model, "gpt2"), llama = g->model && !strcmp(g->model, "llama");
+    if (!gpt2 && !llama)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.model '%.60s' (known: gpt2, llama)",
+                       g->model ? g->model : "");
+    XD_CLEANUP(tok_freep) tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return no_memory(err);
+    t->model = TOK_MODEL_BPE;
+    xd_status st = load_vocab(t, g, err);
+    if (!st)
+        st = gpt2 ? load_gpt2(t, g, err) : load_llama(t, g, err);
+    if (!st)
+        st = load_ends(t, g, err);
+    if (!st)
+        st = load_added(t, g, err);
+    if (st)
+        return st;
+    tok_bpe_finish(&t->bpe, &t->vocab);
+    *ret = XD_TAKE(t);
+    return XD_OK;
+}

@@ -1,0 +1,264 @@
+/* tok_vocab.c - strings and their ids, prefix search, and the few facts about characters that tokenizers ask for.
+ *
+ * The vocabulary is one arena of NUL-terminated strings with an open-addressing table (xxhash) over it. Prefix search
+ * narrows a range of a sorted array byte by byte: simpler than a trie, as fast for the few hundred added tokens that it
+ * mostly serves, and without any structure that a hostile file could make large. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utf8proc.h>
+#include <xxhash.h>
+
+#include "engine/text/tok_priv.h"
+
+bool tok_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes)
+{
+    if (need <= *cap)
+        return true;
+    size_t n = XD_MAX(need, *cap + *cap / 2 + 16), bytes;
+    if (!xd_mul_size(&bytes, n, elem_bytes))
+        return false;
+    void *p = realloc(*(void **)array_ptr, bytes);
+    if (!p)
+        return false;
+    *(void **)array_ptr = p;
+    *cap = n;
+    return true;
+}
+
+bool tok_ids_push(tok_ids *ids, uint32_t id)
+{
+    if (ids->len == ids->cap && !tok_grow(&ids->data, &ids->cap, ids->len + 1, sizeof *ids->data))
+        return false;
+    ids->data[ids->len++] = id;
+    return true;
+}
+
+void tok_ids_free(tok_ids *ids)
+{
+    free(ids->data);
+    *ids = (tok_ids){0};
+}
+
+void tok_vocab_clear(tok_vocab *v)
+{
+    xd_buf_free(&v->text);
+    free(v->off);
+    free(v->len);
+    free(v->slots);
+    *v = (tok_vocab){0};
+}
+
+bool tok_vocab_reserve(tok_vocab *v, size_t n_entries)
+{
+    size_t slots = 16;
+    while (slots < n_entries * 2)
+        slots *= 2;
+    v->slots = calloc(slots, sizeof *v->slots);
+    v->mask = (uint32_t)(slots - 1);
+    return v->slots != NULL;
+}
+
+/* The slot of s: its own, or the empty one where it would go. */
+static tok_vocab_slot *vocab_slot(const tok_vocab *v, const char *s, size_t len)
+{
+    uint64_t h = XXH3_64bits(s, len);
+    uint32_t tag = (uint32_t)(h >> 32);
+    for (uint32_t i = (uint32_t)h & v->mask;; i = (i + 1) & v->mask) {
+        tok_vocab_slot *slot = &v->slots[i];
+        if (!slot->id1)
+            return slot;
+        uint32_t id = slot->id1 - 1;
+        if (slot->tag == tag && v->len[id] == len && !memcmp(v->text.data + v->off[id], s, len))
+            return slot;
+    }
+}
+
+bool tok_vocab_put(tok_vocab *v, const char *s, size_t len, uint32_t id)
+{
+    if (id >= v->n_ids) {
+        if (!tok_grow(&v->off, &v->ids_cap, (size_t)id + 1, sizeof *v->off) ||
+            !tok_grow(&v->len, &v->len_cap, (size_t)id + 1, sizeof *v->len))
+            return false;
+        for (uint32_t i = v->n_ids; i <= id; i++) {
+            v->off[i] = TOK_NONE;
+            v->len[i] = 0;
+        }
+        v->n_ids = id + 1;
+    }
+    tok_vocab_slot *slot = vocab_slot(v, s, len);
+    if (!slot->id1)
+        v->n_entries++;
+    size_t off = v->text.len;
+    if (off + len >= UINT32_MAX || !xd_buf_append(&v->text, s, len) || !xd_buf_putc(&v->text, 0))
+        return false;
+    v->off[id] = (uint32_t)off;
+    v->len[id] = (uint32_t)len;
+    *slot = (tok_vocab_slot){id + 1, (uint32_t)(XXH3_64bits(s, len) >> 32)};
+    return true;
+}
+
+uint32_t tok_vocab_get(const tok_vocab *v, const char *s, size_t len)
+{
+    return v->slots ? vocab_slot(v, s, len)->id1 - 1 : TOK_NONE;
+}
+
+void tok_byte_tokens(const tok_vocab *v, uint32_t ret_ids[256])
+{
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        ret_ids[i] = tok_vocab_get(v, name, 6);
+    }
+}
+
+bool tok_prefix_add(tok_prefix *p, const char *s, size_t len, uint32_t value)
+{
+    if (!tok_grow(&p->e, &p->cap, p->n + 1, sizeof *p->e))
+        return false;
+    p->e[p->n++] = (tok_prefix_entry){s, (uint32_t)len, value};
+    return true;
+}
+
+static int prefix_compare(const void *pa, const void *pb)
+{
+    const tok_prefix_entry *a = pa, *b = pb;
+    int c = memcmp(a->s, b->s, XD_MIN(a->len, b->len));
+    if (!c)
+        c = a->len < b->len ? -1 : a->len > b->len;
+    return c ? c : a->value < b->value ? -1 : a->value > b->value;
+}
+
+void tok_prefix_build(tok_prefix *p)
+{
+    if (p->n)
+        qsort(p->e, p->n, sizeof *p->e, prefix_compare);
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        if (n && p->e[n - 1].len == p->e[i].len && !memcmp(p->e[n - 1].s, p->e[i].s, p->e[i].len))
+            n--;
+        p->e[n++] = p->e[i];
+    }
+    p->n = n;
+    size_t i = 0;
+    for (unsigned b = 0; b <= 256; b++) {
+        while (i < n && (unsigned char)p->e[i].s[0] < b)
+            i++;
+        p->first[b] = (uint32_t)i;
+    }
+}
+
+void tok_prefix_clear(tok_prefix *p)
+{
+    free(p->e);
+    *p = (tok_prefix){0};
+}
+
+bool tok_prefix_next(const tok_prefix *p, tok_prefix_walk *w, unsigned char byte, uint32_t *ret_value)
+{
+    uint32_t lo, hi;
+    if (!w->depth) {
+        lo = p->first[byte];
+        hi = p->first[byte + 1];
+    } else {
+        uint32_t d = w->depth, a = w->lo, b = w->hi;
+        if (a < b && p->e[a].len == d) /* the string that ended at the byte before */
+            a++;
+        lo = a;
+        hi = b;
+        while (lo < hi) { /* first entry whose byte d is >= byte */
+            uint32_t mid = lo + (hi - lo) / 2;
+            if ((unsigned char)p->e[mid].s[d] < byte)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        a = lo;
+        hi = b;
+        while (a < hi) { /* first one whose byte d is > byte */
+            uint32_t mid = a + (hi - a) / 2;
+            if ((unsigned char)p->e[mid].s[d] <= byte)
+                a = mid + 1;
+            else
+                hi = mid;
+        }
+    }
+    w->lo = lo;
+    w->hi = hi;
+    w->depth++;
+    if (lo >= hi)
+        return false;
+    *ret_value = p->e[lo].len == w->depth ? p->e[lo].value : TOK_NONE;
+    return true;
+}
+
+size_t tok_cp_put(uint32_t cp, char out[4])
+{
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
+}
+
+bool tok_cp_is_space(uint32_t cp)
+{
+    if (cp < 0x80)
+        return cp == ' ' || (cp >= 9 && cp <= 13);
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+}
+
+static utf8proc_category_t category(uint32_t cp)
+{
+    return utf8proc_category((utf8proc_int32_t)cp);
+}
+
+bool tok_cp_is_numeric(uint32_t cp)
+{
+    if (cp < 0x80)
+        return cp >= '0' && cp <= '9';
+    utf8proc_category_t c = category(cp);
+    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+}
+
+bool tok_cp_is_punct(uint32_t cp)
+{
+    if (cp < 0x80)
+        return (cp >= 33 && cp <= 47) || (cp >= 58 && cp <= 64) || (cp >= 91 && cp <= 96) || (cp >= 123 && cp <= 126);
+    utf8proc_category_t c = category(cp);
+    return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
+}
+
+bool tok_cp_is_word(uint32_t cp)
+{
+    if (cp < 0x80)
+        return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') || cp == '_';
+    utf8proc_category_t c = category(cp);
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
+           (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME) || c == UTF8PROC_CATEGORY_ND ||
+           c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_PC || cp == 0x200C || cp == 0x200D ||
+           (cp >= 0x24B6 && cp <= 0x24E9) /* Alphabetic by Other_Alphabetic: circled letters */ ||
+           (cp >= 0x1F130 && cp <= 0x1F149) || (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+}
+
+/* Bytes that the alphabet shows as themselves. */
+static bool byte_is_shown(unsigned b)
+{
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
+
+uint32_t tok_byte_to_cp(unsigned char byte)
+{
+    if (byte_is_shown(byte))
+        return byte;
+    /* the others in order: 00-20, 7F-A0, AD */
+    return byte <= 0x20 ? 0x100u + byte : byte <= 0xA0 ? 0x121u + (byte - 0x7Fu) : 0x143u;
+}
+
+int tok_cp_to_byte(uint32_t cp)
+{
+    if (cp < 0x100)
+        return byte_is_shown(cp) ? (int)cp : -1;
+    if (cp <= 0x120)
+        return (int)(cp - 0x100);
+    if (cp <= 0x142)
+        return (int)(cp - 0x121 + 0x7F);
+    return cp == 0x143 ? 0xAD : -1;
+}
