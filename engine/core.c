@@ -129,6 +129,15 @@ static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
     return st;
 }
 
+static bool is_disabled(const config *cfg, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = cfg->engine.kernels_disable; (p = strstr(p, name)); p += n)
+        if ((p == cfg->engine.kernels_disable || p[-1] == ',') && (!p[n] || p[n] == ','))
+            return true;
+    return false;
+}
+
 static xd_status open_exec(core *c, stage *s, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -150,7 +159,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_rows = c->max_rows,
                        .max_context = context,
                        .block_size = cfg->kv.block_size,
-                       .record = true,
+                       .record = !is_disabled(cfg, "graphs"),
                        .progress = on_progress,
                        .progress_user = s};
     xd_status st = exec_open(&xo, &c->x, err);

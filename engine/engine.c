@@ -29,6 +29,7 @@ void engine_set_failed(engine *e, const xd_err *error)
     pthread_mutex_lock(&e->lock);
     e->phase = ENGINE_FAILED;
     e->failure = *error;
+    e->failed = true;
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
 }
@@ -217,7 +218,7 @@ static void *engine_main(void *arg)
     }
     while (take_inbox(e)) {
         atomic_fetch_add(&e->heartbeat, 1);
-        if (e->phase == ENGINE_FAILED) { /* written by this thread only, from READY on */
+        if (e->failed) {
             engine_fail_all(e, &e->failure);
             continue;
         }

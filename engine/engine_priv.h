@@ -97,13 +97,15 @@ struct engine {
     uint32_t n_live, n_queued; /* submitted and not ended; of these, not started */
     bool stop, cancel_all;
     engine_job *job;
-    uint32_t max_queue, max_decode_stall_ms; /* may be reloaded */
+    uint32_t max_queue; /* may be reloaded */
     uint64_t next_order;
 
+    atomic_uint max_decode_stall_ms; /* may be reloaded */
     atomic_uint_fast64_t heartbeat, preemptions;
 
     /* engine thread */
     engine_request *live;
+    bool failed;                 /* phase is FAILED: what the thread may read without the lock */
     double prefill_ns_per_token; /* moving average, 0: not known yet */
     uint64_t last_second_ns;
 };

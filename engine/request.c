@@ -16,11 +16,11 @@ static void *copy_array(const void *from, size_t n, size_t size)
     return p;
 }
 
-static float or_default(float v, float def, float fallback)
+static float or_default(float v, float def, float otherwise)
 {
     if (!isnan(v))
         return v;
-    return isnan(def) ? fallback : def;
+    return isnan(def) ? otherwise : def;
 }
 
 static void resolve_sampling(const engine *e, const engine_sampling *s, sampler_params *ret)

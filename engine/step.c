@@ -229,9 +229,10 @@ static void end_requests(engine *e, const xd_err *step_error)
 /* Prompt tokens that a step may hold while others decode, from the measured rate. */
 static uint32_t prefill_limit(const engine *e)
 {
-    if (!e->max_decode_stall_ms || e->prefill_ns_per_token <= 0)
+    uint32_t stall_ms = atomic_load(&e->max_decode_stall_ms);
+    if (!stall_ms || e->prefill_ns_per_token <= 0)
         return 0;
-    double n = (double)e->max_decode_stall_ms * 1e6 / e->prefill_ns_per_token;
+    double n = (double)stall_ms * 1e6 / e->prefill_ns_per_token;
     return n < 16 ? 16 : n > 1e6 ? 0 : (uint32_t)n;
 }
 

@@ -72,7 +72,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
-    uint64_t in_words = 8 + 3 * t + o->max_rows + (uint64_t)o->max_seqs * max_blocks;
+    uint64_t in_words = 8 + 4 * t + o->max_rows + (uint64_t)o->max_seqs * max_blocks;
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;
@@ -260,7 +260,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         const exec_run_seq *q = &b->seqs[i];
         for (uint32_t j = 0; j < q->n_tokens; j++, t++) {
             w[in->ids + t] = q->ids[j];
-            w[in->token_seq + t] = i;
+            w[in->token_seq + t] = w[in->attn_seq + t] = i;
             w[in->token_pos + t] = q->pos + j;
         }
         for (uint32_t j = 0; j < q->n_rows; j++)
@@ -275,6 +275,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
     for (; t < s->n_tokens; t++) {
         w[in->ids + t] = 0;
         w[in->token_seq + t] = UINT32_MAX;
+        w[in->attn_seq + t] = 0;
         w[in->token_pos + t] = 0;
     }
     for (; r < s->n_rows; r++)

@@ -26,7 +26,7 @@ typedef struct exec_shape {
 
 /* Offsets, in words, of the step's inputs within the one packed buffer. */
 typedef struct exec_layout {
-    uint32_t n_live, ids, token_seq, token_pos, row_idx, block_table, words;
+    uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, block_table, words;
 } exec_layout;
 
 typedef struct exec_graph {

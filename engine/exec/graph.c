@@ -15,7 +15,10 @@ exec_layout exec_layout_of(const exec_shape *s)
 {
     exec_layout l = {.n_live = 0, .ids = 4};
     l.token_seq = l.ids + s->n_tokens;
-    l.token_pos = l.token_seq + s->n_tokens;
+    /* Padding rows store no K and V, but attend to the first token of the first sequence: so all they compute is finite, and no
+     * kernel has to tell them apart. */
+    l.attn_seq = s->recorded ? l.token_seq + s->n_tokens : l.token_seq;
+    l.token_pos = l.attn_seq + s->n_tokens;
     l.row_idx = l.token_pos + s->n_tokens;
     l.block_table = l.row_idx + s->n_rows;
     l.words = l.block_table + s->n_seqs * s->max_blocks;
@@ -63,6 +66,7 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                                   .inv_freq = x->inv_freq,
                                                   .rope_scale = hp->rope_scale,
                                                   .rot_dim = hp->rot_dim,
+                                                  .interleaved = hp->rope_interleaved,
                                                   .token_seq = x->in_dev + in.token_seq,
                                                   .token_pos = x->in_dev + in.token_pos,
                                                   .n_tokens = s->n_tokens,
@@ -72,7 +76,7 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
                                                  .qkv = x->qkv,
                                                  .qkv_stride = x->qkv_width,
-                                                 .token_seq = x->in_dev + in.token_seq,
+                                                 .token_seq = x->in_dev + in.attn_seq,
                                                  .token_pos = x->in_dev + in.token_pos,
                                                  .n_tokens = s->n_tokens,
                                                  .n_heads = hp->n_heads,

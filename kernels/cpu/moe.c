@@ -57,7 +57,7 @@ typedef struct moe_job {
     const kern_moe_args *a;
     const cpu_rows *rows;
     cpu_dot_fn *dot;
-    uint32_t n_touched, n_live, n_pairs;
+    uint32_t n_touched, n_live, n_pairs, n_workers;
     uint32_t *touched; /* [n_touched] expert ids */
     uint32_t *place;   /* [n_pairs] where in `pairs` the pair token * top_k + pick is */
     float *hidden;     /* [n_pairs][d_ff] */
@@ -93,21 +93,32 @@ static void fill_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t fi
     }
 }
 
-/* Dot products of rows [first, first + n_rows) of matrix m with the vectors x: y[i * CPU_ROW_BLOCK + r]. Rows may cross pages. */
-static void dot_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t first, uint32_t n_rows, float *y,
-                     const float *const *x, uint32_t n_x)
+static const uint8_t *row_at(const moe_job *j, uint32_t expert, uint32_t m, uint32_t row)
 {
-    const kern_moe_args *a = j->a;
-    const kern_expert_geom *g = &a->geom;
+    const kern_expert_geom *g = &j->a->geom;
+    uint64_t page = j->a->page_addr[(size_t)expert * g->pages + g->first_page[m] + row / g->page_rows[m]];
+    return (const uint8_t *)(uintptr_t)page + row % g->page_rows[m] * g->row_bytes[m];
+}
+
+/* Dot products of rows [first, first + n_rows) of matrix m with the vectors x: y[i * CPU_ROW_BLOCK + r]. Rows may cross pages. `next` is
+ * where this thread reads on. */
+static void dot_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t first, uint32_t n_rows, float *y,
+                     const float *const *x, uint32_t n_x, const uint8_t *next)
+{
+    const kern_expert_geom *g = &j->a->geom;
     uint32_t cols = m == 2 ? g->d_ff : g->d_model;
     for (uint32_t r = first, n; r < first + n_rows; r += n) {
-        uint32_t page = r / g->page_rows[m], in_page = r % g->page_rows[m];
-        n = MIN(first + n_rows - r, g->page_rows[m] - in_page);
-        const uint8_t *w =
-            (const uint8_t *)(uintptr_t)a->page_addr[(size_t)expert * g->pages + g->first_page[m] + page] +
-            in_page * g->row_bytes[m];
-        j->dot(y + (r - first), CPU_ROW_BLOCK, w, g->row_bytes[m], n, x, n_x, cols, NULL);
+        n = MIN(first + n_rows - r, g->page_rows[m] - r % g->page_rows[m]);
+        j->dot(y + (r - first), CPU_ROW_BLOCK, row_at(j, expert, m, r), g->row_bytes[m], n, x, n_x, cols,
+               r + n < first + n_rows ? row_at(j, expert, m, r + n) : next);
     }
+}
+
+/* The task that this thread will probably take next, when all go equally fast. */
+static bool next_task(const moe_job *j, uint32_t task, uint32_t n_tasks, uint32_t *ret)
+{
+    *ret = task + j->n_workers;
+    return *ret < n_tasks;
 }
 
 static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
@@ -115,17 +126,20 @@ static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
     const moe_job *j = ctx;
     const kern_moe_args *a = j->a;
     const kern_expert_geom *g = &a->geom;
-    uint32_t n_blocks = div_up(g->d_ff, CPU_ROW_BLOCK), expert = j->touched[task / n_blocks];
+    uint32_t n_blocks = div_up(g->d_ff, CPU_ROW_BLOCK), expert = j->touched[task / n_blocks], then;
     uint32_t first = task % n_blocks * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_ff - first);
     float *gate = j->workspace + worker * j->workspace_floats, *up = gate + (size_t)PAIR_GROUP * CPU_ROW_BLOCK;
+    const uint8_t *next = NULL;
+    if (next_task(j, task, j->n_touched * n_blocks, &then))
+        next = row_at(j, j->touched[then / n_blocks], 0, then % n_blocks * CPU_ROW_BLOCK);
 
     const float *x[PAIR_GROUP];
     for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
         uint32_t n = MIN(PAIR_GROUP, a->expert_start[expert + 1] - i0);
         for (uint32_t i = 0; i < n; i++)
             x[i] = a->x + (size_t)(a->pairs[i0 + i] / a->top_k) * g->d_model;
-        dot_rows(j, expert, 0, first, n_rows, gate, x, n);
-        dot_rows(j, expert, 1, first, n_rows, up, x, n);
+        dot_rows(j, expert, 0, first, n_rows, gate, x, n, row_at(j, expert, 1, first));
+        dot_rows(j, expert, 1, first, n_rows, up, x, n, next);
         for (uint32_t i = 0; i < n; i++)
             j->rows->swiglu(j->hidden + (size_t)(i0 + i) * g->d_ff + first, gate + (size_t)i * CPU_ROW_BLOCK,
                             up + (size_t)i * CPU_ROW_BLOCK, n_rows);
@@ -139,17 +153,22 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
     const moe_job *j = ctx;
     const kern_moe_args *a = j->a;
     const kern_expert_geom *g = &a->geom;
-    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_model - first);
+    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_model - first), then;
     float *down = j->workspace + worker * j->workspace_floats; /* [n_pairs][CPU_ROW_BLOCK] */
 
     const float *x[PAIR_GROUP];
     for (uint32_t e = 0; e < j->n_touched; e++) {
         uint32_t expert = j->touched[e];
+        const uint8_t *next = NULL;
+        if (e + 1 < j->n_touched)
+            next = row_at(j, j->touched[e + 1], 2, first);
+        else if (next_task(j, task, div_up(g->d_model, CPU_ROW_BLOCK), &then))
+            next = row_at(j, j->touched[0], 2, then * CPU_ROW_BLOCK);
         for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
             uint32_t n = MIN(PAIR_GROUP, a->expert_start[expert + 1] - i0);
             for (uint32_t i = 0; i < n; i++)
                 x[i] = j->hidden + (size_t)(i0 + i) * g->d_ff;
-            dot_rows(j, expert, 2, first, n_rows, down + (size_t)i0 * CPU_ROW_BLOCK, x, n);
+            dot_rows(j, expert, 2, first, n_rows, down + (size_t)i0 * CPU_ROW_BLOCK, x, n, next);
         }
         fill_rows(j, expert, 2, first, n_rows);
     }
@@ -183,6 +202,7 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
         return cpu_fail(d, KERN_UNSUPPORTED, "experts: %u x %u in format %d", g->d_ff, g->d_model, (int)g->fmt);
 
     moe_job j = {.a = a, .rows = &d->rows, .dot = d->rows.dot[g->fmt], .n_pairs = a->expert_start[a->n_experts]};
+    j.n_workers = pool_count(d->pool);
     if (j.n_pairs == 0)
         return KERN_OK;
     j.n_live = j.n_pairs / a->top_k;

@@ -81,6 +81,8 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, half = a.rot_dim / 2;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     float *cs = sh, *sn = sh + half, *head = sh + 2 * half + warp * hd;
+    if (a.token_seq[t] == UINT32_MAX)
+        return; /* padding of a recorded step */
     const uint32_t pos = a.token_pos[t];
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
         float s, c;
@@ -112,9 +114,10 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
         __syncwarp();
         if (!is_v) {
             for (uint32_t i = lane; i < half; i += 32) {
-                const float p = head[i], q = head[i + half];
-                head[i] = p * cs[i] - q * sn[i];
-                head[i + half] = q * cs[i] + p * sn[i];
+                const uint32_t first = a.interleaved ? 2 * i : i, second = a.interleaved ? 2 * i + 1 : i + half;
+                const float p = head[first], q = head[second];
+                head[first] = p * cs[i] - q * sn[i];
+                head[second] = q * cs[i] + p * sn[i];
             }
             __syncwarp();
         }

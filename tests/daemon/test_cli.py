@@ -92,6 +92,17 @@ class Cli(unittest.TestCase):
         self.assertEqual(doc["expert_bytes_per_token"], 6 * 4 * 3 * 256 * 128 * 2)
         self.assertEqual(doc["kv_bytes_per_token"], 6 * 2 * 2 * 32 * 2)
 
+    def test_tokenize_gives_the_ids_of_the_reference(self):
+        demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
+        with open(demo + "/golden.json", encoding="utf-8") as f:
+            cases = json.load(f)["cases"]
+        for case in cases:
+            r = run("tokenize", *NO_FILE, "--json", demo, case["prompt"])
+            self.assertEqual((r.returncode, json.loads(r.stdout)), (0, case["prompt_ids"]), r.stderr)
+        r = run("tokenize", *NO_FILE, demo, "Once upon a time")
+        self.assertRegex(r.stdout, r"\n4 tokens \(")
+        self.assertEqual(run("tokenize", *NO_FILE, "-m", demo).returncode, 2)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1], verbosity=2)

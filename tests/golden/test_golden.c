@@ -202,9 +202,12 @@ static int run_model(const config *cfg, const char *dir)
         printf("%-18s no readable golden.json: %s\n", name, je.text);
         return 1;
     }
+    char gguf[4096];
+    struct stat sb;
+    snprintf(gguf, sizeof gguf, "%s/model.gguf", dir);
     core c;
     xd_err err = {0};
-    xd_status st = core_open(&c, cfg, dir, NULL, NULL, &err);
+    xd_status st = core_open(&c, cfg, stat(gguf, &sb) == 0 ? gguf : dir, NULL, NULL, &err);
     if (st) {
         bool backend = strstr(err.msg, "engine.backend") != NULL;
         printf("%-18s %s: %s\n", name, st == XD_UNSUPPORTED ? "left out" : "FAIL", err.msg);

@@ -1,6 +1,6 @@
 /* test_identity.c - a request's tokens and log probabilities are the same bits whatever happens around it.
  *
- *   test_identity [--backend=cpu|cuda] [MODEL_DIR]
+ *   test_identity [--backend=cpu|cuda] [--disable=LIST] [--only=PART_OF_A_NAME] [MODEL_DIR]
  *
  * Three probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties) run alone, among 31
  * others, with 0, 10 and 100 % of the expert pages in VRAM, with preemption by recomputation and by swapping, with prefix caching
@@ -26,7 +26,7 @@ typedef struct setup {
     double vram;        /* share of the expert bytes */
     const char *chunk;  /* engine.max_num_batched_tokens */
     uint32_t kv_tokens; /* room of the KV cache */
-    bool prefix, others, twice, swap, want_preemption, want_cached, want_vram_hits;
+    bool prefix, others, no_graphs, twice, swap, want_preemption, want_cached, want_vram_hits;
 } setup;
 
 static const setup setups[] = {
@@ -67,6 +67,7 @@ static const setup setups[] = {
      .prefix = true,
      .others = true,
      .want_preemption = true},
+    {.name = "steps not recorded", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .others = true, .no_graphs = true},
     {.name = "chunks of 16", .chunk = "16", .kv_tokens = 40 * MAX_LEN},
     {.name = "chunks of 64", .chunk = "64", .kv_tokens = 40 * MAX_LEN, .others = true},
 };
@@ -76,6 +77,8 @@ typedef struct waiter {
     pthread_cond_t cond;
     uint64_t n;
 } waiter;
+
+static const char *disabled = ""; /* engine.kernels_disable of every set-up */
 
 static waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
 
@@ -174,13 +177,15 @@ static void finish(engine_request *r, answer *a, uint32_t choice)
     engine_request_free(r);
 }
 
-static void run_round(engine *e, const setup *s, answer *out)
+/* False: one of the others failed. */
+static bool run_round(engine *e, const setup *s, answer *out)
 {
+    bool ok = true;
     engine_request *r[N_PROBES + N_OTHERS] = {0};
     if (!s->others) {
         for (uint32_t i = 0; i < N_PROBES; i++)
             finish(submit(e, i, 1), &out[i], 0);
-        return;
+        return ok;
     }
     /* Half of the others come first, so that the probes are neither the oldest nor the youngest. */
     for (uint32_t i = 0; i < N_OTHERS / 2; i++)
@@ -193,7 +198,9 @@ static void run_round(engine *e, const setup *s, answer *out)
     for (uint32_t i = 0; i < N_PROBES + N_OTHERS; i++) {
         ignored = (answer){0};
         finish(r[i], i < N_PROBES ? &out[i] : &ignored, 0);
+        ok = ok && !ignored.failed;
     }
+    return ok;
 }
 
 static json_int_t number(engine *e, const char *group, const char *name)
@@ -231,18 +238,19 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
         (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
         (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
         (st = conf_set(*ret, "kv.block_size", "16", err)) || (st = conf_set(*ret, "pager.warm_start", "no", err)) ||
+        (st = conf_set(*ret, "engine.kernels_disable", s->no_graphs ? "graphs" : disabled, err)) ||
         (st = conf_set(*ret, "kv.swap_space", s->swap ? "64MiB" : "0", err)))
         return st;
     if (!z)
         return XD_OK;
-    json_int_t kv_bytes = z->kv_bytes_per_token * s->kv_tokens;
+    json_int_t kv_bytes = XD_MAX(z->kv_bytes_per_token * s->kv_tokens, (json_int_t)1 << 20);
     json_int_t budget = (json_int_t)((double)z->experts * s->vram);
     if (z->device)
         budget += z->trunk + z->workspace + kv_bytes;
     /* 100 % must hold every page, rounded up to slots. */
     if (s->vram >= 1)
         budget += z->experts / 4 + (1 << 20);
-    snprintf(kv, sizeof kv, "%lld", (long long)XD_MAX(kv_bytes, (json_int_t)1 << 20));
+    snprintf(kv, sizeof kv, "%lld", (long long)kv_bytes);
     snprintf(vram, sizeof vram, "%lld", (long long)budget);
     if ((st = conf_set(*ret, "kv.kv_budget", kv, err)))
         return st;
@@ -281,7 +289,7 @@ static bool run_setup(const setup *s, const sizes *z, const char *backend, const
     uint32_t cached = 0, preemptions = 0;
     for (int round = 0; round < (s->twice ? 2 : 1); round++) {
         memset(got, 0, N_PROBES * sizeof *got);
-        run_round(e, s, got);
+        ok = run_round(e, s, got) && ok;
         for (uint32_t i = 0; i < N_PROBES; i++) {
             char what[64];
             snprintf(what, sizeof what, "probe %u, round %d", i, round + 1);
@@ -360,13 +368,17 @@ static int measure(sizes *z, const char *backend, const char *model)
 
 int main(int argc, char **argv)
 {
-    const char *backend = "cpu", *root = getenv("EXPERTD_SOURCE_ROOT");
+    const char *backend = "cpu", *only = "", *root = getenv("EXPERTD_SOURCE_ROOT");
     char model[4096];
     snprintf(model, sizeof model, "%s/tests/data/golden/qwen3_moe", root ? root : ".");
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--backend=", 10) == 0)
             backend = argv[i] + 10;
+        else if (strncmp(argv[i], "--disable=", 10) == 0)
+            disabled = argv[i] + 10;
+        else if (strncmp(argv[i], "--only=", 7) == 0)
+            only = argv[i] + 7;
         else
             snprintf(model, sizeof model, "%s", argv[i]);
     }
@@ -377,7 +389,8 @@ int main(int argc, char **argv)
     answer want[N_PROBES], got[N_PROBES];
     bool ok = true;
     for (size_t i = 0; i < XD_ARRAY_LEN(setups); i++)
-        ok = run_setup(&setups[i], &z, backend, model, i ? want : NULL, i ? got : want) && ok;
+        if (!i || strstr(setups[i].name, only))
+            ok = run_setup(&setups[i], &z, backend, model, i ? want : NULL, i ? got : want) && ok;
     ok = run_choices(&z, backend, model) && ok;
     printf("%s\n", ok ? "identical in every set-up" : "FAIL");
     return ok ? 0 : 1;

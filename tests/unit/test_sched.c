@@ -1,0 +1,226 @@
+/* test_sched.c - the scheduler over a real KV cache, with a model that only counts: who runs, who waits, who gives way. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "engine/schedule/sched.h"
+
+enum { BLOCK = 4 };
+
+typedef struct world {
+    kern_dev *dev;
+    kv_cache *kv;
+    sched *s;
+    sched_seq q[64];
+    uint32_t ids[64][256];
+} world;
+
+static world *make(uint32_t n_blocks, uint32_t max_seqs, uint32_t max_tokens, uint32_t max_rows, uint64_t swap_bytes)
+{
+    world *w = calloc(1, sizeof *w);
+    kern_options ko = {.n_threads = 1, .numa_node = -1};
+    cr_assert_eq(kern_cpu_open(&ko, &w->dev), KERN_OK);
+    kv_options o = {.dev = w->dev,
+                    .n_layers = 1,
+                    .n_kv_heads = 1,
+                    .head_dim = 8,
+                    .block_size = BLOCK,
+                    .fmt = FMT_F32,
+                    .n_blocks = n_blocks,
+                    .swap_bytes = swap_bytes};
+    cr_assert_eq(kv_open(&o, &w->kv, NULL), XD_OK);
+    sched_options so = {.kv = w->kv, .max_seqs = max_seqs, .max_tokens = max_tokens, .max_rows = max_rows};
+    cr_assert_eq(sched_new(&so, &w->s, NULL), XD_OK);
+    return w;
+}
+
+static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt)
+{
+    sched_seq *q = &w->q[i];
+    for (uint32_t j = 0; j < 256; j++)
+        w->ids[i][j] = i * 1000 + j;
+    *q = (sched_seq){.order = i, .ids = w->ids[i], .n_ids = n_prompt, .n_prompt = n_prompt};
+    cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
+    return q;
+}
+
+/* Runs a step as the engine does: whoever has all its tokens computed gets another one. Returns tokens of the step. */
+static uint32_t step(world *w, uint32_t limit)
+{
+    uint32_t n, tokens = 0;
+    const sched_entry *e = sched_form(w->s, limit, &n);
+    sched_commit(w->s);
+    for (uint32_t i = 0; i < n; i++) {
+        tokens += e[i].n_tokens;
+        if (e[i].pos + e[i].n_tokens == e[i].seq->n_ids) {
+            cr_assert_geq(e[i].n_rows, 1);
+            e[i].seq->n_ids++;
+        }
+    }
+    return tokens;
+}
+
+static void done(world *w)
+{
+    for (uint32_t i = 0; i < 64; i++)
+        sched_remove(w->s, &w->q[i]);
+    kv_stats k;
+    kv_get_stats(w->kv, &k);
+    cr_assert_eq(k.blocks_used, 0, "%llu blocks leaked", (unsigned long long)k.blocks_used);
+    sched_free(w->s);
+    kv_free(w->kv);
+    w->dev->ops->close(w->dev);
+    free(w);
+}
+
+Test(sched, decodes_first_then_fills_the_step_with_prompt)
+{
+    world *w = make(64, 8, 16, 8, 0);
+    add(w, 0, 3);
+    cr_assert_eq(step(w, 0), 3);
+    add(w, 1, 40);
+    uint32_t n;
+    const sched_entry *e = sched_form(w->s, 0, &n);
+    cr_assert_eq(n, 2);
+    cr_assert_eq(e[0].seq, &w->q[0]);
+    cr_assert_eq(e[0].n_tokens, 1);
+    cr_assert_eq(e[1].n_tokens, 15);
+    cr_assert_eq(e[1].n_rows, 0, "no logits before the prompt's end");
+    done(w);
+}
+
+Test(sched, a_long_prompt_holds_decodes_up_no_longer_than_allowed)
+{
+    world *w = make(64, 8, 64, 8, 0);
+    add(w, 0, 3);
+    step(w, 0);
+    add(w, 1, 40);
+    cr_assert_eq(step(w, 8), 1 + 8);
+    cr_assert_eq(w->q[1].n_computed, 8);
+    done(w);
+}
+
+Test(sched, lower_priority_number_goes_first_then_arrival)
+{
+    world *w = make(64, 1, 64, 8, 0);
+    add(w, 0, 3);
+    add(w, 1, 3);
+    w->q[2].priority = 0;
+    sched_seq *late = &w->q[2];
+    *late = (sched_seq){.order = 2, .priority = -1, .ids = w->ids[2], .n_ids = 3, .n_prompt = 3};
+    cr_assert_eq(sched_add(w->s, late, NULL), XD_OK);
+    uint32_t n;
+    const sched_entry *e = sched_form(w->s, 0, &n);
+    cr_assert_eq(n, 1);
+    cr_assert_eq(e[0].seq, late);
+    sched_commit(w->s);
+    sched_remove(w->s, late);
+    e = sched_form(w->s, 0, &n);
+    cr_assert_eq(e[0].seq, &w->q[0]);
+    done(w);
+}
+
+Test(sched, the_youngest_gives_way_and_comes_back)
+{
+    world *w = make(8, 8, 64, 8, 0); /* 32 tokens in all */
+    add(w, 0, 12);
+    add(w, 1, 12);
+    cr_assert_eq(step(w, 0), 24);
+    while (!w->q[1].n_preempted)
+        cr_assert_gt(step(w, 0), 0);
+    cr_assert_eq(w->q[0].n_preempted, 0);
+    cr_assert_eq(w->q[1].n_computed, 0, "recomputed from the start");
+    uint32_t had = w->q[1].n_ids;
+    for (int i = 0; i < 4; i++)
+        step(w, 0);
+    cr_assert_eq(w->q[1].n_ids, had, "waits while there is no room");
+    sched_remove(w->s, &w->q[0]);
+    cr_assert_eq(step(w, 0), had);
+    cr_assert_eq(w->q[1].n_ids, had + 1);
+    done(w);
+}
+
+Test(sched, a_swapped_sequence_goes_on_where_it_was)
+{
+    world *w = make(8, 8, 64, 8, 1 << 20);
+    add(w, 0, 12);
+    add(w, 1, 12);
+    while (!w->q[1].n_preempted)
+        cr_assert_gt(step(w, 0), 0);
+    uint32_t computed = w->q[1].n_computed;
+    cr_assert_gt(computed, 0);
+    sched_stats st;
+    sched_get_stats(w->s, &st);
+    cr_assert_eq(st.preempted_swap, 1);
+    sched_remove(w->s, &w->q[0]);
+    cr_assert_eq(step(w, 0), 1);
+    cr_assert_eq(w->q[1].n_computed, computed + 1);
+    done(w);
+}
+
+Test(sched, rows_of_prompt_logits_never_exceed_what_there_is)
+{
+    world *w = make(64, 8, 64, 8, 0);
+    sched_seq *q = &w->q[0];
+    *q = (sched_seq){.order = 0, .ids = w->ids[0], .n_ids = 30, .n_prompt = 30, .want_prompt_rows = true};
+    cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
+    uint32_t n, rows = 0;
+    while (q->n_ids == 30) {
+        const sched_entry *e = sched_form(w->s, 0, &n);
+        cr_assert_eq(n, 1);
+        cr_assert_leq(e[0].n_rows, 8);
+        rows += e[0].n_rows;
+        sched_commit(w->s);
+        if (q->n_computed == 30)
+            q->n_ids++;
+    }
+    cr_assert_eq(rows, 30);
+    done(w);
+}
+
+Test(sched, choices_share_the_full_blocks_of_the_prompt)
+{
+    world *w = make(64, 8, 64, 8, 0);
+    add(w, 0, 18);
+    sched_seq *b = add(w, 1, 18);
+    memcpy(w->ids[1], w->ids[0], sizeof w->ids[0]);
+    b->held = true;
+    cr_assert_eq(step(w, 0), 18);
+    sched_fork(w->s, &w->q[0], b);
+    cr_assert_eq(b->n_computed, 16);
+    cr_assert_eq(step(w, 0), 1 + 2, "one decode, and what lies beyond the shared blocks");
+    done(w);
+}
+
+/* The property behind continuous batching: with random arrivals and departures in a tight cache every sequence ends, whatever is
+ * preempted on the way, and no block is lost. */
+Test(sched, every_sequence_ends_in_a_tight_cache)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        world *w = make(12, 6, 24, 8, seed % 3 == 0 ? 1 << 14 : 0); /* 48 tokens; the longest sequence has 40 */
+        uint64_t s = seed;
+        uint32_t goal[24], n_done = 0, added = 0;
+        bool ended[24] = {false};
+        for (uint32_t turn = 0; n_done < 24; turn++) {
+            cr_assert_lt(turn, 5000, "seed %llu: no progress", (unsigned long long)seed);
+            s = s * 6364136223846793005u + 1442695040888963407u;
+            if (added < 24 && (s >> 40) % 3 == 0) {
+                uint32_t prompt = 1 + (uint32_t)(s >> 33) % 25;
+                goal[added] = prompt + 1 + (uint32_t)(s >> 50) % 15;
+                add(w, added++, prompt);
+            }
+            sched_stats st;
+            sched_get_stats(w->s, &st);
+            if (!step(w, (s >> 20) % 2 ? 5 : 0))
+                cr_assert_eq(st.n_running + st.n_waiting, 0, "seed %llu: a step could be formed",
+                             (unsigned long long)seed);
+            for (uint32_t i = 0; i < added; i++) {
+                if (!ended[i] && w->q[i].n_ids >= goal[i]) {
+                    ended[i] = true;
+                    n_done++;
+                    sched_remove(w->s, &w->q[i]);
+                }
+            }
+        }
+        done(w);
+    }
+}
