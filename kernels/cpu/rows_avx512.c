@@ -108,7 +108,7 @@ V_INLINE VF v_scale(const void *p)
 {
     short h;
     __builtin_memcpy(&h, p, sizeof h);
-    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 V_INLINE void v_to_f16(void *p, VF v)
 {

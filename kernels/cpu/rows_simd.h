@@ -12,8 +12,9 @@
  * left to right, the last ones padded with zeros, and whose lanes are then summed by v_sum. Tiles run many such accumulators side
  * by side to hide the latency of the additions; no tile changes the order within one.
  *
- * Streaming: while a tile works on TILE_ROWS rows it asks for the lines of the next TILE_ROWS (or of `next`), because the
- * hardware's own prefetch stops at each 4 KiB page, that is at about each row. Measured speeds are in docs/kernels.md. */
+ * Streaming: while a tile works on TILE_ROWS rows it asks for the lines of the rows 2 * TILE_ROWS further on (or of `next`), because
+ * the hardware's own prefetch stops at each 4 KiB page, that is at about each row; and into the second-level cache, because in the
+ * first they would push out the activations. What each step gained is in docs/kernels.md. */
 #include "kernels/cpu/cpu_priv.h"
 
 #define TILE_ROWS 4
@@ -96,7 +97,7 @@ INLINE VF last_q8_0(const uint8_t *w, uint32_t i, uint32_t n)
         uint32_t i = 0;                                                                                            \
         for (uint32_t line = 0; i + STRIDE_##fmt <= cols; line += BYTES_##fmt) {                                   \
             if (ahead)                                                                                             \
-                UNROLL for (uint32_t r = 0; r < R; r++) __builtin_prefetch(ahead + r * row_bytes + line, 0, 3);    \
+                UNROLL for (uint32_t r = 0; r < R; r++) __builtin_prefetch(ahead + r * row_bytes + line, 0, 2);    \
             UNROLL for (uint32_t part = 0; part < STRIDE_##fmt; part += LANES)                                     \
             {                                                                                                      \
                 VF xv[TILE_TOKENS];                                                                                \
@@ -146,9 +147,12 @@ INLINE VF last_q8_0(const uint8_t *w, uint32_t i, uint32_t n)
     static void ROW(dot_##fmt)(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, uint32_t n_rows,   \
                                const float *const *x, uint32_t n_tokens, uint32_t cols, const uint8_t *next)       \
     {                                                                                                              \
-        for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS, y += TILE_ROWS, w += TILE_ROWS * row_bytes)               \
-            rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols,                                               \
-                       n_rows >= 2 * TILE_ROWS ? w + TILE_ROWS * row_bytes : next, TILE_ROWS);                     \
+        for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS, y += TILE_ROWS, w += TILE_ROWS * row_bytes) {             \
+            const uint8_t *ahead = w + 2 * TILE_ROWS * row_bytes;                                                  \
+            if (n_rows < 3 * TILE_ROWS)                                                                            \
+                ahead = !next ? NULL : n_rows >= 2 * TILE_ROWS ? next : next + TILE_ROWS * row_bytes;              \
+            rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols, ahead, TILE_ROWS);                            \
+        }                                                                                                          \
         for (; n_rows; n_rows--, y++, w += row_bytes)                                                              \
             rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols, NULL, 1);                                     \
     }                                                                                                              \
