@@ -85,6 +85,8 @@ static bool is_stable(uint32_t cp, tok_norm_kind kind)
 {
     if (cp < 0x80 || (kind == TOK_NORM_NFC && cp < 0x300))
         return true;
+    if (cp == 0x11A7) /* one before the first final consonant: utf8proc 2.8 swallows it after a syllable */
+        return true;
     if (cp >= 0x1100 && cp <= 0x11FF) /* Hangul letters compose */
         return false;
     if (cp >= 0xAC00 && cp <= 0xD7A3)
