@@ -196,7 +196,7 @@ typedef struct kern_moe_args {
     void *scratch;          /* kern_ops.moe_scratch_bytes() */
 } kern_moe_args;
 
-/* Greedy choice: ids[t] = index of the largest logit, the lower id on ties. */
+/* Greedy choice: ids[t] = index of the largest logit, the lower id on ties; UINT32_MAX where the row holds no finite largest. */
 typedef struct kern_argmax_args {
     const float *logits; /* [n_tokens][vocab] */
     uint32_t *ids;       /* [n_tokens] */

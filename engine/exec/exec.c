@@ -11,7 +11,6 @@
  * Workspaces are sized at the start for max_tokens; a step allocates nothing. */
 #include "engine/exec/exec.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "engine/exec/exec_priv.h"
@@ -114,7 +113,7 @@ static xd_status alloc_host(exec *x, xd_err *err)
     const exec_options *o = &x->opt;
     x->fetch_max = x->info.unified ? o->max_rows : XD_MIN(o->max_rows, 32);
     uint64_t fetch = x->info.unified ? 0 : (uint64_t)x->fetch_max * x->hp->vocab;
-    uint64_t words = x->in_cap_words + (uint64_t)o->max_rows * (3 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + fetch;
+    uint64_t words = x->in_cap_words + (uint64_t)o->max_rows * (2 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + fetch;
     kern_status ks = x->dev->ops->alloc_host(x->dev, words * 4, &x->host_owned);
     if (ks)
         return exec_kern_fail(x, ks, err, "allocation of pinned host memory for a step's results");
@@ -124,8 +123,6 @@ static xd_status alloc_host(exec *x, xd_err *err)
     x->argmax_host = p;
     p += o->max_rows;
     x->top_lse_host = (float *)p;
-    p += o->max_rows;
-    x->probe_host = (float *)p;
     p += o->max_rows;
     x->top_ids_host = p;
     p += (uint64_t)o->max_rows * KERN_TOP_LOGITS;
@@ -339,9 +336,6 @@ static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
         ks = ops->argmax(x->dev, &best);
         if (!ks)
             ks = ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull);
-        /* A NaN anywhere in a row's activations reaches every one of its logits: the first one tells. */
-        for (uint32_t i = 0; i < n_rows && !ks; i++)
-            ks = ops->download(x->dev, &x->probe_host[i], x->logits + (uint64_t)i * vocab, 4);
     }
     return ks ? exec_kern_fail(x, ks, err, "reading the step's tokens back") : XD_OK;
 }
@@ -429,10 +423,6 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
         ret->top_ids = x->top_ids_host;
         ret->top_values = x->top_values_host;
         ret->top_logsumexp = x->top_lse_host;
-    } else {
-        for (uint32_t i = 0; i < n_rows; i++)
-            if (!isfinite(x->probe_host[i]))
-                x->argmax_host[i] = UINT32_MAX;
     }
     return XD_OK;
 }

@@ -68,7 +68,6 @@ struct exec {
     float *top_values_dev, *top_lse_dev;
     uint32_t *argmax_host, *top_ids_host;
     float *top_values_host, *top_lse_host;
-    float *probe_host; /* [max_rows] one logit a row: shows NaN where only the argmax is read */
     void *host_owned;  /* the pinned block that the *_host pointers lie in */
     float *fetch_host; /* [fetch_max][vocab]; NULL where device memory is host memory */
     uint32_t fetch_max;

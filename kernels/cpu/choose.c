@@ -83,7 +83,7 @@ static void argmax_task(void *ctx, uint32_t t, uint32_t worker)
     uint32_t id = 0;
     while (id < j->a->vocab && logits[id] != max)
         id++;
-    j->a->ids[t] = id < j->a->vocab ? id : 0; /* a row of nothing but NaN */
+    j->a->ids[t] = isfinite(max) && id < j->a->vocab ? id : UINT32_MAX; /* a row of NaN has no largest */
 }
 
 kern_status cpu_argmax(kern_dev *dev, const kern_argmax_args *a)

@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
         id = si[threadIdx.x];
         warp_best(&best, &id);
         if (threadIdx.x == 0)
-            a.ids[blockIdx.x] = id == UINT32_MAX ? 0 : id;
+            a.ids[blockIdx.x] = isfinite(best) ? id : UINT32_MAX;
     }
 }
 
