@@ -1,5 +1,629 @@
-/* chat.c - chat templates: finding them, preparing a request's messages, rendering. See chat.h. */
+/* chat.c - chat templates: finding them, learning what they can take, preparing a request's messages, rendering. See chat.h.
+ *
+ * Nothing is known about a template by its model's name. What forms of content and arguments it takes is tried out once, when it is
+ * opened, with conversations that hold a needle. */
 #include "api/chat.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "api/jinja/jinja.h"
+
+enum { MAX_FILE_BYTES = 64 << 20, MAX_TEMPLATES = 32 };
+
+typedef struct named {
+    char *name;
+    jinja_template *t;
+    bool text_fails;   /* string content does not reach the prompt, but a list of parts does */
+    bool list_works;   /* a list of text parts reaches the prompt as text */
+    bool args_as_text; /* tool call arguments must be JSON text */
+    bool null_fails;   /* null content is an error or is printed as a word */
+    bool developer;    /* knows the role */
+} named;
+
+struct chat_set {
+    named templates[MAX_TEMPLATES];
+    size_t n;
+    char origin[4200];
+    json_t *specials; /* bos_token ... as strings */
+};
+
+static void jsonp(json_t **j)
+{
+    json_decref(*j);
+}
+
+/* ---- opening ---- */
+
+void chat_set_free(chat_set *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->templates[i].name);
+        jinja_free(s->templates[i].t);
+    }
+    json_decref(s->specials);
+    free(s);
+}
+
+/* XD_NOT_FOUND when there is no such file. */
+static xd_status read_file(const char *path, xd_buf *ret, xd_err *err)
+{
+    XD_CLEANUP(xd_fclosep) FILE *f = fopen(path, "rbe");
+    if (!f)
+        return xd_fail(err, errno == ENOENT || errno == ENOTDIR ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path);
+    char piece[16384];
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;)
+        if (ret->len + n > MAX_FILE_BYTES || !xd_buf_append(ret, piece, n))
+            return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is too large", path);
+    if (ferror(f))
+        return xd_fail(err, XD_IO, errno, "read '%s'", path);
+    return XD_OK;
+}
+
+static xd_status read_json(const char *dir, const char *name, json_t **ret, xd_err *err)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    xd_status st = read_file(path, &text, err);
+    if (st)
+        return st;
+    json_error_t e;
+    *ret = json_loadb(text.data ? text.data : "", text.len, JSON_ALLOW_NUL, &e);
+    return *ret ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not JSON: %s (line %d)", path, e.text, e.line);
+}
+
+static xd_status render_probe(const named *t, json_t *messages, xd_buf *out)
+{
+    XD_CLEANUP(jsonp)
+    json_t *vars = json_pack("{s:o, s:n, s:n, s:b, s:s, s:s}", "messages", messages, "tools", "documents",
+                             "add_generation_prompt", 0, "bos_token", "", "eos_token", "");
+    if (!vars)
+        return XD_NOMEM;
+    jinja_options o = {.max_steps = 1000000, .max_output_bytes = 1 << 20, .now = 1};
+    return jinja_render(t->t, vars, &o, out, NULL);
+}
+
+static const char needle[] = "xdNeedle7";
+
+/* Renders a user's turn and the given last message: does the needle come out, and nothing of Python's view of lists and None? */
+static bool probe(const named *t, json_t *last)
+{
+    json_t *messages = json_pack("[o]", last);
+    if (last && json_object_get(last, "tool_calls"))
+        json_array_insert_new(messages, 0, json_pack("{s:s, s:s}", "role", "user", "content", "hello"));
+    XD_CLEANUP(xd_buf_free) xd_buf out = {0};
+    if (!messages || render_probe(t, messages, &out) || !out.data)
+        return false;
+    return strstr(out.data, needle) && !strstr(out.data, "'type'") && !strstr(out.data, "\"type\": \"text\"") &&
+           !strstr(out.data, "None");
+}
+
+static json_t *probe_call(json_t *arguments, json_t *content)
+{
+    return json_pack("{s:s, s:o, s:[{s:s, s:s, s:{s:s, s:o}}]}", "role", "assistant", "content", content, "tool_calls",
+                     "id", "call00001", "type", "function", "function", "name", "f", "arguments", arguments);
+}
+
+static void learn(named *t, const char *source, size_t len)
+{
+    t->developer = memmem(source, len, "developer", 9) != NULL;
+    bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
+    t->list_works =
+        probe(t, json_pack("{s:s, s:[{s:s, s:s}]}", "role", "user", "content", "type", "text", "text", needle));
+    t->text_fails = !text_works && t->list_works;
+    bool object_works = probe(t, probe_call(json_pack("{s:s}", "a", needle), json_string("")));
+    char text[64];
+    snprintf(text, sizeof text, "{\"a\": \"%s\"}", needle);
+    t->args_as_text = !object_works && probe(t, probe_call(json_string(text), json_string("")));
+    json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
+    t->null_fails = !probe(t, probe_call(arguments, json_null()));
+}
+
+static xd_status add_template(chat_set *s, const char *name, const char *text, size_t len, xd_err *err)
+{
+    if (s->n == MAX_TEMPLATES)
+        return xd_fail(err, XD_BAD_MODEL, 0, "more than %d chat templates", MAX_TEMPLATES);
+    named *t = &s->templates[s->n];
+    char label[64];
+    snprintf(label, sizeof label, "chat template%s%.40s", strcmp(name, "default") ? " " : "",
+             strcmp(name, "default") ? name : "");
+    xd_status st = jinja_compile(text, len, label, &t->t, err);
+    if (st)
+        return st;
+    s->n++; /* from here chat_set_free() frees it */
+    t->name = strdup(name);
+    if (!t->name)
+        return xd_fail(err, XD_NOMEM, 0, "chat template");
+    learn(t, text, len);
+    return XD_OK;
+}
+
+/* A JSON value that is one template's text or a list of {"name", "template"}. */
+static xd_status add_json(chat_set *s, const json_t *j, const char *file, xd_err *err)
+{
+    if (json_is_string(j))
+        return add_template(s, "default", json_string_value(j), json_string_length(j), err);
+    size_t i;
+    json_t *item;
+    json_array_foreach ((json_t *)(uintptr_t)j, i, item) {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        const json_t *text = json_object_get(item, "template");
+        if (!name || !json_is_string(text))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: chat_template[%zu] has no name or no template", file, i);
+        xd_status st = add_template(s, name, json_string_value(text), json_string_length(text), err);
+        if (st)
+            return st;
+    }
+    if (!json_is_array(j))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: chat_template is neither a string nor a list", file);
+    return XD_OK;
+}
+
+static xd_status add_additional(chat_set *s, const char *dir, xd_err *err)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/additional_chat_templates", dir);
+    DIR *d = opendir(path);
+    xd_status st = XD_OK;
+    for (struct dirent *e; d && !st && (e = readdir(d));) {
+        size_t n = strlen(e->d_name);
+        if (n <= 6 || strcmp(e->d_name + n - 6, ".jinja"))
+            continue;
+        char file[4096 + 300], name[256];
+        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
+        snprintf(name, sizeof name, "%.*s", (int)n - 6, e->d_name);
+        XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+        st = read_file(file, &text, err);
+        if (!st)
+            st = add_template(s, name, text.data ? text.data : "", text.len, err);
+    }
+    if (d)
+        closedir(d);
+    return st;
+}
+
+static xd_status add_text_file(chat_set *s, const char *path, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    xd_status st = read_file(path, &text, err);
+    if (st)
+        return st;
+    snprintf(s->origin, sizeof s->origin, "%s", path);
+    return add_template(s, "default", text.data ? text.data : "", text.len, err);
+}
+
+/* The first of the directory's sources that exists. */
+static xd_status open_dir(chat_set *s, const char *dir, xd_err *err)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    xd_status st = add_text_file(s, path, err);
+    if (st != XD_NOT_FOUND)
+        return st ? st : add_additional(s, dir, err);
+    static const char *const files[] = {"chat_template.json", "tokenizer_config.json"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(files); i++) {
+        XD_CLEANUP(jsonp) json_t *j = NULL;
+        st = read_json(dir, files[i], &j, err);
+        if (st && st != XD_NOT_FOUND)
+            return st;
+        const json_t *t = json_object_get(j, "chat_template");
+        if (!t || json_is_null(t))
+            continue;
+        snprintf(s->origin, sizeof s->origin, "%s/%s", dir, files[i]);
+        return add_json(s, t, files[i], err);
+    }
+    return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has no chat template", dir);
+}
+
+static bool is_template_text(const char *s)
+{
+    return strstr(s, "{{") || strstr(s, "{%");
+}
+
+static xd_status open_configured(chat_set *s, const char *configured, xd_err *err)
+{
+    xd_status st;
+    if (is_template_text(configured)) {
+        snprintf(s->origin, sizeof s->origin, "the configuration");
+        st = add_template(s, "default", configured, strlen(configured), err);
+    } else {
+        st = add_text_file(s, configured, err);
+    }
+    if (!st || st == XD_NOMEM)
+        return st;
+    xd_wrap(err, "chat_template of the configuration");
+    if (err)
+        err->status = XD_BAD_CONFIG;
+    return XD_BAD_CONFIG;
+}
+
+static const char *const special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                            "pad_token", "cls_token", "mask_token"};
+
+static void take_specials(json_t *into, const json_t *from)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(special_names); i++) {
+        const json_t *v = json_object_get(from, special_names[i]);
+        if (json_is_object(v))
+            v = json_object_get(v, "content");
+        if (json_is_string(v) && !json_object_get(into, special_names[i]))
+            json_object_set(into, special_names[i], (json_t *)(uintptr_t)v);
+    }
+}
+
+static xd_status load_specials(chat_set *s, const chat_source *src, xd_err *err)
+{
+    const char *const own[] = {src->bos_token, src->eos_token, src->unk_token, src->pad_token};
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
+    s->specials = json_object();
+    if (!s->specials)
+        return xd_fail(err, XD_NOMEM, 0, "chat template");
+    for (size_t i = 0; i < XD_ARRAY_LEN(own); i++)
+        if (own[i])
+            json_object_set_new(s->specials, names[i], json_string(own[i]));
+    static const char *const files[] = {"tokenizer_config.json", "special_tokens_map.json"};
+    for (size_t i = 0; src->model_dir && i < XD_ARRAY_LEN(files); i++) {
+        XD_CLEANUP(jsonp) json_t *j = NULL;
+        xd_status st = read_json(src->model_dir, files[i], &j, err);
+        if (st && st != XD_NOT_FOUND)
+            return st;
+        take_specials(s->specials, j);
+    }
+    return XD_OK;
+}
+
+xd_status chat_set_open(const chat_source *src, chat_set **ret, xd_err *err)
+{
+    XD_CLEANUP(chat_set_freep) chat_set *s = calloc(1, sizeof *s);
+    if (!s)
+        return xd_fail(err, XD_NOMEM, 0, "chat template");
+    xd_status st = load_specials(s, src, err);
+    if (st)
+        return st;
+    if (src->configured && *src->configured) {
+        st = open_configured(s, src->configured, err);
+    } else if (src->metadata && *src->metadata) {
+        snprintf(s->origin, sizeof s->origin, "the model file's metadata");
+        st = add_template(s, "default", src->metadata, strlen(src->metadata), err);
+    } else if (src->model_dir) {
+        st = open_dir(s, src->model_dir, err);
+    } else {
+        st = XD_NOT_FOUND;
+    }
+    if (!st && !s->n)
+        st = XD_NOT_FOUND;
+    if (st == XD_NOT_FOUND)
+        return xd_fail(err, XD_NOT_FOUND, 0, "the model has no chat template");
+    if (st)
+        return st;
+    *ret = XD_TAKE(s);
+    return XD_OK;
+}
+
+const char *chat_set_origin(const chat_set *s)
+{
+    return s->origin;
+}
+
+bool chat_set_uses(const chat_set *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (jinja_uses(s->templates[i].t, name))
+            return true;
+    return false;
+}
+
+/* ---- preparing messages ---- */
+
+static xd_status no_memory(xd_err *err)
+{
+    return xd_fail(err, XD_NOMEM, 0, "rendering the chat");
+}
+
+/* Checks a list of content parts; joins their texts by newlines into *ret_text (owned) unless it is NULL. */
+static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    char param[96];
+    size_t i;
+    json_t *part;
+    json_array_foreach ((json_t *)(uintptr_t)parts, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *value = json_object_get(part, "text");
+        snprintf(param, sizeof param, "messages[%zu].content[%zu].%s", m, i,
+                 type && !strcmp(type, "text") ? "text" : "type");
+        if (!type)
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+        if (strcmp(type, "text"))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
+                                 "%s '%.64s' is not supported: only 'text' is", param, type);
+        if (!json_is_string(value))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+        if (i)
+            xd_buf_putc(&text, '\n');
+        xd_buf_append(&text, json_string_value(value), json_string_length(value));
+    }
+    if (text.failed)
+        return no_memory(err);
+    if (ret_text) {
+        *ret_text = json_stringn(text.data ? text.data : "", text.len);
+        if (!*ret_text)
+            return no_memory(err);
+    }
+    return XD_OK;
+}
+
+static xd_status prepare_content(const named *t, json_t *message, size_t m, xd_err *err)
+{
+    json_t *content = json_object_get(message, "content");
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].content", m);
+    if (!content || json_is_null(content)) {
+        json_t *v = t->null_fails ? json_string("") : json_null();
+        return json_object_set_new(message, "content", v) ? no_memory(err) : XD_OK;
+    }
+    if (json_is_array(content)) {
+        json_t *text = NULL;
+        xd_status st = check_parts(content, m, t->list_works ? NULL : &text, err);
+        if (st)
+            return st;
+        return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
+    }
+    if (!json_is_string(content))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string, a list of parts or null",
+                             param);
+    if (!t->text_fails)
+        return XD_OK;
+    json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
+    return json_object_set_new(message, "content", parts) ? no_memory(err) : XD_OK;
+}
+
+static xd_status prepare_tool_calls(const named *t, json_t *message, size_t m, xd_err *err)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", m);
+    if (!calls || json_is_null(calls))
+        return XD_OK;
+    if (!json_is_array(calls))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a list", param);
+    size_t i;
+    json_array_foreach (calls, i, call) {
+        json_t *function = json_object_get(call, "function");
+        if (!json_is_object(function))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s[%zu].function must be an object",
+                                 param, i);
+        json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
+        if (t->args_as_text && json_is_object(arguments)) {
+            char *text = json_dumps(arguments, 0);
+            parsed = text ? json_string(text) : NULL;
+            free(text);
+            if (!parsed)
+                return no_memory(err);
+        } else if (!t->args_as_text && json_is_string(arguments)) {
+            /* What is not JSON stays as it is: models write such things, and the conversation should go on. */
+            size_t len = json_string_length(arguments);
+            parsed = len ? json_loadb(json_string_value(arguments), len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+                         : json_object();
+        }
+        if (parsed && json_object_set_new(function, "arguments", parsed))
+            return no_memory(err);
+    }
+    return XD_OK;
+}
+
+static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_err *err)
+{
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu]", m);
+    if (!json_is_object(message))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be an object", param);
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role || !*role) {
+        snprintf(param, sizeof param, "messages[%zu].role", m);
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a non-empty string", param);
+    }
+    if (!strcmp(role, "developer") && !t->developer && json_object_set_new(message, "role", json_string("system")))
+        return no_memory(err);
+    xd_status st = prepare_content(t, message, m, err);
+    return st ? st : prepare_tool_calls(t, message, m, err);
+}
+
+static xd_status prepare_messages(const named *t, const json_t *messages, json_t **ret, xd_err *err)
+{
+    if (!json_is_array(messages) || !json_array_size(messages))
+        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "invalid_type", "messages must be a non-empty list");
+    XD_CLEANUP(jsonp) json_t *copy = json_deep_copy(messages);
+    if (!copy)
+        return no_memory(err);
+    for (size_t i = 0; i < json_array_size(copy); i++) {
+        xd_status st = prepare_message(t, json_array_get(copy, i), i, err);
+        if (st)
+            return st;
+    }
+    *ret = XD_TAKE(copy);
+    return XD_OK;
+}
+
+/* ---- continuing the last message ---- */
+
+/* Appended to the last message's text, so that its end is found in the rendering whatever the template does around it. The space
+ * shows whether the template strips content. */
+static const char tail_mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+static xd_status mark_tail(json_t *messages, xd_err *err)
+{
+    size_t m = json_array_size(messages) - 1;
+    json_t *holder = json_array_get(messages, m), *text = json_object_get(holder, "content");
+    const char *key = "content";
+    if (json_is_array(text) && json_array_size(text)) {
+        holder = json_array_get(text, json_array_size(text) - 1);
+        text = json_object_get(holder, "text");
+        key = "text";
+    }
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].content", m);
+    if (!json_is_string(text))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value",
+                             "continue_final_message needs a last message with text");
+    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    xd_buf_append(&b, json_string_value(text), json_string_length(text));
+    xd_buf_puts(&b, tail_mark);
+    json_t *marked = b.failed ? NULL : json_stringn(b.data, b.len);
+    return !marked || json_object_set_new(holder, key, marked) ? no_memory(err) : XD_OK;
+}
+
+static xd_status cut_tail(xd_buf *text, xd_err *err)
+{
+    size_t len = sizeof tail_mark - 2; /* without the space */
+    size_t at = text->len >= len ? text->len - len : 0;
+    while (at > 0 && memcmp(text->data + at, tail_mark, len))
+        at--;
+    if (text->len < len || memcmp(text->data + at, tail_mark, len))
+        return xd_fail_field(
+            err, XD_BAD_REQUEST, "continue_final_message", "invalid_value",
+            "continue_final_message: the model's chat template does not show the last message as it is");
+    bool stripped = text->len == at + len || text->data[at + len] != ' ';
+    while (stripped && at && strchr(" \t\n\r\f\v", text->data[at - 1]))
+        at--;
+    text->len = at;
+    text->data[at] = 0;
+    return XD_OK;
+}
+
+/* ---- rendering ---- */
+
+static bool absent(const json_t *j)
+{
+    return !j || json_is_null(j);
+}
+
+static const named *choose(const chat_set *s, bool tools)
+{
+    const named *fallback = &s->templates[0];
+    for (size_t i = 0; i < s->n; i++) {
+        if (tools && !strcmp(s->templates[i].name, "tool_use"))
+            return &s->templates[i];
+        if (!strcmp(s->templates[i].name, "default"))
+            fallback = &s->templates[i];
+    }
+    return fallback;
+}
+
+static xd_status check_request(const chat_request *r, xd_err *err)
+{
+    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt",
+                                      "continue_final_message"};
+    if (!absent(r->tools) && !json_is_array(r->tools))
+        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_type", "tools must be a list");
+    if (!absent(r->documents) && !json_is_array(r->documents))
+        return xd_fail_field(err, XD_BAD_REQUEST, "documents", "invalid_type", "documents must be a list");
+    if (!absent(r->template_kwargs) && !json_is_object(r->template_kwargs))
+        return xd_fail_field(err, XD_BAD_REQUEST, "chat_template_kwargs", "invalid_type",
+                             "chat_template_kwargs must be an object");
+    for (size_t i = 0; !absent(r->template_kwargs) && i < XD_ARRAY_LEN(own); i++)
+        if (json_object_get(r->template_kwargs, own[i]))
+            return xd_fail_field(err, XD_BAD_REQUEST, "chat_template_kwargs", "invalid_value",
+                                 "chat_template_kwargs.%s: give this as a field of the request itself", own[i]);
+    if (r->continue_final_message && r->add_generation_prompt)
+        return xd_fail_field(err, XD_BAD_REQUEST, "continue_final_message", "invalid_value",
+                             "continue_final_message and add_generation_prompt exclude each other");
+    return XD_OK;
+}
+
+static json_t *make_vars(const chat_set *s, const chat_request *r, json_t *messages)
+{
+    json_t *vars = json_copy(s->specials);
+    bool failed = !vars ||
+                  (!absent(r->template_kwargs) && json_object_update(vars, (json_t *)(uintptr_t)r->template_kwargs)) ||
+                  json_object_set(vars, "messages", messages) ||
+                  json_object_set_new(vars, "add_generation_prompt", json_boolean(r->add_generation_prompt));
+    const json_t *given[] = {r->tools, r->documents};
+    static const char *const names[] = {"tools", "documents"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(given) && !failed; i++) {
+        json_t *v = absent(given[i]) ? json_null() : (json_t *)(uintptr_t)given[i];
+        failed = json_object_set(vars, names[i], v) != 0;
+    }
+    if (!failed)
+        return vars;
+    json_decref(vars);
+    return NULL;
+}
+
+/* The variables that the client wrote: its messages and the like, and every one of its chat_template_kwargs. */
+static const char **untrusted_names(const chat_request *r)
+{
+    size_t n = 3, at = 3;
+    if (!absent(r->template_kwargs))
+        n += json_object_size(r->template_kwargs);
+    const char **names = calloc(n + 1, sizeof *names);
+    if (!names)
+        return NULL;
+    names[0] = "messages";
+    names[1] = "tools";
+    names[2] = "documents";
+    const char *key;
+    json_t *v;
+    if (!absent(r->template_kwargs))
+        json_object_foreach ((json_t *)(uintptr_t)r->template_kwargs, key, v)
+            names[at++] = key;
+    return names;
+}
+
+static xd_status render_vars(const named *t, const json_t *vars, const chat_request *r, xd_buf *out,
+                             uint8_t **ret_trusted, xd_err *err)
+{
+    const char **untrusted = untrusted_names(r);
+    if (!untrusted)
+        return no_memory(err);
+    jinja_options o = {.ret_trusted = ret_trusted, .untrusted = untrusted, .now = r->now};
+    xd_status st = jinja_render(t->t, vars, &o, out, err);
+    free(untrusted);
+    if (st == XD_TOO_LARGE || st == XD_TIMEOUT) /* this request's fault: another one may render */
+        st = XD_BAD_REQUEST;
+    if (st == XD_BAD_REQUEST && err) {
+        err->status = st;
+        snprintf(err->param, sizeof err->param, "messages");
+    }
+    return st;
+}
+
+xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *ret, xd_err *err)
+{
+    xd_status st = check_request(r, err);
+    if (st)
+        return st;
+    bool tools = !absent(r->tools) && json_array_size(r->tools);
+    const named *t = choose(s, tools);
+    XD_CLEANUP(jsonp) json_t *messages = NULL;
+    st = prepare_messages(t, r->messages, &messages, err);
+    if (!st && r->continue_final_message)
+        st = mark_tail(messages, err);
+    if (st)
+        return st;
+    XD_CLEANUP(jsonp) json_t *vars = make_vars(s, r, messages);
+    if (!vars)
+        return no_memory(err);
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    XD_CLEANUP(xd_freep) uint8_t *trusted = NULL;
+    st = render_vars(t, vars, r, &text, &trusted, err);
+    if (!st && r->continue_final_message)
+        st = cut_tail(&text, err);
+    if (st)
+        return st;
+    size_t len;
+    char *data = xd_buf_steal(&text, &len);
+    if (!data)
+        return no_memory(err);
+    *ret = (chat_rendered){.text = data, .trusted = XD_TAKE(trusted), .len = len};
+    ret->tools_ignored = tools && !jinja_uses(t->t, "tools");
+    return XD_OK;
+}
 
 void chat_rendered_free(chat_rendered *r)
 {

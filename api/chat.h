@@ -57,7 +57,15 @@ typedef struct chat_rendered {
     bool tools_ignored; /* tools were given, but the chosen template does not mention them */
 } chat_rendered;
 
-/* Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,
+/* What becomes of a request's messages before the template sees them, so that one request works with every model:
+ *  - content parts of type "text" are handed on as a list to templates that handle lists, else joined by newlines; string content is
+ *    made a list for templates that handle only lists. Other part types are refused.
+ *  - role "developer" becomes "system" where the template does not know it.
+ *  - tool_calls' arguments, JSON text in OpenAI's form, are parsed; they stay text where the template fails on an object.
+ *  - null content becomes "" where the template fails on null.
+ * What a template handles was found out by rendering small conversations when it was opened.
+ *
+ * Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,
  * like "messages[2].content[0].type"); what the template raises is quoted, code "template_raise". */
 xd_status chat_render(const chat_set *s, const chat_request *req, chat_rendered *ret, xd_err *err) XD_MUST_CHECK;
 void chat_rendered_free(chat_rendered *r); /* also resets to {0} */
