@@ -530,3 +530,97 @@ Test(engine, metrics_count_and_status_is_json, .timeout = 60)
     xd_buf_free(&b);
     done(w);
 }
+
+/* --- text: the demo model, whose tokenizer and greedy text are known ---------------------------------------------- */
+
+typedef struct demo_text {
+    world w;
+    char want[4096];
+} demo_text;
+
+static bool open_demo(demo_text *d)
+{
+    char path[4096], golden[4200];
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    *d = (demo_text){0};
+    snprintf(path, sizeof path, "%s/config/demo", root ? root : ".");
+    snprintf(golden, sizeof golden, "%s/golden.json", path);
+    json_t *g = json_load_file(golden, 0, NULL), *c = json_array_get(json_object_get(g, "cases"), 0), *v;
+    if (!c)
+        return false;
+    size_t i;
+    json_array_foreach (json_object_get(c, "prompt_ids"), i, v)
+        d->w.prompt[d->w.n_prompt++] = (uint32_t)json_integer_value(v);
+    json_array_foreach (json_object_get(c, "greedy_ids"), i, v)
+        d->w.n_greedy++;
+    snprintf(d->want, sizeof d->want, "%s", json_string_value(json_object_get(c, "greedy_text")));
+    json_decref(g);
+    d->w.cfg = settings(path, NULL);
+    d->w.e = start(d->w.cfg);
+    return true;
+}
+
+static void read_text(demo_text *d, const char *const *stops, uint32_t n_stops, xd_buf *out, xd_buf *ret_stop)
+{
+    engine_request_options o = options(&d->w);
+    o.max_tokens = d->w.n_greedy;
+    o.detokenize = true;
+    o.skip_special = true;
+    o.stop = stops;
+    o.n_stop = n_stops;
+    engine_request *r = submit(&d->w, &o);
+    engine_event ev;
+    while (!engine_request_finished(r)) {
+        pthread_mutex_lock(&lock);
+        uint64_t seen = n_notified;
+        pthread_mutex_unlock(&lock);
+        while (engine_request_next(r, &ev)) {
+            cr_assert_neq(ev.kind, ENGINE_EV_ERROR);
+            xd_buf_append(out, ev.text, ev.text_len);
+            if (ev.kind == ENGINE_EV_DONE && ev.stop_text)
+                xd_buf_puts(ret_stop, ev.stop_text);
+        }
+        pthread_mutex_lock(&lock);
+        while (n_notified == seen && !engine_request_finished(r))
+            pthread_cond_wait(&cond, &lock);
+        pthread_mutex_unlock(&lock);
+    }
+    engine_request_free(r);
+}
+
+Test(engine, the_text_of_all_events_is_the_reference_text, .timeout = 60)
+{
+    demo_text d;
+    if (!open_demo(&d))
+        cr_skip_test("config/demo is not in this tree");
+    xd_buf out = {0}, stop = {0};
+    read_text(&d, NULL, 0, &out, &stop);
+    cr_assert_str_eq(out.data, d.want);
+    xd_buf_free(&out);
+    engine_free(d.w.e);
+    conf_free(d.w.cfg);
+}
+
+Test(engine, every_stop_string_cuts_the_text_just_before_it, .timeout = 60)
+{
+    demo_text d;
+    if (!open_demo(&d))
+        cr_skip_test("config/demo is not in this tree");
+    size_t len = strlen(d.want);
+    /* Stops of seven bytes from all over the text: most of them span two or more tokens. */
+    for (size_t at = 3; at + 7 < len && at < 120; at += 9) {
+        char word[8];
+        snprintf(word, sizeof word, "%.7s", d.want + at);
+        const char *stops[] = {"never in this text", word};
+        xd_buf out = {0}, stop = {0};
+        read_text(&d, stops, 2, &out, &stop);
+        size_t cut = (size_t)(strstr(d.want, word) - d.want);
+        cr_assert_eq(out.len, cut, "stop '%s': got '%.*s'", word, (int)out.len, out.data ? out.data : "");
+        cr_assert(cut == 0 || memcmp(out.data, d.want, cut) == 0);
+        cr_assert_str_eq(stop.data, word);
+        xd_buf_free(&out);
+        xd_buf_free(&stop);
+    }
+    engine_free(d.w.e);
+    conf_free(d.w.cfg);
+}
