@@ -13,6 +13,7 @@
 
 #include "daemon/daemon_priv.h"
 #include "engine/engine.h"
+#include "engine/memory/trace.h"
 
 #define MAX_POINTS 16
 #define MAX_SEQS   256
@@ -247,6 +248,22 @@ static uint64_t peak_rss_bytes(void)
     return getrusage(RUSAGE_SELF, &u) ? 0 : (uint64_t)u.ru_maxrss * 1024;
 }
 
+/* What each eviction policy would have hit on a recorded trace (pager.trace_file), beside Belady's optimum. */
+static int replay(const char *path, const config *cfg)
+{
+    xd_err err;
+    XD_CLEANUP(trace_freep) trace *t = NULL;
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    /* The limit is in pages, a replay counts experts: the smallest expert has a page for each of its three matrices. */
+    uint32_t inserts = XD_MAX(cfg->pager.max_inserts / 3, 1u);
+    if (trace_load(path, &t, &err) || trace_report(t, inserts, cfg->pager.layer_floor, &text, &err)) {
+        fprintf(stderr, "expertd: %s\n", err.msg);
+        return 1;
+    }
+    fputs(text.data, stdout);
+    return 0;
+}
+
 int bench_main(const cli *c, const config *cfg)
 {
     uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens[MAX_POINTS];
@@ -256,10 +273,8 @@ int bench_main(const cli *c, const config *cfg)
         fputs("expertd: --lengths and --concurrency take numbers and commas, --tokens a number\n", stderr);
         return EXIT_USAGE;
     }
-    if (c->trace) {
-        fputs("expertd: this build cannot replay traces (bench --trace)\n", stderr);
-        return EXIT_USAGE;
-    }
+    if (c->trace)
+        return replay(c->trace, cfg);
     xd_err err;
     double dram = dram_gbps();
     uint64_t start = xd_now_ns(), seed = 1;

@@ -196,8 +196,13 @@ void fallback_force(fallback *f, int force)
 
 void fallback_reload(fallback *f, const config *cfg)
 {
+    xd_err err = {0};
+    xd_status st = pager_reload(f->pages, cfg, &err); /* a simulated link may change too */
     pthread_mutex_lock(&f->lock);
     configure(f, cfg);
+    f->watching = pager_has_link(f->pages);
+    if (st)
+        snprintf(f->status.problem, sizeof f->status.problem, "%.255s", err.msg);
     pthread_mutex_unlock(&f->lock);
     feed(f, NAN, NAN, 0);
 }
