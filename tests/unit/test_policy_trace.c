@@ -205,6 +205,25 @@ Test(policy_trace, on_independent_picks_the_default_is_near_the_best_that_is_pos
     }
 }
 
+Test(policy_trace, on_the_demo_model_the_default_is_near_the_best_that_is_possible)
+{
+    /* 12 stories of 350 tokens by the demo model. Its routing is balanced: a token's picks hardly repeat. */
+    char file[4096];
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    snprintf(file, sizeof file, "%s/tests/data/trace/demo.xdtrace", root ? root : ".");
+    int kind = default_policy();
+    trace *t;
+    xd_err err = {0};
+    cr_assert_eq(trace_load(file, &t, &err), XD_OK, "%s", err.msg);
+    print_table("demo model", t);
+    printf("best fixed set at 25/40/50 %%: %.1f %.1f %.1f\n", best_fixed(t, 25), best_fixed(t, 40), best_fixed(t, 50));
+    fflush(stdout);
+    static const uint32_t percents[] = {25, 40, 50};
+    for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++)
+        cr_assert_geq(rate(t, kind, percents[i]), best_fixed(t, percents[i]) - 4, "at %u %%", percents[i]);
+    trace_free(t);
+}
+
 static double rate_between(const uint32_t *hits, const uint32_t *touched, uint32_t lo, uint32_t hi)
 {
     uint64_t h = 0, n = 0;
