@@ -7,6 +7,8 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/mm.cuh"
 
+#define MAX_EXPERTS 1024 /* of a layer */
+
 static uint64_t up256(uint64_t n)
 {
     return (n + 255) & ~255ull;
@@ -81,10 +83,44 @@ __global__ void combine_kernel(const float *out, const float *weights, float *y,
     *at = v;
 }
 
+/* How the caller's scratch is divided. */
+struct moe_scratch {
+    uint64_t act, out, counters, counter_bytes, ring, slot_bytes, bytes;
+    uint32_t ring_slots;
+};
+
+/* Pages fetched ahead of their use when buckets are large: enough for the link to run on while a unit is computed. */
+static const uint64_t RING_BYTES = 48ull << 20;
+
+static moe_scratch scratch_of(uint64_t tokens, uint32_t top_k, uint32_t n_experts, const kern_expert_geom *g)
+{
+    moe_scratch s = {};
+    s.out = up256(tokens * top_k * g->d_ff * sizeof(float));
+    s.counters = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
+    if (tokens <= MM_STREAM_TOKENS) {
+        s.bytes = s.counters;
+        return s;
+    }
+    for (int m = 0; m < 3; m++) {
+        const uint64_t rows = m < 2 ? g->d_ff : g->d_model,
+                       page = (g->page_rows[m] < rows ? g->page_rows[m] : rows) * g->row_bytes[m];
+        if (page > s.slot_bytes)
+            s.slot_bytes = page;
+    }
+    s.slot_bytes = up256(s.slot_bytes + 256); /* and the page's place in its line */
+    s.counter_bytes =
+        up256((uint64_t)n_experts * g->pages * 2 * sizeof(uint32_t)); /* ready of each page, done of each unit */
+    s.ring = s.counters + s.counter_bytes;
+    const uint64_t slots = RING_BYTES / s.slot_bytes;
+    s.ring_slots = (uint32_t)(slots < 8 ? 8 : slots > 256 ? 256 : slots);
+    s.bytes = s.ring + s.ring_slots * s.slot_bytes;
+    return s;
+}
+
+/* The number of experts is not known here: no more than pairs can be touched, and no model has more than MAX_EXPERTS. */
 uint64_t cuda_moe_scratch_bytes(kern_dev *, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *g)
 {
-    const uint64_t pairs = (uint64_t)max_tokens * top_k;
-    return up256(pairs * g->d_ff * sizeof(float)) + up256(pairs * g->d_model * sizeof(float));
+    return scratch_of(max_tokens, top_k, MAX_EXPERTS, g).bytes;
 }
 
 kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
@@ -98,10 +134,20 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
         return cuda_unsupported(d, "experts: gate and up must be cut into pages alike");
     if (!a->n_tokens)
         return KERN_OK;
-    float *act = static_cast<float *>(a->scratch);
-    float *out = reinterpret_cast<float *>(static_cast<unsigned char *>(a->scratch) +
-                                           up256((uint64_t)a->n_tokens * a->top_k * g->d_ff * sizeof(float)));
+    if (a->n_experts > MAX_EXPERTS)
+        return cuda_unsupported(d, "experts: more than 1024 in a layer");
+    const moe_scratch s = scratch_of(a->n_tokens, a->top_k, MAX_EXPERTS, g);
+    unsigned char *scratch = static_cast<unsigned char *>(a->scratch);
+    float *act = reinterpret_cast<float *>(scratch), *out = reinterpret_cast<float *>(scratch + s.out);
     mm_params p = {};
+    p.ring_addr = (uint64_t)(uintptr_t)(scratch + s.ring);
+    p.slot_bytes = s.slot_bytes;
+    p.ring_slots = s.ring_slots;
+    if (s.counter_bytes) {
+        cudaError_t e = cudaMemsetAsync(scratch + s.counters, 0, s.counter_bytes, d->stream);
+        if (e != cudaSuccess)
+            return cuda_fail(d, e, "experts");
+    }
     p.fmt = g->fmt;
     p.page_addr = a->page_addr;
     p.fill_addr = a->fill_addr;
@@ -114,7 +160,9 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     p.top_k = a->top_k;
     p.n_tokens = a->n_tokens;
 
+    uint32_t *counters = reinterpret_cast<uint32_t *>(scratch + s.counters);
     p.mode = MM_GATE_UP;
+    p.ready = counters;
     p.x = a->x;
     p.y = act;
     p.row_bytes = g->row_bytes[0];
@@ -128,11 +176,13 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     p.unit_pages = (g->d_ff + g->page_rows[0] - 1) / g->page_rows[0];
     if (p.unit_pages > 4095)
         return cuda_unsupported(d, "experts: more than 4095 pages in a matrix");
+    p.done = p.ready + 2 * a->n_experts * p.unit_pages;
     kern_status st = launch(d, p);
     if (st)
         return st;
 
     p.mode = MM_DOWN;
+    p.ready = p.done + a->n_experts * p.unit_pages;
     p.x = act;
     p.y = out;
     p.row_bytes = g->row_bytes[2];
@@ -145,6 +195,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     p.unit_pages = (g->d_model + g->page_rows[2] - 1) / g->page_rows[2];
     if (p.unit_pages > 4095)
         return cuda_unsupported(d, "experts: more than 4095 pages in a matrix");
+    p.done = p.ready + a->n_experts * p.unit_pages;
     st = launch(d, p);
     if (st)
         return st;

@@ -10,6 +10,8 @@
 
 #include "kernels/quant.h"
 
+#define MM_STREAM_TOKENS 32 /* buckets up to this size stream, larger ones are tiled */
+
 enum mm_mode { MM_LINEAR, MM_GATE_UP, MM_DOWN };
 
 struct mm_params {
@@ -19,7 +21,6 @@ struct mm_params {
     uint32_t mode, fmt;
     uint32_t cols, rows; /* of a matrix: K and the rows of gate (= up), or of down */
     uint32_t x_stride, y_stride;
-    uint32_t n_sm_blocks;
 
     /* linear */
     const unsigned char *w;
@@ -45,7 +46,10 @@ struct mm_params {
     uint32_t pad;                    /* after each row when n_chunks == 1 and rows are whole 16-byte units */
     uint32_t units_per_row, units_magic;
     /* tile.cuh */
-    uint32_t a_pitch, a_units, stages, tile_tokens;
+    uint32_t stages, tile_tokens;
+    uint64_t ring_addr, slot_bytes; /* slots for fetched pages */
+    uint32_t ring_slots;
+    uint32_t *ready, *done; /* zero at the start of the launch */
 };
 
 /* Lists the units of the buckets that this launch takes. `units` has room for n_experts * unit_pages entries, `scratch` for 36 words;

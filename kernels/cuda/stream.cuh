@@ -14,7 +14,7 @@
 #include "kernels/cuda/mm.cuh"
 
 #define STREAM_STAGES     3
-#define STREAM_MAX_TOKENS 32
+#define STREAM_MAX_TOKENS MM_STREAM_TOKENS
 
 struct stream_item {
     uint64_t base[2], fill[2]; /* first byte of row 0 of each half; where the page is kept, or 0 */

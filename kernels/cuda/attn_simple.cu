@@ -1,0 +1,94 @@
+/* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches and unusual head dimensions. */
+#include "kernels/cuda/attn.h"
+#include "kernels/cuda/reduce.cuh"
+
+#include <cuda_fp16.h>
+
+/* A block a (token, head): scores of a split in shared memory, then the sums, splits merged in order of position. Any head_dim, F16 and
+ * F32 caches. */
+__global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
+{
+    extern __shared__ float sh[]; /* q [head_dim], scores [KERN_ATTN_SPLIT] */
+    __shared__ float red[32];
+    const uint32_t t = blockIdx.x, h = blockIdx.y, hd = a.kv.head_dim, group = a.n_heads / a.kv.n_kv_heads,
+                   kvh = h / group;
+    float *q = sh, *sc = sh + hd;
+    const uint32_t pos = a.token_pos[t], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t *table = a.kv.block_table + (size_t)a.token_seq[t] * a.kv.max_blocks;
+    const uint32_t first = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
+    const bool f32 = a.kv.fmt == FMT_F32;
+    const uint32_t elem = f32 ? 4 : 2;
+    const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * elem;
+    for (uint32_t i = threadIdx.x; i < hd; i += blockDim.x)
+        q[i] = a.qkv[(size_t)t * a.qkv_stride + h * hd + i] * a.scale;
+    __syncthreads();
+
+    float m = -INFINITY, l = 0, o[2] = {0, 0};
+    for (uint32_t s = first / KERN_ATTN_SPLIT * KERN_ATTN_SPLIT; s <= pos; s += KERN_ATTN_SPLIT) {
+        const uint32_t begin = max(s, first), end = min(s + KERN_ATTN_SPLIT, pos + 1);
+        float max_s = -INFINITY;
+        for (uint32_t i = begin + warp; i < end; i += blockDim.x / 32) {
+            const uint32_t id = table[i / a.kv.block_size];
+            const unsigned char *k =
+                reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
+                ((size_t)kvh * a.kv.block_size + i % a.kv.block_size) * hd * elem;
+            float sum = 0;
+            for (uint32_t j = lane; j < hd; j += 32)
+                sum = fmaf(q[j],
+                           f32 ? reinterpret_cast<const float *>(k)[j]
+                               : __half2float(reinterpret_cast<const __half *>(k)[j]),
+                           sum);
+            sum = warp_sum(sum);
+            if (lane == 0)
+                sc[i - s] = sum;
+            max_s = fmaxf(max_s, sum);
+        }
+        max_s = block_max(max_s, red);
+        float sum_s = 0;
+        for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+            const float p = expf(sc[i - s] - max_s);
+            sc[i - s] = p;
+            sum_s += p;
+        }
+        sum_s = block_sum(sum_s, red);
+        const float m2 = fmaxf(m, max_s), fa = expf(m - m2), fb = expf(max_s - m2);
+        for (uint32_t c = 0; c < 2; c++) {
+            const uint32_t j = threadIdx.x + c * blockDim.x;
+            if (j >= hd)
+                continue;
+            float v_sum = 0;
+            for (uint32_t i = begin; i < end; i++) {
+                const uint32_t id = table[i / a.kv.block_size];
+                const unsigned char *v =
+                    reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) + v_off +
+                    ((size_t)kvh * a.kv.block_size + i % a.kv.block_size) * hd * elem;
+                v_sum = fmaf(sc[i - s],
+                             f32 ? reinterpret_cast<const float *>(v)[j]
+                                 : __half2float(reinterpret_cast<const __half *>(v)[j]),
+                             v_sum);
+            }
+            o[c] = o[c] * fa + v_sum * fb;
+        }
+        l = l * fa + sum_s * fb;
+        m = m2;
+        __syncthreads();
+    }
+    if (a.sinks) {
+        const float m2 = fmaxf(m, a.sinks[h]);
+        const float fa = expf(m - m2);
+        l = l * fa + expf(a.sinks[h] - m2);
+        o[0] *= fa;
+        o[1] *= fa;
+    }
+    for (uint32_t c = 0; c < 2; c++) {
+        const uint32_t j = threadIdx.x + c * blockDim.x;
+        if (j < hd)
+            a.o[((size_t)t * a.n_heads + h) * hd + j] = o[c] / l;
+    }
+}
+
+void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
+{
+    const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
+    attn_simple_kernel<<<dim3(a->n_tokens, a->n_heads), 128, smem, d->stream>>>(*a);
+}

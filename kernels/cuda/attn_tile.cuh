@@ -1,0 +1,162 @@
+/* attn_tile.cuh - the one arithmetic of attention: 16 query rows against a tile of 64 cached positions.
+ *
+ * Tiles begin at multiples of 64 positions, splits at multiples of KERN_ATTN_SPLIT. Each tile gives a fresh maximum m, sum l and vector o
+ * for every row; they are merged into their split in order of position, and splits into the result the same way, by one formula
+ * (attn_merge). A tile in which a row sees nothing is not merged into that row. So it does not matter which warp, block or launch
+ * computed a tile, nor which other rows it carried: decode and prefill give the same bits.
+ *
+ * Scores are in units of log2. Q and P are split in f16 hi + lo, the cache is F16, sums are float32.
+ * Operand layout as in frag.cuh: a lane holds 8 consecutive dimensions of its row or position for each block of 32. For P V the
+ * columns of a 64-wide group of dimensions are dealt so that a lane loads 16 bytes of a row of V: column g of product i is
+ * dimension 8g + i of the group. */
+#ifndef KERNELS_CUDA_ATTN_TILE_CUH
+#define KERNELS_CUDA_ATTN_TILE_CUH
+
+#include <cuda_fp16.h>
+
+#define ATTN_TILE 64
+
+static __device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                               uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void split_half(float p, float q, uint32_t *hi, uint32_t *lo)
+{
+    const __half2 h = __floats2half2_rn(p, q);
+    const float2 f = __half22float2(h);
+    const __half2 l = __floats2half2_rn(p - f.x, q - f.y);
+    *hi = *reinterpret_cast<const uint32_t *>(&h);
+    *lo = *reinterpret_cast<const uint32_t *>(&l);
+}
+
+/* Sixteen-byte piece c of row r in an array of rows of HD halves; neighbours in r use different banks. */
+template <int HD> static __device__ __forceinline__ uint32_t attn_swizzle(uint32_t r, uint32_t c)
+{
+    return r * (HD / 8) + (c ^ (r & 1) << 2);
+}
+
+/* (m, l) with weights for the values: m2 = max, a and b scale the old and the new. */
+struct attn_weight {
+    float a, b;
+};
+
+static __device__ __forceinline__ attn_weight attn_merge(float &m, float &l, float m_new, float l_new)
+{
+    if (m_new == -INFINITY)
+        return attn_weight{1.0f, 0.0f};
+    const float top = fmaxf(m, m_new);
+    const attn_weight w = {exp2f(m - top), exp2f(m_new - top)};
+    l = fmaf(l_new, w.b, __fmul_rn(l, w.a));
+    m = top;
+    return w;
+}
+
+static __device__ __forceinline__ float attn_mix(float o, float o_new, attn_weight w)
+{
+    return fmaf(o_new, w.b, __fmul_rn(o, w.a));
+}
+
+/* Q rows g and g + 8 from shared memory (`q_hi`, `q_lo`: swizzled rows), K by k(j, b): the lane's 16 bytes of position 8j + g, block b. */
+template <int HD, typename K>
+static __device__ __forceinline__ void attn_scores(float (&s)[8][4], const uint4 *q_hi, const uint4 *q_lo, K k)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll
+    for (int b = 0; b < HD / 32; b++) {
+        const uint4 h0 = q_hi[attn_swizzle<HD>(g, 4 * b + t)], h1 = q_hi[attn_swizzle<HD>(g + 8, 4 * b + t)];
+        const uint4 l0 = q_lo[attn_swizzle<HD>(g, 4 * b + t)], l1 = q_lo[attn_swizzle<HD>(g + 8, 4 * b + t)];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint4 v = k(j, b);
+            mma_f16(s[j], l0.x, l1.x, l0.y, l1.y, v.x, v.y);
+            mma_f16(s[j], h0.x, h1.x, h0.y, h1.y, v.x, v.y);
+            mma_f16(s[j], l0.z, l1.z, l0.w, l1.w, v.z, v.w);
+            mma_f16(s[j], h0.z, h1.z, h0.w, h1.w, v.z, v.w);
+        }
+    }
+}
+
+/* What a row may see: positions first <= p <= last. last = -1: nothing. */
+struct attn_span {
+    int first, last;
+};
+
+struct attn_probs {
+    uint32_t hi[4][4], lo[4][4]; /* A operand of the four steps of 16 positions */
+    float m[2], l[2];            /* rows g and g + 8 */
+};
+
+static __device__ __forceinline__ void attn_softmax(attn_probs &p, float (&s)[8][4], int base,
+                                                    const attn_span (&span)[2])
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float m = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const int pos = base + 8 * j + 2 * t + c;
+                float &v = s[j][2 * r + c];
+                if (pos < span[r].first || pos > span[r].last)
+                    v = -INFINITY;
+                m = fmaxf(m, v);
+            }
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        const float off = m == -INFINITY ? 0.0f : m;
+        float l = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                s[j][2 * r + c] = exp2f(s[j][2 * r + c] - off);
+                l += s[j][2 * r + c];
+            }
+        l += __shfl_xor_sync(~0u, l, 1);
+        l += __shfl_xor_sync(~0u, l, 2);
+        p.m[r] = m;
+        p.l[r] = l;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                split_half(s[2 * k + h][2 * r], s[2 * k + h][2 * r + 1], &p.hi[k][2 * h + r], &p.lo[k][2 * h + r]);
+}
+
+/* Values of 64 dimensions: o[i] row g: dimensions 16t + i (c0) and 16t + 8 + i (c1) of the group; row g + 8: c2, c3.
+ * v(pos): the lane's 16 bytes, dimensions 8g .. of the group, of position `pos` of the tile. */
+template <typename V> static __device__ __forceinline__ void attn_values(float (&o)[8][4], const attn_probs &p, V v)
+{
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint4 v0 = v(16 * k + 2 * t), v1 = v(16 * k + 2 * t + 1), v2 = v(16 * k + 2 * t + 8),
+                    v3 = v(16 * k + 2 * t + 9);
+        const uint32_t w0[4] = {v0.x, v0.y, v0.z, v0.w}, w1[4] = {v1.x, v1.y, v1.z, v1.w};
+        const uint32_t w2[4] = {v2.x, v2.y, v2.z, v2.w}, w3[4] = {v3.x, v3.y, v3.z, v3.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t sel = i & 1 ? 0x7632 : 0x5410;
+            const uint32_t b0 = __byte_perm(w0[i / 2], w1[i / 2], sel), b1 = __byte_perm(w2[i / 2], w3[i / 2], sel);
+            mma_f16(o[i], p.lo[k][0], p.lo[k][1], p.lo[k][2], p.lo[k][3], b0, b1);
+            mma_f16(o[i], p.hi[k][0], p.hi[k][1], p.hi[k][2], p.hi[k][3], b0, b1);
+        }
+    }
+}
+
+#endif

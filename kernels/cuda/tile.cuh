@@ -1,0 +1,476 @@
+/* tile.cuh - matrix products for many tokens: 128 weight rows by up to 128 tokens a block, the same additions as stream.cuh.
+ *
+ * Eight warps compute, four along the rows and two along the tokens, from a ring of stages of 64 positions of K in shared memory.
+ * Weights are staged as stored and turned into bf16 when a warp picks them up; activations are split into bf16 hi and lo in place, by
+ * the thread that fetched them, so that it happens once a block and needs no barrier of its own.
+ * In the gate and up phase a block takes 64 rows of each, dealt in eights, so that SwiGLU happens in registers.
+ *
+ * MoE with pages on the host: a ninth warp of every block fetches, all of them together each page once, in the order in which the
+ * blocks will want them: into the page's fill slot where it has one, else into a ring of slots in the scratch. A page is
+ * announced by a counter in device memory (`ready`), and a ring slot is refilled when the unit that used it has been computed
+ * by all blocks (`done`). Nobody waits for anything later in the order than what he holds, so it cannot lock up while all
+ * blocks of the grid are on the chip, one on each multiprocessor. */
+#ifndef KERNELS_CUDA_TILE_CUH
+#define KERNELS_CUDA_TILE_CUH
+
+#include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/mm.cuh"
+
+#define TILE_ROWS    128
+#define TILE_THREADS 256 /* computing; one warp more fetches */
+#define TILE_B_PITCH 272 /* 64 positions of hi and lo, and 16 bytes that move the next row to other banks */
+#define FETCH_PIECE  16384
+
+template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any alignment */
+    static constexpr uint32_t BYTES = 2 * fmt_block<FMT>::BYTES;
+    static constexpr uint32_t UNITS = (BYTES + 14 + 15) / 16;
+    static constexpr uint32_t PITCH = FMT == FMT_Q8_0  ? 96
+                                      : FMT == FMT_F32 ? 320
+                                                       : 192; /* quads of neighbouring rows do not collide */
+};
+
+struct tile_item {
+    uint32_t row0, n_rows; /* output rows; gate and up: of each */
+    uint32_t first, n;     /* tokens */
+};
+
+static __device__ __forceinline__ void tile_barrier()
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void wait_until(const uint32_t *p, uint32_t want)
+{
+    while (load_acquire(p) < want)
+        __nanosleep(200);
+}
+
+static __device__ __forceinline__ void tile_wait(uint32_t stages)
+{
+    if (stages == 2)
+        cp_wait<0>();
+    else if (stages == 3)
+        cp_wait<1>();
+    else
+        cp_wait<2>();
+}
+
+/* Shared memory of a block after the stages. */
+struct tile_rows {
+    uint64_t a[TILE_ROWS]; /* first byte of each weight row */
+    const float *x[128];   /* first value of each token's row */
+};
+
+template <int FMT>
+static __device__ void tile_issue(const mm_params &p, const tile_rows &rows, const tile_item &it, uint32_t step,
+                                  unsigned char *stage)
+{
+    constexpr uint32_t UNITS = tile_a<FMT>::UNITS, BYTES = tile_a<FMT>::BYTES;
+    const uint32_t off = step * BYTES;
+    const uint32_t len = min(BYTES, (uint32_t)p.row_bytes - off);
+    const uint32_t a = smem_of(stage), tid = threadIdx.x;
+#pragma unroll 2
+    for (uint32_t i = tid; i < TILE_ROWS * UNITS; i += TILE_THREADS) {
+        const uint32_t r = i / UNITS, u = i % UNITS;
+        const uint64_t src = rows.a[r] + off;
+        if (u * 16 < ((uint32_t)src & 15) + len)
+            cp_async16(a + r * tile_a<FMT>::PITCH + u * 16, (src & ~15ull) + u * 16);
+    }
+    unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
+    const uint32_t c = tid % 8, k = step * 64 + c * 8;
+    for (uint32_t r = tid / 8; r < it.n; r += TILE_THREADS / 8) {
+        unsigned char *dst = b + r * TILE_B_PITCH + c * 32;
+        if (k < p.cols) {
+            const uint64_t src = (uint64_t)(uintptr_t)(rows.x[r] + k);
+            cp_async16(smem_of(dst), src);
+            cp_async16(smem_of(dst) + 16, src + 16);
+        } else {
+            reinterpret_cast<uint4 *>(dst)[0] = reinterpret_cast<uint4 *>(dst)[1] = make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+/* Each thread splits what it fetched itself: its own copies are visible to it without a barrier. */
+template <int FMT> static __device__ void tile_split(const tile_item &it, unsigned char *stage)
+{
+    unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
+    const uint32_t c = threadIdx.x % 8;
+    for (uint32_t r = threadIdx.x / 8; r < it.n; r += TILE_THREADS / 8) {
+        uint4 *at = reinterpret_cast<uint4 *>(b + r * TILE_B_PITCH + c * 32);
+        const uint4 u0 = at[0], u1 = at[1];
+        const b_frag f = split_x(
+            make_float4(__uint_as_float(u0.x), __uint_as_float(u0.y), __uint_as_float(u0.z), __uint_as_float(u0.w)),
+            make_float4(__uint_as_float(u1.x), __uint_as_float(u1.y), __uint_as_float(u1.z), __uint_as_float(u1.w)));
+        at[0] = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
+        at[1] = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
+    }
+}
+
+template <int FMT>
+static __device__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it, unsigned char *ring,
+                                uint32_t stage_bytes)
+{
+    const uint32_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+    const uint32_t wm = warp / 2, wn = warp % 2;
+    const uint32_t steps = (p.cols + 63) / 64, blocks = (p.cols + 31) / 32;
+
+    /* Token rows that complete the last group of eight are zero in all stages. */
+    for (uint32_t s = 0; s < p.stages; s++) {
+        unsigned char *b = ring + s * stage_bytes + TILE_ROWS * tile_a<FMT>::PITCH;
+        for (uint32_t i = it.n * 16 + tid; i < ((it.n + 7) & ~7u) * 16; i += TILE_THREADS)
+            *reinterpret_cast<uint4 *>(b + i / 16 * TILE_B_PITCH + i % 16 * 16) = make_uint4(0, 0, 0, 0);
+    }
+    float acc[2][8][4];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            acc[m][j][0] = acc[m][j][1] = acc[m][j][2] = acc[m][j][3] = 0;
+    uint32_t low[2][2]; /* alignment of the four rows of this lane */
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            low[m][h] = (uint32_t)rows.a[wm * 32 + m * 16 + h * 8 + g] & 15;
+
+    for (uint32_t s = 0; s + 1 < p.stages; s++) {
+        if (s < steps)
+            tile_issue<FMT>(p, rows, it, s, ring + s * stage_bytes);
+        cp_commit();
+    }
+    uint32_t slot = 0;
+    for (uint32_t step = 0; step < steps; step++) {
+        unsigned char *stage = ring + slot * stage_bytes;
+        tile_wait(p.stages);
+        tile_split<FMT>(it, stage);
+        tile_barrier(); /* the stage is whole, and everyone is done with the one before it, which is refilled now */
+        const uint32_t ahead = step + p.stages - 1;
+        if (ahead < steps)
+            tile_issue<FMT>(p, rows, it, ahead, ring + (slot ? slot - 1 : p.stages - 1) * stage_bytes);
+        cp_commit();
+        slot = slot + 1 == p.stages ? 0 : slot + 1;
+
+        const unsigned char *b_at = stage + TILE_ROWS * tile_a<FMT>::PITCH + g * TILE_B_PITCH + t * 32;
+        const uint32_t off = step * tile_a<FMT>::BYTES;
+#pragma unroll
+        for (int kb = 0; kb < 2; kb++) {
+            if (step * 2 + kb >= blocks)
+                break;
+            a_frag<FMT> a[2];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                const unsigned char *row =
+                    stage + (wm * 32 + m * 16 + g) * tile_a<FMT>::PITCH + kb * fmt_block<FMT>::BYTES;
+                load_a_row<FMT>(row + ((low[m][0] + off) & 15), t, a[m].r0, &a[m].d0);
+                load_a_row<FMT>(row + 8 * tile_a<FMT>::PITCH + ((low[m][1] + off) & 15), t, a[m].r1, &a[m].d1);
+                if (FMT != FMT_Q8_0 && step * 64 + kb * 32 + 8 * t >= p.cols)
+                    zero_a<FMT>(a[m]);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const uint32_t nt = 2 * j + wn;
+                if (nt * 8 >= it.n)
+                    break;
+                const uint4 *at = reinterpret_cast<const uint4 *>(b_at + nt * 8 * TILE_B_PITCH + kb * 128);
+                const uint4 h = at[0], l = at[1];
+                const b_frag b = {{h.x, h.y, h.z, h.w}, {l.x, l.y, l.z, l.w}};
+                block_mma<FMT>(acc[0][j], a[0], b);
+                block_mma<FMT>(acc[1][j], a[1], b);
+            }
+        }
+    }
+    cp_wait<0>();
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const uint32_t k = (2 * j + wn) * 8 + 2 * t + c;
+            if (k >= it.n)
+                continue;
+            float *y = p.y;
+            if (p.mode == MM_DOWN)
+                y += (size_t)p.pairs[it.first + k] * p.y_stride;
+            else
+                y += (size_t)(it.first + k) * p.y_stride;
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                if (p.mode == MM_GATE_UP) {
+                    const uint32_t r = (wm * 2 + m) * 8 + g;
+                    if (r < it.n_rows)
+                        y[it.row0 + r] = swiglu_of(acc[m][j][c], acc[m][j][2 + c]);
+                    continue;
+                }
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t r = wm * 32 + m * 16 + h * 8 + g;
+                    if (r >= it.n_rows)
+                        continue;
+                    float v = acc[m][j][2 * h + c];
+                    if (p.bias)
+                        v += p.bias[it.row0 + r];
+                    if (p.accumulate)
+                        v += y[it.row0 + r];
+                    y[it.row0 + r] = v;
+                }
+            }
+        }
+}
+
+/* --- fetching pages of the host ------------------------------------------------------------------------------------------ */
+
+/* Unit number i of the order of work: host and VRAM units dealt evenly, so that the link and the matrix units are busy together. */
+static __device__ __forceinline__ uint32_t tile_unit(const mm_params &p, const uint32_t *units, uint32_t n_host,
+                                                     uint32_t n_vram, uint32_t i, bool *is_host, uint32_t *host_idx)
+{
+    const uint32_t n = n_host + n_vram;
+    const uint32_t h0 = (uint32_t)((uint64_t)i * n_host / n), h1 = (uint32_t)((uint64_t)(i + 1) * n_host / n);
+    *is_host = h1 > h0;
+    *host_idx = h0;
+    return h1 > h0 ? units[h0] : units[p.n_experts * p.unit_pages - 1 - (i - h0)];
+}
+
+static __device__ __forceinline__ bool in_arena(const mm_params &p, uint64_t a)
+{
+    return a >= p.arena_begin && a < p.arena_end;
+}
+
+/* Where the computing warps find matrix m of host unit `idx`. Ring slots keep the page's place in its 128-byte line. */
+static __device__ uint64_t fetched_at(const mm_params &p, uint32_t unit, uint32_t idx, uint32_t m)
+{
+    const size_t entry = (size_t)(unit >> 12) * p.pages + (m ? p.first_page1 : p.first_page0) + (unit & 4095);
+    const uint64_t addr = p.page_addr[entry];
+    if (in_arena(p, addr))
+        return addr;
+    if (p.fill_addr && p.fill_addr[entry])
+        return p.fill_addr[entry];
+    const uint32_t per_unit = p.mode == MM_GATE_UP ? 2 : 1;
+    return p.ring_addr + (uint64_t)((idx * per_unit + m) % p.ring_slots) * p.slot_bytes + (addr & 127);
+}
+
+static __device__ __forceinline__ uint4 load_stream(uint64_t a)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(a));
+    return v;
+}
+
+/* One warp copies n bytes; whole lines where source and destination are 16-byte aligned alike. */
+static __device__ void fetch_copy(uint64_t dst, uint64_t src, uint32_t n)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    if (((src ^ dst) & 15) == 0) { /* the covering units; what is copied before and after belongs to no one else */
+        const uint32_t skip = (uint32_t)src & 15;
+        src -= skip;
+        dst -= skip;
+        const uint32_t units = (n + skip + 15) / 16;
+        for (uint32_t i = lane; i < units; i += 32 * 8) {
+            uint4 v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (i + j * 32 < units)
+                    v[j] = load_stream(src + (i + j * 32) * 16);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (i + j * 32 < units)
+                    *reinterpret_cast<uint4 *>(dst + (i + j * 32) * 16) = v[j];
+        }
+    } else if (((src | dst | n) & 7) == 0) {
+#pragma unroll 8
+        for (uint32_t i = lane; i < n / 8; i += 32)
+            *reinterpret_cast<uint2 *>(dst + i * 8) = *reinterpret_cast<const uint2 *>(src + i * 8);
+    } else {
+#pragma unroll 8
+        for (uint32_t i = lane; i < n / 2; i += 32)
+            *reinterpret_cast<uint16_t *>(dst + i * 2) = *reinterpret_cast<const uint16_t *>(src + i * 2);
+    }
+}
+
+static __device__ __forceinline__ uint32_t unit_rows(const mm_params &p, uint32_t unit)
+{
+    return min(p.page_rows, p.rows - (unit & 4095) * p.page_rows);
+}
+static __device__ __forceinline__ uint32_t tile_rows_per_item(const mm_params &p)
+{
+    return p.mode == MM_GATE_UP ? TILE_ROWS / 2 : TILE_ROWS;
+}
+
+/* Items (row tiles times token tiles) of a unit: what `done` counts up to. */
+static __device__ __forceinline__ uint32_t unit_items(const mm_params &p, uint32_t unit)
+{
+    const uint32_t e = unit >> 12, n = p.expert_start[e + 1] - p.expert_start[e], per = tile_rows_per_item(p);
+    return (unit_rows(p, unit) + per - 1) / per * ((n + p.tile_tokens - 1) / p.tile_tokens);
+}
+
+static __device__ __forceinline__ uint32_t pieces_of(uint64_t src, uint64_t bytes)
+{
+    return (uint32_t)(((src & 127) + bytes + FETCH_PIECE - 1) / FETCH_PIECE);
+}
+
+/* The ninth warp. Pieces are dealt to the blocks in turn; `ready` of a page counts pieces. */
+static __device__ void fetch_all(const mm_params &p, const uint32_t *units, uint32_t n_host)
+{
+    const uint32_t lane = threadIdx.x % 32, per_unit = p.mode == MM_GATE_UP ? 2 : 1;
+    uint32_t turn = 0;
+    for (uint32_t idx = 0; idx < n_host; idx++) {
+        const uint32_t unit = units[idx];
+        const uint64_t bytes = unit_rows(p, unit) * p.row_bytes;
+        for (uint32_t m = 0; m < per_unit; m++) {
+            const size_t entry = (size_t)(unit >> 12) * p.pages + (m ? p.first_page1 : p.first_page0) + (unit & 4095);
+            const uint64_t src = p.page_addr[entry];
+            if (in_arena(p, src))
+                continue;
+            const uint64_t dst = fetched_at(p, unit, idx, m);
+            const uint32_t seq = idx * per_unit + m;
+            bool waited = false;
+            /* Pieces end where a line of the source ends. */
+            const uint64_t head = src & 127;
+            const uint32_t n = pieces_of(src, bytes);
+            for (uint32_t q = (blockIdx.x + gridDim.x - turn % gridDim.x) % gridDim.x; q < n; q += gridDim.x) {
+                const uint64_t at = (uint64_t)q * FETCH_PIECE;
+                if (!waited && seq >= p.ring_slots) {
+                    const uint32_t before = (seq - p.ring_slots) / per_unit;
+                    if (lane == 0)
+                        wait_until(p.done + before, unit_items(p, units[before]));
+                    __syncwarp();
+                }
+                waited = true;
+                const uint64_t from = at > head ? at - head : 0;
+                const uint64_t to = min(at + FETCH_PIECE - head, bytes);
+                fetch_copy(dst + from, src + from, (uint32_t)(to - from));
+                __threadfence();
+                __syncwarp();
+                if (lane == 0)
+                    atomicAdd(p.ready + seq, 1u);
+            }
+            turn += n;
+        }
+    }
+}
+
+/* --- the kernel ---------------------------------------------------------------------------------------------------------- */
+
+template <int FMT>
+static __device__ void tile_linear(const mm_params &p, unsigned char *ring, uint32_t stage_bytes, tile_rows &rows)
+{
+    const uint32_t tid = threadIdx.x, row_tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
+    tile_item it;
+    it.row0 = blockIdx.x % row_tiles * TILE_ROWS;
+    it.n_rows = min(p.rows - it.row0, (uint32_t)TILE_ROWS);
+    it.first = blockIdx.x / row_tiles * p.tile_tokens;
+    it.n = min(p.n_tokens - it.first, p.tile_tokens);
+    if (tid < TILE_ROWS)
+        rows.a[tid] = (uint64_t)(uintptr_t)p.w + (it.row0 + min(tid, it.n_rows - 1)) * p.row_bytes;
+    if (tid < it.n) {
+        const uint32_t k = it.first + tid;
+        rows.x[tid] = p.x + (size_t)(p.row_idx ? p.row_idx[k] : k) * p.x_stride;
+    }
+    tile_barrier();
+    tile_run<FMT>(p, rows, it, ring, stage_bytes);
+}
+
+template <int FMT>
+static __device__ void tile_moe(const mm_params &p, unsigned char *ring, uint32_t stage_bytes, tile_rows &rows,
+                                const uint32_t *units, uint32_t n_host, uint32_t n_vram)
+{
+    const uint32_t tid = threadIdx.x, per = tile_rows_per_item(p), per_unit = p.mode == MM_GATE_UP ? 2 : 1;
+    uint32_t before = 0; /* items of the units before unit i */
+    for (uint32_t i = 0; i < n_host + n_vram; i++) {
+        bool is_host;
+        uint32_t idx;
+        const uint32_t unit = tile_unit(p, units, n_host, n_vram, i, &is_host, &idx);
+        const uint32_t e = unit >> 12, page = unit & 4095, in_page = unit_rows(p, unit);
+        const uint32_t start = p.expert_start[e], n = p.expert_start[e + 1] - start;
+        const uint32_t token_tiles = (n + p.tile_tokens - 1) / p.tile_tokens;
+        const uint32_t width = ((n + token_tiles - 1) / token_tiles + 7) & ~7u; /* even tiles */
+        const uint32_t row_tiles = (in_page + per - 1) / per, items = row_tiles * token_tiles;
+        bool ready = !is_host;
+        for (uint32_t k = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x; k < items; k += gridDim.x) {
+            uint64_t base[2];
+            for (uint32_t m = 0; m < 2; m++) {
+                const size_t entry = (size_t)e * p.pages + (m ? p.first_page1 : p.first_page0) + page;
+                base[m] = is_host ? fetched_at(p, unit, idx, m % per_unit) : p.page_addr[entry];
+                const uint64_t src = p.page_addr[entry];
+                if (!ready && m < per_unit && !in_arena(p, src) && tid == 0)
+                    wait_until(p.ready + idx * per_unit + m, pieces_of(src, in_page * p.row_bytes));
+            }
+            ready = true;
+            tile_item it;
+            const uint32_t r0 = k % row_tiles * per, first = k / row_tiles * width;
+            it.row0 = page * p.page_rows + r0;
+            it.n_rows = min(in_page - r0, per);
+            it.first = start + first;
+            it.n = first < n ? min(n - first, width) : 0; /* rounding up to eights may leave the last tile empty */
+            tile_barrier(); /* the pages are there for all; the rows of the item before are no longer read */
+            if (tid < TILE_ROWS) {
+                const uint32_t half = p.mode == MM_GATE_UP ? tid / 8 % 2 : 0;
+                const uint32_t r = p.mode == MM_GATE_UP ? tid / 16 * 8 + tid % 8 : tid;
+                rows.a[tid] = base[half] + (r0 + min(r, it.n_rows - 1)) * p.row_bytes;
+            }
+            if (tid < it.n)
+                rows.x[tid] =
+                    p.x +
+                    (size_t)(p.mode == MM_GATE_UP ? p.pairs[it.first + tid] / p.top_k : it.first + tid) * p.x_stride;
+            tile_barrier();
+            if (it.n)
+                tile_run<FMT>(p, rows, it, ring, stage_bytes);
+            if (is_host) {
+                tile_barrier(); /* all reads of the page are over */
+                if (tid == 0) {
+                    __threadfence();
+                    atomicAdd(p.done + idx, 1u);
+                }
+            }
+        }
+        before += items;
+    }
+}
+
+template <int FMT>
+__global__ void __launch_bounds__(TILE_THREADS + 32, 1) tile_kernel(const __grid_constant__ mm_params p)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint32_t scratch[36];
+    const uint32_t stage_bytes = TILE_ROWS * tile_a<FMT>::PITCH + p.tile_tokens * TILE_B_PITCH;
+    tile_rows &rows = *reinterpret_cast<tile_rows *>(smem + p.stages * stage_bytes);
+    uint32_t *units = reinterpret_cast<uint32_t *>(&rows + 1);
+    if (p.mode == MM_LINEAR) {
+        if (threadIdx.x < TILE_THREADS)
+            tile_linear<FMT>(p, smem, stage_bytes, rows);
+        return;
+    }
+    uint32_t n_host, n_vram;
+    list_units(p, units, scratch, &n_host, &n_vram);
+    if (threadIdx.x < TILE_THREADS)
+        tile_moe<FMT>(p, smem, stage_bytes, rows, units, n_host, n_vram);
+    else
+        fetch_all(p, units, n_host);
+}
+
+/* Stages and tokens a tile for `smem_max` bytes of shared memory. */
+template <int FMT> static inline bool tile_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
+{
+    const uint32_t fixed = sizeof(tile_rows) + 1024 + (p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4);
+    for (uint32_t tokens = 128; tokens >= 32; tokens /= 2)
+        for (uint32_t stages = tokens == 32 ? 2 : 4; stages >= (tokens == 128 ? 3 : 2); stages--) {
+            const uint32_t need = stages * (TILE_ROWS * tile_a<FMT>::PITCH + tokens * TILE_B_PITCH) + fixed;
+            if (need > (uint32_t)smem_max)
+                continue;
+            p->tile_tokens = tokens;
+            p->stages = stages;
+            *ret_smem = need;
+            return true;
+        }
+    return false;
+}
+
+#endif
