@@ -153,14 +153,15 @@ static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32
     }
 }
 
-/* A lane whose 8 positions lie beyond the end of K: whatever is in memory there must not be read as a number. */
-template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a)
+/* A lane whose positions, from pair `from` on, lie beyond the end of K: what is in memory there must not be read as a number. */
+template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a, int from)
 {
 #pragma unroll
     for (int p = 0; p < a_frag<FMT>::PARTS; p++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            a.r0[p][i] = a.r1[p][i] = 0;
+            if (i >= from)
+                a.r0[p][i] = a.r1[p][i] = 0;
 }
 
 /* acc += (scale *) A B for one block; the only place where products are added. */

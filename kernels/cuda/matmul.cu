@@ -29,17 +29,17 @@ static kern_status launch(cuda_dev *d, const mm_params &p)
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "matrix product");
 }
 
-/* Lanes read 8 activations at once. */
+/* Lanes read 4 activations at once. */
 static bool shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes)
 {
-    return cols % (fmt == FMT_Q8_0 ? 32 : 8) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
+    return cols % (fmt == FMT_Q8_0 ? 32 : 4) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
 }
 
 kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (!shape_ok(a->w.fmt, a->w.cols, a->w.row_bytes) || a->x_stride % 4 || (uintptr_t)a->x % 16)
-        return cuda_unsupported(d, "linear: columns must be a multiple of 8 and activations aligned to 16 bytes");
+        return cuda_unsupported(d, "linear: columns must be a multiple of 4 and activations aligned to 16 bytes");
     if (!a->n_tokens || !a->w.rows)
         return KERN_OK;
     mm_params p = {};
@@ -128,7 +128,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     cuda_dev *d = cuda_of(kd);
     const kern_expert_geom *g = &a->geom;
     if (!shape_ok(g->fmt, g->d_model, g->row_bytes[0]) || !shape_ok(g->fmt, g->d_ff, g->row_bytes[2]))
-        return cuda_unsupported(d, "experts: dimensions must be multiples of 8 (Q8_0: 32)");
+        return cuda_unsupported(d, "experts: dimensions must be multiples of 4 (Q8_0: 32)");
     if (g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] || !g->page_rows[0] ||
         !g->page_rows[2])
         return cuda_unsupported(d, "experts: gate and up must be cut into pages alike");

@@ -195,19 +195,19 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
 #pragma unroll(NT == 1 ? 4 : NT == 2 ? 2 : 1)
         for (uint32_t b = 0; b < n; b++) {
             const uint32_t k = (first + b) * 32;
-            const bool in = k + 8 * t < p.cols;
+            const bool in0 = k + 8 * t < p.cols, in1 = k + 8 * t + 4 < p.cols; /* columns come in fours */
             a_frag<FMT> a;
             load_a_row<FMT>(a0 + b * fmt_block<FMT>::BYTES, t, a.r0, &a.d0);
             load_a_row<FMT>(a1 + b * fmt_block<FMT>::BYTES, t, a.r1, &a.d1);
-            if (FMT != FMT_Q8_0 && !in)
-                zero_a<FMT>(a);
+            if (FMT != FMT_Q8_0 && !in1)
+                zero_a<FMT>(a, in0 ? 2 : 0);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 float4 v0 = make_float4(0, 0, 0, 0), v1 = v0;
-                if (on[j] && in) {
+                if (on[j] && in0)
                     v0 = *reinterpret_cast<const float4 *>(x[j] + k);
+                if (on[j] && in1)
                     v1 = *reinterpret_cast<const float4 *>(x[j] + k + 4);
-                }
                 block_mma<FMT>(acc[j], a, split_x(v0, v1));
             }
         }

@@ -87,12 +87,13 @@ static __device__ void tile_issue(const mm_params &p, const tile_rows &rows, con
     const uint32_t c = tid % 8, k = step * 64 + c * 8;
     for (uint32_t r = tid / 8; r < it.n; r += TILE_THREADS / 8) {
         unsigned char *dst = b + r * TILE_B_PITCH + c * 32;
-        if (k < p.cols) {
-            const uint64_t src = (uint64_t)(uintptr_t)(rows.x[r] + k);
-            cp_async16(smem_of(dst), src);
-            cp_async16(smem_of(dst) + 16, src + 16);
-        } else {
-            reinterpret_cast<uint4 *>(dst)[0] = reinterpret_cast<uint4 *>(dst)[1] = make_uint4(0, 0, 0, 0);
+        const uint64_t src = (uint64_t)(uintptr_t)(rows.x[r] + k);
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            if (k + 4 * h < p.cols)
+                cp_async16(smem_of(dst) + 16 * h, src + 16 * h);
+            else
+                reinterpret_cast<uint4 *>(dst)[h] = make_uint4(0, 0, 0, 0);
         }
     }
 }
@@ -170,8 +171,9 @@ static __device__ void tile_run(const mm_params &p, const tile_rows &rows, const
                     stage + (wm * 32 + m * 16 + g) * tile_a<FMT>::PITCH + kb * fmt_block<FMT>::BYTES;
                 load_a_row<FMT>(row + ((low[m][0] + off) & 15), t, a[m].r0, &a[m].d0);
                 load_a_row<FMT>(row + 8 * tile_a<FMT>::PITCH + ((low[m][1] + off) & 15), t, a[m].r1, &a[m].d1);
-                if (FMT != FMT_Q8_0 && step * 64 + kb * 32 + 8 * t >= p.cols)
-                    zero_a<FMT>(a[m]);
+                const uint32_t k = step * 64 + kb * 32 + 8 * t;
+                if (FMT != FMT_Q8_0 && k + 4 >= p.cols)
+                    zero_a<FMT>(a[m], k < p.cols ? 2 : 0);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++) {

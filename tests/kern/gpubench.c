@@ -1,0 +1,688 @@
+/* gpubench.c - the CUDA operations at the layer geometry of Qwen3-30B-A3B: bits first, then times.
+ *
+ *   gpubench [check|time] ...      nothing: both. Exit 77: no GPU.
+ *
+ * The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
+ * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
+ * weights of several layers in turn so that no cache holds them. */
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define D_MODEL   2048u
+#define D_FF      768u
+#define N_EXPERTS 128u
+#define TOP_K     8u
+#define PAGE      (2u << 20)
+#define MAX_TOK   16384u
+#define LAYERS    2u
+
+static kern_dev *dev;
+static uint64_t rng = 88172645463325252ull;
+static int failed;
+
+static void ok(kern_status st, const char *what)
+{
+    if (st == KERN_OK)
+        return;
+    printf("FAILED %s: status %d, %s\n", what, (int)st, dev->ops->error(dev));
+    fflush(stdout);
+    exit(1);
+}
+
+static uint64_t next(void)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return rng;
+}
+
+static void *room(uint64_t bytes)
+{
+    void *p = NULL;
+    ok(dev->ops->alloc(dev, bytes, &p), "alloc");
+    return p;
+}
+
+static void *put(const void *src, uint64_t bytes)
+{
+    void *p = room(bytes);
+    ok(dev->ops->upload(dev, p, src, bytes), "upload");
+    ok(dev->ops->sync(dev), "upload");
+    return p;
+}
+
+static void get(void *dst, const void *src, uint64_t bytes)
+{
+    ok(dev->ops->download(dev, dst, src, bytes), "download");
+    ok(dev->ops->sync(dev), "sync");
+}
+
+static void *big(uint64_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        exit(1);
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+static float *floats(size_t n, float scale)
+{
+    float *x = big((n * 4 + 4095) & ~4095ull);
+    for (size_t i = 0; i < n; i++)
+        x[i] = ((float)(next() >> 40) / 8388608.0f - 1.0f) * scale;
+    return x;
+}
+
+static void weights(uint8_t *w, uint64_t bytes, kern_fmt fmt)
+{
+    if (fmt == FMT_Q8_0) {
+        for (uint64_t at = 0; at + 34 <= bytes; at += 34) {
+            uint64_t r[4] = {next(), next(), next(), next()};
+            memcpy(w + at + 2, r, 32);
+            w[at] = (uint8_t)(r[0] >> 3);
+            w[at + 1] = 0x0c; /* about 2.5e-4 */
+        }
+    } else {
+        for (uint64_t at = 0; at + 8 <= bytes; at += 8) {
+            uint64_t r = (next() & 0x80ff80ff80ff80ffull) | 0x3c003c003c003c00ull; /* 0.008 .. 0.03 */
+            memcpy(w + at, &r, 8);
+        }
+    }
+}
+
+static double seconds(uint32_t reps)
+{
+    uint64_t ns = 0;
+    ok(dev->ops->sync(dev), "sync");
+    ok(dev->ops->mark_ns(dev, 0, 1, &ns), "mark");
+    return (double)ns * 1e-9 / reps;
+}
+
+/* --- experts ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct experts {
+    kern_expert_geom g;
+    uint8_t *host, *vram;
+    uint64_t layer_bytes, expert_bytes;
+    uint64_t *addr_host[LAYERS], *addr_vram[LAYERS]; /* device tables */
+} experts;
+
+static experts load(kern_fmt fmt)
+{
+    experts e = {.g = {.fmt = fmt, .d_model = D_MODEL, .d_ff = D_FF}};
+    for (int m = 0; m < 3; m++) {
+        uint32_t rows = m == 2 ? D_MODEL : D_FF;
+        e.g.row_bytes[m] = kern_row_bytes(fmt, m == 2 ? D_FF : D_MODEL);
+        e.g.page_rows[m] = PAGE / (uint32_t)e.g.row_bytes[m];
+        e.g.page_rows[m] = e.g.page_rows[m] > rows ? rows : e.g.page_rows[m] / 16 * 16;
+        e.g.first_page[m] = e.g.pages;
+        e.g.pages += (rows + e.g.page_rows[m] - 1) / e.g.page_rows[m];
+        e.expert_bytes += rows * e.g.row_bytes[m];
+    }
+    e.layer_bytes = e.expert_bytes * N_EXPERTS;
+    e.host = big(LAYERS * e.layer_bytes);
+    /* one expert's bytes are random; the others are that, rotated by whole blocks, which fills gigabytes in time */
+    weights(e.host, e.expert_bytes, fmt);
+    uint64_t block = kern_fmt_get(fmt).block_bytes * 16;
+    for (uint32_t i = 1; i < LAYERS * N_EXPERTS; i++) {
+        uint64_t cut = (next() % (e.expert_bytes / block)) * block;
+        memcpy(e.host + i * e.expert_bytes, e.host + cut, e.expert_bytes - cut);
+        memcpy(e.host + (i + 1) * e.expert_bytes - cut, e.host, cut);
+    }
+    uint64_t addr;
+    ok(dev->ops->host_register(dev, e.host, LAYERS * e.layer_bytes, false, &addr), "host_register");
+    e.vram = put(e.host, LAYERS * e.layer_bytes);
+    uint64_t *t = malloc(N_EXPERTS * e.g.pages * 8);
+    for (uint32_t side = 0; side < 2; side++)
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            for (uint32_t x = 0; x < N_EXPERTS; x++) {
+                uint64_t at = (side ? (uint64_t)(uintptr_t)e.vram : addr) + l * e.layer_bytes + x * e.expert_bytes;
+                for (int m = 0; m < 3; m++)
+                    for (uint32_t p = 0, rows = m == 2 ? D_MODEL : D_FF; p * e.g.page_rows[m] < rows; p++)
+                        t[x * e.g.pages + e.g.first_page[m] + p] = at +
+                                                                   (m ? D_FF * e.g.row_bytes[0] * (uint64_t)m : 0) +
+                                                                   p * e.g.page_rows[m] * e.g.row_bytes[m];
+            }
+            *(side ? &e.addr_vram[l] : &e.addr_host[l]) = put(t, N_EXPERTS * e.g.pages * 8);
+        }
+    free(t);
+    return e;
+}
+
+static void unload(experts *e)
+{
+    dev->ops->host_unregister(dev, e->host);
+    munmap(e->host, LAYERS * e->layer_bytes);
+    dev->ops->free(dev, e->vram);
+}
+
+typedef struct batch {
+    uint32_t n, touched;
+    kern_plan_args plan;
+    kern_moe_args moe;
+    float *y0;
+} batch;
+
+static batch new_batch(const experts *e, uint32_t n, const float *x)
+{
+    batch b = {.n = n};
+    uint32_t *ids = malloc(n * TOP_K * 4);
+    float *w = malloc(n * TOP_K * 4);
+    bool seen[N_EXPERTS] = {false};
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t k = 0; k < TOP_K; k++) {
+            bool again = true;
+            while (again) {
+                ids[t * TOP_K + k] = (uint32_t)(next() % N_EXPERTS);
+                again = false;
+                for (uint32_t j = 0; j < k; j++)
+                    again = again || ids[t * TOP_K + j] == ids[t * TOP_K + k];
+            }
+            w[t * TOP_K + k] = 0.125f + 0.01f * (float)k;
+            b.touched += !seen[ids[t * TOP_K + k]];
+            seen[ids[t * TOP_K + k]] = true;
+        }
+    b.plan = (kern_plan_args){.ids = put(ids, n * TOP_K * 4), .n_tokens = n, .top_k = TOP_K, .n_experts = N_EXPERTS};
+    b.plan.expert_start = room((N_EXPERTS + 1) * 4);
+    b.plan.expert_count = room(N_EXPERTS * 4);
+    b.plan.pairs = room(n * TOP_K * 4);
+    b.moe = (kern_moe_args){.x = put(x, (uint64_t)n * D_MODEL * 4), .ids = b.plan.ids, .geom = e->g, .n_tokens = n};
+    b.moe.y = room((uint64_t)n * D_MODEL * 4);
+    b.moe.weights = put(w, n * TOP_K * 4);
+    b.moe.expert_start = b.plan.expert_start;
+    b.moe.pairs = b.plan.pairs;
+    b.moe.arena_begin = (uint64_t)(uintptr_t)e->vram;
+    b.moe.arena_end = b.moe.arena_begin + LAYERS * e->layer_bytes;
+    b.moe.top_k = TOP_K;
+    b.moe.n_experts = N_EXPERTS;
+    b.moe.scratch = room(dev->ops->moe_scratch_bytes(dev, n, TOP_K, &e->g));
+    free(ids);
+    free(w);
+    ok(dev->ops->plan(dev, &b.plan), "plan");
+    return b;
+}
+
+static void free_batch(batch *b)
+{
+    void *p[] = {(void *)b->plan.ids,    b->plan.expert_start, b->plan.expert_count,
+                 b->plan.pairs,          (void *)b->moe.x,     b->moe.y,
+                 (void *)b->moe.weights, b->moe.scratch};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++)
+        dev->ops->free(dev, p[i]);
+}
+
+static float *moe_result(kern_dev *d, batch *b, const uint64_t *addr, const uint64_t *fill)
+{
+    float *y = malloc((uint64_t)b->n * D_MODEL * 4);
+    b->moe.page_addr = addr;
+    b->moe.fill_addr = fill;
+    ok(d->ops->clear(d, b->moe.y, (uint64_t)b->n * D_MODEL * 4), "clear");
+    ok(d->ops->moe(d, &b->moe), "moe");
+    ok(d->ops->sync(d), "moe");
+    get(y, b->moe.y, (uint64_t)b->n * D_MODEL * 4);
+    b->moe.fill_addr = NULL;
+    return y;
+}
+
+static void same(const char *what, const float *p, const float *q, size_t n)
+{
+    size_t bad = 0, first = 0;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (memcmp(p + i, q + i, 4) != 0 && bad++ == 0)
+            first = i;
+        sum += (double)p[i] * p[i];
+    }
+    if (bad) {
+        failed++;
+        printf("DIFFERENT %s: %zu of %zu, first at %zu: %g %g\n", what, bad, n, first, (double)p[first],
+               (double)q[first]);
+    } else {
+        printf("same bits: %s (%zu values, rms %.3g)\n", what, n, n ? __builtin_sqrt(sum / (double)n) : 0);
+    }
+    fflush(stdout);
+}
+
+static float weight(const uint8_t *row, uint32_t i, kern_fmt fmt)
+{
+    if (fmt == FMT_Q8_0) {
+        const kern_q8_0_block *q = (const kern_q8_0_block *)row + i / 32;
+        __extension__ _Float16 h;
+        memcpy(&h, &q->d, 2);
+        return (float)h * (float)q->qs[i % 32];
+    }
+    uint32_t u = (uint32_t)((const uint16_t *)row)[i] << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Rows of one token in double precision. */
+static void reference(const experts *e, const float *x, const uint32_t *ids, const float *w, double *y)
+{
+    memset(y, 0, D_MODEL * sizeof *y);
+    for (uint32_t k = 0; k < TOP_K; k++) {
+        const uint8_t *base = e->host + ids[k] * e->expert_bytes;
+        double act[D_FF];
+        for (uint32_t r = 0; r < D_FF; r++) {
+            double s[2] = {0, 0};
+            for (int m = 0; m < 2; m++) {
+                const uint8_t *row = base + (m * D_FF + r) * e->g.row_bytes[0];
+                for (uint32_t i = 0; i < D_MODEL; i++)
+                    s[m] += (double)weight(row, i, e->g.fmt) * (double)x[i];
+            }
+            act[r] = s[0] / (1 + __builtin_exp(-s[0])) * s[1];
+        }
+        for (uint32_t r = 0; r < D_MODEL; r++) {
+            const uint8_t *row = base + 2 * D_FF * e->g.row_bytes[0] + r * e->g.row_bytes[2];
+            double s = 0;
+            for (uint32_t i = 0; i < D_FF; i++)
+                s += (double)weight(row, i, e->g.fmt) * act[i];
+            y[r] += (double)w[k] * s;
+        }
+    }
+}
+
+static void check_moe(const experts *e, kern_dev *stream_only, const float *x)
+{
+    char what[128];
+    for (uint32_t n = 1; n <= 2048; n = n == 1 ? 24 : n == 24 ? 300 : n == 300 ? 2048 : 9999) {
+        batch b = new_batch(e, n, x);
+        float *v = moe_result(dev, &b, e->addr_vram[0], NULL), *h = moe_result(dev, &b, e->addr_host[0], NULL);
+        float *s = moe_result(stream_only, &b, e->addr_vram[0], NULL);
+        const char *f = kern_fmt_get(e->g.fmt).name;
+        snprintf(what, sizeof what, "%s %u tokens, host and VRAM", f, n);
+        same(what, v, h, (size_t)n * D_MODEL);
+        snprintf(what, sizeof what, "%s %u tokens, tiled and streamed", f, n);
+        same(what, v, s, (size_t)n * D_MODEL);
+        /* mixed: every other expert in VRAM */
+        uint64_t *a = malloc(N_EXPERTS * e->g.pages * 8), *c = malloc(N_EXPERTS * e->g.pages * 8);
+        get(a, e->addr_vram[0], N_EXPERTS * e->g.pages * 8);
+        get(c, e->addr_host[0], N_EXPERTS * e->g.pages * 8);
+        for (uint32_t i = 0; i < N_EXPERTS * e->g.pages; i++)
+            if (next() & 1)
+                a[i] = c[i];
+        uint64_t *mixed = put(a, N_EXPERTS * e->g.pages * 8);
+        /* fill-through of all host pages of the touched experts into slots of their own */
+        uint64_t slots = N_EXPERTS * e->g.pages, *fill = calloc(slots, 8);
+        uint8_t *arena = room(slots * PAGE);
+        uint32_t start[N_EXPERTS + 1];
+        get(start, b.plan.expert_start, sizeof start);
+        for (uint32_t i = 0; i < slots; i++)
+            if (a[i] == c[i] && start[i / e->g.pages + 1] > start[i / e->g.pages])
+                fill[i] = (uint64_t)(uintptr_t)arena + (uint64_t)i * PAGE;
+        uint64_t *fill_dev = put(fill, slots * 8);
+        float *m = moe_result(dev, &b, mixed, NULL), *m2 = moe_result(dev, &b, mixed, fill_dev);
+        snprintf(what, sizeof what, "%s %u tokens, mixed tiers", f, n);
+        same(what, v, m, (size_t)n * D_MODEL);
+        snprintf(what, sizeof what, "%s %u tokens, with fill-through", f, n);
+        same(what, v, m2, (size_t)n * D_MODEL);
+        uint8_t *page = malloc(PAGE);
+        uint32_t bad = 0, filled = 0;
+        for (uint32_t i = 0; i < slots; i++) {
+            if (!fill[i] || filled >= 200)
+                continue;
+            filled++;
+            uint32_t pg = i % e->g.pages, mat = pg >= e->g.first_page[2] ? 2 : pg >= e->g.first_page[1] ? 1 : 0;
+            uint32_t first = (pg - e->g.first_page[mat]) * e->g.page_rows[mat], rows = mat == 2 ? D_MODEL : D_FF;
+            rows = rows - first < e->g.page_rows[mat] ? rows - first : e->g.page_rows[mat];
+            get(page, (void *)(uintptr_t)fill[i], PAGE);
+            bad += memcmp(page, (void *)(uintptr_t)c[i], rows * e->g.row_bytes[mat]) != 0;
+        }
+        printf("%s %u tokens: %u pages filled, %u wrong\n", f, n, filled, bad);
+        failed += bad != 0;
+        /* the first token alone */
+        batch one = b;
+        one.n = 1;
+        one.plan.n_tokens = one.moe.n_tokens = 1;
+        uint32_t ids[TOP_K];
+        float w[TOP_K];
+        get(ids, b.plan.ids, sizeof ids);
+        get(w, b.moe.weights, sizeof w);
+        ok(dev->ops->plan(dev, &one.plan), "plan");
+        float *y = moe_result(dev, &one, e->addr_vram[0], NULL);
+        snprintf(what, sizeof what, "%s %u tokens, the first alone", f, n);
+        same(what, v, y, D_MODEL);
+        double ref[D_MODEL], err = 0, norm = 0;
+        reference(e, x, ids, w, ref);
+        for (uint32_t i = 0; i < D_MODEL; i++) {
+            err += (ref[i] - (double)y[i]) * (ref[i] - (double)y[i]);
+            norm += ref[i] * ref[i];
+        }
+        err = __builtin_sqrt(err / norm);
+        printf("%s relative error against double precision: %.2e\n", f, err);
+        failed += !(err < 1e-4);
+        dev->ops->free(dev, mixed);
+        dev->ops->free(dev, fill_dev);
+        dev->ops->free(dev, arena);
+        free(a), free(c), free(fill), free(page), free(v), free(h), free(s), free(m), free(m2), free(y);
+        free_batch(&b);
+    }
+}
+
+static void time_moe(const experts *e, const float *x)
+{
+    double host_gbps = 0, vram_gbps = 0;
+    ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, e->layer_bytes, &host_gbps), "probe");
+    ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->vram, LAYERS * e->layer_bytes, &vram_gbps), "probe");
+    printf("%s: link %.1f GB/s, VRAM %.0f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps, vram_gbps);
+    static const uint32_t sizes[] = {1, 8, 32, 64, 256, 512, 2048, 16384};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int side = 0; side < 2; side++) {
+            batch b = new_batch(e, sizes[i], x);
+            uint32_t reps = sizes[i] > 256 ? 2 : side ? 16 : 4;
+            kern_graph *g;
+            for (int warm = 0; warm < 2; warm++) {
+                b.moe.page_addr = side ? e->addr_vram[warm] : e->addr_host[warm];
+                ok(dev->ops->moe(dev, &b.moe), "moe");
+            }
+            ok(dev->ops->sync(dev), "moe");
+            ok(dev->ops->graph_begin(dev), "graph");
+            ok(dev->ops->mark(dev, 0), "mark");
+            for (uint32_t r = 0; r < reps; r++) {
+                b.moe.page_addr = side ? e->addr_vram[r % LAYERS] : e->addr_host[r % LAYERS];
+                ok(dev->ops->moe(dev, &b.moe), "moe");
+            }
+            ok(dev->ops->mark(dev, 1), "mark");
+            ok(dev->ops->graph_end(dev, &g), "graph");
+            ok(dev->ops->graph_launch(dev, g), "graph");
+            double s = seconds(reps);
+            dev->ops->graph_free(dev, g);
+            double bytes = (double)b.touched * (double)e->expert_bytes;
+            double flop = 2.0 * 3 * D_MODEL * D_FF * TOP_K * b.n;
+            printf("moe %-5s %5u tokens %3u experts %s %9.1f us %7.1f GB/s %5.1f%% of its memory %6.1f TFLOP/s\n",
+                   kern_fmt_get(e->g.fmt).name, b.n, b.touched, side ? "VRAM" : "host", s * 1e6, bytes / s * 1e-9,
+                   bytes / s * 1e-7 / (side ? vram_gbps : host_gbps), flop / s * 1e-12);
+            fflush(stdout);
+            free_batch(&b);
+        }
+}
+
+/* --- linear ------------------------------------------------------------------------------------------------------------- */
+
+static void time_linear(kern_fmt fmt, const float *x)
+{
+    static const struct {
+        const char *name;
+        uint32_t rows, cols, max_tokens;
+    } shapes[] = {{"qkv", 5120, 2048, MAX_TOK},
+                  {"out", 2048, 4096, MAX_TOK / 2},
+                  {"router", 128, 2048, MAX_TOK},
+                  {"head", 151936, 2048, 32}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint32_t copies = shapes[i].rows > 100000 ? 1 : 8;
+        uint64_t one = shapes[i].rows * kern_row_bytes(fmt, shapes[i].cols);
+        uint8_t *w = big((one + 4095) & ~4095ull);
+        weights(w, one, fmt);
+        uint8_t *dw = room(one * copies);
+        for (uint32_t c = 0; c < copies; c++)
+            ok(dev->ops->upload(dev, dw + c * one, w, one), "upload");
+        float *dx = put(x, (uint64_t)MAX_TOK * D_MODEL * 4);
+        for (uint32_t n = 1; n <= shapes[i].max_tokens; n = n == 1     ? 8
+                                                            : n == 8   ? 32
+                                                            : n == 32  ? 256
+                                                            : n == 256 ? 2048
+                                                                       : n * 8) {
+            float *y = room((uint64_t)n * shapes[i].rows * 4);
+            kern_linear_args a = {
+                .y = y, .x = dx, .n_tokens = n, .x_stride = shapes[i].cols, .y_stride = shapes[i].rows};
+            a.w = (kern_mat){.data = dw,
+                             .row_bytes = kern_row_bytes(fmt, shapes[i].cols),
+                             .rows = shapes[i].rows,
+                             .cols = shapes[i].cols,
+                             .fmt = fmt};
+            uint32_t reps = n > 256 ? 2 : 16;
+            kern_graph *g;
+            ok(dev->ops->linear(dev, &a), "linear");
+            ok(dev->ops->sync(dev), "linear");
+            ok(dev->ops->graph_begin(dev), "graph");
+            ok(dev->ops->mark(dev, 0), "mark");
+            for (uint32_t r = 0; r < reps; r++) {
+                a.w.data = dw + r % copies * one;
+                ok(dev->ops->linear(dev, &a), "linear");
+            }
+            ok(dev->ops->mark(dev, 1), "mark");
+            ok(dev->ops->graph_end(dev, &g), "graph");
+            ok(dev->ops->graph_launch(dev, g), "graph");
+            double s = seconds(reps);
+            dev->ops->graph_free(dev, g);
+            printf("linear %-5s %-6s %5u tokens %9.1f us %7.1f GB/s %6.1f TFLOP/s\n", kern_fmt_get(fmt).name,
+                   shapes[i].name, n, s * 1e6, (double)one / s * 1e-9,
+                   2.0 * shapes[i].rows * shapes[i].cols * n / s * 1e-12);
+            fflush(stdout);
+            dev->ops->free(dev, y);
+        }
+        dev->ops->free(dev, dw);
+        dev->ops->free(dev, dx);
+        munmap(w, (one + 4095) & ~4095ull);
+    }
+}
+
+/* --- attention and the small ones ------------------------------------------------------------------------------------------ */
+
+#define HEADS    32u
+#define KV_HEADS 4u
+#define HEAD_DIM 128u
+#define KV_BLOCK 16u
+
+typedef struct attn {
+    kern_attn_args a;
+    void *blocks;
+    uint32_t *seq_start;
+} attn;
+
+/* n_seqs sequences of `context` cached positions; the last `each` of every one ask. */
+static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
+{
+    attn t = {.a = {.qkv_stride = (HEADS + 2 * KV_HEADS) * HEAD_DIM,
+                    .n_heads = HEADS,
+                    .scale = 0.0884f,
+                    .max_context = context}};
+    uint32_t per_seq = (context + KV_BLOCK - 1) / KV_BLOCK, n = n_seqs * each;
+    uint64_t block_bytes = 2ull * KV_HEADS * KV_BLOCK * HEAD_DIM * 2, blocks = (uint64_t)per_seq * n_seqs;
+    uint16_t *kv = big((blocks * block_bytes + 4095) & ~4095ull);
+    for (uint64_t i = 0; i < blocks * block_bytes / 8; i++) {
+        uint64_t r = (next() & 0x83ff83ff83ff83ffull) | 0x3800380038003800ull; /* halves of 0.5 .. 1 */
+        memcpy((uint8_t *)kv + i * 8, &r, 8);
+    }
+    t.blocks = put(kv, blocks * block_bytes);
+    munmap(kv, (blocks * block_bytes + 4095) & ~4095ull);
+    uint64_t *addr = malloc(blocks * 8);
+    uint32_t *table = malloc(blocks * 4), *seq = malloc(n * 4), *pos = malloc(n * 4);
+    for (uint64_t i = 0; i < blocks; i++) {
+        addr[i] = (uint64_t)(uintptr_t)t.blocks + i * block_bytes;
+        table[i] = (uint32_t)i;
+    }
+    t.seq_start = malloc((n_seqs + 1) * 4);
+    for (uint32_t s = 0; s <= n_seqs; s++)
+        t.seq_start[s] = s * each;
+    for (uint32_t i = 0; i < n; i++) {
+        seq[i] = i / each;
+        pos[i] = context - each + i % each;
+    }
+    float *q = floats((size_t)n * t.a.qkv_stride, 2);
+    t.a.qkv = put(q, (uint64_t)n * t.a.qkv_stride * 4);
+    munmap(q, ((uint64_t)n * t.a.qkv_stride * 4 + 4095) & ~4095ull);
+    t.a.o = room((uint64_t)n * HEADS * HEAD_DIM * 4);
+    t.a.token_seq = put(seq, n * 4);
+    t.a.token_pos = put(pos, n * 4);
+    t.a.n_tokens = n;
+    t.a.n_seqs = n_seqs;
+    t.a.seq_start = t.seq_start;
+    t.a.kv = (kern_kv){.block_addr = put(addr, blocks * 8),
+                       .block_table = put(table, blocks * 4),
+                       .max_blocks = per_seq,
+                       .block_size = KV_BLOCK,
+                       .layer_bytes = block_bytes,
+                       .n_kv_heads = KV_HEADS,
+                       .head_dim = HEAD_DIM,
+                       .fmt = FMT_F16};
+    t.a.scratch = room(dev->ops->attn_scratch_bytes(dev, n, HEADS, HEAD_DIM, context));
+    free(addr), free(table), free(seq), free(pos);
+    return t;
+}
+
+static void free_attn(attn *t)
+{
+    void *p[] = {t->blocks,
+                 (void *)t->a.qkv,
+                 t->a.o,
+                 (void *)t->a.token_seq,
+                 (void *)t->a.token_pos,
+                 (void *)t->a.kv.block_addr,
+                 (void *)t->a.kv.block_table,
+                 t->a.scratch};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++)
+        dev->ops->free(dev, p[i]);
+    free(t->seq_start);
+}
+
+static void check_attention(void)
+{
+    for (uint32_t context = 70; context <= 1400; context = context * 2 + 13) {
+        attn t = new_attn(2, context, 60);
+        size_t n = (size_t)t.a.n_tokens * HEADS * HEAD_DIM;
+        float *prefill = malloc(n * 4), *decode = malloc(n * 4), *alone = malloc(n * 4);
+        ok(dev->ops->attention(dev, &t.a), "attention");
+        get(prefill, t.a.o, n * 4);
+        t.a.n_seqs = t.a.n_tokens; /* looks like a batch of decoding sequences */
+        ok(dev->ops->attention(dev, &t.a), "attention");
+        get(decode, t.a.o, n * 4);
+        kern_attn_args one = t.a;
+        one.n_tokens = one.n_seqs = 1;
+        for (uint32_t i = 0; i < t.a.n_tokens; i++) {
+            one.qkv = t.a.qkv + (size_t)i * t.a.qkv_stride;
+            one.o = t.a.o + (size_t)i * HEADS * HEAD_DIM;
+            one.token_seq = t.a.token_seq + i;
+            one.token_pos = t.a.token_pos + i;
+            ok(dev->ops->attention(dev, &one), "attention");
+        }
+        get(alone, t.a.o, n * 4);
+        char what[64];
+        snprintf(what, sizeof what, "attention context %u, prefill and decode", context);
+        same(what, prefill, decode, n);
+        snprintf(what, sizeof what, "attention context %u, alone and in a batch", context);
+        same(what, decode, alone, n);
+        free(prefill), free(decode), free(alone);
+        free_attn(&t);
+    }
+}
+
+static void time_attention(void)
+{
+    static const uint32_t shapes[][3] = {{1, 128, 1},   {1, 600, 1},   {1, 4096, 1},    {1, 32768, 1},  {32, 600, 1},
+                                         {32, 2048, 1}, {256, 600, 1}, {1, 2048, 2048}, {8, 2048, 2048}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        attn t = new_attn(shapes[i][0], shapes[i][1], shapes[i][2]);
+        uint32_t reps = shapes[i][2] > 1 ? 2 : 16;
+        kern_graph *g;
+        ok(dev->ops->attention(dev, &t.a), "attention");
+        ok(dev->ops->sync(dev), "attention");
+        ok(dev->ops->graph_begin(dev), "graph");
+        ok(dev->ops->mark(dev, 0), "mark");
+        for (uint32_t r = 0; r < reps; r++)
+            ok(dev->ops->attention(dev, &t.a), "attention");
+        ok(dev->ops->mark(dev, 1), "mark");
+        ok(dev->ops->graph_end(dev, &g), "graph");
+        ok(dev->ops->graph_launch(dev, g), "graph");
+        double s = seconds(reps);
+        dev->ops->graph_free(dev, g);
+        double pairs = (double)t.a.n_tokens * (shapes[i][2] > 1 ? shapes[i][1] / 2.0 : shapes[i][1]);
+        printf("attention %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", shapes[i][0], shapes[i][1],
+               shapes[i][2], s * 1e6, pairs * HEADS * HEAD_DIM * 4 / s * 1e-12);
+        fflush(stdout);
+        free_attn(&t);
+    }
+}
+
+#define TIME(name, call)                                                   \
+    do {                                                                   \
+        kern_graph *g_;                                                    \
+        ok(call, name);                                                    \
+        ok(dev->ops->sync(dev), name);                                     \
+        ok(dev->ops->graph_begin(dev), name);                              \
+        ok(dev->ops->mark(dev, 0), name);                                  \
+        for (int r_ = 0; r_ < 32; r_++)                                    \
+            ok(call, name);                                                \
+        ok(dev->ops->mark(dev, 1), name);                                  \
+        ok(dev->ops->graph_end(dev, &g_), name);                           \
+        ok(dev->ops->graph_launch(dev, g_), name);                         \
+        printf("%-12s %5u tokens %7.2f us\n", name, n, seconds(32) * 1e6); \
+        dev->ops->graph_free(dev, g_);                                     \
+    } while (0)
+
+static void time_small(const float *x)
+{
+    float *dx = put(x, (uint64_t)2048 * D_MODEL * 4), *y = room(2048ull * D_MODEL * 8),
+          *logits = put(x, 32ull * 151936 * 4);
+    uint32_t *ids = room(2048 * 64 * 4), *start = room(4096), *count = room(4096), *pairs = room(2048 * 64 * 4);
+    float *w = room(2048 * 64 * 4), *lse = room(4096);
+    for (uint32_t n = 1; n <= 2048; n = n == 1 ? 32 : n == 32 ? 2048 : 9999) {
+        kern_rmsnorm_args rn = {.y = y, .x = dx, .weight = dx, .n_tokens = n, .dim = D_MODEL, .eps = 1e-6f};
+        TIME("rmsnorm", dev->ops->rmsnorm(dev, &rn));
+        kern_router_args ro = {
+            .logits = dx, .ids = ids, .weights = w, .n_tokens = n, .n_experts = N_EXPERTS, .top_k = TOP_K};
+        TIME("router", dev->ops->router(dev, &ro));
+        kern_plan_args pl = {.ids = ids,
+                             .n_tokens = n,
+                             .top_k = TOP_K,
+                             .n_experts = N_EXPERTS,
+                             .expert_start = start,
+                             .pairs = pairs,
+                             .expert_count = count};
+        TIME("plan", dev->ops->plan(dev, &pl));
+        if (n <= 32) {
+            kern_argmax_args am = {.logits = logits, .ids = ids, .n_tokens = n, .vocab = 151936};
+            TIME("argmax", dev->ops->argmax(dev, &am));
+            kern_top_logits_args tl = {
+                .logits = logits, .ids = ids, .values = w, .logsumexp = lse, .n_tokens = n, .vocab = 151936};
+            TIME("top_logits", dev->ops->top_logits(dev, &tl));
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    bool check = argc < 2 || strcmp(argv[1], "check") == 0, times = argc < 2 || strcmp(argv[1], "time") == 0;
+    kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
+    char why[512];
+    kern_dev *stream_only;
+    if (kern_cuda_open(&opt, &dev, why, sizeof why) != KERN_OK ||
+        kern_cuda_open(&no_tile, &stream_only, why, sizeof why) != KERN_OK) {
+        printf("skipped: %s\n", why);
+        return 77;
+    }
+    kern_dev_info info;
+    dev->ops->info(dev, &info);
+    printf("%s (%s), %u units, NUMA node %d, %s\n", info.name, info.rows, info.n_units, info.numa_node,
+           info.pci_bus_id);
+    float *x = floats((size_t)MAX_TOK * D_MODEL, 1);
+    if (check)
+        check_attention();
+    if (times) {
+        time_small(x);
+        time_attention();
+    }
+    static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
+    for (int i = 0; i < 2; i++) {
+        experts e = load(fmts[i]);
+        if (check)
+            check_moe(&e, stream_only, x);
+        if (times) {
+            time_moe(&e, x);
+            time_linear(fmts[i], x);
+        }
+        unload(&e);
+    }
+    stream_only->ops->close(stream_only);
+    dev->ops->close(dev);
+    if (check)
+        printf("%d failed\n", failed);
+    return failed ? 1 : 0;
+}
