@@ -91,7 +91,8 @@ static bool change(controller *c, fallback_state to, uint64_t now, controller_ch
     va_end(ap);
     c->state = to;
     c->since_ns = now;
-    c->n_good = c->n_bad = 0;
+    memset(&c->rates, 0, sizeof c->rates);
+    memset(&c->tokens, 0, sizeof c->tokens);
     return true;
 }
 
@@ -100,9 +101,21 @@ static uint64_t cooldown(const controller *c)
     return c->opt.cooldown_ns << c->backoff;
 }
 
-static bool feed_direct(controller *c, const controller_sample *s, bool bad, bool slow, controller_change *ret)
+static void count(controller *c, const controller_sample *s, bool bad_rate, bool slow)
 {
-    if (!bad) {
+    if (s->link_gbps == s->link_gbps) {
+        c->rates.n++;
+        c->rates.bad += bad_rate;
+    }
+    if (s->token_ms == s->token_ms) {
+        c->tokens.n++;
+        c->tokens.bad += slow;
+    }
+}
+
+static bool feed_direct(controller *c, const controller_sample *s, bool bad_rate, bool slow, controller_change *ret)
+{
+    if (!bad_rate && !slow) {
         learn(c, s);
         return false;
     }
@@ -113,24 +126,29 @@ static bool feed_direct(controller *c, const controller_sample *s, bool bad, boo
                            c->usual_ms[i])
                   : change(c, FALLBACK_SUSPECT, s->now_ns, ret, "the link gave %.1f GB/s, the limit is %.1f GB/s",
                            s->link_gbps, controller_bad_below_gbps(&c->opt));
-    c->n_bad = 1;
+    count(c, s, bad_rate, slow);
     return r;
 }
 
-static bool feed_suspect(controller *c, const controller_sample *s, bool bad, bool known, controller_change *ret)
+static bool mostly_bad(uint32_t n, uint32_t bad)
 {
-    c->n_bad += bad;
-    c->n_good += known && !bad;
-    if (s->now_ns - c->since_ns < c->opt.window_ns || c->n_bad + c->n_good < MIN_BAD)
+    return bad >= MIN_BAD && bad >= BAD_SHARE * n;
+}
+
+static bool feed_suspect(controller *c, const controller_sample *s, bool bad_rate, bool slow, controller_change *ret)
+{
+    count(c, s, bad_rate, slow);
+    uint32_t nr = c->rates.n, br = c->rates.bad, nt = c->tokens.n, bt = c->tokens.bad;
+    if (s->now_ns - c->since_ns < c->opt.window_ns || nr + nt < MIN_BAD)
         return false;
-    uint32_t n = c->n_bad + c->n_good, n_bad = c->n_bad;
     double secs = (double)(s->now_ns - c->since_ns) * 1e-9;
-    if (n_bad < MIN_BAD || n_bad < BAD_SHARE * n)
-        return change(c, FALLBACK_DIRECT, s->now_ns, ret, "%u of %u samples in %.1f s were bad: passing", n_bad, n,
-                      secs);
+    if (!mostly_bad(nr, br) && !mostly_bad(nt, bt))
+        return change(c, FALLBACK_DIRECT, s->now_ns, ret,
+                      "passing: in %.1f s %u of %u link rates and %u of %u tokens were bad", secs, br, nr, bt, nt);
     if (c->left_fallback_ns && c->backoff < BACKOFF_MAX)
         c->backoff++;
-    return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "%u of %u samples in %.1f s were bad", n_bad, n, secs);
+    return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "in %.1f s %u of %u link rates and %u of %u tokens were bad",
+                  secs, br, nr, bt, nt);
 }
 
 static bool feed_forced(controller *c, const controller_sample *s, controller_change *ret)
@@ -149,11 +167,10 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
     bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
     bool good_rate = rate_known && s->link_gbps >= controller_good_above_gbps(&c->opt);
     bool slow = !bad_rate && slow_token(c, s);
-    bool known = rate_known || s->token_ms == s->token_ms;
 
     switch (c->state) {
-    case FALLBACK_DIRECT: return feed_direct(c, s, bad_rate || slow, slow, ret);
-    case FALLBACK_SUSPECT: return feed_suspect(c, s, bad_rate || slow, known, ret);
+    case FALLBACK_DIRECT: return feed_direct(c, s, bad_rate, slow, ret);
+    case FALLBACK_SUSPECT: return feed_suspect(c, s, bad_rate, slow, ret);
     case FALLBACK_FALLBACK:
         if (!good_rate)
             return false;

@@ -44,8 +44,11 @@ typedef struct controller { /* zeroed: DIRECT, nothing known */
     uint64_t since_ns;         /* of the state */
     uint64_t good_since_ns;    /* RECOVERING: without a bad sample since */
     uint64_t left_fallback_ns; /* last return to DIRECT; 0: never */
-    uint32_t n_good, n_bad;    /* in SUSPECT */
-    uint32_t backoff;          /* the cooldown is doubled so many times */
+    struct {
+        uint32_t n, bad;
+    } rates,
+        tokens; /* seen in SUSPECT; separate, since many quick tokens do not make up for a slow link, nor the other way */
+    uint32_t backoff; /* the cooldown is doubled so many times */
     double usual_ms[CONTROLLER_BATCHES];
     uint32_t usual_n[CONTROLLER_BATCHES];
 } controller;

@@ -138,6 +138,26 @@ Test(controller, slow_tokens_count_against_the_usual_time_of_their_batch)
     cr_assert_eq(ch.to, FALLBACK_FALLBACK);
 }
 
+Test(controller, many_ordinary_tokens_do_not_hide_a_slow_link)
+{
+    /* A fast model behind a dead link: tokens are no slower than 25 ms over usual, the link is far below its limit. */
+    controller c = {0};
+    controller_options o = options();
+    controller_configure(&c, &o);
+    char got[64] = "";
+    for (int i = 0; i < 4000; i++) {
+        controller_sample s = {.now_ns = (uint64_t)(1000 + i) * 1000000u, .link_gbps = NAN, .token_ms = 3, .batch = 1};
+        controller_change ch;
+        if (i % 50 == 0) {
+            s.link_gbps = i < 1000 ? 50 : 1;
+            s.token_ms = NAN;
+        }
+        if (controller_feed(&c, &s, &ch))
+            snprintf(got + strlen(got), sizeof got - strlen(got), "%c%d ", "DSFR"[ch.to], i);
+    }
+    cr_assert_str_eq(got, "S1000 F2500 ");
+}
+
 Test(controller, the_operator_decides)
 {
     controller c = {0};
