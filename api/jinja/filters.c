@@ -300,11 +300,12 @@ FILTER(truncate)
     int64_t leeway = absent(a->v[3]) ? 5 : jx_need_index(c, a->v[3]);
     if (length < (int64_t)end->chars || leeway < 0)
         jx_error(c, "expected length >= %zu, got %lld", end->chars, (long long)length);
-    if (v.kind == JX_UNDEFINED)
+    size_t len;
+    if (!jx_len(v, &len))
+        jx_error(c, "object of type '%s' has no len()", jx_type_name(v));
+    if ((int64_t)len <= length || (int64_t)len - length <= leeway)
         return v;
     const jx_str *s = jx_need_str(c, v, "truncate's value");
-    if ((int64_t)s->chars <= length || (int64_t)s->chars - length <= leeway)
-        return v;
     s = jx_str_sub(c, s, 0, jx_str_offset(s, (size_t)(length - (int64_t)end->chars)));
     if (!is_true(c, a->v[1])) {
         size_t space = jx_str_rfind(s, jx_str_lit(c, " "), s->len);

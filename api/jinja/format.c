@@ -88,24 +88,17 @@ static void add_number(jx *c, jx_sb *b, const spec *s, bool negative, const char
         jx_sb_fill(c, &all, pad, left, true);
     jx_sb_add(c, &all, sign, strlen(sign), true);
     jx_sb_add(c, &all, prefix, strlen(prefix), true);
-    if (align == '=' && s->zero && s->group && fill) { /* zeros are grouped too */
-        char zeros[8] = {s->group, 0};
-        size_t digits_len = number.len;
+    if (align == '=' && s->zero && s->group &&
+        fill) { /* zeros are grouped too; one more than fits if a separator would be first */
+        size_t target = number.len - (n - whole) + fill, want = whole + (whole == 0);
+        while (want + (want - 1) / every < target)
+            want++;
         jx_sb padded = {0};
-        while (fill) {
-            size_t run = 0; /* digits before the first separator */
-            while (run < digits_len && run < number.len && number.data[run] != s->group && number.data[run] != '.')
-                run++;
-            if (run == every) {
-                jx_sb_add(c, &padded, zeros, 1, true);
-                fill--;
-            }
-            jx_sb_lit(c, &padded, "0");
-            fill -= fill > 0;
-            jx_sb_add(c, &padded, number.data, number.len, true);
-            number = padded;
-            padded = (jx_sb){0};
-        }
+        jx_sb_fill(c, &padded, "0", want - whole, true);
+        jx_sb_add(c, &padded, digits, whole, true);
+        number = (jx_sb){0};
+        add_grouped(c, &number, padded.data, padded.len, s->group, every);
+        jx_sb_add(c, &number, digits + whole, n - whole, true);
     } else if (align == '=') {
         jx_sb_fill(c, &all, pad, fill, true);
     }
@@ -235,11 +228,6 @@ void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text)
     }
     spec s = parse_spec(c, text);
     bool is_int = v.kind == JX_INT || v.kind == JX_BOOL;
-    if (v.kind == JX_BOOL && !s.type) {
-        is_int = false;
-        v.kind = JX_STR;
-        v.s = jx_str_lit(c, v.b ? "True" : "False");
-    }
     if ((is_int || v.kind == JX_FLOAT) && s.type && strchr("eEfFgGn%", s.type) &&
         (v.kind == JX_FLOAT || s.type != 'n')) {
         add_float(c, b, &s, jx_as_float(v), !v.client);
@@ -473,8 +461,8 @@ static void percent_value(jx *c, jx_sb *b, jx_value v, spec s, bool left)
             add_padded(c, b, v.s, &s);
             return;
         }
-        if (v.kind == JX_INT && v.i >= 0 && v.i <= 0x10FFFF && (v.i < 0xD800 || v.i >= 0xE000)) {
-            jx_sb_char(c, b, (int32_t)v.i, !v.client);
+        if (v.kind == JX_BOOL || (v.kind == JX_INT && v.i >= 0 && v.i <= 0x10FFFF && (v.i < 0xD800 || v.i >= 0xE000))) {
+            jx_sb_char(c, b, (int32_t)jx_as_int(v), !v.client);
             return;
         }
         jx_error(c, "%%c requires int or char");
@@ -571,7 +559,7 @@ const jx_str *jx_format_percent(jx *c, const jx_str *format, jx_value args)
     jx_sb_sub(c, &b, format, plain, format->len);
     bool all_used = args.kind == JX_TUPLE ? next >= args.l->n
                                           : next || used_keys || args.kind == JX_DICT || args.kind == JX_LIST ||
-                                                args.kind == JX_UNDEFINED;
+                                                args.kind == JX_RANGE || args.kind == JX_UNDEFINED;
     if (!all_used)
         jx_error(c, "not all arguments converted during string formatting");
     return jx_str_markup(c, jx_sb_done(c, &b), format->markup);

@@ -161,6 +161,14 @@ static void repr_other(jx *c, jx_sb *b, jx_value v)
         repr_pairs(c, b, v.d, true);
         jx_sb_lit(c, b, ">");
         return;
+    case JX_LOOP: {
+        jx_sb_lit(c, b, "<LoopContext ");
+        jx_repr(c, b, jx_loop_attr(c, v.loop, jx_str_lit(c, "index")));
+        jx_sb_lit(c, b, "/");
+        jx_repr(c, b, jx_loop_attr(c, v.loop, jx_str_lit(c, "length")));
+        jx_sb_lit(c, b, ">");
+        return;
+    }
     case JX_MACRO:
         jx_sb_lit(c, b, "<Macro ");
         if (v.macro->node->kind == N_MACRO)

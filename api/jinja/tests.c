@@ -116,14 +116,22 @@ TEST(upper)
     jx_str_class(jx_to_str(c, v), "isupper", &yes);
     return JX_BOOLV(yes);
 }
+static void need_hashable(jx *c, jx_value v)
+{
+    if (v.kind == JX_LIST || v.kind == JX_DICT)
+        jx_error(c, "unhashable type: '%s'", jx_type_name(v));
+}
+
 TEST(filter)
 {
     UNUSED;
+    need_hashable(c, v);
     return JX_BOOLV(v.kind == JX_STR && jx_find_filter(v.s));
 }
 TEST(test)
 {
     UNUSED;
+    need_hashable(c, v);
     return JX_BOOLV(v.kind == JX_STR && jx_find_test(v.s));
 }
 TEST(in)

@@ -329,6 +329,7 @@ static uint64_t hash(jx *c, const jx_dict *d, jx_value v)
         return h;
     }
     case JX_LIST:
+    case JX_VIEW:
     case JX_DICT: jx_error(c, "unhashable type: '%s'", jx_type_name(v));
     case JX_MISSING:
     case JX_UNDEFINED:
@@ -372,7 +373,9 @@ static void reindex(jx *c, jx_dict *d)
 static jx_pair *lookup(jx *c, const jx_dict *d, jx_value key, uint64_t *ret_hash)
 {
     uint64_t h = *ret_hash =
-        d->index || key.kind == JX_LIST || key.kind == JX_DICT || key.kind == JX_TUPLE ? hash(c, d, key) : 0;
+        d->index || key.kind == JX_LIST || key.kind == JX_DICT || key.kind == JX_VIEW || key.kind == JX_TUPLE
+            ? hash(c, d, key)
+            : 0;
     if (!d->index) {
         for (size_t i = 0; i < d->n; i++)
             if (jx_equal(c, d->v[i].key, key))
@@ -537,7 +540,7 @@ bool jx_iter_next(jx *c, jx_iter *it, jx_value *ret)
         size_t from = it->pos;
         jx_char(&at, v.s->data + v.s->len);
         it->pos = (size_t)(at - v.s->data);
-        *ret = JX_STRV(jx_str_sub(c, v.s, from, it->pos));
+        *ret = JX_STRV(jx_str_markup(c, jx_str_sub(c, v.s, from, it->pos), false));
         return true;
     }
     if (!jx_len(v, &n) || it->pos >= n)
