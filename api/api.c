@@ -83,7 +83,7 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->conns_lock, NULL);
     a->idle_timeout_s = cfg->server.idle_timeout_s;
-    a->heartbeat_s = cfg->server.heartbeat_s;
+    atomic_init(&a->heartbeat_s, cfg->server.heartbeat_s);
     snprintf(a->chat_why, sizeof a->chat_why, "the model has no chat template");
     a->chat_template = strdup(cfg->model.chat_template ? cfg->model.chat_template : "");
     if (!a->chat_template)
@@ -109,11 +109,11 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     unsigned timeout_s = cfg->server.idle_timeout_s ? cfg->server.idle_timeout_s + TIMEOUT_SLACK_S : 0;
     a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG,
                                (uint16_t)a->port, NULL, NULL, exchange_handle, a, MHD_OPTION_EXTERNAL_LOGGER, log_mhd,
-                               NULL, MHD_OPTION_LISTEN_SOCKET, a->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, threads,
-                               MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                               (size_t)CONNECTION_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, timeout_s,
-                               MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, a, MHD_OPTION_NOTIFY_CONNECTION,
-                               conn_notify, a, MHD_OPTION_END);
+                               NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_LISTEN_SOCKET, a->listen_fd,
+                               MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, connections,
+                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_POOL_BYTES,
+                               MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_NOTIFY_COMPLETED,
+                               exchange_completed, a, MHD_OPTION_NOTIFY_CONNECTION, conn_notify, a, MHD_OPTION_END);
     if (!a->http)
         return xd_fail(err, XD_IO, errno, "starting the HTTP server on port %u", a->port);
     a->listen_fd = -1; /* libmicrohttpd closes it */
@@ -169,6 +169,7 @@ xd_status api_reload(api *a, const config *cfg, xd_err *err)
     a->settings = s;
     pthread_mutex_unlock(&a->lock);
     api_settings_unref(old);
+    atomic_store(&a->heartbeat_s, cfg->server.heartbeat_s);
     return XD_OK;
 }
 

@@ -60,7 +60,8 @@ struct api {
     struct MHD_Daemon *http;
     int listen_fd;
     uint32_t port;
-    uint32_t idle_timeout_s, heartbeat_s;
+    uint32_t idle_timeout_s;
+    atomic_uint heartbeat_s;
 
     pthread_mutex_t lock; /* settings, chat */
     api_settings *settings;

@@ -288,9 +288,14 @@ static void time_out_locked(conn *c, const char *what)
 
 static void check_clocks_locked(conn *c, uint64_t now)
 {
-    const api *a = c->a;
+    api *a = c->a;
     const uint64_t s = 1000000000u;
     uint64_t age = now - c->phase_since_ns, idle = a->idle_timeout_s * s;
+    if (c->peer_gone && age > s && !c->hung_up && (c->phase == CONN_IDLE || c->phase == CONN_READING)) {
+        /* Half a request and then an end: libmicrohttpd may wait for the rest until its own time-out. */
+        hang_up_locked(c);
+        return;
+    }
     switch (c->phase) {
     case CONN_IDLE:
         /* A connection that is merely kept alive is libmicrohttpd's to close; half a header is ours to answer. */
@@ -305,8 +310,9 @@ static void check_clocks_locked(conn *c, uint64_t now)
         if (age > LINGER_S * s && !c->hung_up)
             hang_up_locked(c);
         break;
-    case CONN_WORKING:
-        if (c->engine_busy && c->streaming && a->heartbeat_s && now - c->touched_ns >= a->heartbeat_s * s) {
+    case CONN_WORKING:;
+        uint64_t heartbeat = atomic_load(&a->heartbeat_s) * s;
+        if (c->engine_busy && c->streaming && heartbeat && now - c->touched_ns >= heartbeat) {
             c->ping_due = true;
             wake_locked(c);
         }

@@ -23,7 +23,7 @@ typedef struct gen_params {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
-        add_generation_prompt, continue_final_message, parallel_tool_calls, store;
+        add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special;
 
     /* derived */
     bool include_usage;

@@ -41,7 +41,8 @@ enum MHD_Result handle_model(exchange *x)
 typedef struct tokenize_params {
     const char *model, *prompt;
     const json_t *messages, *tools, *template_kwargs, *tokens;
-    bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs, skip_special_tokens;
+    bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs, skip_special_tokens,
+        parse_special;
 } tokenize_params;
 
 enum { TOKENIZE = 1, DETOKENIZE = 2 };
@@ -54,6 +55,7 @@ static const field tokenize_fields[] = {
     {"continue_final_message", FIELD_BOOL, TOKENIZE, AT(continue_final_message), 0, 0, NULL},
     {"messages", FIELD_ARRAY, TOKENIZE, AT(messages), 0, 0, NULL},
     {"model", FIELD_STRING, TOKENIZE | DETOKENIZE, AT(model), 0, 0, NULL},
+    {"parse_special", FIELD_BOOL, TOKENIZE, AT(parse_special), 0, 0, NULL},
     {"prompt", FIELD_STRING, TOKENIZE, AT(prompt), 0, 0, NULL},
     {"return_token_strs", FIELD_BOOL, TOKENIZE, AT(return_token_strs), 0, 0, NULL},
     {"skip_special_tokens", FIELD_BOOL, DETOKENIZE, AT(skip_special_tokens), 0, 0, NULL},
@@ -106,7 +108,9 @@ enum MHD_Result handle_tokenize(exchange *x)
         st = xd_fail_field(&err, XD_BAD_REQUEST, "prompt", "missing_required_parameter",
                            "give either 'prompt' or 'messages'");
     if (!st && p.prompt)
-        st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt), p.add_special_tokens ? TOK_ADD_SPECIAL : 0, &ids, &err);
+        st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt),
+                        (p.add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p.parse_special ? TOK_PARSE_SPECIAL : 0u),
+                        &ids, &err);
     else if (!st) {
         chat_request req = {.messages = p.messages,
                             .tools = p.tools,

@@ -57,6 +57,7 @@ const field gen_fields[] = {
     {"model",                        FIELD_STRING,  BOTH,           AT(model),                 0,       0,   NULL},
     {"n",                            FIELD_INT,     BOTH,           AT(n),                     1,       INT_MAX_TOKENS, NULL},
     {"parallel_tool_calls",          FIELD_BOOL,    GEN_CHAT,       AT(parallel_tool_calls),   0,       0,   NULL},
+    {"parse_special",                FIELD_BOOL,    GEN_COMPLETION, AT(parse_special),         0,       0,   NULL},
     {"presence_penalty",             FIELD_REAL,    BOTH,           AT(presence_penalty),      -2,      2,   NULL},
     {"priority",                     FIELD_INT,     BOTH,           AT(priority),              -1000000, 1000000, NULL},
     {"prompt",                       FIELD_ANY,     GEN_COMPLETION, AT(prompt),                0,       0,   NULL},
@@ -378,8 +379,9 @@ static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t
         return st;
     if (!json_string_length(v))
         return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
-    /* Special tokens that a client writes into its text stay text. */
-    st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), TOK_ADD_SPECIAL, &ret->ids, err);
+    /* Special tokens that a client's text holds stay text unless the client says that it means them. */
+    unsigned flags = TOK_ADD_SPECIAL | (p->parse_special ? TOK_PARSE_SPECIAL : 0u);
+    st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
     if (st)
         return st;
     if (p->echo && !(ret->text = strdup(json_string_value(v))))

@@ -3,7 +3,7 @@
  * Model "fake", 512 ids: 0..255 bytes, 256 BOS, 257 EOS, 258 "<|im_start|>", 259 "<|im_end|>" (fake_tok.c). A request generates
  * the text of its prompt again, then EOS ("parrot"), one token every step_us of its engine thread. Words in the prompt change
  * that: "[long]" an endless answer, "[slow]" nothing for 3 s (a long prefill),
- * "[error]" fails before and "[midway]" after the first tokens, "[abort]" is ended by the engine. The state that leaks would
+ * "[error]" fails at once and "[midway]" halfway, "[abort]" is ended by the engine halfway. The state that leaks would
  * leave behind (live requests, cancelled ones) is in the metrics. */
 #include <math.h>
 #include <pthread.h>
@@ -290,7 +290,7 @@ static bool next_locked(engine_request *r, engine_event *ev)
     if (r->errored || r->n_done == r->n)
         return false;
     bool late = r->deadline_ns && xd_now_ns() > r->deadline_ns;
-    if (r->error || late || (r->midway && r->lanes[0].take >= 3)) {
+    if (r->error || late || (r->midway && r->lanes[0].take >= r->n_prompt / 2)) {
         r->errored = r->finished = true;
         xd_fail(&r->err, late ? XD_TIMEOUT : XD_IO, 0, late ? "the request took too long" : "the device is on fire");
         ev->kind = ENGINE_EV_ERROR;
@@ -313,7 +313,7 @@ static bool next_locked(engine_request *r, engine_event *ev)
         lane *l = &r->lanes[k];
         if (l->done)
             continue;
-        if (r->abort && l->take >= 1)
+        if (r->abort && l->take >= r->n_prompt / 2)
             return finish(r, ev, k, ENGINE_FINISH_ABORT);
         if (l->take >= r->max_tokens)
             return finish(r, ev, k, ENGINE_FINISH_LENGTH);

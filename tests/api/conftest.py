@@ -1,0 +1,174 @@
+"""Servers for the API tests: the HTTP room around the fake engine (fake_engine.c says what it answers)."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+ROOT = os.environ.get("EXPERTD_SOURCE_ROOT", os.path.join(os.path.dirname(__file__), "..", ".."))
+TEMPLATES = os.path.join(ROOT, "tests", "data", "api")
+
+
+class Answer:
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        return error
+
+
+class Server:
+    def __init__(self, *options, model="fake", command=None, env=None, ready=True, port=None):
+        command = command or [os.environ["API_FAKE"], "--server.port=0", f"--model.path={model}"]
+        self.log_file = tempfile.TemporaryFile("w+", errors="replace")  # a pipe that nobody reads would fill up
+        self.process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=self.log_file, text=True,
+            env={**os.environ, "FAKE_MODEL_DIR": TEMPLATES, **(env or {})})
+        self.port = port or self.printed_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        while ready and not self.is_ready():
+            time.sleep(0.005)
+
+    def printed_port(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise RuntimeError(self.log)
+        return int(line.split()[1])
+
+    def is_ready(self):
+        if self.process.poll() is not None:
+            raise RuntimeError(self.log)
+        try:
+            return self.get("/health").status == 200
+        except ConnectionRefusedError:
+            return False
+
+    def request(self, method, path, body=None, headers=None, timeout=20):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body)
+        if body is not None:
+            headers = {"Content-Type": "application/json", **(headers or {})}
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def post(self, path, body, **more):
+        return self.request("POST", path, body, **more)
+
+    def get(self, path, **more):
+        return self.request("GET", path, **more)
+
+    def complete(self, prompt, **fields):
+        return self.post("/v1/completions", {"prompt": prompt, **fields})
+
+    def chat(self, content, **fields):
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
+
+    def metric(self, name):
+        text = self.get("/metrics").body.decode()
+        return sum(float(v) for v in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.M))
+
+    def wait_metric(self, name, value, seconds=20):
+        """Waits for an event that shows in a metric; never for a time."""
+        end = time.monotonic() + seconds
+        while (now := self.metric(name)) != value:
+            assert time.monotonic() < end, f"{name} is {now}, not {value}"
+            time.sleep(0.01)
+
+    def socket(self, data=b""):
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        s.sendall(data)
+        return s
+
+    def raw(self, data):
+        """Everything that the server sends back before it closes."""
+        with self.socket(data) as s:
+            return read_all(s)
+
+    def alive(self):
+        return self.process.poll() is None and self.get("/health").status == 200
+
+    @property
+    def log(self):
+        self.log_file.seek(0)
+        return self.log_file.read()
+
+    def stop(self):
+        """Ends the server as systemd does and says how it ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
+        return self.process.returncode
+
+
+def read_all(s):
+    out = b""
+    try:
+        while piece := s.recv(65536):
+            out += piece
+    except ConnectionResetError:
+        pass
+    return out
+
+
+def events(body):
+    """The JSON of an event stream's chunks; checks its form and its end."""
+    if isinstance(body, bytes):
+        body = body.decode()
+    lines = [line for line in body.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]", lines[-1:]
+    return [json.loads(line[6:]) for line in lines[:-1] if not line.startswith(":")]
+
+
+def http_post(path, body, extra=b"", version=b"1.1"):
+    if isinstance(body, (dict, list)):
+        body = json.dumps(body).encode()
+    return (b"POST " + path.encode() + b" HTTP/" + version + b"\r\nHost: x\r\nContent-Type: application/json\r\n" + extra +
+            b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+@pytest.fixture
+def start():
+    """Starts servers with options of a test's own; each must end cleanly."""
+    servers = []
+
+    def start_one(*options, **more):
+        servers.append(Server(*options, **more))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        assert server.stop() == 0, server.log
+
+
+@pytest.fixture(scope="module")
+def server():
+    s = Server("--server.max_body=1MiB", "--server.admin=yes", "--server.max_n=8")
+    yield s
+    assert s.metric("fake_live") == 0, "a request was left behind"
+    assert s.stop() == 0, s.log

@@ -1,0 +1,199 @@
+"""The whole daemon with the demo model: expected texts come from config/demo/golden.json (Hugging Face transformers)."""
+import json
+import os
+import random
+import re
+import socket
+import threading
+import time
+
+import openai
+import pytest
+
+from conftest import ROOT, Server, events, http_post, read_all
+
+GOLDEN = json.load(open(os.path.join(ROOT, "config", "demo", "golden.json"), encoding="utf-8"))["cases"]
+
+
+class Daemon(Server):
+    """expertd itself; its port is in the log, and READY is when /health says so."""
+
+    def __init__(self, *options):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        demo = os.path.join(ROOT, "config", "demo")
+        super().__init__("--model", demo, "--server.port", str(port), "--model.served_model_name=demo", *options,
+                         command=[os.environ["EXPERTD"], "-c", os.path.join(demo, "expertd.conf")], port=port)
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    d = Daemon()
+    yield d
+    assert d.stop() == 0, d.log
+
+
+@pytest.fixture(scope="module")
+def client(daemon):
+    return openai.OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0)
+
+
+def idle(d):
+    """No request runs, no KV block has an owner."""
+    d.wait_metric("expertd_requests_running", 0)
+    d.wait_metric("expertd_requests_waiting", 0)
+    d.wait_metric("expertd_kv_blocks_used", 0)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda c: c["prompt"][:20])
+def test_greedy_text_is_the_references(daemon, case):
+    n = len(case["greedy_ids"])
+    fields = {"max_tokens": n, "temperature": 0, "return_token_ids": True, "ignore_eos": True, "parse_special": True}
+    c = daemon.complete(case["prompt"], **fields).json["choices"][0]
+    assert c["prompt_token_ids"] == case["prompt_ids"] and c["token_ids"] == case["greedy_ids"]
+    chunks = [c["choices"][0] for c in events(daemon.complete(case["prompt"], stream=True, **fields).body)]
+    assert sum((c["token_ids"] for c in chunks), []) == case["greedy_ids"]
+    assert "".join(x["text"] for x in chunks) == c["text"] == case["greedy_text"]
+    assert daemon.complete(case["prompt_ids"], **fields).json["choices"][0]["text"] == c["text"]
+
+
+def test_chat(client):
+    r = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=20,
+                                       temperature=0)
+    assert r.choices[0].message.content and r.usage.completion_tokens <= 20
+    stream = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Tell me a story."}],
+                                            max_tokens=20, temperature=0, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in stream) == r.choices[0].message.content
+
+
+def test_a_seed_repeats_itself(daemon):
+    def text(**fields):
+        return daemon.complete("Once upon a time", max_tokens=24, temperature=1.0, **fields).json["choices"]
+    assert text(seed=7)[0]["text"] == text(seed=7)[0]["text"]
+    assert len({c["text"] for c in text(seed=7, n=4)}) > 1
+
+
+def test_stop_strings_are_not_shown(daemon):
+    case = GOLDEN[0]
+    whole = case["greedy_text"]
+    for at, length in [(10, 3), (20, 9), (5, 1)]:
+        stop = whole[at:at + length]
+        want = whole[:whole.index(stop)]
+        fields = {"max_tokens": 48, "temperature": 0, "stop": stop}
+        c = daemon.complete(case["prompt"], **fields).json["choices"][0]
+        assert (c["text"], c["finish_reason"], c["stop_reason"]) == (want, "stop", stop)
+        chunks = events(daemon.complete(case["prompt"], stream=True, **fields).body)
+        assert "".join(x["choices"][0]["text"] for x in chunks) == want
+
+
+def test_logprobs(daemon):
+    case = GOLDEN[0]
+    lp = daemon.complete(case["prompt"], max_tokens=1, temperature=0, logprobs=5).json["choices"][0]["logprobs"]
+    logits = case["last_logits_top20"]["values"]
+    got = sorted(lp["top_logprobs"][0].values(), reverse=True)
+    assert [g - got[0] for g in got] == pytest.approx([v - logits[0] for v in logits[:5]], abs=0.05)
+    echo = daemon.complete(case["prompt"], max_tokens=0, echo=True, logprobs=1).json["choices"][0]
+    assert echo["text"] == case["prompt"] and len(echo["logprobs"]["tokens"]) == len(case["prompt_ids"])
+    assert echo["logprobs"]["token_logprobs"][0] is None and all(v < 0 for v in echo["logprobs"]["token_logprobs"][1:])
+
+
+def test_a_token_limit_inside_a_character(daemon):
+    """Byte tokens of a character that is cut off become one U+FFFD; nothing breaks."""
+    ids = daemon.post("/tokenize", {"prompt": "😀"}).json["tokens"]
+    for bias in ids:
+        a = daemon.complete("x", max_tokens=1, logit_bias={str(bias): 100}, temperature=0)
+        assert a.status == 200
+        a.body.decode("utf-8")
+
+
+def test_a_long_prompt(daemon):
+    limit = daemon.get("/v1/models").json["data"][0]["max_model_len"]
+    a = daemon.complete([5] * (limit + 1))
+    assert a.status == 400 and a.error["code"] == "context_length_exceeded"
+    assert str(limit) in a.error["message"] and str(limit + 1) in a.error["message"]
+
+
+def test_prefix_hits_are_reported(daemon):
+    prompt = "The king and the queen went to the great forest, " * 8
+    daemon.complete(prompt, max_tokens=1)
+    usage = daemon.complete(prompt, max_tokens=1).json["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= 16
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_blocks(daemon, how, stream):
+    s = daemon.socket(http_post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True,
+                                                    "stream": stream, "n": 4}))
+    daemon.wait_metric("expertd_requests_running", 1)
+    if how == "reset":
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    s.close()
+    idle(daemon)
+
+
+def test_metrics_prove_that_it_lives(daemon):
+    before = daemon.metric("expertd_generated_tokens_total")
+    daemon.complete("Once", max_tokens=5, ignore_eos=True)
+    assert daemon.metric("expertd_generated_tokens_total") == before + 5
+
+
+def test_a_storm_of_clients(daemon):
+    """64 streaming clients, a third of which vanish: the rest get exactly what they get alone; all KV blocks come back."""
+    end = time.monotonic() + float(os.environ.get("API_STRESS_SECONDS", "10"))
+    words = ["king", "queen", "forest", "wolf", "castle", "river", "bird", "mother"]
+    bodies = [{"prompt": f"Once upon a time a {w} ", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True,
+               "return_token_ids": True} for w in words]
+    alone = [events(daemon.post("/v1/completions", b).body) for b in bodies]
+    ids = [sum((c["choices"][0]["token_ids"] for c in a), []) for a in alone]
+    faults, finished, left = [], [0], [0]
+
+    def one(seed):
+        rng = random.Random(seed)
+        while time.monotonic() < end and not faults:
+            k = rng.randrange(len(words))
+            try:
+                if seed % 3 == 0:
+                    s = daemon.socket(http_post("/v1/completions", {**bodies[k], "max_tokens": 400}))
+                    s.settimeout(rng.random() * 0.5 + 0.001)
+                    try:
+                        while s.recv(1000):
+                            pass
+                    except (TimeoutError, socket.timeout):
+                        pass
+                    s.close()
+                    left[0] += 1
+                    continue
+                a = daemon.post("/v1/completions", bodies[k], timeout=120)
+                assert a.status == 200, a.body
+                got = sum((c["choices"][0]["token_ids"] for c in events(a.body)), [])
+                assert got == ids[k], (k, got)
+                finished[0] += 1
+            except Exception as e:  # a thread's assertion is the test's
+                faults.append(f"{seed}: {e!r}")
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults, faults[0]
+    idle(daemon)
+    print(f"{finished[0]} streams finished, {left[0]} clients vanished")
+    assert finished[0] > 0
+
+
+def test_the_readmes_commands_work(daemon):
+    """Each curl line of README.md and docs/api.md, as printed, on this server's port."""
+    import subprocess
+    commands = []
+    for name in ["README.md", os.path.join("docs", "api.md")]:
+        text = open(os.path.join(ROOT, name), encoding="utf-8").read()
+        text = text.replace("\\\n", " ")
+        commands += [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
+    assert len(commands) > 10
+    for command in commands:
+        command = command.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}").replace("curl ", "curl -sS --fail-with-body ", 1)
+        out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+        assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)

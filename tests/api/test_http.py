@@ -1,0 +1,266 @@
+"""HTTP itself: methods, limits, broken requests, time-outs, keep-alive, keys, CORS."""
+import json
+import socket
+import threading
+
+import pytest
+
+from conftest import http_post, read_all
+
+
+def status_of(raw):
+    return int(raw.split(b" ", 2)[1]) if raw.startswith(b"HTTP/1.1 ") else None
+
+
+def test_every_endpoint_answers(server):
+    for path in ["/", "/health", "/metrics", "/status.json", "/v1/models", "/v1/models/fake", "/version"]:
+        assert server.get(path).status == 200, path
+    assert server.post("/tokenize", {"prompt": "ab"}).json["tokens"] == [97, 98]
+    assert server.post("/detokenize", {"tokens": [97, 98]}).json == {"prompt": "ab"}
+
+
+def test_an_unknown_path_is_404(server):
+    a = server.get("/v1/nothing")
+    assert a.status == 404 and a.error["code"] == "unknown_url"
+
+
+def test_a_wrong_method_is_405_with_allow(server):
+    a = server.request("PUT", "/v1/completions")
+    assert a.status == 405 and a.headers["Allow"] == "POST, OPTIONS" and a.error
+    a = server.post("/health", {})
+    assert a.status == 405 and a.headers["Allow"] == "GET, HEAD, OPTIONS"
+    assert server.request("BREW", "/health").status == 405
+
+
+def test_head_is_get_without_a_body(server):
+    a = server.request("HEAD", "/version")
+    assert a.status == 200 and a.body == b"" and int(a.headers["Content-Length"]) > 0
+
+
+def test_media_types(server):
+    assert server.post("/v1/completions", "{}", headers={"Content-Type": "text/plain"}).status == 415
+    assert server.post("/v1/completions", "{}", headers={"Content-Encoding": "gzip"}).status == 415
+    ok = server.post("/v1/completions", '{"prompt":"a"}', headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    assert ok.status == 200
+
+
+def test_a_large_body_is_413(server):
+    a = server.post("/v1/completions", b"x" * (1 << 20) + b"y")
+    assert a.status == 413 and a.error["type"] == "invalid_request_error"
+    assert server.alive()
+
+
+def test_a_large_chunked_body_is_413_while_it_is_being_sent(server):
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       b"Transfer-Encoding: chunked\r\n\r\n") as s:
+        chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+        try:
+            for _ in range(64):  # never ends by itself
+                s.sendall(chunk)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        answer = s.recv(65536)
+    assert status_of(answer) == 413 and b'"error"' in answer
+    assert server.alive()
+
+
+def test_a_client_that_waits_for_100_continue_is_told_first(server):
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n") as s:
+        assert status_of(s.recv(65536)) == 413
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       b"Expect: 100-continue\r\nContent-Length: 14\r\n\r\n") as s:
+        assert s.recv(65536).startswith(b"HTTP/1.1 100 ")
+        s.sendall(b'{"prompt":"a"}')
+        assert status_of(s.recv(65536)) == 200
+
+
+@pytest.mark.parametrize("data", [
+    b"\r\n\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /health HTTP/1.1\r\n\r\n",  # no Host
+    b"\x00\x01\x02\xff\xfe\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: x\r\nbroken header\r\n\r\n",
+    b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"ffffffffffffffffffff\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS to a plain port
+])
+def test_broken_requests_harm_nobody(server, data):
+    with server.socket() as s:
+        try:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError, OSError):
+            pass
+        answer = read_all(s)
+    assert answer == b"" or status_of(answer) in (400, 404, 413, 414, 431, 505), answer[:100]
+    assert server.alive()
+
+
+def test_a_strange_url_is_never_echoed_raw(server):
+    a = server.raw(b"GET /%ff%00%0d%0aX:y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = a.partition(b"\r\n\r\n")
+    assert status_of(a) == 404 and b"\r\nX:y" not in head
+    body.decode("utf-8")
+    assert json.loads(body)["error"]
+
+
+def test_keep_alive_and_pipelining(server):
+    one = http_post("/v1/completions", {"prompt": "ab"})
+    answers = server.raw(one * 3 + http_post("/v1/completions", {"prompt": "last"}, b"Connection: close\r\n"))
+    assert answers.count(b"HTTP/1.1 200 OK") == 4
+    assert answers.count(b'"text":"ab"') == 3 and answers.rstrip().count(b'"text":"last"') == 1
+
+
+def test_http_1_0_streams_until_close(server):
+    a = server.raw(http_post("/v1/completions", {"prompt": "ab", "stream": True}, version=b"1.0"))
+    assert b"chunked" not in a.lower() and a.endswith(b"data: [DONE]\n\n")
+
+
+def test_request_ids(server):
+    assert server.get("/version", headers={"x-request-id": "my-id.1"}).headers["x-request-id"] == "my-id.1"
+    for bad in ["a b", "a" * 65, "<script>", ""]:
+        assert server.get("/version", headers={"x-request-id": bad}).headers["x-request-id"].startswith("req-")
+    assert len({server.get("/version").headers["x-request-id"] for _ in range(20)}) == 20
+
+
+def test_half_a_header_is_408(start):
+    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    with server.socket(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ") as s:
+        assert status_of(read_all(s)) == 408
+    assert server.metric("expertd_http_timeouts_total") == 1
+
+
+def test_a_header_that_drips_in_is_408(start):
+    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    with server.socket(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ") as s:
+        s.settimeout(0.2)
+        answer = b""
+        while not answer:
+            try:
+                s.sendall(b"a")
+                answer = s.recv(4096)
+            except (socket.timeout, TimeoutError):
+                continue
+    assert status_of(answer) == 408
+
+
+def test_half_a_body_is_408(start):
+    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    data = http_post("/v1/completions", {"prompt": "ab"})[:-4]
+    with server.socket(data) as s:
+        assert status_of(read_all(s)) == 408
+
+
+def test_an_idle_connection_is_closed_without_a_word(start):
+    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    with server.socket() as s:
+        assert read_all(s) == b""
+    with server.socket(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n") as s:
+        assert read_all(s).count(b"HTTP/1.1") == 1
+
+
+def test_keys(start, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# of the tests\nthird-key\n\n")
+    server = start("--server.api_key=first-key, second-key", f"--server.api_key_file={keys}")
+    for key in ["first-key", "second-key", "third-key"]:
+        assert server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status == 200
+    for value in ["Bearer first-ke", "Bearer first-keyy", "Bearer ", "Basic first-key", "first-key", "Bearer # of the tests"]:
+        a = server.get("/v1/models", headers={"Authorization": value})
+        assert a.status == 401 and a.error["code"] == "invalid_api_key", value
+        assert a.headers["WWW-Authenticate"].startswith("Bearer")
+    a = server.complete("x")
+    assert a.status == 401 and a.error["type"] == "authentication_error"
+    for path in ["/health", "/metrics", "/version"]:
+        assert server.get(path).status == 200, path
+
+
+def test_an_unusable_key_file_is_an_error(tmp_path):
+    from conftest import Server
+    empty = tmp_path / "keys"
+    empty.write_text("# nothing\n")
+    for path in [empty, tmp_path / "absent"]:
+        with pytest.raises(RuntimeError, match="api_key_file"):
+            Server(f"--server.api_key_file={path}")
+
+
+def test_cors(start):
+    server = start("--server.cors_origin=https://example.org")
+    a = server.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://example.org"})
+    assert a.status == 204 and a.body == b""
+    assert a.headers["Access-Control-Allow-Origin"] == "https://example.org" and a.headers["Vary"] == "Origin"
+    assert "POST" in a.headers["Access-Control-Allow-Methods"] and "Authorization" in a.headers["Access-Control-Allow-Headers"]
+    assert server.get("/v1/models").headers["Access-Control-Allow-Origin"] == "https://example.org"
+
+
+def test_without_cors_there_are_no_cors_headers(server):
+    assert "Access-Control-Allow-Origin" not in server.request("OPTIONS", "/v1/models").headers
+
+
+def test_admin_is_off_unless_configured(start, server):
+    assert start().post("/admin/fallback", {"state": "fallback"}).status == 404
+    assert server.post("/admin/fallback", {"state": "fallback"}).json == {"state": "fallback"}
+    assert server.get("/status.json").json["engine"]["fallback"]["forced"] == 2
+    assert server.post("/admin/fallback", {"state": "none"}).status == 200
+    a = server.post("/admin/fallback", {"state": "sideways"})
+    assert a.status == 400 and a.error["param"] == "state"
+
+
+def test_loading(start):
+    server = start(model="loading", ready=False)
+    a = server.get("/health")
+    assert a.status == 503 and a.json["status"] == "loading" and 0 <= a.json["progress"] <= 1
+    a = server.complete("x")
+    assert a.status == 503 and a.error["code"] == "loading" and int(a.headers["Retry-After"]) > 0
+    assert server.get("/metrics").status == 200 and server.get("/status.json").status == 200
+
+
+def test_busy_is_429_with_retry_after(start):
+    server = start("--server.max_queue=1")
+    with server.socket(http_post("/v1/completions", {"prompt": "[slow]"})):
+        server.wait_metric("fake_live", 1)
+        a = server.complete("x")
+        assert a.status == 429 and a.error["type"] == "rate_limit_error" and int(a.headers["Retry-After"]) > 0
+
+
+def test_a_request_has_a_deadline(start):
+    server = start("--server.request_timeout=1s")
+    a = server.complete("[slow]")
+    assert a.status == 408 and a.error["type"] == "timeout_error"
+
+
+def test_more_connections_than_the_limit_wait_their_turn(start):
+    server = start("--server.max_connections=8")
+    codes = []
+    threads = [threading.Thread(target=lambda: codes.append(server.complete("x" * 20).status)) for _ in range(40)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert codes == [200] * 40
+
+
+def test_sigterm_finishes_what_runs(start):
+    server = start()
+    with server.socket(http_post("/v1/completions", {"prompt": "x" * 600, "max_tokens": 600}, b"Connection: close\r\n")) as s:
+        server.wait_metric("fake_live", 1)
+        server.process.terminate()
+        assert status_of(read_all(s)) == 200
+
+
+def test_sigterm_ends_idle_connections_and_endless_streams(start):
+    server = start()
+    idle = server.socket(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    with server.socket(http_post("/v1/completions", {"prompt": "[long]" + "x" * 50, "stream": True, "max_tokens": 4000})) as s, \
+            server.socket(http_post("/v1/completions", {"prompt": "[slow]"})) as silent:
+        server.wait_metric("fake_live", 2)
+        assert server.stop() == 0
+        read_all(s), read_all(silent), read_all(idle)
+    idle.close()

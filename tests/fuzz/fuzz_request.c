@@ -1,0 +1,59 @@
+/* fuzz_request.c - the body of a completion request: the first byte chooses the endpoint, the rest is JSON. Parses, checks all
+ * fields, makes the prompts (with the tests' byte tokenizer). Whatever passes must obey the limits that the engine relies on. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/generate.h"
+#include "tests/api/fake.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const gen_context *ctx, const gen_params *p)
+{
+    bool ok = p->n >= 1 && p->n <= ctx->max_n && p->n_stops <= ctx->max_stop &&
+              p->n_logprobs <= (int32_t)ctx->max_logprobs && p->max_tokens >= 0 && p->max_tokens <= UINT32_MAX &&
+              p->min_tokens >= 0 && p->min_tokens <= p->max_tokens && !(p->temperature < 0) && !(p->temperature > 2) &&
+              !(p->top_p > 1) && p->n_prompts >= 1;
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        ok = ok && p->bias_ids[i] < ctx->info->vocab && isfinite(p->bias[i]);
+    for (uint32_t i = 0; i < p->n_stop_ids; i++)
+        ok = ok && p->stop_ids[i] < ctx->info->vocab;
+    for (uint32_t i = 0; i < p->n_stops; i++)
+        ok = ok && p->stops[i][0];
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        ok = ok && p->prompts[i].ids.len >= 1;
+        for (size_t k = 0; k < p->prompts[i].ids.len; k++)
+            ok = ok && p->prompts[i].ids.data[k] < ctx->info->vocab;
+    }
+    if (!ok)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const engine_info info = {.model_id = "fake", .max_model_len = 4096, .vocab = 512};
+    if (!size)
+        return 0;
+    tokenizer *tok = fake_tok_new(data[0] & 1);
+    if (!tok)
+        return 0;
+    const gen_context ctx = {.info = &info,
+                             .tok = data[0] & 2 ? NULL : tok,
+                             .chat_why = "none",
+                             .max_n = 8,
+                             .max_logprobs = 20,
+                             .max_stop = 4};
+    json_t *body = NULL;
+    gen_params p = {0};
+    xd_err err;
+    xd_status st = body_parse((const char *)data + 1, size - 1, &body, &err);
+    if (!st)
+        st = gen_params_read(&ctx, data[0] & 4 ? GEN_CHAT : GEN_COMPLETION, body, &p, &err);
+    if (!st && !gen_params_tokenize(&ctx, &p, &err))
+        check(&ctx, &p);
+    gen_params_free(&p);
+    json_decref(body);
+    tok_free(tok);
+    return 0;
+}
