@@ -42,7 +42,7 @@ typedef struct api_metrics {
     atomic_uint_fast64_t requests[API_MAX_ROUTES + 1][API_N_STATUS]; /* the last row: no such route */
     atomic_uint_fast64_t duration_bucket[API_MAX_ROUTES + 1][API_N_BUCKETS + 1];
     atomic_uint_fast64_t duration_us[API_MAX_ROUTES + 1];
-    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats;
+    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats, outside_us;
     atomic_int_fast64_t connections, in_flight, streams;
 } api_metrics;
 
@@ -196,6 +196,8 @@ enum MHD_Result handle_status_json(exchange *x);
 enum MHD_Result handle_version(exchange *x);
 enum MHD_Result handle_admin_fallback(exchange *x);
 
+/* Time that the engine spent on an answered completion, from submission to the end; 0: it was not answered. */
+uint64_t gen_engine_ns(const gen *g);
 void gen_free(gen *g); /* cancels what still runs; NULL is fine */
 
 #endif

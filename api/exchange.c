@@ -218,12 +218,15 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         return;
     *ctx = NULL;
     bool aborted = why != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    uint64_t engine_ns = x->gen && !aborted ? gen_engine_ns(x->gen) : 0;
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
         conn_set_engine_busy(x->c, false, false);
     (void)conn_set_phase(x->c, CONN_IDLE);
 
     uint64_t took_ns = xd_now_ns() - x->started_ns;
+    if (engine_ns && engine_ns < took_ns)
+        atomic_fetch_add(&a->metrics.outside_us, (took_ns - engine_ns) / 1000);
     unsigned status = x->status && !(aborted && x->gen) ? x->status : 499;
     if (aborted && status == 499)
         atomic_fetch_add(&a->metrics.client_gone, 1);

@@ -35,7 +35,7 @@ struct gen {
     choice *choices;       /* [p.n_prompts * p.n] */
     size_t n_choices, n_done;
     size_t turn;
-    uint64_t prompt_tokens, completion_tokens, cached_tokens;
+    uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
     char id[96], fingerprint[96];
     json_int_t created;
     bool replying; /* a stream whose headers are on their way */
@@ -64,6 +64,11 @@ static void cancel(gen *g)
         engine_request_free(g->reqs[i]);
         g->reqs[i] = NULL;
     }
+}
+
+uint64_t gen_engine_ns(const gen *g)
+{
+    return g->engine_ns;
 }
 
 void gen_free(gen *g)
@@ -278,6 +283,7 @@ static void count_usage(gen *g)
         g->prompt_tokens += u.prompt_tokens;
         g->completion_tokens += u.completion_tokens;
         g->cached_tokens += u.cached_tokens;
+        g->engine_ns = XD_MAX(g->engine_ns, u.total_ns);
     }
 }
 

@@ -77,22 +77,25 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
 
     const struct {
         const char *name, *type, *help;
-        long long value;
+        double value;
     } rows[] = {
-        {"expertd_http_connections", "gauge", "Open HTTP connections.", (long long)m->connections},
-        {"expertd_http_in_flight", "gauge", "Requests that are being answered.", (long long)m->in_flight},
-        {"expertd_http_streams", "gauge", "Event streams that are open.", (long long)m->streams},
-        {"expertd_http_received_bytes_total", "counter", "Bytes of request bodies.", (long long)m->rx_bytes},
-        {"expertd_http_stream_bytes_total", "counter", "Bytes of event streams.", (long long)m->tx_stream_bytes},
+        {"expertd_http_connections", "gauge", "Open HTTP connections.", (double)m->connections},
+        {"expertd_http_in_flight", "gauge", "Requests that are being answered.", (double)m->in_flight},
+        {"expertd_http_streams", "gauge", "Event streams that are open.", (double)m->streams},
+        {"expertd_http_received_bytes_total", "counter", "Bytes of request bodies.", (double)m->rx_bytes},
+        {"expertd_http_stream_bytes_total", "counter", "Bytes of event streams.", (double)m->tx_stream_bytes},
         {"expertd_http_heartbeats_total", "counter", "Heartbeat comments sent in event streams.",
-         (long long)m->heartbeats},
+         (double)m->heartbeats},
+        {"expertd_http_outside_engine_seconds_total", "counter",
+         "Time of answered completions outside of the engine: reading, templates, tokens, writing to the client.",
+         (double)m->outside_us / 1e6},
         {"expertd_http_client_gone_total", "counter", "Requests whose client went away before the end.",
-         (long long)m->client_gone},
-        {"expertd_http_timeouts_total", "counter", "Requests that did not arrive in time.", (long long)m->timeouts},
+         (double)m->client_gone},
+        {"expertd_http_timeouts_total", "counter", "Requests that did not arrive in time.", (double)m->timeouts},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
         head(out, rows[i].name, rows[i].type, rows[i].help);
-        xd_buf_printf(out, "%s %lld\n", rows[i].name, rows[i].value);
+        xd_buf_printf(out, "%s %.15g\n", rows[i].name, rows[i].value);
     }
 }
 

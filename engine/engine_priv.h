@@ -108,6 +108,7 @@ struct engine {
     bool failed;                 /* phase is FAILED: what the thread may read without the lock */
     double prefill_ns_per_token; /* moving average, 0: not known yet */
     uint64_t last_second_ns;
+    uint64_t seen_swap_ns, seen_require_ns, seen_link_wait_ns; /* of the last step's statistics */
 };
 
 /* request.c */

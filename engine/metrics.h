@@ -30,6 +30,9 @@
     X(TIME_ROUTER, "step_seconds_total", "phase=\"router\"", "")                                                     \
     X(TIME_EXPERTS_VRAM, "step_seconds_total", "phase=\"experts_vram\"", "")                                         \
     X(TIME_EXPERTS_HOST, "step_seconds_total", "phase=\"experts_host\"", "")                                         \
+    X(TIME_EXPERTS_DISK, "step_seconds_total", "phase=\"experts_disk\"", "")                                         \
+    X(TIME_EXPERTS_STAGED, "step_seconds_total", "phase=\"experts_staged\"", "")                                     \
+    X(TIME_KV, "step_seconds_total", "phase=\"kv\"", "")                                                             \
     X(TIME_HEAD, "step_seconds_total", "phase=\"head\"", "")                                                         \
     X(TIME_SAMPLE, "step_seconds_total", "phase=\"sample\"", "")                                                     \
     X(TIME_STEP, "step_busy_seconds_total", "", "Time spent in steps, everything included.")

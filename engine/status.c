@@ -60,7 +60,7 @@ static void by_tier(xd_buf *out, const char *name, const char *kind, const char 
 static void pager_metrics(engine *e, xd_buf *out)
 {
     pager_stats p;
-    pager_get_stats(e->c.pg, &p);
+    pager_peek_stats(e->c.pg, &p);
     by_tier(out, "expert_page_hits_total", "counter", "Expert pages that steps touched, by where they lay.",
             p.hits_vram, p.hits_host, p.hits_disk);
     by_tier(out, "expert_read_bytes_total", "counter", "Expert bytes that steps read, by where they lay.", p.bytes_vram,
@@ -70,10 +70,17 @@ static void pager_metrics(engine *e, xd_buf *out)
     counter(out, "expert_pages_promoted_total", "Pages copied into VRAM in the background.", (double)p.promotions);
     counter(out, "expert_pages_filled_total", "Pages kept by the kernel that streamed them.", (double)p.fills);
     counter(out, "expert_pages_evicted_total", "Pages that gave up their VRAM slot.", (double)p.evictions);
+    gauge(out, "expert_pages", "Expert pages of the model.", (double)p.pages_total);
+    gauge(out, "host_tier_bytes", "Host memory that expert pages may take.", (double)p.host_capacity_bytes);
     gauge(out, "arena_slots", "Page slots in VRAM.", (double)p.slots_total);
     gauge(out, "arena_slots_used", "Page slots in VRAM that hold a page.", (double)p.slots_used);
     counter(out, "prefetch_useful_bytes_total", "Bytes read ahead and then used.", (double)p.prefetched_useful_bytes);
     counter(out, "prefetch_wasted_bytes_total", "Bytes read ahead and never used.", (double)p.prefetched_wasted_bytes);
+    counter(out, "prefetch_predictions_total", "Experts that were predicted for a layer.", (double)p.predictions);
+    counter(out, "prefetch_predictions_right_total", "Predicted experts that the layer then picked.",
+            (double)p.predictions_right);
+    counter(out, "disk_busy_seconds_total", "Time in which the page file was being read.",
+            (double)p.disk_busy_ns * 1e-9);
     counter(out, "expert_io_errors_total", "Failed reads of the page file.", (double)p.io_errors);
     counter(out, "expert_checksum_errors_total", "Pages whose checksum was wrong.", (double)p.checksum_errors);
 }
@@ -92,6 +99,48 @@ static void kv_metrics(engine *e, xd_buf *out)
     counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
     counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
     counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
+    gauge(out, "kv_swap_blocks", "KV blocks that swap space holds.", (double)k.swap_blocks_total);
+    gauge(out, "kv_swap_blocks_used", "KV blocks in swap space, kept prefixes included.", (double)k.swap_blocks_used);
+}
+
+static void plan_metrics(const engine *e, xd_buf *out)
+{
+    const core_plan *p = &e->c.plan;
+    const struct {
+        const char *label;
+        uint64_t bytes;
+    } rows[] = {{"part=\"trunk\"", p->trunk},
+                {"part=\"workspace\"", p->workspace},
+                {"part=\"kv\"", p->kv},
+                {"part=\"arena\"", p->arena},
+                {"part=\"kv_swap\"", p->kv_swap}};
+    metrics_head(out, "memory_planned_bytes", "gauge", "Memory taken at the start, by what for.");
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        metrics_sample(out, "memory_planned_bytes", rows[i].label, (double)rows[i].bytes);
+}
+
+/* Without samples where there is no PCIe device. */
+static void pcie_metrics(const link_info *l, xd_buf *out)
+{
+    const struct {
+        const char *name, *kind, *help, *label;
+        double value;
+    } rows[] = {
+        {"pcie_transfers_per_second", "gauge", "PCIe transfers a second and lane.", "when=\"now\"", l->speed_gts * 1e9},
+        {"pcie_transfers_per_second", "", "", "when=\"best\"", l->best_speed_gts * 1e9},
+        {"pcie_lanes", "gauge", "PCIe lanes.", "when=\"now\"", l->width},
+        {"pcie_lanes", "", "", "when=\"best\"", l->best_width},
+        {"pcie_errors_total", "counter", "PCIe errors that the device reported (AER).", "kind=\"correctable\"",
+         (double)l->aer_correctable},
+        {"pcie_errors_total", "", "", "kind=\"nonfatal\"", (double)l->aer_nonfatal},
+        {"pcie_errors_total", "", "", "kind=\"fatal\"", (double)l->aer_fatal},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        if (rows[i].kind[0])
+            metrics_head(out, rows[i].name, rows[i].kind, rows[i].help);
+        if (l->known)
+            metrics_sample(out, rows[i].name, rows[i].label, rows[i].value);
+    }
 }
 
 static void link_metrics(engine *e, xd_buf *out)
@@ -104,11 +153,25 @@ static void link_metrics(engine *e, xd_buf *out)
         snprintf(label, sizeof label, "state=\"%s\"", fallback_state_name((fallback_state)i));
         metrics_sample(out, "fallback_state", label, f.state == (fallback_state)i);
     }
+    metrics_head(out, "fallback_entered_total", "counter", "Times that each fallback state was entered.");
+    for (int i = FALLBACK_DIRECT; i <= FALLBACK_RECOVERING; i++) {
+        char label[48];
+        snprintf(label, sizeof label, "state=\"%s\"", fallback_state_name((fallback_state)i));
+        metrics_sample(out, "fallback_entered_total", label, (double)f.entered[i]);
+    }
+    static const char *const modes[] = {"mode=\"direct\"", "mode=\"staged\"", "mode=\"full\""};
+    metrics_head(out, "expert_path", "gauge", "1 for the way in which experts outside of VRAM are read now.");
+    for (int i = 0; i < 3; i++)
+        metrics_sample(out, "expert_path", modes[i], f.pager_mode == i);
+    gauge(out, "fallback_watching", "1 when there is a link that is watched.", f.watching);
     counter(out, "fallback_transitions_total", "Changes of the fallback state.", (double)f.transitions);
     counter(out, "link_probes_total", "Probes of the link's rate.", (double)f.probes);
     gauge(out, "link_read_bytes_per_second", "Rate at which kernels read host memory, as last known; 0: not yet.",
           f.link_gbps * 1e9);
     gauge(out, "link_healthy_bytes_per_second", "The same when all was well.", f.healthy_gbps * 1e9);
+    gauge(out, "link_suspect_below_bytes_per_second", "A rate below this is suspect; 0: none is.",
+          f.bad_below_gbps * 1e9);
+    pcie_metrics(&f.link, out);
 }
 
 void engine_metrics(engine *e, xd_buf *out)
@@ -130,6 +193,7 @@ void engine_metrics(engine *e, xd_buf *out)
     kv_metrics(e, out);
     pager_metrics(e, out);
     link_metrics(e, out);
+    plan_metrics(e, out);
 }
 
 static json_t *plan_json(const core_plan *p)
@@ -149,7 +213,7 @@ static json_t *plan_json(const core_plan *p)
 static json_t *pager_json(engine *e)
 {
     pager_stats p;
-    pager_get_stats(e->c.pg, &p);
+    pager_peek_stats(e->c.pg, &p);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "pages_total",
         (json_int_t)p.pages_total, "slots_total", (json_int_t)p.slots_total, "slots_used", (json_int_t)p.slots_used,
@@ -164,9 +228,10 @@ static json_t *kv_json(engine *e)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total", (json_int_t)k.blocks_total, "blocks_used",
-                     (json_int_t)k.blocks_used, "blocks_cached", (json_int_t)k.blocks_cached, "prefix_queries_tokens",
-                     (json_int_t)k.prefix_queries_tokens, "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens,
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total", (json_int_t)k.blocks_total,
+                     "blocks_used", (json_int_t)k.blocks_used, "blocks_cached", (json_int_t)k.blocks_cached,
+                     "prefix_queries_tokens", (json_int_t)k.prefix_queries_tokens, "prefix_hits_tokens",
+                     (json_int_t)k.prefix_hits_tokens, "swap_blocks_total", (json_int_t)k.swap_blocks_total,
                      "swap_blocks_used", (json_int_t)k.swap_blocks_used, "block_size", (int)e->c.kv_opt.block_size);
 }
 
@@ -189,7 +254,8 @@ static json_t *map_json(engine *e)
     XD_CLEANUP(xd_freep) uint8_t *tier = malloc(n), *heat = malloc(n);
     if (!tier || !heat)
         return NULL;
-    pager_get_map(e->c.pg, tier, heat);
+    if (!pager_get_map(e->c.pg, tier, heat))
+        return NULL;
     json_t *rows = json_array();
     for (uint32_t l = 0; l < e->c.hp->n_layers; l++) {
         json_t *row = json_array();
@@ -231,8 +297,9 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
         json_object_set_new(o, "prompt_tokens",
                             json_integer((json_int_t)metrics_get(e->metrics, METRIC_PROMPT_TOKENS)));
         json_object_set_new(o, "preemptions", json_integer((json_int_t)atomic_load(&e->preemptions)));
-        if (with_map)
-            json_object_set_new(o, "map", map_json(e));
+        json_t *map = with_map ? map_json(e) : NULL;
+        if (map)
+            json_object_set_new(o, "map", map);
     }
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);

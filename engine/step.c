@@ -242,15 +242,27 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     exec_times t;
     pager_stats ps;
     sched_stats ss;
+    kv_stats ks;
     sched_get_stats(e->sched, &ss);
     atomic_store(&e->preemptions, ss.preempted_swap + ss.preempted_recompute);
     exec_get_times(e->c.x, &t);
     pager_get_stats(e->c.pg, &ps);
+    kv_get_stats(e->c.kv, &ks);
     metrics_add(e->metrics, t.recorded ? METRIC_STEPS_RECORDED : METRIC_STEPS_LAUNCHED, 1);
     metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, n_tokens);
-    metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns);
+    /* Moving KV blocks is a part of forming the step, waiting for pages a part of what lies between router and experts. */
+    uint64_t kv_ns = XD_MIN(ks.swap_ns - e->seen_swap_ns, schedule_ns);
+    uint64_t require_ns = XD_MIN(ps.require_ns - e->seen_require_ns, t.router_ns);
+    uint64_t link_ns = t.experts_ns + ps.link_wait_ns - e->seen_link_wait_ns;
+    e->seen_swap_ns = ks.swap_ns;
+    e->seen_require_ns = ps.require_ns;
+    e->seen_link_wait_ns = ps.link_wait_ns;
+    metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - kv_ns);
+    metrics_add(e->metrics, METRIC_TIME_KV, kv_ns);
     metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
-    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns);
+    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns - require_ns);
+    metrics_add(e->metrics, ps.mode == PAGER_STAGED ? METRIC_TIME_EXPERTS_STAGED : METRIC_TIME_EXPERTS_DISK,
+                require_ns);
     metrics_add(e->metrics, METRIC_TIME_HEAD, t.head_ns);
     metrics_add(e->metrics, METRIC_TIME_SAMPLE, sample_ns);
     metrics_add(e->metrics, METRIC_TIME_STEP, step_ns);
@@ -258,10 +270,10 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     /* One kernel reads both tiers: its time is divided by the bytes it read from each. */
     uint64_t bytes = ps.step_bytes_host + ps.step_bytes_vram;
     uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns + link_ns - t.experts_ns);
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
     fallback_step_info fi = {
-        .step_ns = t.total_ns, .link_ns = t.experts_ns, .n_decode = prefill ? 0 : n_tokens, .decode_only = !prefill};
+        .step_ns = t.total_ns, .link_ns = link_ns, .n_decode = prefill ? 0 : n_tokens, .decode_only = !prefill};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
     if (prefill && n_tokens >= 16) {

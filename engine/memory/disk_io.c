@@ -40,7 +40,8 @@ struct disk_io {
     int fd;
     request *reqs;
     uint64_t next_order, rng;
-    uint32_t n_pending, n_done, prefetch_in_flight;
+    uint32_t n_pending, n_done, prefetch_in_flight, n_reading;
+    uint64_t busy_ns, busy_since_ns; /* of the disk: time in which n_reading was not 0 */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     bool stop, use_ring, ring_open;
@@ -56,6 +57,18 @@ static double chance(disk_io *d)
 }
 
 /* --- pieces; called with the lock held --------------------------------------------------------------------------- */
+
+static void reading_begins(disk_io *d)
+{
+    if (!d->n_reading++)
+        d->busy_since_ns = xd_now_ns();
+}
+
+static void reading_ends(disk_io *d)
+{
+    if (!--d->n_reading)
+        d->busy_ns += xd_now_ns() - d->busy_since_ns;
+}
 
 static bool next_piece(disk_io *d, piece *ret)
 {
@@ -75,13 +88,12 @@ static bool next_piece(disk_io *d, piece *ret)
     *ret = (piece){best, best->issued, XD_MIN(PIECE_BYTES, d->opt.blob_bytes - best->issued)};
     best->issued += ret->bytes;
     d->prefetch_in_flight += !best->r.urgent;
+    reading_begins(d);
     return true;
 }
 
 static void throttle(const disk_io *d, uint64_t bytes)
 {
-    if (d->opt.gbps <= 0)
-        return;
     uint64_t ns = (uint64_t)((double)bytes / d->opt.gbps);
     struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
     while (nanosleep(&ts, &ts) && errno == EINTR)
@@ -95,8 +107,14 @@ static void finish(disk_io *d, request *q)
         q->r.error = EIO;
     if (!q->r.error && chance(d) < d->opt.loss_rate)
         ((uint8_t *)q->r.dst)[d->rng % d->opt.blob_bytes] ^= 0x40;
+    if (d->opt.gbps > 0) {
+        reading_begins(d); /* a slow disk is a busy one */
+        pthread_mutex_unlock(&d->lock);
+        throttle(d, d->opt.blob_bytes);
+        pthread_mutex_lock(&d->lock);
+        reading_ends(d);
+    }
     pthread_mutex_unlock(&d->lock);
-    throttle(d, d->opt.blob_bytes);
     int wrong = 0;
     if (!q->r.error && d->opt.checksums &&
         XXH3_64bits(q->r.dst, d->opt.blob_bytes) != page_file_checksum(d->opt.file, q->r.blob))
@@ -119,6 +137,7 @@ static void finish(disk_io *d, request *q)
 static void piece_done(disk_io *d, const piece *p, bool was_prefetch, int error)
 {
     d->prefetch_in_flight -= was_prefetch;
+    reading_ends(d);
     p->q->finished += p->bytes;
     if (error)
         p->q->r.error = error;
@@ -281,6 +300,14 @@ void disk_io_free(disk_io *d)
 const char *disk_io_name(const disk_io *d)
 {
     return d->use_ring ? "io_uring" : "threads";
+}
+
+uint64_t disk_io_busy_ns(disk_io *d)
+{
+    pthread_mutex_lock(&d->lock);
+    uint64_t ns = d->busy_ns + (d->n_reading ? xd_now_ns() - d->busy_since_ns : 0);
+    pthread_mutex_unlock(&d->lock);
+    return ns;
 }
 
 bool disk_io_push(disk_io *d, uint32_t blob, void *dst, bool urgent)

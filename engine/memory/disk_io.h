@@ -29,6 +29,8 @@ xd_status disk_io_open(const disk_io_options *opt, disk_io **ret, xd_err *err) X
 void disk_io_free(disk_io *d); /* waits for what runs */
 XD_DEFINE_CLEANUP(disk_io, disk_io_free)
 const char *disk_io_name(const disk_io *d); /* "io_uring" or "threads" */
+/* Time in which at least one read was running, since the start; any thread. */
+uint64_t disk_io_busy_ns(disk_io *d);
 
 /* One thread owns the following four. */
 bool disk_io_push(disk_io *d, uint32_t blob, void *dst,

@@ -154,13 +154,17 @@ static void *host_ptr(const kv_cache *kv, uint32_t b)
 
 static kern_status copy_out(kv_cache *kv, uint32_t host_b, uint32_t dev_b)
 {
+    uint64_t begin_ns = xd_now_ns();
     kv->download_pending = true;
-    return kv->opt.dev->ops->download(kv->opt.dev, host_ptr(kv, host_b), dev_ptr(kv, dev_b), kv->block_bytes);
+    kern_status st = kv->opt.dev->ops->download(kv->opt.dev, host_ptr(kv, host_b), dev_ptr(kv, dev_b), kv->block_bytes);
+    kv->stats.swap_ns += xd_now_ns() - begin_ns;
+    return st;
 }
 
 static kern_status copy_in(kv_cache *kv, uint32_t dev_b, uint32_t host_b)
 {
     const kern_ops *ops = kv->opt.dev->ops;
+    uint64_t begin_ns = xd_now_ns();
     /* Kernels may have written a cold block, and a download may be running: both are in the stream. */
     if (kv->download_pending || kv->opt.allow_cold) {
         kern_status st = ops->sync(kv->opt.dev);
@@ -168,7 +172,9 @@ static kern_status copy_in(kv_cache *kv, uint32_t dev_b, uint32_t host_b)
             return st;
         kv->download_pending = false;
     }
-    return ops->upload(kv->opt.dev, dev_ptr(kv, dev_b), host_ptr(kv, host_b), kv->block_bytes);
+    kern_status st = ops->upload(kv->opt.dev, dev_ptr(kv, dev_b), host_ptr(kv, host_b), kv->block_bytes);
+    kv->stats.swap_ns += xd_now_ns() - begin_ns;
+    return st;
 }
 
 /* --- taking places ----------------------------------------------------------------------------------------------- */

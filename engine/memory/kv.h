@@ -57,6 +57,7 @@ typedef struct kv_stats {
     uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */
     uint64_t swap_blocks_total, swap_blocks_used;
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
+    uint64_t swap_ns; /* time that the engine spent on copies to and from swap space; monotonic */
 } kv_stats;
 void kv_get_stats(kv_cache *kv, kv_stats *ret);
 void kv_drop_cached(kv_cache *kv); /* forgets all blocks without an owner */

@@ -412,7 +412,9 @@ xd_status pager_step_end(pager *p, xd_err *err)
     if (!p->step_prefill)
         policy_advance(p->pol);
     p->in_step = false;
-    uint64_t wait_ns = link_sim_ns(&p->sim, p->stats.step_bytes_host, p->step_started_ns);
+    uint64_t wait_ns = link_sim_ns(&p->sim, p->stats.step_bytes_host, p->step_started_ns), now = xd_now_ns();
+    if (p->step_started_ns + wait_ns > now)
+        p->stats.link_wait_ns += p->step_started_ns + wait_ns - now;
     pthread_mutex_unlock(&p->lock);
     if (wait_ns)
         wait_until(p->step_started_ns + wait_ns);
@@ -482,9 +484,8 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
 
 /* --- statistics -------------------------------------------------------------------------------------------------- */
 
-void pager_get_stats(pager *p, pager_stats *ret)
+static void tell_stats(pager *p, pager_stats *ret)
 {
-    pthread_mutex_lock(&p->lock);
     *ret = p->stats;
     ret->slots_used = p->n_slots_used;
     ret->host_bytes = p->stats.expert_bytes_total - p->stats.vram_bytes;
@@ -492,19 +493,43 @@ void pager_get_stats(pager *p, pager_stats *ret)
         if (p->pages[pg].slot == PG_NONE && !p->pages[pg].src)
             ret->disk_bytes += p->pages[pg].bytes;
     ret->host_bytes -= ret->disk_bytes;
-    if (p->disk)
+    if (p->disk) {
         snprintf(ret->disk_reader, sizeof ret->disk_reader, "%s", pager_disk_reader(p));
+        ret->disk_busy_ns = pager_disk_busy_ns(p);
+    }
     ret->table_version = p->view.version;
     ret->mode = p->mode;
+    pthread_mutex_lock(&p->seen_lock);
+    p->seen = *ret;
+    pthread_mutex_unlock(&p->seen_lock);
+}
+
+void pager_get_stats(pager *p, pager_stats *ret)
+{
+    pthread_mutex_lock(&p->lock);
+    tell_stats(p, ret);
     pthread_mutex_unlock(&p->lock);
 }
 
-void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
+void pager_peek_stats(pager *p, pager_stats *ret)
+{
+    if (!pthread_mutex_trylock(&p->lock)) {
+        tell_stats(p, ret);
+        pthread_mutex_unlock(&p->lock);
+        return;
+    }
+    pthread_mutex_lock(&p->seen_lock);
+    *ret = p->seen;
+    pthread_mutex_unlock(&p->seen_lock);
+}
+
+bool pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
 {
     const uint32_t width = model_get_params(p->m)->n_experts_max;
     memset(tier, 255, (size_t)p->n_layers * width);
     memset(heat, 0, (size_t)p->n_layers * width);
-    pthread_mutex_lock(&p->lock);
+    if (pthread_mutex_trylock(&p->lock))
+        return false;
     float max = 0;
     for (uint32_t x = 0; x < p->n_experts; x++)
         max = XD_MAX(max, policy_heat(p->pol, x));
@@ -515,6 +540,7 @@ void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat)
         heat[at] = max > 0 ? (uint8_t)(policy_heat(p->pol, x) / max * 255) : 0;
     }
     pthread_mutex_unlock(&p->lock);
+    return true;
 }
 
 /* --- life -------------------------------------------------------------------------------------------------------- */
@@ -696,6 +722,7 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     if (!p)
         return xd_fail(err, XD_NOMEM, 0, "pager handle");
     pthread_mutex_init(&p->lock, NULL);
+    pthread_mutex_init(&p->seen_lock, NULL);
     p->dev = opt->dev;
     p->m = opt->m;
     p->cfg = opt->cfg;
@@ -750,5 +777,6 @@ void pager_free(pager *p)
     free(p->stage_slot);
     free(p->stage_page);
     pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->seen_lock);
     free(p);
 }

@@ -109,15 +109,21 @@ typedef struct pager_stats {
     uint64_t promotions, fills, evictions;       /* pages; monotonic */
     uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
     uint64_t io_errors, checksum_errors;
+    uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
+    uint64_t link_wait_ns; /* time added to steps by a simulated link */
+    uint64_t disk_busy_ns; /* time in which the page file was being read */
     uint64_t step_bytes_host, step_bytes_vram; /* of the last step */
     uint64_t table_version;
     int mode;
     bool in_place;
     char policy[16], disk_reader[16]; /* disk_reader: "io_uring", "threads", or "" */
 } pager_stats;
-void pager_get_stats(pager *p, pager_stats *ret);
-/* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. */
-void pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);
+void pager_get_stats(pager *p, pager_stats *ret); /* waits while a step waits for the disk */
+/* The same for onlookers: never waits; what was last known when a step is waiting. */
+void pager_peek_stats(pager *p, pager_stats *ret);
+/* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. False:
+ * not now, since a step is waiting for the disk. */
+bool pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);
 /* Saves hit statistics (warm start) now; also done on pager_free(). */
 xd_status pager_save_stats(pager *p, xd_err *err) XD_MUST_CHECK;
 

@@ -273,6 +273,11 @@ const char *pager_disk_reader(const pager *p)
     return disk_io_name(p->disk->io);
 }
 
+uint64_t pager_disk_busy_ns(const pager *p)
+{
+    return disk_io_busy_ns(p->disk->io);
+}
+
 /* --- life -------------------------------------------------------------------------------------------------------- */
 
 static void make_blob(void *user, uint32_t x, void *out)

@@ -120,6 +120,8 @@ struct pager {
     pthread_mutex_t
         lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */
     pager_stats stats;
+    pthread_mutex_t seen_lock; /* after lock */
+    pager_stats seen;          /* as pager_get_stats() last told it */
 };
 
 /* pager.c: residency, for the engine thread */
@@ -151,6 +153,7 @@ void pager_disk_step(pager *p);                  /* between steps */
 bool pager_disk_has(const pager *p, uint32_t x); /* the expert is in host memory */
 void pager_disk_preload(pager *p, const uint32_t *hottest_first, uint32_t n);
 const char *pager_disk_reader(const pager *p);
+uint64_t pager_disk_busy_ns(const pager *p);
 
 /* pager_warm.c */
 bool pager_load_stats(pager *p); /* false: nothing there that fits this model */

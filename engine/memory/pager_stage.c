@@ -91,11 +91,13 @@ xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched
     if (!p->in_step || layer >= p->n_layers)
         return xd_fail(err, XD_INTERNAL, 0, "pager: layer %u is required outside of a step", layer);
     pthread_mutex_lock(&p->lock);
+    uint64_t begin_ns = xd_now_ns();
     pager_unstage(p);
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
     if (!st && p->mode == PAGER_STAGED)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
+    p->stats.require_ns += xd_now_ns() - begin_ns;
     pthread_mutex_unlock(&p->lock);
     return st ? st : up;
 }
