@@ -81,7 +81,8 @@ typedef struct config {
     struct {
         uint64_t vram_budget; /* bytes in all, auto: gpu_memory_utilization of what is free */
         double gpu_memory_utilization;
-        uint64_t host_budget; /* bytes for expert pages in RAM, auto: all */
+        double expert_vram_share; /* of the experts' bytes, at most, in VRAM */
+        uint64_t host_budget;     /* bytes for expert pages in RAM, auto: all */
         uint64_t page_size;
         int host_tier;   /* CONF_TIER_* */
         char *nvme_path; /* page file, "" : no NVMe tier */

@@ -209,6 +209,8 @@ const conf_option conf_options[] = {
                "Device memory in all: trunk, KV cache, workspace and expert pages. auto: gpu_memory_utilization of what is free."),
     RATIO(memory, "gpu_memory_utilization", gpu_memory_utilization, "90%", 0.05, 0.99, 0,
           "Share of the free device memory to take when vram_budget is auto. Leave headroom: drivers slow down near full."),
+    RATIO(memory, "expert_vram_share", expert_vram_share, "100%", 0, 1, 0,
+          "At most this share of the experts' bytes is kept in device memory, however much is free. 0: all are read from the host."),
     BYTES_AUTO(memory, "host_budget", host_budget, "auto", 16 * MIB, 64 * TIB, CONF_OF_MEMORY,
                "Host memory for expert pages. auto: all of them. Less than the model needs an nvme_path."),
     BYTES(memory, "page_size", page_size, "2MiB", 64 * KIB, 64 * MIB, 0,

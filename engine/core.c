@@ -235,7 +235,10 @@ xd_status core_open(core *c, const config *cfg, const char *path,
     if ((st = kv_open(&c->kv_opt, &c->kv, err)))
         goto fail;
     s = (stage){progress, user, 0.4, 1.0, "preparing the experts"};
-    uint64_t arena = XD_MIN(z.arena_bytes, z.expert_bytes + z.expert_bytes / 8 + (64ull << 20)); /* slots round up */
+    uint64_t share = (uint64_t)((double)z.expert_bytes * cfg->memory.expert_vram_share);
+    if (share >= z.expert_bytes)
+        share = z.expert_bytes + z.expert_bytes / 8 + (64ull << 20); /* slots round up */
+    uint64_t arena = XD_MIN(z.arena_bytes, share);
     pager_options po = {
         .dev = c->dev, .m = c->m, .cfg = cfg, .arena_bytes = arena, .progress = on_progress, .progress_user = &s};
     if ((st = pager_open(&po, &c->pg, err)))
