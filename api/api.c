@@ -38,7 +38,8 @@ static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *er
     }
     freeaddrinfo(list);
     if (fd < 0)
-        return xd_fail(err, XD_IO, saved, "listen on %s port %u", host, port);
+        return xd_fail(err, XD_IO, saved, "listen on %s port %u%s", host, port,
+                       saved == EADDRINUSE ? " (set server.port to another; 0 takes any that is free)" : "");
     *ret = fd;
     return XD_OK;
 }

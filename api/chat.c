@@ -584,8 +584,10 @@ static xd_status render_vars(const named *t, const json_t *vars, const chat_requ
     jinja_options o = {.ret_trusted = ret_trusted, .untrusted = untrusted, .now = r->now};
     xd_status st = jinja_render(t->t, vars, &o, out, err);
     free(untrusted);
-    if (st == XD_TOO_LARGE || st == XD_TIMEOUT) /* this request's fault: another one may render */
+    if (st == XD_TOO_LARGE || st == XD_TIMEOUT) { /* this request's fault: another one may render */
         st = XD_BAD_REQUEST;
+        xd_wrap(err, "the conversation is too much for the chat template");
+    }
     if (st == XD_BAD_REQUEST && err) {
         err->status = st;
         snprintf(err->param, sizeof err->param, "messages");

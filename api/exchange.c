@@ -63,7 +63,8 @@ static xd_status check_media_type(const exchange *x, xd_err *err)
     size_t n = strcspn(type, "; \t");
     if (n == 16 && strncasecmp(type, "application/json", n) == 0)
         return XD_OK;
-    return xd_fail(err, XD_MEDIA_TYPE, 0, "Content-Type is '%.80s': this endpoint takes application/json", type);
+    return xd_fail(err, XD_MEDIA_TYPE, 0,
+                   "Content-Type is '%.80s': add the header 'Content-Type: application/json' (curl -H)", type);
 }
 
 /* Everything that the header alone decides. */
@@ -234,8 +235,10 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     atomic_fetch_sub(&a->metrics.in_flight, 1);
     if (x->settings->log_requests) {
         const xd_log_field fields[] = {{"REQUEST_ID", x->id}};
-        xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms %s", x->method, x->path, status,
-                    (double)took_ns / 1e6, x->id);
+        /* Probes and scrapers ask every few seconds: what they get is of interest only when it is not 200. */
+        bool probe = x->route && (x->route->flags & ROUTE_OPEN) && status == 200;
+        xd_log_with(probe ? CONF_LOG_DEBUG : CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms", x->method,
+                    x->path, status, (double)took_ns / 1e6);
     }
     xd_buf_free(&x->body);
     api_settings_unref(x->settings);

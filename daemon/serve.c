@@ -34,6 +34,8 @@
 #define IDLE_TICK_NS  (5 * NS_PER_S)
 #define LOAD_STALL_NS (600 * NS_PER_S) /* one step of loading, e.g. pinning a terabyte, may take minutes */
 #define STOP_LIMIT_S  20
+/* Ctrl-C and timeout(1) signal both the process and its group: what comes so soon after the first is the same wish. */
+#define SAME_SIGNAL_NS (NS_PER_S / 2)
 
 typedef struct server {
     const cli *cli;
@@ -44,6 +46,7 @@ typedef struct server {
     api *api;
     int signal_fd, timer_fd, drained_fd;
     bool ready, draining, drained, failed;
+    uint64_t draining_ns; /* since when */
     uint64_t watchdog_ns, last_heartbeat, heartbeat_ns;
     bool hung;
     double last_fraction;
@@ -181,11 +184,14 @@ static void *drain_main(void *arg)
 
 static void begin_stop(server *s, int signo)
 {
+    if (s->draining && xd_now_ns() - s->draining_ns < SAME_SIGNAL_NS)
+        return;
     if (s->draining) {
         xd_log_warn("second %s: stopping at once", strsignal(signo));
         _exit(1);
     }
     s->draining = true;
+    s->draining_ns = xd_now_ns();
     xd_log_info("%s: finishing running requests, at most %u s", strsignal(signo), s->cfg->server.drain_timeout_s);
     sd_notifyf(0, "STOPPING=1\nSTATUS=Finishing running requests\nEXTEND_TIMEOUT_USEC=%llu",
                (s->cfg->server.drain_timeout_s + STOP_LIMIT_S + 5ull) * 1000000);
@@ -300,11 +306,12 @@ static void run(server *s)
     }
 }
 
-static void stop(server *s)
+static void stop(server *s, int status)
 {
     if (s->engine && engine_get_phase(s->engine, NULL, NULL, 0) == ENGINE_LOADING) {
-        xd_log_info("stopped while loading");
-        _exit(0); /* loading cannot be interrupted, and has nothing to save */
+        if (!status)
+            xd_log_info("stopped while loading");
+        _exit(status); /* loading cannot be interrupted, and has nothing to save */
     }
     alarm(STOP_LIMIT_S);
     if (s->drain_started)
@@ -331,9 +338,9 @@ int serve_main(const cli *c, const config *cfg, bool is_demo)
     } else {
         run(&s);
     }
-    bool failed = st || s.failed;
-    stop(&s);
-    if (!failed)
+    int status = st == XD_BAD_CONFIG ? EXIT_CONFIG : st || s.failed ? 1 : 0;
+    stop(&s, status);
+    if (!status)
         xd_log_info("stopped");
-    return st == XD_BAD_CONFIG ? EXIT_CONFIG : failed ? 1 : 0;
+    return status;
 }

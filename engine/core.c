@@ -44,6 +44,11 @@ xd_status core_size(core_sizes *s, xd_err *err)
             kv = XD_MIN(kv_usual, s->room / 4);
         kv = XD_MAX(kv, one_seq);
     }
+    if (!bounded && s->ram_bytes && kv > s->ram_bytes)
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "the KV cache needs %s and this machine has %s of memory: lower "
+                       "kv.kv_budget or model.max_model_len",
+                       bytes_text(a, kv), bytes_text(b, s->ram_bytes));
     if (bounded && kv > s->room)
         return xd_fail(err, XD_BAD_CONFIG, 0,
                        "the KV cache needs %s but only %s are left after trunk and workspace: lower kv.kv_budget, "

@@ -104,7 +104,8 @@ static void log_plan(const engine *e)
     } rows[] = {{"budget", p->budget},  {"trunk", p->trunk}, {"workspace", p->workspace},
                 {"KV cache", p->kv},    {"arena", p->arena}, {"experts on the host", p->host_experts},
                 {"KV swap", p->kv_swap}};
-    xd_log_info("backend %s (%s): %s, kernels %s", e->c.backend, e->c.backend_why, e->c.info.name, e->c.info.rows);
+    xd_log_info("backend %s (%s): %s", e->c.backend, e->c.backend_why, e->c.info.name);
+    xd_log_debug("kernels %s", e->c.info.rows);
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
         char size[32];
         if (rows[i].bytes)
@@ -112,6 +113,10 @@ static void log_plan(const engine *e)
     }
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
+    if (e->c.max_model_len > e->c.hp->max_positions)
+        xd_log_warn("model.max_model_len = %u is more than the %u tokens that this model was made for: answers may be "
+                    "senseless beyond them",
+                    e->c.max_model_len, e->c.hp->max_positions);
 }
 
 static xd_status load(engine *e, xd_err *err)

@@ -376,6 +376,11 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err)
     bool synthetic = !strncmp(opt->path, "synthetic:", 10);
     size_t len = strlen(opt->path);
     bool is_gguf = len > 5 && !strcmp(opt->path + len - 5, ".gguf");
+    struct stat info;
+    if (!synthetic && stat(opt->path, &info))
+        return xd_fail(err, XD_NOT_FOUND, errno, "model '%s'", opt->path);
+    if (!synthetic && !is_gguf && !S_ISDIR(info.st_mode))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "model '%s' is neither a directory nor a file named *.gguf", opt->path);
     xd_status st = synthetic ? open_synthetic(m, opt, err)
                    : is_gguf ? open_gguf(m, opt->path, err)
                              : open_dir(m, opt->path, err);

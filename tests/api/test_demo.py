@@ -4,6 +4,7 @@ import os
 import random
 import re
 import socket
+import subprocess
 import threading
 import time
 
@@ -197,3 +198,21 @@ def test_the_readmes_commands_work(daemon):
         command = command.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}").replace("curl ", "curl -sS --fail-with-body ", 1)
         out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
         assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)
+
+
+def run(*options):
+    """expertd until it ends by itself: exit status and log."""
+    p = subprocess.run([os.environ["EXPERTD"], *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stderr
+
+
+def test_a_port_in_use_ends_with_a_failure(daemon):
+    status, log = run("--model", os.path.join(ROOT, "config", "demo"), "--server.port", str(daemon.port))
+    assert status == 1 and "Address already in use" in log and "stopped" not in log
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "model.bin").write_text("")
+    for path, why in [("none", "No such file"), ("model.bin", "neither a directory nor"), ("", "has no config.json")]:
+        status, log = run("--server.port=0", "--model", str(tmp_path / path))
+        assert status == 1 and str(tmp_path / path) in log and why in log
