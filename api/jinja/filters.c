@@ -308,7 +308,7 @@ FILTER(truncate)
     const jx_str *s = jx_need_str(c, v, "truncate's value");
     s = jx_str_sub(c, s, 0, jx_str_offset(s, (size_t)(length - (int64_t)end->chars)));
     if (!is_true(c, a->v[1])) {
-        size_t space = jx_str_rfind(s, jx_str_lit(c, " "), s->len);
+        size_t space = jx_str_rfind(c, s, jx_str_lit(c, " "), s->len);
         if (space != SIZE_MAX)
             s = jx_str_sub(c, s, 0, space);
     }

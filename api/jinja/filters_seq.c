@@ -229,7 +229,7 @@ FILTER(map)
     if (jx_truth(c, v)) {
         if (!a->n && path.kind == JX_MISSING)
             jx_error(c, "map requires a filter argument");
-        jx_args rest = {.v = a->v + 1, .n = a->n ? a->n - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
+        jx_args rest = {.v = a->n ? a->v + 1 : NULL, .n = a->n ? a->n - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
         jx_iter it = jx_iter_open(c, v);
         JX_ENTER(c);
         while (jx_iter_next(c, &it, &item))
@@ -248,7 +248,8 @@ static jx_value choose(jx *c, jx_value v, jx_args *a, bool attribute, bool keep)
         if (a->n < used)
             jx_error(c, "Missing parameter for attribute name");
         bool test = a->n > used;
-        jx_args rest = {.v = a->v + used + 1, .n = test ? a->n - used - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
+        jx_args rest = {
+            .v = test ? a->v + used + 1 : NULL, .n = test ? a->n - used - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
         jx_iter it = jx_iter_open(c, v);
         JX_ENTER(c);
         while (jx_iter_next(c, &it, &item)) {

@@ -3,7 +3,7 @@
 
 #include "api/jinja/jinja_priv.h"
 
-enum { MAX_SOURCE = 4 << 20, COMPILE_MEMORY = 192 << 20 };
+enum { MAX_SOURCE = 4 << 20, COMPILE_MEMORY = 128 << 20 };
 #define COMPILE_STEPS   100000000u
 #define COMPILE_TIME_NS 5000000000u
 

@@ -17,16 +17,17 @@
 typedef struct jinja_template jinja_template;
 
 /* Compiles source[0..len). `name` (borrowed for the call) is used in messages. Syntax errors: XD_BAD_MODEL with the line. */
-xd_status jinja_compile(const char *source, size_t len, const char *name, jinja_template **ret, xd_err *err) XD_MUST_CHECK;
+xd_status jinja_compile(const char *source, size_t len, const char *name, jinja_template **ret,
+                        xd_err *err) XD_MUST_CHECK;
 void jinja_free(jinja_template *t); /* NULL is fine */
 XD_DEFINE_CLEANUP(jinja_template, jinja_free)
 
 typedef struct jinja_options {
-    size_t   max_output_bytes;  /* 0: 16 MiB */
-    size_t   max_memory_bytes;  /* 0: 64 MiB: all values made while rendering */
-    uint64_t max_time_ns;       /* 0: 2 s */
-    uint64_t max_steps;         /* 0: 50 million evaluated nodes */
-    time_t   now;               /* clock of strftime_now, seconds since 1970 in local time; 0: the real one */
+    size_t max_output_bytes; /* 0: 16 MiB */
+    size_t max_memory_bytes; /* 0: 64 MiB: all values made while rendering */
+    uint64_t max_time_ns;    /* 0: 2 s */
+    uint64_t max_steps;      /* 0: 50 million evaluated nodes */
+    time_t now;              /* clock of strftime_now, seconds since 1970 in local time; 0: the real one */
     /* Strings whose origin is the client (message contents and the like) can be tracked: when not NULL, *ret_trusted receives a
      * malloc'ed array, one byte for each output byte: 1 written by the template's own literals, 0 derived from `vars`
      * under one of `untrusted` keys (see below). Strings made from both keep the distinction byte by byte where they are
@@ -39,7 +40,8 @@ typedef struct jinja_options {
 /* Renders with the object `vars` (borrowed). Appends to out. A call of raise_exception() is XD_BAD_REQUEST with err->code
  * "template_raise" and exactly the template's message; other failures are XD_BAD_REQUEST with code "template_error" and the line;
  * limits are XD_TOO_LARGE or XD_TIMEOUT. opt may be NULL. */
-xd_status jinja_render(const jinja_template *t, const json_t *vars, const jinja_options *opt, xd_buf *out, xd_err *err) XD_MUST_CHECK;
+xd_status jinja_render(const jinja_template *t, const json_t *vars, const jinja_options *opt, xd_buf *out,
+                       xd_err *err) XD_MUST_CHECK;
 
 /* True if the template's source mentions `name` as a variable at top level ("tools", "enable_thinking"): lets the API say
  * that a parameter has no effect. */

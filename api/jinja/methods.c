@@ -232,7 +232,7 @@ static int64_t search(jx *c, jx_value self, jx_args *a, bool last)
         return -1;
     jx_charge(c, s->len / 64);
     jx_str part = {.data = s->data + from, .len = to - from};
-    size_t hit = last ? jx_str_rfind(&part, needle, part.len) : jx_str_find(&part, needle, 0);
+    size_t hit = last ? jx_str_rfind(c, &part, needle, part.len) : jx_str_find(&part, needle, 0);
     return hit == SIZE_MAX ? -1 : (int64_t)jx_count_chars(s->data, from + hit);
 }
 static jx_value str_find(jx *c, jx_value self, jx_args *a)
@@ -381,7 +381,7 @@ static jx_value str_rsplit(jx *c, jx_value self, jx_args *a)
     const jx_str *sep = separator(c, a->v[0]);
     jx_vec l = {0};
     size_t to = s->len;
-    for (size_t hit; max != 0 && (hit = jx_str_rfind(s, sep, to)) != SIZE_MAX; max--) {
+    for (size_t hit; max != 0 && (hit = jx_str_rfind(c, s, sep, to)) != SIZE_MAX; max--) {
         jx_push(c, &l, JX_STRV(jx_str_sub(c, s, hit + sep->len, to)));
         to = hit;
     }
@@ -399,7 +399,7 @@ static jx_value partition(jx *c, const jx_str *s, jx_value sep_value, bool last)
 {
     const jx_str *sep = separator(c, sep_value);
     jx_charge(c, s->len / 64);
-    size_t hit = last ? jx_str_rfind(s, sep, s->len) : jx_str_find(s, sep, 0);
+    size_t hit = last ? jx_str_rfind(c, s, sep, s->len) : jx_str_find(s, sep, 0);
     jx_value empty = JX_STRV(jx_str_lit(c, ""));
     if (hit == SIZE_MAX)
         return last ? jx_tuple(c, 3, empty, empty, JX_STRV(s)) : jx_tuple(c, 3, JX_STRV(s), empty, empty);

@@ -6,6 +6,8 @@
 
 #include "api/jinja/jinja_priv.h"
 
+enum { MAX_NAMES = 1000 }; /* of a signature or a call; searched linearly */
+
 typedef struct parser {
     jx *c;
     const jx_token *t;   /* current token */
@@ -255,6 +257,8 @@ static jx_call_args *parse_args(parser *p, jx_node *owner)
                 a->kw_names = jx_realloc(p->c, a->kw_names, cap * sizeof *a->kw_names, grown * sizeof *a->kw_names);
                 cap = grown;
             }
+            if (kw.n == MAX_NAMES)
+                jx_error(p->c, "more than %d keyword arguments", MAX_NAMES);
             a->kw_names[kw.n] = p->t->s;
             for (uint32_t i = 0; i < kw.n; i++)
                 if (jx_str_eq(a->kw_names[i], p->t->s))
@@ -773,6 +777,8 @@ static void parse_signature(parser *p, jx_node *n)
         if (params.n)
             expect_op(p, ",");
         jx_node *param = parse_name_target(p);
+        if (params.n == MAX_NAMES)
+            jx_error(p->c, "more than %d parameters", MAX_NAMES);
         for (uint32_t i = 0; i < params.n; i++)
             if (jx_str_eq(params.v[i]->name, param->name))
                 jx_error(p->c, "duplicate argument in a macro's signature");

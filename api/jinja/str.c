@@ -119,10 +119,38 @@ size_t jx_str_find(const jx_str *s, const jx_str *needle, size_t from)
     return hit ? (size_t)(hit - s->data) : SIZE_MAX;
 }
 
-size_t jx_str_rfind(const jx_str *s, const jx_str *needle, size_t end)
+/* Knuth, Morris and Pratt from the right: linear whatever the needle, as glibc's memmem() is from the left. */
+static size_t rfind_long(jx *c, const jx_str *s, const jx_str *needle, size_t end)
+{
+    size_t m = needle->len, matched = 0;
+    const char *last = needle->data + m - 1;
+    if (m > UINT32_MAX)
+        return SIZE_MAX;
+    jx_charge(c, m / 16);
+    uint32_t *back = jx_alloc_array(c, m, sizeof *back);
+    for (size_t i = 1, k = 0; i < m; i++) {
+        while (k && last[-(ptrdiff_t)i] != last[-(ptrdiff_t)k])
+            k = back[k - 1];
+        k += last[-(ptrdiff_t)i] == last[-(ptrdiff_t)k];
+        back[i] = (uint32_t)k;
+    }
+    for (size_t at = end; at-- > 0;) {
+        jx_charge(c, at % 64 == 0);
+        while (matched && s->data[at] != last[-(ptrdiff_t)matched])
+            matched = back[matched - 1];
+        matched += s->data[at] == last[-(ptrdiff_t)matched];
+        if (matched == m)
+            return at;
+    }
+    return SIZE_MAX;
+}
+
+size_t jx_str_rfind(jx *c, const jx_str *s, const jx_str *needle, size_t end)
 {
     if (needle->len > end)
         return SIZE_MAX;
+    if (needle->len > 16)
+        return rfind_long(c, s, needle, end);
     for (size_t at = end - needle->len + 1; at-- > 0;)
         if (!needle->len || !memcmp(s->data + at, needle->data, needle->len))
             return at;
