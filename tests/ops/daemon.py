@@ -1,0 +1,101 @@
+"""A daemon under test: starts the real program with the demo model on a free port, asks it, reads its metrics."""
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+
+NAME = re.compile(r"\bexpertd_[a-z0-9_]+")
+
+
+class Daemon:
+    def __init__(self, exe, *args, env=None):
+        self.dir = tempfile.TemporaryDirectory()
+        self.log = []
+        self.p = subprocess.Popen([exe, "--server.port=0", "--log.format=plain", "--pager.stats_file=" + self.path("stats"), *args],
+                                  stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=dict(os.environ, **(env or {})))
+        self.port = None
+        for line in self.p.stderr:
+            self.log.append(line)
+            m = re.search(r"listening on port (\d+)", line)
+            if m:
+                self.port = int(m[1])
+                break
+        assert self.port, "".join(self.log)
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.p.stderr), daemon=True)
+        self.reader.start()
+
+    def path(self, name):
+        return os.path.join(self.dir.name, name)
+
+    def ask(self, path, body=None):
+        """(status, bytes)"""
+        data = json.dumps(body).encode() if body is not None else None
+        req = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(req, timeout=60) as r:
+                return r.status, r.read()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read()
+
+    def wait_ready(self):
+        while self.ask("/health")[0] != 200:  # each answer takes time; loading is bounded by the test's own limit
+            assert self.p.poll() is None, "".join(self.log)
+        return self
+
+    def text(self):
+        return self.ask("/metrics")[1].decode()
+
+    def metrics(self):
+        """Samples by name with labels; the sum over labels by the bare name."""
+        out = {}
+        for line in self.text().splitlines():
+            if line.startswith("#"):
+                continue
+            key, value = line.rsplit(" ", 1)
+            out[key] = float(value)
+            if "{" in key:
+                bare = key.split("{")[0]
+                out[bare] = out.get(bare, 0) + float(value)
+        return out
+
+    def complete(self, tokens, prompt="Once upon a time", **more):
+        status, body = self.ask("/v1/completions", dict(prompt=prompt, max_tokens=tokens, temperature=0, ignore_eos=True, **more))
+        assert status == 200, body
+        return json.loads(body)
+
+    def stop(self):
+        self.p.terminate()
+        rc = self.p.wait(60)
+        self.reader.join()
+        self.p.stderr.close()
+        self.dir.cleanup()
+        return rc
+
+
+def families(text):
+    """{name: (type, help)} of Prometheus text."""
+    helps, types = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, name, words = line.split(" ", 3)
+            helps[name] = words
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            types[name] = kind
+    assert helps.keys() == types.keys()
+    return {n: (types[n], helps[n]) for n in helps}
+
+
+def labels(text):
+    """{name: set of label names} of the samples."""
+    out = {}
+    for line in text.splitlines():
+        m = re.match(r"(\w+)\{(.*)\} ", line)
+        if m:
+            name = re.sub(r"_(bucket|sum|count)$", "", m[1]) if "le=" in m[2] or m[1].endswith(("_sum", "_count")) else m[1]
+            out.setdefault(name, set()).update(re.findall(r'(\w+)="', m[2]))
+    return out

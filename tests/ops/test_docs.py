@@ -1,0 +1,108 @@
+"""Dashboard, alert rules and the table of metrics against a running daemon. argv[1] is the program, argv[2] the source root; with
+--write the table is written anew."""
+import json
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from daemon import NAME, Daemon, families, labels
+
+EXE, ROOT = sys.argv[1:3]
+DOCS = os.path.join(ROOT, "docs")
+HEAD = """# Metrics
+
+What `GET /metrics` tells, made from the program itself (`tests/ops/test_docs.py PROGRAM SOURCE --write`); a test fails when this table and
+the program differ. Times are in seconds, sizes in bytes. Counters only grow until the process ends.
+
+| metric | kind | labels | meaning |
+| --- | --- | --- | --- |
+"""
+
+
+def live():
+    with tempfile.TemporaryDirectory() as t:
+        d = Daemon(EXE, "--memory.page_size=64KiB", "--memory.vram_budget=2MiB", "--memory.host_budget=16MiB",
+                   "--memory.nvme_path=" + os.path.join(t, "pages"), "--test.allow=yes", "--test.link_gbps=50").wait_ready()
+        try:
+            d.complete(2)
+            return d.text()
+        finally:
+            d.stop()
+
+
+TEXT = live()
+FAMILIES = families(TEXT)
+
+
+def table():
+    # Without a PCIe device these have no samples.
+    by_name = dict({"expertd_pcie_lanes": {"when"}, "expertd_pcie_transfers_per_second": {"when"}, "expertd_pcie_errors_total": {"kind"}},
+                   **labels(TEXT))
+    rows = []
+    for name in sorted(FAMILIES):
+        kind, words = FAMILIES[name]
+        shown = ", ".join(f"`{n}`" for n in sorted(by_name.get(name, set()) - {"le"}))
+        rows.append(f"| `{name}` | {kind} | {shown} | {words} |\n")
+    return HEAD + "".join(rows)
+
+
+def used(expr):
+    """Families that an expression names: a histogram is known by its _bucket, _sum and _count."""
+    out = set()
+    for name in NAME.findall(expr):
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        out.add(base if FAMILIES.get(base, ("",))[0] == "histogram" else name)
+    return out
+
+
+class Docs(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_table_of_metrics(self):
+        with open(os.path.join(DOCS, "metrics.md")) as f:
+            self.assertEqual(f.read(), table())
+
+    def test_every_metric_is_explained_and_named_well(self):
+        for name, (kind, words) in FAMILIES.items():
+            self.assertRegex(words, r"[.:]$|\.$", name)
+            self.assertEqual(name.endswith("_total"), kind == "counter", name)
+
+    def test_the_dashboard_uses_what_exists_and_shows_all(self):
+        with open(os.path.join(DOCS, "grafana", "expertd.json")) as f:
+            dash = json.load(f)
+        panels = [p for p in dash["panels"] if p["type"] != "row"]
+        shown = set()
+        for p in panels:
+            self.assertTrue(p["title"] and p["targets"], p)
+            for t in p["targets"]:
+                self.assertTrue(used(t["expr"]), t["expr"])
+                shown |= used(t["expr"])
+        self.assertEqual(shown - FAMILIES.keys(), set())
+        self.assertEqual(FAMILIES.keys() - shown, set())
+        spots = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dash["panels"]]
+        self.assertEqual(len(spots), len(set(spots)))
+
+    def test_the_guide_names_only_what_exists(self):
+        for page in ["operating.md"]:
+            with open(os.path.join(DOCS, page)) as f:
+                self.assertEqual(used(f.read()) - FAMILIES.keys(), set(), page)
+
+    def test_alerts_use_what_exists_and_are_documented(self):
+        with open(os.path.join(DOCS, "prometheus", "alerts.yml")) as f:
+            rules = f.read()
+        self.assertEqual(used(rules) - FAMILIES.keys(), set())
+        with open(os.path.join(DOCS, "operating.md")) as f:
+            guide = f.read()
+        for alert in re.findall(r"- alert: (\w+)", rules):
+            self.assertIn(f"`{alert}`", guide)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        with open(os.path.join(DOCS, "metrics.md"), "w") as f:
+            f.write(table())
+        sys.exit()
+    unittest.main(argv=[sys.argv[0]], verbosity=2)
