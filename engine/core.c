@@ -204,8 +204,11 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                       .want_kv = cfg->kv.kv_budget,
                       .want_arena = CONF_AUTO_BYTES};
     if (c->info.unified) {
-        /* No memory of its own: vram_budget is the size of the simulated arena. */
-        z->want_arena = cfg->memory.vram_budget == CONF_AUTO_BYTES ? 0 : cfg->memory.vram_budget;
+        /* No memory of its own: a budget, or a share below 100 %, is the size of the simulated arena. */
+        double share = cfg->memory.expert_vram_share;
+        z->want_arena = cfg->memory.vram_budget != CONF_AUTO_BYTES ? cfg->memory.vram_budget
+                        : share < 1                                ? (uint64_t)(share * (double)z->expert_bytes)
+                                                                   : 0;
         return core_size(z, err);
     }
     c->plan.device_total = c->info.memory_bytes;
