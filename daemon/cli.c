@@ -95,7 +95,7 @@ static xd_status take_positional(cli *c, const command *cmd, const char *arg, xd
 xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
 {
     cli c = {.command = "serve"};
-    c.flags = calloc((size_t)argc + 1, sizeof *c.flags);
+    c.flags = calloc((size_t)argc + 2, sizeof *c.flags);
     if (!c.flags)
         return xd_fail(err, XD_NOMEM, 0, "command line");
     int i = 1;
@@ -147,6 +147,11 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
                 c.flags[c.flags_count++] = argv[++i];
         }
     }
+    /* As a flag, so that settings which depend on the model are checked with it. */
+    if (c.argument) {
+        c.flags[c.flags_count++] = "--model.path";
+        c.flags[c.flags_count++] = c.argument;
+    }
     if (st)
         cli_clear(&c);
     else
@@ -165,8 +170,6 @@ xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *er
     XD_CLEANUP(conf_freep) config *cfg = NULL;
     XD_CLEANUP(xd_buf_free) xd_buf demo = {0};
     xd_status st = conf_load(c->config_path, c->flags_count, c->flags, &cfg, err);
-    if (!st && c->argument)
-        st = conf_set(cfg, "model.path", c->argument, err);
     *ret_demo = false;
     if (!st && !*cfg->model.path && strcmp(c->command, "check")) {
         st = demo_find(&demo, err);
