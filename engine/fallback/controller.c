@@ -6,7 +6,9 @@
  * flaps.
  *
  * Slow tokens count as bad only against the usual time at the same batch size, which is learnt from direct steps that were not
- * suspicious. They lead into the fallback but say nothing about the way back: there the path is another one. */
+ * suspicious. They are a symptom with many causes (a busy machine, a hot device), so a link rate that was good within the last window
+ * acquits the link: another path would not help. They decide where the rate is not known, or neither good nor bad. They say nothing
+ * about the way back: there the path is another one. */
 #include "engine/fallback/controller.h"
 
 #include <math.h>
@@ -69,6 +71,18 @@ static bool slow_token(const controller *c, const controller_sample *s)
            s->token_ms > c->usual_ms[i] + c->opt.max_token_latency_ms;
 }
 
+static bool link_is_acquitted(const controller *c, uint64_t now_ns)
+{
+    return c->good_rate_ns && now_ns - c->good_rate_ns <= c->opt.window_ns;
+}
+
+bool controller_wants_rate(const controller *c, const controller_sample *s)
+{
+    bool direct = c->state == FALLBACK_DIRECT || c->state == FALLBACK_SUSPECT;
+    return c->opt.enabled && c->opt.force == CONF_FORCE_NONE && direct && slow_token(c, s) &&
+           !link_is_acquitted(c, s->now_ns);
+}
+
 static void learn(controller *c, const controller_sample *s)
 {
     if (s->token_ms != s->token_ms)
@@ -116,7 +130,7 @@ static void count(controller *c, const controller_sample *s, bool bad_rate, bool
 static bool feed_direct(controller *c, const controller_sample *s, bool bad_rate, bool slow, controller_change *ret)
 {
     if (!bad_rate && !slow) {
-        learn(c, s);
+        learn(c, s); /* slow ones of an acquitted link too: what a busy machine takes becomes the usual */
         return false;
     }
     if (c->left_fallback_ns && s->now_ns - c->left_fallback_ns > BACKOFF_FORGET * cooldown(c))
@@ -166,7 +180,9 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
     bool rate_known = s->link_gbps == s->link_gbps;
     bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
     bool good_rate = rate_known && s->link_gbps >= controller_good_above_gbps(&c->opt);
-    bool slow = !bad_rate && slow_token(c, s);
+    if (rate_known)
+        c->good_rate_ns = good_rate ? s->now_ns : 0;
+    bool slow = !bad_rate && slow_token(c, s) && !link_is_acquitted(c, s->now_ns);
 
     switch (c->state) {
     case FALLBACK_DIRECT: return feed_direct(c, s, bad_rate, slow, ret);

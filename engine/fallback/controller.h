@@ -44,6 +44,7 @@ typedef struct controller { /* zeroed: DIRECT, nothing known */
     uint64_t since_ns;         /* of the state */
     uint64_t good_since_ns;    /* RECOVERING: without a bad sample since */
     uint64_t left_fallback_ns; /* last return to DIRECT; 0: never */
+    uint64_t good_rate_ns;     /* the newest link rate was good, then; 0: it was not, or none is known */
     struct {
         uint32_t n, bad;
     } rates,
@@ -63,6 +64,8 @@ typedef struct controller_change {
 void controller_configure(controller *c, const controller_options *opt);
 /* At most one transition a sample. true: *ret says which and why. */
 bool controller_feed(controller *c, const controller_sample *s, controller_change *ret);
+/* The sample's token is slow and no fresh link rate says that the link is not to blame: measure it, then feed the sample. */
+bool controller_wants_rate(const controller *c, const controller_sample *s);
 double controller_bad_below_gbps(const controller_options *opt); /* 0: no rate is bad */
 double controller_good_above_gbps(const controller_options *opt);
 const char *fallback_state_name(fallback_state s); /* "direct", ... */

@@ -138,6 +138,41 @@ Test(controller, slow_tokens_count_against_the_usual_time_of_their_batch)
     cr_assert_eq(ch.to, FALLBACK_FALLBACK);
 }
 
+/* What one slow token in three does, and all of them, while a rate is known every 200 ms. */
+static void run_slow(double gbps, int every, char *got, size_t cap)
+{
+    controller c = {0};
+    controller_options o = options();
+    controller_configure(&c, &o);
+    got[0] = 0;
+    for (int i = 0; i < 2000; i++) {
+        controller_change ch;
+        controller_sample s = {.now_ns = 1000000000000u + (uint64_t)i * 10000000u, .link_gbps = NAN, .batch = 1};
+        s.token_ms = i >= 200 && i % every == 0 ? 400 : 10;
+        bool wants = controller_wants_rate(&c, &s);
+        if (i % 20 == 0 || wants) {
+            controller_sample rate = {.now_ns = s.now_ns, .link_gbps = i < 200 ? 50 : gbps, .token_ms = NAN};
+            if (controller_feed(&c, &rate, &ch))
+                snprintf(got + strlen(got), cap - strlen(got), "%c%d ", "DSFR"[ch.to], i);
+        }
+        cr_assert(i >= 200 || !wants);
+        if (controller_feed(&c, &s, &ch))
+            snprintf(got + strlen(got), cap - strlen(got), "%c%d ", "DSFR"[ch.to], i);
+    }
+}
+
+Test(controller, slow_tokens_of_a_busy_machine_do_not_look_like_a_bad_link)
+{
+    char got[256];
+    run_slow(50, 1, got, sizeof got);
+    cr_assert_str_eq(got, "");
+    run_slow(50, 3, got, sizeof got);
+    cr_assert_str_eq(got, "");
+    /* Between the limits (20 and 25 GB/s) the link is no excuse. */
+    run_slow(22, 1, got, sizeof got);
+    cr_assert_str_eq(got, "S200 F350 ");
+}
+
 Test(controller, many_ordinary_tokens_do_not_hide_a_slow_link)
 {
     /* A fast model behind a dead link: tokens are no slower than 25 ms over usual, the link is far below its limit. */
