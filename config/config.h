@@ -119,6 +119,7 @@ typedef struct config {
         char *link_profile; /* "0:50,10:5,20:50": seconds:GB/s */
         double disk_gbps;
         double disk_error_rate, alloc_error_rate, page_loss_rate;
+        uint64_t vram_free; /* CPU backend: what a fallback may take beyond the arena */
         uint32_t seed;
     } test;
 } config;

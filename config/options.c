@@ -211,7 +211,7 @@ const conf_option conf_options[] = {
           "Share of the free device memory to take when vram_budget is auto. Leave headroom: drivers slow down near full."),
     RATIO(memory, "expert_vram_share", expert_vram_share, "100%", 0, 1, 0,
           "At most this share of the experts' bytes is kept in device memory, however much is free. 0: all are read from the host."),
-    BYTES_AUTO(memory, "host_budget", host_budget, "auto", 16 * MIB, 64 * TIB, CONF_OF_MEMORY,
+    BYTES_AUTO(memory, "host_budget", host_budget, "auto", MIB, 64 * TIB, CONF_OF_MEMORY,
                "Host memory for expert pages. auto: all of them. Less than the model needs an nvme_path."),
     BYTES(memory, "page_size", page_size, "2MiB", 64 * KIB, 64 * MIB, 0,
           "Unit in which expert weights are kept, moved and counted; a power of two."),
@@ -283,6 +283,8 @@ const conf_option conf_options[] = {
           "Share of allocations that fail."),
     RATIO(test, "page_loss_rate", page_loss_rate, "0", 0, 1, CONF_RELOAD,
           "Share of cached pages that vanish at each step."),
+    BYTES(test, "vram_free", vram_free, "0", 0, 64 * TIB, 0,
+          "Device memory beyond vram_budget that the CPU backend pretends to have free for a fallback."),
     U32(test, "seed", seed, "1", 0, UINT32_MAX, 0,
         "Seed of the injected faults."),
 };

@@ -2,7 +2,8 @@
  *
  * What a step read over the link in its time is only a lower bound of the link's rate: with few misses it is low on a healthy link.
  * So a high figure proves that the link is good and costs nothing; a low one proves nothing, but when it falls sharply against its
- * own recent level, a probe is made at once. Otherwise the link is probed every probe_interval, and often while the state is not
+ * own recent level, a probe is made at once. So it is when a token is slow: only the link's own rate tells a bad link from a busy
+ * machine. Otherwise the link is probed every probe_interval, and often while the state is not
  * DIRECT. A probe is 32 MiB read between two steps. */
 #include "engine/fallback/fallback.h"
 
@@ -10,12 +11,13 @@
 #include <pthread.h>
 #include <string.h>
 
-#define PASSIVE_NS      100000000u /* reading time that makes one passive sample */
-#define SUSPECT_WAIT_NS 200000000u /* between probes while in doubt */
-#define DROP_RATIO      0.6        /* a passive rate below this share of its recent level calls for a probe */
-#define PASSIVE_GAIN    0.2
-#define SYSFS_NS        5000000000u
-#define START_PROBES    3
+#define PASSIVE_NS          100000000u /* reading time that makes one passive sample */
+#define SUSPECT_WAIT_NS     200000000u /* between probes while in doubt */
+#define SLOW_TOKEN_PROBE_NS 50000000u  /* at most 2 % of the time goes into asking after slow tokens */
+#define DROP_RATIO          0.6        /* a passive rate below this share of its recent level calls for a probe */
+#define PASSIVE_GAIN        0.2
+#define SYSFS_NS            5000000000u
+#define START_PROBES        3
 
 struct fallback {
     kern_dev *dev;
@@ -27,8 +29,8 @@ struct fallback {
     bool watching, want_probe;
     uint64_t probe_interval_ns, last_probe_ns, last_sysfs_ns;
     uint64_t acc_bytes, acc_ns, n_probes;
-    double passive_gbps; /* recent level of the lower bound */
-    int applied_mode;
+    double passive_gbps;  /* recent level of the lower bound */
+    bool fell;            /* the pager was asked for another path */
     pthread_mutex_t lock; /* status, force */
     fallback_status status;
     int force;
@@ -73,21 +75,20 @@ static void publish(fallback *f, const controller_change *change)
     }
 }
 
-/* What the state asks of the pager. A refusal is remembered, and asked again only with the next change. */
+/* What the state asks of the pager: everything in VRAM if it fits, else staged copies. A refusal is remembered, and asked again only
+ * with the next change. */
 static void apply(fallback *f)
 {
     bool fall = f->ctl.state == FALLBACK_FALLBACK || f->ctl.state == FALLBACK_RECOVERING;
-    int mode = PAGER_DIRECT;
-    if (fall) {
-        pager_stats st;
-        pager_get_stats(f->pages, &st);
-        mode = st.slots_total >= st.pages_total ? PAGER_FULL : PAGER_STAGED;
-    }
-    if (mode == f->applied_mode)
+    if (fall == f->fell)
         return;
-    f->applied_mode = mode;
+    f->fell = fall;
     xd_err err = {0};
-    xd_status st = pager_set_mode(f->pages, mode, &err);
+    xd_status st;
+    if (!fall)
+        st = pager_set_mode(f->pages, PAGER_DIRECT, &err);
+    else if ((st = pager_set_mode(f->pages, PAGER_FULL, NULL)))
+        st = pager_set_mode(f->pages, PAGER_STAGED, &err);
     pthread_mutex_lock(&f->lock);
     snprintf(f->status.problem, sizeof f->status.problem, "%.255s", st ? err.msg : "");
     pthread_mutex_unlock(&f->lock);
@@ -143,7 +144,7 @@ void fallback_step(fallback *f, const fallback_step_info *s)
     pager_stats st;
     pager_get_stats(f->pages, &st);
     f->acc_bytes += st.step_bytes_host;
-    f->acc_ns += s->link_ns ? s->link_ns : s->step_ns;
+    f->acc_ns += XD_MAX(s->link_ns ? s->link_ns : s->step_ns, st.step_link_ns);
     if (f->acc_ns >= PASSIVE_NS) {
         double gbps = (double)f->acc_bytes / (double)f->acc_ns;
         f->want_probe = f->want_probe || gbps < DROP_RATIO * f->passive_gbps;
@@ -156,8 +157,13 @@ void fallback_step(fallback *f, const fallback_step_info *s)
             feed(f, gbps, NAN, 0);
         }
     }
-    if (s->decode_only && s->n_decode)
-        feed(f, NAN, (double)s->step_ns * 1e-6, s->n_decode);
+    if (!s->decode_only || !s->n_decode)
+        return;
+    double ms = (double)s->step_ns * 1e-6;
+    controller_sample token = {.now_ns = xd_now_ns(), .link_gbps = NAN, .token_ms = ms, .batch = s->n_decode};
+    if (controller_wants_rate(&f->ctl, &token) && token.now_ns - f->last_probe_ns >= SLOW_TOKEN_PROBE_NS)
+        probe(f);
+    feed(f, NAN, ms, s->n_decode);
 }
 
 void fallback_tick(fallback *f)
@@ -224,7 +230,6 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     f->pages = opt->pages;
     f->on_change = opt->on_change;
     f->user = opt->user;
-    f->applied_mode = pager_get_mode(f->pages);
     kern_dev_info info;
     f->dev->ops->info(f->dev, &info);
     snprintf(f->pci_bus_id, sizeof f->pci_bus_id, "%.31s", info.pci_bus_id);

@@ -41,6 +41,12 @@ double link_sim_gbps(const link_sim *s, uint64_t now_ns)
     return g;
 }
 
+double link_sim_read_gbps(const link_sim *s, uint64_t bytes, uint64_t now_ns)
+{
+    double g = link_sim_gbps(s, now_ns), ns = (g > 0 ? (double)bytes / g : 0) + s->latency_us * 1e3;
+    return ns > 0 ? (double)bytes / ns : 0;
+}
+
 uint64_t link_sim_ns(const link_sim *s, uint64_t bytes, uint64_t now_ns)
 {
     double g = link_sim_gbps(s, now_ns);

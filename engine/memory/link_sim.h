@@ -21,6 +21,8 @@ typedef struct link_sim {
 /* Reads test.link_*; without test.allow nothing is simulated. XD_BAD_CONFIG for a profile that is not "seconds:GB/s,...". */
 xd_status link_sim_init(link_sim *s, const config *cfg, uint64_t now_ns, xd_err *err) XD_MUST_CHECK;
 double link_sim_gbps(const link_sim *s, uint64_t now_ns); /* 0: no limit */
+double link_sim_read_gbps(const link_sim *s, uint64_t bytes,
+                          uint64_t now_ns); /* the same for one read, latency included */
 /* How long `bytes` take over the simulated link; 0 when nothing is simulated. */
 uint64_t link_sim_ns(const link_sim *s, uint64_t bytes, uint64_t now_ns);
 

@@ -48,7 +48,9 @@
 
 uint64_t pager_slot_addr(const pager *p, uint32_t slot)
 {
-    return (uint64_t)(uintptr_t)p->arena + slot * p->slot_bytes;
+    if (slot < p->n_arena_slots)
+        return (uint64_t)(uintptr_t)p->arena + slot * p->slot_bytes;
+    return (uint64_t)(uintptr_t)p->extra + (slot - p->n_arena_slots) * p->slot_bytes;
 }
 
 static uint32_t *io_used(const pager *p)
@@ -131,7 +133,7 @@ void pager_make_room(pager *p, uint32_t want)
 
 /* --- copies behind the scenes ------------------------------------------------------------------------------------ */
 
-static void adopt_copies(pager *p)
+void pager_adopt_copies(pager *p)
 {
     pager_copy_job jobs[64];
     uint32_t n;
@@ -156,7 +158,7 @@ static bool promote_page(pager *p, uint32_t pg)
         return false;
     uint32_t slot = p->free_slot[p->n_free_slots - 1];
     pager_copy_job job = {
-        .page = pg, .slot = slot, .dst = p->arena + slot * p->slot_bytes, .src = g->src, .bytes = g->bytes};
+        .page = pg, .slot = slot, .dst = (void *)(uintptr_t)pager_slot_addr(p, slot), .src = g->src, .bytes = g->bytes};
     if (!pager_copier_push(&p->copier, &job))
         return false;
     p->n_free_slots--;
@@ -210,7 +212,7 @@ static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *er
         for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots && p->pages[first + k].src; k++)
             while (!promote_page(p, first + k)) { /* the queue is full */
                 pager_copier_drain(&p->copier);
-                adopt_copies(p);
+                pager_adopt_copies(p);
                 if (opt->progress)
                     opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_slots);
                 if (p->pages[first + k].slot != PG_NONE || !p->n_free_slots)
@@ -218,7 +220,7 @@ static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *er
             }
     }
     pager_copier_drain(&p->copier);
-    adopt_copies(p);
+    pager_adopt_copies(p);
     return XD_OK;
 }
 
@@ -300,13 +302,14 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     if (p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: a step begins inside another");
     pthread_mutex_lock(&p->lock);
-    adopt_copies(p);
+    pager_adopt_copies(p);
     if (p->disk)
         pager_disk_step(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
     uint32_t want = (uint32_t)(p->misses_ewma * OFFER_SLACK + 0.5);
-    want = XD_MIN(want, p->offer_cap);
+    /* FULL has a slot for every page: nothing is pushed out, and copies take what is free. */
+    want = p->mode == PAGER_FULL ? 0 : XD_MIN(want, p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. */
     if (!prefill)
         pager_make_room(p, want);
@@ -413,6 +416,7 @@ xd_status pager_step_end(pager *p, xd_err *err)
         policy_advance(p->pol);
     p->in_step = false;
     uint64_t wait_ns = link_sim_ns(&p->sim, p->stats.step_bytes_host, p->step_started_ns), now = xd_now_ns();
+    p->stats.step_link_ns = wait_ns;
     if (p->step_started_ns + wait_ns > now)
         p->stats.link_wait_ns += p->step_started_ns + wait_ns - now;
     pthread_mutex_unlock(&p->lock);
@@ -433,24 +437,22 @@ void pager_step_abort(pager *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-xd_status pager_idle(pager *p, xd_err *err)
+void pager_idle(pager *p)
 {
-    (void)err;
     if (p->in_step)
-        return XD_OK;
+        return;
     pthread_mutex_lock(&p->lock);
-    adopt_copies(p);
+    pager_adopt_copies(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
     pthread_mutex_unlock(&p->lock);
-    return XD_OK;
 }
 
 /* --- the link ---------------------------------------------------------------------------------------------------- */
 
 bool pager_has_link(const pager *p)
 {
-    return p->host.probe_bytes && (!p->unified || p->sim.gbps > 0 || p->sim.n_points);
+    return p->host.probe_bytes && (!p->unified || p->sim.gbps > 0 || p->sim.latency_us > 0 || p->sim.n_points);
 }
 
 xd_status pager_reload(pager *p, const config *cfg, xd_err *err)
@@ -466,7 +468,7 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
 {
     if (!p->host.probe_bytes)
         return xd_fail(err, XD_UNSUPPORTED, 0, "there is no host tier to probe");
-    double sim = link_sim_gbps(&p->sim, xd_now_ns()), gbps = sim;
+    double sim = link_sim_read_gbps(&p->sim, PROBE_BYTES, xd_now_ns()), gbps = sim;
     /* Memory read at a simulated rate needs no reading. */
     if (!p->unified || sim <= 0) {
         uint64_t bytes = XD_MIN(p->host.probe_bytes, PROBE_BYTES);
@@ -622,11 +624,11 @@ static xd_status open_arena(pager *p, uint64_t arena_bytes, xd_err *err)
 {
     if (!p->n_pages)
         return XD_OK;
-    p->n_slots = (uint32_t)XD_MIN(arena_bytes / p->slot_bytes, p->n_pages);
+    p->n_slots = p->n_arena_slots = (uint32_t)XD_MIN(arena_bytes / p->slot_bytes, p->n_pages);
     p->arena_bytes = p->n_slots * p->slot_bytes;
     p->stats.slots_total = p->n_slots;
-    p->slot_page = malloc((p->n_slots + 1) * sizeof *p->slot_page);
-    p->free_slot = malloc((p->n_slots + 1) * sizeof *p->free_slot);
+    p->slot_page = malloc(p->n_pages * sizeof *p->slot_page);
+    p->free_slot = malloc(p->n_pages * sizeof *p->free_slot);
     if (!p->slot_page || !p->free_slot)
         return xd_fail(err, XD_NOMEM, 0, "pager: %u slots", p->n_slots);
     for (uint32_t s = p->n_slots; s-- > 0;)
@@ -756,7 +758,7 @@ void pager_free(pager *p)
     trace_writer_close(p->tracer);
     if (p->opened)
         (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower */
-    void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
+    void *dev_mem[] = {p->arena, p->extra, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
     for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
         if (dev_mem[i])
             ops->free(p->dev, dev_mem[i]);

@@ -71,7 +71,7 @@ xd_status pager_step_end(pager *p, xd_err *err) XD_MUST_CHECK;
  * kept, since a plan may have run without its experts. The device must be idle. */
 void pager_step_abort(pager *p);
 /* Adopts finished copies and starts the next ones while no step runs; cheap. Call it now and then when there is no work. */
-xd_status pager_idle(pager *p, xd_err *err) XD_MUST_CHECK;
+void pager_idle(pager *p);
 
 /* True when some pages may be neither in VRAM nor in host memory: then the engine must call pager_require() between the router and
  * the experts of each layer (and cannot record whole steps). */
@@ -82,10 +82,12 @@ xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched
 
 /* Experts that the layer will likely need (expert_likely[e] != 0): read ahead from disk at lower priority, between two layers or steps.
  * Does nothing without an NVMe tier, and while more of it is wasted than used. */
+bool pager_wants_prediction(const pager *p); /* otherwise it would do nothing: the caller need not predict */
 void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely);
 
 /* Fallback: how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
- * copied in bulk into staging slots. FULL: everything is promoted to VRAM (only when the arena holds all pages). */
+ * copied in bulk into staging slots. FULL: everything is promoted to VRAM; beyond the arena, memory that is free is taken and later
+ * given back. Fails when not all pages would fit, or when some lie on disk. After a failure to enter STAGED the mode is DIRECT. */
 enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
@@ -113,6 +115,7 @@ typedef struct pager_stats {
     uint64_t link_wait_ns; /* time added to steps by a simulated link */
     uint64_t disk_busy_ns; /* time in which the page file was being read */
     uint64_t step_bytes_host, step_bytes_vram; /* of the last step */
+    uint64_t step_link_ns; /* least time that a simulated link needed for them; 0: none is simulated */
     uint64_t table_version;
     int mode;
     bool in_place;

@@ -232,6 +232,11 @@ xd_status pager_disk_require(pager *p, uint32_t layer, const uint32_t *touched, 
     return st;
 }
 
+bool pager_wants_prediction(const pager *p)
+{
+    return p->disk && p->cfg->memory.nvme_prefetch && !p->disk->off_steps;
+}
+
 void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely)
 {
     pager_disk *d = p->disk;

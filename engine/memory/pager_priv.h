@@ -80,8 +80,10 @@ struct pager {
     /* arena */
     char *arena;
     uint64_t slot_bytes, arena_bytes;
-    uint32_t n_slots, n_slots_used;
-    uint32_t *slot_page; /* [n_slots] page that lies there or is being copied there, or PG_NONE */
+    uint32_t n_slots, n_slots_used; /* n_slots: those of `extra` included */
+    char *extra;                    /* FULL beyond the arena: slots from n_arena_slots on */
+    uint32_t n_arena_slots;
+    uint32_t *slot_page; /* [n_pages] page that lies there or is being copied there, or PG_NONE */
     uint32_t *free_slot; /* stack of slots that hold nothing */
     uint32_t n_free_slots;
 
@@ -128,6 +130,7 @@ struct pager {
 void pager_set_entry(pager *p, uint32_t pg, uint64_t addr);
 void pager_make_resident(pager *p, uint32_t pg, uint32_t slot);
 void pager_put_free(pager *p, uint32_t slot);
+void pager_adopt_copies(pager *p);
 uint32_t pager_evict_page(pager *p, uint32_t pg); /* the slot is the caller's */
 void pager_make_room(pager *p, uint32_t want_free);
 uint64_t pager_slot_addr(const pager *p, uint32_t slot);

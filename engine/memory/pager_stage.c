@@ -10,6 +10,8 @@
 
 /* Staging takes at most this share of the arena from the cache. */
 #define STAGE_SHARE 4u
+/* Drivers slow down when a device is nearly full. */
+#define GROW_HEADROOM (512ull << 20)
 
 void pager_unstage(pager *p)
 {
@@ -30,7 +32,7 @@ bool pager_needs_require(const pager *p)
 static xd_status copy_in(pager *p, uint32_t pg, uint32_t slot, xd_err *err)
 {
     const pager_page *g = &p->pages[pg];
-    if (p->dev->ops->upload(p->dev, p->arena + slot * p->slot_bytes, g->src, g->bytes))
+    if (p->dev->ops->upload(p->dev, (void *)(uintptr_t)pager_slot_addr(p, slot), g->src, g->bytes))
         return pager_device_fail(p, err, "staging a page");
     return XD_OK;
 }
@@ -137,20 +139,74 @@ static xd_status take_stage(pager *p, xd_err *err)
     return XD_OK;
 }
 
+static uint64_t free_vram(const pager *p)
+{
+    if (p->unified)
+        return p->cfg->test.allow ? p->cfg->test.vram_free : 0;
+    kern_dev_info info;
+    p->dev->ops->info(p->dev, &info);
+    return info.memory_free_bytes > GROW_HEADROOM ? info.memory_free_bytes - GROW_HEADROOM : 0;
+}
+
+/* FULL: slots for all pages, beyond the arena where the device has memory to spare. Kernels take those for host memory, which
+ * costs nothing: where everything is resident no slot is offered to them. */
+static xd_status take_extra(pager *p, xd_err *err)
+{
+    uint64_t bytes = (p->n_pages - p->n_slots) * p->slot_bytes, spare = free_vram(p);
+    if (!bytes)
+        return XD_OK;
+    char a[32], b[32];
+    if (p->disk)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "experts that lie on disk are not loaded into VRAM all at once");
+    if (p->cfg->memory.expert_vram_share < 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "memory.expert_vram_share forbids more experts in VRAM");
+    if (bytes > spare || p->dev->ops->alloc(p->dev, bytes, (void **)&p->extra) != KERN_OK) {
+        p->extra = NULL;
+        return xd_fail(err, XD_NOMEM, 0, "all expert pages do not fit into VRAM: %s more are needed and %s are free",
+                       xd_format_bytes(a, sizeof a, bytes), xd_format_bytes(b, sizeof b, spare));
+    }
+    for (uint32_t s = p->n_pages; s-- > p->n_slots;)
+        pager_put_free(p, s);
+    p->stats.slots_total = p->n_slots = p->n_pages;
+    return XD_OK;
+}
+
+/* No step runs, so nobody reads there; the next one begins with the table that no longer leads there. */
+static void give_back_extra(pager *p)
+{
+    if (!p->extra)
+        return;
+    pager_copier_drain(&p->copier);
+    pager_adopt_copies(p);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->n_free_slots; i++)
+        if (p->free_slot[i] < p->n_arena_slots)
+            p->free_slot[kept++] = p->free_slot[i];
+    p->n_free_slots = kept;
+    for (uint32_t s = p->n_arena_slots; s < p->n_slots; s++)
+        if (p->slot_page[s] != PG_NONE)
+            pager_evict_page(p, p->slot_page[s]);
+    p->dev->ops->free(p->dev, p->extra);
+    p->extra = NULL;
+    p->stats.slots_total = p->n_slots = p->n_arena_slots;
+}
+
 xd_status pager_set_mode(pager *p, int mode, xd_err *err)
 {
     if (mode == p->mode)
         return XD_OK;
     if (p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: the mode changes inside a step");
-    if (mode == PAGER_FULL && p->n_slots < p->n_pages)
-        return xd_fail(err, XD_NOMEM, 0, "all %u expert pages do not fit into %u VRAM slots", p->n_pages, p->n_slots);
     pthread_mutex_lock(&p->lock);
-    xd_status st = XD_OK;
-    if (mode == PAGER_STAGED)
-        st = take_stage(p, err);
-    else
+    xd_status st = mode == PAGER_FULL ? take_extra(p, err) : XD_OK;
+    if (!st) {
+        if (p->mode == PAGER_FULL)
+            give_back_extra(p);
         give_back_stage(p);
+        p->mode = PAGER_DIRECT;
+        if (mode == PAGER_STAGED)
+            st = take_stage(p, err);
+    }
     if (!st)
         p->mode = mode;
     pthread_mutex_unlock(&p->lock);
