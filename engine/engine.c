@@ -146,13 +146,14 @@ static xd_status load(engine *e, xd_err *err)
     return XD_OK;
 }
 
-/* An idle engine turns once a second: for the watchdog, and so that the link is looked at. In doubt it looks more often. */
+/* An idle engine turns once a second: for the watchdog, and so that the link is looked at. In doubt, and while pages are brought into
+ * VRAM, it looks more often. */
 static uint64_t idle_ns(const engine *e)
 {
     fallback_status s = {0};
     if (e->fallback)
         fallback_get_status(e->fallback, &s);
-    return s.watching && s.state != FALLBACK_DIRECT ? 100000000u : 1000000000u;
+    return s.state != FALLBACK_DIRECT ? 100000000u : 1000000000u;
 }
 
 static struct timespec in_ns(uint64_t ns)
@@ -231,6 +232,8 @@ static void *engine_main(void *arg)
         engine_reap(e);
         if (e->live)
             engine_step(e);
+        else
+            pager_idle(e->c.pg);
         if (e->fallback)
             fallback_tick(e->fallback);
     }

@@ -97,6 +97,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {(uint64_t)o->max_rows * KERN_TOP_LOGITS * f, &x->top_values_dev, "sampled tokens"},
         {o->max_rows * f, &x->top_lse_dev, "sampled tokens"},
         {in_words * f, &x->in_dev, "step inputs"},
+        {EXEC_PREDICT_TOKENS * hp->top_k_max * f, &x->likely_ids, "router picks"},
         {attn, &x->attn_scratch, "attention scratch"},
         {moe, &x->moe_scratch, "expert scratch"},
     };
@@ -113,7 +114,9 @@ static xd_status alloc_host(exec *x, xd_err *err)
     const exec_options *o = &x->opt;
     x->fetch_max = x->info.unified ? o->max_rows : XD_MIN(o->max_rows, 32);
     uint64_t fetch = x->info.unified ? 0 : (uint64_t)x->fetch_max * x->hp->vocab;
-    uint64_t words = x->in_cap_words + (uint64_t)o->max_rows * (2 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + fetch;
+    uint64_t likely = EXEC_PREDICT_TOKENS * (uint64_t)x->hp->top_k_max + x->hp->n_experts_max;
+    uint64_t words =
+        x->in_cap_words + (uint64_t)o->max_rows * (2 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + likely + fetch;
     kern_status ks = x->dev->ops->alloc_host(x->dev, words * 4, &x->host_owned);
     if (ks)
         return exec_kern_fail(x, ks, err, "allocation of pinned host memory for a step's results");
@@ -130,6 +133,8 @@ static xd_status alloc_host(exec *x, xd_err *err)
     p += (uint64_t)o->max_rows * KERN_TOP_LOGITS;
     x->counts_host = p;
     p += x->hp->n_experts_max;
+    x->likely_host = p;
+    p += likely;
     x->fetch_host = fetch ? (float *)p : NULL;
     return XD_OK;
 }

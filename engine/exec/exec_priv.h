@@ -34,7 +34,8 @@ typedef struct exec_graph {
     kern_graph *g;
 } exec_graph;
 
-enum { EXEC_MAX_GRAPHS = 512, EXEC_MAX_OWNED = 48 };
+/* Steps of more tokens touch nearly every expert anyway: nothing is left to predict. */
+enum { EXEC_MAX_GRAPHS = 512, EXEC_MAX_OWNED = 48, EXEC_PREDICT_TOKENS = 64 };
 
 struct exec {
     exec_options opt;
@@ -72,6 +73,8 @@ struct exec {
     float *fetch_host; /* [fetch_max][vocab]; NULL where device memory is host memory */
     uint32_t fetch_max;
     uint32_t *counts_host;
+    uint32_t *likely_ids,
+        *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
     exec_graph graphs[EXEC_MAX_GRAPHS];
     uint32_t n_graphs;

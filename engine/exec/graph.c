@@ -2,6 +2,8 @@
  *
  * It reads all that changes between steps from the packed inputs in device memory, so that what is recorded once can be replayed
  * with other tokens. It does no arithmetic of its own and never looks at where an expert page lies. */
+#include <string.h>
+
 #include "engine/exec/exec_priv.h"
 
 #define RUN(call)                                                 \
@@ -110,6 +112,56 @@ static xd_status observe(exec *x, uint32_t layer, const uint32_t *ids, const flo
     return XD_OK;
 }
 
+static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
+{
+    return layer + 1 < x->hp->n_layers && x->layers[layer + 1].router.data && s->n_tokens <= EXEC_PREDICT_TOKENS &&
+           pager_wants_prediction(x->pg);
+}
+
+/* What the next layer would pick if this layer's experts changed nothing: its norm and router on the present hidden state. Uses the
+ * buffers of this layer's own router, before it does. */
+static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const model_params *hp = x->hp;
+    const exec_layer *l = &x->layers[layer + 1];
+    const model_layer *ml = model_get_layer(x->m, layer + 1);
+    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                  .x = x->x,
+                                                  .weight = l->ffn_norm,
+                                                  .n_tokens = s->n_tokens,
+                                                  .dim = hp->d_model,
+                                                  .eps = hp->rms_eps}));
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->router_logits,
+                                                .x = x->h,
+                                                .w = l->router,
+                                                .n_tokens = s->n_tokens,
+                                                .x_stride = hp->d_model,
+                                                .y_stride = ml->n_experts}));
+    RUN(ops->router(x->dev, &(kern_router_args){.logits = x->router_logits,
+                                                .ids = x->likely_ids,
+                                                .weights = x->router_weights,
+                                                .n_tokens = s->n_tokens,
+                                                .n_experts = ml->n_experts,
+                                                .top_k = ml->top_k,
+                                                .scoring = hp->scoring,
+                                                .norm_topk = hp->norm_topk}));
+    RUN(ops->download(x->dev, x->likely_host, x->likely_ids, (uint64_t)s->n_tokens * ml->top_k * sizeof(uint32_t)));
+    return XD_OK;
+}
+
+/* The picks have been waited for. */
+static void tell_prediction(exec *x, uint32_t layer, const exec_shape *s)
+{
+    const model_layer *ml = model_get_layer(x->m, layer + 1);
+    uint32_t *flags = x->likely_host + EXEC_PREDICT_TOKENS * x->hp->top_k_max;
+    memset(flags, 0, ml->n_experts * sizeof *flags);
+    for (uint32_t i = 0; i < s->n_tokens * ml->top_k; i++)
+        if (x->likely_host[i] < ml->n_experts)
+            flags[x->likely_host[i]] = 1;
+    pager_predict(x->pg, layer + 1, flags);
+}
+
 static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
@@ -118,7 +170,11 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
     const uint32_t *n_live = x->in_dev + exec_layout_of(s).n_live;
+    bool predicted = predicts(x, layer, s);
+    xd_status st;
 
+    if (predicted && (st = predict(x, layer, s, err)))
+        return st;
     RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
                                                   .x = x->x,
                                                   .weight = l->ffn_norm,
@@ -145,11 +201,8 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         ids = x->router_ids;
         weights = x->router_weights;
     }
-    if (x->observer) {
-        xd_status st = observe(x, layer, ids, weights, s, ml->top_k, err);
-        if (st)
-            return st;
-    }
+    if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
+        return st;
     bool fill = s->fill;
     kern_plan_args plan = {.ids = ids,
                            .n_live = n_live,
@@ -176,9 +229,11 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     if (pager_needs_require(x->pg)) {
         RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
         RUN(ops->sync(x->dev));
-        xd_status st = pager_require(x->pg, layer, x->counts_host, err);
-        if (st)
+        if ((st = pager_require(x->pg, layer, x->counts_host, err)))
             return st;
+        /* Faults come first; what is read ahead arrives while these experts compute. */
+        if (predicted)
+            tell_prediction(x, layer, s);
     }
     mark(x);
     RUN(ops->moe(x->dev, &(kern_moe_args){.x = x->h,
