@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -412,11 +413,21 @@ Test(engine, draining_lets_requests_end_and_takes_no_more, .timeout = 60)
     done(w);
 }
 
+/* Holds the engine at its first token until it drains, so that the answer cannot be complete by then. */
+static void hold_until_draining(void *user)
+{
+    while (engine_get_phase(((world *)user)->e, NULL, NULL, 0) == ENGINE_READY)
+        sched_yield();
+    on_event(NULL);
+}
+
 Test(engine, draining_past_the_deadline_cancels, .timeout = 60)
 {
     world *w = make(NULL);
     engine_request_options o = options(w);
     o.max_tokens = 400;
+    o.notify = hold_until_draining;
+    o.user = w;
     engine_request *r = submit(w, &o);
     engine_drain(w->e, xd_now_ns());
     answer a = {0};
