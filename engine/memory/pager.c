@@ -310,8 +310,9 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     uint32_t want = (uint32_t)(p->misses_ewma * OFFER_SLACK + 0.5);
     /* FULL has a slot for every page: nothing is pushed out, and copies take what is free. */
     want = p->mode == PAGER_FULL ? 0 : XD_MIN(want, p->offer_cap);
-    /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. */
-    if (!prefill)
+    /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
+     * a slot: what is missing then is on its way. */
+    if (!prefill && p->n_slots - p->n_stage < p->n_pages)
         pager_make_room(p, want);
     xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
     if (!st)
