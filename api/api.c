@@ -3,6 +3,7 @@
  * Threads: libmicrohttpd's pool (sockets, JSON, templates, event streams) and the watcher (conn.c). The engine's thread only ever
  * calls conn_wake(). Requests are handed to the engine and their events taken by the thread of the request's connection. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <stdarg.h>
 #include <string.h>
@@ -102,6 +103,10 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
         st = conn_watch_start(a, err);
     if (st)
         return st;
+    /* One worker may take the connection that woke another up: none may then block in accept(). systemd's socket does block. */
+    int fl = fcntl(a->listen_fd, F_GETFL);
+    if (fl < 0 || fcntl(a->listen_fd, F_SETFL, fl | O_NONBLOCK))
+        return xd_fail(err, XD_IO, errno, "preparing the listening socket");
     a->port = port_of(a->listen_fd);
 
     unsigned threads = XD_MAX(cfg->server.threads, 1u);

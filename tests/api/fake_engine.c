@@ -7,6 +7,7 @@
  * leave behind (live requests, cancelled ones) is in the metrics. */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "engine/engine.h"
@@ -29,10 +30,12 @@ struct engine {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     engine_request *list;
-    bool stop, draining;
-    uint64_t steps, submitted, cancelled, ready_ns;
+    bool stop;
+    atomic_bool draining;
+    atomic_ullong steps;
+    uint64_t submitted, cancelled, ready_ns;
     uint32_t live, step_us;
-    int forced;
+    atomic_int forced;
 };
 
 struct engine_request {
