@@ -22,10 +22,14 @@ enum { MAX_PRECISION = 1000 };
 
 static void add_grouped(jx *c, jx_sb *b, const char *digits, size_t n, char group, size_t every)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (group && i && (n - i) % every == 0)
+    if (!group || !n) {
+        jx_sb_add(c, b, digits, n, true);
+        return;
+    }
+    for (size_t i = 0, run = (n - 1) % every + 1; i < n; i += run, run = every) {
+        if (i)
             jx_sb_add(c, b, &group, 1, true);
-        jx_sb_add(c, b, digits + i, 1, true);
+        jx_sb_add(c, b, digits + i, run, true);
     }
 }
 
@@ -91,6 +95,8 @@ static void add_number(jx *c, jx_sb *b, const spec *s, bool negative, const char
     if (align == '=' && s->zero && s->group &&
         fill) { /* zeros are grouped too; one more than fits if a separator would be first */
         size_t target = number.len - (n - whole) + fill, want = whole + (whole == 0);
+        if (target > want)
+            want = XD_MAX(want, (target - 1) / (every + 1) * every);
         while (want + (want - 1) / every < target)
             want++;
         jx_sb padded = {0};

@@ -240,7 +240,7 @@ static void reserve(jx *c, jx_sb *b, size_t extra)
 /* Makes room for len bytes of the given origin and returns where they go. */
 static char *open_space(jx *c, jx_sb *b, size_t len, bool trusted)
 {
-    jx_charge(c, len / 64);
+    jx_charge(c, 1 + len / 64);
     reserve(c, b, len);
     if (c->track && !b->map && (trusted ? b->any_client : b->any_trusted)) {
         b->map = jx_alloc(c, b->cap);
