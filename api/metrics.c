@@ -105,7 +105,9 @@ json_t *api_metrics_json(const api_metrics *m)
     for (size_t r = 0; r <= api_routes_count; r++)
         for (size_t s = 0; s < API_N_STATUS; s++) {
             total += m->requests[r][s];
-            errors += statuses[s] >= 500 ? m->requests[r][s] : 0;
+            /* /health says 503 while loading: that is its answer, not a failure. */
+            bool failed = statuses[s] >= 500 && (r == api_routes_count || api_routes[r].handler != handle_health);
+            errors += failed ? m->requests[r][s] : 0;
         }
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "connections", (json_int_t)m->connections, "in_flight",
                      (json_int_t)m->in_flight, "streams", (json_int_t)m->streams, "requests", (json_int_t)total,
