@@ -68,6 +68,7 @@ typedef struct model_options {
     const char *dtype; /* synthetic only */
     int skew;          /* synthetic only: CONF_SKEW_* */
     uint32_t seed;
+    bool geometry_only; /* synthetic only: shapes and sizes, all weights zero; takes no memory */
     void (*progress)(void *user, double fraction); /* may be NULL; any thread */
     void *progress_user;
 } model_options;

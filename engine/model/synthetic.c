@@ -325,24 +325,27 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
         st = xd_fail(err, XD_NOMEM, 0, "plan of the synthetic model");
     } else if (!plan_model(&p, m)) {
         st = xd_fail(err, XD_BAD_CONFIG, 0, "the synthetic model's size overflows");
-    } else if (!make_tables(&p)) {
+    } else if (!opt->geometry_only && !make_tables(&p)) {
         st = xd_fail(err, XD_NOMEM, 0, "random tables of the synthetic model");
     } else {
         p.bytes = xd_align_up(p.bytes, 2u << 20);
         char size[32];
-        void *base = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        int prot = opt->geometry_only ? PROT_READ : PROT_READ | PROT_WRITE; /* what nobody wrote is one page of zeros */
+        void *base = mmap(NULL, p.bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base == MAP_FAILED) {
             st = xd_fail(err, XD_NOMEM, errno, "memory for the synthetic model (%s)",
                          xd_format_bytes(size, sizeof size, p.bytes));
         } else {
-            madvise(base, p.bytes, MADV_HUGEPAGE); /* only a wish: without it everything works, slower */
+            if (!opt->geometry_only)
+                madvise(base, p.bytes, MADV_HUGEPAGE); /* only a wish: without it everything works, slower */
             m->files[0] = (model_file){.path = "(synthetic)", .base = base, .bytes = p.bytes, .anonymous = true};
             m->n_files = 1;
             p.base = base;
             for (size_t i = 0; i < p.n; i++)
                 p.jobs[i].tensor->data = p.base + p.jobs[i].offset;
-            fill(&p);
-            if (opt->skew == CONF_SKEW_ZIPF)
+            if (!opt->geometry_only)
+                fill(&p);
+            if (!opt->geometry_only && opt->skew == CONF_SKEW_ZIPF)
                 skew_zipf(m, p.seed);
         }
     }

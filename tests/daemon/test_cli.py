@@ -92,6 +92,25 @@ class Cli(unittest.TestCase):
         self.assertEqual(doc["expert_bytes_per_token"], 6 * 4 * 3 * 256 * 128 * 2)
         self.assertEqual(doc["kv_bytes_per_token"], 6 * 2 * 2 * 32 * 2)
 
+    def test_inspect_shows_where_the_bytes_would_go(self):
+        GIB = 2**30
+        args = ["inspect", *NO_FILE, "synthetic:qwen3-235b-a22b", "--json", "--vram-budget=24GiB", "--memory.host_budget=64GiB"]
+        with subprocess.Popen([EXE, *args, "--nvme-path=/mnt/pages"], stdout=subprocess.PIPE) as p:
+            doc = json.load(p.stdout)
+            _, status, usage = os.wait4(p.pid, 0)
+            p.returncode = status
+        self.assertEqual(status, 0)
+        self.assertLess(usage.ru_maxrss, 2**20)  # KiB; the weights would be 438 GiB
+        at = doc["placement"]
+        self.assertEqual((at["problem"], at["host_bytes"]), ("", 64 * GIB))
+        self.assertEqual(at["host_bytes"] + at["disk_bytes"], doc["expert_bytes"])
+        self.assertEqual(doc["expert_bytes"], 94 * 128 * 3 * 4096 * 1536 * 2)  # the published geometry in BF16
+        filled = at["trunk_bytes"] + at["kv_bytes"] + at["vram_expert_bytes"]
+        self.assertTrue(23.9 * GIB < filled <= 24 * GIB, filled)
+        self.assertIn("memory.nvme_path", json.loads(run(*args).stdout)["placement"]["problem"])
+        tight = json.loads(run("inspect", *NO_FILE, "synthetic:moe-4gb", "--json", "--vram-budget=100MiB").stdout)
+        self.assertIn("KV cache needs", tight["placement"]["problem"])
+
     def test_tokenize_gives_the_ids_of_the_reference(self):
         demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
         with open(demo + "/golden.json", encoding="utf-8") as f:
