@@ -5,21 +5,9 @@
  * Three probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties) run alone, among 31
  * others, with 0, 10 and 100 % of the expert pages in VRAM, with preemption by recomputation and by swapping, with prefix caching
  * on (cold and warm) and off, in prompt chunks of 16, 64 and 512 tokens, and as choices of one request. Exit 77: no backend. */
-#include <jansson.h>
-#include <math.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/golden/client.h"
 
-#include "engine/engine.h"
-
-enum { N_PROBES = 3, N_OTHERS = 31, PROMPT = 90, OUTPUT = 40, MAX_LEN = 256 };
-
-typedef struct answer {
-    uint32_t n, ids[OUTPUT], cached, preemptions;
-    float logprob[OUTPUT];
-    bool failed;
-} answer;
+enum { N_OTHERS = 31 };
 
 typedef struct setup {
     const char *name;
@@ -72,110 +60,7 @@ static const setup setups[] = {
     {.name = "chunks of 64", .chunk = "64", .kv_tokens = 40 * MAX_LEN, .others = true},
 };
 
-typedef struct waiter {
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    uint64_t n;
-} waiter;
-
 static const char *disabled = ""; /* engine.kernels_disable of every set-up */
-
-static waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
-
-static void on_event(void *user)
-{
-    (void)user;
-    pthread_mutex_lock(&w.lock);
-    w.n++;
-    pthread_cond_broadcast(&w.cond);
-    pthread_mutex_unlock(&w.lock);
-}
-
-static uint32_t random_id(uint64_t *state, uint32_t vocab)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return 3 + (uint32_t)(*state >> 33) % (vocab - 3);
-}
-
-static engine_request *submit(engine *e, uint32_t which, uint32_t n)
-{
-    uint32_t prompt[PROMPT], len = PROMPT - which % 7, vocab = engine_get_info(e)->vocab;
-    uint64_t state = which * 977 + 5;
-    for (uint32_t i = 0; i < len; i++)
-        prompt[i] = random_id(&state, vocab);
-    engine_request_options o = {
-        .prompt_ids = prompt,
-        .n_prompt = len,
-        .n = n,
-        .max_tokens = OUTPUT,
-        .sampling = {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .repetition_penalty = 1},
-        .ignore_eos = true,
-        .logprobs = which < N_PROBES ? 5 : -1,
-        .prompt_logprobs = -1,
-        .notify = on_event};
-    if (which == 1 || which % 4 == 3)
-        o.sampling = (engine_sampling){.temperature = 0.8f,
-                                       .top_p = 0.9f,
-                                       .min_p = 0,
-                                       .top_k = 40,
-                                       .repetition_penalty = 1,
-                                       .has_seed = true,
-                                       .seed = which};
-    if (which == 2)
-        o.sampling = (engine_sampling){.temperature = 1.1f,
-                                       .top_p = 0.95f,
-                                       .min_p = 0.01f,
-                                       .top_k = 0,
-                                       .repetition_penalty = 1.1f,
-                                       .frequency_penalty = 0.3f,
-                                       .has_seed = true,
-                                       .seed = 7};
-    engine_request *r = NULL;
-    xd_err err = {0};
-    if (engine_submit(e, &o, &r, &err))
-        printf("    submit: %s\n", err.msg);
-    return r;
-}
-
-/* Takes what is there; a holds the answer of `choice`. */
-static void take(engine_request *r, answer *a, uint32_t choice)
-{
-    engine_event ev;
-    while (engine_request_next(r, &ev)) {
-        if (ev.kind == ENGINE_EV_ERROR) {
-            printf("    error: %s\n", ev.error->msg);
-            a->failed = true;
-        } else if (ev.kind == ENGINE_EV_TOKEN && ev.choice == choice && a->n < OUTPUT) {
-            a->ids[a->n] = ev.token_id;
-            a->logprob[a->n++] = ev.logprob.logprob;
-        }
-    }
-}
-
-static void finish(engine_request *r, answer *a, uint32_t choice)
-{
-    if (!r) {
-        a->failed = true;
-        return;
-    }
-    for (;;) {
-        pthread_mutex_lock(&w.lock);
-        uint64_t seen = w.n;
-        pthread_mutex_unlock(&w.lock);
-        take(r, a, choice);
-        if (engine_request_finished(r))
-            break;
-        pthread_mutex_lock(&w.lock);
-        while (w.n == seen)
-            pthread_cond_wait(&w.cond, &w.lock);
-        pthread_mutex_unlock(&w.lock);
-    }
-    engine_usage u;
-    engine_request_usage(r, &u);
-    a->cached = u.cached_tokens;
-    a->preemptions = u.preemptions;
-    engine_request_free(r);
-}
 
 /* False: one of the others failed. */
 static bool run_round(engine *e, const setup *s, answer *out)
@@ -201,24 +86,6 @@ static bool run_round(engine *e, const setup *s, answer *out)
         ok = ok && !ignored.failed;
     }
     return ok;
-}
-
-static json_int_t number(engine *e, const char *group, const char *name)
-{
-    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    xd_err err = {0};
-    if (engine_status_json(e, false, &b, &err))
-        return -1;
-    json_t *o = json_loads(b.data, 0, NULL), *g = json_object_get(o, group);
-    json_int_t v = json_integer_value(json_is_object(g) ? json_object_get(g, name) : json_object_get(o, name));
-    size_t i;
-    json_t *row;
-    json_array_foreach (g, i, row) {
-        if (strcmp(json_string_value(json_object_get(row, "what")), name) == 0)
-            v = json_integer_value(json_object_get(row, "bytes"));
-    }
-    json_decref(o);
-    return v;
 }
 
 typedef struct sizes { /* of the first engine: what shares are computed from */
@@ -257,22 +124,6 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
     return conf_set(*ret, "memory.vram_budget", vram, err);
 }
 
-static bool same(const answer *a, const answer *b, const char *what)
-{
-    if (a->failed || b->failed || a->n != b->n) {
-        printf("    %s: %u tokens against %u%s\n", what, b->n, a->n, b->failed ? ", failed" : "");
-        return false;
-    }
-    for (uint32_t i = 0; i < a->n; i++) {
-        if (a->ids[i] != b->ids[i] || memcmp(&a->logprob[i], &b->logprob[i], sizeof(float)) != 0) {
-            printf("    %s: token %u is %u (%.9g), alone it was %u (%.9g)\n", what, i, b->ids[i], (double)b->logprob[i],
-                   a->ids[i], (double)a->logprob[i]);
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool run_setup(const setup *s, const sizes *z, const char *backend, const char *model, const answer *want,
                       answer *got)
 {
@@ -302,6 +153,10 @@ static bool run_setup(const setup *s, const sizes *z, const char *backend, const
                left = number(e, "kv", "blocks_used");
     if (s->want_preemption && !all) {
         printf("    nothing was preempted\n");
+        ok = false;
+    }
+    if (s->swap && !(metric(e, "kv_swapped_in_blocks_total") > 0)) {
+        printf("    no KV block came back from swap space\n");
         ok = false;
     }
     if (s->want_cached != (cached > 0)) {

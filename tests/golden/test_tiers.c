@@ -1,0 +1,327 @@
+/* test_tiers.c - answers are the same bits whatever tier an expert lies in and whatever happens to the link meanwhile.
+ *
+ *   test_tiers [--only=PART_OF_A_NAME] [MODEL_DIR]
+ *
+ * The demo model on the CPU backend. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
+ * with a disk that errs and pages that get lost; forced fallbacks, staged and full; and scripted link rates. A script is a list of
+ * rates, each held until the fallback controller has gone where it must go, so that the speed of the machine decides nothing.
+ * Requests run all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
+#include <unistd.h>
+
+#include "config/log.h"
+#include "tests/golden/client.h"
+
+enum { MAX_PHASES = 12, N_REQUESTS = 6 };
+
+/* A rate of the link, and the transitions since the start after which the next rate comes; the same as before: after three more
+ * probes. */
+typedef struct phase {
+    const char *gbps, *until;
+} phase;
+
+typedef struct setup {
+    const char *name;
+    double host, arena; /* shares of the expert bytes; host 0: all, in place */
+    const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
+    int mode; /* wanted in the end, -1: any */
+    bool may_fail;
+    phase phases[MAX_PHASES];
+} setup;
+
+static const setup setups[] = {
+    {.name = "40 % in RAM, rest on disk", .host = 0.4},
+    {.name = "40 % in RAM, 10 % in VRAM", .host = 0.4, .arena = 0.1},
+    {.name = "40 % in RAM, 10 % in VRAM, staged", .host = 0.4, .arena = 0.1, .force = "fallback", .mode = 1},
+    {.name = "40 % in RAM, pages get lost", .host = 0.4, .page_loss = "2%", .may_fail = true},
+    {.name = "40 % in RAM, the disk errs", .host = 0.4, .disk_errors = "2%", .may_fail = true},
+    {.name = "25 % in VRAM", .arena = 0.25},
+    {.name = "25 % in VRAM, forced: staged", .arena = 0.25, .force = "fallback", .mode = 1},
+    {.name = "25 % in VRAM, forced: full", .arena = 0.25, .force = "fallback", .vram_free = "1GiB", .mode = 2},
+    {.name = "no arena, forced: full", .force = "fallback", .vram_free = "1GiB", .mode = 2},
+    {.name = "all in VRAM, forced: full", .arena = 1.5, .force = "fallback", .mode = 2},
+    {.name = "sudden drop, recovery", .arena = 0.25, .phases = {{"5", "SF"}, {"50", "SFRD"}}},
+    {.name = "sudden drop, full, recovery",
+     .arena = 0.25,
+     .vram_free = "1GiB",
+     .phases = {{"5", "SF"}, {"5", "SF"}, {"50", "SFRD"}}},
+    {.name = "the same over a page file", .host = 0.4, .arena = 0.1, .phases = {{"5", "SF"}, {"50", "SFRD"}}},
+    {.name = "slow decline",
+     .arena = 0.25,
+     .phases = {{"40", ""}, {"30", ""}, {"22", ""}, {"15", "SF"}, {"10", "SF"}, {"50", "SFRD"}}},
+    {.name = "never good enough to return", .arena = 0.25, .phases = {{"5", "SF"}, {"22", "SF"}, {"50", "SFRD"}}},
+    {.name = "relapses while recovering",
+     .arena = 0.25,
+     .cooldown = "2s",
+     .phases = {{"5", "SF"}, {"50", "SFR"}, {"5", "SFRF"}, {"50", "SFRFR"}, {"5", "SFRFRF"}, {"50", "SFRFRFRD"}}},
+    {.name = "relapse after recovery",
+     .arena = 0.25,
+     .phases = {{"5", "SF"}, {"50", "SFRD"}, {"5", "SFRDSF"}, {"50", "SFRDSFRD"}}},
+    /* The window is wide, so that even a slow machine sees more good samples than bad ones in it. */
+    {.name = "one bad sample", .arena = 0.25, .window = "3s", .phases = {{"5", "S"}, {"50", "SD"}}},
+    {.name = "slow tokens, healthy link", .arena = 0.25, .latency_ms = "0.1", .phases = {{"50", ""}, {"50", ""}}},
+    {.name = "slow tokens, drop, recovery",
+     .arena = 0.25,
+     .latency_ms = "0.1",
+     .phases = {{"5", "SF"}, {"50", "SFRD"}, {"50", "SFRD"}}},
+    {.name = "a profile over time", .arena = 0.25, .link_profile = "0:50,1:5,4:50", .phases = {{"50", "SFRD"}}},
+};
+
+static struct {
+    pthread_mutex_t lock;
+    char states[64];
+    uint64_t fell_ns[16]; /* entries of FALLBACK from SUSPECT */
+    uint32_t n_fell;
+} seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* "link: direct -> suspect: why" */
+static void on_log(void *ctx, int level, const char *message, const xd_log_field *fields, size_t n)
+{
+    (void)ctx, (void)level, (void)fields, (void)n;
+    const char *to = strncmp(message, "link: ", 6) ? NULL : strstr(message, " -> ");
+    if (!to)
+        return;
+    printf("    %s\n", message);
+    pthread_mutex_lock(&seen.lock);
+    size_t len = strlen(seen.states);
+    if (len + 1 < sizeof seen.states)
+        seen.states[len] = to[4] == 'd' ? 'D' : to[4] == 's' ? 'S' : to[4] == 'f' ? 'F' : 'R';
+    if (!strncmp(message, "link: suspect -> fallback", 25) && seen.n_fell < XD_ARRAY_LEN(seen.fell_ns))
+        seen.fell_ns[seen.n_fell++] = xd_now_ns();
+    pthread_mutex_unlock(&seen.lock);
+}
+
+static void states(char out[64])
+{
+    pthread_mutex_lock(&seen.lock);
+    memcpy(out, seen.states, sizeof seen.states);
+    pthread_mutex_unlock(&seen.lock);
+}
+
+typedef struct place {
+    const char *model, *page_file;
+    json_int_t experts; /* bytes */
+} place;
+
+static xd_status set_bytes(config *c, const char *key, json_int_t bytes, xd_err *err)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)bytes);
+    return conf_set(c, key, text, err);
+}
+
+static const char *either(const char *a, const char *b)
+{
+    return a ? a : b;
+}
+
+static xd_status configure(config **ret, const setup *s, const place *at, const char *gbps, xd_err *err)
+{
+    const char *const rows[][2] = {{"engine.backend", "cpu"},
+                                   {"model.path", at->model},
+                                   {"model.max_model_len", "256"},
+                                   {"engine.max_num_seqs", "4"},
+                                   {"engine.max_num_batched_tokens", "64"},
+                                   {"kv.kv_budget", "16MiB"},
+                                   {"memory.page_size", "64KiB"},
+                                   {"pager.warm_start", "no"},
+                                   {"fallback.window", either(s->window, "500ms")},
+                                   {"fallback.cooldown", either(s->cooldown, "1s")},
+                                   {"fallback.probe_interval", "100ms"},
+                                   {"fallback.max_token_latency_ms", either(s->latency_ms, "25")},
+                                   {"fallback.force", either(s->force, "none")},
+                                   {"test.allow", "yes"},
+                                   {"test.link_gbps", gbps},
+                                   {"test.link_profile", either(s->link_profile, "")},
+                                   {"test.vram_free", either(s->vram_free, "0")},
+                                   {"test.page_loss_rate", either(s->page_loss, "0")},
+                                   {"test.disk_error_rate", either(s->disk_errors, "0")},
+                                   /* It would meet the injected errors before any request does. */
+                                   {"engine.self_test", s->may_fail ? "no" : "yes"}};
+    xd_status st = conf_defaults(ret, err);
+    for (size_t i = 0; !st && i < XD_ARRAY_LEN(rows); i++)
+        st = conf_set(*ret, rows[i][0], rows[i][1], err);
+    if (!st)
+        st = set_bytes(*ret, "memory.vram_budget", (json_int_t)((double)at->experts * s->arena), err);
+    if (!st && s->host > 0 && !(st = conf_set(*ret, "memory.nvme_path", at->page_file, err)))
+        st = set_bytes(*ret, "memory.host_budget", (json_int_t)((double)at->experts * s->host), err);
+    return st;
+}
+
+typedef struct tally {
+    uint32_t answered, failed;
+} tally;
+
+/* A round of all requests at once. Each must answer as it did undisturbed; where the disk errs, it may fail instead. */
+static bool ask(engine *e, const setup *s, const answer *want, answer *got, tally *n)
+{
+    engine_request *r[N_REQUESTS];
+    bool ok = true;
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        r[i] = submit(e, i, 1);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "request %u", i);
+        got[i] = (answer){0};
+        finish(r[i], &got[i], 0);
+        if (s->may_fail && got[i].failed)
+            n->failed++;
+        else if (!want || same(&want[i], &got[i], what))
+            n->answered++;
+        else
+            ok = false;
+    }
+    return ok;
+}
+
+static bool play(engine *e, const setup *s, const place *at, const answer *want, answer *got, tally *n)
+{
+    for (uint32_t i = 0; i < MAX_PHASES && s->phases[i].gbps; i++) {
+        XD_CLEANUP(conf_freep) config *next = NULL;
+        xd_err err = {0};
+        const phase *p = &s->phases[i];
+        char now[64];
+        if (!s->link_profile) {
+            if (configure(&next, s, at, p->gbps, &err)) {
+                printf("    %s\n", err.msg);
+                return false;
+            }
+            engine_reload(e, next);
+        }
+        bool hold = !strcmp(p->until, i ? s->phases[i - 1].until : "");
+        double probes = metric(e, "link_probes_total") + 3;
+        for (;;) {
+            states(now);
+            if (!strcmp(now, p->until) && (!hold || metric(e, "link_probes_total") >= probes))
+                break;
+            if (strncmp(now, p->until, strlen(now)) != 0) {
+                printf("    transitions %s, wanted %s\n", now, p->until);
+                return false;
+            }
+            if (!ask(e, s, want, got, n))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool check_state(engine *e, const setup *s)
+{
+    bool ok = true;
+    if (s->force) {
+        json_int_t mode = number(e, "fallback", "pager_mode");
+        /* The copies go on while nothing else does; the test's own time limit ends a loop that never does. */
+        while (mode == 2 && number(e, "pager", "slots_used") < number(e, "pager", "pages_total"))
+            usleep(10000);
+        if (mode != s->mode) {
+            printf("    the pager's mode is %lld\n", (long long)mode);
+            ok = false;
+        }
+    }
+    double predictions = metric(e, "prefetch_predictions_total"), right = metric(e, "prefetch_predictions_right_total");
+    if (s->host > 0) {
+        printf(
+            "    %lld page hits on disk, %.0f of %.0f predictions were right, read ahead: %.0f KiB used, %.0f KiB not\n",
+            (long long)number(e, "pager", "hits_disk"), right, predictions,
+            metric(e, "prefetch_useful_bytes_total") / 1024, metric(e, "prefetch_wasted_bytes_total") / 1024);
+        ok = ok && number(e, "pager", "hits_disk") > 0 && predictions > 0 && right > 0;
+    } else {
+        ok = ok && predictions <= 0;
+    }
+    if (s->disk_errors)
+        ok = ok && metric(e, "expert_io_errors_total") > 0;
+    if (s->page_loss)
+        ok = ok && metric(e, "expert_checksum_errors_total") > 0;
+    return ok;
+}
+
+static bool run(const setup *s, const place *at, const answer *want, answer *got)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_err err = {0};
+    engine *e = NULL;
+    memset(seen.states, 0, sizeof seen.states);
+    seen.n_fell = 0;
+    printf("%s\n", s->name);
+    if (configure(&cfg, s, at, s->phases[0].gbps ? "50" : "none", &err) || engine_start(cfg, &e, &err) ||
+        engine_wait_ready(e, NULL, NULL, &err)) {
+        printf("FAIL: %s\n", err.msg);
+        engine_free(e);
+        return false;
+    }
+    tally n = {0};
+    bool ok = ask(e, s, want, got, &n) && ask(e, s, want, got, &n) && play(e, s, at, want, got, &n);
+    /* A page that failed is tried again: sooner or later there are both. */
+    while (ok && s->may_fail && !(n.failed && n.answered))
+        ok = ask(e, s, want, got, &n);
+    ok = ok && check_state(e, s) && ask(e, s, want, got, &n);
+    char end[64];
+    states(end);
+    const char *expected = s->force ? "F" : "";
+    for (uint32_t i = 0; i < MAX_PHASES && s->phases[i].gbps; i++)
+        expected = s->phases[i].until;
+    double cooldown_s = strtod(either(s->cooldown, "1"), NULL);
+    for (uint32_t i = 1; i < seen.n_fell; i++)
+        ok = ok && (double)(seen.fell_ns[i] - seen.fell_ns[i - 1]) * 1e-9 >= cooldown_s;
+    if (strcmp(end, expected) != 0) {
+        printf("    transitions %s, wanted %s\n", end, expected);
+        ok = false;
+    }
+    printf("    %s: %u answers identical, %u failed as they may, transitions '%s'\n", ok ? "ok" : "FAIL", n.answered,
+           n.failed, end);
+    engine_free(e);
+    return ok;
+}
+
+/* The size of the experts, and the answers of an undisturbed engine. */
+static bool measure(place *at, answer *want)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_err err = {0};
+    engine *e = NULL;
+    const setup plain = {.name = "undisturbed"};
+    tally n = {0};
+    if (configure(&cfg, &plain, at, "none", &err) || engine_start(cfg, &e, &err) ||
+        engine_wait_ready(e, NULL, NULL, &err)) {
+        printf("FAIL: %s\n", err.msg);
+        engine_free(e);
+        return false;
+    }
+    bool ok = ask(e, &plain, NULL, want, &n);
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        ok = ok && !want[i].failed && want[i].n == OUTPUT;
+    at->experts = number(e, "plan", "host_experts");
+    engine_free(e);
+    return ok && at->experts > 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = "", *root = getenv("EXPERTD_SOURCE_ROOT");
+    char model[4096], dir[] = "/tmp/expertd-tiers-XXXXXX", page_file[64];
+    snprintf(model, sizeof model, "%s/config/demo", root ? root : ".");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--only=", 7) == 0)
+            only = argv[i] + 7;
+        else
+            snprintf(model, sizeof model, "%s", argv[i]);
+    }
+    if (!mkdtemp(dir)) {
+        perror(dir);
+        return 1;
+    }
+    snprintf(page_file, sizeof page_file, "%s/pages", dir);
+    xd_log_set_sink(on_log, NULL);
+    xd_log_set_level(CONF_LOG_INFO);
+    place at = {.model = model, .page_file = page_file};
+    answer want[N_REQUESTS], got[N_REQUESTS];
+    bool ok = measure(&at, want);
+    for (size_t i = 0; ok && i < XD_ARRAY_LEN(setups); i++)
+        if (strstr(setups[i].name, only))
+            ok = run(&setups[i], &at, want, got);
+    xd_log_set_sink(NULL, NULL);
+    unlink(page_file);
+    rmdir(dir);
+    printf("%s\n", ok ? "identical in every set-up" : "FAIL");
+    return ok ? 0 : 1;
+}
