@@ -136,7 +136,10 @@ xd_status api_engine_ready(api *a, xd_err *err)
 {
     const engine_info *info = engine_get_info(a->e);
     chat_source src = {.model_dir = info->model_dir[0] ? info->model_dir : NULL,
-                       .configured = a->chat_template[0] ? a->chat_template : NULL};
+                       .configured = a->chat_template[0] ? a->chat_template : NULL,
+                       .metadata = info->chat_template,
+                       .bos_token = info->bos_token,
+                       .eos_token = info->eos_token};
     chat_set *chat = NULL;
     xd_err why = {0};
     xd_status st = chat_set_open(&src, &chat, &why);

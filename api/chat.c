@@ -428,6 +428,12 @@ static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_e
         snprintf(param, sizeof param, "messages[%zu].role", m);
         return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a non-empty string", param);
     }
+    const json_t *content = json_object_get(message, "content");
+    if (strcmp(role, "assistant") && (!content || json_is_null(content))) {
+        snprintf(param, sizeof param, "messages[%zu].content", m);
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter",
+                             "%s is required: only an assistant's message may have none", param);
+    }
     if (!strcmp(role, "developer") && !t->developer && json_object_set_new(message, "role", json_string("system")))
         return no_memory(err);
     xd_status st = prepare_content(t, message, m, err);

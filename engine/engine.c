@@ -77,6 +77,11 @@ static void load_tokenizer(engine *e)
         st = tok_from_gguf(&g, &e->tok, &err);
     else if (e->info.model_dir[0])
         st = tok_from_dir(e->info.model_dir, &e->tok, &err);
+    if (!st && model_get_vocabulary(e->c.m, &g)) {
+        e->info.chat_template = model_chat_template(e->c.m);
+        e->info.bos_token = g.bos_id < 0 ? NULL : tok_token_text(e->tok, (uint32_t)g.bos_id);
+        e->info.eos_token = g.eos_id < 0 ? NULL : tok_token_text(e->tok, (uint32_t)g.eos_id);
+    }
     if (st)
         snprintf(e->no_tok_why, sizeof e->no_tok_why, "%.500s", err.msg[0] ? err.msg : "the model has no tokenizer");
     if (e->tok && tok_vocab_size(e->tok) > e->c.hp->vocab) {

@@ -37,6 +37,8 @@ typedef struct engine_info {
     char model_id[256]; /* served_model_name */
     char arch[48], dtype[16], backend[64], backend_why[256];
     char model_dir[4096]; /* "" when there is none: no template, no tokenizer */
+    /* What a GGUF file carries; NULL when it does not, or the model is a directory. Borrowed from the engine. */
+    const char *chat_template, *bos_token, *eos_token;
     uint64_t created_unix_s;
     uint32_t max_model_len, vocab;
     uint32_t n_layers, n_experts, top_k;

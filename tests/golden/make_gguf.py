@@ -31,6 +31,25 @@ def permute(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
+def add_tokenizer(w, t, config, pre="qwen2"):
+    """A byte-level BPE tokenizer.json as llama.cpp's converter stores it."""
+    added = {a["content"]: a for a in t["added_tokens"]}
+    vocab = {**t["model"]["vocab"], **{a["content"]: a["id"] for a in t["added_tokens"]}}
+    tokens = [name for name, _ in sorted(vocab.items(), key=lambda item: item[1])]
+    kinds = [gguf.TokenType.NORMAL if name not in added else
+             gguf.TokenType.CONTROL if added[name]["special"] else gguf.TokenType.USER_DEFINED for name in tokens]
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(pre)
+    w.add_token_list(tokens)
+    w.add_token_types(kinds)
+    w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in t["model"]["merges"]])
+    if config.get("eos_token"):
+        w.add_eos_token_id(vocab[config["eos_token"]])
+    w.add_add_bos_token(bool(config.get("add_bos_token")))
+    if config.get("chat_template"):
+        w.add_chat_template(config["chat_template"])
+
+
 def main(src, out, kind="bf16"):
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
@@ -56,6 +75,9 @@ def main(src, out, kind="bf16"):
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
+
+    if (src / "tokenizer.json").exists():
+        add_tokenizer(w, json.loads((src / "tokenizer.json").read_text()), json.loads((src / "tokenizer_config.json").read_text()))
 
     names = gguf.get_tensor_name_map(
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], c["num_hidden_layers"])

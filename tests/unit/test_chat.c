@@ -158,6 +158,12 @@ Test(chat, tool_call_arguments_take_the_form_that_the_template_needs)
     expect(text, CALL("{\"b\": 1}"), plain, "<{\"b\": 1}>");
 }
 
+Test(chat, only_the_assistant_may_say_nothing)
+{
+    expect_error(CHATML, "[{\"role\":\"user\"}]", plain, "messages[0].content", "is required");
+    expect_error(CHATML, "[{\"role\":\"system\",\"content\":null}]", plain, "messages[0].content", "is required");
+}
+
 Test(chat, null_content_is_empty_where_the_template_fails_on_it)
 {
     expect(CHATML, "[{\"role\":\"assistant\",\"content\":null}]", plain, "<|im_start|>assistant\n<|im_end|>\n");
