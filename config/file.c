@@ -124,7 +124,9 @@ static char *read_line(char *out, int num, void *user)
 static bool resolve(const reader *r, const conf_option *o, const char *value, xd_buf *out)
 {
     bool is_path = (o->flags & CONF_PATH) || ((o->flags & CONF_TEMPLATE) && !strchr(value, '{'));
-    if (is_path && *value && *value != '/' && strncmp(value, "synthetic:", 10))
+    if (is_path && !strcmp(value, "."))
+        xd_buf_puts(out, r->dir);
+    else if (is_path && *value && *value != '/' && strncmp(value, "synthetic:", 10))
         xd_buf_printf(out, "%s/%s", r->dir, value);
     else
         xd_buf_puts(out, value);

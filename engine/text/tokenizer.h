@@ -22,13 +22,13 @@ xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err) XD_MUST_CH
 
 /* A vocabulary as GGUF stores it. All arrays are borrowed for the call. */
 typedef struct tok_gguf {
-    const char *model;          /* "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE with scores) */
-    const char *pre;            /* tokenizer.ggml.pre, or NULL; an unknown value is XD_UNSUPPORTED */
-    const char *const *tokens;  /* [n_tokens] NUL-terminated UTF-8 */
-    const float *scores;        /* [n_tokens] or NULL */
-    const int32_t *types;       /* [n_tokens] 1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte, or NULL */
+    const char *model;         /* "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE with scores) */
+    const char *pre;           /* tokenizer.ggml.pre, or NULL; an unknown value is XD_UNSUPPORTED */
+    const char *const *tokens; /* [n_tokens] NUL-terminated UTF-8 */
+    const float *scores;       /* [n_tokens] or NULL */
+    const int32_t *types;      /* [n_tokens] 1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte, or NULL */
     uint32_t n_tokens;
-    const char *const *merges;  /* [n_merges] "left right" */
+    const char *const *merges; /* [n_merges] "left right" */
     uint32_t n_merges;
     int64_t bos_id, eos_id, unk_id; /* -1 when absent */
     bool add_bos, add_eos, add_space_prefix;
@@ -41,19 +41,21 @@ XD_DEFINE_CLEANUP(tokenizer, tok_free)
 /* Growable list of ids. {0} is empty; free(ids->data) or tok_ids_free(). */
 typedef struct tok_ids {
     uint32_t *data;
-    size_t    len, cap;
+    size_t len, cap;
 } tok_ids;
 bool tok_ids_push(tok_ids *ids, uint32_t id); /* false: out of memory */
 void tok_ids_free(tok_ids *ids);
 
 enum {
-    TOK_ADD_SPECIAL   = 1, /* run the post-processor (BOS/EOS of the file) */
-    TOK_PARSE_SPECIAL = 2, /* special tokens (added tokens with special=true) written in the text become their ids; without
+    TOK_ADD_SPECIAL = 1, /* run the post-processor (BOS/EOS of the file) */
+    TOK_PARSE_SPECIAL =
+        2, /* special tokens (added tokens with special=true) written in the text become their ids; without
                               it they are encoded as plain text. Added tokens with special=false are always recognised. */
 };
 
 /* Appends the ids of text[0..len). Ill-formed UTF-8 is treated as its U+FFFD replacement. XD_NOMEM is the only failure. */
-xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret, xd_err *err) XD_MUST_CHECK;
+xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret,
+                     xd_err *err) XD_MUST_CHECK;
 
 /* The encoding of a rendered chat template: like tok_encode() but special tokens are recognised only at bytes whose entry in
  * `trusted` is non-zero for the token's whole length (bytes that the template wrote, not the user). trusted NULL: everywhere. */
@@ -61,7 +63,8 @@ xd_status tok_encode_trusted(const tokenizer *t, const char *text, const uint8_t
                              tok_ids *ret, xd_err *err) XD_MUST_CHECK;
 
 /* Appends the text of ids as the reference's decode() gives it. Ids outside the vocabulary decode to nothing. */
-xd_status tok_decode(const tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, xd_buf *ret, xd_err *err) XD_MUST_CHECK;
+xd_status tok_decode(const tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, xd_buf *ret,
+                     xd_err *err) XD_MUST_CHECK;
 
 /* Streaming decode: one state a sequence, used by one thread. Each push appends the text that became certain; no piece ever
  * holds part of a character; all pieces plus the flush give tok_decode() of all ids. Cost per push is bounded. */
@@ -74,13 +77,14 @@ xd_status tok_stream_prime(tok_stream *s, const uint32_t *ids, size_t n, xd_err 
 xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err) XD_MUST_CHECK;
 xd_status tok_stream_flush(tok_stream *s, xd_buf *ret, xd_err *err) XD_MUST_CHECK; /* incomplete bytes become U+FFFD */
 
-uint32_t tok_vocab_size(const tokenizer *t);               /* largest id + 1, added tokens included */
+uint32_t tok_vocab_size(const tokenizer *t); /* largest id + 1, added tokens included */
 /* The raw vocabulary string of an id (byte-level alphabet, "<0x0A>", ...), NULL if there is none. Borrowed. */
 const char *tok_token_text(const tokenizer *t, uint32_t id);
 bool tok_token_is_special(const tokenizer *t, uint32_t id);
-int64_t tok_token_id(const tokenizer *t, const char *token); /* vocabulary or added token by its exact content; -1: none */
+int64_t tok_token_id(const tokenizer *t,
+                     const char *token); /* vocabulary or added token by its exact content; -1: none */
 /* The bytes an id stands for on its own ("bytes" of logprobs); may be part of a character. Appends to ret. */
 bool tok_token_bytes(const tokenizer *t, uint32_t id, xd_buf *ret);
-const char *tok_kind(const tokenizer *t);                  /* "byte-level BPE", "SentencePiece BPE", "Unigram": for the log */
+const char *tok_kind(const tokenizer *t); /* "byte-level BPE", "SentencePiece BPE", "Unigram": for the log */
 
 #endif

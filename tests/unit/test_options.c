@@ -236,7 +236,7 @@ Test(options, relative_paths_mean_beside_the_file)
     cr_assert_eq(conf_load(path, 0, NULL, &c, &e), XD_OK, "%s", e.msg);
     char want[256];
     int dir = (int)(strrchr(path, '/') - path);
-    snprintf(want, sizeof want, "%.*s/.", dir, path);
+    snprintf(want, sizeof want, "%.*s", dir, path);
     cr_assert_str_eq(c->model.path, want);
     snprintf(want, sizeof want, "%.*s/my.jinja", dir, path);
     cr_assert_str_eq(c->model.chat_template, want);
