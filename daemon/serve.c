@@ -232,7 +232,8 @@ static xd_status open_fds(server *s, xd_err *err)
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < XD_ARRAY_LEN(signals); i++)
         sigaddset(&set, signals[i]);
-    if (pthread_sigmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+    if (pthread_sigmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR ||
+        signal(SIGXFSZ, SIG_IGN) == SIG_ERR) /* a file that may not grow is an error of that file */
         return xd_fail(err, XD_INTERNAL, errno, "blocking signals");
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);

@@ -1,0 +1,157 @@
+"""The real daemon with an NVMe tier against kill -9, a full disk and a page file that goes bad under it.
+
+    test_kill.py PROGRAM SOURCE_ROOT [--rounds=N]      20 rounds in the normal run; 200 is the acceptance
+
+Each round starts the daemon on what the last one left (page file, statistics) and kills it at a random moment: while it makes the page
+file, while it loads, or while it answers. Whatever it answers in between must be what an undisturbed daemon answers, bit for bit."""
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+EXE, ROOT = sys.argv[1], sys.argv[2]
+sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
+from daemon import Daemon  # noqa: E402
+
+ROUNDS = next((int(a[9:]) for a in sys.argv[3:] if a.startswith("--rounds=")), 20)
+PROMPTS = ["Once upon a time", "The old king said", "In the forest"]
+EXPERT_BYTES = 6 * 16 * 3 * 128 * 256 * 2  # layers, experts, matrices, rows, columns of the demo model in BF16
+BUDGET = EXPERT_BYTES * 4 // 10
+
+
+def options(folder):
+    return [f"--memory.host_budget={BUDGET}", f"--memory.nvme_path={folder}/pages", f"--pager.stats_file={folder}/heat",
+            "--memory.page_size=64KiB", "--pager.stats_interval=1s", f"--memory.vram_budget={EXPERT_BYTES // 10}",
+            "--kv.kv_budget=1800KiB", "--max_num_seqs=2"]
+
+
+def answer(d, prompt):
+    c = d.complete(24, prompt, logprobs=3, return_token_ids=True)["choices"][0]
+    return c["token_ids"], c["logprobs"]
+
+
+def try_to_ask(d, body):
+    try:
+        d.ask("/v1/completions", body)
+    except Exception:  # the server is killed in the middle: that is the point
+        pass
+
+
+class Kill(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        d = Daemon(EXE).wait_ready()  # everything in memory, undisturbed
+        cls.want = [answer(d, p) for p in PROMPTS]
+        assert d.stop() == 0
+
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+
+    def start(self, *more):
+        return Daemon(EXE, *options(self.dir.name), *more)
+
+    def check(self, d):
+        self.assertEqual([answer(d, p) for p in PROMPTS], self.want)
+
+    def kill(self, d):
+        d.p.kill()
+        d.p.wait()
+        d.reader.join()
+        d.p.stderr.close()
+        d.dir.cleanup()
+
+    def test_killed_at_random_moments_it_leaves_no_bad_state(self):
+        rng = random.Random(5)
+        load_s, seen = 1.0, {"making": 0, "loading": 0, "answering": 0}
+        for i in range(ROUNDS):
+            if i % 3 == 0:  # made anew, or from where the last round was killed
+                for name in ("pages", "heat"):
+                    if os.path.exists(f"{self.dir.name}/{name}") and rng.random() < 0.7:
+                        os.unlink(f"{self.dir.name}/{name}")
+            fresh, begin = not os.path.exists(f"{self.dir.name}/pages"), time.monotonic()
+            d = self.start()
+            if rng.random() < (0.8 if fresh else 0.4):
+                time.sleep(rng.random() * load_s)
+                seen["making" if fresh else "loading"] += 1
+            else:
+                d.wait_ready()
+                load_s = time.monotonic() - begin
+                self.check(d)
+                body = dict(prompt=rng.choice(PROMPTS), max_tokens=200, ignore_eos=True)
+                asking = threading.Thread(target=try_to_ask, args=(d, body))
+                asking.start()
+                time.sleep(rng.random() * 0.5)
+                seen["answering"] += 1
+                self.kill(d)
+                asking.join()
+                continue
+            self.kill(d)
+        d = self.start().wait_ready()
+        self.check(d)
+        m = d.metrics()
+        self.assertGreater(m['expertd_expert_page_hits_total{tier="disk"}'], 0)
+        self.assertEqual(m["expertd_expert_io_errors_total"] + m["expertd_expert_checksum_errors_total"], 0)
+        self.assertEqual(d.stop(), 0)
+        print(f"{ROUNDS} rounds: killed {seen}; the last start answered as the first", file=sys.stderr)
+
+    def test_damage_to_the_page_file_fails_requests_not_the_daemon(self):
+        d = self.start().wait_ready()
+        self.check(d)
+        pages, copy = f"{self.dir.name}/pages", f"{self.dir.name}/copy"
+        shutil.copyfile(pages, copy)
+        size = os.path.getsize(pages)
+        os.truncate(pages, size // 2)  # reads beyond the end fail
+        status = self.ask_until(d, 503, "page file")
+        self.assertEqual(d.ask("/health")[0], 200)
+        with open(copy, "rb") as good, open(pages, "r+b") as f:  # the same inode: the daemon has it open
+            shutil.copyfileobj(good, f)
+        self.check(d)
+        with open(pages, "r+b") as f:  # wrong bytes in half of the experts
+            f.seek(size // 2)
+            f.write(os.urandom(size - size // 2))
+        self.ask_until(d, 503, "wrong bytes")
+        with open(copy, "rb") as good, open(pages, "r+b") as f:
+            shutil.copyfileobj(good, f)
+        self.check(d)
+        m = d.metrics()
+        self.assertGreater(m["expertd_expert_io_errors_total"], 0)
+        self.assertGreater(m["expertd_expert_checksum_errors_total"], 0)
+        self.assertEqual(d.stop(), 0)
+        self.assertEqual(status, 503)
+
+    def ask_until(self, d, status, words):
+        """Experts in memory still answer: asks until one is needed that is not there. Never a wrong answer."""
+        while True:
+            for p, want in zip(PROMPTS, self.want):
+                got, body = d.ask("/v1/completions", dict(prompt=p, max_tokens=24, temperature=0, ignore_eos=True))
+                if got == status:
+                    self.assertIn(words, body.decode())
+                    return got
+                self.assertEqual(got, 200, body)
+
+    def test_a_full_disk_is_said_and_the_next_start_goes_on(self):
+        size = 4 << 20  # of any file; the page file needs 19 MB
+        p = subprocess.run([EXE, *options(self.dir.name), "--server.port=0", "--log.format=plain"], stderr=subprocess.PIPE, text=True, timeout=60,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+        self.assertGreater(p.returncode, 0, p.stderr)
+        self.assertRegex(p.stderr, r"page file '.*/pages' needs 18\.01 MiB and its disk has .* left: File too large")
+        d = self.start().wait_ready()
+        self.check(d)
+        self.assertEqual(d.stop(), 0)
+
+    def test_statistics_that_cannot_be_saved_harm_nobody(self):
+        d = self.start(f"--pager.stats_file={self.dir.name}/no/such/folder/heat").wait_ready()
+        time.sleep(1.2)  # past a save
+        self.check(d)
+        self.assertEqual(d.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
