@@ -126,12 +126,14 @@ xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_er
 void choice_finish(choice *c, engine_finish why);
 bool choice_bans(const choice *c); /* min_tokens: ending is not allowed yet */
 
+/* self_test.c: before the first request */
+xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
+
 /* step.c */
 void engine_step(engine *e);
 void engine_reap(engine *e);                                                /* cancelled and expired requests */
 void engine_end_request(engine *e, engine_request *r, const xd_err *error); /* error NULL: all choices are done */
 void engine_fail_all(engine *e, const xd_err *error);
-xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
 void engine_set_failed(engine *e, const xd_err *error);
 /* Runs f on the engine thread between steps and waits for it. */
 void engine_call(engine *e, void (*f)(engine *e, void *user), void *user);

@@ -344,38 +344,3 @@ void engine_step(engine *e)
     note_step(e, n_tokens, b.prefill, t1 - t0, t3 - t2, t3 - t0);
     end_requests(e, NULL);
 }
-
-xd_status engine_self_test(engine *e, xd_err *err)
-{
-    const core *c = &e->c;
-    kv_seq *s = NULL;
-    uint32_t n = XD_MIN(8u, XD_MIN(c->max_model_len, c->max_tokens)), ids[8] = {0}, row = 0;
-    xd_status st = kv_seq_new(c->kv, &s, err);
-    if (st)
-        return st;
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = i ? i * 7919u % c->hp->vocab : (c->hp->bos_id >= 0 ? (uint32_t)c->hp->bos_id : 0);
-    exec_run_seq q = {.ids = ids, .n_tokens = n, .n_rows = 1, .want = EXEC_WANT_LOGITS};
-    exec_result res;
-    const float *logits = NULL;
-    if ((st = kv_seq_reserve(c->kv, s, n)))
-        xd_fail(err, st, 0, "the KV cache has no room for %u tokens", n);
-    if (!st) {
-        q.blocks = kv_seq_blocks(s, &q.n_blocks);
-        st = exec_run(c->x, &(exec_batch){.seqs = &q, .n_seqs = 1, .prefill = true}, &res, err);
-    }
-    if (!st)
-        st = exec_fetch_rows(c->x, &row, 1, &logits, err);
-    float least = INFINITY, most = -INFINITY;
-    for (uint32_t i = 0; !st && i < c->hp->vocab; i++) {
-        if (!isfinite(logits[i]))
-            st = xd_fail(err, XD_BAD_MODEL, 0, "logit %u is not a finite number: damaged weights or a device fault", i);
-        least = fminf(least, logits[i]);
-        most = fmaxf(most, logits[i]);
-    }
-    if (!st && !(most > least))
-        st = xd_fail(err, XD_BAD_MODEL, 0, "all logits are %g: the weights are empty or the device computes nothing",
-                     (double)most);
-    kv_seq_free(c->kv, s);
-    return st ? xd_wrap(err, "self-test") : XD_OK;
-}
