@@ -49,6 +49,7 @@ static void place(const model *m, const config *cfg, placement *ret)
                     .model_max_len = p->max_positions,
                     .want_len = cfg->model.max_model_len,
                     .want_kv = cfg->kv.kv_budget,
+                    .swap_bytes = cfg->kv.swap_space,
                     .want_arena = !ret->on_cpu              ? CONF_AUTO_BYTES
                                   : vram == CONF_AUTO_BYTES ? 0
                                                             : vram};

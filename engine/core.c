@@ -57,13 +57,18 @@ xd_status core_size(core_sizes *s, xd_err *err)
     uint64_t n = kv / s->block_bytes;
     s->n_blocks = (uint32_t)XD_MIN(n, (uint64_t)INT32_MAX);
     uint64_t most = XD_MIN((uint64_t)s->n_blocks * s->block_size, (uint64_t)UINT32_MAX);
+    /* A context that was asked for and is longer than the device's part: the rest is read from the swap space, in place. */
+    s->cold = s->n_blocks && s->want_len > most;
+    if (s->cold)
+        most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
+                      (uint64_t)UINT32_MAX);
     if (!s->n_blocks || (s->want_len && most < s->want_len))
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
-            "model.max_model_len = %u needs %s of KV cache and there are %s (%llu tokens): raise kv.kv_budget or "
-            "set max_model_len to at most %llu",
-            s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv), (unsigned long long)most,
-            (unsigned long long)most);
+            "model.max_model_len = %u needs %s of KV cache and there are %s, %s of it kv.swap_space: raise kv.kv_budget or "
+            "kv.swap_space, or set max_model_len to at most %llu",
+            s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv + s->swap_bytes),
+            bytes_text(c, s->swap_bytes), (unsigned long long)most);
     s->max_model_len = (uint32_t)XD_MIN(len_goal, most);
     uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes : UINT64_MAX;
     s->arena_bytes = s->want_arena;
@@ -202,6 +207,7 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                       .model_max_len = c->hp->max_positions,
                       .want_len = cfg->model.max_model_len,
                       .want_kv = cfg->kv.kv_budget,
+                      .swap_bytes = cfg->kv.swap_space,
                       .want_arena = CONF_AUTO_BYTES};
     if (c->info.unified) {
         /* No memory of its own: a budget, or a share below 100 %, is the size of the simulated arena. */
@@ -240,6 +246,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
         goto fail;
     c->max_model_len = z.max_model_len;
     c->kv_opt.n_blocks = z.n_blocks;
+    c->kv_opt.allow_cold = z.cold;
     if ((st = kv_open(&c->kv_opt, &c->kv, err)))
         goto fail;
     s = (stage){progress, user, 0.4, 1.0, "preparing the experts"};

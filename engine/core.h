@@ -47,7 +47,9 @@ typedef struct core_sizes {
     uint32_t block_size, max_seqs, model_max_len;
     uint32_t want_len;                /* max_model_len of the configuration, 0: auto */
     uint64_t want_kv, want_arena;     /* CONF_AUTO_BYTES: auto */
+    uint64_t swap_bytes;              /* kv.swap_space */
     uint32_t n_blocks, max_model_len; /* out */
+    bool cold;                        /* out: sequences use the swap space as blocks that are read in place */
     uint64_t arena_bytes;             /* out */
 } core_sizes;
 xd_status core_size(core_sizes *s, xd_err *err) XD_MUST_CHECK;

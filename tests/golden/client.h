@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 
-enum { N_PROBES = 3, PROMPT = 90, OUTPUT = 40, MAX_LEN = 256 };
+enum { N_PROBES = 3, PROMPT = 90, LONG_PROMPT = 700, OUTPUT = 40, MAX_LEN = 256 };
 
 typedef struct answer {
     uint32_t n, ids[OUTPUT], cached, preemptions;
@@ -42,9 +42,10 @@ static uint32_t random_id(uint64_t *state, uint32_t vocab)
     return 3 + (uint32_t)(*state >> 33) % (vocab - 3);
 }
 
-static engine_request *submit(engine *e, uint32_t which, uint32_t n)
+static engine_request *submit(engine *e, uint32_t which, uint32_t n, uint32_t n_prompt)
 {
-    uint32_t prompt[PROMPT], len = PROMPT - which % 7, vocab = engine_get_info(e)->vocab;
+    uint32_t prompt[LONG_PROMPT], len = XD_MIN(n_prompt, (uint32_t)LONG_PROMPT) - which % 7,
+                                  vocab = engine_get_info(e)->vocab;
     uint64_t state = which * 977 + 5;
     for (uint32_t i = 0; i < len; i++)
         prompt[i] = random_id(&state, vocab);

@@ -69,16 +69,16 @@ static bool run_round(engine *e, const setup *s, answer *out)
     engine_request *r[N_PROBES + N_OTHERS] = {0};
     if (!s->others) {
         for (uint32_t i = 0; i < N_PROBES; i++)
-            finish(submit(e, i, 1), &out[i], 0);
+            finish(submit(e, i, 1, PROMPT), &out[i], 0);
         return ok;
     }
     /* Half of the others come first, so that the probes are neither the oldest nor the youngest. */
     for (uint32_t i = 0; i < N_OTHERS / 2; i++)
-        r[N_PROBES + i] = submit(e, N_PROBES + i, 1);
+        r[N_PROBES + i] = submit(e, N_PROBES + i, 1, PROMPT);
     for (uint32_t i = 0; i < N_PROBES; i++)
-        r[i] = submit(e, i, 1);
+        r[i] = submit(e, i, 1, PROMPT);
     for (uint32_t i = N_OTHERS / 2; i < N_OTHERS; i++)
-        r[N_PROBES + i] = submit(e, N_PROBES + i, 1);
+        r[N_PROBES + i] = submit(e, N_PROBES + i, 1, PROMPT);
     answer ignored;
     for (uint32_t i = 0; i < N_PROBES + N_OTHERS; i++) {
         ignored = (answer){0};
@@ -190,8 +190,8 @@ static bool run_choices(const sizes *z, const char *backend, const char *model)
         return false;
     }
     answer alone = {0}, first = {0};
-    finish(submit(e, 1, 1), &alone, 0);
-    finish(submit(e, 1, 4), &first, 0);
+    finish(submit(e, 1, 1, PROMPT), &alone, 0);
+    finish(submit(e, 1, 4, PROMPT), &first, 0);
     bool ok = same(&alone, &first, "choice 0 of 4");
     printf("%-32s %s\n", "choices of one request", ok ? "ok" : "FAIL");
     engine_free(e);

@@ -3,7 +3,7 @@
  *   test_tiers [--only=PART_OF_A_NAME] [MODEL_DIR]
  *
  * The demo model on the CPU backend. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
- * with a disk that errs and pages that get lost; forced fallbacks, staged and full; and scripted link rates. A script is a list of
+ * with a disk that errs and pages that get lost; forced fallbacks, staged and full; contexts that are longer than the KV budget; and scripted link rates. A script is a list of
  * rates, each held until the fallback controller has gone where it must go, so that the speed of the machine decides nothing.
  * Requests run all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
 #include <unistd.h>
@@ -23,8 +23,8 @@ typedef struct setup {
     const char *name;
     double host, arena; /* shares of the expert bytes; host 0: all, in place */
     const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
-    int mode; /* wanted in the end, -1: any */
-    bool may_fail;
+    int mode;            /* wanted in the end */
+    bool may_fail, cold; /* cold: contexts that are longer than the KV budget */
     phase phases[MAX_PHASES];
 } setup;
 
@@ -100,6 +100,7 @@ static void states(char out[64])
 typedef struct place {
     const char *model, *page_file;
     json_int_t experts; /* bytes */
+    bool long_prompts;
 } place;
 
 static xd_status set_bytes(config *c, const char *key, json_int_t bytes, xd_err *err)
@@ -118,10 +119,11 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
 {
     const char *const rows[][2] = {{"engine.backend", "cpu"},
                                    {"model.path", at->model},
-                                   {"model.max_model_len", "256"},
+                                   {"model.max_model_len", at->long_prompts ? "768" : "256"},
                                    {"engine.max_num_seqs", "4"},
                                    {"engine.max_num_batched_tokens", "64"},
-                                   {"kv.kv_budget", "16MiB"},
+                                   {"kv.kv_budget", s->cold ? "1MiB" : "16MiB"},
+                                   {"kv.swap_space", s->cold ? "16MiB" : "0"},
                                    {"memory.page_size", "64KiB"},
                                    {"pager.warm_start", "no"},
                                    {"fallback.window", either(s->window, "500ms")},
@@ -152,12 +154,12 @@ typedef struct tally {
 } tally;
 
 /* A round of all requests at once. Each must answer as it did undisturbed; where the disk errs, it may fail instead. */
-static bool ask(engine *e, const setup *s, const answer *want, answer *got, tally *n)
+static bool ask(engine *e, const setup *s, const place *at, const answer *want, answer *got, tally *n)
 {
     engine_request *r[N_REQUESTS];
     bool ok = true;
     for (uint32_t i = 0; i < N_REQUESTS; i++)
-        r[i] = submit(e, i, 1);
+        r[i] = submit(e, i, 1, at->long_prompts ? LONG_PROMPT : PROMPT);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         char what[32];
         snprintf(what, sizeof what, "request %u", i);
@@ -197,7 +199,7 @@ static bool play(engine *e, const setup *s, const place *at, const answer *want,
                 printf("    transitions %s, wanted %s\n", now, p->until);
                 return false;
             }
-            if (!ask(e, s, want, got, n))
+            if (!ask(e, s, at, want, got, n))
                 return false;
         }
     }
@@ -227,6 +229,11 @@ static bool check_state(engine *e, const setup *s)
     } else {
         ok = ok && predictions <= 0;
     }
+    if (s->cold) {
+        printf("    %lld KV blocks, %lld of them in host memory\n", (long long)number(e, "kv", "blocks_total"),
+               (long long)number(e, "kv", "swap_blocks_total"));
+        ok = ok && metric(e, "kv_swap_blocks_used") > 0;
+    }
     if (s->disk_errors)
         ok = ok && metric(e, "expert_io_errors_total") > 0;
     if (s->page_loss)
@@ -249,11 +256,11 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
         return false;
     }
     tally n = {0};
-    bool ok = ask(e, s, want, got, &n) && ask(e, s, want, got, &n) && play(e, s, at, want, got, &n);
+    bool ok = ask(e, s, at, want, got, &n) && ask(e, s, at, want, got, &n) && play(e, s, at, want, got, &n);
     /* A page that failed is tried again: sooner or later there are both. */
     while (ok && s->may_fail && !(n.failed && n.answered))
-        ok = ask(e, s, want, got, &n);
-    ok = ok && check_state(e, s) && ask(e, s, want, got, &n);
+        ok = ask(e, s, at, want, got, &n);
+    ok = ok && check_state(e, s) && ask(e, s, at, want, got, &n);
     char end[64];
     states(end);
     const char *expected = s->force ? "F" : "";
@@ -286,12 +293,21 @@ static bool measure(place *at, answer *want)
         engine_free(e);
         return false;
     }
-    bool ok = ask(e, &plain, NULL, want, &n);
+    bool ok = ask(e, &plain, at, NULL, want, &n);
     for (uint32_t i = 0; i < N_REQUESTS; i++)
         ok = ok && !want[i].failed && want[i].n == OUTPUT;
     at->experts = number(e, "plan", "host_experts");
     engine_free(e);
     return ok && at->experts > 0;
+}
+
+/* A context of which less than half fits into the KV budget: the rest is read from host memory where it lies. */
+static bool run_long(const place *at, const setup *s)
+{
+    answer want[N_REQUESTS], got[N_REQUESTS];
+    place long_at = *at;
+    long_at.long_prompts = true;
+    return measure(&long_at, want) && run(s, &long_at, want, got);
 }
 
 int main(int argc, char **argv)
@@ -319,6 +335,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(setups); i++)
         if (strstr(setups[i].name, only))
             ok = run(&setups[i], &at, want, got);
+    const setup cold = {.name = "KV beyond its budget", .cold = true};
+    if (ok && strstr(cold.name, only))
+        ok = run_long(&at, &cold);
     xd_log_set_sink(NULL, NULL);
     unlink(page_file);
     rmdir(dir);
