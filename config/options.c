@@ -25,7 +25,7 @@ static const char *const sampling_defaults[] = {"model", "none", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"auto", "plain", "json", "journal", NULL};
 static const char *const forces[] = {"none", "direct", "fallback", NULL};
-static const char *const skews[] = {"balanced", "zipf", "trace", NULL};
+static const char *const skews[] = {"balanced", "zipf", NULL};
 static const char *const dtypes[] = {"bf16", "f16", "q8_0", NULL};
 
 const conf_section conf_sections[] = {
@@ -168,8 +168,6 @@ const conf_option conf_options[] = {
            "Weight type of a synthetic model. Other models keep the types that they are stored in."),
     ENUM(model, "skew", skew, "balanced", skews, 0,
          "How a synthetic model's router spreads its picks over the experts."),
-    STRING(model, "skew_trace", skew_trace, "", CONF_PATH,
-           "Recorded routing that a synthetic model replays (skew = trace)."),
     U32(model, "seed", seed, "0", 0, UINT32_MAX, 0,
         "Seed of a synthetic model's weights."),
 
@@ -185,12 +183,12 @@ const conf_option conf_options[] = {
         "Sequences that are computed together; more requests wait."),
     U32_OR(engine, "max_num_batched_tokens", max_num_batched_tokens, "auto", 16, 1 << 20, "auto", 0,
            "Tokens of one step, prompt pieces included. More reads each expert less often; auto: 16384 on a GPU, 512 on the CPU."),
-    U32_OR(engine, "max_decode_stall_ms", max_decode_stall_ms, "500", 1, 600000, "none", 0,
+    U32_OR(engine, "max_decode_stall_ms", max_decode_stall_ms, "500", 1, 600000, "none", CONF_RELOAD,
            "A piece of a prompt should not hold up the sequences that are generating for longer than this."),
     BOOL(engine, "enable_prefix_caching", enable_prefix_caching, "yes", 0,
          "Reuse the KV blocks of prompts that begin alike."),
     BOOL(engine, "deterministic", deterministic, "yes", 0,
-         "The same request gives the same tokens, bit for bit, whatever else runs and wherever pages lie."),
+         "The same request gives the same tokens, bit for bit, whatever else runs and wherever pages lie. There is no other mode yet."),
     BOOL(engine, "self_test", self_test, "yes", 0,
          "Generate one real token before the service is reported ready."),
     STRING(engine, "kernels_disable", kernels_disable, "", 0,
@@ -241,7 +239,7 @@ const conf_option conf_options[] = {
     STRING(pager, "trace_file", trace_file, "", CONF_PATH,
            "Record which experts every token picks, for `expertd bench --trace`. Empty: no recording."),
 
-    BOOL(fallback, "enabled", enabled, "yes", 0,
+    BOOL(fallback, "enabled", enabled, "yes", CONF_RELOAD,
          "Watch the link and change to another way of reading experts when it is slow."),
     REAL_OR(fallback, "min_link_gbps", min_link_gbps, "20", 0.1, 1000, "none", CONF_RELOAD,
             "The link is suspect when it is slower than this many GB/s and than min_link_ratio. none: only the ratio counts."),
@@ -275,14 +273,14 @@ const conf_option conf_options[] = {
          "Latency of the simulated link."),
     STRING(test, "link_profile", link_profile, "", CONF_RELOAD,
            "Rate over time as second:GB/s pairs ('0:50,10:5,20:50')."),
-    REAL_OR(test, "disk_gbps", disk_gbps, "none", 0.001, 10000, "none", CONF_RELOAD,
+    REAL_OR(test, "disk_gbps", disk_gbps, "none", 0.001, 10000, "none", 0,
             "Rate limit of the NVMe tier."),
-    RATIO(test, "disk_error_rate", disk_error_rate, "0", 0, 1, CONF_RELOAD,
+    RATIO(test, "disk_error_rate", disk_error_rate, "0", 0, 1, 0,
           "Share of disk reads that fail."),
-    RATIO(test, "alloc_error_rate", alloc_error_rate, "0", 0, 1, CONF_RELOAD,
-          "Share of allocations that fail."),
-    RATIO(test, "page_loss_rate", page_loss_rate, "0", 0, 1, CONF_RELOAD,
-          "Share of cached pages that vanish at each step."),
+    RATIO(test, "alloc_error_rate", alloc_error_rate, "0", 0, 1, 0,
+          "Share of a request's allocations that fail."),
+    RATIO(test, "page_loss_rate", page_loss_rate, "0", 0, 1, 0,
+          "Share of disk reads that bring wrong bytes."),
     BYTES(test, "vram_free", vram_free, "0", 0, 64 * TIB, 0,
           "Device memory beyond vram_budget that the CPU backend pretends to have free for a fallback."),
     U32(test, "seed", seed, "1", 0, UINT32_MAX, 0,

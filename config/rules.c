@@ -36,10 +36,6 @@ static xd_status check_model(const config *c, xd_err *err)
                *c->model.path ? c->model.path : "the demo model");
     if (!synthetic && c->model.skew != CONF_SKEW_BALANCED)
         REFUSE("model.skew", "is for synthetic models only; a trained router decides for itself");
-    if (c->model.skew == CONF_SKEW_TRACE && !*c->model.skew_trace)
-        REFUSE("model.skew_trace", "must name a file when model.skew = trace");
-    if (c->model.skew != CONF_SKEW_TRACE && *c->model.skew_trace)
-        REFUSE("model.skew_trace", "is used only with model.skew = trace");
     return XD_OK;
 }
 
@@ -61,6 +57,14 @@ static xd_status check_sizes(const config *c, xd_err *err)
     if (*c->memory.nvme_path && c->memory.host_budget == CONF_AUTO_BYTES)
         REFUSE("memory.host_budget",
                "must be given with memory.nvme_path: auto keeps all experts in memory, and the disk is idle");
+    return XD_OK;
+}
+
+static xd_status check_engine(const config *c, xd_err *err)
+{
+    if (!c->engine.deterministic)
+        REFUSE("engine.deterministic",
+               "must be yes: every path here gives the same bits, and none is faster for giving them up");
     return XD_OK;
 }
 
@@ -95,8 +99,8 @@ static xd_status check_test(const config *c, xd_err *err)
 
 xd_status conf_check(const config *c, xd_err *err)
 {
-    xd_status (*const rules[])(const config *, xd_err *) = {check_server, check_model, check_sizes, check_fallback,
-                                                            check_test};
+    xd_status (*const rules[])(const config *, xd_err *) = {check_server, check_model,    check_engine,
+                                                            check_sizes,  check_fallback, check_test};
     for (size_t i = 0; i < XD_ARRAY_LEN(rules); i++) {
         xd_status st = rules[i](c, err);
         if (st)

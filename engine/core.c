@@ -4,6 +4,7 @@
  * is an error that shows the arithmetic, never a smaller promise made silently. */
 #include "engine/core.h"
 
+#include <numa.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -80,9 +81,38 @@ xd_status core_size(core_sizes *s, xd_err *err)
     return XD_OK;
 }
 
+/* A name that matches nothing would look as if it had helped. */
+static xd_status check_disable(const char *list, xd_err *err)
+{
+    static const char *const words[] = {"avx2", "avx512", "graphs", "cuda", "cuda_tile", "cuda_attn_mma"};
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        bool known = false;
+        for (size_t i = 0; i < XD_ARRAY_LEN(words); i++)
+            known = known || (strlen(words[i]) == n && !memcmp(p, words[i], n));
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)XD_MIN(n, sizeof name - 1), p);
+        known = known || strstr(name, "_avx2") || strstr(name, "_avx512"); /* one row of the CPU's table */
+        if (!known)
+            return xd_fail(
+                err, XD_BAD_CONFIG, 0,
+                "engine.kernels_disable: '%s' is neither avx2, avx512, graphs, cuda, cuda_tile, cuda_attn_mma "
+                "nor a row such as dot_bf16_avx512",
+                name);
+        p += n + (p[n] == ',');
+    }
+    return XD_OK;
+}
+
 static xd_status open_device(core *c, xd_err *err)
 {
     const config *cfg = c->cfg;
+    xd_status st = check_disable(cfg->engine.kernels_disable, err);
+    if (st)
+        return st;
+    int node = cfg->engine.numa_node;
+    if (node >= 0 && (numa_available() < 0 || node > numa_max_node()))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "engine.numa_node = %d: this machine has no such node", node);
     kern_options o = {.n_threads = cfg->engine.threads,
                       .gpu = cfg->engine.gpu,
                       .numa_node = cfg->engine.numa_node,

@@ -34,6 +34,15 @@ void engine_set_failed(engine *e, const xd_err *error)
     pthread_mutex_unlock(&e->lock);
 }
 
+static void take_limits(engine *e, const config *cfg)
+{
+    e->max_queue = cfg->server.max_queue;
+    e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    e->max_n = cfg->server.max_n;
+    e->max_logprobs = cfg->server.max_logprobs;
+    e->max_stop = cfg->server.max_stop;
+}
+
 static const char *last_part(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -255,8 +264,7 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the engine");
     e->cfg = cfg;
     e->inbox_tail = &e->inbox;
-    e->max_queue = cfg->server.max_queue;
-    e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    take_limits(e, cfg);
     snprintf(e->what, sizeof e->what, "starting");
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -432,8 +440,7 @@ static void reload_fallback(engine *e, void *user)
 void engine_reload(engine *e, const config *cfg)
 {
     pthread_mutex_lock(&e->lock);
-    e->max_queue = cfg->server.max_queue;
-    e->max_decode_stall_ms = cfg->engine.max_decode_stall_ms;
+    take_limits(e, cfg);
     bool ready = e->phase == ENGINE_READY || e->phase == ENGINE_DRAINING;
     pthread_mutex_unlock(&e->lock);
     if (ready && e->fallback)

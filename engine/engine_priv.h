@@ -100,7 +100,8 @@ struct engine {
     uint32_t max_queue; /* may be reloaded */
     uint64_t next_order;
 
-    atomic_uint max_decode_stall_ms; /* may be reloaded */
+    atomic_uint max_decode_stall_ms, max_n, max_logprobs, max_stop; /* may be reloaded */
+    atomic_uint_fast64_t n_allocs;                                  /* counts for test.alloc_error_rate */
     atomic_uint_fast64_t heartbeat, preemptions;
 
     /* engine thread */

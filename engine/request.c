@@ -16,6 +16,18 @@ static void *copy_array(const void *from, size_t n, size_t size)
     return p;
 }
 
+/* test.alloc_error_rate: the choice is a function of the seed and the number of the allocation. */
+static bool alloc_fails(engine *e)
+{
+    double rate = e->cfg->test.allow ? e->cfg->test.alloc_error_rate : 0;
+    if (rate <= 0)
+        return false;
+    uint64_t z = (atomic_fetch_add(&e->n_allocs, 1) + ((uint64_t)e->cfg->test.seed << 32)) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u; /* the mixing of splitmix64 */
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53 < rate;
+}
+
 static float or_default(float v, float def, float otherwise)
 {
     if (!isnan(v))
@@ -70,7 +82,7 @@ static xd_status check_sampling(const engine *e, const engine_sampling *s, xd_er
 
 static xd_status check_request(const engine *e, const engine_request_options *o, xd_err *err)
 {
-    const config *cfg = e->cfg;
+    const uint32_t max_n = atomic_load(&e->max_n), max_stop = atomic_load(&e->max_stop);
     uint32_t max_len = e->info.max_model_len;
     if (!o->n_prompt)
         return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "invalid_value", "the prompt is empty");
@@ -85,16 +97,15 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
                              "context_length_exceeded",
                              "this model's context is %u tokens; the prompt has %u and %u more were asked for", max_len,
                              o->n_prompt, want);
-    if (!o->n || o->n > cfg->server.max_n)
-        return xd_fail_field(err, XD_BAD_REQUEST, "n", "invalid_value", "n must lie in 1..%u, got %u",
-                             cfg->server.max_n, o->n);
-    uint32_t max_lp = XD_MIN(cfg->server.max_logprobs, (uint32_t)ENGINE_MAX_TOP_LOGPROBS);
+    if (!o->n || o->n > max_n)
+        return xd_fail_field(err, XD_BAD_REQUEST, "n", "invalid_value", "n must lie in 1..%u, got %u", max_n, o->n);
+    uint32_t max_lp = XD_MIN(atomic_load(&e->max_logprobs), (uint32_t)ENGINE_MAX_TOP_LOGPROBS);
     if (o->logprobs > (int32_t)max_lp || o->prompt_logprobs > (int32_t)max_lp)
         return xd_fail_field(err, XD_BAD_REQUEST, "logprobs", "invalid_value", "at most %u log probabilities a token",
                              max_lp);
-    if (o->n_stop > cfg->server.max_stop || o->n_stop_ids > 64)
+    if (o->n_stop > max_stop || o->n_stop_ids > 64)
         return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_value",
-                             "at most %u stop strings and 64 stop token ids", cfg->server.max_stop);
+                             "at most %u stop strings and 64 stop token ids", max_stop);
     for (uint32_t i = 0; i < o->n_stop; i++) {
         if (!o->stop[i][0])
             return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_value", "a stop string is empty");
@@ -149,7 +160,7 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
     xd_status st = check_request(e, opt, err);
     if (st)
         return st;
-    engine_request *r = calloc(1, sizeof *r);
+    engine_request *r = alloc_fails(e) ? NULL : calloc(1, sizeof *r);
     if (!r)
         return xd_fail(err, XD_NOMEM, 0, "a request");
     r->e = e;
@@ -211,7 +222,7 @@ void request_unref(engine_request *r)
 
 void request_push(engine_request *r, const engine_event *ev, const char *text, size_t len)
 {
-    event_node *n = malloc(sizeof *n + len + 1);
+    event_node *n = alloc_fails(r->e) ? NULL : malloc(sizeof *n + len + 1);
     if (!n) {
         r->out_of_memory = true;
         return;

@@ -304,9 +304,6 @@ static void skew_zipf(model *m, uint64_t seed)
 xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err)
 {
     const model_params *h = &m->params;
-    if (opt->skew == CONF_SKEW_TRACE)
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "model.skew=trace: traces are replayed by 'expertd bench --trace FILE', not by a model");
     uint32_t block = kern_fmt_get(fmt).block_len;
     for (uint32_t l = 0; l < h->n_layers; l++)
         if (h->d_model % 32 || m->layers[l].d_ff % block)
