@@ -1,0 +1,301 @@
+"""No setting is inert: for every key of --print-config there is a test in which it makes a visible difference, here or in the file that
+ELSEWHERE names. argv[1] is the program, argv[2] the source root."""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from daemon import Daemon
+
+EXE, ROOT = sys.argv[1:3]
+DEMO = os.path.join(ROOT, "config", "demo")
+SMALL = ["--memory.page_size=64KiB", "--memory.vram_budget=4MiB", "--pager.warm_start=no"]
+LONG = list(range(100, 612))
+ELSEWHERE = {
+    "tests/api/test_http.py": ["server.api_key", "server.api_key_file", "server.cors_origin", "server.max_connections", "server.request_timeout",
+                               "server.idle_timeout", "server.heartbeat"],
+    "tests/api/test_fields.py": ["server.max_body"],
+    "tests/api/test_metrics.py": ["server.status_page"],
+    "tests/ops/test_metrics.py": ["server.max_queue", "server.admin", "memory.host_budget", "memory.nvme_path", "kv.kv_budget", "kv.swap_space",
+                                  "test.disk_error_rate", "memory.page_size", "memory.vram_budget"],
+    "tests/ops/daemon.py": ["server.port"],
+    "tests/unit/test_controller.c": ["fallback.window", "fallback.cooldown", "fallback.max_token_latency_ms"],
+    "tests/unit/test_fallback.c": ["test.link_profile"],
+    "tests/unit/test_pager.c": ["test.vram_free"],
+    "tests/unit/test_policy.c": ["pager.layer_floor"],
+    "tests/golden/test_identity.c": ["engine.backend"],
+}
+NEEDS_A_GPU = ["memory.gpu_memory_utilization"]
+PROVEN = {}
+
+
+def proves(*keys):
+    def wrap(f):
+        PROVEN.update({k: f.__name__ for k in keys})
+        return f
+    return wrap
+
+
+def options():
+    section, out = None, []
+    for line in subprocess.run([EXE, "--print-config", "-c", "/dev/null"], capture_output=True, text=True, check=True).stdout.splitlines():
+        if m := re.match(r"\[(\w+)\]", line):
+            section = m[1]
+        elif m := re.match(r"(\w+) =", line):
+            out.append(f"{section}.{m[1]}")
+    return out
+
+
+class Keys(unittest.TestCase):
+    def start(self, *args, **kw):
+        d = Daemon(EXE, *args, **kw).wait_ready()
+        self.addCleanup(d.stop)
+        return d
+
+    def engine(self, d):
+        return json.loads(d.ask("/status.json")[1])["engine"]
+
+    def refused(self, words, *args):
+        out = subprocess.run([EXE, "--server.port=0", *args], capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(out.returncode, 0)
+        self.assertIn(words, out.stderr)
+
+    def test_every_key_is_proven(self):
+        named = [k for keys in ELSEWHERE.values() for k in keys]
+        self.assertEqual(sorted(options()), sorted(set(named) | PROVEN.keys() | set(NEEDS_A_GPU)))
+        for path, keys in ELSEWHERE.items():
+            with open(os.path.join(ROOT, path)) as f:
+                text = f.read()
+            for k in keys:
+                self.assertIn(k.split(".")[1], text, path)
+
+    @proves("test.allow")
+    def test_faults_are_refused_unless_allowed(self):
+        for fault in ["link_gbps=5", "link_latency_us=5", "link_profile=0:5", "disk_gbps=1", "disk_error_rate=0.1", "alloc_error_rate=0.1",
+                      "page_loss_rate=0.1"]:
+            self.refused("test.allow", "--test." + fault)
+
+    @proves("engine.deterministic")
+    def test_what_cannot_be_had_is_refused(self):
+        self.refused("engine.deterministic", "--engine.deterministic=no")
+
+    @proves("engine.numa_node", "engine.kernels_disable", "engine.gpu", "kv.block_size")
+    def test_names_that_match_nothing_stop_the_start(self):
+        self.refused("no such node", "--engine.numa_node=900")
+        self.refused("avx_512", "--engine.kernels_disable=avx_512")
+        self.refused("power of two", "--kv.block_size=17")
+        gpus = glob.glob("/proc/driver/nvidia/gpus/*")
+        self.refused("engine.backend = cuda", "--engine.backend=cuda", f"--engine.gpu={len(gpus)}")
+
+    @proves("engine.threads", "server.threads")
+    def test_threads(self):
+        d = self.start("--engine.threads=3", "--server.threads=7", "--engine.kernels_disable=avx512,avx2", "--kv.block_size=32",
+                       "--engine.numa_node=0" if os.path.exists("/sys/devices/system/node/node0") else "--engine.numa_node=auto")
+        names = []
+        for path in glob.glob(f"/proc/{d.p.pid}/task/*/comm"):
+            with open(path) as f:
+                names.append(f.read().strip())
+        self.assertEqual(sum(n.startswith("MHD-worker") for n in names), 7, names)
+        e = self.engine(d)
+        self.assertNotRegex(e["backend"]["kernels"], "avx")
+        self.assertEqual(e["kv"]["block_size"], 32)
+        more = self.start("--engine.threads=5", "--server.threads=7")
+        others = len(glob.glob(f"/proc/{more.p.pid}/task/*"))
+        self.assertEqual(others - len(names), 2)
+
+    @proves("model.path", "model.served_model_name", "model.max_model_len", "model.chat_template", "server.host", "engine.self_test", "kv.kv_dtype",
+            "server.max_n", "server.max_logprobs", "server.max_stop", "log.format", "engine.max_num_seqs")
+    def test_what_is_served(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as t:
+            t.write("Once upon a time")
+            t.flush()
+            d = self.start("-m", DEMO, "--served-model-name=tales", "--model.max_model_len=64", "--model.chat_template=" + t.name,
+                           "--server.host=127.0.0.1", "--engine.self_test=no", "--kv.kv_dtype=f16", "--server.max_n=2", "--server.max_logprobs=1",
+                           "--server.max_stop=1", "--engine.max_num_seqs=1")
+        self.assertEqual(d.metrics()["expertd_expert_page_hits_total"], 0)  # no self-test has run
+        m = json.loads(d.ask("/v1/models")[1])["data"][0]
+        self.assertEqual((m["id"], m["max_model_len"]), ("tales", 64))
+        chat = json.loads(d.ask("/tokenize", {"messages": [{"role": "user", "content": "x"}]})[1])
+        plain = json.loads(d.ask("/tokenize", {"prompt": "Once upon a time"})[1])
+        self.assertEqual(chat["tokens"], plain["tokens"])
+        info = d.metrics()
+        self.assertEqual(info['expertd_memory_planned_bytes{part="kv"}'] / info["expertd_kv_blocks"], 16 * 2 * 6 * 2 * 32 * 2)
+        self.assertEqual(self.engine(d)["limits"]["max_num_seqs"], 1)
+        for body in [{"n": 3}, {"logprobs": 2}, {"stop": ["a", "b"]}]:
+            self.assertEqual(d.ask("/v1/completions", dict(prompt="x", max_tokens=1, **body))[0], 400, body)
+        self.assertEqual(d.ask("/v1/completions", dict(prompt="x", max_tokens=1, n=2, logprobs=1, stop=["a"]))[0], 200)
+
+    @proves("model.sampling_defaults")
+    def test_defaults_of_the_model(self):
+        with open(os.path.join(DEMO, "generation_config.json")) as f:
+            self.assertTrue(json.load(f).keys() & {"temperature", "top_p", "top_k"})
+        def text(mode):
+            d = self.start("--model.sampling_defaults=" + mode)
+            return json.loads(d.ask("/v1/completions", {"prompt": "Once", "max_tokens": 40, "seed": 5})[1])["choices"][0]["text"]
+        self.assertNotEqual(text("model"), text("none"))
+
+    @proves("model.dtype", "model.seed", "model.skew")
+    def test_synthetic_models(self):
+        def run(*args):
+            d = self.start("-m", "synthetic:tiny", "--memory.page_size=64KiB", *args)
+            ids = json.loads(d.ask("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 8, "temperature": 0, "return_token_ids": True})[1])
+            return ids["choices"][0]["token_ids"], d.metrics()["expertd_expert_resident_bytes"]
+        base, size = run()
+        self.assertEqual(run("--model.seed=0"), (base, size))
+        self.assertNotEqual(run("--model.seed=7")[0], base)
+        self.assertNotEqual(run("--model.skew=zipf")[0], base)
+        self.assertEqual(run("--model.dtype=q8_0")[1] / size, 34 / 64)
+
+    @proves("engine.max_num_batched_tokens", "engine.enable_prefix_caching", "memory.host_tier", "memory.huge_pages")
+    def test_batches_prefixes_and_the_pool(self):
+        d = self.start("--engine.max_num_batched_tokens=32", "--engine.enable_prefix_caching=no", "--memory.host_tier=pool")
+        before = d.metrics()
+        for _ in range(2):
+            d.complete(1, LONG)
+        after = d.metrics()
+        self.assertEqual(after["expertd_steps_total"] - before["expertd_steps_total"], 2 * 512 / 32)
+        self.assertEqual(after["expertd_prompt_cached_tokens_total"], 0)
+        self.assertFalse(self.engine(d)["pager"]["in_place"])
+        other = self.start("--memory.host_tier=in_place")
+        for _ in range(2):
+            other.complete(1, LONG)
+        m = other.metrics()
+        self.assertGreater(m["expertd_prompt_cached_tokens_total"], 0)
+        self.assertTrue(self.engine(other)["pager"]["in_place"])
+        def huge(process):
+            with open(f"/proc/{process.p.pid}/smaps") as f:
+                return len(re.findall(r"^VmFlags:.* hg\b", f.read(), re.M))
+        small = self.start("--memory.host_tier=pool", "--memory.huge_pages=no")
+        if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
+            self.assertGreater(huge(d), huge(small))
+
+    @proves("engine.max_decode_stall_ms")
+    def test_a_prompt_does_not_hold_up_who_generates(self):
+        def steps_of_a_prompt(stall):
+            d = self.start("--engine.max_decode_stall_ms=" + stall, "--engine.enable_prefix_caching=no")
+            d.complete(1, LONG)  # measures the rate of prompts
+            t = threading.Thread(target=d.complete, args=(1500,))
+            t.start()
+            while d.metrics()["expertd_requests_running"] < 1:
+                pass
+            before = d.metrics()["expertd_computed_tokens_total"], d.metrics()["expertd_steps_total"]
+            d.complete(1, LONG)
+            after = d.metrics()["expertd_computed_tokens_total"], d.metrics()["expertd_steps_total"]
+            t.join()
+            return (after[0] - before[0]) / (after[1] - before[1])  # tokens a step
+        self.assertGreater(steps_of_a_prompt("none"), steps_of_a_prompt("1"))
+
+    @proves("memory.expert_vram_share", "pager.max_inserts", "pager.eviction")
+    def test_the_cache(self):
+        d = self.start("--memory.page_size=64KiB", "--memory.vram_budget=32MiB", "--memory.expert_vram_share=0.25", "--pager.warm_start=no",
+                       "--pager.max_inserts=0", "--pager.eviction=lru")
+        d.complete(30)
+        m = d.metrics()
+        self.assertLessEqual(m["expertd_arena_slots"], 288 / 4)
+        self.assertEqual((m["expertd_expert_pages_filled_total"], m["expertd_arena_slots_used"]), (0, 0))
+        self.assertEqual(self.engine(d)["pager"]["policy"], "lru")
+        static = self.start(*SMALL, "--pager.eviction=static")
+        static.complete(60)
+        m = static.metrics()
+        self.assertEqual((m["expertd_expert_pages_evicted_total"], m["expertd_arena_slots_used"]), (0, 64))
+
+    @proves("pager.warm_start", "pager.stats_file", "pager.stats_interval", "pager.trace_file")
+    def test_statistics_and_traces(self):
+        with tempfile.TemporaryDirectory() as t:
+            stats, trace = os.path.join(t, "stats"), os.path.join(t, "trace")
+            args = ["--memory.page_size=64KiB", "--memory.vram_budget=4MiB", "--pager.stats_file=" + stats]
+            d = self.start(*args, "--pager.stats_interval=1s", "--pager.trace_file=" + trace)
+            d.complete(50)
+            while not os.path.exists(stats):  # saved while it runs
+                pass
+            d.stop()
+            self.doCleanups()
+            out = subprocess.run([EXE, "bench", "--trace", trace], capture_output=True, text=True, check=True).stdout
+            for word in ["lru", "lfu", "lfru", "static", "optimum"]:
+                self.assertIn(word, out.lower())
+            warm, cold = Daemon(EXE, *args).wait_ready(), None
+            try:
+                while warm.metrics()["expertd_arena_slots_used"] == 0:
+                    pass
+                self.assertGreater(warm.metrics()["expertd_expert_pages_promoted_total"], 0)
+            finally:
+                warm.stop()
+            cold = self.start(*args, "--pager.warm_start=no", "--engine.self_test=no")
+            self.assertEqual(cold.metrics()["expertd_arena_slots_used"], 0)
+
+    @proves("fallback.enabled", "fallback.force", "fallback.min_link_gbps", "fallback.min_link_ratio", "fallback.probe_interval", "test.link_gbps",
+            "test.link_latency_us")
+    def test_the_link(self):
+        link = SMALL + ["--test.allow=yes", "--test.link_gbps=50"]
+        d = self.start(*link, "--fallback.min_link_gbps=none", "--fallback.min_link_ratio=60%", "--fallback.probe_interval=100ms")
+        self.assertEqual(d.metrics()["expertd_link_suspect_below_bytes_per_second"], 30e9)
+        first = d.metrics()["expertd_link_probes_total"]
+        while d.metrics()["expertd_link_probes_total"] == first:
+            pass
+        off = self.start(*link, "--fallback.enabled=no")
+        self.assertEqual(off.metrics()["expertd_fallback_watching"], 0)
+        forced = self.start(*link, "--fallback.force=fallback", "--fallback.min_link_gbps=10")
+        m = forced.metrics()
+        self.assertEqual((m['expertd_fallback_state{state="fallback"}'], m["expertd_link_suspect_below_bytes_per_second"]), (1, 10e9))
+        slow = self.start(*SMALL, "--test.allow=yes", "--test.link_latency_us=5000")
+        slow.complete(10)
+        self.assertGreaterEqual(slow.metrics()["expertd_step_busy_seconds_total"], 10 * 0.005)
+
+    @proves("memory.nvme_checksums", "memory.nvme_prefetch", "test.disk_gbps", "test.page_loss_rate", "test.seed")
+    def test_the_disk(self):
+        def run(*args):
+            with tempfile.TemporaryDirectory() as t:
+                d = Daemon(EXE, "--memory.page_size=64KiB", "--memory.host_budget=16MiB", "--memory.nvme_path=" + os.path.join(t, "p"),
+                           "--pager.warm_start=no", "--engine.self_test=no", "--test.allow=yes", *args).wait_ready()
+                try:
+                    status = [d.ask("/v1/completions", {"prompt": p, "max_tokens": 20, "seed": 1, "ignore_eos": True})[0] for p in ["The king", "A dog"]]
+                    return status, d.metrics()
+                finally:
+                    d.stop()
+        status, m = run("--test.page_loss_rate=1")
+        self.assertEqual(status, [503, 503])
+        self.assertGreater(m["expertd_expert_checksum_errors_total"], 0)
+        status, m = run("--test.page_loss_rate=1", "--memory.nvme_checksums=no", "--memory.nvme_prefetch=no")
+        self.assertEqual(m["expertd_expert_checksum_errors_total"], 0)
+        self.assertEqual(m["expertd_prefetch_predictions_total"], 0)
+        status, m = run("--test.disk_gbps=0.1")
+        self.assertGreaterEqual(m["expertd_disk_busy_seconds_total"], m['expertd_expert_read_bytes_total{tier="disk"}'] / 0.1e9 / 8)
+        self.assertGreater(m["expertd_prefetch_predictions_total"], 0)
+        runs = [run("--test.disk_error_rate=0.3", "--memory.nvme_prefetch=no", "--test.seed=" + s)[1]["expertd_expert_io_errors_total"]
+                for s in "123"]
+        self.assertGreater(len(set(runs)), 1, runs)
+
+    @proves("test.alloc_error_rate")
+    def test_failed_allocations_fail_requests_only(self):
+        d = self.start("--test.allow=yes", "--test.alloc_error_rate=0.02")
+        status = [d.ask("/v1/completions", {"prompt": "x", "max_tokens": 10, "ignore_eos": True})[0] for _ in range(60)]
+        self.assertEqual(set(status), {200, 503}, status)
+        self.assertEqual(d.metrics()["expertd_kv_blocks_used"], 0)
+
+    @proves("log.level", "log.requests", "log.prompts", "server.drain_timeout")
+    def test_the_log_and_the_end(self):
+        def log(*args):
+            d = Daemon(EXE, *args).wait_ready()
+            d.complete(3, "A secret prompt")
+            d.stop()
+            return "".join(d.log)
+        said = log("--log.requests=no", "--log.prompts=yes", "--server.drain_timeout=7s")
+        self.assertIn("A secret prompt", said)
+        self.assertNotIn("POST /v1/completions 200", said)
+        self.assertIn("at most 7 s", said)
+        said = log("--log.level=info")
+        self.assertNotIn("secret", said)
+        self.assertIn("POST /v1/completions 200", said)
+        d = subprocess.run([EXE, "--log.level=error", "--engine.numa_node=900", "--server.port=0", "--log.format=json"], capture_output=True, text=True)
+        lines = [json.loads(line) for line in d.stderr.splitlines()]
+        self.assertEqual({line["level"] for line in lines}, {"error"})
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
