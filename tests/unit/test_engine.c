@@ -460,7 +460,7 @@ static void damage(char out[64])
     char from[4096], cmd[9000];
     strcpy(out, "/tmp/xd_engine_XXXXXX");
     cr_assert(mkdtemp(out));
-    snprintf(cmd, sizeof cmd, "cp %s/* %s/ && chmod u+w %s/*", model_path(from), out, out);
+    snprintf(cmd, sizeof cmd, "cp '%s'/* %s/ && chmod u+w %s/*", model_path(from), out, out);
     cr_assert_eq(system(cmd), 0);
     char file[128];
     snprintf(file, sizeof file, "%s/model.safetensors", out);
