@@ -312,7 +312,7 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
     /* Twice the places: room for inner nodes whose own block is gone while a later one is still cached. */
     kv->prefix = kv_prefix_new(opt->prefix_caching ? 2 * n : 0, opt->block_size, salt);
     if (!kv->places || !kv->prefix)
-        return xd_fail(err, XD_NOMEM, 0, "KV cache: tables of %u blocks: lower kv.kv_budget or kv.swap_space", n);
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: tables of %u blocks", n);
     for (int t = 0; t < 2; t++)
         kv->tier[t] = (kv_tier){.lru = {KV_NONE, KV_NONE, 0}, .free_head = KV_NONE};
     for (uint32_t b = n; b-- > 0;) {

@@ -75,6 +75,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32)
     const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
                    n_rows = min(16u, heads - blockIdx.y % row_groups * 16);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (a.token_seq[token] == UINT32_MAX)
+        return;
     const attn_span span = span_of(a, token);
     const bool alone = gridDim.x == 1; /* this block walks all splits */
     const int first_split = span.first / KERN_ATTN_SPLIT, last_split = span.last / KERN_ATTN_SPLIT;
@@ -192,6 +194,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32)
 __global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t n_splits)
 {
     const uint32_t token = blockIdx.x, head = blockIdx.y;
+    if (a.token_seq[token] == UINT32_MAX)
+        return;
     const attn_span span = span_of(a, token);
     for (uint32_t c = threadIdx.x; c < a.kv.head_dim; c += blockDim.x) {
         float m = -INFINITY, l = 0, o = 0;
@@ -272,6 +276,10 @@ __global__ void __launch_bounds__(PREFILL_WARPS * 32) attn_prefill_kernel(const 
             const attn_span s = span_of(a, token0 + next);
             whole.first = min(whole.first, s.first);
             whole.last = max(whole.last, s.last);
+        }
+        if (seq == UINT32_MAX) {
+            run = next;
+            continue;
         }
         attn_span span[2], mine = {INT32_MAX, -1}; /* of the two rows of this lane; of all rows of the warp */
 #pragma unroll

@@ -12,6 +12,8 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
     __shared__ float red[32];
     const uint32_t t = blockIdx.x, h = blockIdx.y, hd = a.kv.head_dim, group = a.n_heads / a.kv.n_kv_heads,
                    kvh = h / group;
+    if (a.token_seq[t] == UINT32_MAX)
+        return;
     float *q = sh, *sc = sh + hd;
     const uint32_t pos = a.token_pos[t], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t *table = a.kv.block_table + (size_t)a.token_seq[t] * a.kv.max_blocks;

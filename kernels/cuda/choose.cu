@@ -211,6 +211,22 @@ kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
     return cuda_launched(d, "plan");
 }
 
+/* f(i, x[i]) for this thread's share of a row, in ascending order, with eight loads in flight. */
+template <typename F>
+static __device__ __forceinline__ void for_each_value(const float *__restrict__ x, uint32_t n, F f)
+{
+    for (uint32_t at = threadIdx.x; at < n; at += blockDim.x * 8) {
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = at + j * blockDim.x < n ? __ldg(x + at + j * blockDim.x) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (at + j * blockDim.x < n)
+                f(at + j * blockDim.x, v[j]);
+    }
+}
+
 /* --- argmax ------------------------------------------------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
@@ -220,13 +236,12 @@ __global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
     const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
     float best = -INFINITY;
     uint32_t id = UINT32_MAX;
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x) {
-        const float v = x[i];
+    for_each_value(x, a.vocab, [&](uint32_t i, float v) {
         if (v > best || (id == UINT32_MAX && v == best)) {
             best = v;
             id = i;
         }
-    }
+    });
     warp_best(&best, &id);
     if (threadIdx.x % 32 == 0) {
         sv[threadIdx.x / 32] = best;
@@ -250,7 +265,7 @@ kern_status cuda_argmax(kern_dev *kd, const kern_argmax_args *a)
     return cuda_launched(d, "argmax");
 }
 
-/* --- the sampler's candidates: radix search for the 64th largest, then a collection in order of id, then a sort ---------- */
+/* --- the sampler's candidates --------------------------------------------------------------------------------------------- */
 
 /* Unsigned order of floats; NaN counts as the smallest. */
 static __device__ __forceinline__ uint32_t order_key(float v)
@@ -261,36 +276,20 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-__global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a)
+/* The `want`-th largest of the keys that `each` shows to its argument, found from the highest byte down; *ret_left: how many of the keys
+ * equal to it belong to the `want` largest. */
+template <typename E> static __device__ uint32_t nth_key(E each, uint32_t want, uint32_t *ret_left)
 {
-    __shared__ uint32_t hist[256], s[32], found[2];
-    __shared__ float sf[32];
-    __shared__ uint32_t ids[KERN_TOP_LOGITS];
-    __shared__ uint32_t keys[KERN_TOP_LOGITS];
-    const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
-    const uint32_t want = min(a.vocab, (uint32_t)KERN_TOP_LOGITS);
-
-    float max = -INFINITY, sum = 0;
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x)
-        max = fmaxf(max, x[i]);
-    max = block_max(max, sf);
-    const float zero = max == -INFINITY ? 0.0f : max;
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x)
-        sum += expf(x[i] - zero);
-    sum = block_sum(sum, sf);
-    if (threadIdx.x == 0)
-        a.logsumexp[blockIdx.x] = zero + logf(sum);
-
-    uint32_t prefix = 0, mask = 0, left = want; /* the key of the last candidate, found from its highest byte down */
+    __shared__ uint32_t hist[256], found[2];
+    uint32_t prefix = 0, mask = 0, left = want;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x)
             hist[i] = 0;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < a.vocab; i += blockDim.x) {
-            const uint32_t k = order_key(x[i]);
+        each([&](uint32_t k) {
             if ((k & mask) == prefix)
                 atomicAdd(&hist[k >> shift & 255], 1u);
-        }
+        });
         __syncthreads();
         if (threadIdx.x == 0) {
             uint32_t rest = left, b = 255;
@@ -305,40 +304,89 @@ __global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a
         left = found[1];
         __syncthreads();
     }
-    /* `want - left` keys are greater than prefix; of those equal to it the first `left` by id are taken. */
-    uint32_t n_greater = 0, n_equal = 0;
-    for (uint32_t at = 0; at < a.vocab && (n_greater < want - left || n_equal < left); at += blockDim.x) {
-        const uint32_t i = at + threadIdx.x;
-        const uint32_t k = i < a.vocab ? order_key(x[i]) : 0;
-        const bool greater = i < a.vocab && k > prefix, equal = i < a.vocab && k == prefix;
-        uint32_t total;
-        const uint32_t slot = block_scan((greater ? 1u : 0u) | (equal ? 1u << 16 : 0u), s, &total);
-        if (greater) {
-            ids[n_greater + (slot & 0xffff)] = i;
-            keys[n_greater + (slot & 0xffff)] = k;
-        }
-        if (equal && n_equal + (slot >> 16) < left) {
-            ids[want - left + n_equal + (slot >> 16)] = i;
-            keys[want - left + n_equal + (slot >> 16)] = k;
-        }
-        n_greater += total & 0xffff;
-        n_equal += total >> 16;
-    }
+    *ret_left = left;
+    return prefix;
+}
+
+/* At least as many values of a row as are wanted reach the wanted-th largest of the threads' own maxima. Nearly always few more do:
+ * they are collected and sorted. Where ties make them too many (a flat row), the exact bound is searched over the whole row
+ * and its ties are taken in order of id. */
+__global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a)
+{
+    constexpr uint32_t ROOM = 1024;
+    __shared__ uint32_t s[32], count, ids[ROOM], keys[ROOM];
+    __shared__ float sf[32];
+    const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
+    const uint32_t want = min(a.vocab, (uint32_t)KERN_TOP_LOGITS);
+
+    float max = -INFINITY, sum = 0;
+    uint32_t top = 0, left;
+    for_each_value(x, a.vocab, [&](uint32_t, float v) {
+        max = fmaxf(max, v);
+        const uint32_t k = order_key(v);
+        top = top > k ? top : k;
+    });
+    max = block_max(max, sf);
+    const uint32_t bound = a.vocab >= blockDim.x ? nth_key([&](auto show) { show(top); }, want, &left) : 0;
+    if (threadIdx.x == 0)
+        count = 0;
     __syncthreads();
-    if (threadIdx.x < KERN_TOP_LOGITS) {
-        const uint32_t i = threadIdx.x;
-        uint32_t *out_ids = a.ids + (size_t)blockIdx.x * KERN_TOP_LOGITS;
-        float *out = a.values + (size_t)blockIdx.x * KERN_TOP_LOGITS;
-        if (i < want) {
-            uint32_t rank = 0;
-            for (uint32_t j = 0; j < want; j++)
-                rank += keys[j] > keys[i] || (keys[j] == keys[i] && ids[j] < ids[i]);
+    const float zero = max == -INFINITY ? 0.0f : max;
+    for_each_value(x, a.vocab, [&](uint32_t i, float v) {
+        sum += expf(v - zero);
+        const uint32_t k = order_key(v);
+        if (k >= bound) {
+            const uint32_t at = atomicAdd(&count, 1u);
+            if (at < ROOM) {
+                ids[at] = i;
+                keys[at] = k;
+            }
+        }
+    });
+    sum = block_sum(sum, sf);
+    if (threadIdx.x == 0)
+        a.logsumexp[blockIdx.x] = zero + logf(sum);
+
+    uint32_t n = count;
+    if (n > ROOM) {
+        const uint32_t last =
+            nth_key([&](auto show) { for_each_value(x, a.vocab, [&](uint32_t, float v) { show(order_key(v)); }); },
+                    want, &left);
+        uint32_t n_greater = 0, n_equal = 0;
+        for (uint32_t at = 0; at < a.vocab && (n_greater < want - left || n_equal < left); at += blockDim.x) {
+            const uint32_t i = at + threadIdx.x;
+            const uint32_t k = i < a.vocab ? order_key(x[i]) : 0;
+            const bool greater = i < a.vocab && k > last, equal = i < a.vocab && k == last;
+            uint32_t total;
+            const uint32_t slot = block_scan((greater ? 1u : 0u) | (equal ? 1u << 16 : 0u), s, &total);
+            if (greater) {
+                ids[n_greater + (slot & 0xffff)] = i;
+                keys[n_greater + (slot & 0xffff)] = k;
+            }
+            if (equal && n_equal + (slot >> 16) < left) {
+                ids[want - left + n_equal + (slot >> 16)] = i;
+                keys[want - left + n_equal + (slot >> 16)] = k;
+            }
+            n_greater += total & 0xffff;
+            n_equal += total >> 16;
+        }
+        n = want;
+        __syncthreads();
+    }
+    uint32_t *out_ids = a.ids + (size_t)blockIdx.x * KERN_TOP_LOGITS;
+    float *out = a.values + (size_t)blockIdx.x * KERN_TOP_LOGITS;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        uint32_t rank = 0;
+        for (uint32_t j = 0; j < n; j++)
+            rank += keys[j] > keys[i] || (keys[j] == keys[i] && ids[j] < ids[i]);
+        if (rank < want) {
             out_ids[rank] = ids[i];
             out[rank] = x[ids[i]];
-        } else {
-            out_ids[i] = UINT32_MAX;
-            out[i] = -INFINITY;
         }
+    }
+    if (threadIdx.x >= want && threadIdx.x < KERN_TOP_LOGITS) {
+        out_ids[threadIdx.x] = UINT32_MAX;
+        out[threadIdx.x] = -INFINITY;
     }
 }
 

@@ -164,20 +164,27 @@ template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a,
                 a.r0[p][i] = a.r1[p][i] = 0;
 }
 
-/* acc += (scale *) A B for one block; the only place where products are added. */
+/* c = A B for one block; the only place where products within a block are added. */
 template <int FMT>
-static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<FMT> &a, const b_frag &b)
+static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag<FMT> &a, const b_frag &b)
 {
-    float c[4] = {0, 0, 0, 0};
+    c[0] = c[1] = c[2] = c[3] = 0;
 #pragma unroll
     for (int s = 0; s < 2; s++)
 #pragma unroll
         for (int p = a_frag<FMT>::PARTS - 1; p >= 0; p--) {
-            mma_bf16(c, a.r0[p][2 * s], a.r1[p][2 * s], a.r0[p][2 * s + 1], a.r1[p][2 * s + 1], b.lo[2 * s],
-                     b.lo[2 * s + 1]);
-            mma_bf16(c, a.r0[p][2 * s], a.r1[p][2 * s], a.r0[p][2 * s + 1], a.r1[p][2 * s + 1], b.hi[2 * s],
-                     b.hi[2 * s + 1]);
+            const uint32_t i = 2 * s;
+            mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.lo[i], b.lo[i + 1]);
+            mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.hi[i], b.hi[i + 1]);
         }
+}
+
+/* acc += (scale *) A B for one block. stream_add() does the same with products from memory. */
+template <int FMT>
+static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<FMT> &a, const b_frag &b)
+{
+    float c[4];
+    block_product<FMT>(c, a, b);
     if constexpr (FMT == FMT_Q8_0) {
         acc[0] = fmaf(a.d0, c[0], acc[0]);
         acc[1] = fmaf(a.d0, c[1], acc[1]);
@@ -205,6 +212,11 @@ static __device__ __forceinline__ void cp_async16(uint32_t dst, uint64_t src)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
+/* The first n of 16 bytes, zeros after them. */
+static __device__ __forceinline__ void cp_async_part(uint32_t dst, uint64_t src, uint32_t n)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
+}
 static __device__ __forceinline__ void cp_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -213,5 +225,67 @@ template <int N> static __device__ __forceinline__ void cp_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+/* Barriers in shared memory that count arrivals and, from compute capability 9.0 on, the bytes of bulk copies: one lane asks, an engine
+ * fetches, and the load and store units are left to the arithmetic. */
+#if __CUDA_ARCH__ >= 900
+#define BAR_FULL_COUNT 32
+#else
+#define BAR_FULL_COUNT 64 /* every lane of a warp, and its copies */
+#endif
+
+static __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_of(bar)), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void bar_arrive(uint64_t *bar)
+{
+    asm volatile("{\n\t.reg .b64 s;\n\tmbarrier.arrive.shared.b64 s, [%0];\n\t}" ::"r"(smem_of(bar)) : "memory");
+}
+
+static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t phase)
+{
+#if __CUDA_ARCH__ >= 900
+#define BAR_TRY "mbarrier.try_wait.parity.shared::cta.b64"
+#else
+#define BAR_TRY "mbarrier.test_wait.parity.shared.b64"
+#endif
+    uint32_t done;
+    do {
+        asm volatile("{\n\t.reg .pred p;\n\t" BAR_TRY " p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(smem_of(bar)), "r"(phase)
+                     : "memory");
+    } while (!done);
+}
+
+/* Arrives once the copies that this thread has asked for are there. */
+static __device__ __forceinline__ void bar_arrive_copies(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_of(bar)) : "memory");
+}
+
+#if __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void bar_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void bar_expect(uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_of(bar)), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void bulk_copy(uint32_t dst, uint64_t src, uint32_t bytes, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(smem_of(bar))
+                 : "memory");
+}
+
+#else
+static __device__ __forceinline__ void bar_init_done() {}
+#endif
 
 #endif

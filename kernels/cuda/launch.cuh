@@ -8,8 +8,8 @@
 
 template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
 {
-    uint32_t warps = 0, smem = 0;
-    if (!stream_shape(&p, d->smem_max, &warps, &smem))
+    uint32_t smem = 0;
+    if (!stream_shape(&p, d->smem_max, &smem))
         return cudaErrorInvalidValue;
     uint32_t grid = (uint32_t)d->n_sm;
     if (p.mode == MM_LINEAR)
@@ -17,7 +17,7 @@ template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
     cudaError_t e = cudaFuncSetAttribute(stream_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
-    stream_kernel<FMT><<<grid, warps * 32, smem, d->stream>>>(p);
+    stream_kernel<FMT><<<grid, STREAM_WARPS * 32 + 32, smem, d->stream>>>(p);
     return cudaGetLastError();
 }
 

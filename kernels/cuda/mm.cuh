@@ -43,8 +43,6 @@ struct mm_params {
     uint32_t chunk_blocks, n_chunks; /* blocks of 32 a chunk of K */
     uint32_t half_bytes;             /* shared memory of 8 rows of one chunk */
     uint32_t pitch;                  /* of a row in it when n_chunks > 1 */
-    uint32_t pad;                    /* after each row when n_chunks == 1 and rows are whole 16-byte units */
-    uint32_t units_per_row, units_magic;
     /* tile.cuh */
     uint32_t stages, tile_tokens;
     uint64_t ring_addr, slot_bytes; /* slots for fetched pages */

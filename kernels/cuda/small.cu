@@ -83,6 +83,8 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
     float *cs = sh, *sn = sh + half, *head = sh + 2 * half + warp * hd;
     if (a.token_seq[t] == UINT32_MAX)
         return; /* padding of a recorded step */
+    if (a.token_seq[t] == UINT32_MAX)
+        return;
     const uint32_t pos = a.token_pos[t];
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
         float s, c;

@@ -1,11 +1,17 @@
 /* stream.cuh - matrix products for few tokens: weights stream through, every byte read once for up to 32 tokens.
  *
- * Each warp works alone: it has its own ring of shared memory, its own list of items (16 weight rows: 16 of one matrix, or 8 of gate
- * and the same 8 of up, so that SwiGLU happens in the registers of one thread), and no barrier with others. A stage of the ring holds
- * the 16 rows over one chunk of K; the ring runs across the ends of items, so that the link stays busy.
- * Copies ask for whole aligned 128-byte lines, a warp 512 bytes at a time: that is what the link serves at its full rate.
- * Pages of the host are dealt to one warp of each block and pages in VRAM to the others, where there are both: the link and HBM
- * then work at the same time.
+ * A block takes one item at a time: 16 weight rows, that is 16 of one matrix, or 8 of gate and the same 8 of up, so that SwiGLU needs no
+ * memory. A producer warp runs ahead: it finds the items, fetches their rows into a ring of stages in shared memory and notes
+ * beside each stage whose rows they are and which tokens they meet, so that nobody else waits for device memory on that
+ * account. `full` and `empty` barriers pass the stages back and forth; the ring runs across the ends of items, so that the link
+ * stays busy.
+ * Whole rows are fetched as one run of memory that lands at the same place of a 128-byte line as it came from: a line that crosses a
+ * line of shared memory becomes two requests on the link (rows padded against bank conflicts got 36 of 51 GB/s with cp.async, 46
+ * with bulk copies).
+ * The other 8 warps share the blocks of 32 along K. Each leaves its fresh products in shared memory, and they are added from there in
+ * ascending order of K: the bits of one running sum, without its length in time.
+ * Pages of the host are dealt to a quarter of the blocks and pages in VRAM to the others, where there are both: the link and
+ * HBM then work at the same time.
  * Fill-through: what a stage holds of a missed page is also stored to the page's slot. */
 #ifndef KERNELS_CUDA_STREAM_CUH
 #define KERNELS_CUDA_STREAM_CUH
@@ -13,7 +19,9 @@
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/mm.cuh"
 
-#define STREAM_STAGES     3
+#define STREAM_STAGES     4
+#define STREAM_WARPS      8  /* computing; one warp more fetches */
+#define STREAM_ROUND      32 /* products (block of K, group of 8 tokens) between two barriers */
 #define STREAM_MAX_TOKENS MM_STREAM_TOKENS
 
 struct stream_item {
@@ -23,7 +31,7 @@ struct stream_item {
     uint32_t first, n;         /* tokens: of the bucket, or all */
 };
 
-/* A warp's walk over its items; `i` runs over begin, begin + step, ... */
+/* A block's walk over its items; `i` runs over begin, begin + step, ... */
 struct stream_walk {
     uint32_t i, step, end, tiles;
     const uint32_t *units; /* MoE: ascending or descending list */
@@ -74,48 +82,62 @@ static __device__ __forceinline__ uint32_t stream_groups(uint32_t n)
     return (n + STREAM_MAX_TOKENS - 1) / STREAM_MAX_TOKENS;
 }
 
-/* Bytes [src, src + len) into shared memory so that byte src lands at dst + (src & 15), plus `pad` after every row. */
-static __device__ __forceinline__ void stream_copy(uint32_t dst, uint64_t src, uint32_t len, uint32_t pad,
-                                                   const mm_params &p)
-{
-    const uint32_t in_line = (uint32_t)src & 127, skip = in_line >> 4, n = (in_line + len + 15) >> 4;
-    const uint64_t line = src - in_line;
-    for (uint32_t u = threadIdx.x % 32; u < n; u += 32) {
-        if (u < skip)
-            continue;
-        const uint32_t v = u - skip;
-        const uint32_t at = v * 16 + (pad ? __umulhi(v, p.units_magic) * pad : 0);
-        cp_async16(dst + at, line + u * 16);
-    }
-}
-
 /* Where row r of a half lies in its part of the stage. */
 static __device__ __forceinline__ uint32_t stream_row_at(const mm_params &p, uint64_t base, uint32_t r,
                                                          uint32_t chunk_off)
 {
-    const uint64_t src = base + r * p.row_bytes + chunk_off;
     if (p.n_chunks > 1)
-        return r * p.pitch + ((uint32_t)src & 15);
-    const uint32_t shift = (uint32_t)base & 15;
-    return shift + r * (uint32_t)(p.row_bytes + (shift ? 0 : p.pad));
+        return r * p.pitch + ((uint32_t)(base + r * p.row_bytes + chunk_off) & 127);
+    return ((uint32_t)base & 127) + r * (uint32_t)p.row_bytes;
 }
 
+/* What a stage holds. */
+struct stream_note {
+    stream_item it;
+    uint32_t group;                /* of up to 32 tokens */
+    uint32_t x_row[32], y_row[32]; /* rows of p.x and p.y of these tokens */
+};
+
+struct stream_bars {
+    uint64_t full[STREAM_STAGES], empty[STREAM_STAGES];
+};
+
+/* The producer warp: one chunk of an item into a stage. Lane l asks for row l of the 16, or lanes 0 and 8 for all rows of a half. */
 template <int FMT>
-static __device__ void stream_issue(const mm_params &p, const stream_item &it, uint32_t chunk, uint32_t stage)
+static __device__ void stream_issue(const mm_params &p, const stream_item &it, uint32_t chunk, uint32_t stage,
+                                    uint64_t *full)
 {
-    const uint32_t off = chunk * p.chunk_blocks * fmt_block<FMT>::BYTES;
-    const uint32_t len = min(p.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t dst = stage + h * p.half_bytes;
-        if (p.n_chunks == 1) {
-            stream_copy(dst, it.base[h], it.valid[h] * (uint32_t)p.row_bytes, ((uint32_t)it.base[h] & 15) ? 0 : p.pad,
-                        p);
-        } else {
-            for (uint32_t r = 0; r < it.valid[h]; r++)
-                stream_copy(dst + r * p.pitch, it.base[h] + r * p.row_bytes + off, len, 0, p);
-        }
+    const uint32_t lane = threadIdx.x % 32, off = chunk * p.chunk_blocks * fmt_block<FMT>::BYTES;
+    uint32_t len = min(p.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
+    const uint32_t h = lane / 8 & 1, r = lane % 8;
+    const uint32_t valid = h ? it.valid[1] : it.valid[0];
+    const uint64_t src = (h ? it.base[1] : it.base[0]) + r * p.row_bytes + off;
+    bool on = lane < 16 && r < valid;
+    if (p.n_chunks == 1) {
+        on = on && r == 0;
+        len = valid * (uint32_t)p.row_bytes;
     }
+    const uint32_t dst = stage + h * p.half_bytes + r * p.pitch + ((uint32_t)src & 112);
+    const uint32_t shift = (uint32_t)src & 15, bytes = on ? (shift + len + 15) & ~15u : 0;
+#if __CUDA_ARCH__ >= 900
+    const uint32_t all = __reduce_add_sync(~0u, bytes);
+    if (lane == 0)
+        bar_expect(full, all);
+    else
+        bar_arrive(full);
+    __syncwarp();
+    if (bytes)
+        bulk_copy(dst, src - shift, bytes, full);
+#else
+    for (uint32_t l = 0; l < 16; l++) { /* the whole warp copies what lane l would have asked for */
+        const uint32_t n = __shfl_sync(~0u, bytes, l), to = __shfl_sync(~0u, dst, l);
+        const uint64_t from = __shfl_sync(~0u, src - shift, l);
+        for (uint32_t u = lane * 16; u < n; u += 512)
+            cp_async16(to + u, from + u);
+    }
+    bar_arrive_copies(full);
+    bar_arrive(full); /* for the note, an ordinary store */
+#endif
 }
 
 /* n bytes from shared memory to the slot, in the widest pieces that both sides allow. */
@@ -135,214 +157,302 @@ static __device__ void stream_store(uint64_t dst, const unsigned char *src, uint
     }
 }
 
-/* The producer's place in the walk: it is up to STREAM_STAGES - 1 stages ahead of the consumer. */
-struct stream_head {
-    stream_walk walk;
-    stream_item item;
-    uint32_t at, count; /* chunk steps of the item done, in all (groups of tokens repeat the chunks) */
-    bool live;
-    uint32_t slot;
-};
-
-template <int FMT> static __device__ __forceinline__ void stream_push(const mm_params &p, stream_head &h, uint32_t ring)
+/* The producer warp's whole work. A note with no tokens ends the block's. */
+template <int FMT>
+static __device__ void stream_produce(const mm_params &p, stream_walk w, uint32_t ring, stream_note *notes,
+                                      stream_bars &bars)
 {
-    if (h.live) {
-        stream_issue<FMT>(p, h.item, h.at % p.n_chunks, ring + h.slot * 2 * p.half_bytes);
-        if (++h.at == h.count) {
-            h.walk.i += h.walk.step;
-            h.at = 0;
-            h.live = stream_find(p, h.walk, h.item);
-            if (h.live)
-                h.count = p.n_chunks * stream_groups(h.item.n);
+    const uint32_t lane = threadIdx.x % 32;
+    stream_item it;
+    uint32_t step = 0;
+    for (;; w.i += w.step) {
+        const bool live = stream_find(p, w, it);
+        if (!live)
+            it.n = 0;
+        const uint32_t groups = live ? stream_groups(it.n) : 1;
+        for (uint32_t group = 0; group < groups; group++) {
+            const uint32_t k = group * STREAM_MAX_TOKENS + lane;
+            uint32_t x_row = it.first + k, y_row = x_row;
+            if (k < it.n) {
+                if (p.mode == MM_GATE_UP)
+                    x_row = p.pairs[x_row] / p.top_k;
+                else if (p.mode == MM_DOWN)
+                    y_row = p.pairs[x_row];
+                else if (p.row_idx)
+                    x_row = p.row_idx[x_row];
+            }
+            x_row = __shfl_sync(~0u, x_row, k < it.n ? lane : 0); /* rows beyond the last are read, never used */
+            for (uint32_t chunk = 0; chunk < p.n_chunks; chunk++, step++) {
+                const uint32_t slot = step % STREAM_STAGES;
+                if (step >= STREAM_STAGES)
+                    bar_wait(bars.empty + slot, (step / STREAM_STAGES - 1) & 1);
+                stream_note &note = notes[slot];
+                note.x_row[lane] = x_row;
+                note.y_row[lane] = y_row;
+                if (lane == 0) {
+                    note.it = it;
+                    note.group = group;
+                }
+                if (live) {
+                    stream_issue<FMT>(p, it, chunk, ring + slot * 2 * p.half_bytes, bars.full + slot);
+                    continue;
+                }
+                bar_arrive(bars.full + slot);
+#if __CUDA_ARCH__ < 900
+                bar_arrive(bars.full + slot);
+#endif
+                return;
+            }
         }
     }
-    cp_commit();
-    h.slot = h.slot + 1 == STREAM_STAGES ? 0 : h.slot + 1;
 }
 
+/* Products of a round, [product][2 halves][8 rows][8 tokens], and the scales of its weight rows, [block][16]. Of half 1 the two
+ * 16-word groups of every 32 are swapped: the adding warps read both halves at once, from different banks. */
+struct stream_sums {
+    float c[2][STREAM_ROUND * 128];
+    float d[2][STREAM_ROUND * 16];
+};
+
+/* Adds the products of a round's blocks, in order. A warp has sets of 2 rows of each half by 8 tokens: lane = half, row, token. */
 template <int FMT, int NT>
-static __device__ __forceinline__ void stream_item_run(const mm_params &p, const stream_item &it, uint32_t group,
-                                                       stream_head &head, const unsigned char *ring, uint32_t &slot)
+static __device__ __forceinline__ void stream_add(float (&acc)[2], const stream_sums &sums, uint32_t buf, uint32_t n)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t ring_at = smem_of(ring);
-    float acc[NT][4];
-    const float *x[NT];
-    bool on[NT];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = lane / 16;
 #pragma unroll
-    for (int j = 0; j < NT; j++) {
-        const uint32_t k = group * STREAM_MAX_TOKENS + j * 8 + g;
-        on[j] = k < it.n;
-        uint32_t row = it.first + (on[j] ? k : 0);
-        if (p.mode == MM_GATE_UP)
-            row = p.pairs[row] / p.top_k;
-        else if (p.mode == MM_LINEAR && p.row_idx)
-            row = p.row_idx[row];
-        x[j] = p.x + (size_t)row * p.x_stride + 8 * t;
-        acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
+    for (int i = 0; i < (NT + 1) / 2; i++) {
+        const uint32_t set = warp + i * STREAM_WARPS;
+        if (set >= NT * 4)
+            break;
+        const uint32_t row = set % 4 * 2 + lane / 8 % 2;
+        const float *c = sums.c[buf] + set / 4 * 128 + half * 64 + ((row * 8 + lane % 8) ^ half * 16);
+        const float *d = sums.d[buf] + half * 8 + row;
+#pragma unroll 8
+        for (uint32_t b = 0; b < n; b++) {
+            if (FMT == FMT_Q8_0)
+                acc[i] = fmaf(d[b * 16], c[b * NT * 128], acc[i]);
+            else
+                acc[i] += c[b * NT * 128];
+        }
     }
+}
+
+static __device__ __forceinline__ void stream_barrier()
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+static_assert(STREAM_WARPS * 32 == 256, "stream_barrier");
+
+template <int FMT, int NT>
+static __device__ __forceinline__ void stream_item_run(const mm_params &p, const stream_note &note,
+                                                       const unsigned char *ring, stream_sums &sums, stream_bars &bars,
+                                                       uint32_t &step, uint32_t &buf)
+{
+    constexpr uint32_t ROUND = STREAM_ROUND / NT, MINE = ROUND / STREAM_WARPS; /* blocks of K of a round; of a warp */
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const stream_item it = note.it;
+    const uint32_t group = note.group, n_tokens = it.n - group * STREAM_MAX_TOKENS;
+    const float *x[NT];
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+        x[j] = p.x + (size_t)note.x_row[j * 8 + g] * p.x_stride;
+    uint32_t y_row[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        y_row[i] = note.y_row[(warp + i * STREAM_WARPS) / 4 % 4 * 8 + lane % 8];
+
+    float acc[2] = {0, 0};
+    uint32_t pending = 0; /* blocks of the round before, not yet added */
     const uint32_t blocks = (p.cols + 31) / 32;
-    for (uint32_t c = 0; c < p.n_chunks; c++) {
-        cp_wait<STREAM_STAGES - 2>();
-        __syncwarp(); /* this stage has arrived for all lanes, and all are done with the one before, which is refilled now */
-        stream_push<FMT>(p, head, ring_at);
+    for (uint32_t c = 0; c < p.n_chunks; c++, step++) {
+        const uint32_t slot = step % STREAM_STAGES;
         const unsigned char *stage = ring + slot * 2 * p.half_bytes;
-        slot = slot + 1 == STREAM_STAGES ? 0 : slot + 1;
         const uint32_t off = c * p.chunk_blocks * fmt_block<FMT>::BYTES;
         const unsigned char *a0 = stage + stream_row_at(p, it.base[0], g, off);
         const unsigned char *a1 = stage + p.half_bytes + stream_row_at(p, it.base[1], g, off);
         const uint32_t first = c * p.chunk_blocks, n = min(p.chunk_blocks, blocks - first);
-#pragma unroll(NT == 1 ? 4 : NT == 2 ? 2 : 1)
-        for (uint32_t b = 0; b < n; b++) {
-            const uint32_t k = (first + b) * 32;
-            const bool in0 = k + 8 * t < p.cols, in1 = k + 8 * t + 4 < p.cols; /* columns come in fours */
-            a_frag<FMT> a;
-            load_a_row<FMT>(a0 + b * fmt_block<FMT>::BYTES, t, a.r0, &a.d0);
-            load_a_row<FMT>(a1 + b * fmt_block<FMT>::BYTES, t, a.r1, &a.d1);
-            if (FMT != FMT_Q8_0 && !in1)
-                zero_a<FMT>(a, in0 ? 2 : 0);
+        for (uint32_t at = 0; at < n; at += ROUND) {
+            float4 v[MINE][NT][2];
 #pragma unroll
-            for (int j = 0; j < NT; j++) {
-                float4 v0 = make_float4(0, 0, 0, 0), v1 = v0;
-                if (on[j] && in0)
-                    v0 = *reinterpret_cast<const float4 *>(x[j] + k);
-                if (on[j] && in1)
-                    v1 = *reinterpret_cast<const float4 *>(x[j] + k + 4);
-                block_mma<FMT>(acc[j], a, split_x(v0, v1));
+            for (int i = 0; i < (int)MINE; i++) {
+                const uint32_t k = (first + min(at + warp + i * STREAM_WARPS, n - 1)) * 32 + 8 * t;
+                const uint32_t k0 = k < p.cols ? k : 0, k1 = k + 4 < p.cols ? k + 4 : 0; /* columns come in fours */
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    v[i][j][0] = *reinterpret_cast<const float4 *>(x[j] + k0);
+                    v[i][j][1] = *reinterpret_cast<const float4 *>(x[j] + k1);
+                }
             }
+            if (at == 0)
+                bar_wait(bars.full + slot, step / STREAM_STAGES & 1);
+            stream_barrier(); /* all have left their products of the round before, and are done with the stage before */
+            if (at == 0 && step > 0 && threadIdx.x == 0)
+                bar_arrive(bars.empty + (step - 1) % STREAM_STAGES);
+            if (pending)
+                stream_add<FMT, NT>(acc, sums, buf ^ 1, pending);
+            float products[MINE][NT][4], d0[MINE], d1[MINE];
+#pragma unroll
+            for (int i = 0; i < (int)MINE; i++) {
+                const uint32_t b = min(at + warp + i * STREAM_WARPS, n - 1), k = (first + b) * 32 + 8 * t;
+                const bool in0 = k < p.cols, in1 = k + 4 < p.cols;
+                const uint32_t ta =
+                    FMT == FMT_Q8_0 || in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
+                a_frag<FMT> a;
+                load_a_row<FMT>(a0 + b * fmt_block<FMT>::BYTES, ta, a.r0, &a.d0);
+                load_a_row<FMT>(a1 + b * fmt_block<FMT>::BYTES, ta, a.r1, &a.d1);
+                if (FMT != FMT_Q8_0 && !in1)
+                    zero_a<FMT>(a, in0 ? 2 : 0);
+                if (FMT == FMT_Q8_0) {
+                    d0[i] = a.d0;
+                    d1[i] = a.d1;
+                }
+                const float4 zero = make_float4(0, 0, 0, 0);
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+                    block_product<FMT>(products[i][j], a,
+                                       FMT == FMT_Q8_0 ? split_x(v[i][j][0], v[i][j][1])
+                                                       : split_x(in0 ? v[i][j][0] : zero, in1 ? v[i][j][1] : zero));
+            }
+#pragma unroll
+            for (int i = 0; i < (int)MINE; i++) {
+                const uint32_t b = warp + i * STREAM_WARPS;
+                if (at + b >= n)
+                    break;
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    float *dst = sums.c[buf] + (b * NT + j) * 128;
+                    *reinterpret_cast<float2 *>(dst + g * 8 + 2 * t) =
+                        make_float2(products[i][j][0], products[i][j][1]);
+                    *reinterpret_cast<float2 *>(dst + 64 + ((g * 8 + 2 * t) ^ 16)) =
+                        make_float2(products[i][j][2], products[i][j][3]);
+                }
+                if (FMT == FMT_Q8_0 && t == 0) {
+                    sums.d[buf][b * 16 + g] = d0[i];
+                    sums.d[buf][b * 16 + 8 + g] = d1[i];
+                }
+            }
+            pending = min(n - at, ROUND);
+            buf ^= 1;
         }
         if (group == 0) {
             const uint32_t len = min(p.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                if (it.fill[h])
-                    for (uint32_t r = 0; r < it.valid[h]; r++)
-                        stream_store(it.fill[h] + r * p.row_bytes + off,
-                                     stage + h * p.half_bytes + stream_row_at(p, it.base[h], r, off), len);
+                if (it.fill[h] && warp < it.valid[h])
+                    stream_store(it.fill[h] + warp * p.row_bytes + off,
+                                 stage + h * p.half_bytes + stream_row_at(p, it.base[h], warp, off), len);
         }
     }
+    stream_barrier();
+    stream_add<FMT, NT>(acc, sums, buf ^ 1, pending);
+
 #pragma unroll
-    for (int j = 0; j < NT; j++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const uint32_t k = group * STREAM_MAX_TOKENS + j * 8 + 2 * t + c;
-            if (k >= it.n)
-                continue;
-            if (p.mode == MM_GATE_UP) {
-                if (g < it.valid[0])
-                    p.y[(size_t)(it.first + k) * p.y_stride + it.row0 + g] = swiglu_of(acc[j][c], acc[j][2 + c]);
-                continue;
-            }
-            float *y = p.y + (size_t)(p.mode == MM_DOWN ? p.pairs[it.first + k] : k) * p.y_stride;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (g >= it.valid[h])
-                    continue;
-                const uint32_t r = it.row0 + h * 8 + g;
-                float v = acc[j][2 * h + c];
-                if (p.bias)
-                    v += p.bias[r];
-                if (p.accumulate)
-                    v += y[r];
-                y[r] = v;
-            }
+    for (int i = 0; i < (NT + 1) / 2; i++) {
+        const uint32_t set = warp + i * STREAM_WARPS, half = lane / 16;
+        if (set >= NT * 4)
+            break;
+        const uint32_t row = set % 4 * 2 + lane / 8 % 2;
+        const float up = __shfl_down_sync(~0u, acc[i], 16);
+        if (set / 4 * 8 + lane % 8 >= n_tokens || row >= it.valid[half])
+            continue;
+        float *y = p.y + (size_t)y_row[i] * p.y_stride + it.row0 + row;
+        if (p.mode == MM_GATE_UP) {
+            if (half == 0)
+                *y = swiglu_of(acc[i], up);
+            continue;
         }
+        float sum = acc[i];
+        if (p.bias)
+            sum += p.bias[it.row0 + half * 8 + row];
+        if (p.accumulate)
+            sum += y[half * 8];
+        y[half * 8] = sum;
+    }
 }
 
-template <int FMT> __global__ void __launch_bounds__(128, 1) stream_kernel(const __grid_constant__ mm_params p)
+template <int FMT>
+__global__ void __launch_bounds__(STREAM_WARPS * 32 + 32, 1) stream_kernel(const __grid_constant__ mm_params p)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint32_t scratch[36];
-    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    unsigned char *ring = smem + warp * STREAM_STAGES * 2 * p.half_bytes;
-    uint32_t *units = reinterpret_cast<uint32_t *>(smem + warps * STREAM_STAGES * 2 * p.half_bytes);
+    __shared__ stream_bars bars;
+    __shared__ stream_note notes[STREAM_STAGES];
+    stream_sums &sums = *reinterpret_cast<stream_sums *>(smem);
+    unsigned char *ring = smem + sizeof(stream_sums);
+    uint32_t *units = reinterpret_cast<uint32_t *>(ring + STREAM_STAGES * 2 * p.half_bytes);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STREAM_STAGES; s++) {
+            bar_init(bars.full + s, BAR_FULL_COUNT);
+            bar_init(bars.empty + s, 1);
+        }
+        bar_init_done();
+    }
+    __syncthreads();
 
-    stream_head head;
-    stream_walk &w = head.walk;
-    w.units = nullptr;
-    w.dir = 1;
-    w.tiles = 1;
-    w.i = warp * gridDim.x + blockIdx.x; /* neighbours in the list go to different multiprocessors */
-    w.step = warps * gridDim.x;
-    if (p.mode == MM_LINEAR) {
-        w.end = (p.rows + 15) / 16;
-    } else {
+    stream_walk w = {blockIdx.x, gridDim.x, (p.rows + 15) / 16, 1, nullptr, 1};
+    if (p.mode != MM_LINEAR) {
         uint32_t n_host, n_vram;
         list_units(p, units, scratch, &n_host, &n_vram);
         const uint32_t rows = p.mode == MM_GATE_UP ? 8 : 16, page_rows = min(p.page_rows, p.rows);
         w.tiles = (page_rows + rows - 1) / rows;
-        const bool both = n_host && n_vram && warps > 1;
+        const bool both = n_host && n_vram && gridDim.x >= 4;
+        const uint32_t n_readers = (gridDim.x + 3) / 4; /* blocks 0, 4, 8, ... */
+        const bool host = both ? blockIdx.x % 4 == 0 : n_host > 0;
         if (both) {
-            w.i = (warp ? warp - 1 : 0) * gridDim.x + blockIdx.x;
-            w.step = (warp ? warps - 1 : 1) * gridDim.x;
+            w.i = host ? blockIdx.x / 4 : blockIdx.x - blockIdx.x / 4 - 1;
+            w.step = host ? n_readers : gridDim.x - n_readers;
         }
-        const bool host = both ? warp == 0 : n_host > 0;
         w.end = (host ? n_host : n_vram) * w.tiles;
         w.units = host ? units : units + p.n_experts * p.unit_pages - 1;
         w.dir = host ? 1 : -1;
     }
-    stream_walk tail = w;
-    head.at = head.slot = 0;
-    head.live = stream_find(p, head.walk, head.item);
-    head.count = head.live ? p.n_chunks * stream_groups(head.item.n) : 0;
-    for (int s = 0; s < STREAM_STAGES - 1; s++)
-        stream_push<FMT>(p, head, smem_of(ring));
-
-    uint32_t slot = 0;
-    stream_item it;
-    for (; stream_find(p, tail, it); tail.i += tail.step) {
-        for (uint32_t group = 0; group < stream_groups(it.n); group++) {
-            const uint32_t n = it.n - group * STREAM_MAX_TOKENS;
-            if (n <= 8)
-                stream_item_run<FMT, 1>(p, it, group, head, ring, slot);
-            else if (n <= 16)
-                stream_item_run<FMT, 2>(p, it, group, head, ring, slot);
-            else
-                stream_item_run<FMT, 4>(p, it, group, head, ring, slot);
-        }
+    if (threadIdx.x >= STREAM_WARPS * 32) {
+        stream_produce<FMT>(p, w, smem_of(ring), notes, bars);
+        return;
     }
-    cp_wait<0>();
+    uint32_t step = 0, buf = 0;
+    for (;;) {
+        const stream_note &note = notes[step % STREAM_STAGES];
+        bar_wait(bars.full + step % STREAM_STAGES, step / STREAM_STAGES & 1);
+        const uint32_t n = note.it.n;
+        if (n == 0)
+            break;
+        const uint32_t left = n - note.group * STREAM_MAX_TOKENS;
+        if (left <= 8)
+            stream_item_run<FMT, 1>(p, note, ring, sums, bars, step, buf);
+        else if (left <= 16)
+            stream_item_run<FMT, 2>(p, note, ring, sums, bars, step, buf);
+        else
+            stream_item_run<FMT, 4>(p, note, ring, sums, bars, step, buf);
+    }
 }
 
 /* Chooses the shape of the ring for `smem_max` bytes. False where no chunk fits. */
-static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_warps, uint32_t *ret_smem)
+static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
 {
-    const bool q8 = p->fmt == FMT_Q8_0;
-    const uint32_t block = q8 ? 34 : p->fmt == FMT_F32 ? 128 : 64, want = q8 ? 32 : 64;
+    const uint32_t block = p->fmt == FMT_Q8_0 ? 34 : p->fmt == FMT_F32 ? 128 : 64;
     const uint32_t blocks = (p->cols + 31) / 32, list = p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4;
-    const uint32_t warps = smem_max > 160 * 1024 ? 4 : 2;
-    if ((uint32_t)smem_max < list + 16 * 1024)
+    const uint32_t fixed = sizeof(stream_sums) + list + 4096; /* notes and barriers are static */
+    if ((uint32_t)smem_max < fixed + 16 * 1024)
         return false;
-    const uint32_t half = ((uint32_t)smem_max - 1024 - list) / (warps * STREAM_STAGES * 2) & ~127u;
-    *ret_warps = warps;
-    p->pad = 0;
-    p->units_per_row = (uint32_t)(p->row_bytes / 16);
-    p->units_magic = p->units_per_row > 1 ? (uint32_t)((0x100000000ull + p->units_per_row - 1) / p->units_per_row) : 0;
-    if (p->row_bytes % 16 == 0 && p->units_per_row > 1)
-        while ((p->row_bytes + p->pad) % 128 != want)
-            p->pad += 16;
-    if (8 * (p->row_bytes + p->pad) + 32 <= half) { /* whole rows: one run of memory for all 8 */
+    const uint32_t half = ((uint32_t)smem_max - fixed) / (STREAM_STAGES * 2) & ~127u;
+    const uint64_t whole = (8 * p->row_bytes + 128 + 32 + 127) & ~127ull;
+    p->pitch = 0;
+    if (whole <= half) { /* whole rows: one run of memory for all 8 */
         p->n_chunks = 1;
         p->chunk_blocks = blocks;
-        p->half_bytes = (uint32_t)(8 * (p->row_bytes + p->pad) + 32 + 127) & ~127u;
-        p->pitch = 0;
+        p->half_bytes = (uint32_t)whole;
     } else {
-        uint32_t chunk = 64, pitch = 0;
-        for (;; chunk /= 2) {
+        uint32_t chunk = 64;
+        for (; 8 * ((chunk * block + 128 + 127) & ~127u) > half; chunk /= 2)
             if (chunk == 1)
                 return false;
-            pitch = (chunk * block + 30) & ~15u;
-            while (pitch % 128 != want)
-                pitch += 16;
-            if (8 * pitch <= half)
-                break;
-        }
+        p->pitch = (chunk * block + 128 + 127) & ~127u;
         p->chunk_blocks = chunk;
         p->n_chunks = (blocks + chunk - 1) / chunk;
-        p->half_bytes = 8 * pitch;
-        p->pitch = pitch;
+        p->half_bytes = 8 * p->pitch;
     }
-    *ret_smem = warps * STREAM_STAGES * 2 * p->half_bytes + list;
+    *ret_smem = (uint32_t)sizeof(stream_sums) + STREAM_STAGES * 2 * p->half_bytes + list;
     return true;
 }
 

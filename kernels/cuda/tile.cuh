@@ -80,8 +80,9 @@ static __device__ void tile_issue(const mm_params &p, const tile_rows &rows, con
     for (uint32_t i = tid; i < TILE_ROWS * UNITS; i += TILE_THREADS) {
         const uint32_t r = i / UNITS, u = i % UNITS;
         const uint64_t src = rows.a[r] + off;
-        if (u * 16 < ((uint32_t)src & 15) + len)
-            cp_async16(a + r * tile_a<FMT>::PITCH + u * 16, (src & ~15ull) + u * 16);
+        const uint32_t end = ((uint32_t)src & 15) + len;
+        if (u * 16 < end)
+            cp_async_part(a + r * tile_a<FMT>::PITCH + u * 16, (src & ~15ull) + u * 16, min(end - u * 16, 16u));
     }
     unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
     const uint32_t c = tid % 8, k = step * 64 + c * 8;
