@@ -150,8 +150,14 @@ static void judge_gpu(report *r, const facts *f, const gpu_facts *g)
     } else
         add(r, "link", CHECK_WARN, "Decoding runs at the rate of this link.",
             "%s: link speed is not readable (virtual machine?)", g->pci);
-    add(r, "topology", g->switches ? CHECK_WARN : CHECK_OK, "Devices behind one switch share its uplink.", "%s: %s",
-        g->pci, g->switches ? "behind a PCIe switch" : "directly at a root port (as far as this machine shows)");
+    add(r, "topology", g->switches ? CHECK_WARN : CHECK_OK, "Devices behind one switch share its uplink.", "%s: %s%s%s",
+        g->pci,
+        g->switches  ? "behind a PCIe switch"
+        : !*g->chain ? "the way to the device is not visible"
+        : strchr(g->chain, '>') != strrchr(g->chain, '>')
+            ? "at a root port"
+            : "on the root bus, as virtual machines show it; the host's topology is not visible",
+        *g->chain ? ": " : "", g->chain);
     bool translated = !strncmp(g->iommu, "DMA", 3);
     l = add(r, "iommu", translated ? CHECK_WARN : CHECK_OK,
             "A translating IOMMU can slow reads of host memory by the GPU.", "%s: IOMMU %s", g->pci,
@@ -171,29 +177,89 @@ static void judge_gpu(report *r, const facts *f, const gpu_facts *g)
         if (l->level)
             MEND(l, "%s", "reseat the card, change the riser, or lower the slot's PCIe generation in the BIOS");
     }
+    if (g->ecc_known) {
+        l = add(r, "gpu-ecc", g->ecc_uncorrected ? CHECK_WARN : CHECK_OK,
+                "Uncorrected errors stop kernels or damage results.",
+                "%s: %llu corrected and %llu uncorrected memory errors over its life", g->pci,
+                (unsigned long long)g->ecc_corrected, (unsigned long long)g->ecc_uncorrected);
+        if (l->level)
+            MEND(l, "%s", "nvidia-smi -q -d ECC,ROW_REMAPPER says which; a growing count calls for another card");
+    } else
+        add(r, "gpu-ecc", CHECK_OK, "", "%s: ECC counters are not readable, or the card has none", g->pci);
     if (f->numa_nodes > 1)
         add(r, "gpu-numa", g->numa_node < 0 ? CHECK_WARN : CHECK_OK, "Experts should lie on the GPU's own node.",
             "%s: NUMA node %d", g->pci, g->numa_node);
 }
 
-static void judge_gpus(report *r, const facts *f, const config *cfg)
+/* The device as the CUDA backend sees it. */
+static void judge_device(report *r, const facts *f, const config *cfg)
 {
-    if (!f->gpus_count) {
-        check_line *l =
-            add(r, "gpu", cfg->engine.backend == CONF_BACKEND_CUDA ? CHECK_FAIL : CHECK_WARN,
-                "Without a GPU the CPU computes everything: complete, but slower.", "no NVIDIA GPU on the PCIe bus");
-        if (l->level == CHECK_FAIL)
-            MEND(l, "%s", "engine.backend = auto, or make the GPU visible (docker run --gpus all)");
+    if (!f->device_tried) {
+        add(r, "gpu", CHECK_OK, "", "engine.backend = cpu: no GPU was looked at");
         return;
     }
-    check_line *l = add(r, "driver", *f->driver && f->cuda_version ? CHECK_OK : CHECK_FAIL,
-                        "The CUDA backend needs the kernel driver and libcuda.so.1.", "%u GPU%s, driver %s, CUDA %d.%d",
-                        f->gpus_count, f->gpus_count > 1 ? "s" : "", *f->driver ? f->driver : "not loaded",
-                        f->cuda_version / 1000, f->cuda_version % 1000 / 10);
+    if (!f->device_open) {
+        bool wanted = cfg->engine.backend == CONF_BACKEND_CUDA || f->gpus_count;
+        check_line *l = add(r, "gpu", cfg->engine.backend == CONF_BACKEND_CUDA ? CHECK_FAIL : CHECK_WARN,
+                            "Without a GPU the CPU computes everything: complete, but slower.", "%s%s",
+                            f->gpus_count ? "a GPU is there but not usable: " : "no GPU: ", f->device_why);
+        if (wanted)
+            MEND(l, "%s",
+                 f->gpus_count
+                     ? "see the message; the driver must match its user libraries, and the build needs -Dcuda=enabled"
+                     : "engine.backend = auto, or make the GPU visible (docker run --gpus all)");
+        return;
+    }
+    add(r, "gpu", CHECK_OK, "", "%s, %s of memory, %s free%s%s; model files are %s", f->device_name,
+        SIZE(f->device_bytes), SIZE(f->device_free_bytes), *f->device_pci ? ", at " : "", f->device_pci,
+        f->device_reads_files ? "read in place" : "copied into a pool first");
+    double best = 0;
+    for (uint32_t i = 0; i < f->gpus_count; i++)
+        if (!strcasecmp(f->gpus[i].pci, f->device_pci))
+            best = link_gbps(f->gpus[i].link_max_gts, f->gpus[i].link_max_width);
+    bool slow = f->device_gbps > 0 && (best > 0 ? f->device_gbps < 0.6 * best : f->device_gbps < 12);
+    char share[64] = "";
+    if (best > 0)
+        snprintf(share, sizeof share, ", %.0f %% of the wire's %.0f", 100 * f->device_gbps / best, best);
+    check_line *l =
+        add(r, "link-rate", slow || f->device_gbps <= 0 ? CHECK_WARN : CHECK_OK,
+            "This is the rate at which kernels read experts from host memory: about 80 % of the wire is usual.",
+            f->device_gbps > 0 ? "kernels read pinned host memory at %.1f GB/s%s"
+                               : "reading host memory could not be measured",
+            f->device_gbps, share);
     if (l->level)
-        MEND(l, "%s", "install the NVIDIA driver and its user libraries of the same version (libcuda1)");
+        MEND(l, "%s",
+             f->device_gbps > 0
+                 ? "look at the lines above: width, generation, IOMMU; is another program using the link or the memory?"
+                 : "raise the memlock limit (see above) and try again");
+}
+
+static void judge_gpus(report *r, const facts *f, const config *cfg)
+{
+    if (f->gpus_count || f->device_open || *f->driver) {
+        bool unusable = f->device_tried ? !f->device_open : !f->cuda_version;
+        check_line *l =
+            add(r, "driver",
+                *f->driver && f->cuda_version ? CHECK_OK
+                : unusable                    ? CHECK_FAIL
+                                              : CHECK_WARN,
+                "The CUDA backend needs the kernel driver and libcuda.so.1.",
+                "%u GPU%s on the PCIe bus, driver %s, CUDA %d.%d", f->gpus_count, f->gpus_count == 1 ? "" : "s",
+                *f->driver ? f->driver : "version not readable", f->cuda_version / 1000, f->cuda_version % 1000 / 10);
+        if (l->level)
+            MEND(l, "%s", "install the NVIDIA driver and its user libraries of the same version (libcuda1)");
+    }
     for (uint32_t i = 0; i < f->gpus_count; i++)
         judge_gpu(r, f, &f->gpus[i]);
+    judge_device(r, f, cfg);
+    if (f->ram_ecc_known) {
+        check_line *l = add(r, "ram-ecc", f->ram_uncorrected ? CHECK_WARN : CHECK_OK,
+                            "Experts are computed from RAM: a wrong bit there is a wrong answer.",
+                            "%llu corrected and %llu uncorrected memory errors since boot",
+                            (unsigned long long)f->ram_corrected, (unsigned long long)f->ram_uncorrected);
+        if (l->level)
+            MEND(l, "%s", "dmesg names the module; replace it");
+    }
 }
 
 static void judge_service(report *r, const facts *f, const config *cfg)
@@ -206,7 +272,7 @@ static void judge_service(report *r, const facts *f, const config *cfg)
         add(r, "model", CHECK_OK, "", "%s, %s of weights", cfg->model.path, SIZE(f->model_bytes));
     if (f->disk_checked) {
         bool bad = *f->disk_error, slow = f->disk_gbps > 0 && f->disk_gbps < 1,
-             full = f->model_bytes && !f->disk_gbps && f->disk_free_bytes < f->model_bytes;
+             full = f->model_bytes && !f->disk_exists && f->disk_free_bytes < f->model_bytes;
         char rate[48] = "";
         if (f->disk_gbps > 0)
             snprintf(rate, sizeof rate, ", read at %.2f GB/s by one reader", f->disk_gbps);
@@ -249,6 +315,7 @@ int check_main(const cli *c, const config *cfg)
     check_line lines[CHECK_MAX_LINES];
     facts f;
     facts_read("", cfg, &f);
+    facts_read_device(cfg, &f);
     size_t n = check_judge(&f, cfg, lines, XD_ARRAY_LEN(lines)), counts[3] = {0};
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {

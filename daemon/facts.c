@@ -14,6 +14,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/facts.h"
+#include "engine/fallback/link.h"
 
 typedef struct text_file {
     char text[1 << 16];
@@ -123,6 +124,21 @@ static void read_memory(const char *root, text_file *t, facts *f)
             break;
     }
 
+    const char *v1 = slurp(t, root, "/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    uint64_t limit_v1 = isdigit((unsigned char)*v1) ? strtoull(v1, NULL, 10) : 0;
+    if (limit_v1 && limit_v1 < f->mem_total_bytes) /* without a limit it holds a very large number */
+        f->cgroup_limit_bytes = XD_MIN(f->cgroup_limit_bytes, limit_v1);
+    for (unsigned mc = 0; mc < 64; mc++) {
+        path_of(path, sizeof path, "/sys/devices/system/edac/mc/mc%u/ce_count", mc);
+        const char *count = slurp(t, root, path);
+        if (!isdigit((unsigned char)*count))
+            break;
+        f->ram_ecc_known = true;
+        f->ram_corrected += strtoull(count, NULL, 10);
+        path_of(path, sizeof path, "/sys/devices/system/edac/mc/mc%u/ue_count", mc);
+        f->ram_uncorrected += strtoull(slurp(t, root, path), NULL, 10);
+    }
+
     char node[64];
     struct stat st;
     char full[PATH_MAX];
@@ -159,22 +175,24 @@ static int read_ats(const char *dir)
     return -1;
 }
 
-static void read_gpu(const char *dir, const char *name, text_file *t, gpu_facts *g)
+static void read_gpu(const char *root, const char *dir, const char *name, text_file *t, gpu_facts *g)
 {
     snprintf(g->pci, sizeof g->pci, "%.31s", name);
-    g->link_gts = strtod(slurp(t, dir, "/current_link_speed"), NULL);
-    g->link_max_gts = strtod(slurp(t, dir, "/max_link_speed"), NULL);
-    g->link_width = (uint32_t)strtoul(slurp(t, dir, "/current_link_width"), NULL, 10);
-    g->link_max_width = (uint32_t)strtoul(slurp(t, dir, "/max_link_width"), NULL, 10);
+    link_info link;
+    char sysfs[PATH_MAX];
+    link_read(path_of(sysfs, sizeof sysfs, "%s/sys", root), name, &link);
+    g->link_gts = link.speed_gts;
+    g->link_max_gts = link.best_speed_gts;
+    g->link_width = link.width;
+    g->link_max_width = link.best_width;
+    g->aer_correctable = link.aer_correctable;
+    g->aer_fatal = link.aer_fatal;
+    g->aer_nonfatal = link.aer_nonfatal;
     const char *node = slurp(t, dir, "/numa_node");
     g->numa_node = *node ? atoi(node) : -1;
     copy_line(g->iommu, sizeof g->iommu, slurp(t, dir, "/iommu_group/type"));
     g->ats = read_ats(dir);
-    const char *aer = slurp(t, dir, "/aer_dev_correctable");
-    g->aer_known = *aer != 0;
-    g->aer_correctable = number_of(aer, "TOTAL_ERR_COR", 0);
-    g->aer_fatal = number_of(slurp(t, dir, "/aer_dev_fatal"), "TOTAL_ERR_FATAL", 0);
-    g->aer_nonfatal = number_of(slurp(t, dir, "/aer_dev_nonfatal"), "TOTAL_ERR_NONFATAL", 0);
+    g->aer_known = *slurp(t, dir, "/aer_dev_correctable") != 0;
     /* .../pci0000:00/ROOT_PORT/[SWITCH_UP/SWITCH_DOWN/]DEVICE: two bridges a switch beyond the root port. */
     char real[PATH_MAX];
     uint32_t parts = 0;
@@ -182,6 +200,13 @@ static void read_gpu(const char *dir, const char *name, text_file *t, gpu_facts 
     for (p = p ? strchr(p + 1, '/') : NULL; p; p = strchr(p + 1, '/'))
         parts++;
     g->switches = parts > 2 ? (parts - 2) / 2 : 0;
+    const char *bus = parts ? strstr(real, "/pci") : NULL;
+    for (size_t n = 0; bus && *bus && n + 4 < sizeof g->chain;) {
+        const char *end = strchrnul(bus + 1, '/');
+        n += (size_t)snprintf(g->chain + n, sizeof g->chain - n, "%s%.*s", n ? " > " : "", (int)(end - bus - 1),
+                              bus + 1);
+        bus = end;
+    }
 }
 
 static void read_gpus(const char *root, text_file *t, facts *f)
@@ -195,7 +220,7 @@ static void read_gpus(const char *root, text_file *t, facts *f)
             path_of(dir, sizeof dir, "%s/%s", base, e->d_name);
             if (strncmp(slurp(t, dir, "/vendor"), "0x10de", 6) || strncmp(slurp(t, dir, "/class"), "0x03", 4))
                 continue;
-            read_gpu(dir, e->d_name, t, &f->gpus[f->gpus_count++]);
+            read_gpu(root, dir, e->d_name, t, &f->gpus[f->gpus_count++]);
         }
         closedir(d);
     }
@@ -235,6 +260,14 @@ static void read_model(const config *cfg, facts *f)
         return;
     if (!S_ISDIR(st.st_mode)) {
         f->model_bytes = (uint64_t)st.st_size;
+        /* "name-00001-of-00003.gguf": the other pieces lie beside it. */
+        const char *of = strstr(path, "-00001-of-");
+        uint32_t n = of ? (uint32_t)strtoul(of + 10, NULL, 10) : 1;
+        for (uint32_t i = 2; i <= n && i < 10000; i++) {
+            char part[PATH_MAX];
+            path_of(part, sizeof part, "%.*s-%05u%s", (int)(of - path), path, i, of + 6);
+            f->model_bytes += file_bytes(part);
+        }
         return;
     }
     DIR *d = opendir(path);
@@ -251,19 +284,12 @@ static void read_model(const config *cfg, facts *f)
         closedir(d);
 }
 
-/* Sequential O_DIRECT reads of at most 1 GiB or a second of the page file, in 8 MiB pieces. */
-static double disk_rate(const char *path, char *why, size_t cap)
+/* Sequential O_DIRECT reads of at most 1 GiB or a second, in 8 MiB pieces. */
+static double disk_rate(int fd, void *buf, size_t piece, char *why, size_t cap)
 {
-    enum { PIECE = 8 << 20 };
-    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-    XD_CLEANUP(xd_freep) void *buf = NULL;
-    if (fd < 0 || posix_memalign(&buf, 4096, PIECE)) {
-        snprintf(why, cap, "%s", strerror(errno));
-        return 0;
-    }
     uint64_t start = xd_now_ns(), bytes = 0, ns = 0;
     while (bytes < 1ull << 30 && ns < 1000000000u) {
-        ssize_t n = pread(fd, buf, PIECE, (off_t)bytes);
+        ssize_t n = pread(fd, buf, piece, (off_t)bytes);
         if (n < 0)
             snprintf(why, cap, "%s", strerror(errno));
         if (n <= 0)
@@ -271,7 +297,30 @@ static double disk_rate(const char *path, char *why, size_t cap)
         bytes += (uint64_t)n;
         ns = xd_now_ns() - start;
     }
-    return bytes >= PIECE && ns ? (double)bytes / (double)ns : 0;
+    return bytes >= piece && ns ? (double)bytes / (double)ns : 0;
+}
+
+/* The page file if there is one; else a nameless file of 256 MiB in its folder, which shows as well whether that can be written. */
+static void measure_disk(const char *path, const char *dir, bool exists, facts *f)
+{
+    enum { PIECE = 8 << 20, PIECES = 32 };
+    XD_CLEANUP(xd_freep) void *buf = NULL;
+    XD_CLEANUP(xd_closep)
+    int fd = exists ? open(path, O_RDONLY | O_DIRECT | O_CLOEXEC)
+                    : open(dir, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0 || posix_memalign(&buf, 4096, PIECE)) {
+        snprintf(f->disk_error, sizeof f->disk_error, "%s", strerror(errno));
+        return;
+    }
+    memset(buf, 0x5a, PIECE); /* not zeros: some disks do not store those */
+    for (int i = 0; !exists && i < PIECES; i++)
+        if (pwrite(fd, buf, PIECE, (off_t)i * PIECE) != PIECE) {
+            snprintf(f->disk_error, sizeof f->disk_error, "writing: %s", strerror(errno));
+            return;
+        }
+    if (!exists)
+        (void)fdatasync(fd);
+    f->disk_gbps = disk_rate(fd, buf, PIECE, f->disk_error, sizeof f->disk_error);
 }
 
 static void read_disk(const config *cfg, facts *f)
@@ -284,18 +333,21 @@ static void read_disk(const config *cfg, facts *f)
     path_of(dir, sizeof dir, "%s", path);
     struct statvfs vfs;
     struct stat st;
-    if (stat(path, &st)) {
-        char *slash = strrchr(dir, '/');
-        if (slash && slash != dir)
-            *slash = 0;
-        else
-            path_of(dir, sizeof dir, "%s", slash ? "/" : ".");
-    } else if (S_ISREG(st.st_mode))
-        f->disk_gbps = disk_rate(path, f->disk_error, sizeof f->disk_error);
-    if (statvfs(dir, &vfs))
-        snprintf(f->disk_error, sizeof f->disk_error, "%s", strerror(errno));
+    f->disk_exists = !stat(path, &st);
+    char *slash = strrchr(dir, '/');
+    if (slash && slash != dir)
+        *slash = 0;
     else
-        f->disk_free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+        path_of(dir, sizeof dir, "%s", slash ? "/" : ".");
+    if (statvfs(dir, &vfs)) {
+        snprintf(f->disk_error, sizeof f->disk_error, "%s", strerror(errno));
+        return;
+    }
+    f->disk_free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+    if (f->disk_exists && !S_ISREG(st.st_mode))
+        snprintf(f->disk_error, sizeof f->disk_error, "not a file");
+    else if (f->disk_exists || f->disk_free_bytes > 1ull << 30)
+        measure_disk(path, dir, f->disk_exists, f);
 }
 
 static bool can_bind(const char *host, uint32_t port)

@@ -15,10 +15,13 @@ typedef struct gpu_facts {
     uint32_t link_width, link_max_width;
     int numa_node;     /* -1 unknown */
     uint32_t switches; /* bridges between the root port and the device */
+    char chain[96];    /* "pci0000:00 > 0000:00:01.0 > 0000:1a:00.0", "" unknown */
     char iommu[32];    /* group type: "identity", "DMA", ...; "" none */
     int ats;           /* 1 on, 0 off, -1 no such capability or unreadable */
     uint64_t aer_correctable, aer_fatal, aer_nonfatal;
     bool aer_known;
+    uint64_t ecc_corrected, ecc_uncorrected; /* over the card's life */
+    bool ecc_known;
 } gpu_facts;
 
 typedef struct facts {
@@ -36,10 +39,18 @@ typedef struct facts {
     int cuda_version; /* of libcuda, 12040 for 12.4; 0 none */
     gpu_facts gpus[16];
     uint32_t gpus_count;
+    bool device_tried, device_open; /* the CUDA backend */
+    char device_why[192];           /* why it did not open */
+    char device_name[64], device_pci[32];
+    uint64_t device_bytes, device_free_bytes;
+    bool device_reads_files;                 /* mapped files can be registered in place */
+    double device_gbps;                      /* measured rate of reading pinned host memory; 0: not measured */
+    uint64_t ram_corrected, ram_uncorrected; /* of the memory controllers, since boot */
+    bool ram_ecc_known;
     uint64_t model_bytes; /* weights of the configured model, 0 unknown or synthetic */
     bool model_missing;
     uint64_t disk_free_bytes;
-    bool disk_checked;
+    bool disk_checked, disk_exists;
     char disk_error[128];
     double disk_gbps; /* 0: not measured */
     bool port_free;
@@ -47,5 +58,7 @@ typedef struct facts {
 
 /* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */
 void facts_read(const char *root, const config *cfg, facts *ret);
+/* Adds what the GPU's own libraries tell; opens the device unless the configuration asks for the CPU. */
+void facts_read_device(const config *cfg, facts *f);
 
 #endif

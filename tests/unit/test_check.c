@@ -25,6 +25,11 @@ static facts good(void)
         .cuda_version = 12080,
         .gpus_count = 1,
         .gpus = {{.pci = "0000:1a:00.0", .link_gts = 32, .link_max_gts = 32, .link_width = 16, .link_max_width = 16}},
+        .device_tried = true,
+        .device_open = true,
+        .device_name = "NVIDIA H200",
+        .device_pci = "0000:1A:00.0", /* CUDA writes it in capitals */
+        .device_gbps = 51,
         .model_bytes = 60 * GIB,
         .port_free = true};
 }
@@ -79,6 +84,7 @@ Test(check, locked_memory_matters_with_a_gpu)
     f.memlock_bytes = 8 << 20;
     cr_assert_eq(level_of(&f, "memlock", NULL), CHECK_FAIL);
     f.gpus_count = 0;
+    f.device_open = false;
     cr_assert_eq(level_of(&f, "memlock", NULL), CHECK_WARN);
     cr_assert_eq(level_of(&f, "gpu", NULL), CHECK_WARN);
 }
@@ -90,6 +96,49 @@ Test(check, a_narrow_link_is_named_but_an_idle_speed_is_not)
     cr_assert_eq(level_of(&f, "link", NULL), CHECK_OK);
     f.gpus[0].link_width = 8;
     cr_assert_eq(level_of(&f, "link", NULL), CHECK_WARN);
+}
+
+Test(check, the_measured_link_is_compared_with_the_wire)
+{
+    facts f = good(); /* 32 GT/s x16: 63 GB/s on the wire */
+    f.device_gbps = 30;
+    cr_assert_eq(level_of(&f, "link-rate", NULL), CHECK_WARN);
+    f.gpus[0].link_max_gts = 16;
+    cr_assert_eq(level_of(&f, "link-rate", NULL), CHECK_OK, "a slower slot that does what it can");
+    f.device_gbps = 0;
+    cr_assert_eq(level_of(&f, "link-rate", NULL), CHECK_WARN);
+    f.device_open = false;
+    cr_assert_eq(level_of(&f, "gpu", NULL), CHECK_WARN);
+    f = good();
+    f.gpus_count = 0; /* a container that hides the bus */
+    f.driver[0] = 0;
+    cr_assert_eq(level_of(&f, "gpu", NULL), CHECK_OK);
+    cr_assert_eq(level_of(&f, "driver", NULL), CHECK_WARN);
+}
+
+Test(check, memory_errors_are_told)
+{
+    facts f = good();
+    f.gpus[0].ecc_known = f.ram_ecc_known = true;
+    f.gpus[0].ecc_corrected = f.ram_corrected = 5;
+    cr_assert_eq(level_of(&f, "gpu-ecc", NULL), CHECK_OK);
+    cr_assert_eq(level_of(&f, "ram-ecc", NULL), CHECK_OK);
+    f.gpus[0].ecc_uncorrected = f.ram_uncorrected = 1;
+    cr_assert_eq(level_of(&f, "gpu-ecc", NULL), CHECK_WARN);
+    cr_assert_eq(level_of(&f, "ram-ecc", NULL), CHECK_WARN);
+}
+
+Test(check, the_disk_is_measured_whether_or_not_the_page_file_is_there)
+{
+    facts f = good();
+    f.disk_checked = true;
+    f.disk_free_bytes = 100 * GIB;
+    f.disk_gbps = 3;
+    cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_OK);
+    f.disk_free_bytes = 10 * GIB; /* less than the model, and nothing is there yet */
+    cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_FAIL);
+    f.disk_exists = true;
+    cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_OK);
 }
 
 Test(check, what_slows_memory_down_is_warned_of)
@@ -124,6 +173,7 @@ Test(check, what_keeps_it_from_serving_fails)
     cr_assert_eq(level_of(&f, "files", NULL), CHECK_FAIL);
     f = good();
     f.driver[0] = 0;
+    f.device_open = false;
     cr_assert_eq(level_of(&f, "driver", NULL), CHECK_FAIL);
 }
 
@@ -156,6 +206,10 @@ Test(check, facts_are_read_as_the_kernel_writes_them)
     put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
     put(root, "/sys/devices/system/node/node0/x", "");
     put(root, "/sys/devices/system/node/node1/x", "");
+    put(root, "/sys/devices/system/edac/mc/mc0/ce_count", "3\n");
+    put(root, "/sys/devices/system/edac/mc/mc0/ue_count", "0\n");
+    put(root, "/sys/devices/system/edac/mc/mc1/ce_count", "4\n");
+    put(root, "/sys/devices/system/edac/mc/mc1/ue_count", "1\n");
     put(root, "/proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (root@b)  Thu\nGCC version:  12\n");
     static const char *const gpu = "/sys/bus/pci/devices/0000:1a:00.0";
@@ -192,6 +246,7 @@ Test(check, facts_are_read_as_the_kernel_writes_them)
     cr_assert_str_eq(f.thp, "madvise");
     cr_assert_eq(f.numa_nodes, 2);
     cr_assert_str_eq(f.driver, "570.86.15");
+    cr_assert(f.ram_ecc_known && f.ram_corrected == 7 && f.ram_uncorrected == 1);
     cr_assert_eq(f.gpus_count, 1);
     const gpu_facts *g = &f.gpus[0];
     cr_assert_str_eq(g->pci, "0000:1a:00.0");
