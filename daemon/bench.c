@@ -92,6 +92,8 @@ typedef struct point {
     double ttft_ms, prefill_tps, decode_tps, token_ms;
     double expert_gbps; /* bytes of experts over the time that steps spent in them, while all sequences decode */
     double expert_time; /* that time as a share of all */
+    double host_bytes;  /* of experts read from host memory, a token */
+    double bound_tps;   /* tokens a second if the link did nothing but read those bytes, NAN without a link */
 } point;
 
 /* The sum of all samples in Prometheus text whose line begins with `name`: a whole metric ("x_total"), or those of its samples that
@@ -115,6 +117,12 @@ static double metric_sum(engine *e, const char *name)
 static double expert_bytes(engine *e)
 {
     return metric_sum(e, "expertd_expert_read_bytes_total");
+}
+
+/* Those that came from host memory: on a GPU, over the link. */
+static double host_bytes(engine *e)
+{
+    return metric_sum(e, "expertd_expert_read_bytes_total{tier=\"host");
 }
 
 static double expert_seconds(engine *e)
@@ -160,7 +168,7 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "prompt");
     xd_status st = XD_OK;
     uint64_t start = xd_now_ns(), total = 0, all_started = 0, after_start = 0;
-    double bytes = 0, seconds = 0;
+    double bytes = 0, host = 0, seconds = 0;
     for (uint32_t i = 0; i < pt->seqs && !st; i++) {
         for (uint32_t k = 0; k < pt->prompt; k++)
             ids[k] = (uint32_t)(next_random(seed) % vocab);
@@ -198,11 +206,13 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
             all_started = xd_now_ns();
             after_start = total;
             bytes = expert_bytes(e);
+            host = host_bytes(e);
             seconds = expert_seconds(e);
         }
     }
     uint64_t end = xd_now_ns();
     bytes = expert_bytes(e) - bytes;
+    host = host_bytes(e) - host;
     seconds = expert_seconds(e) - seconds;
     for (uint32_t i = 0; i < pt->seqs; i++)
         engine_request_free(requests[i]);
@@ -216,6 +226,9 @@ static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
     pt->decode_tps = total > after_start ? (double)(total - after_start) / decode_s : 0;
     pt->token_ms = pt->decode_tps > 0 ? 1e3 * pt->seqs / pt->decode_tps : 0;
     pt->expert_gbps = seconds > 0 ? bytes / seconds / 1e9 : NAN;
+    pt->host_bytes = total > after_start ? host / (double)(total - after_start) : 0;
+    double link = metric_sum(e, "expertd_link_healthy_bytes_per_second");
+    pt->bound_tps = link > 0 && pt->host_bytes > 0 ? link / pt->host_bytes : NAN;
     pt->expert_time = decode_s > 0 ? seconds / decode_s : NAN;
     return XD_OK;
 }
@@ -294,8 +307,8 @@ int bench_main(const cli *c, const config *cfg)
     if (!c->json) {
         printf("%s (%s) on %s; loaded in %.2f s; DRAM reads at %.1f GB/s\n\n", info->model_id, info->arch,
                info->backend, load_s, dram);
-        printf("%8s %6s %8s %12s %12s %10s %12s %8s %8s\n", "prompt", "seqs", "TTFT ms", "prefill t/s", "decode t/s",
-               "ms/token", "experts GB/s", "of DRAM", "of time");
+        printf("%8s %6s %8s %12s %12s %10s %12s %8s %8s %8s %10s %8s\n", "prompt", "seqs", "TTFT ms", "prefill t/s",
+               "decode t/s", "ms/token", "experts GB/s", "of DRAM", "of time", "host GB", "bound t/s", "reached");
     }
     for (size_t i = 0; i < n_lengths && !st; i++)
         for (size_t k = 0; k < n_seqs && !st; k++) {
@@ -312,14 +325,24 @@ int bench_main(const cli *c, const config *cfg)
                               pt.prefill_tps, "decode_tokens_per_s", pt.decode_tps, "ms_per_token", pt.token_ms);
                 json_object_set_new(o, "expert_read_gbps", known ? json_real(pt.expert_gbps) : json_null());
                 json_object_set_new(o, "expert_time_share", known ? json_real(pt.expert_time) : json_null());
+                json_object_set_new(o, "host_bytes_per_token", json_real(pt.host_bytes));
+                json_object_set_new(o, "link_bound_tokens_per_s",
+                                    isnan(pt.bound_tps) ? json_null() : json_real(pt.bound_tps));
                 json_object_set_new(o, "share_of_dram", known ? json_real(ratio) : json_null());
                 json_array_append_new(list, o);
-            } else if (known)
-                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12.2f %7.0f%% %7.0f%%\n", pt.prompt, pt.seqs, pt.ttft_ms,
-                       pt.prefill_tps, pt.decode_tps, pt.token_ms, pt.expert_gbps, 100 * ratio, 100 * pt.expert_time);
-            else
-                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f %12s %8s %8s\n", pt.prompt, pt.seqs, pt.ttft_ms,
-                       pt.prefill_tps, pt.decode_tps, pt.token_ms, "-", "-", "-");
+            } else {
+                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f", pt.prompt, pt.seqs, pt.ttft_ms, pt.prefill_tps,
+                       pt.decode_tps, pt.token_ms);
+                if (known)
+                    printf(" %12.2f %7.0f%% %7.0f%%", pt.expert_gbps, 100 * ratio, 100 * pt.expert_time);
+                else
+                    printf(" %12s %8s %8s", "-", "-", "-");
+                printf(" %8.3f", pt.host_bytes / 1e9);
+                if (!isnan(pt.bound_tps))
+                    printf(" %10.2f %7.0f%%\n", pt.bound_tps, 100 * pt.decode_tps / pt.bound_tps);
+                else
+                    printf(" %10s %8s\n", "-", "-");
+            }
             fflush(stdout);
         }
     char rss[32];
@@ -332,7 +355,10 @@ int bench_main(const cli *c, const config *cfg)
         putchar('\n');
         json_decref(o);
     } else if (!st)
-        printf("\npeak resident memory %s\n", rss);
+        printf(
+            "\npeak resident memory %s. \"host GB\": expert bytes read from host memory, a token; \"bound\": what the link's "
+            "probed rate allows for them.\n",
+            rss);
     json_decref(list);
     if (st)
         fprintf(stderr, "expertd: %s\n", err.msg);
