@@ -129,7 +129,7 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
                                    {"fallback.window", either(s->window, "500ms")},
                                    {"fallback.cooldown", either(s->cooldown, "1s")},
                                    {"fallback.probe_interval", "100ms"},
-                                   {"fallback.max_token_latency_ms", either(s->latency_ms, "25")},
+                                   {"fallback.max_token_latency_ms", either(s->latency_ms, "none")},
                                    {"fallback.force", either(s->force, "none")},
                                    {"test.allow", "yes"},
                                    {"test.link_gbps", gbps},
