@@ -43,6 +43,7 @@ struct mm_params {
     uint32_t chunk_blocks, n_chunks; /* blocks of 32 a chunk of K */
     uint32_t half_bytes;             /* shared memory of 8 rows of one chunk */
     uint32_t pitch;                  /* of a row in it when n_chunks > 1 */
+    uint32_t skew;                   /* between rows that lie in VRAM */
     /* tile.cuh */
     uint32_t stages, tile_tokens;
     uint64_t ring_addr, slot_bytes; /* slots for fetched pages */

@@ -29,6 +29,7 @@ struct stream_item {
     uint32_t valid[2];         /* rows of each half, 0..8 */
     uint32_t row0;             /* output row of half 0 */
     uint32_t first, n;         /* tokens: of the bucket, or all */
+    uint32_t skew; /* bytes between rows in the stage that keep their banks apart; 0: they come over the link */
 };
 
 /* A block's walk over its items; `i` runs over begin, begin + step, ... */
@@ -38,43 +39,64 @@ struct stream_walk {
     int dir;
 };
 
-static __device__ bool stream_find(const mm_params &p, stream_walk &w, stream_item &it)
+/* Item number i of the walk; false for the empty places behind a short last page. */
+static __device__ bool stream_find(const mm_params &p, const stream_walk &w, uint32_t i, stream_item &it)
 {
-    for (; w.i < w.end; w.i += w.step) {
-        if (p.mode == MM_LINEAR) {
-            const uint32_t r = w.i * 16, left = p.rows - r;
-            it.base[0] = (uint64_t)(uintptr_t)p.w + r * p.row_bytes;
-            it.base[1] = it.base[0] + 8 * p.row_bytes;
-            it.fill[0] = it.fill[1] = 0;
-            it.valid[0] = min(left, 8u);
-            it.valid[1] = left > 8 ? min(left - 8, 8u) : 0;
-            it.row0 = r;
-            it.first = 0;
-            it.n = p.n_tokens;
-            return true;
-        }
-        const uint32_t unit = w.units[(int)(w.i / w.tiles) * w.dir], e = unit >> 12, page = unit & 4095;
-        const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
-        const uint32_t r = (w.i % w.tiles) * (p.mode == MM_GATE_UP ? 8 : 16);
-        if (r >= in_page)
-            continue;
-        const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
-        const uint64_t *fill = p.fill_addr ? p.fill_addr + (size_t)e * p.pages : nullptr;
-        const uint64_t off = r * p.row_bytes, off1 = p.mode == MM_GATE_UP ? off : off + 8 * p.row_bytes;
-        const uint64_t f0 = fill ? fill[p.first_page0 + page] : 0, f1 = fill ? fill[p.first_page1 + page] : 0;
-        it.base[0] = addr[p.first_page0 + page] + off;
-        it.base[1] = addr[p.first_page1 + page] + off1;
-        it.fill[0] = f0 ? f0 + off : 0;
-        it.fill[1] = f1 ? f1 + off1 : 0;
-        const uint32_t left = in_page - r;
+    it.fill[0] = it.fill[1] = 0;
+    it.skew = p.skew;
+    if (p.mode == MM_LINEAR) {
+        const uint32_t r = i * 16, left = p.rows - r;
+        it.base[0] = (uint64_t)(uintptr_t)p.w + r * p.row_bytes;
+        it.base[1] = it.base[0] + 8 * p.row_bytes;
         it.valid[0] = min(left, 8u);
-        it.valid[1] = p.mode == MM_GATE_UP ? it.valid[0] : left > 8 ? min(left - 8, 8u) : 0;
-        it.row0 = page * p.page_rows + r;
-        it.first = p.expert_start[e];
-        it.n = p.expert_start[e + 1] - it.first;
+        it.valid[1] = left > 8 ? min(left - 8, 8u) : 0;
+        it.row0 = r;
+        it.first = 0;
+        it.n = p.n_tokens;
         return true;
     }
-    return false;
+    const uint32_t unit = w.units[(int)(i / w.tiles) * w.dir], e = unit >> 12, page = unit & 4095;
+    const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
+    const uint32_t r = (i % w.tiles) * (p.mode == MM_GATE_UP ? 8 : 16);
+    it.n = 0;
+    if (r >= in_page)
+        return false;
+    const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
+    const uint64_t off = r * p.row_bytes, off1 = p.mode == MM_GATE_UP ? off : off + 8 * p.row_bytes;
+    it.base[0] = addr[p.first_page0 + page] + off;
+    it.base[1] = addr[p.first_page1 + page] + off1;
+    if (p.fill_addr) {
+        const uint64_t *fill = p.fill_addr + (size_t)e * p.pages;
+        const uint64_t f0 = fill[p.first_page0 + page], f1 = fill[p.first_page1 + page];
+        it.fill[0] = f0 ? f0 + off : 0;
+        it.fill[1] = f1 ? f1 + off1 : 0;
+    }
+    if (w.dir > 0) /* pages of the host */
+        it.skew = 0;
+    const uint32_t left = in_page - r;
+    it.valid[0] = min(left, 8u);
+    it.valid[1] = p.mode == MM_GATE_UP ? it.valid[0] : left > 8 ? min(left - 8, 8u) : 0;
+    it.row0 = page * p.page_rows + r;
+    it.first = p.expert_start[e];
+    it.n = p.expert_start[e + 1] - it.first;
+    return true;
+}
+
+/* Another lane's item. */
+static __device__ __forceinline__ stream_item stream_shfl(const stream_item &it, uint32_t lane)
+{
+    stream_item o;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        o.base[h] = __shfl_sync(~0u, it.base[h], lane);
+        o.fill[h] = __shfl_sync(~0u, it.fill[h], lane);
+        o.valid[h] = __shfl_sync(~0u, it.valid[h], lane);
+    }
+    o.row0 = __shfl_sync(~0u, it.row0, lane);
+    o.first = __shfl_sync(~0u, it.first, lane);
+    o.n = __shfl_sync(~0u, it.n, lane);
+    o.skew = __shfl_sync(~0u, it.skew, lane);
+    return o;
 }
 
 static __device__ __forceinline__ uint32_t stream_groups(uint32_t n)
@@ -83,12 +105,12 @@ static __device__ __forceinline__ uint32_t stream_groups(uint32_t n)
 }
 
 /* Where row r of a half lies in its part of the stage. */
-static __device__ __forceinline__ uint32_t stream_row_at(const mm_params &p, uint64_t base, uint32_t r,
+static __device__ __forceinline__ uint32_t stream_row_at(const mm_params &p, const stream_item &it, int h, uint32_t r,
                                                          uint32_t chunk_off)
 {
     if (p.n_chunks > 1)
-        return r * p.pitch + ((uint32_t)(base + r * p.row_bytes + chunk_off) & 127);
-    return ((uint32_t)base & 127) + r * (uint32_t)p.row_bytes;
+        return r * (p.pitch + it.skew) + ((uint32_t)(it.base[h] + r * p.row_bytes + chunk_off) & 127);
+    return ((uint32_t)it.base[h] & 127) + r * ((uint32_t)p.row_bytes + it.skew);
 }
 
 /* What a stage holds. */
@@ -113,11 +135,15 @@ static __device__ void stream_issue(const mm_params &p, const stream_item &it, u
     const uint32_t valid = h ? it.valid[1] : it.valid[0];
     const uint64_t src = (h ? it.base[1] : it.base[0]) + r * p.row_bytes + off;
     bool on = lane < 16 && r < valid;
+    uint32_t pitch = p.pitch + it.skew;
     if (p.n_chunks == 1) {
-        on = on && r == 0;
-        len = valid * (uint32_t)p.row_bytes;
+        pitch = (uint32_t)p.row_bytes + it.skew;
+        if (it.skew == 0) {
+            on = on && r == 0;
+            len = valid * (uint32_t)p.row_bytes;
+        }
     }
-    const uint32_t dst = stage + h * p.half_bytes + r * p.pitch + ((uint32_t)src & 112);
+    const uint32_t dst = stage + h * p.half_bytes + r * pitch + ((uint32_t)src & 112);
     const uint32_t shift = (uint32_t)src & 15, bytes = on ? (shift + len + 15) & ~15u : 0;
 #if __CUDA_ARCH__ >= 900
     const uint32_t all = __reduce_add_sync(~0u, bytes);
@@ -157,54 +183,77 @@ static __device__ void stream_store(uint64_t dst, const unsigned char *src, uint
     }
 }
 
-/* The producer warp's whole work. A note with no tokens ends the block's. */
+/* Rows of p.x and p.y of a lane's token of a group. Rows beyond the last token are read, never used. */
+struct stream_pair {
+    uint32_t x, y;
+};
+
+static __device__ __forceinline__ stream_pair stream_rows(const mm_params &p, const stream_item &it, uint32_t group)
+{
+    const uint32_t k = min(group * STREAM_MAX_TOKENS + threadIdx.x % 32, it.n - 1);
+    stream_pair r = {it.first + k, it.first + k};
+    if (p.mode == MM_GATE_UP)
+        r.x = p.pairs[r.x] / p.top_k;
+    else if (p.mode == MM_DOWN)
+        r.y = p.pairs[r.y];
+    else if (p.row_idx)
+        r.x = p.row_idx[r.x];
+    return r;
+}
+
+/* The producer warp's whole work. Each lane finds an item, so that 32 of them cost one latency of device memory; the tokens of an
+ * item are looked up while the one before is being fetched. A note with no tokens ends the block's work. */
 template <int FMT>
-static __device__ void stream_produce(const mm_params &p, stream_walk w, uint32_t ring, stream_note *notes,
+static __device__ void stream_produce(const mm_params &p, const stream_walk &w, uint32_t ring, stream_note *notes,
                                       stream_bars &bars)
 {
     const uint32_t lane = threadIdx.x % 32;
-    stream_item it;
     uint32_t step = 0;
-    for (;; w.i += w.step) {
-        const bool live = stream_find(p, w, it);
-        if (!live)
-            it.n = 0;
-        const uint32_t groups = live ? stream_groups(it.n) : 1;
-        for (uint32_t group = 0; group < groups; group++) {
-            const uint32_t k = group * STREAM_MAX_TOKENS + lane;
-            uint32_t x_row = it.first + k, y_row = x_row;
-            if (k < it.n) {
-                if (p.mode == MM_GATE_UP)
-                    x_row = p.pairs[x_row] / p.top_k;
-                else if (p.mode == MM_DOWN)
-                    y_row = p.pairs[x_row];
-                else if (p.row_idx)
-                    x_row = p.row_idx[x_row];
-            }
-            x_row = __shfl_sync(~0u, x_row, k < it.n ? lane : 0); /* rows beyond the last are read, never used */
-            for (uint32_t chunk = 0; chunk < p.n_chunks; chunk++, step++) {
-                const uint32_t slot = step % STREAM_STAGES;
-                if (step >= STREAM_STAGES)
-                    bar_wait(bars.empty + slot, (step / STREAM_STAGES - 1) & 1);
-                stream_note &note = notes[slot];
-                note.x_row[lane] = x_row;
-                note.y_row[lane] = y_row;
-                if (lane == 0) {
-                    note.it = it;
-                    note.group = group;
-                }
-                if (live) {
+    for (uint32_t at = w.i; at < w.end; at += w.step * 32) {
+        stream_item found = {};
+        const uint32_t i = at + lane * w.step;
+        const bool live = i < w.end && stream_find(p, w, i, found);
+        uint32_t todo = __ballot_sync(~0u, live);
+        if (!todo)
+            continue;
+        stream_item it = stream_shfl(found, __ffs((int)todo) - 1);
+        stream_pair rows = stream_rows(p, it, 0);
+        while (todo) {
+            todo &= todo - 1;
+            const stream_item next = stream_shfl(found, todo ? __ffs((int)todo) - 1 : 0);
+            const stream_pair next_rows = todo ? stream_rows(p, next, 0) : rows;
+            for (uint32_t group = 0; group < stream_groups(it.n); group++) {
+                if (group)
+                    rows = stream_rows(p, it, group);
+                for (uint32_t chunk = 0; chunk < p.n_chunks; chunk++, step++) {
+                    const uint32_t slot = step % STREAM_STAGES;
+                    if (step >= STREAM_STAGES)
+                        bar_wait(bars.empty + slot, (step / STREAM_STAGES - 1) & 1);
+                    stream_note &note = notes[slot];
+                    if (chunk == 0) {
+                        note.x_row[lane] = rows.x;
+                        note.y_row[lane] = rows.y;
+                        if (lane == 0) {
+                            note.it = it;
+                            note.group = group;
+                        }
+                    }
                     stream_issue<FMT>(p, it, chunk, ring + slot * 2 * p.half_bytes, bars.full + slot);
-                    continue;
                 }
-                bar_arrive(bars.full + slot);
-#if __CUDA_ARCH__ < 900
-                bar_arrive(bars.full + slot);
-#endif
-                return;
             }
+            it = next;
+            rows = next_rows;
         }
     }
+    const uint32_t slot = step % STREAM_STAGES;
+    if (step >= STREAM_STAGES)
+        bar_wait(bars.empty + slot, (step / STREAM_STAGES - 1) & 1);
+    if (lane == 0)
+        notes[slot].it.n = 0;
+    bar_arrive(bars.full + slot);
+#if __CUDA_ARCH__ < 900
+    bar_arrive(bars.full + slot);
+#endif
 }
 
 /* Products of a round, [product][2 halves][8 rows][8 tokens], and the scales of its weight rows, [block][16]. Of half 1 the two
@@ -268,8 +317,8 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
         const uint32_t slot = step % STREAM_STAGES;
         const unsigned char *stage = ring + slot * 2 * p.half_bytes;
         const uint32_t off = c * p.chunk_blocks * fmt_block<FMT>::BYTES;
-        const unsigned char *a0 = stage + stream_row_at(p, it.base[0], g, off);
-        const unsigned char *a1 = stage + p.half_bytes + stream_row_at(p, it.base[1], g, off);
+        const unsigned char *a0 = stage + stream_row_at(p, it, 0, g, off);
+        const unsigned char *a1 = stage + p.half_bytes + stream_row_at(p, it, 1, g, off);
         const uint32_t first = c * p.chunk_blocks, n = min(p.chunk_blocks, blocks - first);
         for (uint32_t at = 0; at < n; at += ROUND) {
             float4 v[MINE][NT][2];
@@ -340,7 +389,7 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
             for (int h = 0; h < 2; h++)
                 if (it.fill[h] && warp < it.valid[h])
                     stream_store(it.fill[h] + warp * p.row_bytes + off,
-                                 stage + h * p.half_bytes + stream_row_at(p, it.base[h], warp, off), len);
+                                 stage + h * p.half_bytes + stream_row_at(p, it, h, warp, off), len);
         }
     }
     stream_barrier();
@@ -436,21 +485,24 @@ static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
     if ((uint32_t)smem_max < fixed + 16 * 1024)
         return false;
     const uint32_t half = ((uint32_t)smem_max - fixed) / (STREAM_STAGES * 2) & ~127u;
-    const uint64_t whole = (8 * p->row_bytes + 128 + 32 + 127) & ~127ull;
+    const uint32_t skew = p->fmt == FMT_Q8_0 ? 32 : 64; /* against rows a whole number of lines apart */
+    const uint64_t whole = (8 * (p->row_bytes + skew) + 128 + 32 + 127) & ~127ull;
     p->pitch = 0;
     if (whole <= half) { /* whole rows: one run of memory for all 8 */
         p->n_chunks = 1;
         p->chunk_blocks = blocks;
         p->half_bytes = (uint32_t)whole;
+        p->skew = p->row_bytes % 128 == 0 ? skew : 0;
     } else {
         uint32_t chunk = 64;
-        for (; 8 * ((chunk * block + 128 + 127) & ~127u) > half; chunk /= 2)
+        for (; 8 * (((chunk * block + 128 + 127) & ~127u) + skew) > half; chunk /= 2)
             if (chunk == 1)
                 return false;
         p->pitch = (chunk * block + 128 + 127) & ~127u;
         p->chunk_blocks = chunk;
         p->n_chunks = (blocks + chunk - 1) / chunk;
-        p->half_bytes = 8 * p->pitch;
+        p->half_bytes = (8 * (p->pitch + skew) + 127) & ~127u;
+        p->skew = skew;
     }
     *ret_smem = (uint32_t)sizeof(stream_sums) + STREAM_STAGES * 2 * p->half_bytes + list;
     return true;
