@@ -5,13 +5,14 @@
  * The demo model on the CPU backend. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
  * with a disk that errs and pages that get lost; forced fallbacks, staged and full; contexts that are longer than the KV budget; and scripted link rates. A script is a list of
  * rates, each held until the fallback controller has gone where it must go, so that the speed of the machine decides nothing.
- * Requests run all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
+ * Requests run nearly all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
 #include <unistd.h>
 
 #include "config/log.h"
 #include "tests/golden/client.h"
 
-enum { MAX_PHASES = 12, N_REQUESTS = 6 };
+/* Few and short ones: the sanitizers make each token some thirty times as dear. */
+enum { MAX_PHASES = 12, N_REQUESTS = N_PROBES, SHORT_PROMPT = 40 };
 
 /* A rate of the link, and the transitions since the start after which the next rate comes; the same as before: after three more
  * probes. */
@@ -23,7 +24,8 @@ typedef struct setup {
     const char *name;
     double host, arena; /* shares of the expert bytes; host 0: all, in place */
     const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
-    int mode;            /* wanted in the end */
+    int mode;  /* wanted in the end */
+    bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail, cold; /* cold: contexts that are longer than the KV budget */
     phase phases[MAX_PHASES];
 } setup;
@@ -56,14 +58,17 @@ static const setup setups[] = {
     {.name = "relapse after recovery",
      .arena = 0.25,
      .phases = {{"5", "SF"}, {"50", "SFRD"}, {"5", "SFRDSF"}, {"50", "SFRDSFRD"}}},
-    /* The window is wide, so that even a slow machine sees more good samples than bad ones in it. */
-    {.name = "one bad sample", .arena = 0.25, .window = "3s", .phases = {{"5", "S"}, {"50", "SD"}}},
+    {.name = "one bad sample", .arena = 0.25, .window = "3s", .idle = true, .phases = {{"5", "S"}, {"50", "SD"}}},
     {.name = "slow tokens, healthy link", .arena = 0.25, .latency_ms = "0.1", .phases = {{"50", ""}, {"50", ""}}},
     {.name = "slow tokens, drop, recovery",
      .arena = 0.25,
      .latency_ms = "0.1",
      .phases = {{"5", "SF"}, {"50", "SFRD"}, {"50", "SFRD"}}},
-    {.name = "a profile over time", .arena = 0.25, .link_profile = "0:50,1:5,4:50", .phases = {{"50", "SFRD"}}},
+    {.name = "a profile over time",
+     .arena = 0.25,
+     .idle = true,
+     .link_profile = "0:50,1:5,4:50",
+     .phases = {{"50", "SFRD"}}},
 };
 
 static struct {
@@ -159,7 +164,7 @@ static bool ask(engine *e, const setup *s, const place *at, const answer *want, 
     engine_request *r[N_REQUESTS];
     bool ok = true;
     for (uint32_t i = 0; i < N_REQUESTS; i++)
-        r[i] = submit(e, i, 1, at->long_prompts ? LONG_PROMPT : PROMPT);
+        r[i] = submit(e, i, 1, at->long_prompts ? LONG_PROMPT : SHORT_PROMPT);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         char what[32];
         snprintf(what, sizeof what, "request %u", i);
@@ -199,7 +204,9 @@ static bool play(engine *e, const setup *s, const place *at, const answer *want,
                 printf("    transitions %s, wanted %s\n", now, p->until);
                 return false;
             }
-            if (!ask(e, s, at, want, got, n))
+            if (s->idle)
+                usleep(2000);
+            else if (!ask(e, s, at, want, got, n))
                 return false;
         }
     }
