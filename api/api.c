@@ -14,6 +14,7 @@
 #include "config/log.h"
 
 enum { CONNECTION_POOL_BYTES = 32 << 10, BACKLOG = 1024, TIMEOUT_SLACK_S = 3 };
+#define FLUSH_LIMIT_NS 2000000000ull /* for the last bytes of answers, when stopping */
 
 static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *err)
 {
@@ -84,6 +85,11 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     a->listen_fd = a->watch_epoll_fd = a->watch_event_fd = -1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->conns_lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->flushed, &attr);
+    pthread_condattr_destroy(&attr);
     a->idle_timeout_s = cfg->server.idle_timeout_s;
     atomic_init(&a->heartbeat_s, cfg->server.heartbeat_s);
     snprintf(a->chat_why, sizeof a->chat_why, "the model has no chat template");
@@ -182,10 +188,24 @@ xd_status api_reload(api *a, const config *cfg, xd_err *err)
     return XD_OK;
 }
 
+/* The engine is done with a request before the last bytes of its answer are sent: those get a moment, slow readers no more. */
+static void wait_flushed(api *a)
+{
+    uint64_t until_ns = xd_now_ns() + FLUSH_LIMIT_NS;
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    pthread_mutex_lock(&a->lock);
+    atomic_store(&a->draining, true);
+    while (atomic_load(&a->metrics.in_flight) && !pthread_cond_timedwait(&a->flushed, &a->lock, &until))
+        ;
+    pthread_mutex_unlock(&a->lock);
+}
+
 void api_free(api *a)
 {
     if (!a)
         return;
+    if (a->http)
+        wait_flushed(a);
     atomic_store(&a->closing, true);
     /* libmicrohttpd aborts when it is stopped with suspended connections: none sleeps from here on. */
     conn_wake_all(a);
@@ -197,6 +217,7 @@ void api_free(api *a)
     chat_set_free(a->chat);
     api_settings_unref(a->settings);
     free(a->chat_template);
+    pthread_cond_destroy(&a->flushed);
     pthread_mutex_destroy(&a->conns_lock);
     pthread_mutex_destroy(&a->lock);
     free(a);

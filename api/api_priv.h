@@ -79,6 +79,7 @@ struct api {
     bool watching;
     int watch_epoll_fd, watch_event_fd;
     pthread_mutex_t conns_lock;
+    pthread_cond_t flushed; /* with lock: no exchange is in flight any more, while draining */
     conn *conns;
     uint64_t next_conn_id;
 };

@@ -232,7 +232,11 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     if (aborted && status == 499)
         atomic_fetch_add(&a->metrics.client_gone, 1);
     api_metrics_count(&a->metrics, x->route ? (size_t)(x->route - api_routes) : api_routes_count, status, took_ns);
-    atomic_fetch_sub(&a->metrics.in_flight, 1);
+    if (atomic_fetch_sub(&a->metrics.in_flight, 1) == 1 && atomic_load(&a->draining)) {
+        pthread_mutex_lock(&a->lock);
+        pthread_cond_broadcast(&a->flushed);
+        pthread_mutex_unlock(&a->lock);
+    }
     if (x->settings->log_requests) {
         const xd_log_field fields[] = {{"REQUEST_ID", x->id}};
         /* Probes and scrapers ask every few seconds: what they get is of interest only when it is not 200. */
