@@ -163,7 +163,10 @@ static kern_status dev_alloc(kern_dev *kd, uint64_t bytes, void **ret)
 {
     cuda_dev *d = enter(kd);
     void *p = nullptr;
-    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (!bytes)
+        bytes = 1;
+    /* Kernels fetch the whole 16-byte units that cover their data: the last one belongs to the allocation too. */
+    cudaError_t e = cudaMalloc(&p, (bytes + 255) & ~255ull);
     if (e != cudaSuccess) {
         kern_status st = cuda_fail(d, e, "cudaMalloc");
         size_t free_bytes = 0, total = 0;
