@@ -289,8 +289,11 @@ void jx_sb_fill(jx *c, jx_sb *b, const char *piece, size_t n, bool trusted)
     if (!xd_mul_size(&all, n, len) || all > SIZE_MAX / 4)
         jx_throw(c, XD_TOO_LARGE, "template_error", "needs too much memory");
     char *at = open_space(c, b, all, trusted);
-    for (size_t i = 0; i < n; i++)
-        memcpy(at + i * len, piece, len);
+    memcpy(at, piece, len);
+    for (size_t done = len, more; done < all; done += more) { /* copies double: a filling may be millions of characters */
+        more = XD_MIN(done, all - done);
+        memcpy(at + done, at, more);
+    }
 }
 
 void jx_sb_char(jx *c, jx_sb *b, int32_t ch, bool trusted)

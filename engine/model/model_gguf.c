@@ -243,7 +243,7 @@ static xd_status read_vocabulary(model *m, xd_err *err)
     if ((st = gguf_int(g, "tokenizer.ggml.bos_token_id", -1, 0, last, &t->bos_id, err)) ||
         (st = gguf_int(g, "tokenizer.ggml.eos_token_id", -1, 0, last, &t->eos_id, err)) ||
         (st = gguf_int(g, "tokenizer.ggml.unknown_token_id", -1, 0, last, &t->unk_id, err)) ||
-        (st = gguf_int(g, "tokenizer.ggml.add_bos_token", !strcmp(t->model, "llama"), 0, 1, &flag, err)))
+        (st = gguf_int(g, "tokenizer.ggml.add_bos_token", tok_gguf_adds_bos(t->model, t->pre), 0, 1, &flag, err)))
         return st;
     t->add_bos = flag;
     if ((st = gguf_int(g, "tokenizer.ggml.add_eos_token", 0, 0, 1, &flag, err)))

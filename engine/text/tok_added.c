@@ -40,7 +40,7 @@ static bool all_trusted(tok_trust trust, size_t a, size_t b)
 bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s, size_t len, tok_trust trust,
                    tok_cuts *ret)
 {
-    size_t done = 0, n;
+    size_t done = 0, n, space_from = 0, space_end = 0; /* the last stretch of spaces that rstrip has walked */
     for (size_t i = 0; set->n && i < len;) {
         unsigned char c = (unsigned char)s[i];
         if (set->first[c] == set->first[c + 1]) {
@@ -72,13 +72,21 @@ bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s,
                 break;
             start = p;
         }
-        /* The spaces that rstrip takes may hold another token's beginning: the search still goes on right after the match. */
-        while (a->rstrip && stop < len && tok_cp_is_space(tok_cp(s + stop, &n)))
-            stop += n;
-        start = XD_MAX(start, done);
-        if (!push_cut(ret, done, start, TOK_NONE) || !push_cut(ret, start, XD_MAX(stop, start), best))
+        /* The spaces that rstrip takes may hold another token: the search goes on right after the match, and as in the
+         * reference the text then goes on behind that token, spaces that were already taken included. */
+        if (a->rstrip && stop >= space_from && stop <= space_end) {
+            stop = space_end;
+        } else if (a->rstrip) {
+            space_from = stop;
+            while (stop < len && tok_cp_is_space(tok_cp(s + stop, &n)))
+                stop += n;
+            space_end = stop;
+        }
+        if (start > done && !push_cut(ret, done, start, TOK_NONE))
             return false;
-        done = XD_MAX(stop, start);
+        if (!push_cut(ret, start, stop, best))
+            return false;
+        done = stop;
     }
     return done == len || push_cut(ret, done, len, TOK_NONE);
 }
@@ -117,6 +125,8 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
         if (!st)
             st = tok_norm_run(t->norms, t->n_norms, &w->run, &w->text, &w->tmp, err);
         size_t n = w->text.s.len;
+        if (!st && !n) /* the reference then finds it between any two bytes */
+            st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token ('%.40s') that normalizing makes empty", a->content);
         if (!st && n > TOK_MAX_MATCH_BYTES)
             st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes", n);
         if (!st && (n != a->content_len || memcmp(w->text.s.data, a->content, n))) {

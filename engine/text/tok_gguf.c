@@ -29,37 +29,125 @@ enum { TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_BYTE = 6 };
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| " \
     "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 
+#define QWEN35                                                                                                        \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define BAILING \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+#define SEED_CODER \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define EXAONE_MOE                                                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|" \
+    "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+#define MINICPM5 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define KIMI_UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define KIMI_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define KIMI                                                                          \
+    "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER                    \
+    "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER \
+    "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define BLOOM " ?[^(\\s|.,!?…。，、।۔،)]+"
+#define CJK   "[一-龥ࠀ-一가-퟿]+"
+#define KANA  "[一-龥぀-ゟ゠-ヿ]+"
+/* Latin, Greek, Cyrillic, Armenian, Georgian, Cherokee ... letters that have case. */
+#define CASED                                                                                              \
+    "\\s?["                                                                                                \
+    "\\x{41}-\\x{5a}\\x{61}-\\x{7a}\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}" \
+    "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}\\x{37f}\\x{386}" \
+    "\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}"        \
+    "\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}"        \
+    "\\x{1cbd}-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}"      \
+    "\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}"       \
+    "\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}\\x{1fc2}-\\x{1fc4}"       \
+    "\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}"      \
+    "\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}"        \
+    "\\x{2126}\\x{2128}\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}"                 \
+    "\\x{2145}-\\x{2149}\\x{214e}\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}"                 \
+    "\\x{2ceb}-\\x{2cee}\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}"       \
+    "\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}"      \
+    "\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}\\x{104b0}-\\x{104d3}"                     \
+    "\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}"                 \
+    "\\x{1e900}-\\x{1e943}"                                                                                \
+    "]+"
+
+enum { MAX_PATTERNS = 6 };
+
 /* Each pattern cuts the pieces of the one before it (all as Split, isolated). */
 static const struct {
     const char *name;
-    const char *pattern[3];
+    const char *pattern[MAX_PATTERNS];
     bool ignore_merges, nfc;
 } pres[] = {
-    {"default", {GPT2}, false, false},
+    {"default", {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
+    {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     {"gpt-2", {GPT2}, false, false},
     {"olmo", {GPT2}, false, false},
     {"phi-2", {GPT2}, false, false},
     {"mpt", {GPT2}, false, false},
     {"jais", {GPT2}, false, false},
+    {"gigachat", {GPT2}, false, false},
+    {"a.x-4.0", {GPT2}, false, false},
+    {"mellum", {GPT2}, false, false},
+    {"exaone4", {GPT2}, false, false},
+    {"trillion", {GPT2}, false, false},
+    {"granite-docling", {GPT2}, false, false},
     {"llama3", {LLAMA3}, true, false},
     {"llama-v3", {LLAMA3}, true, false},
     {"llama-bpe", {LLAMA3}, true, false},
-    {"smaug-bpe", {LLAMA3}, true, false},
+    {"falcon3", {LLAMA3}, true, false},
+    {"falcon-h1", {LLAMA3}, true, false},
+    {"pixtral", {LLAMA3}, true, false},
+    {"midm-2.0", {LLAMA3}, true, false},
+    {"lfm2", {LLAMA3}, true, false},
+    {"smaug-bpe", {LLAMA3}, false, false},
     {"dbrx", {LLAMA3}, false, false},
     {"chatglm-bpe", {LLAMA3}, false, false},
     {"glm4", {LLAMA3}, false, false},
     {"qwen2", {QWEN2}, false, true},
     {"deepseek-r1-qwen", {QWEN2}, false, true},
     {"megrez", {QWEN2}, false, false},
+    {"stablelm2", {QWEN2}, false, false},
+    {"hunyuan", {QWEN2}, false, false},
+    {"solar-open", {QWEN2}, false, false},
+    {"grok-2", {QWEN2}, false, false},
+    {"kormo", {QWEN2}, false, false},
+    {"f2llmv2", {QWEN2}, false, false},
+    {"qwen35", {QWEN35}, false, true},
     {"gpt-4o", {GPT4O}, true, false},
+    {"kanana2", {GPT4O}, false, false},
+    {"talkie", {GPT4O}, false, false},
+    {"minimax-m2", {GPT4O}, false, false},
     {"llama4", {GPT4O}, true, false},
     {"tekken", {TEKKEN}, true, false},
-    {"deepseek-v3", {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK_V3}, false, false},
+    {"deepseek-llm", {"[\r\n]", CASED, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", CJK, "\\p{N}"}, false, false},
+    {"deepseek-coder", {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CJK, "\\p{N}"}, false, false},
+    {"deepseek-v3", {"\\p{N}{1,3}", KANA, DEEPSEEK_V3}, false, false},
+    {"hunyuan-dense", {"\\p{N}{1,3}", KANA, DEEPSEEK_V3}, false, false},
+    {"joyai-llm", {"\\p{N}{1,3}", KANA, DEEPSEEK_V3}, false, false},
+    {"hy_v4", {"\\p{N}{1,3}", KANA, DEEPSEEK_V3}, false, false},
     {"starcoder", {"\\p{N}", GPT2}, false, false},
     {"refact", {"\\p{N}", GPT2}, false, false},
     {"smollm", {"\\p{N}", GPT2}, false, false},
     {"command-r", {"\\p{N}", GPT2}, false, false},
     {"codeshell", {"\\p{N}", GPT2}, false, false},
+    {"exaone", {"\\p{N}", GPT2}, false, false},
+    {"minerva-7b", {"\\p{N}", GPT2}, false, false},
+    {"mellum2", {"\\p{N}", GPT2}, false, false},
+    {"bloom", {BLOOM}, false, false},
+    {"poro-chat", {BLOOM}, false, false},
+    {"gpt3-finnish", {BLOOM}, false, false},
+    {"viking", {BLOOM, "\\p{N}"}, false, false},
+    {"bailingmoe", {BAILING}, false, false},
+    {"bailingmoe2", {BAILING}, false, false},
+    {"llada-moe", {BAILING}, false, false},
+    {"seed-coder", {SEED_CODER}, false, false},
+    {"exaone-moe", {EXAONE_MOE}, false, false},
+    {"minicpm5", {"\\p{N}{1,3}", MINICPM5}, true, false},
+    {"kimi-k2", {KIMI}, false, false},
+    {"laguna", {"[^\\n]+|[\\n]+", QWEN2}, false, false},
+    {"tiny_aya", {"\\d{1,3}(?=(?:\\d{3})*\\b)", GPT4O}, false, false},
+    {"cohere2moe", {"\\d{1,3}(?=(?:\\d{3})*\\b)", GPT4O}, false, false},
 };
 
 static xd_status no_memory(xd_err *err)
@@ -147,17 +235,19 @@ static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
     if (k == XD_ARRAY_LEN(pres))
         return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre '%.60s' (a pre-tokenizer that is not known here)",
                        name);
+    if (!g->n_merges) /* it would cut every text into bytes */
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.merges is missing");
     xd_status st = load_merges(t, g, err);
     t->bpe.ignore_merges = pres[k].ignore_merges;
     if (!st && (!tok_grow(&t->norms, &t->norms_cap, 1, sizeof *t->norms) ||
-                !tok_grow(&t->pretoks, &t->pretoks_cap, 4, sizeof *t->pretoks) ||
+                !tok_grow(&t->pretoks, &t->pretoks_cap, MAX_PATTERNS + 1, sizeof *t->pretoks) ||
                 !tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs)))
         st = no_memory(err);
     if (st)
         return st;
     if (pres[k].nfc)
         t->norms[t->n_norms++] = (tok_norm){.kind = TOK_NORM_NFC};
-    for (size_t i = 0; i < 3 && pres[k].pattern[i] && !st; i++) {
+    for (size_t i = 0; i < MAX_PATTERNS && pres[k].pattern[i] && !st; i++) {
         tok_pretok *p = &t->pretoks[t->n_pretoks++];
         *p = (tok_pretok){.kind = TOK_PRE_SPLIT, .behavior = TOK_ISOLATED};
         st = tok_regex_new(pres[k].pattern[i], strlen(pres[k].pattern[i]), &p->re, err);
@@ -300,4 +390,14 @@ xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
     tok_bpe_finish(&t->bpe, &t->vocab);
     *ret = XD_TAKE(t);
     return XD_OK;
+}
+
+bool tok_gguf_adds_bos(const char *model, const char *pre)
+{
+    static const char *const names[] = {"llama3",  "llama-v3", "llama-bpe", "falcon3", "falcon-h1",
+                                        "pixtral", "midm-2.0", "lfm2",      "tekken"};
+    bool found = model && !strcmp(model, "llama");
+    for (size_t i = 0; !found && model && !strcmp(model, "gpt2") && pre && i < XD_ARRAY_LEN(names); i++)
+        found = !strcmp(names[i], pre);
+    return found;
 }

@@ -84,10 +84,11 @@ static inline uint32_t tok_cp(const char *s, size_t *ret_len)
     return (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3F) << 12 | (uint32_t)(u[2] & 0x3F) << 6 | (u[3] & 0x3F);
 }
 size_t tok_cp_put(uint32_t cp, char out[4]);
-bool tok_cp_is_space(uint32_t cp);   /* White_Space */
-bool tok_cp_is_numeric(uint32_t cp); /* N* */
-bool tok_cp_is_punct(uint32_t cp);   /* ASCII punctuation or P* */
-bool tok_cp_is_word(uint32_t cp);    /* \w of Rust's regex: Alphabetic, M*, Nd, Pc, Join_Control */
+bool tok_cp_in(const uint32_t (*ranges)[2], size_t n, uint32_t cp); /* sorted ranges, both ends within */
+bool tok_cp_is_space(uint32_t cp);                                  /* White_Space */
+bool tok_cp_is_numeric(uint32_t cp);                                /* N* */
+bool tok_cp_is_punct(uint32_t cp);                                  /* ASCII punctuation or P* of Unicode 8 */
+bool tok_cp_is_word(uint32_t cp); /* \w of Rust's regex: Alphabetic, M*, Nd, Pc, Join_Control */
 /* GPT-2's printable alphabet: byte -> code point, code point (< 0x180) -> byte or -1. */
 uint32_t tok_byte_to_cp(unsigned char byte);
 int tok_cp_to_byte(uint32_t cp);

@@ -41,8 +41,12 @@ struct tok_regex_run {
 #define NOT_SPACE_MEMBERS                                                                                        \
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}" \
     "-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}"
-#define WORD_MEMBERS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" TOK_NEW_L TOK_NEW_M TOK_NEW_Nd TOK_NEW_Nl
-#define HEX_MEMBERS  "0-9A-Fa-f"
+#define ALPHA_MEMBERS "\\p{Alphabetic}" TOK_NEW_L TOK_NEW_Nl TOK_NEW_Alpha
+#define WORD_PROPERTY "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" TOK_NEW_L TOK_NEW_M TOK_NEW_Nd TOK_NEW_Nl
+/* \w outside a class, unlike the property, also takes Latin-1's superscripts and fractions. */
+#define WORD_MEMBERS  WORD_PROPERTY "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define LOWER_MEMBERS "\\p{Lowercase}" TOK_NEW_Ll "\\x{10fc}\\x{a7f2}-\\x{a7f4}\\x{ab69}\\x{1e030}-\\x{1e06d}"
+#define HEX_MEMBERS   "0-9A-Fa-f"
 
 /* Property names. `members` is what a class holds for it; NULL: \p{short_name} as it is. */
 typedef struct property {
@@ -130,23 +134,31 @@ static const property properties[] = {
     OLD("Any", Any),
     {"Space", SPACE_MEMBERS, NOT_SPACE_MEMBERS},
     {"White_Space", SPACE_MEMBERS, NOT_SPACE_MEMBERS},
-    {"Alpha", "\\p{Alphabetic}" TOK_NEW_L TOK_NEW_Nl, NULL},
-    {"Alphabetic", "\\p{Alphabetic}" TOK_NEW_L TOK_NEW_Nl, NULL},
-    {"Alnum", "\\p{Alphabetic}\\p{Nd}" TOK_NEW_L TOK_NEW_Nl TOK_NEW_Nd, NULL},
-    {"Word", WORD_MEMBERS, NULL},
+    {"Alpha", ALPHA_MEMBERS, NULL},
+    {"Alphabetic", ALPHA_MEMBERS, NULL},
+    {"Alnum", ALPHA_MEMBERS "\\p{Nd}" TOK_NEW_Nd, NULL},
+    {"Word", WORD_PROPERTY, NULL},
     {"Upper", "\\p{Uppercase}" TOK_NEW_Lu, NULL},
     {"Uppercase", "\\p{Uppercase}" TOK_NEW_Lu, NULL},
-    {"Lower", "\\p{Lowercase}" TOK_NEW_Ll, NULL},
-    {"Lowercase", "\\p{Lowercase}" TOK_NEW_Ll, NULL},
+    {"Lower", LOWER_MEMBERS, NULL},
+    {"Lowercase", LOWER_MEMBERS, NULL},
     {"XDigit", HEX_MEMBERS, NULL},
-    {"Punct", "\\p{P}$+<=>\\^`|~" TOK_NEW_P, NULL},
+    {"Punct", "\\p{P}" TOK_NEW_P, NULL},
 };
-/* Scripts that tokenizer patterns name. */
-static const char *const scripts[] = {
-    "Han",      "Hiragana",  "Katakana",   "Hangul",  "Latin",     "Greek",    "Cyrillic", "Arabic",
-    "Hebrew",   "Thai",      "Devanagari", "Bengali", "Tamil",     "Telugu",   "Kannada",  "Malayalam",
-    "Gujarati", "Gurmukhi",  "Lao",        "Tibetan", "Khmer",     "Myanmar",  "Georgian", "Armenian",
-    "Ethiopic", "Mongolian", "Sinhala",    "Common",  "Inherited", "Bopomofo",
+/* Scripts that tokenizer patterns name, and what Unicode 15 and 16 added to them. */
+static const struct script {
+    const char *name, *newer;
+} scripts[] = {
+    {"Han", "\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"},
+    {"Hiragana", "\\x{1b132}"},
+    {"Katakana", "\\x{1b155}"},
+    {"Latin", "\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{1df25}-\\x{1df2a}"},
+    {"Cyrillic", "\\x{1c89}-\\x{1c8a}\\x{1e030}-\\x{1e06d}\\x{1e08f}"},
+    {"Arabic", "\\x{897}\\x{10ec2}-\\x{10ec4}\\x{10efc}-\\x{10eff}"},
+    {"Hangul", ""},
+    {"Greek", ""},
+    {"Hebrew", ""},
+    {"Thai", ""},
 };
 
 /* The translation of one pattern under way. */
@@ -183,7 +195,7 @@ static bool names_equal(const char *a, const char *b, size_t b_len)
 }
 
 /* Reads "\p{...}" / "\P{...}" at i (on the letter). *ret_script is set for a script, else *ret_prop. */
-static xd_status read_property(trans *t, const property **ret_prop, const char **ret_script, bool *ret_negated)
+static xd_status read_property(trans *t, const property **ret_prop, const struct script **ret_script, bool *ret_negated)
 {
     bool negated = t->s[t->i] == 'P';
     t->i++;
@@ -205,8 +217,8 @@ static xd_status read_property(trans *t, const property **ret_prop, const char *
         if (names_equal(properties[k].name, t->s + a, len))
             *ret_prop = &properties[k];
     for (size_t k = 0; !*ret_prop && k < XD_ARRAY_LEN(scripts); k++)
-        if (names_equal(scripts[k], t->s + a, len))
-            *ret_script = scripts[k];
+        if (names_equal(scripts[k].name, t->s + a, len))
+            *ret_script = &scripts[k];
     if (!*ret_prop && !*ret_script)
         return refuse(t, "an unknown property");
     t->i = (size_t)(close - t->s) + 1;
@@ -246,19 +258,21 @@ static xd_status class_escape(trans *t)
     switch (t->s[t->i]) {
     case 's': members = SPACE_MEMBERS; break;
     case 'S': members = NOT_SPACE_MEMBERS; break;
-    case 'w': members = WORD_MEMBERS; break;
+    case 'w': members = WORD_PROPERTY; break;
     case 'd': members = "\\p{Nd}" TOK_NEW_Nd; break;
     case 'h': members = HEX_MEMBERS; break;
     case 'p':
     case 'P': {
         const property *p;
-        const char *script;
+        const struct script *script;
         bool negated;
         xd_status st = read_property(t, &p, &script, &negated);
         if (st)
             return st;
-        if (script)
-            xd_buf_printf(&t->out, "\\%c{sc:%s}", negated ? 'P' : 'p', script);
+        if (script && negated && *script->newer)
+            return refuse(t, "a negated script inside a class");
+        else if (script)
+            xd_buf_printf(&t->out, "\\%c{sc:%s}%s", negated ? 'P' : 'p', script->name, script->newer);
         else if (negated && !p->complement)
             return refuse(t, "a negated property inside a class");
         else
@@ -302,6 +316,11 @@ static xd_status class_posix(trans *t)
     const char *a = t->s + t->i + 2, *close = memchr(a, ':', t->n - t->i - 2);
     if (!close || (size_t)(close - t->s) + 1 >= t->n || close[1] != ']')
         return refuse(t, "a broken POSIX bracket");
+    if (close - a == 5 && !memcmp(a, "punct", 5)) { /* unlike the property, symbols too */
+        xd_buf_puts(&t->out, "\\p{P}\\p{S}" TOK_NEW_P TOK_NEW_S);
+        t->i = (size_t)(close - t->s) + 2;
+        return XD_OK;
+    }
     for (size_t k = 0; k < XD_ARRAY_LEN(properties); k++)
         if (names_equal(properties[k].name, a, (size_t)(close - a)) ||
             ((size_t)(close - a) == 5 && !memcmp(a, "digit", 5) && !strcmp(properties[k].name, "Nd"))) {
@@ -433,13 +452,13 @@ static xd_status translate_escape(trans *t)
     case 'p':
     case 'P': {
         const property *p;
-        const char *script;
+        const struct script *script;
         bool negated;
         xd_status st = read_property(t, &p, &script, &negated);
         if (st)
             return st;
         if (script)
-            xd_buf_printf(&t->out, "\\%c{sc:%s}", negated ? 'P' : 'p', script);
+            xd_buf_printf(&t->out, "[%s\\p{sc:%s}%s]", negated ? "^" : "", script->name, script->newer);
         else
             xd_buf_printf(&t->out, "[%s%s]", negated ? "^" : "", p->members);
         return XD_OK;

@@ -33,6 +33,8 @@ typedef struct tok_gguf {
     int64_t bos_id, eos_id, unk_id; /* -1 when absent */
     bool add_bos, add_eos, add_space_prefix;
 } tok_gguf;
+/* Whether a BOS is put in front when the file has no tokenizer.ggml.add_bos_token: so llama.cpp reads such files. */
+bool tok_gguf_adds_bos(const char *model, const char *pre);
 xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err) XD_MUST_CHECK;
 
 void tok_free(tokenizer *t); /* NULL is fine */
@@ -53,7 +55,10 @@ enum {
                               it they are encoded as plain text. Added tokens with special=false are always recognised. */
 };
 
-/* Appends the ids of text[0..len). Ill-formed UTF-8 is treated as its U+FFFD replacement. XD_NOMEM is the only failure. */
+/* Appends the ids of text[0..len); on failure ret is as it was. Ill-formed UTF-8 is treated as its U+FFFD replacement. Fails with
+ * XD_NOMEM; XD_TOO_LARGE when the text (or what normalizing makes of it) has more than 1 GiB; XD_UNSUPPORTED when the file's own
+ * pattern would take too long on this text, or when the text has a character that neither the vocabulary nor its unknown token
+ * covers. */
 xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret,
                      xd_err *err) XD_MUST_CHECK;
 

@@ -1,0 +1,587 @@
+/* test_tokenizer.c - properties that hold for every tokenizer in tests/data/tokenizers, whatever the text: streamed pieces are the
+ * whole text and whole characters, special tokens only where the text is trusted; and a GGUF vocabulary gives the ids of the
+ * tokenizer.json that it was made from. (Equality with the reference: test_tok_vectors.c.) */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "engine/text/stop.h"
+#include "engine/text/tokenizer.h"
+
+static char *read_gz(const char *name, size_t *ret_len)
+{
+    const char *src = getenv("EXPERTD_SOURCE_ROOT");
+    char path[2048];
+    snprintf(path, sizeof path, "%s/tests/data/tokenizers/%s", src ? src : ".", name);
+    gzFile f = gzopen(path, "rb");
+    cr_assert(f, "cannot read %s", path);
+    xd_buf b = {0};
+    int n = 0;
+    while (xd_buf_reserve(&b, 1 << 20) && (n = gzread(f, b.data + b.len, 1 << 20)) > 0)
+        b.len += (size_t)n;
+    gzclose(f);
+    return xd_buf_steal(&b, ret_len);
+}
+
+static tokenizer *load(const char *name)
+{
+    size_t len;
+    char *json = read_gz(name, &len);
+    tokenizer *t = NULL;
+    xd_err err = {0};
+    cr_assert_eq(tok_from_json(json, len, &t, &err), XD_OK, "%s: %s", name, err.msg);
+    free(json);
+    return t;
+}
+
+static tokenizer *from_text(const char *json)
+{
+    tokenizer *t = NULL;
+    xd_err err = {0};
+    cr_assert_eq(tok_from_json(json, strlen(json), &t, &err), XD_OK, "%s", err.msg);
+    return t;
+}
+
+static uint32_t next(uint64_t *s)
+{
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*s >> 33);
+}
+
+static void assert_whole_characters(const char *s, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        int n = xd_utf8_seq(s + i, len - i);
+        cr_assert_gt(n, 0, "a broken character in a piece");
+        i += (size_t)n;
+    }
+}
+
+/* The pieces of a stream, put together; each is checked. */
+static void stream_all(const tokenizer *t, const tok_ids *ids, bool skip, xd_buf *ret)
+{
+    tok_stream *s = tok_stream_new(t, skip);
+    cr_assert(s);
+    for (size_t i = 0; i <= ids->len; i++) {
+        xd_buf piece = {0};
+        xd_status st =
+            i < ids->len ? tok_stream_push(s, ids->data[i], &piece, NULL) : tok_stream_flush(s, &piece, NULL);
+        cr_assert_eq(st, XD_OK);
+        assert_whole_characters(piece.data, piece.len);
+        xd_buf_append(ret, piece.data ? piece.data : "", piece.len);
+        xd_buf_free(&piece);
+    }
+    tok_stream_free(s);
+}
+
+static void assert_stream_is_decode(const tokenizer *t, const tok_ids *ids)
+{
+    for (int skip = 0; skip < 2; skip++) {
+        xd_buf whole = {0}, pieces = {0};
+        cr_assert_eq(tok_decode(t, ids->data, ids->len, skip, &whole, NULL), XD_OK);
+        stream_all(t, ids, skip, &pieces);
+        cr_assert_eq(whole.len, pieces.len);
+        cr_assert(!whole.len || !memcmp(whole.data, pieces.data, whole.len));
+        xd_buf_free(&whole);
+        xd_buf_free(&pieces);
+    }
+}
+
+/* A character of any length in UTF-8, with many of the awkward ones. */
+static void put_character(xd_buf *b, uint64_t *seed)
+{
+    static const uint32_t awkward[] = {' ',     '\n',   0x2581, 0x200D, 0x301, 0x1F468,
+                                       0x1F3FD, 0xFE0F, 0xFFFD, 0xAC00, 0,     '<'};
+    uint32_t cp;
+    switch (next(seed) % 5) {
+    case 0: cp = 0x20 + next(seed) % 0x5F; break;
+    case 1: cp = awkward[next(seed) % XD_ARRAY_LEN(awkward)]; break;
+    case 2: cp = 0x80 + next(seed) % 0x780; break;
+    case 3: cp = 0x800 + next(seed) % 0xC800; break;
+    default: cp = 0x10000 + next(seed) % 0x100000;
+    }
+    char u[4];
+    size_t n = 0;
+    if (cp < 0x80) {
+        u[n++] = (char)cp;
+    } else if (cp < 0x800) {
+        u[n++] = (char)(0xC0 | cp >> 6);
+    } else {
+        if (cp < 0x10000) {
+            u[n++] = (char)(0xE0 | cp >> 12);
+        } else {
+            u[n++] = (char)(0xF0 | cp >> 18);
+            u[n++] = (char)(0x80 | (cp >> 12 & 0x3F));
+        }
+        u[n++] = (char)(0x80 | (cp >> 6 & 0x3F));
+    }
+    if (cp >= 0x80)
+        u[n++] = (char)(0x80 | (cp & 0x3F));
+    xd_buf_append(b, u, n);
+}
+
+static const char *const files[] = {
+    "edge_llama3.tokenizer.json.gz",       "edge_qwen2.tokenizer.json.gz",  "edge_gpt2_prefix.tokenizer.json.gz",
+    "edge_csp.tokenizer.json.gz",          "edge_clip.tokenizer.json.gz",   "edge_t5.tokenizer.json.gz",
+    "edge_uni_bf.tokenizer.json.gz",       "edge_gemma.tokenizer.json.gz",  "edge_ms_first_dec.tokenizer.json.gz",
+    "edge_nbytelevel.tokenizer.json.gz",   "edge_albert.tokenizer.json.gz", "mini_spm_legacy.tokenizer.json",
+    "mini_spm_nobyte.tokenizer.json",      "mini_spm_first.tokenizer.json", "mini_bytelevel.tokenizer.json",
+    "mini_bytelevel_prefix.tokenizer.json"};
+
+Test(tokenizer, streams_of_random_text_and_of_random_ids_are_their_decoding, .timeout = 100)
+{
+    uint64_t seed = 12;
+    for (size_t f = 0; f < XD_ARRAY_LEN(files); f++) {
+        tokenizer *t = load(files[f]);
+        for (int round = 0; round < 200; round++) {
+            xd_buf text = {0};
+            tok_ids ids = {0};
+            for (uint32_t n = next(&seed) % 40; n > 0; n--)
+                put_character(&text, &seed);
+            cr_assert_eq(tok_encode(t, text.data ? text.data : "", text.len, round & 3, &ids, NULL), XD_OK);
+            assert_stream_is_decode(t, &ids);
+            ids.len = 0;
+            for (uint32_t n = next(&seed) % 12; n > 0; n--) /* some ids outside the vocabulary */
+                cr_assert(tok_ids_push(&ids, next(&seed) % (tok_vocab_size(t) + 4)));
+            assert_stream_is_decode(t, &ids);
+            xd_buf_free(&text);
+            tok_ids_free(&ids);
+        }
+        tok_free(t);
+    }
+}
+
+/* One token a byte: any cut of a text into tokens is a cut between bytes. "é", "€" and "😀" also have tokens for their first bytes. */
+static const char byte_tokens[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":900,\"content\":\"<end>\",\"special\":true}],\"normalizer\":null,"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},\"post_processor\":null,"
+    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{%s},\"merges\":[]}}";
+
+/* The byte-level alphabet (every byte as one printable character), longer tokens after it. */
+static tokenizer *byte_tokenizer(void)
+{
+    xd_buf vocab = {0}, json = {0};
+    unsigned other = 0;
+    for (unsigned b = 0; b < 256; b++) {
+        bool shown = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+        xd_buf_printf(&vocab, "%s\"\\u%04x\":%u", b ? "," : "", shown ? b : 0x100 + other++, b);
+    }
+    /* F0 9F, 98 80, E2 82, C3: parts of characters as tokens of their own */
+    xd_buf_puts(&vocab, ",\"\\u00f0\\u0141\":256,\"\\u013a\\u0122\":257,\"\\u00e2\\u0124\":258,\"a\\u00c3\":259");
+    xd_buf_printf(&json, byte_tokens, vocab.data);
+    tokenizer *t = from_text(json.data);
+    xd_buf_free(&vocab);
+    xd_buf_free(&json);
+    return t;
+}
+
+Test(tokenizer, every_cut_of_a_text_into_tokens_streams_the_same_text, .timeout = 60)
+{
+    static const struct {
+        uint8_t bytes[2];
+        size_t n;
+        uint32_t id;
+    } parts[] = {{{0xF0, 0x9F}, 2, 256}, {{0x98, 0x80}, 2, 257}, {{0xE2, 0x82}, 2, 258}, {{'a', 0xC3}, 2, 259}};
+    static const char text[] = "a\xC3\xA9\xF0\x9F\x98\x80 \xE2\x82\xAC\xF0\x9F\x98\x80"
+                               "a\xC3\xA9";
+    size_t len = sizeof text - 1;
+    tokenizer *t = byte_tokenizer();
+    /* Each place where a longer token fits is a choice: one bit of `cut`. */
+    for (unsigned cut = 0; cut < 1u << 9; cut++) {
+        tok_ids ids = {0};
+        unsigned choice = 0;
+        for (size_t i = 0; i < len;) {
+            size_t k = 0;
+            while (k < XD_ARRAY_LEN(parts) && (i + 2 > len || memcmp(text + i, parts[k].bytes, 2) != 0))
+                k++;
+            bool take = k < XD_ARRAY_LEN(parts) && (cut >> choice++ & 1);
+            cr_assert(tok_ids_push(&ids, take ? parts[k].id : (uint8_t)text[i]));
+            i += take ? 2 : 1;
+        }
+        xd_buf all = {0};
+        stream_all(t, &ids, true, &all);
+        cr_assert_eq(all.len, len);
+        cr_assert(!memcmp(all.data, text, len));
+        xd_buf_free(&all);
+        tok_ids_free(&ids);
+    }
+    tok_free(t);
+}
+
+Test(tokenizer, bytes_that_are_no_text_become_replacement_characters_in_any_stream, .timeout = 60)
+{
+    uint64_t seed = 5;
+    tokenizer *t = byte_tokenizer();
+    for (int round = 0; round < 20000; round++) {
+        static const uint8_t hard[] = {0x41, 0x80, 0xBF, 0xC2, 0xC3, 0xE0, 0xA0, 0xED,
+                                       0x9F, 0xEF, 0xF0, 0x90, 0xF4, 0x8F, 0xFF, 0xC0};
+        char bytes[8];
+        tok_ids ids = {0};
+        size_t n = 1 + next(&seed) % sizeof bytes;
+        for (size_t i = 0; i < n; i++) {
+            bytes[i] = (char)hard[next(&seed) % sizeof hard];
+            cr_assert(tok_ids_push(&ids, (uint8_t)bytes[i]));
+        }
+        xd_buf want = {0}, got = {0};
+        cr_assert(xd_utf8_sanitize(&want, bytes, n));
+        stream_all(t, &ids, true, &got);
+        cr_assert_eq(got.len, want.len);
+        cr_assert(!memcmp(got.data, want.data, want.len));
+        xd_buf_free(&want);
+        xd_buf_free(&got);
+        tok_ids_free(&ids);
+    }
+    tok_free(t);
+}
+
+Test(tokenizer, a_stop_string_never_leaks_however_the_tokens_cut_it, .timeout = 60)
+{
+    static const char *const stops[] = {"\xC3\xA9 \xF0\x9F\x98\x80", "</s>", "\xE2\x82\xAC\xE2\x82\xAC"};
+    uint64_t seed = 9;
+    tokenizer *t = byte_tokenizer();
+    for (int round = 0; round < 5000; round++) {
+        static const char *const bits[] = {"\xC3\xA9", " ", "\xF0\x9F\x98\x80", "</", "s>", "\xE2\x82\xAC", "a", "<"};
+        xd_buf text = {0}, out = {0};
+        for (uint32_t n = 1 + next(&seed) % 12; n > 0; n--)
+            xd_buf_puts(&text, bits[next(&seed) % XD_ARRAY_LEN(bits)]);
+        size_t cut = text.len; /* where the match that ends first begins */
+        for (size_t end = 1, found = 0; end <= text.len && !found; end++)
+            for (size_t k = 0; k < XD_ARRAY_LEN(stops); k++) {
+                size_t n = strlen(stops[k]);
+                if (n <= end && !memcmp(text.data + end - n, stops[k], n)) {
+                    found = 1;
+                    cut = XD_MIN(cut, end - n);
+                }
+            }
+        stop_matcher m;
+        stop_init(&m, stops, XD_ARRAY_LEN(stops), false);
+        tok_stream *s = tok_stream_new(t, true);
+        int hit = -1;
+        for (size_t i = 0; i <= text.len && hit < 0; i++) {
+            xd_buf piece = {0};
+            xd_status st = i < text.len ? tok_stream_push(s, (uint8_t)text.data[i], &piece, NULL)
+                                        : tok_stream_flush(s, &piece, NULL);
+            cr_assert_eq(st, XD_OK);
+            hit = stop_feed(&m, piece.data ? piece.data : "", piece.len, true, &out);
+            assert_whole_characters(out.data, out.len);
+            cr_assert_leq(out.len, cut);
+            xd_buf_free(&piece);
+        }
+        if (hit < 0)
+            stop_flush(&m, &out);
+        cr_assert_eq(hit < 0, cut == text.len);
+        cr_assert_eq(out.len, cut);
+        cr_assert(!cut || !memcmp(out.data, text.data, cut));
+        stop_clear(&m);
+        tok_stream_free(s);
+        xd_buf_free(&text);
+        xd_buf_free(&out);
+    }
+    tok_free(t);
+}
+
+/* ---- trusted bytes ---- */
+
+static const char marked[] =
+    "{\"version\":\"1.0\",\"added_tokens\":["
+    "{\"id\":10,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"
+    "{\"id\":11,\"content\":\"<l>\",\"special\":true,\"normalized\":false,\"lstrip\":true},"
+    "{\"id\":12,\"content\":\"<r>\",\"special\":true,\"normalized\":false,\"rstrip\":true},"
+    "{\"id\":13,\"content\":\"<n>\",\"special\":true,\"normalized\":true},"
+    "{\"id\":14,\"content\":\"<t>\",\"special\":false,\"normalized\":false}],"
+    "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},\"content\":\"--\"},\"pre_tokenizer\":null,"
+    "\"post_processor\":null,\"decoder\":null,\"model\":{\"type\":\"BPE\",\"vocab\":{\"<\":0,\">\":1,\"s\":2,\"l\":3,"
+    "\"r\":4,\"n\":5,\"t\":6,\" \":7,\"a\":8,\"-\":9},\"merges\":[]}}";
+
+/* The ids of text with the bytes marked 'T' in map trusted, as words: "s" for <s>, other ids as their character. */
+static void assert_trusted(const tokenizer *t, const char *text, const char *map, const char *want)
+{
+    uint8_t trust[64];
+    tok_ids ids = {0};
+    char got[64];
+    size_t n = strlen(text);
+    cr_assert_eq(n, strlen(map));
+    for (size_t i = 0; i < n; i++)
+        trust[i] = map[i] == 'T';
+    cr_assert_eq(tok_encode_trusted(t, text, trust, n, 0, &ids, NULL), XD_OK);
+    for (size_t i = 0; i < ids.len; i++)
+        got[i] = ids.data[i] >= 10 ? "SLRNT"[ids.data[i] - 10] : "<>slrnt a-"[ids.data[i]];
+    got[ids.len] = 0;
+    cr_assert_str_eq(got, want, "'%s' with '%s': '%s', not '%s'", text, map, got, want);
+    tok_ids_free(&ids);
+}
+
+Test(tokenizer, special_tokens_stand_only_in_trusted_bytes)
+{
+    tokenizer *t = from_text(marked);
+    assert_trusted(t, "<s>a<s>", "TTT____", "Sa<s>");
+    assert_trusted(t, "<s>a<s>", "____TTT", "<s>aS");
+    assert_trusted(t, "<s><s>", "TTTTTT", "SS");
+    assert_trusted(t, "<s><s>", "TTT___", "S<s>");
+    assert_trusted(t, "<s><s>", "___TTT", "<s>S");
+    assert_trusted(t, "<s>", "TT_", "<s>"); /* in part is not at all */
+    assert_trusted(t, "<s>", "_TT", "<s>");
+    assert_trusted(t, "<s>", "T_T", "<s>");
+    assert_trusted(t, "<t><t>", "______", "TT"); /* tokens that are not special: always */
+    /* a token takes the spaces at its side whoever wrote them, as it does without trust */
+    assert_trusted(t, "a <l>", "__TTT", "aL");
+    assert_trusted(t, "<r> a", "TTT__", "Ra");
+    assert_trusted(t, "a <l>", "TT___", "a <l>");
+    assert_trusted(t, "<r> a", "___TT", "<r> a");
+    assert_trusted(t, "<r> <l>", "TTTTTTT", "RL");
+    assert_trusted(t, "<r> <l>", "TTT____", "R<l>");
+    /* found after normalizing, which moves bytes */
+    assert_trusted(t, "_<n>_", "_TTT_", "--N--");
+    assert_trusted(t, "_<n>_", "T_TTT", "--<n>--");
+    assert_trusted(t, "<n><n>", "___TTT", "<n>N");
+    tok_free(t);
+}
+
+Test(tokenizer, nothing_is_trusted_or_everything_like_the_flag)
+{
+    tokenizer *t = from_text(marked);
+    static const char text[] = "<s> a <l><r> <n>_<t>";
+    uint8_t none[sizeof text] = {0}, every[sizeof text];
+    memset(every, 1, sizeof every);
+    tok_ids a = {0}, b = {0}, c = {0};
+    cr_assert_eq(tok_encode(t, text, sizeof text - 1, 0, &a, NULL), XD_OK);
+    cr_assert_eq(tok_encode_trusted(t, text, none, sizeof text - 1, 0, &b, NULL), XD_OK);
+    cr_assert(a.len == b.len && !memcmp(a.data, b.data, a.len * sizeof *a.data));
+    a.len = b.len = 0;
+    cr_assert_eq(tok_encode(t, text, sizeof text - 1, TOK_PARSE_SPECIAL, &a, NULL), XD_OK);
+    cr_assert_eq(tok_encode_trusted(t, text, every, sizeof text - 1, 0, &b, NULL), XD_OK);
+    cr_assert_eq(tok_encode_trusted(t, text, NULL, sizeof text - 1, 0, &c, NULL), XD_OK);
+    cr_assert(a.len == b.len && !memcmp(a.data, b.data, a.len * sizeof *a.data));
+    cr_assert(a.len == c.len && !memcmp(a.data, c.data, a.len * sizeof *a.data));
+    tok_ids_free(&a);
+    tok_ids_free(&b);
+    tok_ids_free(&c);
+    tok_free(t);
+}
+
+/* ---- priming with the prompt ---- */
+
+static void assert_primed(const tokenizer *t, const uint32_t *ids, size_t n_prompt, size_t n, const char *want)
+{
+    tok_stream *s = tok_stream_new(t, true);
+    xd_buf out = {0};
+    cr_assert_eq(tok_stream_prime(s, ids, n_prompt, NULL), XD_OK);
+    for (size_t i = n_prompt; i < n; i++)
+        cr_assert_eq(tok_stream_push(s, ids[i], &out, NULL), XD_OK);
+    cr_assert_eq(tok_stream_flush(s, &out, NULL), XD_OK);
+    cr_assert_str_eq(out.data ? out.data : "", want);
+    tok_stream_free(s);
+    xd_buf_free(&out);
+}
+
+Test(tokenizer, a_primed_stream_gives_only_what_was_generated)
+{
+    tokenizer *t = byte_tokenizer();
+    static const uint32_t plain[] = {'a', 'b', ' ', 'c', 'd'};
+    for (size_t k = 0; k <= 5; k++)
+        assert_primed(t, plain, k, 5, &"ab cd"[k]);
+    static const uint32_t cut[] = {'a', 0xF0, 0x9F, 0x98, 0x80, 'b'}; /* a character that the prompt began */
+    assert_primed(t, cut, 3, 6,
+                  "\xF0\x9F\x98\x80"
+                  "b");
+    assert_primed(t, cut, 1, 6,
+                  "\xF0\x9F\x98\x80"
+                  "b");
+    tok_free(t);
+    /* SentencePiece: the space of the first generated word stays, while that of the first word of a text is dropped */
+    t = load("mini_spm_legacy.tokenizer.json");
+    tok_ids ids = {0}, first = {0};
+    xd_buf whole = {0};
+    cr_assert_eq(tok_encode(t, "the cat", 7, 0, &ids, NULL), XD_OK);
+    cr_assert_eq(tok_encode(t, "the", 3, 0, &first, NULL), XD_OK);
+    cr_assert_lt(first.len, ids.len);
+    cr_assert(!memcmp(ids.data, first.data, first.len * sizeof *ids.data));
+    assert_primed(t, ids.data, 0, ids.len, "the cat");
+    assert_primed(t, ids.data, first.len, ids.len, " cat");
+    tok_ids_free(&ids);
+    tok_ids_free(&first);
+    xd_buf_free(&whole);
+    tok_free(t);
+}
+
+/* ---- GGUF ---- */
+
+/* The vocabulary of a tokenizer.json as a GGUF file has it. Strings are those of `root`, `made` or literals. */
+typedef struct vocabulary {
+    const char **tokens, **merges;
+    int32_t *types;
+    tok_gguf g;
+    char **made;
+    size_t n_made;
+} vocabulary;
+
+static void make_vocabulary(json_t *root, const char *pre, vocabulary *v)
+{
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab"),
+           *merges = json_object_get(model, "merges"), *added = json_object_get(root, "added_tokens"), *id;
+    size_t n = 0, n_merges = json_array_size(merges), i;
+    const char *key;
+    json_t *o;
+    json_object_foreach (vocab, key, id)
+        n = XD_MAX(n, (size_t)json_integer_value(id) + 1);
+    json_array_foreach (added, i, o)
+        n = XD_MAX(n, (size_t)json_integer_value(json_object_get(o, "id")) + 1);
+    *v = (vocabulary){calloc(n, sizeof *v->tokens),          calloc(n_merges, sizeof *v->merges),
+                      calloc(n, sizeof *v->types),           {0},
+                      calloc(n + n_merges, sizeof *v->made), 0};
+    json_object_foreach (vocab, key, id) {
+        v->tokens[json_integer_value(id)] = key;
+        v->types[json_integer_value(id)] = 1;
+    }
+    json_array_foreach (added, i, o) {
+        json_int_t at = json_integer_value(json_object_get(o, "id"));
+        v->tokens[at] = json_string_value(json_object_get(o, "content"));
+        v->types[at] = json_is_true(json_object_get(o, "special")) ? 3 : 4;
+    }
+    for (i = 0; i < n; i++) /* gaps, as the converter fills them */
+        if (!v->tokens[i]) {
+            v->made[v->n_made] = malloc(32);
+            snprintf(v->made[v->n_made], 32, "[PAD%zu]", i);
+            v->tokens[i] = v->made[v->n_made++];
+            v->types[i] = 5;
+        }
+    json_array_foreach (merges, i, o) {
+        if (json_is_string(o)) {
+            v->merges[i] = json_string_value(o);
+            continue;
+        }
+        xd_buf b = {0};
+        xd_buf_printf(&b, "%s %s", json_string_value(json_array_get(o, 0)), json_string_value(json_array_get(o, 1)));
+        v->merges[i] = v->made[v->n_made++] = xd_buf_steal(&b, NULL);
+    }
+    v->g = (tok_gguf){.model = "gpt2",
+                      .pre = pre,
+                      .tokens = v->tokens,
+                      .types = v->types,
+                      .n_tokens = (uint32_t)n,
+                      .merges = v->merges,
+                      .n_merges = (uint32_t)n_merges,
+                      .bos_id = -1,
+                      .eos_id = -1,
+                      .unk_id = -1};
+}
+
+static void free_vocabulary(vocabulary *v)
+{
+    for (size_t i = 0; i < v->n_made; i++)
+        free(v->made[i]);
+    free(v->made);
+    free(v->tokens);
+    free(v->merges);
+    free(v->types);
+}
+
+static void compare_gguf(const char *name, const char *pre)
+{
+    char file[128];
+    size_t len;
+    snprintf(file, sizeof file, "%s.tokenizer.json.gz", name);
+    char *text = read_gz(file, &len);
+    json_t *root = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    free(text);
+    tokenizer *json = load(file), *gguf = NULL;
+    vocabulary v;
+    xd_err err = {0};
+    make_vocabulary(root, pre, &v);
+    cr_assert_eq(tok_from_gguf(&v.g, &gguf, &err), XD_OK, "%s: %s", name, err.msg);
+    snprintf(file, sizeof file, "%s.vectors.json.gz", name);
+    text = read_gz(file, &len);
+    json_t *vectors = json_loadb(text, len, JSON_ALLOW_NUL, NULL), *o;
+    free(text);
+    size_t i;
+    json_array_foreach (json_object_get(vectors, "encode"), i, o) {
+        const char *s = json_string_value(json_object_get(o, "text"));
+        size_t n = json_string_length(json_object_get(o, "text"));
+        tok_ids a = {0}, b = {0};
+        xd_buf da = {0}, db = {0};
+        cr_assert_eq(tok_encode(json, s, n, TOK_PARSE_SPECIAL, &a, NULL), XD_OK);
+        cr_assert_eq(tok_encode(gguf, s, n, TOK_PARSE_SPECIAL, &b, NULL), XD_OK);
+        cr_assert_eq(a.len, b.len, "%s: text %zu: %zu ids, %zu from GGUF", name, i, a.len, b.len);
+        cr_assert(!a.len || !memcmp(a.data, b.data, a.len * sizeof *a.data), "%s: text %zu", name, i);
+        cr_assert_eq(tok_decode(json, a.data, a.len, false, &da, NULL), XD_OK);
+        cr_assert_eq(tok_decode(gguf, a.data, a.len, false, &db, NULL), XD_OK);
+        cr_assert(da.len == db.len && (!da.len || !memcmp(da.data, db.data, da.len)), "%s: text %zu decoded", name, i);
+        tok_ids_free(&a);
+        tok_ids_free(&b);
+        xd_buf_free(&da);
+        xd_buf_free(&db);
+    }
+    cr_assert_gt(i, 20u);
+    tok_free(json);
+    tok_free(gguf);
+    free_vocabulary(&v);
+    json_decref(vectors);
+    json_decref(root);
+}
+
+Test(tokenizer, a_gguf_vocabulary_gives_the_ids_of_its_tokenizer_json, .timeout = 100)
+{
+    compare_gguf("qwen3", "qwen2");
+    compare_gguf("deepseek_v3", "deepseek-v3");
+    compare_gguf("gptoss", "gpt-4o");
+    compare_gguf("edge_gguf_llama3", "llama-bpe");
+    compare_gguf("edge_gguf_gpt2", "gpt-2");
+    compare_gguf("edge_gguf_starcoder", "starcoder");
+    compare_gguf("edge_gguf_deepseek_v2", "deepseek-llm");
+    compare_gguf("edge_gguf_falcon", "falcon");
+    compare_gguf("edge_gguf_bloom", "bloom");
+    compare_gguf("edge_gguf_kimi", "kimi-k2");
+    compare_gguf("edge_gguf_tekken", "tekken");
+}
+
+Test(tokenizer, every_gguf_pre_tokenizer_name_compiles)
+{
+    static const char *const names[] = {
+        "default",    "falcon", "qwen35",         "bailingmoe2", "seed-coder", "exaone-moe", "minicpm5", "laguna",
+        "cohere2moe", "viking", "deepseek-coder", "hunyuan",     "grok-2",     "minimax-m2", "glm4",     "llama4"};
+    static const char *const tokens[] = {"a", "b", "ab"}, *const merges[] = {"a b"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
+        tok_gguf g = {.model = "gpt2",
+                      .pre = names[i],
+                      .tokens = tokens,
+                      .n_tokens = 3,
+                      .merges = merges,
+                      .n_merges = 1,
+                      .bos_id = -1,
+                      .eos_id = -1,
+                      .unk_id = -1};
+        tokenizer *t = NULL;
+        xd_err err = {0};
+        tok_ids ids = {0};
+        cr_assert_eq(tok_from_gguf(&g, &t, &err), XD_OK, "%s: %s", names[i], err.msg);
+        cr_assert_eq(tok_encode(t, "ab", 2, 0, &ids, NULL), XD_OK);
+        cr_assert(ids.len == 1 && ids.data[0] == 2);
+        tok_ids_free(&ids);
+        tok_free(t);
+    }
+    tok_gguf g = {
+        .model = "gpt2", .pre = "no-such-pattern", .tokens = tokens, .n_tokens = 3, .merges = merges, .n_merges = 1};
+    tokenizer *t = NULL;
+    xd_err err = {0};
+    cr_assert_eq(tok_from_gguf(&g, &t, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "no-such-pattern"));
+    cr_assert(tok_gguf_adds_bos("llama", NULL) && tok_gguf_adds_bos("gpt2", "llama-bpe") &&
+              tok_gguf_adds_bos("gpt2", "tekken"));
+    cr_assert(!tok_gguf_adds_bos("gpt2", "qwen2") && !tok_gguf_adds_bos("gpt2", NULL));
+}
+
+Test(tokenizer, what_cannot_be_encoded_is_an_error_that_leaves_the_ids_alone)
+{
+    static const char json[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\","
+        "\"vocab\":{\"a\":0},\"merges\":[]}}";
+    tokenizer *t = from_text(json);
+    tok_ids ids = {0};
+    xd_err err = {0};
+    cr_assert_eq(tok_encode(t, "aa", 2, 0, &ids, &err), XD_OK);
+    cr_assert_eq(tok_encode(t, "aab", 3, 0, &ids, &err), XD_UNSUPPORTED);
+    cr_assert_eq(ids.len, 2u);
+    tok_ids_free(&ids);
+    tok_free(t);
+}
