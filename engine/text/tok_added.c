@@ -50,11 +50,21 @@ bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s,
         tok_prefix_walk walk = {0};
         uint32_t best = TOK_NONE, value;
         size_t start = i, stop = i;
-        for (size_t k = i; k < len && tok_prefix_next(set, &walk, (unsigned char)s[k], &value); k++)
+        for (size_t k = i; k < len && tok_prefix_next(set, &walk, (unsigned char)s[k], &value); k++) {
             if (value != TOK_NONE) {
                 best = value;
                 stop = k + 1;
             }
+            const tok_prefix_entry *e = &set->e[walk.lo];
+            if (walk.hi - walk.lo > 1 || e->len <= walk.depth)
+                continue;
+            /* one candidate is left: compared at once, lest a long token makes a walk of each byte of the text */
+            if (e->len <= len - i && !memcmp(s + i, e->s, e->len)) {
+                best = e->value;
+                stop = i + e->len;
+            }
+            break;
+        }
         if (best == TOK_NONE) {
             i++;
             continue;
@@ -120,6 +130,7 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
     if (a->normalized && t->n_norms) {
         xd_buf_clear(&w->text.s);
         w->text.track_trust = false;
+        w->text.max_bytes = TOK_MAX_TEXT_BYTES;
         if (!xd_buf_append(&w->text.s, a->content, a->content_len))
             st = xd_fail(err, XD_NOMEM, 0, "added token");
         if (!st)

@@ -344,7 +344,8 @@ xd_status tok_bpe_encode(const tok_bpe *b, const tok_vocab *v, tok_work *w, tok_
                 if (out->cap - out->len < c->ids_n &&
                     !tok_grow(&out->data, &out->cap, out->len + c->ids_n, sizeof *out->data))
                     return xd_fail(err, XD_NOMEM, 0, "tokenizing");
-                memcpy(out->data + out->len, out->data + c->ids_at, c->ids_n * sizeof *out->data);
+                if (c->ids_n)
+                    memcpy(out->data + out->len, out->data + c->ids_at, c->ids_n * sizeof *out->data);
                 out->len += c->ids_n;
                 continue;
             }

@@ -27,6 +27,10 @@ void tok_norm_clear(tok_norm *n)
 /* Appends bytes that stand for in[a..b). */
 static void emit(tok_text *out, const tok_text *in, size_t a, size_t b, const char *bytes, size_t n)
 {
+    if (n > out->max_bytes - XD_MIN(out->s.len, out->max_bytes)) {
+        out->too_large = true;
+        return;
+    }
     xd_buf_append(&out->s, bytes, n);
     if (!in->track_trust)
         return;
@@ -393,6 +397,8 @@ xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok
             continue;
         xd_buf_clear(&tmp->s);
         xd_buf_clear(&tmp->trust);
+        tmp->max_bytes = t->max_bytes;
+        tmp->too_large = false;
         tmp->track_trust = t->track_trust;
         tmp->at_start = t->at_start;
         xd_status st = XD_OK;
@@ -415,8 +421,8 @@ xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok
         }
         if (!st && (tmp->s.failed || tmp->trust.failed))
             st = xd_fail(err, XD_NOMEM, 0, "normalizing text");
-        if (!st && tmp->s.len > TOK_MAX_TEXT_BYTES)
-            st = xd_fail(err, XD_TOO_LARGE, 0, "the normalized text has more than %d bytes", TOK_MAX_TEXT_BYTES);
+        if (!st && (tmp->too_large || tmp->s.len > t->max_bytes))
+            st = xd_fail(err, XD_TOO_LARGE, 0, "the normalized text has more than %zu bytes", t->max_bytes);
         if (st)
             return st;
         tok_text swap = *t;

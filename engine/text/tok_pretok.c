@@ -292,8 +292,8 @@ xd_status tok_pretok_run(const tok_pretok *steps, size_t n, tok_work *w, xd_err 
         }
         if (st)
             return st;
-        if (w->text.s.len > TOK_MAX_TEXT_BYTES)
-            return xd_fail(err, XD_TOO_LARGE, 0, "the text has more than %d bytes", TOK_MAX_TEXT_BYTES);
+        if (w->text.s.len > w->text.max_bytes)
+            return xd_fail(err, XD_TOO_LARGE, 0, "the text grows to more than %zu bytes", w->text.max_bytes);
     }
     return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "tokenizing");
 }

@@ -13,6 +13,7 @@
 enum {
     TOK_MAX_ID = 1 << 22,         /* a vocabulary is indexed by id: a larger id in a file is refused */
     TOK_MAX_TEXT_BYTES = 1 << 30, /* offsets are 32-bit */
+    TOK_MAX_GROWTH = 32,          /* a text's steps may make it this many times longer: no real tokenizer comes near */
     TOK_MAX_MATCH_BYTES = 1024,   /* longest added or Unigram token: bounds the work at each byte of the text */
     TOK_MAX_NESTING = 32,         /* Sequence within Sequence */
 };
@@ -143,7 +144,8 @@ typedef struct tok_norm {
  * comes from the first byte of the whole input (Metaspace's prepend_scheme "first" asks). */
 typedef struct tok_text {
     xd_buf s, trust;
-    bool track_trust, at_start;
+    size_t max_bytes; /* more than this is refused */
+    bool track_trust, at_start, too_large;
 } tok_text;
 void tok_text_free(tok_text *t);
 /* Runs the normalizers over *t, using *tmp as the second buffer. */

@@ -56,7 +56,7 @@ enum {
 };
 
 /* Appends the ids of text[0..len); on failure ret is as it was. Ill-formed UTF-8 is treated as its U+FFFD replacement. Fails with
- * XD_NOMEM; XD_TOO_LARGE when the text (or what normalizing makes of it) has more than 1 GiB; XD_UNSUPPORTED when the file's own
+ * XD_NOMEM; XD_TOO_LARGE when the text has more than 1 GiB, or the file's steps make it 32 times longer; XD_UNSUPPORTED when the file's own
  * pattern would take too long on this text, or when the text has a character that neither the vocabulary nor its unknown token
  * covers. */
 xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret,
