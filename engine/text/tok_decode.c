@@ -30,6 +30,7 @@ struct tok_stream {
     xd_buf scratch;
     xd_status status;
     xd_err *err;
+    size_t in_bytes, out_bytes; /* how far replacements may make the text longer: TOK_MAX_GROWTH */
 };
 
 void tok_dec_clear(tok_dec *d)
@@ -41,6 +42,11 @@ void tok_dec_clear(tok_dec *d)
 }
 
 static void feed(tok_stream *s, size_t i, const char *p, size_t len);
+
+static bool is_too_large(const tok_stream *s, size_t bytes)
+{
+    return bytes / TOK_MAX_GROWTH > s->in_bytes + 2048;
+}
 
 /* ---- ByteLevel ---- */
 
@@ -125,7 +131,7 @@ static void replace_whole(tok_stream *s, size_t i, const char *p, size_t len)
     tok_spans spans = {0};
     xd_buf text = {0};
     if (d->literal && d->pattern_len) {
-        for (size_t a = 0; a <= len;) {
+        for (size_t a = 0; a <= len && !is_too_large(s, text.len);) {
             const char *hit = a < len ? memmem(p + a, len - a, d->pattern, d->pattern_len) : NULL;
             size_t b = hit ? (size_t)(hit - p) : len;
             xd_buf_append(&text, p + a, b - a);
@@ -136,7 +142,7 @@ static void replace_whole(tok_stream *s, size_t i, const char *p, size_t len)
         }
     } else {
         s->status = tok_regex_find(d->re, &s->run, p, len, &spans, s->err);
-        for (size_t k = 0; !s->status && k < spans.n; k++)
+        for (size_t k = 0; !s->status && k < spans.n && !is_too_large(s, text.len); k++)
             if (spans.data[k].match)
                 xd_buf_append(&text, d->text, d->text_len);
             else
@@ -276,7 +282,13 @@ static void feed(tok_stream *s, size_t i, const char *p, size_t len)
 {
     if (s->status)
         return;
+    if (is_too_large(s, s->out_bytes + len)) {
+        s->status =
+            xd_fail(s->err, XD_TOO_LARGE, 0, "the decoder makes the text more than %d times longer", TOK_MAX_GROWTH);
+        return;
+    }
     if (i == s->n) {
+        s->out_bytes += len;
         if (!xd_buf_append(s->out, p, len))
             s->status = XD_NOMEM;
         return;
@@ -434,6 +446,7 @@ xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err)
         return XD_OK;
     s->out = ret;
     s->err = err;
+    s->in_bytes += len;
     feed(s, 0, text, len);
     return result(s, err);
 }
@@ -501,7 +514,7 @@ bool tok_token_bytes(const tokenizer *t, uint32_t id, xd_buf *ret)
         } else if (d->kind == TOK_DEC_BYTE_LEVEL) {
             byte_level_bytes(&next, b.data, b.len);
         } else if ((d->kind == TOK_DEC_METASPACE || d->kind == TOK_DEC_REPLACE) && from && from_len) {
-            for (size_t a = 0; a < b.len;) {
+            for (size_t a = 0; a < b.len && next.len < 65536;) {
                 const char *hit = memmem(b.data + a, b.len - a, from, from_len);
                 size_t e = hit ? (size_t)(hit - b.data) : b.len;
                 xd_buf_append(&next, b.data + a, e - a);

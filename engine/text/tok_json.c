@@ -312,6 +312,7 @@ static xd_status load_dec(tokenizer *t, const json_t *o, unsigned depth, xd_err 
         if (!(s = get_text(o, "content", &d->text_len)))
             return bad(err, "decoder: Replace");
         d->text = copy_text(s, d->text_len);
+        d->literal = d->literal && d->pattern_len <= 64; /* a long one is searched at the end, not at each token */
         return d->pattern && d->text ? XD_OK : no_memory(err);
     } else if (!strcmp(type, "BPEDecoder")) {
         d->kind = TOK_DEC_BPE;
