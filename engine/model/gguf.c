@@ -2,11 +2,10 @@
  * parse in another form (NUL-terminated strings, aligned arrays) is copied once into small allocations. */
 #include "engine/model/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include "engine/model/map_file.h"
+
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #define MAX_ENTRIES   (1u << 20) /* keys, tensors: far above any model, far below what could exhaust memory */
 #define MAX_ELEMENTS  (1u << 24) /* of one array: vocabularies have 2^18 */
@@ -293,21 +292,8 @@ xd_status gguf_open(const char *path, gguf **ret, xd_err *err)
     XD_CLEANUP(gguf_freep) gguf *g = calloc(1, sizeof *g);
     if (!g || !(g->path = strdup(path)))
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
-    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return xd_fail(err, errno == ENOENT ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path);
-    struct stat sb;
-    if (fstat(fd, &sb))
-        return xd_fail(err, XD_IO, errno, "stat '%s'", path);
-    if (!S_ISREG(sb.st_mode) || sb.st_size == 0)
-        return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is empty or not a regular file", path);
-    g->bytes = (uint64_t)sb.st_size;
-    void *base = mmap(NULL, g->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED)
-        return xd_fail(err, XD_IO, errno, "map '%s' (%llu bytes)", path, (unsigned long long)g->bytes);
-    g->base = base;
-    xd_status st = parse(g, err);
-    if (st)
+    xd_status st = model_map_file(path, &g->base, &g->bytes, err);
+    if (st || (st = parse(g, err)))
         return st;
     *ret = XD_TAKE(g);
     return XD_OK;

@@ -5,11 +5,10 @@
  * files must not be truncated in place while served (replace them by rename). */
 #include "engine/model/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include "engine/model/map_file.h"
+
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 struct safetensors {
     char *path;
@@ -143,21 +142,8 @@ xd_status safetensors_open(const char *path, safetensors **ret, xd_err *err)
     XD_CLEANUP(safetensors_freep) safetensors *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path)))
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
-    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return xd_fail(err, errno == ENOENT ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path);
-    struct stat sb;
-    if (fstat(fd, &sb))
-        return xd_fail(err, XD_IO, errno, "stat '%s'", path);
-    if (!S_ISREG(sb.st_mode) || sb.st_size == 0)
-        return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is empty or not a regular file", path);
-    s->bytes = (uint64_t)sb.st_size;
-    void *base = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED)
-        return xd_fail(err, XD_IO, errno, "map '%s' (%llu bytes)", path, (unsigned long long)s->bytes);
-    s->base = base;
-    xd_status st = read_header(s, err);
-    if (st)
+    xd_status st = model_map_file(path, &s->base, &s->bytes, err);
+    if (st || (st = read_header(s, err)))
         return st;
     *ret = XD_TAKE(s);
     return XD_OK;

@@ -1,0 +1,13 @@
+/* map_file.h - the one way in which a model file comes into memory. */
+#ifndef ENGINE_MAP_FILE_H
+#define ENGINE_MAP_FILE_H
+
+#include <stdint.h>
+
+#include "config/error.h"
+
+/* Maps a regular, non-empty file read-only and shared: the page cache is the only copy, and a device can register the mapping as
+ * it is. The caller unmaps *ret. XD_NOT_FOUND, XD_IO, or XD_BAD_MODEL for something that is no such file. */
+xd_status model_map_file(const char *path, void **ret, uint64_t *ret_bytes, xd_err *err) XD_MUST_CHECK;
+
+#endif
