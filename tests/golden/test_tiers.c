@@ -53,7 +53,7 @@ static const setup setups[] = {
     {.name = "never good enough to return", .arena = 0.25, .phases = {{"5", "SF"}, {"22", "SF"}, {"50", "SFRD"}}},
     {.name = "relapses while recovering",
      .arena = 0.25,
-     .cooldown = "2s",
+     .cooldown = "4s", /* longer than a phase takes under a sanitizer: the relapse must fall into it */
      .phases = {{"5", "SF"}, {"50", "SFR"}, {"5", "SFRF"}, {"50", "SFRFR"}, {"5", "SFRFRF"}, {"50", "SFRFRFRD"}}},
     {.name = "relapse after recovery",
      .arena = 0.25,
