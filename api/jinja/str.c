@@ -290,7 +290,8 @@ void jx_sb_fill(jx *c, jx_sb *b, const char *piece, size_t n, bool trusted)
         jx_throw(c, XD_TOO_LARGE, "template_error", "needs too much memory");
     char *at = open_space(c, b, all, trusted);
     memcpy(at, piece, len);
-    for (size_t done = len, more; done < all; done += more) { /* copies double: a filling may be millions of characters */
+    for (size_t done = len, more; done < all;
+         done += more) { /* copies double: a filling may be millions of characters */
         more = XD_MIN(done, all - done);
         memcpy(at + done, at, more);
     }
