@@ -23,6 +23,9 @@ typedef struct phase {
 typedef struct setup {
     const char *name;
     double host, arena; /* shares of the expert bytes; host 0: all, in place */
+    /* A busy machine stretches the simulated link's own times, and a rate between good and bad leaves slow tokens under suspicion:
+     * what must hold on any machine is that they alone never lead to a fallback (test_controller has the exact transitions). */
+    bool may_suspect;
     const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
     int mode;  /* wanted in the end */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
@@ -59,7 +62,11 @@ static const setup setups[] = {
      .arena = 0.25,
      .phases = {{"5", "SF"}, {"50", "SFRD"}, {"5", "SFRDSF"}, {"50", "SFRDSFRD"}}},
     {.name = "one bad sample", .arena = 0.25, .window = "3s", .idle = true, .phases = {{"5", "S"}, {"50", "SD"}}},
-    {.name = "slow tokens, healthy link", .arena = 0.25, .latency_ms = "0.1", .phases = {{"50", ""}, {"50", ""}}},
+    {.name = "slow tokens, healthy link",
+     .arena = 0.25,
+     .may_suspect = true,
+     .latency_ms = "0.1",
+     .phases = {{"50", ""}, {"50", ""}}},
     {.name = "slow tokens, drop, recovery",
      .arena = 0.25,
      .latency_ms = "0.1",
@@ -100,6 +107,13 @@ static void states(char out[64])
     pthread_mutex_lock(&seen.lock);
     memcpy(out, seen.states, sizeof seen.states);
     pthread_mutex_unlock(&seen.lock);
+}
+
+static void states_that_count(const setup *s, char out[64])
+{
+    states(out);
+    if (s->may_suspect && !strchr(out, 'F'))
+        out[0] = 0;
 }
 
 typedef struct place {
@@ -197,7 +211,7 @@ static bool play(engine *e, const setup *s, const place *at, const answer *want,
         bool hold = !strcmp(p->until, i ? s->phases[i - 1].until : "");
         double probes = metric(e, "link_probes_total") + 3;
         for (;;) {
-            states(now);
+            states_that_count(s, now);
             if (!strcmp(now, p->until) && (!hold || metric(e, "link_probes_total") >= probes))
                 break;
             if (strncmp(now, p->until, strlen(now)) != 0) {
@@ -269,7 +283,7 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
         ok = ask(e, s, at, want, got, &n);
     ok = ok && check_state(e, s) && ask(e, s, at, want, got, &n);
     char end[64];
-    states(end);
+    states_that_count(s, end);
     const char *expected = s->force ? "F" : "";
     for (uint32_t i = 0; i < MAX_PHASES && s->phases[i].gbps; i++)
         expected = s->phases[i].until;
