@@ -118,20 +118,21 @@ static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
            pager_wants_prediction(x->pg);
 }
 
-/* What the next layer would pick if this layer's experts changed nothing: its norm and router on the present hidden state. Uses the
- * buffers of this layer's own router, before it does. */
-static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+/* Norm before the FFN, and the router's picks of this layer on the present hidden state: into ids and x->router_weights. */
+static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *ids, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
-    const exec_layer *l = &x->layers[layer + 1];
-    const model_layer *ml = model_get_layer(x->m, layer + 1);
+    const exec_layer *l = &x->layers[layer];
+    const model_layer *ml = model_get_layer(x->m, layer);
     RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
                                                   .x = x->x,
                                                   .weight = l->ffn_norm,
                                                   .n_tokens = s->n_tokens,
                                                   .dim = hp->d_model,
                                                   .eps = hp->rms_eps}));
+    if (!l->router.data)
+        return XD_OK;
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->router_logits,
                                                 .x = x->h,
                                                 .w = l->router,
@@ -139,14 +140,26 @@ static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *e
                                                 .x_stride = hp->d_model,
                                                 .y_stride = ml->n_experts}));
     RUN(ops->router(x->dev, &(kern_router_args){.logits = x->router_logits,
-                                                .ids = x->likely_ids,
+                                                .ids = ids,
                                                 .weights = x->router_weights,
                                                 .n_tokens = s->n_tokens,
                                                 .n_experts = ml->n_experts,
                                                 .top_k = ml->top_k,
                                                 .scoring = hp->scoring,
                                                 .norm_topk = hp->norm_topk}));
-    RUN(ops->download(x->dev, x->likely_host, x->likely_ids, (uint64_t)s->n_tokens * ml->top_k * sizeof(uint32_t)));
+    return XD_OK;
+}
+
+/* What the next layer would pick if this layer's experts changed nothing: its norm and router on the present hidden state. Uses the
+ * buffers of this layer's own router, before it does. */
+static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    xd_status st = route(x, layer + 1, s, x->likely_ids, err);
+    if (st)
+        return st;
+    uint32_t top_k = model_get_layer(x->m, layer + 1)->top_k;
+    RUN(ops->download(x->dev, x->likely_host, x->likely_ids, (uint64_t)s->n_tokens * top_k * sizeof(uint32_t)));
     return XD_OK;
 }
 
@@ -165,7 +178,6 @@ static void tell_prediction(exec *x, uint32_t layer, const exec_shape *s)
 static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
-    const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
@@ -175,32 +187,10 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
 
     if (predicted && (st = predict(x, layer, s, err)))
         return st;
-    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
-                                                  .x = x->x,
-                                                  .weight = l->ffn_norm,
-                                                  .n_tokens = s->n_tokens,
-                                                  .dim = hp->d_model,
-                                                  .eps = hp->rms_eps}));
-    const uint32_t *ids = x->one_ids;
-    const float *weights = x->one_weights;
-    if (l->router.data) {
-        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->router_logits,
-                                                    .x = x->h,
-                                                    .w = l->router,
-                                                    .n_tokens = s->n_tokens,
-                                                    .x_stride = hp->d_model,
-                                                    .y_stride = ml->n_experts}));
-        RUN(ops->router(x->dev, &(kern_router_args){.logits = x->router_logits,
-                                                    .ids = x->router_ids,
-                                                    .weights = x->router_weights,
-                                                    .n_tokens = s->n_tokens,
-                                                    .n_experts = ml->n_experts,
-                                                    .top_k = ml->top_k,
-                                                    .scoring = hp->scoring,
-                                                    .norm_topk = hp->norm_topk}));
-        ids = x->router_ids;
-        weights = x->router_weights;
-    }
+    if ((st = route(x, layer, s, x->router_ids, err)))
+        return st;
+    const uint32_t *ids = l->router.data ? x->router_ids : x->one_ids;
+    const float *weights = l->router.data ? x->router_weights : x->one_weights;
     if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
         return st;
     bool fill = s->fill;
