@@ -30,7 +30,7 @@
 #include "engine/engine.h"
 
 #define NS_PER_S      1000000000ull
-#define LOAD_TICK_NS  (NS_PER_S / 2)
+#define LOAD_TICK_NS  (NS_PER_S / 10) /* a start takes a second or two where files are used in place */
 #define IDLE_TICK_NS  (5 * NS_PER_S)
 #define LOAD_STALL_NS (600 * NS_PER_S) /* one step of loading, e.g. pinning a terabyte, may take minutes */
 #define STOP_LIMIT_S  20

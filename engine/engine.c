@@ -125,6 +125,16 @@ static void log_plan(const engine *e)
         if (rows[i].bytes)
             xd_log_info("memory: %-20s %12s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes));
     }
+    pager_stats ps;
+    fallback_status fs;
+    pager_get_stats(e->c.pg, &ps);
+    fallback_get_status(e->fallback, &fs);
+    if (!e->c.info.unified && !ps.disk_reader[0]) {
+        xd_log_info("experts are read %s at %.1f GB/s",
+                    ps.in_place ? "in place from the mapped model" : "from a pool in host memory", fs.healthy_gbps);
+        if (ps.not_in_place[0])
+            xd_log_info("not in place: %s", ps.not_in_place);
+    }
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
     if (e->c.max_model_len > e->c.hp->max_positions)

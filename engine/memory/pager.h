@@ -119,6 +119,7 @@ typedef struct pager_stats {
     uint64_t table_version;
     int mode;
     bool in_place;
+    char not_in_place[160]; /* why the mapped files are not the host tier although that was tried, or "" */
     char policy[16], disk_reader[16]; /* disk_reader: "io_uring", "threads", or "" */
 } pager_stats;
 void pager_get_stats(pager *p, pager_stats *ret); /* waits while a step waits for the disk */

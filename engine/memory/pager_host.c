@@ -6,6 +6,7 @@
  * configuration asks for it. */
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/memory/pager_priv.h"
 
@@ -51,7 +52,8 @@ static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
 }
 
 /* Registers one span in chunks; the chunks must be neighbours for the device too, since a page may lie across two. */
-static kern_status register_span(pager *p, const model_file *f, span s, uint64_t *ret_delta)
+static kern_status register_span(pager *p, const pager_options *opt, const model_file *f, span s, uint64_t total,
+                                 uint64_t *ret_delta)
 {
     for (uint64_t at = s.lo; at < s.hi; at += REG_BYTES_MAX) {
         uint64_t addr, bytes = XD_MIN(REG_BYTES_MAX, s.hi - at);
@@ -69,12 +71,17 @@ static kern_status register_span(pager *p, const model_file *f, span s, uint64_t
             p->host.probe_addr = addr;
             p->host.probe_bytes = bytes;
         }
+        p->host.bytes += bytes;
+        if (opt->progress)
+            opt->progress(opt->progress_user, (double)p->host.bytes / (double)total);
     }
     return KERN_OK;
 }
 
 static void unregister_all(pager *p)
 {
+    if (p->host.n_regs)
+        p->host.bytes = 0;
     while (p->host.n_regs)
         p->dev->ops->host_unregister(p->dev, p->host.regs[--p->host.n_regs].base);
 }
@@ -87,7 +94,7 @@ const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, 
     return (const char *)t->data + (uint64_t)(page - g->first_page[m]) * g->page_rows[m] * g->row_bytes[m];
 }
 
-static xd_status open_in_place(pager *p, xd_err *err)
+static xd_status open_in_place(pager *p, const pager_options *opt, xd_err *err)
 {
     uint32_t n_files;
     const model_file *files = model_files(p->m, &n_files);
@@ -116,7 +123,7 @@ static xd_status open_in_place(pager *p, xd_err *err)
     if (!p->host.regs)
         return xd_fail(err, XD_NOMEM, 0, "host tier: table of registrations");
     for (uint32_t i = 0; i < n_files; i++)
-        if (spans[i].hi && register_span(p, &files[i], spans[i], &delta[i]) != KERN_OK) {
+        if (spans[i].hi && register_span(p, opt, &files[i], spans[i], total, &delta[i]) != KERN_OK) {
             return xd_fail(err, XD_NOMEM, 0, "registering %s of '%s' in place failed: %s",
                            xd_format_bytes(a, sizeof a, spans[i].hi - spans[i].lo), files[i].path,
                            p->dev->ops->error(p->dev));
@@ -131,7 +138,6 @@ static xd_status open_in_place(pager *p, xd_err *err)
                 p->pages[pg].host_addr = (uint64_t)(uintptr_t)src + delta[f];
             }
     p->host.in_place = true;
-    p->host.bytes = total;
     return XD_OK;
 }
 
@@ -143,12 +149,24 @@ typedef struct fill_job {
     const pager_options *opt;
 } fill_job;
 
+/* The page cache keeps what was copied; this process need not: else its resident memory would be twice the model. */
+static void let_go(const pager *p, const model_tensor *t)
+{
+    uint32_t idx;
+    const model_file *f = file_of(p->m, t->data, &idx);
+    uintptr_t lo = xd_align_up((uintptr_t)t->data, SYS_PAGE), hi = ((uintptr_t)t->data + t->bytes) & ~(SYS_PAGE - 1);
+    if (f && !f->anonymous && lo < hi)
+        madvise((void *)lo, hi - lo, MADV_DONTNEED);
+}
+
 static void fill_expert(pager *p, uint32_t x)
 {
     uint32_t l = p->expert_layer[x], e = x - p->layers[l].expert_base;
     pager_page *pages = &p->pages[p->layers[l].page_base + e * p->layers[l].geom.pages];
     for (uint32_t i = 0; i < p->layers[l].geom.pages; i++)
         memcpy((void *)(uintptr_t)pages[i].src, pager_page_in_file(p, l, e, i), pages[i].bytes);
+    for (uint32_t i = 0; i < MODEL_MATRICES; i++)
+        let_go(p, &model_get_layer(p->m, l)->experts[e * MODEL_MATRICES + i]);
 }
 
 static void *fill_main(void *arg)
@@ -251,12 +269,13 @@ xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err)
         return pager_disk_open(p, opt, budget, numa_node, err);
     if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE || (p->cfg->memory.host_tier == CONF_TIER_AUTO && can)) {
         xd_err why = {0};
-        xd_status st = open_in_place(p, &why);
+        xd_status st = open_in_place(p, opt, &why);
         if (!st)
             return XD_OK;
         unregister_all(p);
         if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE)
             return xd_fail(err, st, 0, "memory.host_tier = in_place: %s", why.msg);
+        snprintf(p->stats.not_in_place, sizeof p->stats.not_in_place, "%.159s", why.msg);
     }
     return open_pool(p, opt, numa_node, err);
 }

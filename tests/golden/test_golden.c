@@ -1,10 +1,11 @@
 /* test_golden.c - logits, router choices and greedy tokens of whole models against Hugging Face transformers.
  *
- *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [FOLDER ...]
+ *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--cases=N] [--tokens=N] [FOLDER ...]
  *
  * Folders hold a checkpoint and golden.json (see tests/data/golden/README.md). Without any: every folder of EXPERTD_GOLDEN_DIR, else
  * of tests/data/golden, and the demo model. Prints the errors met; fails above 2e-2 of the largest logit. Models of an architecture
- * that is not known are named and left out. Exit 77: the backend is not there. */
+ * that is not known are named and left out. --cases and --tokens: only the first cases and greedy tokens, for tools that make everything
+ * a thousand times slower. Exit 77: the backend is not there. */
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
@@ -15,6 +16,10 @@
 #include "engine/core.h"
 
 static const double TOLERANCE = 2e-2;
+
+typedef struct limits { /* of each model */
+    uint32_t cases, tokens;
+} limits;
 
 typedef struct picks { /* router choices of the last run: [layer][token * k + pick] */
     uint32_t n_layers, n_tokens;
@@ -150,7 +155,7 @@ static uint32_t argmax(const float *v, uint32_t n)
     return best;
 }
 
-static bool run_case(core *c, const json_t *jc, double scale, tally *t)
+static bool run_case(core *c, const json_t *jc, double scale, uint32_t max_tokens, tally *t)
 {
     picks p = {.n_layers = c->hp->n_layers};
     const json_t *prompt = json_object_get(jc, "prompt_ids"), *greedy = json_object_get(jc, "greedy_ids"),
@@ -171,6 +176,7 @@ static bool run_case(core *c, const json_t *jc, double scale, tally *t)
         check_logits(jc, scale, rows, n_rows, n, t);
         check_router(jc, &p, t);
     }
+    n_greedy = XD_MIN(n_greedy, max_tokens);
     const float *last = ok ? rows[n_rows - 1] : NULL;
     for (uint32_t i = 0; ok && i < n_greedy; i++, t->greedy++) {
         uint32_t want = (uint32_t)json_integer_value(json_array_get(greedy, i)), got = argmax(last, c->hp->vocab);
@@ -191,7 +197,7 @@ static bool run_case(core *c, const json_t *jc, double scale, tally *t)
 }
 
 /* 0 good, 1 bad, 2 left out, 77 no backend. */
-static int run_model(const config *cfg, const char *dir)
+static int run_model(const config *cfg, const limits *most, const char *dir)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/golden.json", dir);
@@ -218,10 +224,10 @@ static int run_model(const config *cfg, const char *dir)
     const json_t *cases = json_object_get(g, "cases");
     double scale = json_number_value(json_object_get(g, "max_abs_logit"));
     bool ok = true;
-    for (size_t i = 0; ok && i < json_array_size(cases); i++) {
+    for (size_t i = 0; ok && i < json_array_size(cases) && i < most->cases; i++) {
         const json_t *jc = json_array_get(cases, i), *top = json_object_get(jc, "last_logits_top20");
         double s = scale > 0 ? scale : json_number_value(json_array_get(json_object_get(top, "values"), 0));
-        ok = run_case(&c, jc, s, &t);
+        ok = run_case(&c, jc, s, most->tokens, &t);
     }
     ok = ok && t.worst < TOLERANCE && !t.router_wrong && !t.greedy_wrong && t.n_logits;
     printf(
@@ -239,7 +245,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int run_folder(const config *cfg, const char *root, int *ret_n)
+static int run_folder(const config *cfg, const limits *most, const char *root, int *ret_n)
 {
     struct dirent **list = NULL;
     int n = scandir(root, &list, NULL, by_name), worst = 0;
@@ -249,7 +255,7 @@ static int run_folder(const config *cfg, const char *root, int *ret_n)
         snprintf(dir, sizeof dir, "%s/%s", root, list[i]->d_name);
         snprintf(file, sizeof file, "%s/golden.json", dir);
         if (list[i]->d_name[0] != '.' && stat(file, &sb) == 0 && worst != 77) {
-            int rc = run_model(cfg, dir);
+            int rc = run_model(cfg, most, dir);
             *ret_n += rc != 2;
             worst = rc == 77 ? 77 : rc == 1 ? 1 : worst;
         }
@@ -266,6 +272,7 @@ int main(int argc, char **argv)
     const char *root = getenv("EXPERTD_SOURCE_ROOT"), *given = getenv("EXPERTD_GOLDEN_DIR");
     char path[4096];
     int worst = 0, n = 0, n_dirs = 0;
+    limits most = {UINT32_MAX, UINT32_MAX};
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (conf_defaults(&cfg, &err) || conf_set(cfg, "engine.backend", "cpu", &err) ||
         conf_set(cfg, "engine.max_num_seqs", "4", &err) ||
@@ -280,8 +287,12 @@ int main(int argc, char **argv)
             st = conf_set(cfg, "engine.backend", argv[i] + 10, &err);
         else if (strncmp(argv[i], "--kv=", 5) == 0)
             st = conf_set(cfg, "kv.kv_dtype", argv[i] + 5, &err);
+        else if (strncmp(argv[i], "--cases=", 8) == 0)
+            most.cases = (uint32_t)strtoul(argv[i] + 8, NULL, 10);
+        else if (strncmp(argv[i], "--tokens=", 9) == 0)
+            most.tokens = (uint32_t)strtoul(argv[i] + 9, NULL, 10);
         else {
-            int rc = run_model(cfg, argv[i]);
+            int rc = run_model(cfg, &most, argv[i]);
             n_dirs++;
             n += rc != 2;
             worst = rc == 77 ? 77 : rc == 1 ? 1 : worst;
@@ -292,14 +303,14 @@ int main(int argc, char **argv)
         }
     }
     if (!n_dirs && given) {
-        worst = run_folder(cfg, given, &n);
+        worst = run_folder(cfg, &most, given, &n);
     } else if (!n_dirs) {
         snprintf(path, sizeof path, "%s/tests/data/golden", root ? root : ".");
-        worst = run_folder(cfg, path, &n);
+        worst = run_folder(cfg, &most, path, &n);
         struct stat sb;
         snprintf(path, sizeof path, "%s/config/demo", root ? root : ".");
         if (stat(path, &sb) == 0) {
-            int rc = worst == 77 ? 77 : run_model(cfg, path);
+            int rc = worst == 77 ? 77 : run_model(cfg, &most, path);
             n++;
             worst = rc == 77 ? 77 : rc ? 1 : worst;
         } else {
