@@ -49,8 +49,9 @@ static xd_status check_sizes(const config *c, xd_err *err)
         REFUSE("kv.block_size", "must be a power of two (8, 16, 32), not %u", c->kv.block_size);
     if (!is_pow2(c->memory.page_size))
         REFUSE("memory.page_size", "must be a power of two (1MiB, 2MiB, 4MiB)");
-    if (c->memory.vram_budget != CONF_AUTO_BYTES && c->kv.kv_budget != CONF_AUTO_BYTES && c->memory.vram_budget &&
-        c->kv.kv_budget > c->memory.vram_budget)
+    /* The CPU has no memory of its own: there vram_budget is the simulated arena's alone. */
+    if (c->engine.backend == CONF_BACKEND_CUDA && c->memory.vram_budget != CONF_AUTO_BYTES &&
+        c->kv.kv_budget != CONF_AUTO_BYTES && c->memory.vram_budget && c->kv.kv_budget > c->memory.vram_budget)
         REFUSE("kv.kv_budget", "is larger than memory.vram_budget, of which it is a part");
     if (*c->memory.nvme_path && c->memory.host_tier == CONF_TIER_IN_PLACE)
         REFUSE("memory.host_tier", "in_place reads the mapped model file; a page file (memory.nvme_path) needs a pool");

@@ -108,6 +108,12 @@ static void on_fallback_change(void *user, const controller_change *c)
     xd_log(level, "link: %s -> %s: %s", fallback_state_name(c->from), fallback_state_name(c->to), c->reason);
 }
 
+static void on_fallback_path(void *user, const char *text)
+{
+    (void)user;
+    xd_log_info("link: %s", text);
+}
+
 /* Where the memory goes, as a table for the operator. */
 static void log_plan(const engine *e)
 {
@@ -163,7 +169,12 @@ static xd_status load(engine *e, xd_err *err)
         if ((st = engine_self_test(e, err)))
             return st;
     }
-    fallback_options fo = {.dev = c->dev, .pages = c->pg, .cfg = e->cfg, .on_change = on_fallback_change, .user = e};
+    fallback_options fo = {.dev = c->dev,
+                           .pages = c->pg,
+                           .cfg = e->cfg,
+                           .on_change = on_fallback_change,
+                           .on_path = on_fallback_path,
+                           .user = e};
     if ((st = fallback_open(&fo, &e->fallback, err)))
         return st;
     log_plan(e);

@@ -57,6 +57,14 @@ static void by_tier(xd_buf *out, const char *name, const char *kind, const char 
     metrics_sample(out, name, "tier=\"disk\"", (double)disk);
 }
 
+/* Host memory counts where steps read it in place; blocks that only wait there are the swap space's. */
+static void kv_by_tier(xd_buf *out, const char *name, const char *help, uint64_t vram, uint64_t host)
+{
+    metrics_head(out, name, "gauge", help);
+    metrics_sample(out, name, "tier=\"vram\"", (double)vram);
+    metrics_sample(out, name, "tier=\"host\"", (double)host);
+}
+
 static void pager_metrics(engine *e, xd_buf *out)
 {
     pager_stats p;
@@ -89,9 +97,12 @@ static void kv_metrics(engine *e, xd_buf *out)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    gauge(out, "kv_blocks", "KV blocks in device memory.", (double)k.blocks_total);
-    gauge(out, "kv_blocks_used", "KV blocks that sequences own.", (double)k.blocks_used);
-    gauge(out, "kv_blocks_cached", "KV blocks without an owner whose content is kept.", (double)k.blocks_cached);
+    kv_by_tier(out, "kv_blocks", "Blocks of kv.block_size tokens that steps can use, by where they lie.",
+               k.tier[0].total, k.tier[1].total);
+    kv_by_tier(out, "kv_blocks_used", "KV blocks that sequences own, by where they lie.", k.tier[0].used,
+               k.tier[1].used);
+    kv_by_tier(out, "kv_blocks_cached", "KV blocks without an owner whose content is kept, by where they lie.",
+               k.tier[0].cached, k.tier[1].cached);
     counter(out, "prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache.",
             (double)k.prefix_queries_tokens);
     counter(out, "prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache.",
@@ -239,12 +250,13 @@ static json_t *fallback_json(engine *e)
 {
     fallback_status f;
     fallback_get_status(e->fallback, &f);
-    return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i}", "state",
+    return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}", "state",
                      fallback_state_name(f.state), "watching", f.watching, "pager_mode", f.pager_mode, "link_gbps",
                      f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps", f.bad_below_gbps, "transitions",
                      (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem, "link_known", f.link.known,
                      "link_gts", f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width",
-                     (int)f.link.width, "link_best_width", (int)f.link.best_width);
+                     (int)f.link.width, "link_best_width", (int)f.link.best_width, "full_load_s",
+                     (double)f.full_load_ns * 1e-9);
 }
 
 /* Tier and heat of every expert as text, one character each: small enough to be polled by a page. */

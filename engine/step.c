@@ -252,7 +252,7 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, n_tokens);
     /* Moving KV blocks is a part of forming the step, waiting for pages a part of what lies between router and experts. */
     uint64_t kv_ns = XD_MIN(ks.swap_ns - e->seen_swap_ns, schedule_ns);
-    uint64_t require_ns = XD_MIN(ps.require_ns - e->seen_require_ns, t.router_ns);
+    uint64_t waited_ns = ps.require_ns - e->seen_require_ns, require_ns = XD_MIN(waited_ns, t.router_ns);
     uint64_t link_ns = t.experts_ns + ps.link_wait_ns - e->seen_link_wait_ns;
     e->seen_swap_ns = ks.swap_ns;
     e->seen_require_ns = ps.require_ns;
@@ -272,8 +272,11 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns + link_ns - t.experts_ns);
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
-    fallback_step_info fi = {
-        .step_ns = t.total_ns, .link_ns = link_ns, .n_decode = prefill ? 0 : n_tokens, .decode_only = !prefill};
+    /* Waiting for the disk is no fault of the link. */
+    fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(waited_ns, t.total_ns),
+                             .link_ns = link_ns,
+                             .n_decode = prefill ? 0 : n_tokens,
+                             .decode_only = !prefill};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
     if (prefill && n_tokens >= 16) {

@@ -294,6 +294,11 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
     const kern_ops *ops = x->dev->ops;
     kern_status ks;
     kern_graph *g = NULL;
+    if (x->graphs_arena_begin != view->arena_begin || x->graphs_arena_end != view->arena_end) {
+        free_graphs(x);
+        x->graphs_arena_begin = view->arena_begin;
+        x->graphs_arena_end = view->arena_end;
+    }
     for (uint32_t i = 0; i < x->n_graphs && !g; i++)
         g = same_shape(&x->graphs[i].shape, s) ? x->graphs[i].g : NULL;
     if (!g) {

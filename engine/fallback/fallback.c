@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <string.h>
 
 #define PASSIVE_NS          100000000u /* reading time that makes one passive sample */
@@ -23,15 +24,17 @@ struct fallback {
     kern_dev *dev;
     pager *pages;
     void (*on_change)(void *, const controller_change *);
+    void (*on_path)(void *, const char *);
     void *user;
     char sysfs_root[256], pci_bus_id[32];
     controller ctl;
     bool watching, want_probe;
     uint64_t probe_interval_ns, last_probe_ns, last_sysfs_ns;
     uint64_t acc_bytes, acc_ns, n_probes;
-    double passive_gbps;  /* recent level of the lower bound */
-    bool fell;            /* the pager was asked for another path */
-    pthread_mutex_t lock; /* status, force */
+    double passive_gbps;    /* recent level of the lower bound */
+    bool fell;              /* the pager was asked for another path */
+    uint64_t full_since_ns; /* loading into VRAM since; 0: not under way */
+    pthread_mutex_t lock;   /* status, force */
     fallback_status status;
     int force;
 };
@@ -75,6 +78,19 @@ static void publish(fallback *f, const controller_change *change)
     }
 }
 
+static void tell_path(fallback *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void tell_path(fallback *f, const char *fmt, ...)
+{
+    char text[320];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (f->on_path)
+        f->on_path(f->user, text);
+}
+
 /* What the state asks of the pager: everything in VRAM if it fits, else staged copies. A refusal is remembered, and asked again only
  * with the next change. */
 static void apply(fallback *f)
@@ -83,13 +99,18 @@ static void apply(fallback *f)
     if (fall == f->fell)
         return;
     f->fell = fall;
-    xd_err err = {0};
+    xd_err err = {0}, no_room = {0};
     xd_status st;
+    uint64_t begin_ns = xd_now_ns();
     if (!fall)
         st = pager_set_mode(f->pages, PAGER_DIRECT, &err);
-    else if ((st = pager_set_mode(f->pages, PAGER_FULL, NULL)))
+    else if ((st = pager_set_mode(f->pages, PAGER_FULL, &no_room)))
         st = pager_set_mode(f->pages, PAGER_STAGED, &err);
+    f->full_since_ns = fall && !no_room.status ? begin_ns : 0;
+    if (fall && !st && no_room.status)
+        tell_path(f, "missing experts are copied in bulk before they are used (%.200s)", no_room.msg);
     pthread_mutex_lock(&f->lock);
+    f->status.full_load_ns = 0;
     snprintf(f->status.problem, sizeof f->status.problem, "%.255s", st ? err.msg : "");
     pthread_mutex_unlock(&f->lock);
 }
@@ -125,6 +146,25 @@ static void probe(fallback *f)
     f->last_probe_ns = xd_now_ns();
     f->n_probes++;
     feed(f, gbps, NAN, 0);
+}
+
+/* Until then steps read what is missing over the bad link as before, beside the copies: the end of that is worth a line. */
+static void watch_load(fallback *f)
+{
+    pager_stats st;
+    if (!f->full_since_ns)
+        return;
+    pager_get_stats(f->pages, &st);
+    if (st.slots_used < st.pages_total)
+        return;
+    uint64_t ns = xd_now_ns() - f->full_since_ns;
+    char size[32];
+    f->full_since_ns = 0;
+    pthread_mutex_lock(&f->lock);
+    f->status.full_load_ns = ns;
+    pthread_mutex_unlock(&f->lock);
+    tell_path(f, "all %s of experts lie in VRAM after %.2f s: steps no longer use the link",
+              xd_format_bytes(size, sizeof size, st.vram_bytes), (double)ns * 1e-9);
 }
 
 static uint64_t probe_wait_ns(const fallback *f)
@@ -169,6 +209,7 @@ void fallback_step(fallback *f, const fallback_step_info *s)
 void fallback_tick(fallback *f)
 {
     uint64_t now = xd_now_ns();
+    watch_load(f);
     pthread_mutex_lock(&f->lock);
     bool forced = f->ctl.opt.force != f->force;
     f->ctl.opt.force = f->force;
@@ -229,6 +270,7 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     f->dev = opt->dev;
     f->pages = opt->pages;
     f->on_change = opt->on_change;
+    f->on_path = opt->on_path;
     f->user = opt->user;
     kern_dev_info info;
     f->dev->ops->info(f->dev, &info);

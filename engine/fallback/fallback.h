@@ -19,6 +19,8 @@ typedef struct fallback_options {
     const char *sysfs_root; /* NULL: "/sys" */
     /* A change of state, for the log; on the engine thread. */
     void (*on_change)(void *user, const controller_change *change);
+    /* How experts are read from now on, in words; likewise. May be NULL. */
+    void (*on_path)(void *user, const char *text);
     void *user;
 } fallback_options;
 
@@ -28,7 +30,7 @@ void fallback_free(fallback *f);
 XD_DEFINE_CLEANUP(fallback, fallback_free)
 
 typedef struct fallback_step_info {
-    uint64_t step_ns;  /* whole step */
+    uint64_t step_ns;  /* whole step, less waiting for the disk */
     uint64_t link_ns;  /* time in which experts were read, when measured; 0: unknown */
     uint32_t n_decode; /* sequences that decoded */
     bool decode_only;  /* no prompt tokens in it */
@@ -51,9 +53,10 @@ typedef struct fallback_status {
     double bad_below_gbps, good_above_gbps;
     link_info link;
     uint64_t since_ns, transitions, probes;
-    uint64_t entered[4]; /* times each state was entered */
-    char reason[160];    /* of the last change, or "" */
-    char problem[256];   /* why the pager could not do what the state asks, or "" */
+    uint64_t entered[4];   /* times each state was entered */
+    uint64_t full_load_ns; /* what loading everything into VRAM took in this fallback; 0: not done, or not tried */
+    char reason[160];      /* of the last change, or "" */
+    char problem[256];     /* why the pager could not do what the state asks, or "" */
 } fallback_status;
 void fallback_get_status(fallback *f, fallback_status *ret); /* any thread */
 

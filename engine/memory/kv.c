@@ -657,8 +657,11 @@ void kv_get_stats(kv_cache *kv, kv_stats *ret)
     *ret = kv->stats;
     int last = kv->opt.allow_cold ? 1 : 0;
     for (int t = 0; t <= last; t++) {
-        ret->blocks_cached += kv->tier[t].lru.count;
-        ret->blocks_used += (t ? kv->n_host : kv->n_dev) - available(kv, t);
+        ret->tier[t].total = t ? kv->n_host : kv->n_dev;
+        ret->tier[t].cached = kv->tier[t].lru.count;
+        ret->tier[t].used = ret->tier[t].total - available(kv, t);
+        ret->blocks_cached += ret->tier[t].cached;
+        ret->blocks_used += ret->tier[t].used;
     }
     ret->blocks_total = kv_max_seq_blocks(kv);
     ret->swap_blocks_total = kv->n_host;

@@ -55,6 +55,9 @@ uint32_t kv_max_seq_blocks(const kv_cache *kv);                  /* blocks one s
 
 typedef struct kv_stats {
     uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */
+    struct {
+        uint64_t total, used, cached;
+    } tier[2]; /* the same in device memory, and in host memory that steps read in place */
     uint64_t swap_blocks_total, swap_blocks_used;
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
     uint64_t swap_ns; /* time that the engine spent on copies to and from swap space; monotonic */

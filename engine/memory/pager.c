@@ -694,8 +694,6 @@ static xd_status open_views(pager *p, xd_err *err)
         };
     }
     p->view = (pager_view){
-        .arena_begin = (uint64_t)(uintptr_t)p->arena,
-        .arena_end = (uint64_t)(uintptr_t)p->arena + p->arena_bytes,
         .layers = p->layer_views,
         .free_slots = (uint64_t *)(void *)p->io_dev,
         .n_free = p->offer_cap,
@@ -703,6 +701,7 @@ static xd_status open_views(pager *p, xd_err *err)
         .fill_log = (uint32_t *)(void *)(p->io_dev + p->io_log_at),
         .max_inserts = XD_MIN(p->cfg->pager.max_inserts, p->offer_cap),
     };
+    pager_see_vram(p);
     return XD_OK;
 }
 

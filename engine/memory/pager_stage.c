@@ -148,8 +148,28 @@ static uint64_t free_vram(const pager *p)
     return info.memory_free_bytes > GROW_HEADROOM ? info.memory_free_bytes - GROW_HEADROOM : 0;
 }
 
-/* FULL: slots for all pages, beyond the arena where the device has memory to spare. Kernels take those for host memory, which
- * costs nothing: where everything is resident no slot is offered to them. */
+/* Kernels tell VRAM from host memory by one range of addresses. With memory beyond the arena it spans both allocations, where no
+ * page of the host happens to lie between them; else those slots are taken for host memory, which is right but slower. */
+void pager_see_vram(pager *p)
+{
+    uint64_t begin = (uint64_t)(uintptr_t)p->arena, end = begin + p->arena_bytes;
+    if (p->extra) {
+        uint64_t lo = (uint64_t)(uintptr_t)p->extra, hi = lo + (p->n_slots - p->n_arena_slots) * p->slot_bytes;
+        if (p->arena_bytes) {
+            lo = XD_MIN(lo, begin);
+            hi = XD_MAX(hi, end);
+        }
+        bool mixed = false;
+        for (uint32_t pg = 0; pg < p->n_pages && !mixed; pg++)
+            mixed = p->pages[pg].host_addr >= lo && p->pages[pg].host_addr < hi;
+        begin = mixed ? begin : lo;
+        end = mixed ? end : hi;
+    }
+    p->view.arena_begin = begin;
+    p->view.arena_end = end;
+}
+
+/* FULL: slots for all pages, beyond the arena where the device has memory to spare. */
 static xd_status take_extra(pager *p, xd_err *err)
 {
     uint64_t bytes = (p->n_pages - p->n_slots) * p->slot_bytes, spare = free_vram(p);
@@ -168,6 +188,7 @@ static xd_status take_extra(pager *p, xd_err *err)
     for (uint32_t s = p->n_pages; s-- > p->n_slots;)
         pager_put_free(p, s);
     p->stats.slots_total = p->n_slots = p->n_pages;
+    pager_see_vram(p);
     return XD_OK;
 }
 
@@ -189,6 +210,7 @@ static void give_back_extra(pager *p)
     p->dev->ops->free(p->dev, p->extra);
     p->extra = NULL;
     p->stats.slots_total = p->n_slots = p->n_arena_slots;
+    pager_see_vram(p);
 }
 
 xd_status pager_set_mode(pager *p, int mode, xd_err *err)

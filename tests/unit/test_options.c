@@ -209,7 +209,7 @@ Test(options, contradictions_are_refused)
         {"[engine]\nmax_num_seqs = 64\nmax_num_batched_tokens = 32\n", "engine.max_num_batched_tokens"},
         {"[kv]\nblock_size = 24\n", "kv.block_size"},
         {"[memory]\npage_size = 3MiB\n", "memory.page_size"},
-        {"[memory]\nvram_budget = 1GiB\n[kv]\nkv_budget = 2GiB\n", "kv.kv_budget"},
+        {"[engine]\nbackend = cuda\n[memory]\nvram_budget = 1GiB\n[kv]\nkv_budget = 2GiB\n", "kv.kv_budget"},
         {"[memory]\nnvme_path = /p\n", "memory.host_budget"},
         {"[memory]\nnvme_path = /p\nhost_budget = 1GiB\nhost_tier = in_place\n", "memory.host_tier"},
         {"[fallback]\nenabled = no\nforce = fallback\n", "fallback.force"},
