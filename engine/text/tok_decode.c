@@ -45,7 +45,7 @@ static void feed(tok_stream *s, size_t i, const char *p, size_t len);
 
 static bool is_too_large(const tok_stream *s, size_t bytes)
 {
-    return bytes / TOK_MAX_GROWTH > s->in_bytes + 2048;
+    return bytes / TOK_MAX_GROWTH > s->in_bytes + TOK_GROWTH_FREE_BYTES / TOK_MAX_GROWTH;
 }
 
 /* ---- ByteLevel ---- */

@@ -23,7 +23,7 @@ static xd_status set_text(tok_work *w, const char *s, const uint8_t *trust, size
     xd_buf_clear(&w->text.trust);
     w->text.track_trust = trust != NULL;
     w->text.at_start = at_start;
-    w->text.max_bytes = XD_MIN(len * TOK_MAX_GROWTH + 65536, (size_t)TOK_MAX_TEXT_BYTES);
+    w->text.max_bytes = XD_MIN(len * TOK_MAX_GROWTH + TOK_GROWTH_FREE_BYTES, (size_t)TOK_MAX_TEXT_BYTES);
     if (!xd_buf_append(&w->text.s, s, len) || (trust && !xd_buf_append(&w->text.trust, trust, len)))
         return xd_fail(err, XD_NOMEM, 0, "tokenizing");
     return XD_OK;

@@ -10,8 +10,16 @@
 
 #define TOK_NONE UINT32_MAX
 
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION /* the same code within limits that a fuzzer reaches in microseconds */
+enum { TOK_MAX_ID = 1 << 11, TOK_GROWTH_FREE_BYTES = 1 << 12 };
+#else
 enum {
-    TOK_MAX_ID = 1 << 22,         /* a vocabulary is indexed by id: a larger id in a file is refused */
+    TOK_MAX_ID = 1 << 22,            /* a vocabulary is indexed by id: a larger id in a file is refused */
+    TOK_GROWTH_FREE_BYTES = 1 << 16, /* more than this, TOK_MAX_GROWTH counts */
+};
+#endif
+
+enum {
     TOK_MAX_TEXT_BYTES = 1 << 30, /* offsets are 32-bit */
     TOK_MAX_GROWTH = 32,          /* a text's steps may make it this many times longer: no real tokenizer comes near */
     TOK_MAX_MATCH_BYTES = 1024,   /* longest added or Unigram token: bounds the work at each byte of the text */
