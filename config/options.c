@@ -184,7 +184,8 @@ const conf_option conf_options[] = {
     U32_OR(engine, "max_num_batched_tokens", max_num_batched_tokens, "auto", 16, 1 << 20, "auto", 0,
            "Tokens of one step, prompt pieces included. More reads each expert less often; auto: 16384 on a GPU, 512 on the CPU."),
     U32_OR(engine, "max_decode_stall_ms", max_decode_stall_ms, "500", 1, 600000, "none", CONF_RELOAD,
-           "A piece of a prompt should not hold up the sequences that are generating for longer than this."),
+           "A piece of a prompt should not hold up the sequences that are generating for longer than this; where reading the experts over "
+           "the link alone takes more than half of it, for longer than twice that reading."),
     BOOL(engine, "enable_prefix_caching", enable_prefix_caching, "yes", 0,
          "Reuse the KV blocks of prompts that begin alike."),
     BOOL(engine, "deterministic", deterministic, "yes", 0,

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/fallback/fallback.h"
 #include "engine/metrics.h"
+#include "engine/schedule/pace.h"
 #include "engine/schedule/sched.h"
 #include "engine/text/sample.h"
 #include "engine/text/stop.h"
@@ -106,8 +107,8 @@ struct engine {
 
     /* engine thread */
     engine_request *live;
-    bool failed;                 /* phase is FAILED: what the thread may read without the lock */
-    double prefill_ns_per_token; /* moving average, 0: not known yet */
+    bool failed; /* phase is FAILED: what the thread may read without the lock */
+    pace pace;   /* of steps with prompt pieces */
     uint64_t last_second_ns;
     uint64_t seen_swap_ns, seen_require_ns, seen_link_wait_ns; /* of the last step's statistics */
 };

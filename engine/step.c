@@ -226,16 +226,6 @@ static void end_requests(engine *e, const xd_err *step_error)
     }
 }
 
-/* Prompt tokens that a step may hold while others decode, from the measured rate. */
-static uint32_t prefill_limit(const engine *e)
-{
-    uint32_t stall_ms = atomic_load(&e->max_decode_stall_ms);
-    if (!stall_ms || e->prefill_ns_per_token <= 0)
-        return 0;
-    double n = (double)stall_ms * 1e6 / e->prefill_ns_per_token;
-    return n < 16 ? 16 : n > 1e6 ? 0 : (uint32_t)n;
-}
-
 static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t schedule_ns, uint64_t sample_ns,
                       uint64_t step_ns)
 {
@@ -279,10 +269,8 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
                              .decode_only = !prefill};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
-    if (prefill && n_tokens >= 16) {
-        double rate = (double)t.total_ns / n_tokens;
-        e->prefill_ns_per_token = e->prefill_ns_per_token > 0 ? 0.75 * e->prefill_ns_per_token + 0.25 * rate : rate;
-    }
+    if (prefill)
+        pace_note(&e->pace, n_tokens, t.total_ns);
 }
 
 static void nothing_fits(engine *e)
@@ -300,7 +288,7 @@ void engine_step(engine *e)
 {
     uint64_t t0 = xd_now_ns();
     uint32_t n = 0, n_tokens = 0, row = 0;
-    const sched_entry *entries = sched_form(e->sched, prefill_limit(e), &n);
+    const sched_entry *entries = sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), &n);
     if (!n) {
         nothing_fits(e);
         return;
