@@ -172,6 +172,7 @@ typedef struct kern_plan_args {
     const uint64_t *free_slots;      /* [n_free] slot addresses handed to the step */
     uint32_t n_free, max_inserts;    /* at most max_inserts pages of this layer in this step */
     uint32_t *free_used;             /* in/out device scalar: slots taken so far in the step, all layers */
+    const uint8_t *admit;            /* [n_experts]: 0: pages of this expert are not worth a slot; NULL: all are */
     uint64_t *fill_addr;             /* out [n_experts][pages]: slot to fill, or 0 */
     uint32_t *fill_log;     /* out [n_free]: what free_slots[i] will hold: fill_log_base + expert * pages + page */
     uint32_t fill_log_base; /* entry = fill_log_base + expert * pages + page */

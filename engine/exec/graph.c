@@ -211,6 +211,7 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         plan.n_free = view->n_free;
         plan.max_inserts = view->max_inserts;
         plan.free_used = view->free_used;
+        plan.admit = pl->admit;
         plan.fill_addr = pl->fill_addr;
         plan.fill_log = view->fill_log;
         plan.fill_log_base = pl->fill_log_base;

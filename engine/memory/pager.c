@@ -33,14 +33,9 @@
 #define DIRTY_PAGES 512u
 /* More separate runs than this are uploaded as one: a copy costs some microseconds, 100 KiB of table only a few more. */
 #define UPLOAD_RUNS 4u
-/* Offers beyond this share of the arena would cost more hits than a burst could ever repay. */
-#define OFFER_SHARE 4u
-#define OFFER_MAX   8192u
-#define COPY_QUEUE  4096u
-/* Free slots kept over what recent steps could have filled, and how fast that estimate follows. A slot that waits to be filled is a
- * page less in VRAM, so nothing is kept free when nothing is missed. */
-#define OFFER_SLACK 1.25
-#define MISSES_GAIN 0.25
+/* Far more than all layers may add in a step. */
+#define OFFER_MAX  8192u
+#define COPY_QUEUE 4096u
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
 #define PROBE_BYTES (32ull << 20)
 /* 350 000 steps of a model with 48 layers of 128 experts. */
@@ -266,7 +261,7 @@ xd_status pager_upload_table(pager *p, xd_err *err)
 /* Hands the top n free slots to the step: until its end they belong to the offer, and require may use what is left of the stack. */
 static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
 {
-    uint64_t *offer = (uint64_t *)(void *)p->io;
+    uint64_t *offer = (uint64_t *)(void *)(p->io + p->io_offer_at);
     uint32_t first = p->offer_cap - n;
     bool changed = p->offer_consumed || first != p->offer_first;
     for (uint32_t i = first; i < p->offer_cap; i++) {
@@ -277,13 +272,13 @@ static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
     }
     p->offer_first = first;
     *io_used(p) = first;
-    if (!changed)
+    if (!changed && !p->admit_changed)
         return XD_OK;
     p->offer_consumed = true; /* until the device has it */
-    uint64_t at = first * sizeof *offer;
+    uint64_t at = p->admit_changed ? 0 : p->io_offer_at + first * sizeof *offer;
     if (p->dev->ops->upload(p->dev, p->io_dev + at, p->io + at, p->io_used_at + sizeof(uint32_t) - at))
         return pager_device_fail(p, err, "uploading the free slots");
-    p->offer_consumed = false;
+    p->offer_consumed = p->admit_changed = false;
     return XD_OK;
 }
 
@@ -307,13 +302,14 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         pager_disk_step(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
-    uint32_t want = (uint32_t)(p->misses_ewma * OFFER_SLACK + 0.5);
     /* FULL has a slot for every page: nothing is pushed out, and copies take what is free. */
-    want = p->mode == PAGER_FULL ? 0 : XD_MIN(want, p->offer_cap);
+    uint32_t want = p->mode == PAGER_FULL ? 0 : XD_MIN(policy_want(p->pol), p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
-    if (!prefill && p->n_slots - p->n_stage < p->n_pages)
+    if (!prefill && p->n_slots - p->n_stage < p->n_pages) {
         pager_make_room(p, want);
+        p->admit_changed = policy_plan(p->pol, p->n_free_slots, (uint8_t *)p->io) || p->admit_changed;
+    }
     xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
     if (!st)
         st = pager_upload_table(p, err);
@@ -360,8 +356,10 @@ static void count_step(pager *p)
     for (uint32_t l = 0, x = 0; l < p->n_layers; l++) {
         uint32_t missed = 0;
         for (uint32_t e = 0; e < p->layers[l].n_experts; e++, x++)
-            if (counts[x])
-                missed += count_expert(p, x);
+            if (counts[x]) {
+                uint32_t n = count_expert(p, x);
+                missed += p->io[x] ? n : 0;
+            }
         wanted += XD_MIN(missed, p->view.max_inserts);
     }
     /* What require copied was a miss, although it lies in VRAM by now. */
@@ -374,7 +372,7 @@ static void count_step(pager *p)
     if (p->tracer)
         trace_writer_step(p->tracer, counts, p->step_prefill);
     if (!p->step_prefill)
-        p->misses_ewma += MISSES_GAIN * (wanted - p->misses_ewma);
+        policy_missed(p->pol, wanted);
 }
 
 static void apply_fills(pager *p)
@@ -647,11 +645,12 @@ static xd_status open_tables(pager *p, xd_err *err)
 {
     const kern_ops *ops = p->dev->ops;
     uint64_t table_bytes = XD_MAX(p->n_pages, 1u) * sizeof *p->table;
-    p->offer_cap = XD_MIN(p->n_slots / OFFER_SHARE, OFFER_MAX);
+    p->offer_cap = XD_MIN(p->n_slots / POLICY_WANT_SHARE, OFFER_MAX);
     if (p->n_slots && !p->offer_cap)
         p->offer_cap = 1;
     p->offer_slot = malloc((p->offer_cap + 1) * sizeof *p->offer_slot);
-    p->io_used_at = p->offer_cap * sizeof(uint64_t);
+    p->io_offer_at = xd_align_up(p->n_experts, 8);
+    p->io_used_at = p->io_offer_at + p->offer_cap * sizeof(uint64_t);
     p->io_log_at = p->io_used_at + 2 * sizeof(uint32_t);
     p->io_counts_at = p->io_log_at + p->offer_cap * sizeof(uint32_t);
     p->io_bytes = p->io_counts_at + p->n_experts * sizeof(uint32_t);
@@ -666,6 +665,7 @@ static xd_status open_tables(pager *p, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the page table of %u pages does not fit into device memory: %s", p->n_pages,
                        ops->error(p->dev));
     memset(p->io, 0, p->io_bytes);
+    memset(p->io, 1, p->n_experts);
     if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
         ops->sync(p->dev))
         return pager_device_fail(p, err, "clearing the page table");
@@ -689,13 +689,14 @@ static xd_status open_views(pager *p, xd_err *err)
             .n_experts = y->n_experts,
             .page_addr = p->table_dev + y->page_base,
             .fill_addr = p->offer_cap ? p->fill_dev + y->page_base : NULL,
+            .admit = (const uint8_t *)p->io_dev + y->expert_base,
             .expert_count = (uint32_t *)(void *)(p->io_dev + p->io_counts_at) + y->expert_base,
             .fill_log_base = y->page_base,
         };
     }
     p->view = (pager_view){
         .layers = p->layer_views,
-        .free_slots = (uint64_t *)(void *)p->io_dev,
+        .free_slots = (uint64_t *)(void *)(p->io_dev + p->io_offer_at),
         .n_free = p->offer_cap,
         .free_used = (uint32_t *)(void *)(p->io_dev + p->io_used_at),
         .fill_log = (uint32_t *)(void *)(p->io_dev + p->io_log_at),

@@ -43,6 +43,7 @@ typedef struct pager_layer_view {
     uint32_t n_experts;
     uint64_t *page_addr;    /* [n_experts][geom.pages] */
     uint64_t *fill_addr;    /* [n_experts][geom.pages] or NULL */
+    const uint8_t *admit;   /* [n_experts] 0: a missed page of the expert is not kept */
     uint32_t *expert_count; /* [n_experts]: out of the plan operation */
     uint32_t fill_log_base;
 } pager_layer_view;
@@ -118,7 +119,7 @@ typedef struct pager_stats {
     uint64_t table_version;
     int mode;
     bool in_place;
-    char not_in_place[160]; /* why the mapped files are not the host tier although that was tried, or "" */
+    char not_in_place[160];           /* why the mapped files are not the host tier although that was tried, or "" */
     char policy[16], disk_reader[16]; /* disk_reader: "io_uring", "threads", or "" */
 } pager_stats;
 void pager_get_stats(pager *p, pager_stats *ret); /* waits while a step waits for the disk */

@@ -93,18 +93,18 @@ struct pager {
     uint64_t *dirty;             /* bit i: entries [i * DIRTY_PAGES, ...) of the table differ from the device's */
     uint32_t n_dirty_bits;
     uint64_t *fill_dev; /* [n_pages], written by the plan operation */
-    /* One block: [offer_cap] u64 slots offered to the step | u32 free_used, pad | [offer_cap] u32 fill_log | u32 counts of all
-     * experts. The step's input and its output are then one copy each. */
+    /* One block: [n_experts] u8 admitted or not, padded | [offer_cap] u64 slots offered to the step | u32 free_used, pad |
+     * [offer_cap] u32 fill_log | u32 counts of all experts. The step's input and its output are then one copy each. */
     char *io_dev, *io;
-    uint64_t io_bytes, io_used_at, io_log_at, io_counts_at;
+    uint64_t io_bytes, io_offer_at, io_used_at, io_log_at, io_counts_at;
     uint32_t *offer_slot; /* [offer_cap] the offers as slot numbers */
     uint32_t offer_cap, offer_first;
     bool offer_consumed; /* the device has moved free_used */
+    bool admit_changed;  /* since it was uploaded */
 
     pager_layer_view *layer_views;
     pager_view view;
     bool in_step, step_prefill;
-    double misses_ewma; /* missed pages a step that could have been kept */
     uint64_t step_started_ns;
     /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
     uint32_t *stage_slot, *stage_page;

@@ -1,17 +1,22 @@
-/* policy.c - LRU, LFU with decay, and both combined, as one family.
+/* policy.c - what an expert is worth: three counts of its uses that fade at different rates.
  *
- * An expert's worth is   score = last + bonus * log2(f)   in steps, where `last` is the step of its last use and f the count of its
- * uses, each halved every `half_life` steps. It is fixed at the time of use and stays comparable, so nothing ages in the background
- * and a victim search reads one number an expert.
- *   lru    bonus 0
- *   lfu    bonus = half_life: exactly the order of exponentially decayed counts (LRFU's "combined recency and frequency",
- *          Lee et al., 2001), with a long half-life
- *   lfru   a shorter half-life and a bonus between the two: each doubling of the frequency is worth some steps of recency
+ * Each use adds one to counts that lose half of themselves in 4, 64 and 1024 steps. Divided by what a use in every step would make of
+ * them they are three estimates of one thing, the chance that the expert is used in a step: by what just happened, by what the text at
+ * hand is about, and by what the model uses at all. Which of them is right depends on the traffic:
+ *   lru    the step of the last use alone
+ *   lfu    the slowest count alone: the best there is where uses are independent of each other
+ *   lfru   a weighted sum. The weights are those that would have predicted the uses of recent steps best (least squares, none
+ *          negative, fading), so that it is nearly lru, nearly lfu, or between, as the traffic is, and changes with it
  *   static nothing is ever evicted
- * Scans do little harm to the last three: an expert that was used once has f = 1 and goes first.
+ * (Frequency and recency as the two ends of one scale: LRFU, Lee et al., 2001. There the place on the scale is set by hand.)
  *
- * Victims come from a list of the lowest scores, sorted when it is made and used up before it is made again; an entry that was used
- * meanwhile is skipped. So the cost of a search is spread over many evictions. */
+ * Admission. A page that is read from the host can be kept for nothing, but some other page has to go. Keeping all that is missed
+ * lets each step's rare experts push out each other and the next common ones, the more the more sequences run. So an expert is only
+ * let in where one more use makes it worth more than those that would go next.
+ *
+ * Counts are kept in units that grow instead of being halved all the time: nothing ages in the background. Victims come from a list
+ * of the lowest worths, sorted when it is made and used up before it is made again; what was used meanwhile is skipped, what came in
+ * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions. */
 #include "engine/memory/policy.h"
 
 #include <math.h>
@@ -23,41 +28,70 @@
 #define LIST_MIN 64u
 /* Share of the residents that one list holds: longer lists are made more rarely and are more out of date at their end. */
 #define LIST_SHARE 16u
+/* Steps after which the list and the bar for admission are made anew: 90 us for 6144 experts on a core of a busy machine. Every step
+ * would hit up to half a point more, every eighth up to 7 points less (small caches, local traffic). */
+#define PLAN_STEPS 2u
+/* Free slots kept over what recent steps could have filled, and how fast that estimate follows. A slot that waits to be filled is a
+ * page less in VRAM, so nothing is kept free when nothing is missed. */
+#define WANT_SLACK  1.25
+#define MISSES_GAIN 0.125
+/* A newcomer must be worth so much more than what goes for it: experts that are worth the same would change places for ever, and
+ * each change waits in a free slot first. */
+#define MARGIN 1.2f
+
+enum { RATES = 3, SLOWEST = RATES - 1 };
+/* Of 2 to 16, 32 to 256 and 1024 to 4096 on the traces of test_policy_trace.c: a shorter first gains up to a point on local
+ * traffic, a longer last only delays the way back after a shift. */
+static const double half_lives[RATES] = {4, 64, 1024};
+static const double first_weights[RATES] = {0.2, 0.3, 0.5};
+/* Every eighth step is learnt from, and counts half after 256 steps: some hundred uses each. */
+#define LEARN_STEPS 8u
+#define LEARN_FADE  0.9785720620877 /* 2 ^ (-8 / 256) */
+#define RIDGE       1e-3            /* estimates that agree would leave the weights undetermined */
+#define SOLVE_TURNS 32
+#define UNIT_MAX    1e12
 
 typedef struct policy_entry {
-    double score;
-    uint32_t id;
+    float worth;
+    uint32_t id, last; /* no longer true when the expert was used after `last` */
 } policy_entry;
 
 struct policy {
     int kind;
-    uint32_t n, n_layers;
-    double half_life, bonus;
+    uint32_t n, n_layers, step_len;
     uint32_t now;
     uint32_t *layer; /* [n] */
     uint32_t *last, *units;
-    float *freq; /* as of `last` */
-    double *score;
-    uint64_t *layer_units, floor_units;
+    float *count[RATES];              /* [n] each, in p->unit */
+    float *worth;                     /* [n] as list_made */
+    double decay[RATES], unit[RATES]; /* of one advance; what a use adds now */
+    double young[RATES];              /* share of the count's memory that lies before the first step */
+    double coef[RATES];               /* of a count in a rate */
+    double weight[RATES];
+    float scale[RATES]; /* weight x coef: of a count in the worth */
+    /* Least squares over all experts: sums of estimate times estimate, and of estimate times used or not. */
+    double a[RATES][RATES], b[RATES];
+    bool learning;
+    uint64_t *layer_units, floor_units, capacity_units;
     policy_entry *list;
-    uint32_t list_n, list_at;
+    uint32_t list_n, list_at, list_made, planned;
+    double misses_ewma;
 };
 
-static const struct {
-    const char *name;
-    double half_life, bonus;
-} kinds[] = {
-    [CONF_EVICT_LRU] = {"lru", 64, 0},
-    [CONF_EVICT_LFU] = {"lfu", 1024, 1024},
-    /* Of half-lives from 256 to 4096 and bonuses from 32 up to the half-life, on the traces of test_policy_trace.c: longer ones hit
-     * no more, and after a shift of traffic they need more steps; shorter ones lose up to a point on skewed traffic. */
-    [CONF_EVICT_LFRU] = {"lfru", 512, 128},
-    [CONF_EVICT_STATIC] = {"static", 1024, 1024},
-};
+static const char *const names[] = {
+    [CONF_EVICT_LRU] = "lru", [CONF_EVICT_LFU] = "lfu", [CONF_EVICT_LFRU] = "lfru", [CONF_EVICT_STATIC] = "static"};
 
 const char *policy_name(int kind)
 {
-    return kind >= 0 && (size_t)kind < XD_ARRAY_LEN(kinds) ? kinds[kind].name : "?";
+    return kind >= 0 && (size_t)kind < XD_ARRAY_LEN(names) ? names[kind] : "?";
+}
+
+static void set_scale(policy *p)
+{
+    for (int k = 0; k < RATES; k++) {
+        p->coef[k] = (1 - p->decay[k]) / (p->unit[k] * (1 - p->young[k] * p->decay[k]));
+        p->scale[k] = (float)(p->weight[k] * p->coef[k]);
+    }
 }
 
 policy *policy_new(const policy_options *opt)
@@ -66,10 +100,9 @@ policy *policy_new(const policy_options *opt)
     if (!p)
         return NULL;
     p->kind = opt->kind;
-    double scale = XD_MAX(opt->advances_a_step, 1u);
-    p->half_life = kinds[opt->kind].half_life * scale;
-    p->bonus = kinds[opt->kind].bonus * scale;
+    p->step_len = XD_MAX(opt->advances_a_step, 1u);
     p->n_layers = opt->n_layers;
+    p->capacity_units = opt->capacity_units;
     p->now = 1;
     for (uint32_t l = 0; l < opt->n_layers; l++)
         p->n += opt->layer_experts[l];
@@ -77,17 +110,23 @@ policy *policy_new(const policy_options *opt)
     p->layer = calloc(n, sizeof *p->layer);
     p->last = calloc(n, sizeof *p->last);
     p->units = calloc(n, sizeof *p->units);
-    p->freq = calloc(n, sizeof *p->freq);
-    p->score = calloc(n, sizeof *p->score);
-    p->list = calloc(n, sizeof *p->list);
+    p->worth = calloc(n, sizeof *p->worth);
+    p->list = calloc(n + 1, sizeof *p->list);
     p->layer_units = calloc(opt->n_layers ? opt->n_layers : 1, sizeof *p->layer_units);
-    if (!p->layer || !p->last || !p->units || !p->freq || !p->score || !p->list || !p->layer_units)
+    if (!p->layer || !p->last || !p->units || !p->worth || !p->list || !p->layer_units)
         return NULL;
+    for (int k = 0; k < RATES; k++)
+        if (!(p->count[k] = calloc(n, sizeof *p->count[k])))
+            return NULL;
     for (uint32_t l = 0, id = 0; l < opt->n_layers; l++)
-        for (uint32_t e = 0; e < opt->layer_experts[l]; e++, id++) {
+        for (uint32_t e = 0; e < opt->layer_experts[l]; e++, id++)
             p->layer[id] = l;
-            p->score[id] = -INFINITY;
-        }
+    for (int k = 0; k < RATES; k++) {
+        p->decay[k] = exp2(-1 / (half_lives[k] * p->step_len));
+        p->unit[k] = p->young[k] = 1;
+        p->weight[k] = p->kind == CONF_EVICT_LFRU ? first_weights[k] : k == SLOWEST;
+    }
+    set_scale(p);
     if (opt->n_layers)
         p->floor_units = (uint64_t)((double)opt->capacity_units * opt->layer_floor / opt->n_layers);
     return XD_TAKE(p);
@@ -100,65 +139,120 @@ void policy_free(policy *p)
     free(p->layer);
     free(p->last);
     free(p->units);
-    free(p->freq);
-    free(p->score);
+    for (int k = 0; k < RATES; k++)
+        free(p->count[k]);
+    free(p->worth);
     free(p->list);
     free(p->layer_units);
     free(p);
 }
 
+/* --- worth ------------------------------------------------------------------------------------------------------- */
+
+static float worth(const policy *p, uint32_t id)
+{
+    if (p->kind == CONF_EVICT_LRU)
+        return (float)p->last[id];
+    return p->count[0][id] * p->scale[0] + p->count[1][id] * p->scale[1] + p->count[2][id] * p->scale[2];
+}
+
 float policy_heat(const policy *p, uint32_t id)
 {
-    return p->freq[id] * exp2f(-(float)((p->now - p->last[id]) / p->half_life));
-}
-
-static void set_freq(policy *p, uint32_t id, float f)
-{
-    p->freq[id] = f;
-    p->last[id] = p->now;
-    p->score[id] = p->now + p->bonus * (double)log2f(f);
-}
-
-void policy_touch(policy *p, uint32_t id)
-{
-    if (p->last[id] != p->now || p->freq[id] == 0)
-        set_freq(p, id, policy_heat(p, id) + 1);
+    return (float)((double)p->count[SLOWEST][id] / p->unit[SLOWEST]);
 }
 
 void policy_set_heat(policy *p, uint32_t id, float heat)
 {
-    if (heat > 0 && isfinite(heat)) {
-        set_freq(p, id, heat);
-        p->last[id] = p->now - 1; /* may be a victim at once */
-        p->score[id] -= 1;
+    if (!(heat > 0) || !isfinite(heat))
+        return;
+    p->count[SLOWEST][id] = heat * (float)p->unit[SLOWEST];
+    p->last[id] = p->now - 1; /* may be a victim at once */
+    p->young[SLOWEST] = 0;    /* the count remembers all that it can */
+    set_scale(p);
+}
+
+/* --- learning ---------------------------------------------------------------------------------------------------- */
+
+/* Before the step's uses are known: the estimates for it. */
+static void learn_begin(policy *p)
+{
+    double sum[RATES][RATES] = {0};
+    for (int k = 0; k < RATES; k++)
+        for (int j = 0; j <= k; j++)
+            for (uint32_t id = 0; id < p->n; id++)
+                sum[k][j] += (double)p->count[k][id] * (double)p->count[j][id];
+    for (int k = 0; k < RATES; k++) {
+        p->b[k] *= LEARN_FADE;
+        for (int j = 0; j <= k; j++) {
+            p->a[k][j] = p->a[k][j] * LEARN_FADE + sum[k][j] * p->coef[k] * p->coef[j];
+            p->a[j][k] = p->a[k][j];
+        }
     }
+    p->learning = true;
+}
+
+/* Minimises |estimates x weights - uses|^2 over weights that are not negative, one weight at a time. */
+static void learn_end(policy *p)
+{
+    for (int turn = 0; turn < SOLVE_TURNS; turn++)
+        for (int k = 0; k < RATES; k++) {
+            double ridge = RIDGE * p->a[k][k], rest = p->b[k] + ridge * first_weights[k];
+            for (int j = 0; j < RATES; j++)
+                if (j != k)
+                    rest -= p->a[k][j] * p->weight[j];
+            if (p->a[k][k] > 0)
+                p->weight[k] = XD_MAX(rest / (p->a[k][k] + ridge), 0.0);
+        }
+    p->learning = false;
+}
+
+void policy_touch(policy *p, uint32_t id)
+{
+    if (p->last[id] == p->now)
+        return;
+    p->last[id] = p->now;
+    for (int k = 0; k < RATES; k++) {
+        if (p->learning)
+            p->b[k] += (double)p->count[k][id] * p->coef[k];
+        p->count[k][id] += (float)p->unit[k];
+    }
+}
+
+static void rescale(policy *p, int k)
+{
+    for (uint32_t id = 0; id < p->n; id++)
+        p->count[k][id] *= (float)(1 / p->unit[k]);
+    p->unit[k] = 1;
 }
 
 void policy_advance(policy *p)
 {
     p->now++;
+    for (int k = 0; k < RATES; k++) {
+        p->unit[k] /= p->decay[k];
+        p->young[k] *= p->decay[k];
+        if (p->unit[k] > UNIT_MAX)
+            rescale(p, k);
+    }
+    bool step_ended = p->kind == CONF_EVICT_LFRU && p->now % p->step_len == 0;
+    if (step_ended && p->learning)
+        learn_end(p);
+    set_scale(p);
+    if (step_ended && p->now / p->step_len % LEARN_STEPS == 0)
+        learn_begin(p);
 }
 
-void policy_set_units(policy *p, uint32_t id, uint32_t units)
-{
-    p->layer_units[p->layer[id]] += units;
-    p->layer_units[p->layer[id]] -= p->units[id];
-    p->units[id] = units;
-}
-
-double policy_score(const policy *p, uint32_t id)
-{
-    return p->score[id];
-}
+/* --- victims ----------------------------------------------------------------------------------------------------- */
 
 static bool may_go(const policy *p, uint32_t id)
 {
-    return p->units[id] && p->last[id] != p->now && p->layer_units[p->layer[id]] >= p->floor_units + p->units[id];
+    return (p->units[id] != 0) & (p->last[id] != p->now) &
+           (p->layer_units[p->layer[id]] >= p->floor_units + p->units[id]);
 }
 
 static bool entry_less(policy_entry a, policy_entry b)
 {
-    return a.score < b.score || (a.score == b.score && a.id < b.id);
+    return a.worth < b.worth || (a.worth == b.worth && a.id < b.id);
 }
 
 static int entry_compare(const void *a, const void *b)
@@ -199,27 +293,113 @@ static void make_list(policy *p)
 {
     uint32_t n = 0;
     for (uint32_t id = 0; id < p->n; id++)
-        if (may_go(p, id))
-            p->list[n++] = (policy_entry){p->score[id], id};
+        p->worth[id] = worth(p, id);
+    for (uint32_t id = 0; id < p->n; id++) {
+        p->list[n] = (policy_entry){p->worth[id], id, p->last[id]};
+        n += may_go(p, id); /* no branch: who may go is as good as random */
+    }
     uint32_t k = XD_MIN(n, XD_MAX(LIST_MIN, n / LIST_SHARE));
     select_smallest(p->list, n, k);
     qsort(p->list, k, sizeof *p->list, entry_compare);
     p->list_n = k;
     p->list_at = 0;
+    p->list_made = p->now;
+}
+
+static bool list_is_old(const policy *p)
+{
+    return p->now - p->list_made >= PLAN_STEPS * p->step_len;
+}
+
+/* Who has just come in and is worth no more than the list's last has its place there. */
+static void list_newcomer(policy *p, uint32_t id)
+{
+    policy_entry e = {worth(p, id), id, p->last[id]};
+    if (p->list_at == p->list_n || !entry_less(e, p->list[p->list_n - 1]))
+        return;
+    uint32_t lo = p->list_at, hi = p->list_n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (entry_less(p->list[mid], e))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (p->list_at) { /* what was used up leaves room in front */
+        memmove(p->list + p->list_at - 1, p->list + p->list_at, (lo - p->list_at) * sizeof e);
+        p->list_at--;
+        p->list[lo - 1] = e;
+    } else {
+        uint32_t behind = p->list_n - lo;
+        if (p->list_n == p->n) /* full: the last, which is worth most, falls out */
+            behind--;
+        else
+            p->list_n++;
+        memmove(p->list + lo + 1, p->list + lo, behind * sizeof e);
+        p->list[lo] = e;
+    }
+}
+
+void policy_set_units(policy *p, uint32_t id, uint32_t units)
+{
+    bool came = units && !p->units[id];
+    p->layer_units[p->layer[id]] += units;
+    p->layer_units[p->layer[id]] -= p->units[id];
+    p->units[id] = units;
+    if (came)
+        list_newcomer(p, id);
 }
 
 uint32_t policy_victim(policy *p)
 {
     if (p->kind == CONF_EVICT_STATIC)
         return POLICY_NONE;
+    if (list_is_old(p))
+        p->list_at = p->list_n;
     for (int fresh = 0;; fresh = 1) {
         while (p->list_at < p->list_n) {
             policy_entry e = p->list[p->list_at++];
-            if (e.score == p->score[e.id] && may_go(p, e.id))
+            if (e.last == p->last[e.id] && may_go(p, e.id))
                 return e.id;
         }
         if (fresh)
             return POLICY_NONE;
         make_list(p);
     }
+}
+
+/* --- newcomers --------------------------------------------------------------------------------------------------- */
+
+uint32_t policy_want(const policy *p)
+{
+    double most = (double)XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u);
+    return (uint32_t)XD_MIN(p->misses_ewma * WANT_SLACK + 0.5, most);
+}
+
+void policy_missed(policy *p, uint32_t units)
+{
+    p->misses_ewma += MISSES_GAIN * (units - p->misses_ewma);
+}
+
+bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit)
+{
+    if (p->kind == CONF_EVICT_LRU ||
+        p->kind == CONF_EVICT_STATIC) /* whoever was used last is worth most; nobody has to go */
+        return false;
+    if (p->planned && p->now - p->planned < PLAN_STEPS * p->step_len)
+        return false;
+    p->planned = p->now;
+    make_list(p);
+    uint32_t want = policy_want(p), at = XD_MIN(n_free > want ? 0 : want, p->list_n - 1);
+    /* A cache that is still filling takes everybody. */
+    bool all = n_free > XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u) || !p->list_n, changed = false;
+    float bar = all ? 0 : p->list[at].worth * MARGIN, use = 0;
+    for (int k = 0; k < RATES; k++)
+        use += p->scale[k] * (float)p->unit[k];
+    for (uint32_t id = 0; id < p->n; id++) {
+        uint8_t yes = all | (p->units[id] != 0) | (p->worth[id] + use > bar);
+        changed |= yes != admit[id];
+        admit[id] = yes;
+    }
+    return changed;
 }

@@ -1,6 +1,6 @@
-/* policy.h - which experts deserve VRAM: scores and victims, nothing else. The pager and the offline replay of traces use the same
- * object. Ids run over all layers: layer 0's experts, layer 1's, ... A unit is a page in the pager and an expert in a replay.
- * Thread: one at a time. */
+/* policy.h - which experts deserve VRAM: what each is worth, who goes first, who may come in. The pager and the offline replay of
+ * traces use the same object. Ids run over all layers: layer 0's experts, layer 1's, ... A unit is a page in the pager and an expert
+ * in a replay. Thread: one at a time. */
 #ifndef ENGINE_POLICY_H
 #define ENGINE_POLICY_H
 
@@ -10,6 +10,8 @@
 #include "config/util.h"
 
 #define POLICY_NONE UINT32_MAX
+/* policy_want() is at most one unit in so many: more free slots would cost more hits than a burst could ever repay. */
+#define POLICY_WANT_SHARE 4u
 
 typedef struct policy policy;
 
@@ -35,10 +37,17 @@ void policy_set_units(policy *p, uint32_t id, uint32_t units);
 /* The resident expert that is worth least, of a layer that can give up all its units; not one touched in the current step.
  * POLICY_NONE: none (always so for `static`). */
 uint32_t policy_victim(policy *p);
-/* Comparable among experts at any time; -INFINITY: never used. In steps. */
-double policy_score(const policy *p, uint32_t id);
-/* What the score is made of, for saved statistics: decayed count as of now. */
+
+/* What a step misses is kept in slots that were freed before it began: how many should be. It follows what steps could have filled,
+ * which policy_missed() tells at their end. */
+uint32_t policy_want(const policy *p);
+void policy_missed(policy *p, uint32_t units);
+/* Between steps, after room was made, with `n_free` units free. admit[id], all 1 at the beginning, becomes: would the expert be worth
+ * more, once used, than what would have to go for it? What is resident in part is to be completed. False: nothing changed. */
+bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit);
+
+/* Uses, each counting half after the longest of the half-lives: for the status page, and for saved statistics. */
 float policy_heat(const policy *p, uint32_t id);
-void policy_set_heat(policy *p, uint32_t id, float heat); /* warm start: as if last used now */
+void policy_set_heat(policy *p, uint32_t id, float heat); /* warm start: as if last used before the current step */
 
 #endif

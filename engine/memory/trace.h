@@ -42,12 +42,20 @@ void trace_free(trace *t);
 XD_DEFINE_CLEANUP(trace, trace_free)
 
 typedef struct trace_options {
-    int policy;           /* CONF_EVICT_*, or TRACE_BELADY */
+    int policy;           /* CONF_EVICT_*, or one of those below */
     uint32_t capacity;    /* experts that fit into VRAM */
-    uint32_t max_inserts; /* experts a layer and step; not for TRACE_BELADY */
+    uint32_t max_inserts; /* experts a layer and step; for the policies and TRACE_BELADY_CAPPED */
     double layer_floor;
 } trace_options;
-#define TRACE_BELADY (-1)
+
+/* Who knows the future. */
+enum {
+    TRACE_BELADY = -1,        /* the optimum: may decline to keep a miss, and is bound by the capacity alone */
+    TRACE_BELADY_STRICT = -2, /* must keep what it touches */
+    TRACE_BELADY_CAPPED =
+        -3,           /* may keep max_inserts misses a layer and step, takes those that are used again soonest */
+    TRACE_FIXED = -4, /* the experts that the trace uses most, from beginning to end */
+};
 
 typedef struct trace_result {
     uint64_t touched, hits, inserts, evictions; /* decode steps only */
@@ -55,10 +63,10 @@ typedef struct trace_result {
 } trace_result;
 
 /* Plays all steps from an empty cache. `step_hits` and `step_touched` [n_steps] may be NULL. A hit is an expert that was resident
- * when its step began. Belady's optimum here knows the future, may decline to keep a miss, and is bound by the capacity alone. */
+ * when its step began. */
 xd_status trace_replay(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
                        trace_result *ret, xd_err *err) XD_MUST_CHECK;
-/* Text table: hit rate of every policy and of the optimum at 10, 25, 40, 50 and 75 % capacity. */
+/* Text table: hit rate of every policy, and of those who know the future, at 10, 25, 40, 50 and 75 % capacity. */
 xd_status trace_report(const trace *t, uint32_t max_inserts, double layer_floor, xd_buf *out,
                        xd_err *err) XD_MUST_CHECK;
 

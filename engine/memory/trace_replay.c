@@ -1,8 +1,14 @@
 /* trace_replay.c - what a policy would have hit, beside what anybody could have.
  *
- * The policies are the pager's own objects; here every expert is one unit. Belady (1966): of everything at hand after a step - the
- * residents and what the step has just streamed in - keep what is used again soonest. With fill-through a miss may be kept or not
- * at no cost, so this bound is the true optimum for experts of equal size. */
+ * The policies are the pager's own objects, used as the pager uses them: slots are freed before a step, without knowing what it will
+ * touch; what it misses fills them, some experts a layer and only those that the policy admits; a hit is what lay in VRAM when the
+ * step began. Here every expert is one unit.
+ *
+ * Whom they are compared with knows the future. Belady (1966): of everything at hand after a step - the residents and what the step
+ * has just streamed in - keep what is used again soonest. With fill-through a miss may be kept or not at no cost, so this is the
+ * true optimum for experts of equal size. Two more are bound further: one must keep what it touches, as a cache does that cannot read
+ * past itself; one may keep only as many a layer and step as the policies may. Last, the best choice that never changes: where uses
+ * are independent of the past, nobody who does not see the future does better. */
 #include <math.h>
 #include <string.h>
 
@@ -10,37 +16,80 @@
 #include "engine/memory/policy.h"
 #include "engine/memory/trace.h"
 
+static void count_hits(const trace *t, uint32_t s, uint32_t hits, uint32_t *step_hits, uint32_t *step_touched,
+                       trace_result *res)
+{
+    uint32_t n = (uint32_t)(t->starts[s + 1] - t->starts[s]);
+    res->hits += hits;
+    res->touched += n;
+    if (step_hits)
+        step_hits[s] = hits;
+    if (step_touched)
+        step_touched[s] = n;
+}
+
 /* --- policies ---------------------------------------------------------------------------------------------------- */
 
 typedef struct cache {
     const trace *t;
     const trace_options *opt;
     policy *pol;
-    bool *resident;
+    bool *resident; /* [n_experts] */
+    uint8_t *admit; /* [n_experts] */
     uint32_t n_resident;
-    uint32_t *layer;      /* [n_experts] */
-    uint32_t *layer_left; /* insertions left in this step */
     trace_result *res;
 } cache;
 
-static void keep(cache *c, uint32_t x)
+static void set_resident(cache *c, uint32_t x, bool on)
 {
-    if (c->resident[x] || !c->layer_left[c->layer[x]])
-        return;
-    if (c->n_resident == c->opt->capacity) {
+    c->resident[x] = on;
+    c->n_resident += on ? 1 : -1;
+    policy_set_units(c->pol, x, on);
+}
+
+/* As pager_step_begin(). Returns the slots that the step may fill. */
+static uint32_t begin(cache *c)
+{
+    uint32_t want = XD_MIN(policy_want(c->pol), c->opt->capacity);
+    while (c->opt->capacity - c->n_resident < want) {
         uint32_t v = policy_victim(c->pol);
         if (v == POLICY_NONE)
-            return;
-        c->resident[v] = false;
-        policy_set_units(c->pol, v, 0);
-        c->n_resident--;
+            break;
+        set_resident(c, v, false);
         c->res->evictions++;
     }
-    c->layer_left[c->layer[x]]--;
-    c->resident[x] = true;
-    policy_set_units(c->pol, x, 1);
-    c->n_resident++;
-    c->res->inserts++;
+    uint32_t n_free = c->opt->capacity - c->n_resident;
+    policy_plan(c->pol, n_free, c->admit);
+    return XD_MIN(want, n_free);
+}
+
+/* As pager_step_end(): ids ascend, so a layer's come together. */
+static uint32_t end(cache *c, const uint32_t *ids, uint32_t n, uint32_t slots)
+{
+    const trace *t = c->t;
+    uint32_t hits = 0, wanted = 0, filled = 0, i = 0, layer_end = 0;
+    XD_CLEANUP(xd_freep) uint32_t *fill = malloc((n + 1u) * sizeof *fill);
+    for (uint32_t l = 0; l < t->n_layers; l++) {
+        uint32_t left = c->opt->max_inserts;
+        layer_end += t->layer_experts[l];
+        for (; i < n && ids[i] < layer_end; i++) {
+            uint32_t x = ids[i];
+            policy_touch(c->pol, x);
+            hits += c->resident[x];
+            if (c->resident[x] || !c->admit[x] || !left)
+                continue;
+            left--;
+            wanted++;
+            if (fill && filled < slots)
+                fill[filled++] = x;
+        }
+    }
+    for (uint32_t k = 0; k < filled; k++)
+        set_resident(c, fill[k], true);
+    c->res->inserts += filled;
+    policy_missed(c->pol, wanted);
+    policy_advance(c->pol);
+    return hits;
 }
 
 static xd_status replay_policy(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
@@ -53,41 +102,22 @@ static xd_status replay_policy(const trace *t, const trace_options *opt, uint32_
                          .layer_floor = opt->layer_floor};
     XD_CLEANUP(policy_freep) policy *pol = policy_new(&po);
     XD_CLEANUP(xd_freep) bool *resident = calloc(t->n_experts + 1u, sizeof *resident);
-    XD_CLEANUP(xd_freep) uint32_t *layer = calloc(t->n_experts + 1u, sizeof *layer);
-    XD_CLEANUP(xd_freep) uint32_t *left = calloc(t->n_layers + 1u, sizeof *left);
-    if (!pol || !resident || !layer || !left)
+    XD_CLEANUP(xd_freep) uint8_t *admit = malloc(t->n_experts + 1u);
+    if (!pol || !resident || !admit)
         return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
-    for (uint32_t l = 0, x = 0; l < t->n_layers; l++)
-        for (uint32_t e = 0; e < t->layer_experts[l]; e++)
-            layer[x++] = l;
-    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .layer = layer, .layer_left = left, .res = res};
+    memset(admit, 1, t->n_experts);
+    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .admit = admit, .res = res};
     for (uint32_t s = 0; s < t->n_steps; s++) {
         if (t->flags[s] & TRACE_PREFILL) /* streams past the cache */
             continue;
-        uint32_t hits = 0;
-        const uint32_t *ids = t->ids + t->starts[s];
         uint32_t n = (uint32_t)(t->starts[s + 1] - t->starts[s]);
-        for (uint32_t i = 0; i < n; i++) {
-            hits += resident[ids[i]];
-            policy_touch(pol, ids[i]);
-        }
-        for (uint32_t l = 0; l < t->n_layers; l++)
-            left[l] = opt->max_inserts;
-        if (opt->capacity)
-            for (uint32_t i = 0; i < n; i++)
-                keep(&c, ids[i]);
-        policy_advance(pol);
-        res->hits += hits;
-        res->touched += n;
-        if (step_hits)
-            step_hits[s] = hits;
-        if (step_touched)
-            step_touched[s] = n;
+        uint32_t hits = end(&c, t->ids + t->starts[s], n, begin(&c));
+        count_hits(t, s, hits, step_hits, step_touched, res);
     }
     return XD_OK;
 }
 
-/* --- the optimum ------------------------------------------------------------------------------------------------- */
+/* --- with a view of the future ----------------------------------------------------------------------------------- */
 
 typedef struct heap_entry {
     uint32_t next_use, x;
@@ -122,15 +152,88 @@ static heap_entry heap_pop(heap *h)
     return top;
 }
 
-static xd_status replay_belady(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
+typedef struct future {
+    const trace *t;
+    uint32_t *next;     /* [uses] step of the same expert's next use, UINT32_MAX: none */
+    uint32_t *now_next; /* [n_experts] the same as of now for residents; 0: not resident */
+    uint64_t *come;     /* [n_experts] uses of this step that bring their expert in */
+    heap h;
+    uint32_t n_resident;
+} future;
+
+/* Of what the step missed, up to `cap` of each layer that are used again soonest: ascending within a layer. */
+static uint32_t choose_newcomers(future *f, uint32_t s, uint32_t cap)
+{
+    const trace *t = f->t;
+    uint32_t n = 0, layer_end = 0;
+    uint64_t i = t->starts[s];
+    for (uint32_t l = 0; l < t->n_layers; l++) {
+        uint32_t first = n;
+        layer_end += t->layer_experts[l];
+        for (; i < t->starts[s + 1] && t->ids[i] < layer_end; i++) {
+            if (f->now_next[t->ids[i]])
+                continue;
+            uint32_t k = n;
+            for (; k > first && f->next[f->come[k - 1]] > f->next[i]; k--)
+                if (k < first + cap)
+                    f->come[k] = f->come[k - 1];
+            if (k < first + cap)
+                f->come[k] = i;
+            n = XD_MIN(n + 1, first + cap);
+        }
+    }
+    return n;
+}
+
+static void push_touched(future *f, uint32_t s)
+{
+    for (uint64_t i = f->t->starts[s]; i < f->t->starts[s + 1]; i++)
+        if (f->now_next[f->t->ids[i]])
+            heap_push(&f->h, (heap_entry){f->next[i], f->t->ids[i]});
+}
+
+static void push_out(future *f, uint32_t capacity)
+{
+    while (f->n_resident > capacity && f->h.n) {
+        heap_entry e = heap_pop(&f->h);
+        if (f->now_next[e.x] == e.next_use) { /* else an entry from before its last use */
+            f->now_next[e.x] = 0;
+            f->n_resident--;
+        }
+    }
+}
+
+static uint32_t future_step(future *f, const trace_options *opt, uint32_t s)
+{
+    const trace *t = f->t;
+    const bool must_keep = opt->policy == TRACE_BELADY_STRICT;
+    uint32_t hits = 0, cap = opt->policy == TRACE_BELADY_CAPPED ? XD_MIN(opt->max_inserts, t->n_experts) : t->n_experts;
+    uint32_t n_come = choose_newcomers(f, s, cap);
+    for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+        if (f->now_next[t->ids[i]]) {
+            hits++;
+            f->now_next[t->ids[i]] = f->next[i];
+        }
+    for (uint32_t k = 0; k < n_come; k++)
+        f->now_next[t->ids[f->come[k]]] = f->next[f->come[k]];
+    f->n_resident += n_come;
+    if (must_keep) /* the others go first */
+        push_out(f, opt->capacity);
+    push_touched(f, s);
+    push_out(f, opt->capacity);
+    return hits;
+}
+
+static xd_status replay_future(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
                                trace_result *res, xd_err *err)
 {
     const uint64_t n_ids = t->starts[t->n_steps];
-    XD_CLEANUP(xd_freep) uint32_t *next = malloc((n_ids + 1) * sizeof *next); /* step of the same expert's next use */
+    XD_CLEANUP(xd_freep) uint32_t *next = malloc((n_ids + 1) * sizeof *next);
     XD_CLEANUP(xd_freep) uint32_t *seen = malloc((t->n_experts + 1u) * sizeof *seen);
-    XD_CLEANUP(xd_freep) uint32_t *now_next = calloc(t->n_experts + 1u, sizeof *now_next); /* 0: not resident */
+    XD_CLEANUP(xd_freep) uint32_t *now_next = calloc(t->n_experts + 1u, sizeof *now_next);
+    XD_CLEANUP(xd_freep) uint64_t *come = malloc((t->n_experts + 1u) * sizeof *come);
     XD_CLEANUP(xd_freep) heap_entry *mem = malloc((n_ids + 1) * sizeof *mem);
-    if (!next || !seen || !now_next || !mem)
+    if (!next || !seen || !now_next || !come || !mem)
         return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %llu uses", (unsigned long long)n_ids);
     memset(seen, 0xff, (t->n_experts + 1u) * sizeof *seen);
     for (uint32_t s = t->n_steps; s-- > 0;)
@@ -139,32 +242,45 @@ static xd_status replay_belady(const trace *t, const trace_options *opt, uint32_
                 next[i] = seen[t->ids[i]];
                 seen[t->ids[i]] = s;
             }
-    heap h = {.v = mem};
-    uint32_t n_resident = 0;
+    future f = {.t = t, .next = next, .now_next = now_next, .come = come, .h = {.v = mem}};
+    for (uint32_t s = 0; s < t->n_steps; s++)
+        if (!(t->flags[s] & TRACE_PREFILL))
+            count_hits(t, s, future_step(&f, opt, s), step_hits, step_touched, res);
+    return XD_OK;
+}
+
+typedef struct use_count {
+    uint32_t x, n;
+} use_count;
+
+static int most_used_first(const void *a, const void *b)
+{
+    const use_count *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->x > y->x) - (x->x < y->x);
+}
+
+static xd_status replay_fixed(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
+                              trace_result *res, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) use_count *count = calloc(t->n_experts + 1u, sizeof *count);
+    XD_CLEANUP(xd_freep) bool *resident = calloc(t->n_experts + 1u, sizeof *resident);
+    if (!count || !resident)
+        return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
+    for (uint32_t x = 0; x < t->n_experts; x++)
+        count[x].x = x;
+    for (uint32_t s = 0; s < t->n_steps; s++)
+        for (uint64_t i = t->starts[s]; !(t->flags[s] & TRACE_PREFILL) && i < t->starts[s + 1]; i++)
+            count[t->ids[i]].n++;
+    qsort(count, t->n_experts, sizeof *count, most_used_first);
+    for (uint32_t i = 0; i < XD_MIN(opt->capacity, t->n_experts); i++)
+        resident[count[i].x] = true;
     for (uint32_t s = 0; s < t->n_steps; s++) {
         if (t->flags[s] & TRACE_PREFILL)
             continue;
         uint32_t hits = 0;
-        for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++) {
-            uint32_t x = t->ids[i];
-            hits += now_next[x] != 0;
-            n_resident += now_next[x] == 0;
-            now_next[x] = next[i];
-            heap_push(&h, (heap_entry){next[i], x});
-        }
-        while (n_resident > opt->capacity) {
-            heap_entry e = heap_pop(&h);
-            if (now_next[e.x] == e.next_use) { /* else an entry from before its last use */
-                now_next[e.x] = 0;
-                n_resident--;
-            }
-        }
-        res->hits += hits;
-        res->touched += t->starts[s + 1] - t->starts[s];
-        if (step_hits)
-            step_hits[s] = hits;
-        if (step_touched)
-            step_touched[s] = (uint32_t)(t->starts[s + 1] - t->starts[s]);
+        for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+            hits += resident[t->ids[i]];
+        count_hits(t, s, hits, step_hits, step_touched, res);
     }
     return XD_OK;
 }
@@ -177,8 +293,9 @@ xd_status trace_replay(const trace *t, const trace_options *opt, uint32_t *step_
         memset(step_hits, 0, t->n_steps * sizeof *step_hits);
     if (step_touched)
         memset(step_touched, 0, t->n_steps * sizeof *step_touched);
-    xd_status st = opt->policy == TRACE_BELADY ? replay_belady(t, opt, step_hits, step_touched, &res, err)
-                                               : replay_policy(t, opt, step_hits, step_touched, &res, err);
+    xd_status st = opt->policy == TRACE_FIXED ? replay_fixed(t, opt, step_hits, step_touched, &res, err)
+                   : opt->policy < 0          ? replay_future(t, opt, step_hits, step_touched, &res, err)
+                                              : replay_policy(t, opt, step_hits, step_touched, &res, err);
     if (st)
         return st;
     res.hit_rate = res.touched ? (double)res.hits / (double)res.touched : 0;
@@ -189,16 +306,21 @@ xd_status trace_replay(const trace *t, const trace_options *opt, uint32_t *step_
 xd_status trace_report(const trace *t, uint32_t max_inserts, double layer_floor, xd_buf *out, xd_err *err)
 {
     static const int percents[] = {10, 25, 40, 50, 75};
-    static const int kinds[] = {CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC, TRACE_BELADY};
+    static const struct {
+        int kind;
+        const char *name;
+    } columns[] = {{CONF_EVICT_LRU, "lru"},         {CONF_EVICT_LFU, "lfu"},   {CONF_EVICT_LFRU, "lfru"},
+                   {CONF_EVICT_STATIC, "static"},   {TRACE_FIXED, "best set"}, {TRACE_BELADY_STRICT, "strict"},
+                   {TRACE_BELADY_CAPPED, "capped"}, {TRACE_BELADY, "optimum"}};
     xd_buf_printf(out, "%u steps, %u layers, %u experts; hit rate in %%\n%-10s", t->n_steps, t->n_layers, t->n_experts,
                   "capacity");
-    for (size_t k = 0; k < XD_ARRAY_LEN(kinds); k++)
-        xd_buf_printf(out, " %8s", kinds[k] == TRACE_BELADY ? "optimum" : policy_name(kinds[k]));
+    for (size_t k = 0; k < XD_ARRAY_LEN(columns); k++)
+        xd_buf_printf(out, " %8s", columns[k].name);
     xd_buf_putc(out, '\n');
     for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++) {
         xd_buf_printf(out, "%7d %% ", percents[i]);
-        for (size_t k = 0; k < XD_ARRAY_LEN(kinds); k++) {
-            trace_options o = {.policy = kinds[k],
+        for (size_t k = 0; k < XD_ARRAY_LEN(columns); k++) {
+            trace_options o = {.policy = columns[k].kind,
                                .capacity = (uint32_t)((uint64_t)t->n_experts * (uint32_t)percents[i] / 100),
                                .max_inserts = max_inserts,
                                .layer_floor = layer_floor};

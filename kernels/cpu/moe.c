@@ -36,7 +36,7 @@ kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a)
     memset(a->fill_addr, 0, (size_t)a->n_experts * a->pages * sizeof *a->fill_addr);
     uint32_t inserts = 0;
     for (uint32_t e = 0; e < a->n_experts; e++) {
-        if (a->expert_count[e] == 0)
+        if (a->expert_count[e] == 0 || (a->admit && !a->admit[e]))
             continue;
         for (uint32_t p = 0; p < a->pages; p++) {
             size_t i = (size_t)e * a->pages + p;

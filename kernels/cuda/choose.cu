@@ -179,7 +179,8 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
         if (i < entries && used < room) {
             const uint32_t e = i / a.pages;
             const uint64_t addr = a.page_addr[i];
-            want = a.expert_start[e + 1] > a.expert_start[e] && !(addr >= a.arena_begin && addr < a.arena_end);
+            want = a.expert_start[e + 1] > a.expert_start[e] && !(addr >= a.arena_begin && addr < a.arena_end) &&
+                   (!a.admit || a.admit[e]);
         }
         uint32_t total;
         const uint32_t slot = used + block_scan(want, s, &total);

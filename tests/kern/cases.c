@@ -534,6 +534,7 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     p.expert_count = kc_room(&r, c->n_experts * 4);
     uint32_t n_free = c->fill ? 4 : 0, used = 1; /* one slot was taken by an earlier layer */
     uint64_t slots[4] = {0};
+    uint8_t *admit = NULL;
     size_t slot_bytes = 0;
     for (uint32_t i = 0; i < n_pages; i++)
         slot_bytes = KC_MAX(slot_bytes, c->page_bytes[i]);
@@ -548,6 +549,11 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
         p.fill_log_base = 1000;
         p.n_free = n_free;
         p.max_inserts = 2;
+        /* every third expert is not worth a slot */
+        admit = NEW(k, c->n_experts, uint8_t);
+        for (uint32_t e = 0; e < c->n_experts; e++)
+            admit[e] = e % 3 != 2;
+        p.admit = kc_put(&r, admit, c->n_experts);
         /* page 0 of expert 0 counts as VRAM */
         p.arena_begin = page_addr[0];
         p.arena_end = page_addr[0] + 1;
@@ -584,7 +590,7 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
         kc_get(&r, &now, p.free_used, 4);
         kc_get(&r, log, p.fill_log, sizeof log);
         for (uint32_t i = 1; i < n_pages && n_expect < 2; i++)
-            if (count[i / c->g.pages])
+            if (count[i / c->g.pages] && admit[i / c->g.pages])
                 expect[n_expect++] = i;
         if (now != used + n_expect)
             kc_fail(k, "fill: %u slots used instead of %u", now - used, n_expect);

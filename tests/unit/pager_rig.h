@@ -88,7 +88,7 @@ static void plan(rig *r, const pager_view *v, uint32_t l)
     if (y->fill_addr) {
         a.page_addr = y->page_addr, a.arena_begin = v->arena_begin, a.arena_end = v->arena_end;
         a.pages = y->geom.pages, a.free_slots = v->free_slots, a.n_free = v->n_free, a.max_inserts = v->max_inserts;
-        a.free_used = v->free_used, a.fill_addr = y->fill_addr, a.fill_log = v->fill_log;
+        a.free_used = v->free_used, a.admit = y->admit, a.fill_addr = y->fill_addr, a.fill_log = v->fill_log;
         a.fill_log_base = y->fill_log_base;
     }
     cr_assert_eq(r->dev->ops->plan(r->dev, &a), KERN_OK);

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "config/config.h"
 #include "engine/memory/policy.h"
@@ -35,4 +36,81 @@ Test(policy, a_layer_keeps_its_floor)
     cr_assert_eq(cold_victims(0), 4);   /* all that are cold */
     cr_assert_eq(cold_victims(0.5), 2); /* half of 8 units is divided among two layers */
     cr_assert_eq(cold_victims(1), 0);
+}
+
+/* One layer of 8 experts; experts 0-3 are used in every step, 4 and 5 in every fourth, 6 and 7 never. */
+static policy *busy(int kind, uint32_t steps)
+{
+    const uint32_t counts[] = {8};
+    policy_options o = {.kind = kind, .n_layers = 1, .layer_experts = counts, .capacity_units = 4};
+    policy *p = policy_new(&o);
+    cr_assert(p);
+    for (uint32_t s = 0; s < steps; s++) {
+        for (uint32_t x = 0; x < (s % 4 ? 4 : 6); x++)
+            policy_touch(p, x);
+        policy_advance(p);
+    }
+    return p;
+}
+
+Test(policy, only_what_is_worth_more_than_the_worst_is_let_in)
+{
+    uint8_t admit[8];
+    memset(admit, 1, sizeof admit);
+    policy *p = busy(CONF_EVICT_LFU, 400);
+    for (uint32_t x = 0; x < 4; x++)
+        policy_set_units(p, x, 1);
+    cr_assert(policy_plan(p, 0, admit));
+    for (uint32_t x = 0; x < 8; x++)
+        cr_assert_eq(admit[x], x < 4, "%u", x); /* residents are completed, the others used too rarely */
+    policy_advance(p), policy_advance(p);
+    policy_set_units(p, 0, 0), policy_set_units(p, 1, 0);
+    policy_set_units(p, 4, 1), policy_set_units(p, 6, 1);
+    policy_plan(p, 0, admit);
+    cr_assert(admit[0] && admit[1] && admit[4] && admit[5]); /* all better than 6, which is there */
+    policy_advance(p), policy_advance(p);
+    policy_plan(p, 3, admit); /* three quarters are free */
+    for (uint32_t x = 0; x < 8; x++)
+        cr_assert(admit[x]);
+    policy_free(p);
+}
+
+Test(policy, a_newcomer_that_is_worth_least_is_the_next_victim)
+{
+    policy *p = busy(CONF_EVICT_LFU, 400);
+    for (uint32_t x = 0; x < 3; x++)
+        policy_set_units(p, x, 1);
+    uint32_t first = policy_victim(p); /* the list is made now */
+    cr_assert_lt(first, 3);
+    policy_touch(p, 6);
+    policy_set_units(p, 6, 1);
+    policy_advance(p);
+    cr_assert_eq(policy_victim(p), 6);
+    policy_free(p);
+}
+
+Test(policy, lfru_learns_what_predicts_the_traffic)
+{
+    /* Experts 0-31 take turns: each is used in eight steps running, then rests for the others' turns; 32-35 are used in every second
+     * step at random, in the long run more than twice as often. After the turn of a group has begun, recency is right about it. */
+    const uint32_t counts[] = {64};
+    policy_options o = {.kind = CONF_EVICT_LFRU, .n_layers = 1, .layer_experts = counts, .capacity_units = 8};
+    policy *p = policy_new(&o);
+    cr_assert(p);
+    uint32_t rng = 1;
+    for (uint32_t s = 0; s < 4000 + 4; s++) {
+        for (uint32_t x = 0; x < 4; x++) {
+            policy_touch(p, s / 8 % 8 * 4 + x);
+            rng = rng * 1664525u + 1013904223u;
+            if (rng >> 31)
+                policy_touch(p, 32 + x);
+        }
+        policy_advance(p);
+    }
+    uint32_t turn = 4003 / 8 % 8 * 4, last = (turn + 28) % 32; /* in the middle of a turn */
+    policy_set_units(p, last, 1), policy_set_units(p, turn, 1), policy_set_units(p, 32, 1);
+    cr_assert_eq(policy_victim(p), last);
+    policy_set_units(p, last, 0);
+    cr_assert_eq(policy_victim(p), 32);
+    policy_free(p);
 }

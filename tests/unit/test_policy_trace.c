@@ -152,27 +152,6 @@ static void print_table(const char *name, const trace *t)
     xd_buf_free(&b);
 }
 
-static int descending(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? 1 : -(x > y);
-}
-
-/* What the best fixed choice of experts hits, chosen with knowledge of the whole trace. Where picks are independent of the past, no
- * policy without a view of the future can do better. */
-static double best_fixed(const trace *t, uint32_t percent)
-{
-    uint32_t *count = calloc(t->n_experts, sizeof *count);
-    for (uint64_t i = 0; i < t->starts[t->n_steps]; i++)
-        count[t->ids[i]]++;
-    qsort(count, t->n_experts, sizeof *count, descending);
-    uint64_t hits = 0;
-    for (uint32_t i = 0; i < t->n_experts * percent / 100; i++)
-        hits += count[i];
-    free(count);
-    return (double)hits / (double)t->starts[t->n_steps] * 100;
-}
-
 Test(policy_trace, on_local_traces_the_default_is_near_the_optimum)
 {
     int kind = default_policy();
@@ -185,7 +164,11 @@ Test(policy_trace, on_local_traces_the_default_is_near_the_optimum)
     trace_free(t);
 }
 
-Test(policy_trace, on_independent_picks_the_default_is_near_the_best_that_is_possible)
+/* Where picks are independent of the past, what a set of experts hits in the next step does not depend on it either: in expectation
+ * nobody who cannot see the future beats the set of the likeliest experts, and the set that turned out best on the very trace hits
+ * a little more than that one. So 8 points below Belady's optimum may be out of reach; then the default has to be within 1.5 points
+ * of that bound, from an empty cache and without knowing anything. */
+Test(policy_trace, on_independent_picks_the_default_is_near_the_optimum_or_the_best_that_is_possible)
 {
     int kind = default_policy();
     static const double skews[] = {0.7, 1.0, 1.2};
@@ -194,20 +177,19 @@ Test(policy_trace, on_independent_picks_the_default_is_near_the_best_that_is_pos
         char name[32];
         snprintf(name, sizeof name, "zipf %.1f", skews[z]);
         print_table(name, t);
-        printf("best fixed set at 25/40/50 %%: %.1f %.1f %.1f\n", best_fixed(t, 25), best_fixed(t, 40),
-               best_fixed(t, 50));
-        fflush(stdout);
         static const uint32_t percents[] = {25, 40, 50};
-        for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++)
-            cr_assert_geq(rate(t, kind, percents[i]), best_fixed(t, percents[i]) - 4, "zipf %.1f at %u %%", skews[z],
-                          percents[i]);
+        for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++) {
+            double reach = XD_MIN(rate(t, TRACE_BELADY, percents[i]) - 8, rate(t, TRACE_FIXED, percents[i]) - 1.5);
+            cr_assert_geq(rate(t, kind, percents[i]), reach, "zipf %.1f at %u %%", skews[z], percents[i]);
+        }
         trace_free(t);
     }
 }
 
-Test(policy_trace, on_the_demo_model_the_default_is_near_the_best_that_is_possible)
+Test(policy_trace, on_the_demo_model_the_default_is_near_the_best_fixed_set)
 {
-    /* 12 stories of 350 tokens by the demo model. Its routing is balanced: a token's picks hardly repeat. */
+    /* 12 stories of 350 tokens by the demo model. Its routing is balanced, a token's picks hardly repeat, and of 96 experts 24 to 48
+     * fit: a slot that waits for a miss is 1 to 3 % of the cache. The best fixed set is 18 to 22 points below the optimum. */
     char file[4096];
     const char *root = getenv("EXPERTD_SOURCE_ROOT");
     snprintf(file, sizeof file, "%s/tests/data/trace/demo.xdtrace", root ? root : ".");
@@ -216,12 +198,62 @@ Test(policy_trace, on_the_demo_model_the_default_is_near_the_best_that_is_possib
     xd_err err = {0};
     cr_assert_eq(trace_load(file, &t, &err), XD_OK, "%s", err.msg);
     print_table("demo model", t);
-    printf("best fixed set at 25/40/50 %%: %.1f %.1f %.1f\n", best_fixed(t, 25), best_fixed(t, 40), best_fixed(t, 50));
-    fflush(stdout);
     static const uint32_t percents[] = {25, 40, 50};
     for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++)
-        cr_assert_geq(rate(t, kind, percents[i]), best_fixed(t, percents[i]) - 4, "at %u %%", percents[i]);
+        cr_assert_geq(rate(t, kind, percents[i]), rate(t, TRACE_FIXED, percents[i]) - 2.5, "at %u %%", percents[i]);
     trace_free(t);
+}
+
+/* `n` sequences at once, each with its own likely experts, and another topic every 500 tokens. */
+static trace *sequences(int n, double repeat, double near)
+{
+    enum { MOST = 16, TOPIC = 500 };
+    maker m[MOST];
+    trace *t = new_trace(4000), *one = new_trace(1);
+    for (int q = 0; q < n; q++) {
+        m[q] = make(repeat, near, 1.0);
+        m[q].rng = (uint64_t)q * 77 + 5;
+    }
+    for (uint32_t s = 0; s < t->n_steps; s++) {
+        bool used[LAYERS * EXPERTS] = {0};
+        for (int q = 0; q < n; q++) {
+            if ((s + (uint32_t)q * TOPIC / MOST) % TOPIC == 0 || s == 0)
+                shuffle(&m[q]);
+            add_token(&m[q], one, 0);
+            for (uint64_t i = 0; i < one->starts[1]; i++)
+                used[one->ids[i]] = true;
+        }
+        uint64_t k = t->starts[s];
+        for (uint32_t x = 0; x < LAYERS * EXPERTS; x++)
+            if (used[x])
+                t->ids[k++] = x;
+        t->starts[s + 1] = k;
+    }
+    trace_free(one);
+    return t;
+}
+
+Test(policy_trace, several_sequences_do_not_push_out_each_others_experts)
+{
+    int kind = default_policy();
+    static const struct {
+        const char *name;
+        int n;
+        double repeat, near, over_lru, over_fixed; /* points that the default hits more, at least */
+    } cases[] = {{"4 sequences, topics change", 4, 0, 0, 8, 6},
+                 {"16 sequences, topics change", 16, 0, 0, 6, 3},
+                 {"2 local sequences, topics change", 2, 0.45, 0.80, 0, 25}};
+    for (size_t c = 0; c < XD_ARRAY_LEN(cases); c++) {
+        trace *t = sequences(cases[c].n, cases[c].repeat, cases[c].near);
+        print_table(cases[c].name, t);
+        static const uint32_t percents[] = {25, 40, 50};
+        for (size_t i = 0; i < XD_ARRAY_LEN(percents); i++) {
+            double got = rate(t, kind, percents[i]);
+            cr_assert_geq(got, rate(t, CONF_EVICT_LRU, percents[i]) + cases[c].over_lru, "%s", cases[c].name);
+            cr_assert_geq(got, rate(t, TRACE_FIXED, percents[i]) + cases[c].over_fixed, "%s", cases[c].name);
+        }
+        trace_free(t);
+    }
 }
 
 static double rate_between(const uint32_t *hits, const uint32_t *touched, uint32_t lo, uint32_t hi)
@@ -232,28 +264,45 @@ static double rate_between(const uint32_t *hits, const uint32_t *touched, uint32
     return (double)h / (double)n * 100;
 }
 
-Test(policy_trace, recovers_from_a_shift_of_traffic)
+/* Hit rate at 40 % of the last 500 of `after` steps after other experts became the popular ones, less that of the same steps of a
+ * run that never knew others. */
+static double lost_after_shift(double repeat, double near, uint32_t before, uint32_t after)
 {
-    enum { BEFORE = 4000, AFTER = 2000 };
-    maker m = make(0.45, 0.80, 1.0);
-    trace *t = new_trace(BEFORE + AFTER);
+    maker m = make(repeat, near, 1.0);
+    trace *t = new_trace(before + after), *plain = new_trace(after);
     for (uint32_t s = 0; s < t->n_steps; s++) {
-        if (s == BEFORE)
-            shuffle(&m); /* other experts are popular from here on */
+        if (s == before)
+            shuffle(&m);
         add_token(&m, t, s);
+    }
+    /* the same tokens, from an empty cache */
+    for (uint32_t s = 0; s < after; s++) {
+        uint64_t from = t->starts[before + s], n = t->starts[before + s + 1] - from;
+        memcpy(plain->ids + plain->starts[s], t->ids + from, n * sizeof *t->ids);
+        plain->starts[s + 1] = plain->starts[s] + n;
     }
     uint32_t *hits = malloc(t->n_steps * sizeof *hits), *touched = malloc(t->n_steps * sizeof *touched);
     trace_options o = {
         .policy = default_policy(), .capacity = t->n_experts * 2 / 5, .max_inserts = INSERTS, .layer_floor = 0.25};
     trace_result r;
     cr_assert_eq(trace_replay(t, &o, hits, touched, &r, NULL), XD_OK);
-    double before = rate_between(hits, touched, BEFORE - 500, BEFORE);
-    double at_once = rate_between(hits, touched, BEFORE, BEFORE + 50);
-    double after = rate_between(hits, touched, BEFORE + AFTER - 500, BEFORE + AFTER);
-    printf("shift at 40 %%: %.1f before, %.1f in the first 50 steps, %.1f after 1500\n", before, at_once, after);
-    cr_assert_geq(after, before - 1);
+    double earlier = rate_between(hits, touched, before - 500, before);
+    double at_once = rate_between(hits, touched, before, before + 50);
+    double later = rate_between(hits, touched, before + after - 500, before + after);
+    cr_assert_eq(trace_replay(plain, &o, hits, touched, &r, NULL), XD_OK);
+    double fresh = rate_between(hits, touched, after - 500, after);
+    printf("shift at 40 %%: %.1f before, %.1f in the first 50 steps, %.1f after %u; %.1f had it never known others\n",
+           earlier, at_once, later, after - 500, fresh);
+    fflush(stdout);
     free(hits), free(touched);
-    trace_free(t);
+    trace_free(t), trace_free(plain);
+    return fresh - later;
+}
+
+Test(policy_trace, recovers_from_a_shift_of_traffic_within_2000_steps)
+{
+    cr_assert_leq(lost_after_shift(0.45, 0.80, 4000, 2000), 1);
+    cr_assert_leq(lost_after_shift(0, 0, 4000, 2000), 2); /* of what there is to lose, 21 points at first */
 }
 
 /* What 100 steps after a scan lose against the same steps without one. */
@@ -294,7 +343,7 @@ Test(policy_trace, a_scan_of_all_experts_costs_little)
 }
 
 /* Belady's figure against a search over all choices, on traces small enough for that. */
-static uint32_t search(const trace *t, uint32_t s, uint32_t resident, uint32_t capacity)
+static uint32_t search(const trace *t, uint32_t s, uint32_t resident, uint32_t capacity, bool strict)
 {
     if (s == t->n_steps)
         return 0;
@@ -303,8 +352,10 @@ static uint32_t search(const trace *t, uint32_t s, uint32_t resident, uint32_t c
         touched |= 1u << t->ids[i];
     uint32_t all = resident | touched;
     for (uint32_t keep = all;; keep = (keep - 1) & all) {
-        if ((uint32_t)__builtin_popcount(keep) <= capacity) {
-            uint32_t h = search(t, s + 1, keep, capacity);
+        bool whole = (uint32_t)__builtin_popcount(keep) == XD_MIN(capacity, (uint32_t)__builtin_popcount(all));
+        bool allowed = !strict || (keep & touched) == touched || (whole && !(keep & ~touched));
+        if ((uint32_t)__builtin_popcount(keep) <= capacity && allowed) {
+            uint32_t h = search(t, s + 1, keep, capacity, strict);
             best = XD_MAX(best, h);
         }
         if (!keep)
@@ -331,7 +382,14 @@ Test(policy_trace, the_optimum_is_the_optimum)
             trace_options o = {.policy = TRACE_BELADY, .capacity = c};
             trace_result r;
             cr_assert_eq(trace_replay(t, &o, NULL, NULL, &r, NULL), XD_OK);
-            cr_assert_eq(r.hits, search(t, 0, 0, c), "round %d capacity %u", round, c);
+            cr_assert_eq(r.hits, search(t, 0, 0, c, false), "round %d capacity %u", round, c);
+            o.policy = TRACE_BELADY_CAPPED; /* a cap that does not bind */
+            o.max_inserts = experts;
+            cr_assert_eq(trace_replay(t, &o, NULL, NULL, &r, NULL), XD_OK);
+            cr_assert_eq(r.hits, search(t, 0, 0, c, false), "capped, round %d capacity %u", round, c);
+            o.policy = TRACE_BELADY_STRICT;
+            cr_assert_eq(trace_replay(t, &o, NULL, NULL, &r, NULL), XD_OK);
+            cr_assert_eq(r.hits, search(t, 0, 0, c, true), "strict, round %d capacity %u", round, c);
         }
         trace_free(t);
     }
