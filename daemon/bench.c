@@ -1,239 +1,39 @@
-/* bench.c - `expertd bench`: tokens a second, and the share of the memory's limit that expert reading reaches.
+/* bench.c - `expertd bench`: which measurements are made, with which settings, and how they are shown.
  *
- * Everything goes through the engine's public interface, so what is measured is what a client gets, less HTTP. Prompts are
- * pseudo-random token ids (prefix caching finds nothing in common), answers are greedy and never stop early. Expert bytes come
- * from the engine's own counters; the DRAM rate is measured by this process with as many threads as there are CPUs, reading
- * memory that no cache holds. A result is printed, never judged: a test must not fail on a time. */
+ * One measurement is bench_run.c. Here every combination of prompt length and number of requests is measured, and that again for every
+ * combination of swept settings (--sweep KEY=A,B,...), each with an engine of its own. A result is printed, never judged: a test must
+ * not fail on a time. */
 #include <jansson.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "daemon/bench.h"
 #include "daemon/daemon_priv.h"
-#include "engine/engine.h"
+#include "daemon/facts.h"
 #include "engine/memory/trace.h"
 
-#define MAX_POINTS 16
-#define MAX_SEQS   256
+enum { MAX_POINTS = 16, MAX_VALUES = 16, MAX_FLAGS = CLI_MAX_SWEEPS + 3, MAX_TEXT = 256 };
 
-typedef struct waiter {
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    uint64_t signals;
-} waiter;
+static const double NS = 1e9;
 
-static void wake(void *user)
-{
-    waiter *w = user;
-    pthread_mutex_lock(&w->lock);
-    w->signals++;
-    pthread_cond_signal(&w->cond);
-    pthread_mutex_unlock(&w->lock);
-}
+typedef struct sweep { /* one axis */
+    char key[64];
+    char values[MAX_VALUES][64];
+    size_t n;
+} sweep;
 
-/* ---- DRAM ---- */
-
-typedef struct reader {
-    pthread_t thread;
-    const uint64_t *data;
-    size_t words;
-    uint64_t sum;
-} reader;
-
-static void *read_main(void *arg)
-{
-    reader *r = arg;
-    uint64_t s[8] = {0};
-    for (size_t i = 0; i + 8 <= r->words; i += 8)
-        for (int k = 0; k < 8; k++)
-            s[k] += r->data[i + k];
-    for (int k = 0; k < 8; k++)
-        r->sum += s[k];
-    return NULL;
-}
-
-/* GB/s at which all CPUs together read DRAM: the best of three passes; 0 when memory is short. */
-static double dram_gbps(void)
-{
-    enum { MAX_THREADS = 256 };
-    size_t bytes = (size_t)1 << 30;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t n = (size_t)XD_MIN(XD_MAX(cpus, 1), MAX_THREADS);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return 0;
-    madvise(p, bytes, MADV_HUGEPAGE);
-    memset(p, 1, bytes);
-    double best = 0;
-    reader r[MAX_THREADS];
-    for (int pass = 0; pass < 3; pass++) {
-        uint64_t start = xd_now_ns();
-        size_t started = 0;
-        for (; started < n; started++) {
-            r[started] = (reader){.data = (uint64_t *)p + started * (bytes / 8 / n), .words = bytes / 8 / n};
-            if (pthread_create(&r[started].thread, NULL, read_main, &r[started]))
-                break;
-        }
-        for (size_t i = 0; i < started; i++)
-            pthread_join(r[i].thread, NULL);
-        if (started == n)
-            best = fmax(best, (double)bytes / (double)(xd_now_ns() - start));
-    }
-    munmap(p, bytes);
-    return best;
-}
-
-/* ---- one measurement ---- */
-
-typedef struct point {
-    uint32_t prompt, seqs, tokens;
-    double ttft_ms, prefill_tps, decode_tps, token_ms;
-    double expert_gbps; /* bytes of experts over the time that steps spent in them, while all sequences decode */
-    double expert_time; /* that time as a share of all */
-    double host_bytes;  /* of experts read from host memory, a token */
-    double bound_tps;   /* tokens a second if the link did nothing but read those bytes, NAN without a link */
-} point;
-
-/* The sum of all samples in Prometheus text whose line begins with `name`: a whole metric ("x_total"), or those of its samples that
- * a label selects ("x_total{phase=\"a"). NAN when there is none. */
-static double metric_sum(engine *e, const char *name)
-{
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    engine_metrics(e, &text);
-    double sum = NAN;
-    size_t n = strlen(name);
-    for (const char *l = text.data; l && *l; l = strchr(l, '\n') ? strchr(l, '\n') + 1 : NULL) {
-        if (strncmp(l, name, n) || (!strchr(name, '{') && l[n] != '{' && l[n] != ' '))
-            continue;
-        const char *space = l[n] == ' ' ? l + n : strchr(l, '}');
-        if (space)
-            sum = (isnan(sum) ? 0 : sum) + strtod(space + (*space == '}'), NULL);
-    }
-    return sum;
-}
-
-static double expert_bytes(engine *e)
-{
-    return metric_sum(e, "expertd_expert_read_bytes_total");
-}
-
-/* Those that came from host memory: on a GPU, over the link. */
-static double host_bytes(engine *e)
-{
-    return metric_sum(e, "expertd_expert_read_bytes_total{tier=\"host");
-}
-
-static double expert_seconds(engine *e)
-{
-    return metric_sum(e, "expertd_step_seconds_total{phase=\"experts");
-}
-
-static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea, Flood 2014) */
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* Takes what has arrived; *first_ns is set at the first token. Returns tokens taken, or -1 with *err. */
-static int take_events(engine_request *r, uint64_t *first_ns, xd_err *err)
-{
-    engine_event ev;
-    int tokens = 0;
-    while (engine_request_next(r, &ev)) {
-        if (ev.kind == ENGINE_EV_ERROR) {
-            *err = *ev.error;
-            return -1;
-        }
-        if (ev.kind == ENGINE_EV_TOKEN) {
-            tokens++;
-            if (!*first_ns)
-                *first_ns = xd_now_ns();
-        }
-    }
-    return tokens;
-}
-
-static xd_status measure(engine *e, point *pt, uint64_t *seed, xd_err *err)
-{
-    uint32_t vocab = engine_get_info(e)->vocab;
-    XD_CLEANUP(xd_freep) uint32_t *ids = malloc(pt->prompt * sizeof *ids);
-    engine_request *requests[MAX_SEQS] = {NULL};
-    uint64_t first[MAX_SEQS] = {0};
-    waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
-    if (!ids)
-        return xd_fail(err, XD_NOMEM, 0, "prompt");
-    xd_status st = XD_OK;
-    uint64_t start = xd_now_ns(), total = 0, all_started = 0, after_start = 0;
-    double bytes = 0, host = 0, seconds = 0;
-    for (uint32_t i = 0; i < pt->seqs && !st; i++) {
-        for (uint32_t k = 0; k < pt->prompt; k++)
-            ids[k] = (uint32_t)(next_random(seed) % vocab);
-        const engine_request_options opt = {
-            .prompt_ids = ids,
-            .n_prompt = pt->prompt,
-            .n = 1,
-            .max_tokens = pt->tokens,
-            .sampling = {.temperature = 0, .top_p = NAN, .min_p = NAN, .top_k = -1, .repetition_penalty = NAN},
-            .ignore_eos = true,
-            .logprobs = -1,
-            .prompt_logprobs = -1,
-            .notify = wake,
-            .user = &w};
-        st = engine_submit(e, &opt, &requests[i], err);
-    }
-    for (uint32_t open = pt->seqs; open && !st;) {
-        pthread_mutex_lock(&w.lock);
-        while (!w.signals)
-            pthread_cond_wait(&w.cond, &w.lock);
-        w.signals = 0;
-        pthread_mutex_unlock(&w.lock);
-        open = 0;
-        uint32_t begun = 0;
-        for (uint32_t i = 0; i < pt->seqs && !st; i++) {
-            int n = take_events(requests[i], &first[i], err);
-            if (n < 0)
-                st = err->status;
-            else
-                total += (uint64_t)n;
-            begun += first[i] != 0;
-            open += !engine_request_finished(requests[i]);
-        }
-        if (begun == pt->seqs && !all_started) {
-            all_started = xd_now_ns();
-            after_start = total;
-            bytes = expert_bytes(e);
-            host = host_bytes(e);
-            seconds = expert_seconds(e);
-        }
-    }
-    uint64_t end = xd_now_ns();
-    bytes = expert_bytes(e) - bytes;
-    host = host_bytes(e) - host;
-    seconds = expert_seconds(e) - seconds;
-    for (uint32_t i = 0; i < pt->seqs; i++)
-        engine_request_free(requests[i]);
-    if (st)
-        return st;
-    double decode_s = (double)(end - all_started) / 1e9, ttft = 0;
-    for (uint32_t i = 0; i < pt->seqs; i++)
-        ttft += (double)(first[i] - start) / 1e6 / pt->seqs;
-    pt->ttft_ms = ttft;
-    pt->prefill_tps = (double)pt->prompt * pt->seqs / ((double)(all_started - start) / 1e9);
-    pt->decode_tps = total > after_start ? (double)(total - after_start) / decode_s : 0;
-    pt->token_ms = pt->decode_tps > 0 ? 1e3 * pt->seqs / pt->decode_tps : 0;
-    pt->expert_gbps = seconds > 0 ? bytes / seconds / 1e9 : NAN;
-    pt->host_bytes = total > after_start ? host / (double)(total - after_start) : 0;
-    double link = metric_sum(e, "expertd_link_healthy_bytes_per_second");
-    pt->bound_tps = link > 0 && pt->host_bytes > 0 ? link / pt->host_bytes : NAN;
-    pt->expert_time = decode_s > 0 ? seconds / decode_s : NAN;
-    return XD_OK;
-}
-
-/* ---- the command ---- */
+typedef struct bench {
+    const cli *c;
+    sweep sweeps[CLI_MAX_SWEEPS];
+    size_t n_sweeps;
+    uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens;
+    size_t n_lengths, n_seqs;
+    double dram, first_s[MAX_POINTS][MAX_POINTS]; /* total_s of the first settings, by length and number */
+    bool gpu, head_printed;
+    uint64_t seed, vram_first; /* driver's peak with the first settings */
+    json_t *list;
+} bench;
 
 static size_t parse_list(const char *text, const char *fallback, uint32_t max, uint32_t *out)
 {
@@ -247,6 +47,25 @@ static size_t parse_list(const char *text, const char *fallback, uint32_t max, u
         p = end + (*end == ',');
     }
     return n;
+}
+
+/* "section.key=a,b,c" */
+static bool parse_sweep(const char *text, sweep *s)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text || (size_t)(equals - text) >= sizeof s->key)
+        return false;
+    snprintf(s->key, sizeof s->key, "%.*s", (int)(equals - text), text);
+    for (const char *p = equals + 1; s->n < MAX_VALUES;) {
+        size_t n = strcspn(p, ",");
+        if (!n || n >= sizeof s->values[0])
+            return false;
+        snprintf(s->values[s->n++], sizeof s->values[0], "%.*s", (int)n, p);
+        if (!p[n])
+            return true;
+        p += n + 1;
+    }
+    return false;
 }
 
 static void progress(void *user, double fraction, const char *what)
@@ -277,90 +96,278 @@ static int replay(const char *path, const config *cfg)
     return 0;
 }
 
-int bench_main(const cli *c, const config *cfg)
+/* --- what is shown ------------------------------------------------------------------------------------------------------ */
+
+static const char *last_part(const char *key)
 {
-    uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens[MAX_POINTS];
-    size_t n_lengths = parse_list(c->lengths, "128,1024", 1 << 20, lengths);
-    size_t n_seqs = parse_list(c->concurrency, "1,8", MAX_SEQS, seqs);
-    if (!n_lengths || !n_seqs || parse_list(c->tokens, "64", 1 << 20, tokens) != 1) {
-        fputs("expertd: --lengths and --concurrency take numbers and commas, --tokens a number\n", stderr);
-        return EXIT_USAGE;
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+static int sweep_width(const sweep *s)
+{
+    size_t w = strlen(last_part(s->key));
+    for (size_t i = 0; i < s->n; i++)
+        w = XD_MAX(w, strlen(s->values[i]));
+    return (int)w;
+}
+
+static void print_head(const bench *b)
+{
+    for (size_t i = 0; i < b->n_sweeps; i++)
+        printf("%-*s ", sweep_width(&b->sweeps[i]), last_part(b->sweeps[i].key));
+    printf("%7s %5s %9s %11s %7s %10s %9s %10s %9s %8s %6s %8s %8s %10s %7s %8s %6s", "prompt", "seqs", "TTFT ms",
+           "prefill t/s", "reached", "decode t/s", "ms/step", "experts ms", "read GB/s", "of limit", "hit", "host GB",
+           "vram GB", "bound t/s", "reached", "total s", "x");
+    printf(b->gpu ? " %9s %6s\n" : "\n", "VRAM MiB", "x");
+}
+
+/* A number, or "-" where there is none. */
+static void cell(int width, int digits, double v, const char *unit)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.*f%s", digits, v, unit);
+    printf(" %*s", width, isnan(v) ? "-" : text);
+}
+
+/* What a measurement says beside its own numbers. */
+typedef struct verdict {
+    double prefill_reached, hit, read_bps, read_limit, bound_tps, reached, times_first;
+} verdict;
+
+static verdict judge(const bench *b, const bench_limits *lim, const bench_point *pt, double first_s)
+{
+    double bytes = pt->host_bytes + pt->vram_bytes;
+    verdict v = {.times_first = pt->total_s / first_s};
+    v.prefill_reached = pt->prefill_bound.seconds * pt->prefill_tps / ((double)pt->prompt * pt->seqs);
+    v.hit = bytes > 0 ? pt->vram_bytes / bytes : NAN;
+    v.read_limit = b->gpu ? lim->link : lim->memory;
+    v.read_bps = pt->experts_ms > 0 ? (b->gpu ? pt->host_bytes : bytes) / pt->experts_ms * 1e3 : NAN;
+    v.bound_tps = pt->seqs / pt->step_bound.seconds;
+    v.reached = pt->decode_tps / v.bound_tps;
+    return v;
+}
+
+static void print_point(const bench *b, const bench_point *pt, const verdict *v, const size_t *at, uint64_t vram)
+{
+    for (size_t i = 0; i < b->n_sweeps; i++)
+        printf("%-*s ", sweep_width(&b->sweeps[i]), b->sweeps[i].values[at[i]]);
+    printf("%7u %5u", pt->prompt, pt->seqs);
+    cell(9, 1, pt->ttft_ms, "");
+    cell(11, 1, pt->prefill_tps, "");
+    cell(7, 0, 100 * v->prefill_reached, "%");
+    cell(10, 2, pt->decode_tps, "");
+    cell(9, 2, pt->step_ms, "");
+    cell(10, 2, pt->experts_ms, "");
+    cell(9, 2, v->read_bps / 1e9, "");
+    cell(8, 0, v->read_limit > 0 ? 100 * v->read_bps / v->read_limit : NAN, "%");
+    cell(6, 0, 100 * v->hit, "%");
+    cell(8, 3, pt->host_bytes / 1e9, "");
+    cell(8, 3, pt->vram_bytes / 1e9, "");
+    cell(10, 2, v->bound_tps, "");
+    cell(7, 0, 100 * v->reached, "%");
+    cell(8, 3, pt->total_s, "");
+    cell(6, 2, v->times_first, "");
+    if (b->gpu) {
+        cell(9, 0, vram ? (double)vram / 1048576 : NAN, "");
+        cell(6, 2, vram && b->vram_first ? (double)vram / (double)b->vram_first : NAN, "");
     }
-    if (c->trace)
-        return replay(c->trace, cfg);
-    xd_err err;
-    double dram = dram_gbps();
-    uint64_t start = xd_now_ns(), seed = 1;
-    XD_CLEANUP(engine_freep) engine *e = NULL;
-    xd_status st = engine_start(cfg, &e, &err);
-    if (!st)
-        st = engine_wait_ready(e, isatty(STDERR_FILENO) ? progress : NULL, NULL, &err);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static json_t *number(double v)
+{
+    return isnan(v) || isinf(v) ? json_null() : json_real(v);
+}
+
+static void note_point(const bench *b, const bench_limits *lim, const bench_point *pt, const verdict *v,
+                       const size_t *at, double load_s, uint64_t vram)
+{
+    json_t *settings = json_object();
+    for (size_t i = 0; i < b->n_sweeps; i++)
+        json_object_set_new(settings, b->sweeps[i].key, json_string(b->sweeps[i].values[at[i]]));
+    json_t *o = json_pack("{s:o, s:i, s:i, s:i}", "settings", settings, "prompt_tokens", (int)pt->prompt, "sequences",
+                          (int)pt->seqs, "tokens", (int)pt->tokens);
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {
+        {"ttft_ms", pt->ttft_ms},
+        {"total_s", pt->total_s},
+        {"times_first", v->times_first},
+        {"prefill_tokens_per_s", pt->prefill_tps},
+        {"prefill_reached", v->prefill_reached},
+        {"decode_tokens_per_s", pt->decode_tps},
+        {"ms_per_step", pt->step_ms},
+        {"experts_ms_per_step", pt->experts_ms},
+        {"host_bytes_per_step", pt->host_bytes},
+        {"vram_bytes_per_step", pt->vram_bytes},
+        {"hit_rate", v->hit},
+        {"expert_read_gbps", v->read_bps / 1e9},
+        {"expert_read_limit_gbps", v->read_limit / 1e9},
+        {"bound_tokens_per_s", v->bound_tps},
+        {"reached", v->reached},
+        {"link_gbps", lim->link / 1e9},
+        {"memory_gbps", lim->memory / 1e9},
+        {"matrix_tflops", lim->flops / 1e12},
+        {"load_s", load_s},
+        {"vram_used_bytes", vram ? (double)vram : NAN},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        json_object_set_new(o, rows[i].name, number(rows[i].value));
+    json_object_set_new(o, "prefill_bound_by", json_string(pt->prefill_bound.by));
+    json_object_set_new(o, "bound_by", json_string(pt->step_bound.by));
+    json_array_append_new(b->list, o);
+}
+
+/* --- one combination of settings ---------------------------------------------------------------------------------------- */
+
+/* The settings of this combination, and room for what is measured where the configuration leaves it open. */
+static xd_status load_settings(const bench *b, const size_t *at, config **ret, xd_err *err)
+{
+    char texts[MAX_FLAGS][MAX_TEXT];
+    int n = 0;
+    bool demo;
+    uint32_t most = 0, longest = 0;
+    XD_CLEANUP(xd_freep) const char **flags = calloc((size_t)b->c->flags_count + MAX_FLAGS, sizeof *flags);
+    if (!flags)
+        return xd_fail(err, XD_NOMEM, 0, "settings");
+    memcpy(flags, b->c->flags, (size_t)b->c->flags_count * sizeof *flags);
+    cli with = *b->c;
+    with.flags = flags;
+    for (size_t i = 0; i < b->n_sweeps; i++)
+        snprintf(texts[n++], MAX_TEXT, "--%s=%s", b->sweeps[i].key, b->sweeps[i].values[at[i]]);
+    for (int i = 0; i < n; i++)
+        flags[with.flags_count++] = texts[i];
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    xd_status st = cli_load_config(&with, &cfg, &demo, err);
+    if (st)
+        return st;
+    for (size_t i = 0; i < b->n_seqs; i++)
+        most = XD_MAX(most, b->seqs[i]);
+    for (size_t i = 0; i < b->n_lengths; i++)
+        longest = XD_MAX(longest, b->lengths[i]);
+    int first = n;
+    if (cfg->engine.max_num_seqs < most)
+        snprintf(texts[n++], MAX_TEXT, "--engine.max_num_seqs=%u", most);
+    if (cfg->server.max_queue <= most)
+        snprintf(texts[n++], MAX_TEXT, "--server.max_queue=%u", most + 1);
+    if (!cfg->model.max_model_len)
+        snprintf(texts[n++], MAX_TEXT, "--model.max_model_len=%u", XD_MAX((longest + b->tokens + 63) / 64 * 64, 128u));
+    for (int i = first; i < n; i++)
+        flags[with.flags_count++] = texts[i];
+    return cli_load_config(&with, ret, &demo, err);
+}
+
+static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, double load_s, xd_err *err)
+{
+    bench_limits lim = bench_get_limits(e, b->dram);
+    const engine_info *info = engine_get_info(e);
+    b->gpu = info->pci_bus_id[0];
+    if (!b->c->json && !b->head_printed) {
+        printf("%s (%s) on %s; loaded in %.2f s; DRAM reads at %.1f GB/s", info->model_id, info->arch, info->backend,
+               load_s, b->dram / NS);
+        if (b->gpu)
+            printf(", the link at %.1f, device memory at %.0f GB/s; 16-bit products %.0f TFLOPS", lim.link / NS,
+                   lim.memory / NS, lim.flops / 1e12);
+        printf("\n\n");
+        print_head(b);
+        b->head_printed = true;
+    }
+    for (size_t i = 0; i < b->n_lengths; i++)
+        for (size_t k = 0; k < b->n_seqs; k++) {
+            bench_point pt = {.prompt = b->lengths[i], .seqs = b->seqs[k], .tokens = b->tokens};
+            xd_status st = bench_measure(e, &lim, &pt, &b->seed, err);
+            if (st)
+                return st;
+            uint64_t vram = b->gpu ? gpu_used_bytes(info->pci_bus_id) : 0;
+            if (first) {
+                b->first_s[i][k] = pt.total_s;
+                b->vram_first = XD_MAX(b->vram_first, vram);
+            }
+            verdict v = judge(b, &lim, &pt, b->first_s[i][k]);
+            if (b->c->json)
+                note_point(b, &lim, &pt, &v, at, load_s, vram);
+            else
+                print_point(b, &pt, &v, at, vram);
+        }
+    return XD_OK;
+}
+
+static xd_status run_settings(bench *b, const size_t *at, bool first, xd_err *err)
+{
+    XD_CLEANUP(conf_freep) config *cfg = NULL;
+    XD_CLEANUP(engine_freep) engine *e = NULL; /* before cfg, which it borrows */
+    xd_status st = load_settings(b, at, &cfg, err);
+    if (st)
+        return st;
+    uint64_t start = xd_now_ns();
+    if (!(st = engine_start(cfg, &e, err)))
+        st = engine_wait_ready(e, isatty(STDERR_FILENO) ? progress : NULL, NULL, err);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
-    if (st) {
-        fprintf(stderr, "expertd: %s\n", err.msg);
-        return 1;
+    return st ? st : measure_all(b, e, at, first, (double)(xd_now_ns() - start) / NS, err);
+}
+
+static xd_status run_sweeps(bench *b, xd_err *err)
+{
+    size_t at[CLI_MAX_SWEEPS] = {0};
+    for (bool first = true;; first = false) {
+        xd_status st = run_settings(b, at, first, err);
+        if (st)
+            return st;
+        size_t i = b->n_sweeps; /* the last axis turns fastest */
+        while (i > 0 && ++at[i - 1] == b->sweeps[i - 1].n)
+            at[--i] = 0;
+        if (!i)
+            return XD_OK;
     }
-    const engine_info *info = engine_get_info(e);
-    double load_s = (double)(xd_now_ns() - start) / 1e9;
-    json_t *list = json_array();
-    if (!c->json) {
-        printf("%s (%s) on %s; loaded in %.2f s; DRAM reads at %.1f GB/s\n\n", info->model_id, info->arch,
-               info->backend, load_s, dram);
-        printf("%8s %6s %8s %12s %12s %10s %12s %8s %8s %8s %10s %8s\n", "prompt", "seqs", "TTFT ms", "prefill t/s",
-               "decode t/s", "ms/token", "experts GB/s", "of DRAM", "of time", "host GB", "bound t/s", "reached");
-    }
-    for (size_t i = 0; i < n_lengths && !st; i++)
-        for (size_t k = 0; k < n_seqs && !st; k++) {
-            point pt = {.prompt = lengths[i], .seqs = seqs[k], .tokens = tokens[0]};
-            st = measure(e, &pt, &seed, &err);
-            if (st)
-                break;
-            bool known = !isnan(pt.expert_gbps) && dram > 0;
-            double ratio = known ? pt.expert_gbps / dram : 0;
-            if (c->json) {
-                json_t *o =
-                    json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "prompt_tokens", (int)pt.prompt, "sequences",
-                              (int)pt.seqs, "tokens", (int)pt.tokens, "ttft_ms", pt.ttft_ms, "prefill_tokens_per_s",
-                              pt.prefill_tps, "decode_tokens_per_s", pt.decode_tps, "ms_per_token", pt.token_ms);
-                json_object_set_new(o, "expert_read_gbps", known ? json_real(pt.expert_gbps) : json_null());
-                json_object_set_new(o, "expert_time_share", known ? json_real(pt.expert_time) : json_null());
-                json_object_set_new(o, "host_bytes_per_token", json_real(pt.host_bytes));
-                json_object_set_new(o, "link_bound_tokens_per_s",
-                                    isnan(pt.bound_tps) ? json_null() : json_real(pt.bound_tps));
-                json_object_set_new(o, "share_of_dram", known ? json_real(ratio) : json_null());
-                json_array_append_new(list, o);
-            } else {
-                printf("%8u %6u %8.1f %12.1f %12.2f %10.2f", pt.prompt, pt.seqs, pt.ttft_ms, pt.prefill_tps,
-                       pt.decode_tps, pt.token_ms);
-                if (known)
-                    printf(" %12.2f %7.0f%% %7.0f%%", pt.expert_gbps, 100 * ratio, 100 * pt.expert_time);
-                else
-                    printf(" %12s %8s %8s", "-", "-", "-");
-                printf(" %8.3f", pt.host_bytes / 1e9);
-                if (!isnan(pt.bound_tps))
-                    printf(" %10.2f %7.0f%%\n", pt.bound_tps, 100 * pt.decode_tps / pt.bound_tps);
-                else
-                    printf(" %10s %8s\n", "-", "-");
-            }
-            fflush(stdout);
-        }
+}
+
+static void print_end(const bench *b)
+{
     char rss[32];
-    xd_format_bytes(rss, sizeof rss, peak_rss_bytes());
-    if (c->json) {
-        json_t *o = json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:O}", "model", info->model_id, "architecture",
-                              info->arch, "backend", info->backend, "load_s", load_s, "dram_read_gbps", dram,
-                              "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", list);
+    printf(
+        "\npeak resident memory %s. reached: of the bound, the least time for the bytes as they were read by tier (link and\n"
+        "memory work together) and for the products. read GB/s, of limit: %s while experts are computed.\n"
+        "hit, host and vram GB: expert bytes of a decode step. x: times the first row with the same prompts.\n",
+        xd_format_bytes(rss, sizeof rss, peak_rss_bytes()),
+        b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,");
+}
+
+static int wrong(const char *text)
+{
+    fprintf(stderr, "expertd: %s\n", text);
+    return EXIT_USAGE;
+}
+
+int bench_main(const cli *c, const config *cfg)
+{
+    if (c->trace)
+        return replay(c->trace, cfg);
+    bench b = {.c = c, .seed = 1};
+    b.n_lengths = parse_list(c->lengths, "128,1024", 1 << 20, b.lengths);
+    b.n_seqs = parse_list(c->concurrency, "1,8", BENCH_MAX_SEQS, b.seqs);
+    if (!b.n_lengths || !b.n_seqs || parse_list(c->tokens, "64", 1 << 20, &b.tokens) != 1)
+        return wrong("--lengths and --concurrency take numbers and commas, --tokens a number");
+    for (; b.n_sweeps < (size_t)c->n_sweeps; b.n_sweeps++)
+        if (!parse_sweep(c->sweeps[b.n_sweeps], &b.sweeps[b.n_sweeps]))
+            return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
+    xd_err err;
+    b.dram = bench_dram_rate();
+    b.list = json_array();
+    xd_status st = run_sweeps(&b, &err);
+    if (st)
+        fprintf(stderr, "expertd: %s\n", err.msg);
+    else if (c->json) {
+        json_t *o = json_pack("{s:s, s:f, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", b.dram / NS,
+                              "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
         json_dumpf(o, stdout, JSON_INDENT(2));
         putchar('\n');
         json_decref(o);
-    } else if (!st)
-        printf(
-            "\npeak resident memory %s. \"host GB\": expert bytes read from host memory, a token; \"bound\": what the link's "
-            "probed rate allows for them.\n",
-            rss);
-    json_decref(list);
-    if (st)
-        fprintf(stderr, "expertd: %s\n", err.msg);
+    } else
+        print_end(&b);
+    json_decref(b.list);
     return st ? 1 : 0;
 }

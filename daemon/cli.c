@@ -54,7 +54,7 @@ void cli_print_help(const char *section, xd_buf *out)
                      "  -h, --help [SECTION] this text, or the settings of one section\n"
                      "      --help all       all settings\n"
                      "  -V, --version\n\n"
-                     "bench: --lengths 128,2048  --concurrency 1,8  --tokens 64  --trace FILE\n\n"
+                     "bench: --lengths 128,2048  --concurrency 1,8  --tokens 64  --sweep KEY=A,B  --trace FILE\n\n"
                      "Settings (--section.key=value; the section may be left out where the key is unique):\n");
     for (size_t i = 0; i < 8; i++) {
         static const char *const names[] = {"server", "model", "engine", "kv", "memory", "pager", "fallback", "log"};
@@ -110,11 +110,15 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
     bool only_positional = false;
     for (; i < argc && !st; i++) {
         const char *arg = argv[i], *equals = strchr(arg, '=');
-        const char **slot = own_value(&c, arg, equals ? (size_t)(equals - arg) : strlen(arg));
+        size_t len = equals ? (size_t)(equals - arg) : strlen(arg);
+        bool is_sweep = len == 7 && !strncmp(arg, "--sweep", len);
+        const char **slot = is_sweep && c.n_sweeps < CLI_MAX_SWEEPS ? &c.sweeps[c.n_sweeps++] : own_value(&c, arg, len);
         if (only_positional || arg[0] != '-' || !arg[1])
             st = take_positional(&c, cmd, arg, err);
         else if (!strcmp(arg, "--"))
             only_positional = true;
+        else if (is_sweep && !slot)
+            st = xd_fail(err, XD_BAD_CONFIG, 0, "at most %d settings can be swept", CLI_MAX_SWEEPS);
         else if (slot && equals)
             *slot = equals + 1;
         else if (slot && i + 1 < argc)

@@ -14,6 +14,8 @@ enum {
     EXIT_CONFIG = 78, /* EX_CONFIG of sysexits.h: the unit does not restart after it */
 };
 
+#define CLI_MAX_SWEEPS 4
+
 /* A command line taken apart. Strings are borrowed from argv; `flags` is owned. */
 typedef struct cli {
     const char *command; /* "serve", "check", ... */
@@ -22,12 +24,14 @@ typedef struct cli {
     const char *text;     /* second argument: TEXT of tokenize; or NULL */
     bool json;            /* --json */
     bool help, version, print_config;
-    const char *help_section; /* --help SECTION */
-    const char *trace;        /* bench --trace FILE */
-    const char *lengths;      /* bench --lengths 128,2048 */
-    const char *concurrency;  /* bench --concurrency 1,8 */
-    const char *tokens;       /* bench --tokens 64 */
-    const char **flags;       /* settings, for conf_load() */
+    const char *help_section;           /* --help SECTION */
+    const char *trace;                  /* bench --trace FILE */
+    const char *lengths;                /* bench --lengths 128,2048 */
+    const char *concurrency;            /* bench --concurrency 1,8 */
+    const char *tokens;                 /* bench --tokens 64 */
+    const char *sweeps[CLI_MAX_SWEEPS]; /* bench --sweep KEY=A,B */
+    int n_sweeps;
+    const char **flags; /* settings, for conf_load() */
     int flags_count;
 } cli;
 

@@ -60,5 +60,7 @@ typedef struct facts {
 void facts_read(const char *root, const config *cfg, facts *ret);
 /* Adds what the GPU's own libraries tell; opens the device unless the configuration asks for the CPU. */
 void facts_read_device(const config *cfg, facts *f);
+/* Bytes of the GPU's memory that are in use, by all processes, as the driver counts them; 0: unknown. */
+uint64_t gpu_used_bytes(const char *pci_bus_id);
 
 #endif

@@ -1,5 +1,5 @@
 /* gpu.c - what only the GPU's own libraries can tell `expertd check`: the device as the CUDA backend sees it, the rate at which it
- * reads host memory, and ECC counters.
+ * reads host memory, ECC counters, and memory in use.
  *
  * Opening the device takes a second and some memory on it, and works beside a running expertd. ECC counters come from the driver's
  * management library (libnvidia-ml.so.1, NVIDIA's NVML reference), loaded at run time; without it they stay unknown. */
@@ -61,6 +61,35 @@ static void read_ecc(facts *f)
         end();
     }
     dlclose(lib);
+}
+
+/* nvmlMemory_v2_t of nvml.h: the first version counts what the driver keeps for itself as used. */
+typedef struct nvml_memory {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} nvml_memory;
+
+uint64_t gpu_used_bytes(const char *pci_bus_id)
+{
+    uint64_t used = 0;
+    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return 0;
+    int (*init)(void) = NULL, (*end)(void) = NULL, (*by_bus)(const char *, void **) = NULL,
+        (*memory)(void *, nvml_memory *) = NULL;
+    *(void **)&init = dlsym(lib, "nvmlInit_v2");
+    *(void **)&end = dlsym(lib, "nvmlShutdown");
+    *(void **)&by_bus = dlsym(lib, "nvmlDeviceGetHandleByPciBusId_v2");
+    *(void **)&memory = dlsym(lib, "nvmlDeviceGetMemoryInfo_v2");
+    if (init && end && by_bus && memory && !init()) {
+        void *dev = NULL;
+        nvml_memory m = {.version = sizeof m | 2u << 24};
+        if (!by_bus(pci_bus_id, &dev) && !memory(dev, &m))
+            used = m.used;
+        end();
+    }
+    dlclose(lib);
+    return used;
 }
 
 void facts_read_device(const config *cfg, facts *f)

@@ -76,6 +76,28 @@ static void fill_info(engine *e)
     i->is_demo = strcmp(last_part(path), "demo") == 0 && strcmp(name, "demo") == 0;
 }
 
+static void fill_costs(engine *e)
+{
+    const core *c = &e->c;
+    engine_info *i = &e->info;
+    bool tied = model_lm_head(c->m)->data == model_embed(c->m)->data;
+    uint64_t embed = model_embed(c->m)->bytes;
+    snprintf(i->pci_bus_id, sizeof i->pci_bus_id, "%s", c->info.pci_bus_id);
+    i->trunk_step_bytes = model_trunk_bytes(c->m) - (tied ? 0 : embed);
+    i->kv_token_bytes = kv_block_bytes(&c->kv_opt) / c->kv_opt.block_size;
+    const model_tensor *head = model_lm_head(c->m);
+    i->head_weights = (uint64_t)head->rows * head->cols;
+    for (uint32_t l = 0; l < c->hp->n_layers; l++) {
+        const model_layer *y = model_get_layer(c->m, l);
+        const model_tensor *parts[] = {&y->q, &y->k, &y->v, &y->o, &y->router};
+        for (size_t k = 0; k < XD_ARRAY_LEN(parts); k++)
+            i->token_weights += (uint64_t)parts[k]->rows * parts[k]->cols;
+        i->token_weights += 3ull * y->top_k * y->d_ff * c->hp->d_model;
+    }
+    i->matrix_tflops = c->info.matrix_tflops;
+    i->memory_gbps = exec_probe_memory(c->x);
+}
+
 /* A model without a tokenizer serves token ids; a tokenizer that cannot be read exactly is as good as none, and says why. */
 static void load_tokenizer(engine *e)
 {
@@ -167,6 +189,7 @@ static xd_status load(engine *e, xd_err *err)
     if (st)
         return st;
     fill_info(e);
+    fill_costs(e);
     load_tokenizer(e);
     const core *c = &e->c;
     sched_options so = {.kv = c->kv, .max_seqs = c->max_seqs, .max_tokens = c->max_tokens, .max_rows = c->max_rows};

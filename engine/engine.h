@@ -43,6 +43,14 @@ typedef struct engine_info {
     uint32_t max_model_len, vocab;
     uint32_t n_layers, n_experts, top_k;
     bool is_demo;
+    /* For bounds: what a step must move and multiply. Rates are of the device: read from its memory as measured at the start, and of
+     * 16-bit matrix products as its data sheet says; 0: unknown. */
+    char pci_bus_id[32];       /* "" on the CPU */
+    uint64_t trunk_step_bytes; /* of trunk weights that every step reads: all but the embedding's table */
+    uint64_t kv_token_bytes;   /* of a token's keys and values, all layers */
+    uint64_t token_weights;    /* weights that one token is multiplied with, without the LM head */
+    uint64_t head_weights;
+    double memory_gbps, matrix_tflops;
 } engine_info;
 const engine_info *engine_get_info(const engine *e);
 /* NULL when the model has no tokenizer; *why then says so in words (borrowed). */

@@ -225,6 +225,7 @@ typedef struct kern_dev_info {
     int numa_node;                            /* nearest node, -1 unknown */
     char pci_bus_id[32];                      /* "0000:1a:00.0" or "" */
     uint32_t n_units;                         /* multiprocessors or worker threads */
+    double matrix_tflops;                     /* dense 16-bit matrix products by the data sheet; 0: unknown */
 } kern_dev_info;
 
 struct kern_ops {

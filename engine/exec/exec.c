@@ -15,6 +15,9 @@
 
 #include "engine/exec/exec_priv.h"
 
+/* Many times any cache: less would tell the cache's rate. */
+#define MEMORY_PROBE_MIN (512ull << 20)
+
 xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what)
 {
     const char *text = ks == KERN_ARG ? "bad arguments" : x->dev->ops->error(x->dev);
@@ -206,6 +209,15 @@ void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspa
 {
     *ret_trunk_bytes = x->trunk_bytes;
     *ret_workspace_bytes = x->workspace_bytes;
+}
+
+double exec_probe_memory(exec *x)
+{
+    double gbps = 0;
+    if (x->info.unified || x->trunk_bytes < MEMORY_PROBE_MIN ||
+        x->dev->ops->probe_read(x->dev, (uint64_t)(uintptr_t)x->trunk, x->trunk_bytes, &gbps))
+        return 0;
+    return gbps;
 }
 
 /* --- one step ---------------------------------------------------------------------------------------------------- */

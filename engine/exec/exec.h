@@ -35,6 +35,9 @@ XD_DEFINE_CLEANUP(exec, exec_free)
 void exec_attach(exec *x, const kv_cache *kv, pager *p);
 /* Bytes of device memory taken by trunk and workspaces; the trunk counts 0 where it is read in place. */
 void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspace_bytes);
+/* Rate at which kernels read device memory (GB/s), by one pass over the trunk that runs alone, between steps. 0: the trunk is too
+ * small to tell, or device memory is host memory. */
+double exec_probe_memory(exec *x);
 
 /* How much of the logits' rows the caller wants; the cheapest that serves every row of the step is run. */
 typedef enum exec_want { EXEC_WANT_ARGMAX, EXEC_WANT_TOP, EXEC_WANT_LOGITS } exec_want;

@@ -280,7 +280,7 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     configure(f, opt->cfg);
     link_read(f->sysfs_root, f->pci_bus_id, &f->status.link);
     f->last_sysfs_ns = f->last_probe_ns = xd_now_ns();
-    for (int i = 0; i < START_PROBES && f->watching && f->ctl.opt.enabled; i++) {
+    for (int i = 0; i < START_PROBES && f->watching; i++) { /* switched off, too: others ask for the rate */
         double gbps;
         xd_status st = pager_probe_link(f->pages, &gbps, err);
         if (st)

@@ -129,6 +129,20 @@ static int numa_node_of(const char *bus_id)
     return node;
 }
 
+/* Operations of dense 16-bit products (32-bit sums) a clock and multiprocessor, from NVIDIA's architecture papers; 0: unknown. */
+static double matrix_ops_a_clock(const cudaDeviceProp *p)
+{
+    switch (p->major * 10 + p->minor) {
+    case 80: return 2048;
+    case 86:
+    case 89: return 1024;
+    case 90: return 4096;
+    case 100: return 8192;
+    case 120: return 1024;
+    default: return 0;
+    }
+}
+
 static void dev_info(kern_dev *kd, kern_dev_info *ret)
 {
     cuda_dev *d = enter(kd);
@@ -149,6 +163,9 @@ static void dev_info(kern_dev *kd, kern_dev_info *ret)
         ret->pci_bus_id[0] = 0;
     ret->numa_node = ret->pci_bus_id[0] ? numa_node_of(ret->pci_bus_id) : -1;
     ret->n_units = (uint32_t)d->n_sm;
+    int khz = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, d->gpu) == cudaSuccess)
+        ret->matrix_tflops = matrix_ops_a_clock(&d->prop) * d->n_sm * khz * 1e-9;
     (void)cudaGetLastError();
 }
 

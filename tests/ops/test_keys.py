@@ -177,10 +177,10 @@ class Keys(unittest.TestCase):
 
     @proves("engine.max_decode_stall_ms")
     def test_a_prompt_does_not_hold_up_who_generates(self):
-        def steps_of_a_prompt(stall):
-            d = self.start("--engine.max_decode_stall_ms=" + stall, "--engine.enable_prefix_caching=no")
+        def steps_of_a_prompt(stall, *more, decoded=1500):
+            d = self.start("--engine.max_decode_stall_ms=" + stall, "--engine.enable_prefix_caching=no", *more)
             d.complete(1, LONG)  # measures the rate of prompts
-            t = threading.Thread(target=d.complete, args=(1500,))
+            t = threading.Thread(target=d.complete, args=(decoded,))
             t.start()
             while d.metrics()["expertd_requests_running"] < 1:
                 pass
@@ -190,6 +190,9 @@ class Keys(unittest.TestCase):
             t.join()
             return (after[0] - before[0]) / (after[1] - before[1])  # tokens a step
         self.assertGreater(steps_of_a_prompt("none"), steps_of_a_prompt("1"))
+        # Reading the experts takes 0.4 s however short the piece is: shorter pieces would only read them more often.
+        slow_link = ["--test.allow=yes", "--test.link_gbps=0.05", "--fallback.force=direct"]
+        self.assertGreater(steps_of_a_prompt("50", *slow_link, decoded=40), 60)
 
     @proves("memory.expert_vram_share", "pager.max_inserts", "pager.eviction")
     def test_the_cache(self):

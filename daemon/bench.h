@@ -1,0 +1,42 @@
+/* bench.h - one measurement of `expertd bench`, for its files. */
+#ifndef DAEMON_BENCH_H
+#define DAEMON_BENCH_H
+
+#include <stdint.h>
+
+#include "config/error.h"
+#include "engine/engine.h"
+
+#define BENCH_MAX_SEQS 1024
+
+/* What the machine could do: rates in bytes a second, 0 unknown. */
+typedef struct bench_limits {
+    double link, memory; /* memory: what kernels compute from, VRAM or DRAM */
+    double flops;
+} bench_limits;
+
+typedef struct bench_bound {
+    double seconds; /* NAN: unknown */
+    const char *by; /* "link", "memory", "compute" */
+} bench_bound;
+
+typedef struct bench_point {
+    uint32_t prompt, seqs, tokens; /* asked for: prompt tokens, requests at once, answer tokens */
+    double ttft_ms;                /* mean over the requests */
+    double total_s;                /* until the last answer was whole */
+    double prefill_tps;
+    bench_bound prefill_bound; /* seconds for all prompts */
+    /* While all requests decode; NAN where that was never the case. Bytes and times are of one step. */
+    double decode_tps, step_ms, experts_ms;
+    double host_bytes, vram_bytes; /* of experts, read by tier */
+    bench_bound step_bound;
+} bench_point;
+
+/* Runs pt->seqs requests that start together and fills pt. seed: of the random prompts, moved on. */
+xd_status bench_measure(engine *e, const bench_limits *lim, bench_point *pt, uint64_t *seed, xd_err *err) XD_MUST_CHECK;
+/* The limits that the running engine knows; `dram`: bytes a second, what a CPU computes from. */
+bench_limits bench_get_limits(engine *e, double dram);
+/* Bytes a second at which all CPUs together read DRAM: the best of three passes; 0 when memory is short. */
+double bench_dram_rate(void);
+
+#endif

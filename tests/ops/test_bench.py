@@ -1,0 +1,66 @@
+"""`expertd bench` on a synthetic model whose geometry is known: what it counts, not how fast it is. argv[1] is the program."""
+import json
+import subprocess
+import sys
+import unittest
+
+EXE = sys.argv[1]
+# synthetic:tiny (engine/model/synthetic.c), BF16
+LAYERS, D, D_FF, TOP_K, EXPERTS, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 128, 4, 16, 4096, 8, 2, 32
+TINY = ["bench", "synthetic:tiny", "-c", "/dev/null", "--engine.backend=cpu", "--memory.page_size=64KiB", "--log.level=error",
+        "--pager.warm_start=no"]
+
+
+def run(*args, status=0):
+    r = subprocess.run([EXE, *TINY, *args], capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL)
+    assert r.returncode == status, r.stderr
+    return r.stderr if status else r.stdout
+
+
+class Bench(unittest.TestCase):
+    def test_a_sweep_counts_bytes_and_bounds(self):
+        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "24", "--sweep",
+                             "memory.expert_vram_share=50%,100%", "--sweep", "model.skew=balanced,zipf"))
+        points = doc["points"]
+        self.assertEqual([(p["settings"]["memory.expert_vram_share"], p["settings"]["model.skew"], p["sequences"]) for p in points],
+                         [(s, k, n) for s in ("50%", "100%") for k in ("balanced", "zipf") for n in (1, 3)])
+        per_token = LAYERS * TOP_K * 3 * D * D_FF * 2
+        q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+        trunk = 2 * (VOCAB * D + D + LAYERS * (2 * q * D + 2 * kv * D + EXPERTS * D + 2 * D + 2 * HEAD_DIM))
+        for p in points:
+            got = p["host_bytes_per_step"] + p["vram_bytes_per_step"]
+            if p["sequences"] == 1:
+                self.assertAlmostEqual(got, per_token)
+                context = 24 + (2 + 24) / 2
+                moved = per_token + trunk + context * LAYERS * 2 * kv * 4
+                self.assertAlmostEqual(p["bound_tokens_per_s"], p["memory_gbps"] * 1e9 / moved, delta=0.04 * p["bound_tokens_per_s"])
+            else:
+                self.assertTrue(per_token < got <= min(3 * per_token, LAYERS * EXPERTS * 3 * D * D_FF * 2), got)
+            self.assertEqual(p["bound_by"], "memory")
+            self.assertAlmostEqual(p["hit_rate"], p["vram_bytes_per_step"] / got)
+            self.assertAlmostEqual(p["reached"], p["decode_tokens_per_s"] / p["bound_tokens_per_s"])
+            self.assertGreater(p["total_s"] * 1e3, p["ttft_ms"])
+            self.assertGreater(p["prefill_tokens_per_s"], 0)
+        self.assertEqual([p["times_first"] for p in points[:2]], [1, 1])
+        half = [p for p in points if p["sequences"] == 1 and p["settings"]["memory.expert_vram_share"] == "50%"]
+        self.assertTrue(all(p["hit_rate"] > 0 for p in half))
+
+    def test_the_table(self):
+        out = run("--lengths", "8", "--concurrency", "2", "--tokens", "3", "--sweep", "model.seed=1,2").splitlines()
+        self.assertTrue(out[0].startswith("synthetic:tiny (qwen3_moe) on cpu"))
+        self.assertEqual(out[2].split()[:3], ["seed", "prompt", "seqs"])
+        self.assertEqual([line.split()[:3] for line in out[3:5]], [["1", "8", "2"], ["2", "8", "2"]])
+
+    def test_more_requests_than_the_configuration_has_places_for(self):
+        doc = json.loads(run("--json", "--lengths", "8", "--concurrency", "300", "--tokens", "10"))
+        self.assertEqual([p["sequences"] for p in doc["points"]], [300])
+        self.assertLessEqual(doc["points"][0]["host_bytes_per_step"], LAYERS * EXPERTS * 3 * D * D_FF * 2)
+
+    def test_wrong_sweeps(self):
+        for text in ("memory.expert_vram_share", "=1", "a=", "a=1,,2"):
+            self.assertIn("--sweep takes a setting", run("--sweep", text, status=2))
+        self.assertIn("unknown option '--no.such'", run("--sweep", "no.such=1", status=1))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
