@@ -10,6 +10,7 @@ enum { MAX_PARAMS = 8 };
 static size_t parse_params(const char *params, const char **names, size_t *lens, size_t *ret_required)
 {
     size_t n = 0;
+    params += *params == '/';
     *ret_required = SIZE_MAX;
     for (const char *p = params; *p;) {
         size_t len = strcspn(p, " ");
@@ -33,6 +34,8 @@ jx_value jx_call_func(jx *c, const jx_func *f, const char *what, jx_value self, 
     size_t lens[MAX_PARAMS], required;
     size_t n = parse_params(f->params, names, lens, &required);
     jx_value bound[MAX_PARAMS];
+    if (a->n_kw && *f->params == '/')
+        jx_error(c, "%s '%s' takes no keyword arguments", what, f->name);
     if (a->n > n)
         jx_error(c, "%s '%s' takes at most %zu arguments (%zu given)", what, f->name, n, a->n);
     for (size_t i = 0; i < n; i++)
@@ -73,7 +76,13 @@ jx_value jx_call(jx *c, jx_value callee, jx_args *a)
         if (a->n != 1 || a->n_kw)
             jx_error(c, "loop() takes one argument");
         return jx_loop_call(c, callee.loop, a->v[0]);
+    case JX_BLOCK:
+        if (a->n || a->n_kw)
+            jx_error(c, "a block takes no arguments");
+        return jx_block_call(c, callee.block);
     case JX_JOINER:
+        if (a->n || a->n_kw)
+            jx_error(c, "a joiner takes no arguments");
         if (!callee.cycle->pos) {
             callee.cycle->pos = 1;
             return JX_STRV(jx_str_lit(c, ""));
@@ -163,6 +172,13 @@ static jx_value global_joiner(jx *c, jx_value self, jx_args *a)
     return (jx_value){.kind = JX_JOINER, .cycle = cy};
 }
 
+static jx_value global_lipsum(jx *c, jx_value self, jx_args *a)
+{
+    (void)self;
+    (void)a;
+    jx_error(c, "lipsum() writes random text: it is not supported");
+}
+
 /* Python's strftime on a naive local time: %f is microseconds, %z and %Z are empty, the rest is the C library's. */
 static jx_value global_strftime_now(jx *c, jx_value self, jx_args *a)
 {
@@ -198,13 +214,10 @@ static jx_value global_strftime_now(jx *c, jx_value self, jx_args *a)
 const jx_func *jx_find_global(const jx_str *name)
 {
     static const jx_func globals[] = {
-        {"cycler", global_cycler, NULL},
-        {"dict", global_dict, NULL},
-        {"joiner", global_joiner, "| sep"},
-        {"namespace", global_namespace, NULL},
-        {"raise_exception", global_raise, "message"},
-        {"range", global_range, NULL},
-        {"strftime_now", global_strftime_now, "format"},
+        {"cycler", global_cycler, NULL},       {"dict", global_dict, NULL},
+        {"lipsum", global_lipsum, NULL},       {"joiner", global_joiner, "| sep"},
+        {"namespace", global_namespace, NULL}, {"raise_exception", global_raise, "message"},
+        {"range", global_range, NULL},         {"strftime_now", global_strftime_now, "format"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(globals); i++)
         if (jx_str_is(name, globals[i].name))

@@ -24,6 +24,8 @@ static flow exec_body(jx *c, jx_frame *f, jx_body b);
 static jx_value resolve(jx *c, const jx_str *name)
 {
     const jx_value *v = jx_dict_get(c, c->vars, JX_STRV(name));
+    if (jx_str_is(name, "self"))
+        return (jx_value){.kind = JX_SELF};
     if (v)
         return *v;
     const jx_func *fn = jx_find_global(name);
@@ -490,6 +492,14 @@ static jx_value make_macro(jx *c, jx_frame *f, const jx_node *n)
 
 /* ---- statements ---- */
 
+/* What the calls and filters of blocks yield is joined with the rest of the output: Python's join takes nothing but str. */
+static void put_str(jx *c, jx_value v)
+{
+    if (v.kind != JX_STR)
+        jx_error(c, "sequence item: expected str instance, %s found", jx_type_name(v));
+    jx_sb_str(c, c->out, v.s);
+}
+
 /* Runs a body into a string. */
 static flow capture(jx *c, jx_frame *f, jx_body body, const jx_str **ret)
 {
@@ -525,7 +535,7 @@ static flow exec_filter_block(jx *c, jx_frame *f, const jx_node *n)
     if (how != FLOW_NEXT)
         return how;
     c->filter_input = JX_STRV(text);
-    jx_print(c, c->out, jx_eval(c, inner, n->expr));
+    put_str(c, jx_eval(c, inner, n->expr));
     return FLOW_NEXT;
 }
 
@@ -558,7 +568,7 @@ static flow exec_with(jx *c, jx_frame *f, const jx_node *n)
 static void exec_call_block(jx *c, jx_frame *f, const jx_node *n)
 {
     jx_value caller = make_macro(c, f, n);
-    jx_print(c, c->out, eval_call(c, f, n->expr, &caller));
+    put_str(c, eval_call(c, f, n->expr, &caller));
 }
 
 static flow exec(jx *c, jx_frame *f, const jx_node *n)
@@ -584,6 +594,16 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
     }
 }
 
+jx_value jx_block_call(jx *c, const jx_node *block)
+{
+    if (block->op)
+        jx_error(c, "self.%.*s(): a scoped block is not supported here", (int)XD_MIN(block->text->len, (size_t)100),
+                 block->text->data);
+    const jx_str *text;
+    capture(c, enter(c, block->scope, c->root), block->body, &text);
+    return JX_STRV(text);
+}
+
 static flow exec_body(jx *c, jx_frame *f, jx_body b)
 {
     flow how = FLOW_NEXT;
@@ -596,6 +616,7 @@ static flow exec_body(jx *c, jx_frame *f, jx_body b)
 
 void jx_exec_template(jx *c, const jinja_template *t)
 {
+    c->t = t;
     c->root = new_frame(c, t->scope, NULL);
     start_frame(c, c->root, t->scope);
     exec_body(c, c->root, t->body);

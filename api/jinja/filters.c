@@ -1,5 +1,5 @@
-/* filters.c - the table of filters, and those that work on one value. Filters over sequences are in filters_seq.c, tojson in
- * tojson.c. Left out, because no answer could equal the reference's or be of use in a prompt: random, urlize, wordwrap. */
+/* filters.c - the table of filters, and those that work on one value. Filters over sequences are in filters_seq.c, tojson,
+ * pprint, urlize and wordwrap in files of their own. */
 #include <math.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ FILTER(filesizeformat)
         snprintf(text, sizeof text, "%s Bytes", whole);
     } else {
         size_t i = 0;
-        for (unit = base * base; i < 7 && n >= unit; i++)
+        for (unit = base * base; i < 7 && !(n < unit); i++)
             unit *= base;
         snprintf(text, sizeof text, "%.1f %s", base * n / unit, units[binary][i]);
     }
@@ -152,7 +152,8 @@ FILTER(indent)
 FILTER(int)
 {
     jx_value other = a->v[0].kind == JX_MISSING ? JX_INTV(0) : a->v[0];
-    int64_t base = a->v[1].kind == JX_MISSING ? 10 : jx_need_index(c, a->v[1]);
+    jx_value b = a->v[1].kind == JX_MISSING ? JX_INTV(10) : a->v[1];
+    int64_t base = b.kind == JX_INT || b.kind == JX_BOOL ? jx_need_index(c, b) : -1;
     jx_int i;
     double f;
     if (v.kind == JX_UNDEFINED)
@@ -174,14 +175,6 @@ FILTER(lower)
 {
     (void)a;
     return JX_STRV(jx_str_case(c, jx_to_str(c, v), JX_LOWER));
-}
-
-FILTER(pprint)
-{
-    (void)a;
-    jx_sb b = {0};
-    jx_repr(c, &b, v);
-    return JX_STRV(jx_sb_done(c, &b));
 }
 
 FILTER(replace)
@@ -459,7 +452,7 @@ static const jx_func filters[] = {
     {"indent", filter_indent, "| width first blank"},
     {"int", filter_int, "| default base"},
     {"lower", filter_lower, ""},
-    {"pprint", filter_pprint, ""},
+    {"pprint", jx_filter_pprint, ""},
     {"replace", filter_replace, "old new | count"},
     {"round", filter_round, "| precision method"},
     {"safe", filter_safe, ""},
@@ -470,6 +463,8 @@ static const jx_func filters[] = {
     {"trim", filter_trim, "| chars"},
     {"truncate", filter_truncate, "| length killwords end leeway"},
     {"upper", filter_upper, ""},
+    {"urlize", jx_filter_urlize, "| trim_url_limit nofollow target rel extra_schemes"},
+    {"wordwrap", jx_filter_wordwrap, "| width break_long_words wrapstring break_on_hyphens"},
     {"urlencode", filter_urlencode, ""},
     {"wordcount", filter_wordcount, ""},
     {"xmlattr", filter_xmlattr, "| autospace"},

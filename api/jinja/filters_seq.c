@@ -1,5 +1,4 @@
-/* filters_seq.c - filters over sequences: selecting, mapping, sorting, grouping. What is a generator in jinja2 is one here (it can be
- * walked once, has no length), but its items are computed at once. */
+/* filters_seq.c - filters over sequences: selecting, mapping, sorting, grouping. What is a generator in jinja2 is one here. */
 #include <string.h>
 
 #include "api/jinja/jinja_priv.h"
@@ -94,6 +93,12 @@ static jx_value sorted_list(jx *c, jx_pair *pairs, size_t n, bool reverse)
     return JX_LISTV(l);
 }
 
+/* sorted()'s own argument: it takes nothing but integers. */
+static bool is_reverse(jx *c, jx_value v)
+{
+    return v.kind != JX_MISSING && jx_need_int(c, v) != 0;
+}
+
 FILTER(sort)
 {
     jx_value items = jx_to_list(c, v, JX_LIST);
@@ -101,7 +106,7 @@ FILTER(sort)
     jx_pair *pairs = with_room(c, n);
     for (size_t i = 0; i < n; i++)
         pairs[i] = (jx_pair){sort_key(c, items.l->v[i], a->v[2], is_true(c, a->v[1])), items.l->v[i]};
-    return sorted_list(c, pairs, n, is_true(c, a->v[0]));
+    return sorted_list(c, pairs, n, is_reverse(c, a->v[0]));
 }
 
 FILTER(dictsort)
@@ -120,7 +125,7 @@ FILTER(dictsort)
         jx_value key = by_value ? v.d->v[i].value : v.d->v[i].key;
         pairs[i] = (jx_pair){ignore_case(c, key, is_true(c, a->v[0])), jx_tuple(c, 2, v.d->v[i].key, v.d->v[i].value)};
     }
-    return sorted_list(c, pairs, n, is_true(c, a->v[2]));
+    return sorted_list(c, pairs, n, is_reverse(c, a->v[2]));
 }
 
 FILTER(groupby)
@@ -148,20 +153,48 @@ FILTER(groupby)
     return jx_vec_list(c, &groups, JX_LIST);
 }
 
+/* ---- generators ----
+ *
+ * As in jinja2 they compute an item only when it is asked for: a fault in an item that nobody looks at is none. */
+
+typedef struct gen {
+    jx_value of, arg[2];
+    jx_args args;
+    bool started, attribute, keep;
+    jx_iter it;
+    jx_dict *seen;
+    jx_value path, other;
+    size_t at;
+} gen;
+
+static jx_value make_gen(jx *c, jx_step step, gen g)
+{
+    gen *copy = JX_NEW(c, gen);
+    *copy = g;
+    return jx_lazy(c, step, copy);
+}
+
+static bool unique_next(jx *c, void *state, jx_value *ret)
+{
+    gen *g = state;
+    if (!g->started) {
+        g->it = jx_iter_open(c, g->of);
+        g->seen = jx_dict_new(c, 0);
+        g->started = true;
+    }
+    while (jx_iter_next(c, &g->it, ret)) {
+        jx_value key = ignore_case(c, get_path(c, *ret, g->arg[1], JX_ABSENT), is_true(c, g->arg[0]));
+        if (jx_dict_get(c, g->seen, key))
+            continue;
+        jx_dict_set(c, g->seen, key, JX_NIL);
+        return true;
+    }
+    return false;
+}
+
 FILTER(unique)
 {
-    jx_vec l = {0};
-    jx_dict *seen = jx_dict_new(c, 0);
-    jx_iter it = jx_iter_open(c, v);
-    jx_value item;
-    while (jx_iter_next(c, &it, &item)) {
-        jx_value key = ignore_case(c, get_path(c, item, a->v[1], JX_ABSENT), is_true(c, a->v[0]));
-        if (jx_dict_get(c, seen, key))
-            continue;
-        jx_dict_set(c, seen, key, JX_NIL);
-        jx_push(c, &l, item);
-    }
-    return jx_generator(c, jx_vec_list(c, &l, JX_LIST), "generator");
+    return make_gen(c, unique_next, (gen){.of = v, .arg = {a->v[0], a->v[1]}});
 }
 
 static jx_value extreme(jx *c, jx_value v, jx_args *a, bool largest)
@@ -214,52 +247,76 @@ static jx_value apply(jx *c, bool test, jx_value name, jx_value item, const jx_a
     return jx_call_func(c, f, test ? "test" : "filter", item, &a);
 }
 
-FILTER(map)
+static bool map_start(jx *c, gen *g)
 {
-    jx_vec l = {0};
-    jx_value item, path = JX_ABSENT, other = JX_ABSENT;
-    for (size_t i = 0; i < a->n_kw && !a->n; i++) {
+    const jx_args *a = &g->args;
+    g->started = true;
+    if (!jx_truth(c, g->of))
+        return false;
+    for (size_t i = 0; i < a->n_kw && !a->n; i++)
         if (jx_str_is(a->kw[i].key.s, "attribute"))
-            path = a->kw[i].value;
-        else if (jx_str_is(a->kw[i].key.s, "default"))
-            other = a->kw[i].value;
-        else
+            g->path = a->kw[i].value;
+    if (!a->n && g->path.kind == JX_MISSING)
+        jx_error(c, "map requires a filter argument");
+    for (size_t i = 0; i < a->n_kw && !a->n; i++) {
+        if (jx_str_is(a->kw[i].key.s, "default"))
+            g->other = a->kw[i].value;
+        else if (!jx_str_is(a->kw[i].key.s, "attribute"))
             jx_error(c, "Unexpected keyword argument %s", jx_repr_text(c, a->kw[i].key));
     }
-    if (jx_truth(c, v)) {
-        if (!a->n && path.kind == JX_MISSING)
-            jx_error(c, "map requires a filter argument");
-        jx_args rest = {.v = a->n ? a->v + 1 : NULL, .n = a->n ? a->n - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
-        jx_iter it = jx_iter_open(c, v);
-        JX_ENTER(c);
-        while (jx_iter_next(c, &it, &item))
-            jx_push(c, &l, a->n ? apply(c, false, a->v[0], item, &rest) : get_path(c, item, path, other));
-        JX_LEAVE(c);
+    g->it = jx_iter_open(c, g->of);
+    return true;
+}
+
+/* The arguments behind the first `used` ones. */
+static jx_args rest_of(const jx_args *a, size_t used)
+{
+    return (jx_args){
+        .v = a->n > used ? a->v + used : NULL, .n = a->n > used ? a->n - used : 0, .kw = a->kw, .n_kw = a->n_kw};
+}
+
+static bool map_next(jx *c, void *state, jx_value *ret)
+{
+    gen *g = state;
+    if (!g->started && !map_start(c, g))
+        return false;
+    if (!jx_iter_next(c, &g->it, ret))
+        return false;
+    jx_args rest = rest_of(&g->args, 1);
+    *ret = g->args.n ? apply(c, false, g->args.v[0], *ret, &rest) : get_path(c, *ret, g->path, g->other);
+    return true;
+}
+
+FILTER(map)
+{
+    return make_gen(c, map_next, (gen){.of = v, .args = *a});
+}
+
+static bool choose_next(jx *c, void *state, jx_value *ret)
+{
+    gen *g = state;
+    const jx_args *a = &g->args;
+    size_t used = g->attribute;
+    if (!g->started) {
+        g->started = true;
+        if (!jx_truth(c, g->of))
+            return false;
+        if (a->n < used)
+            jx_error(c, "Missing parameter for attribute name");
+        g->it = jx_iter_open(c, g->of);
     }
-    return jx_generator(c, jx_vec_list(c, &l, JX_LIST), "generator");
+    jx_args rest = rest_of(a, used + 1);
+    while (jx_iter_next(c, &g->it, ret)) {
+        jx_value what = g->attribute ? get_path(c, *ret, a->v[0], JX_ABSENT) : *ret;
+        if (jx_truth(c, a->n > used ? apply(c, true, a->v[used], what, &rest) : what) == g->keep)
+            return true;
+    }
+    return false;
 }
 
 static jx_value choose(jx *c, jx_value v, jx_args *a, bool attribute, bool keep)
 {
-    jx_vec l = {0};
-    jx_value item;
-    if (jx_truth(c, v)) {
-        size_t used = attribute;
-        if (a->n < used)
-            jx_error(c, "Missing parameter for attribute name");
-        bool test = a->n > used;
-        jx_args rest = {
-            .v = test ? a->v + used + 1 : NULL, .n = test ? a->n - used - 1 : 0, .kw = a->kw, .n_kw = a->n_kw};
-        jx_iter it = jx_iter_open(c, v);
-        JX_ENTER(c);
-        while (jx_iter_next(c, &it, &item)) {
-            jx_value what = attribute ? get_path(c, item, a->v[0], JX_ABSENT) : item;
-            if (jx_truth(c, test ? apply(c, true, a->v[used], what, &rest) : what) == keep)
-                jx_push(c, &l, item);
-        }
-        JX_LEAVE(c);
-    }
-    return jx_generator(c, jx_vec_list(c, &l, JX_LIST), "generator");
+    return make_gen(c, choose_next, (gen){.of = v, .args = *a, .attribute = attribute, .keep = keep});
 }
 FILTER(select)
 {
@@ -280,50 +337,69 @@ FILTER(rejectattr)
 
 /* ---- the rest ---- */
 
-FILTER(batch)
+static bool batch_next(jx *c, void *state, jx_value *ret)
 {
-    int64_t count = jx_need_index(c, a->v[0]);
-    jx_vec batches = {0}, now = {0};
-    jx_iter it = jx_iter_open(c, v);
-    jx_value item;
-    while (jx_iter_next(c, &it, &item)) {
-        if ((int64_t)now.n == count) {
-            jx_push(c, &batches, jx_vec_list(c, &now, JX_LIST));
-            now = (jx_vec){0};
+    gen *g = state;
+    jx_vec now = {0};
+    jx_value item = g->path; /* the one that did not fit in the batch before */
+    if (!g->started) {
+        g->it = jx_iter_open(c, g->of);
+        g->started = true;
+    }
+    g->path = JX_ABSENT;
+    while (item.kind != JX_MISSING || jx_iter_next(c, &g->it, &item)) {
+        if (now.n ? jx_compare_op(c, JX_EQ, JX_INTV((jx_int)now.n), g->arg[0])
+                  : !g->at && jx_compare_op(c, JX_EQ, JX_INTV(0), g->arg[0])) {
+            g->path = item;
+            g->at = 1; /* a batch of none comes once at most */
+            *ret = jx_vec_list(c, &now, JX_LIST);
+            return true;
         }
         jx_push(c, &now, item);
+        item = JX_ABSENT;
     }
-    if (now.n) {
-        bool fill = a->v[1].kind != JX_MISSING && a->v[1].kind != JX_NONE;
-        while (fill && (int64_t)now.n < count)
-            jx_push(c, &now, a->v[1]);
-        jx_push(c, &batches, jx_vec_list(c, &now, JX_LIST));
+    if (!now.n)
+        return false;
+    if (g->arg[1].kind != JX_MISSING && g->arg[1].kind != JX_NONE &&
+        jx_compare(c, JX_INTV((jx_int)now.n), g->arg[0], "<") < 0)
+        for (int64_t missing = jx_need_index(c, g->arg[0]) - (int64_t)now.n; missing > 0; missing--)
+            jx_push(c, &now, g->arg[1]);
+    *ret = jx_vec_list(c, &now, JX_LIST);
+    return true;
+}
+
+FILTER(batch)
+{
+    return make_gen(c, batch_next, (gen){.of = v, .arg = {a->v[0], a->v[1]}});
+}
+
+static bool slice_next(jx *c, void *state, jx_value *ret)
+{
+    gen *g = state;
+    if (!g->started) {
+        g->of = jx_to_list(c, g->of, JX_LIST);
+        g->started = true;
     }
-    return jx_generator(c, jx_vec_list(c, &batches, JX_LIST), "generator");
+    int64_t slices = jx_need_index(c, g->arg[0]), n = (int64_t)g->of.l->n, at = (int64_t)g->at;
+    if (!slices)
+        jx_error(c, "integer division or modulo by zero");
+    if (at >= slices)
+        return false;
+    int64_t per = n / slices, extra = n % slices;
+    int64_t start = at * per + XD_MIN(at, extra), end = start + per + (at < extra);
+    jx_vec part = {0};
+    for (int64_t i = start; i < end; i++)
+        jx_push(c, &part, g->of.l->v[i]);
+    if (g->arg[1].kind != JX_MISSING && g->arg[1].kind != JX_NONE && at >= extra)
+        jx_push(c, &part, g->arg[1]);
+    g->at++;
+    *ret = jx_vec_list(c, &part, JX_LIST);
+    return true;
 }
 
 FILTER(slice)
 {
-    jx_value items = jx_to_list(c, v, JX_LIST);
-    int64_t slices = jx_need_index(c, a->v[0]), n = (int64_t)items.l->n;
-    if (!slices)
-        jx_error(c, "integer division or modulo by zero");
-    jx_vec out = {0};
-    int64_t offset = 0;
-    for (int64_t s = 0; s < slices; s++) {
-        int64_t per = n / slices, extra = n % slices;
-        int64_t start = offset + s * per;
-        if (s < extra)
-            offset++;
-        int64_t end = offset + (s + 1) * per;
-        jx_vec part = {0};
-        for (int64_t i = start; i < end; i++)
-            jx_push(c, &part, items.l->v[i]);
-        if (a->v[1].kind != JX_MISSING && a->v[1].kind != JX_NONE && s >= extra)
-            jx_push(c, &part, a->v[1]);
-        jx_push(c, &out, jx_vec_list(c, &part, JX_LIST));
-    }
-    return jx_generator(c, jx_vec_list(c, &out, JX_LIST), "generator");
+    return make_gen(c, slice_next, (gen){.of = v, .arg = {a->v[0], a->v[1]}});
 }
 
 FILTER(first)
@@ -357,6 +433,27 @@ FILTER(last)
     return all.l->v[n - 1];
 }
 
+/* Any one item, by the clock's last digits: as in the reference, which one cannot be foretold. */
+FILTER(random)
+{
+    (void)a;
+    size_t n;
+    if (!jx_len(v, &n) || v.kind == JX_SET || v.kind == JX_VIEW)
+        jx_error(c, "'%s' object is not subscriptable", jx_type_name(v));
+    if (!n)
+        return jx_undefined(c, "No random item, sequence was empty.");
+    uint64_t z = xd_now_ns() + c->steps;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    jx_value at = JX_INTV((jx_int)((z ^ (z >> 31)) % n));
+    if (v.kind != JX_DICT)
+        return jx_getitem(c, v, at);
+    const jx_value *found = jx_dict_get(c, v.d, at);
+    if (!found)
+        jx_error(c, "KeyError: %lld", (long long)at.i);
+    return *found;
+}
+
 FILTER(reverse)
 {
     (void)a;
@@ -368,15 +465,22 @@ FILTER(reverse)
     return v.kind == JX_ITER ? all : jx_generator(c, all, "list_reverseiterator");
 }
 
+static bool items_next(jx *c, void *state, jx_value *ret)
+{
+    gen *g = state;
+    if (g->of.kind != JX_UNDEFINED && g->of.kind != JX_DICT)
+        jx_error(c, "Can only get item pairs from a mapping.");
+    if (g->of.kind == JX_UNDEFINED || g->at == g->of.d->n)
+        return false;
+    const jx_pair *p = &g->of.d->v[g->at++];
+    *ret = jx_tuple(c, 2, p->key, p->value);
+    return true;
+}
+
 FILTER(items)
 {
     (void)a;
-    jx_vec l = {0};
-    if (v.kind != JX_UNDEFINED && v.kind != JX_DICT)
-        jx_error(c, "Can only get item pairs from a mapping.");
-    for (size_t i = 0; v.kind == JX_DICT && i < v.d->n; i++)
-        jx_push(c, &l, jx_tuple(c, 2, v.d->v[i].key, v.d->v[i].value));
-    return jx_generator(c, jx_vec_list(c, &l, JX_LIST), "generator");
+    return make_gen(c, items_next, (gen){.of = v});
 }
 
 FILTER(join)
@@ -422,6 +526,7 @@ const jx_func jx_seq_filters[] = {
     {"map", filter_map, NULL},
     {"max", filter_max, "| case_sensitive attribute"},
     {"min", filter_min, "| case_sensitive attribute"},
+    {"random", filter_random, ""},
     {"reject", filter_reject, NULL},
     {"rejectattr", filter_rejectattr, NULL},
     {"reverse", filter_reverse, ""},

@@ -10,7 +10,7 @@ typedef struct spec {
     const jx_str *fill; /* one character */
     char align;         /* '<' '>' '^' '=' or 0 */
     char sign;          /* '+' ' ' or '-' */
-    bool alternate, zero;
+    bool alternate, zero, no_minus_zero;
     char group;               /* ',' '_' or 0 */
     int64_t width, precision; /* -1: none */
     char type;                /* 0: none */
@@ -150,7 +150,8 @@ static void add_float(jx *c, jx_sb *b, const spec *s, double f, bool trusted)
         if (percent)
             digits[n++] = '%';
     }
-    add_number(c, b, s, signbit(f) && !isnan(f), "", digits, n, 3, trusted);
+    bool zero = s->no_minus_zero && !memchr(digits, 'n', n) && strspn(digits, "0.e+-%") >= n;
+    add_number(c, b, s, signbit(f) && !isnan(f) && !zero, "", digits, n, 3, trusted);
 }
 
 /* ---- format(value, spec) ---- */
@@ -186,6 +187,10 @@ static spec parse_spec(jx *c, const jx_str *text)
     }
     if (at < end && (*at == '+' || *at == '-' || *at == ' '))
         s.sign = *at++;
+    if (at < end && *at == 'z') {
+        s.no_minus_zero = true;
+        at++;
+    }
     if (at < end && *at == '#') {
         s.alternate = true;
         at++;
@@ -240,8 +245,8 @@ void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text)
     } else if (v.kind == JX_FLOAT && !s.type) {
         add_float(c, b, &s, v.f, !v.client);
     } else if (is_int && (!s.type || strchr("bdoxXn", s.type))) {
-        if (s.precision >= 0)
-            jx_error(c, "Precision not allowed in integer format specifier");
+        if (s.precision >= 0 || s.no_minus_zero)
+            jx_error(c, "Precision and z are not allowed in an integer format specifier");
         add_int(c, b, &s, jx_as_int(v), !v.client);
     } else if (is_int && s.type == 'c') {
         jx_int ch = jx_as_int(v);
@@ -249,7 +254,7 @@ void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text)
             jx_error(c, "%%c arg not in range(0x110000)");
         jx_sb_char(c, b, (int32_t)ch, !v.client);
     } else if (v.kind == JX_STR && (!s.type || s.type == 's')) {
-        if (s.sign || s.alternate || s.group || s.align == '=')
+        if (s.sign || s.alternate || s.group || s.no_minus_zero || s.align == '=')
             jx_error(c, "this format specifier is not allowed with strings");
         add_padded(c, b, v.s, &s);
     } else if (v.kind == JX_STR || is_int || v.kind == JX_FLOAT) {

@@ -62,6 +62,9 @@ typedef enum jx_kind {
     JX_FUNC,   /* global function or bound method */
     JX_CYCLER, /* cycler() */
     JX_JOINER, /* joiner() */
+    JX_SET,    /* made from dict views; .d, of which only the keys matter */
+    JX_SELF,   /* the variable `self` */
+    JX_BLOCK,  /* self.name: a call renders the block again */
 } jx_kind;
 
 typedef struct jx_list {
@@ -109,6 +112,7 @@ struct jx_value {
         jx_loop *loop;
         const jx_macro *macro;
         const jx_bound *fn;
+        const jx_node *block;
         jx_cycle *cycle; /* also JX_JOINER: v[0] is the separator, pos != 0 after the first use */
     };
 };
@@ -162,6 +166,7 @@ struct jx {
     uint64_t steps, max_steps, deadline_ns, next_clock_step;
     jx_sb *out;
     jx_dict *vars;
+    const jinja_template *t;
     jx_frame *root;
     jx_value filter_input; /* what the innermost filter of a {% filter %} or {% set x | f %} works on */
     time_t now;
@@ -223,7 +228,8 @@ int32_t jx_char(const char **at, const char *end); /* next code point */
 int32_t jx_char_back(const char *start, const char **at);
 bool jx_is_space(int32_t ch);
 bool jx_is_printable(int32_t ch);
-bool jx_is_word(int32_t ch); /* \w */
+bool jx_is_word(int32_t ch);        /* \w */
+int32_t jx_digit_value(int32_t ch); /* of a decimal digit of any script, else -1 */
 typedef enum jx_case { JX_UPPER, JX_LOWER, JX_TITLE, JX_CAPITALIZE, JX_SWAPCASE } jx_case;
 const jx_str *jx_str_case(jx *c, const jx_str *s, jx_case how);
 bool jx_str_class(const jx_str *s, const char *method,
@@ -265,8 +271,12 @@ jx_value jx_from_json(jx *c, const json_t *j, bool client);
 jx_range *jx_range_new(jx *c, jx_int start, jx_int stop, jx_int step);
 
 /* Walking anything iterable. jx_iter_open throws for what is not. */
+typedef bool (*jx_step)(jx *c, void *state, jx_value *ret); /* false: there are no more */
 struct jx_iter {
     jx_value of;
+    jx_step step; /* of a generator that computes its items when they are asked for, else NULL */
+    void *state;
+    bool ended;
     size_t pos;       /* items done; bytes of a string */
     jx_iter *inner;   /* when `of` is a JX_ITER: its state, shared by all who walk it */
     const char *type; /* of a JX_ITER value: what Python calls it */
@@ -275,6 +285,7 @@ bool jx_iterable(jx_value v);
 jx_iter jx_iter_open(jx *c, jx_value v);
 bool jx_iter_next(jx *c, jx_iter *it, jx_value *ret);
 jx_value jx_generator(jx *c, jx_value list, const char *type); /* a value that is walked once */
+jx_value jx_lazy(jx *c, jx_step step, void *state);            /* a generator; its state lives in the arena */
 jx_value jx_to_list(jx *c, jx_value v, jx_kind kind);
 bool jx_len(jx_value v, size_t *ret); /* false: has no len() */
 
@@ -288,6 +299,12 @@ size_t jx_int_repr(char out[48], jx_int i);
 bool jx_parse_int(const jx_str *s, unsigned base, jx_int *ret);
 bool jx_parse_float(const jx_str *s, double *ret);
 jx_int jx_float_to_int(jx *c, double f); /* throws on NaN, infinities and beyond 127 bits */
+
+/* ---- sets and set-like dict views (sets.c) ---- */
+
+bool jx_is_setlike(jx_value v);
+jx_value jx_set_minus(jx *c, jx_value a, jx_value b);
+int jx_set_compare(jx *c, jx_value a, jx_value b);
 
 /* ---- operators (ops.c) ---- */
 
@@ -326,8 +343,8 @@ typedef struct jx_args {
     size_t n_kw;
 } jx_args;
 typedef jx_value (*jx_fn)(jx *c, jx_value self, jx_args *a);
-/* One filter, test, method or global function. `params` are the names of what follows self, those after '|' are optional; NULL:
- * the function takes *args and **kwargs as they come. */
+/* One filter, test, method or global function. `params` are the names of what follows self, those after '|' are optional, and "/" in
+ * front: none may be given by name; NULL: the function takes *args and **kwargs as they come. */
 typedef struct jx_func {
     const char *name;
     jx_fn fn;
@@ -351,7 +368,14 @@ const jx_func *jx_find_method(jx_value of, const jx_str *name);
 jx_value jx_macro_call(jx *c, const jx_macro *m, jx_args *a);
 jx_value jx_loop_call(jx *c, jx_loop *loop, jx_value iterable);
 jx_value jx_str_format(jx *c, jx_value self, jx_args *a);
+jx_value jx_block_call(jx *c, const jx_node *block);
+jx_value jx_filter_pprint(jx *c, jx_value v, jx_args *a);
 jx_value jx_filter_tojson(jx *c, jx_value v, jx_args *a);
+jx_value jx_filter_urlize(jx *c, jx_value v, jx_args *a);
+jx_value jx_filter_wordwrap(jx *c, jx_value v, jx_args *a);
+/* Tables of methods; they end with a NULL name */
+extern const jx_func jx_set_methods[], jx_view_methods[];  /* sets.c */
+extern const jx_func jx_int_methods[], jx_float_methods[]; /* methods_num.c */
 
 extern const jx_func jx_seq_filters[]; /* filters_seq.c; ends with a NULL name */
 /* Rows that filters and methods share */
@@ -470,6 +494,7 @@ struct jinja_template {
     jx_arena arena;
     jx_body body;
     jx_scope *scope;
+    jx_body blocks;       /* every {% block %}, for `self` */
     const jx_str **names; /* variables that are looked up in the render's vars, sorted */
     size_t n_names;
     char name[64];

@@ -1,6 +1,5 @@
 /* methods.c - Python's str, list, tuple, dict and iterator methods as templates use them: one table a type. Methods that change a list or
  * a dict are not here: the immutable sandbox refuses them (ops.c). */
-#include <math.h>
 #include <string.h>
 
 #include "api/jinja/jinja_priv.h"
@@ -505,50 +504,135 @@ STR_CLASS(isspace)
 STR_CLASS(istitle)
 STR_CLASS(isupper)
 
+static jx_value str_format_map(jx *c, jx_value self, jx_args *a)
+{
+    if (a->v[0].kind != JX_DICT)
+        jx_error(c, "format_map() argument must be a mapping, not %s", jx_type_name(a->v[0]));
+    jx_args kw = {.kw = a->v[0].d->v, .n_kw = a->v[0].d->n};
+    return jx_str_format(c, self, &kw);
+}
+
+static jx_value char_key(const jx_str *s, size_t at, const char **next)
+{
+    *next = s->data + at;
+    return JX_INTV(jx_char(next, s->data + s->len));
+}
+
+/* str.maketrans(): a dict from code points; one argument is a dict, two are strings of the same length, the third lists what goes. */
+static jx_value str_maketrans(jx *c, jx_value self, jx_args *a)
+{
+    (void)self;
+    jx_dict *d = jx_dict_new(c, 0);
+    const char *next, *next2;
+    if (!given(a->v[1])) {
+        if (a->v[0].kind != JX_DICT)
+            jx_error(c, "if you give only one argument to maketrans it must be a dict");
+        for (size_t i = 0; i < a->v[0].d->n; i++) {
+            jx_pair p = a->v[0].d->v[i];
+            if (p.key.kind == JX_STR && p.key.s->chars != 1)
+                jx_error(c, "string keys in translate table must be of length 1");
+            if (p.key.kind != JX_STR && p.key.kind != JX_INT && p.key.kind != JX_BOOL)
+                jx_error(c, "keys in translate table must be strings or integers");
+            jx_dict_set(c, d, p.key.kind == JX_STR ? char_key(p.key.s, 0, &next) : p.key, p.value);
+        }
+        return (jx_value){.kind = JX_DICT, .d = d};
+    }
+    const jx_str *from = jx_need_str(c, a->v[0], "maketrans() argument 1"),
+                 *to = jx_need_str(c, a->v[1], "maketrans() argument 2");
+    if (from->chars != to->chars)
+        jx_error(c, "the first two maketrans arguments must have equal length");
+    for (size_t i = 0, k = 0; i < from->len; i = (size_t)(next - from->data), k = (size_t)(next2 - to->data)) {
+        jx_value key = char_key(from, i, &next);
+        jx_dict_set(c, d, key, char_key(to, k, &next2));
+    }
+    const jx_str *gone = given(a->v[2]) ? jx_need_str(c, a->v[2], "maketrans() argument 3") : NULL;
+    for (size_t i = 0; gone && i < gone->len; i = (size_t)(next - gone->data)) {
+        jx_value key = char_key(gone, i, &next);
+        jx_dict_set(c, d, key, JX_NIL);
+    }
+    return (jx_value){.kind = JX_DICT, .d = d};
+}
+
+static jx_value str_translate(jx *c, jx_value self, jx_args *a)
+{
+    const jx_str *s = self.s;
+    jx_value table = a->v[0];
+    jx_sb b = {0};
+    const char *next;
+    for (size_t i = 0, to; i < s->len; i = to) {
+        jx_value key = char_key(s, i, &next), with = JX_ABSENT;
+        to = (size_t)(next - s->data);
+        jx_charge(c, 1);
+        if (table.kind != JX_DICT && table.kind != JX_LIST && table.kind != JX_TUPLE && table.kind != JX_STR)
+            jx_error(c, "'%s' object is not subscriptable", jx_type_name(table));
+        const jx_value *in_dict = table.kind == JX_DICT ? jx_dict_get(c, table.d, key) : NULL;
+        if (in_dict)
+            with = *in_dict;
+        else if (table.kind != JX_DICT && key.i < (jx_int)(table.kind == JX_STR ? table.s->chars : table.l->n))
+            with = jx_getitem(c, table, key);
+        if (with.kind == JX_MISSING) {
+            jx_sb_sub(c, &b, s, i, to);
+        } else if (with.kind == JX_STR) {
+            jx_sb_str(c, &b, with.s);
+        } else if (with.kind == JX_INT || with.kind == JX_BOOL) {
+            jx_int ch = jx_as_int(with);
+            if (ch < 0 || ch > 0x10FFFF || (ch >= 0xD800 && ch < 0xE000))
+                jx_error(c, "character mapping must be in range(0x110000)");
+            jx_sb_char(c, &b, (int32_t)ch, s->map ? s->map[i] : s->trusted);
+        } else if (with.kind != JX_NONE) {
+            jx_error(c, "character mapping must return integer, None or str");
+        }
+    }
+    return result(c, self, jx_sb_done(c, &b));
+}
+
 static const jx_func str_methods[] = {
-    {"capitalize", str_capitalize, ""},
-    {"center", str_center, "width | fillchar"},
-    {"count", str_count, "sub | start end"},
-    {"endswith", str_endswith, "suffix | start end"},
+    {"capitalize", str_capitalize, "/"},
+    {"center", str_center, "/ width | fillchar"},
+    {"count", str_count, "/ sub | start end"},
+    {"endswith", str_endswith, "/ suffix | start end"},
     {"expandtabs", str_expandtabs, "| tabsize"},
-    {"find", str_find, "sub | start end"},
+    {"find", str_find, "/ sub | start end"},
     {"format", jx_str_format, NULL},
-    {"index", str_index, "sub | start end"},
-    {"isalnum", str_isalnum, ""},
-    {"isalpha", str_isalpha, ""},
-    {"isascii", str_isascii, ""},
-    {"isdecimal", str_isdecimal, ""},
-    {"isdigit", str_isdigit, ""},
-    {"isidentifier", str_isidentifier, ""},
-    {"islower", str_islower, ""},
-    {"isnumeric", str_isnumeric, ""},
-    {"isprintable", str_isprintable, ""},
-    {"isspace", str_isspace, ""},
-    {"istitle", str_istitle, ""},
-    {"isupper", str_isupper, ""},
-    {"join", str_join, "iterable"},
-    {"ljust", str_ljust, "width | fillchar"},
-    {"lower", str_lower, ""},
-    {"casefold", str_lower, ""},
-    {"lstrip", str_lstrip, "| chars"},
-    {"partition", str_partition, "sep"},
-    {"removeprefix", str_removeprefix, "prefix"},
-    {"removesuffix", str_removesuffix, "suffix"},
-    {"replace", str_replace, "old new | count"},
-    {"rfind", str_rfind, "sub | start end"},
-    {"rindex", str_rindex, "sub | start end"},
-    {"rjust", str_rjust, "width | fillchar"},
-    {"rpartition", str_rpartition, "sep"},
+    {"format_map", str_format_map, "/ mapping"},
+    {"index", str_index, "/ sub | start end"},
+    {"isalnum", str_isalnum, "/"},
+    {"isalpha", str_isalpha, "/"},
+    {"isascii", str_isascii, "/"},
+    {"isdecimal", str_isdecimal, "/"},
+    {"isdigit", str_isdigit, "/"},
+    {"isidentifier", str_isidentifier, "/"},
+    {"islower", str_islower, "/"},
+    {"isnumeric", str_isnumeric, "/"},
+    {"isprintable", str_isprintable, "/"},
+    {"isspace", str_isspace, "/"},
+    {"istitle", str_istitle, "/"},
+    {"isupper", str_isupper, "/"},
+    {"join", str_join, "/ iterable"},
+    {"ljust", str_ljust, "/ width | fillchar"},
+    {"lower", str_lower, "/"},
+    {"casefold", str_lower, "/"},
+    {"lstrip", str_lstrip, "/ | chars"},
+    {"maketrans", str_maketrans, "/ x | y z"},
+    {"partition", str_partition, "/ sep"},
+    {"removeprefix", str_removeprefix, "/ prefix"},
+    {"removesuffix", str_removesuffix, "/ suffix"},
+    {"replace", str_replace, "/ old new | count"},
+    {"rfind", str_rfind, "/ sub | start end"},
+    {"rindex", str_rindex, "/ sub | start end"},
+    {"rjust", str_rjust, "/ width | fillchar"},
+    {"rpartition", str_rpartition, "/ sep"},
     {"rsplit", str_rsplit, "| sep maxsplit"},
-    {"rstrip", str_rstrip, "| chars"},
+    {"rstrip", str_rstrip, "/ | chars"},
     {"split", str_split, "| sep maxsplit"},
     {"splitlines", str_splitlines, "| keepends"},
-    {"startswith", str_startswith, "prefix | start end"},
-    {"strip", str_strip, "| chars"},
-    {"swapcase", str_swapcase, ""},
-    {"title", str_title, ""},
-    {"upper", str_upper, ""},
-    {"zfill", str_zfill, "width"},
+    {"startswith", str_startswith, "/ prefix | start end"},
+    {"strip", str_strip, "/ | chars"},
+    {"swapcase", str_swapcase, "/"},
+    {"title", str_title, "/"},
+    {"translate", str_translate, "/ table"},
+    {"upper", str_upper, "/"},
+    {"zfill", str_zfill, "/ width"},
     {NULL, NULL, NULL},
 };
 
@@ -588,14 +672,14 @@ static jx_value list_copy(jx *c, jx_value self, jx_args *a)
 }
 
 static const jx_func seq_methods[] = {
-    {"count", seq_count, "value"},
-    {"index", seq_index, "value | start stop"},
+    {"count", seq_count, "/ value"},
+    {"index", seq_index, "/ value | start stop"},
     {NULL, NULL, NULL},
 };
 static const jx_func list_methods[] = {
-    {"copy", list_copy, ""},
-    {"count", seq_count, "value"},
-    {"index", seq_index, "value | start stop"},
+    {"copy", list_copy, "/"},
+    {"count", seq_count, "/ value"},
+    {"index", seq_index, "/ value | start stop"},
     {NULL, NULL, NULL},
 };
 
@@ -634,9 +718,25 @@ static jx_value dict_get(jx *c, jx_value self, jx_args *a)
     return v ? *v : a->n > 1 ? a->v[1] : JX_NIL;
 }
 
+static jx_value dict_fromkeys(jx *c, jx_value self, jx_args *a)
+{
+    (void)self;
+    jx_dict *d = jx_dict_new(c, 0);
+    jx_iter it = jx_iter_open(c, a->v[0]);
+    jx_value key;
+    while (jx_iter_next(c, &it, &key))
+        jx_dict_set(c, d, key, given(a->v[1]) ? a->v[1] : JX_NIL);
+    return (jx_value){.kind = JX_DICT, .d = d};
+}
+
 static const jx_func dict_methods[] = {
-    {"copy", list_copy, ""}, {"get", dict_get, NULL},     {"items", dict_items, ""},
-    {"keys", dict_keys, ""}, {"values", dict_values, ""}, {NULL, NULL, NULL},
+    {"fromkeys", dict_fromkeys, "/ iterable | value"},
+    {"copy", list_copy, "/"},
+    {"get", dict_get, NULL},
+    {"items", dict_items, "/"},
+    {"keys", dict_keys, "/"},
+    {"values", dict_values, "/"},
+    {NULL, NULL, NULL},
 };
 
 /* ---- cycler ---- */
@@ -663,20 +763,6 @@ static const jx_func cycler_methods[] = {
     {NULL, NULL, NULL},
 };
 
-/* ---- int, float ---- */
-
-static jx_value float_is_integer(jx *c, jx_value self, jx_args *a)
-{
-    (void)c;
-    (void)a;
-    return JX_BOOLV(isfinite(self.f) && floor(self.f) == self.f);
-}
-
-static const jx_func float_methods[] = {
-    {"is_integer", float_is_integer, ""},
-    {NULL, NULL, NULL},
-};
-
 const jx_func *jx_find_method(jx_value of, const jx_str *name)
 {
     const jx_func *f;
@@ -687,7 +773,15 @@ const jx_func *jx_find_method(jx_value of, const jx_str *name)
     case JX_RANGE: f = seq_methods; break;
     case JX_DICT: f = dict_methods; break;
     case JX_CYCLER: f = cycler_methods; break;
-    case JX_FLOAT: f = float_methods; break;
+    case JX_BOOL:
+    case JX_INT: f = jx_int_methods; break;
+    case JX_FLOAT: f = jx_float_methods; break;
+    case JX_SET: f = jx_set_methods; break;
+    case JX_VIEW:
+        if (!jx_is_setlike(of))
+            return NULL;
+        f = jx_view_methods;
+        break;
     default: return NULL;
     }
     for (; f->name; f++)

@@ -37,6 +37,24 @@ static jx_int int_pow(jx *c, jx_int base, jx_int exp)
     return r;
 }
 
+/* a / b rounded once. A quotient of 60 bits and more, with a last bit that says whether anything was cut off, is rounded right by
+ * the conversion. */
+static double int_divide(jx_int a, jx_int b)
+{
+    if (a == 0)
+        return b < 0 ? -0.0 : 0.0;
+    jx_uint n = a < 0 ? -(jx_uint)a : (jx_uint)a, d = b < 0 ? -(jx_uint)b : (jx_uint)b;
+    jx_uint q = n / d, rest = n % d;
+    int exponent = 0;
+    for (; q < (jx_uint)1 << 60 && rest; exponent--) {
+        rest <<= 1;
+        q = q << 1 | (rest >= d);
+        rest -= rest >= d ? d : 0;
+    }
+    double f = ldexp((double)(q << 1 | (rest != 0)), exponent - 1);
+    return (a < 0) != (b < 0) ? -f : f;
+}
+
 static jx_value int_binary(jx *c, jx_op op, jx_int a, jx_int b)
 {
     jx_int r = 0;
@@ -48,7 +66,7 @@ static jx_value int_binary(jx *c, jx_op op, jx_int a, jx_int b)
     case JX_DIV:
         if (!b)
             jx_error(c, "division by zero");
-        return JX_FLOATV((double)a / (double)b);
+        return JX_FLOATV(int_divide(a, b));
     case JX_FLOORDIV:
     case JX_MOD: {
         if (!b)
@@ -188,6 +206,10 @@ jx_value jx_binary(jx *c, jx_op op, jx_value a, jx_value b)
     }
     if (op == JX_ADD)
         return add(c, a, b);
+    if (op == JX_SUB && a.kind != JX_UNDEFINED &&
+        ((jx_is_setlike(a) && jx_is_setlike(b)) || (jx_is_setlike(a) && a.kind == JX_VIEW) ||
+         (jx_is_setlike(b) && b.kind == JX_VIEW)))
+        return jx_set_minus(c, a, b);
     if (op == JX_MUL && is_sequence(a) && is_int(b))
         return repeat(c, a, b);
     if (op == JX_MUL && is_int(a) && is_sequence(b))
@@ -199,7 +221,7 @@ jx_value jx_binary(jx *c, jx_op op, jx_value a, jx_value b)
 
 bool jx_compare_op(jx *c, jx_op op, jx_value a, jx_value b)
 {
-    int r; /* 2: unordered (NaN) */
+    int r; /* 2: unordered (NaN, sets) */
     switch (op) {
     case JX_EQ: return jx_equal(c, a, b);
     case JX_NE: return !jx_equal(c, a, b);
@@ -207,8 +229,8 @@ bool jx_compare_op(jx *c, jx_op op, jx_value a, jx_value b)
     case JX_NOTIN: return !jx_contains(c, b, a);
     case JX_LT: return jx_compare(c, a, b, "<") < 0;
     case JX_LE: return jx_compare(c, a, b, "<=") <= 0;
-    case JX_GT: r = jx_compare(c, a, b, ">"); return r > 0 && r != 2;
-    default: r = jx_compare(c, a, b, ">="); return r >= 0 && r != 2;
+    case JX_GT: return jx_compare(c, a, b, ">") == 1;
+    default: r = jx_compare(c, a, b, ">="); return r == 0 || r == 1;
     }
 }
 
@@ -356,6 +378,19 @@ static jx_value subscript(jx *c, jx_value of, jx_value key)
     return JX_ABSENT;
 }
 
+/* real, imag, numerator, denominator */
+static jx_value number_part(jx_value of, const jx_str *name)
+{
+    bool is_float = of.kind == JX_FLOAT;
+    if (jx_str_is(name, "real"))
+        return is_float ? of : JX_INTV(jx_as_int(of));
+    if (jx_str_is(name, "imag"))
+        return is_float ? JX_FLOATV(0.0) : JX_INTV(0);
+    if (!is_float && jx_str_is(name, "numerator"))
+        return JX_INTV(jx_as_int(of));
+    return !is_float && jx_str_is(name, "denominator") ? JX_INTV(1) : JX_ABSENT;
+}
+
 /* getattr(obj, name); JX_MISSING where Python raises AttributeError. */
 static jx_value attribute(jx *c, jx_value of, const jx_str *name)
 {
@@ -375,6 +410,15 @@ static jx_value attribute(jx *c, jx_value of, const jx_str *name)
         return JX_STRV(of.macro->node->text);
     if (of.kind == JX_RANGE && (jx_str_is(name, "start") || jx_str_is(name, "stop") || jx_str_is(name, "step")))
         return JX_INTV(name->data[2] == 'a' ? of.r->start : name->data[2] == 'o' ? of.r->stop : of.r->step);
+    if (of.kind == JX_SELF)
+        for (uint32_t i = 0; i < c->t->blocks.n; i++)
+            if (jx_str_eq(c->t->blocks.v[i]->text, name))
+                return (jx_value){.kind = JX_BLOCK, .block = c->t->blocks.v[i]};
+    if (jx_is_number(of)) {
+        jx_value part = number_part(of, name);
+        if (part.kind != JX_MISSING)
+            return part;
+    }
     const jx_func *f = jx_find_method(of, name);
     return f ? jx_bind(c, f, of) : JX_ABSENT;
 }
@@ -384,6 +428,11 @@ static bool is_mutator(jx_value of, const jx_str *name)
 {
     static const char *const list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
     static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+    static const char *const set[] = {"add", "clear",  "difference_update",           "discard",
+                                      "pop", "remove", "symmetric_difference_update", "update"};
+    for (size_t i = 0; of.kind == JX_SET && i < XD_ARRAY_LEN(set); i++)
+        if (jx_str_is(name, set[i]))
+            return true;
     for (size_t i = 0; of.kind == JX_LIST && i < XD_ARRAY_LEN(list); i++)
         if (jx_str_is(name, list[i]))
             return true;

@@ -218,6 +218,17 @@ static jx_node *parse_block(parser *p)
     return n;
 }
 
+/* Output is never escaped here, so only "false" says something that is true. */
+static jx_node *parse_autoescape(parser *p)
+{
+    jx_node *n = jp_node(p, N_SCOPE);
+    const jx_node *on = jp_expr(p);
+    if (on->kind != N_CONST || (on->value.kind != JX_NONE && (on->value.kind != JX_BOOL || on->value.b)))
+        jx_error(p->c, "the tag 'autoescape' is not supported but with 'false': a chat template is not escaped");
+    n->body = parse_until(p, "endautoescape");
+    return n;
+}
+
 static jx_node *parse_generation(parser *p)
 {
     /* transformers' tag for training masks; its body is a scope of its own */
@@ -264,14 +275,21 @@ static jx_node *parse_statement(parser *p)
         const char *tag;
         jx_node *(*parse)(parser *p);
     } tags[] = {
-        {"if", parse_if},           {"set", parse_set},
-        {"for", parse_for},         {"macro", parse_macro},
-        {"call", parse_call_block}, {"filter", parse_filter_block},
-        {"with", parse_with},       {"block", parse_block},
-        {"print", parse_print},     {"generation", parse_generation},
-        {"break", parse_break},     {"continue", parse_continue},
+        {"if", parse_if},
+        {"set", parse_set},
+        {"for", parse_for},
+        {"macro", parse_macro},
+        {"call", parse_call_block},
+        {"filter", parse_filter_block},
+        {"with", parse_with},
+        {"block", parse_block},
+        {"print", parse_print},
+        {"generation", parse_generation},
+        {"break", parse_break},
+        {"continue", parse_continue},
+        {"autoescape", parse_autoescape},
     };
-    static const char *const refused[] = {"include", "import", "from", "extends", "autoescape"};
+    static const char *const refused[] = {"include", "import", "from", "extends"};
     if (p->t->kind != T_NAME)
         jx_error(p->c, "tag name expected");
     for (size_t i = 0; i < XD_ARRAY_LEN(tags); i++)
@@ -283,8 +301,7 @@ static jx_node *parse_statement(parser *p)
         }
     for (size_t i = 0; i < XD_ARRAY_LEN(refused); i++)
         if (jp_is_name(p->t, refused[i]))
-            jx_error(p->c, "the tag '%s' is not supported: a chat template stands alone and is not escaped",
-                     refused[i]);
+            jx_error(p->c, "the tag '%s' is not supported: a chat template stands alone", refused[i]);
     jx_error(p->c, "Encountered unknown tag '%s'.", jx_token_text(p->c, p->t));
 }
 

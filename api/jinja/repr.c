@@ -156,6 +156,20 @@ static void repr_other(jx *c, jx_sb *b, jx_value v)
         jx_repr(c, b, jx_to_list(c, v, JX_LIST));
         jx_sb_lit(c, b, ")");
         return;
+    case JX_SET:
+        if (!v.d->n) {
+            jx_sb_lit(c, b, "set()");
+            return;
+        }
+        jx_sb_lit(c, b, "{");
+        for (size_t i = 0; i < v.d->n; i++) {
+            if (i)
+                jx_sb_lit(c, b, ", ");
+            jx_repr(c, b, v.d->v[i].key);
+        }
+        jx_sb_lit(c, b, "}");
+        return;
+    case JX_SELF: jx_sb_lit(c, b, "<TemplateReference None>"); return;
     case JX_NAMESPACE:
         jx_sb_lit(c, b, "<Namespace ");
         repr_pairs(c, b, v.d, true);
@@ -245,7 +259,8 @@ const char *jx_repr_text(jx *c, jx_value v)
 
 /* ---- text to numbers ---- */
 
-/* Copies s without surrounding white space and without underscores between digits; false if it is no ASCII number's text. */
+/* Copies s without surrounding white space and without underscores between digits; false if it cannot be a number's text. Digits
+ * of any script become ASCII. */
 static bool number_text(const jx_str *s, char *out, size_t cap)
 {
     const char *at = s->data, *end = at + s->len;
@@ -255,16 +270,19 @@ static bool number_text(const jx_str *s, char *out, size_t cap)
         ;
     size_t n = 0;
     char last = 0;
-    for (; at < end; at++) {
-        if (*at == '_') {
-            if (last == '_' || !n || at + 1 == end)
+    while (at < end) {
+        int32_t ch = jx_char(&at, end), digit = jx_digit_value(ch);
+        if (ch == '_') {
+            if (last == '_' || !n || at == end)
                 return false;
         } else {
-            if ((unsigned char)*at < 0x21 || (unsigned char)*at > 0x7E || n + 1 >= cap)
+            if (digit >= 0)
+                ch = '0' + digit;
+            if (ch < 0x21 || ch > 0x7E || n + 1 >= cap)
                 return false;
-            out[n++] = *at;
+            out[n++] = (char)ch;
         }
-        last = *at;
+        last = (char)ch;
     }
     out[n] = 0;
     return n > 0;

@@ -13,7 +13,7 @@ enum { MAX_NAMES = 1000 }; /* in one scope; searched linearly */
 typedef struct resolver {
     jx *c;
     jinja_template *t;
-    size_t names_cap;
+    size_t names_cap, blocks_cap;
     bool resolving; /* second pass: write hops and slots */
     bool soft;      /* directly in an if: an unknown filter is an error only when it is reached */
     unsigned ifs;
@@ -165,6 +165,10 @@ static void visit_expr(resolver *r, jx_scope *s, jx_node *n)
     switch (n->kind) {
     case N_NAME: load(r, s, n); return;
     case N_COND: r->soft = true; break;
+    case N_AND:
+    case N_OR: /* behind a constant that decides, jinja2 generates no code */
+        r->soft = soft || (n->a->kind == N_CONST && jx_truth(r->c, n->a->value) == (n->kind == N_OR));
+        break;
     case N_FILTER:
     case N_TEST:
         if (!n->fn && !soft && r->resolving) {
@@ -295,6 +299,23 @@ static void resolve_for(resolver *r, jx_scope *s, jx_node *n)
     finish_scope(r, n->else_scope, n->other);
 }
 
+static void note_block(resolver *r, jx_node *n)
+{
+    jx_body *b = &r->t->blocks;
+    r->c->line = n->line;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (jx_str_eq(b->v[i]->text, n->text))
+            jx_error(r->c, "block '%.*s' defined twice", (int)XD_MIN(n->text->len, (size_t)100), n->text->data);
+    if (b->n == MAX_NAMES)
+        jx_error(r->c, "more than %d blocks", MAX_NAMES);
+    if (b->n == r->blocks_cap) {
+        uint32_t cap = b->n ? 2 * b->n : 8;
+        b->v = jx_realloc(r->c, b->v, b->n * sizeof(jx_node *), cap * sizeof(jx_node *));
+        r->blocks_cap = cap;
+    }
+    b->v[b->n++] = n;
+}
+
 static void resolve_statement(resolver *r, jx_scope *s, jx_node *n)
 {
     bool soft = r->soft;
@@ -352,6 +373,7 @@ static void resolve_statement(resolver *r, jx_scope *s, jx_node *n)
         }
         break;
     case N_BLOCK:
+        note_block(r, n);
         n->scope = new_scope(r, n->op ? s : r->t->scope);
         finish_scope(r, n->scope, n->body);
         break;

@@ -95,7 +95,7 @@ TEST(callable)
 {
     UNUSED;
     return JX_BOOLV(v.kind == JX_FUNC || v.kind == JX_MACRO || v.kind == JX_JOINER || v.kind == JX_LOOP ||
-                    v.kind == JX_UNDEFINED);
+                    v.kind == JX_BLOCK || v.kind == JX_UNDEFINED);
 }
 TEST(escaped)
 {

@@ -67,6 +67,18 @@ static bool is_decimal(int32_t ch)
     return ch < 0x80 ? ch >= '0' && ch <= '9' : utf8proc_category(ch) == UTF8PROC_CATEGORY_ND;
 }
 
+int32_t jx_digit_value(int32_t ch)
+{
+    if (ch < 0x80)
+        return ch >= '0' && ch <= '9' ? ch - '0' : -1;
+    if (utf8proc_category(ch) != UTF8PROC_CATEGORY_ND)
+        return -1;
+    int32_t zero = ch; /* decimal digits come in runs of ten, some of them side by side */
+    while (ch - zero < 60 && utf8proc_category(zero - 1) == UTF8PROC_CATEGORY_ND)
+        zero--;
+    return (ch - zero) % 10;
+}
+
 static bool is_digit(int32_t ch)
 {
     return is_decimal(ch) || ch == 0xB2 || ch == 0xB3 || ch == 0xB9 || ch == 0x2070 || (ch >= 0x2074 && ch <= 0x2079) ||
@@ -298,7 +310,7 @@ const jx_str *jx_str_case(jx *c, const jx_str *s, jx_case how)
             continue;
         }
         in_word = is_cased(ch);
-        if (how == JX_SWAPCASE && !is_cased(ch))
+        if (how == JX_SWAPCASE && !utf8proc_isupper(ch) && !utf8proc_islower(ch))
             jx_sb_char(c, &b, ch, trusted);
         else if (up || title)
             add_upper(c, &b, ch, title, trusted);

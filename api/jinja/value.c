@@ -75,6 +75,9 @@ const char *jx_type_name(jx_value v)
     case JX_FUNC: return "function";
     case JX_CYCLER: return "Cycler";
     case JX_JOINER: return "Joiner";
+    case JX_SET: return "set";
+    case JX_SELF: return "TemplateReference";
+    case JX_BLOCK: return "BlockReference";
     }
     return "object";
 }
@@ -136,6 +139,7 @@ bool jx_len(jx_value v, size_t *ret)
     case JX_STR: *ret = v.s->chars; return true;
     case JX_LIST:
     case JX_TUPLE: *ret = v.l->n; return true;
+    case JX_SET:
     case JX_DICT: *ret = v.d->n; return true;
     case JX_VIEW: *ret = v.view->d->n; return true;
     case JX_RANGE: *ret = (size_t)v.r->n; return true;
@@ -159,6 +163,34 @@ bool jx_truth(jx *c, jx_value v)
 }
 
 /* ---- equality and order ---- */
+
+/* The order of an int and a float, exactly: the int may have more digits than a float holds. 2: NaN. */
+static int compare_int_float(jx_int i, double f)
+{
+    if (isnan(f))
+        return 2;
+    if (fabs(f) >= 0x1p127)
+        return f > 0 ? -1 : 1;
+    jx_int whole = (jx_int)f;
+    if (i != whole)
+        return i < whole ? -1 : 1;
+    double part = f - (double)whole;
+    return part > 0 ? -1 : part < 0;
+}
+
+static int compare_numbers(jx_value a, jx_value b)
+{
+    if (a.kind == JX_FLOAT && b.kind == JX_FLOAT)
+        return a.f < b.f ? -1 : a.f > b.f ? 1 : a.f == b.f ? 0 : 2;
+    if (b.kind == JX_FLOAT)
+        return compare_int_float(jx_as_int(a), b.f);
+    if (a.kind == JX_FLOAT) {
+        int r = compare_int_float(jx_as_int(b), a.f);
+        return r == 2 ? 2 : -r;
+    }
+    jx_int x = jx_as_int(a), y = jx_as_int(b);
+    return (x > y) - (x < y);
+}
 
 static bool lists_equal(jx *c, const jx_list *a, const jx_list *b)
 {
@@ -186,8 +218,9 @@ bool jx_equal(jx *c, jx_value a, jx_value b)
 {
     jx_charge(c, 1);
     if (jx_is_number(a) && jx_is_number(b))
-        return a.kind == JX_FLOAT || b.kind == JX_FLOAT ? jx_as_float(a) == jx_as_float(b)
-                                                        : jx_as_int(a) == jx_as_int(b);
+        return compare_numbers(a, b) == 0;
+    if (jx_is_setlike(a) && jx_is_setlike(b))
+        return jx_set_compare(c, a, b) == 0;
     if (a.kind != b.kind)
         return false;
     bool equal;
@@ -210,9 +243,6 @@ bool jx_equal(jx *c, jx_value a, jx_value b)
     case JX_RANGE:
         return a.r->n == b.r->n &&
                (a.r->n == 0 || (a.r->start == b.r->start && (a.r->n == 1 || a.r->step == b.r->step)));
-    case JX_VIEW:
-        return a.view == b.view ||
-               (a.view->d == b.view->d && a.view->what == b.view->what && a.view->what != JX_VALUES);
     case JX_FUNC: return a.fn == b.fn || (a.fn->fn == b.fn->fn && a.fn->self.kind == JX_MISSING);
     default: return a.d == b.d; /* identity */
     }
@@ -223,18 +253,14 @@ int jx_compare(jx *c, jx_value a, jx_value b, const char *op)
     jx_charge(c, 1);
     if (a.kind == JX_UNDEFINED || b.kind == JX_UNDEFINED)
         jx_throw_undefined(c, a.kind == JX_UNDEFINED ? a : b);
-    if (jx_is_number(a) && jx_is_number(b)) {
-        if (a.kind == JX_FLOAT || b.kind == JX_FLOAT) {
-            double x = jx_as_float(a), y = jx_as_float(b);
-            return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2; /* 2: NaN, unordered */
-        }
-        jx_int x = jx_as_int(a), y = jx_as_int(b);
-        return (x > y) - (x < y);
-    }
+    if (jx_is_number(a) && jx_is_number(b))
+        return compare_numbers(a, b);
     if (a.kind == JX_STR && b.kind == JX_STR) {
         jx_charge(c, XD_MIN(a.s->len, b.s->len) / 1024);
         return jx_str_cmp(a.s, b.s);
     }
+    if (jx_is_setlike(a) && jx_is_setlike(b))
+        return jx_set_compare(c, a, b);
     if (a.kind != b.kind || (a.kind != JX_LIST && a.kind != JX_TUPLE))
         jx_error(c, "'%s' not supported between instances of '%s' and '%s'", op, jx_type_name(a), jx_type_name(b));
     JX_ENTER(c);
@@ -256,8 +282,8 @@ bool jx_contains(jx *c, jx_value in, jx_value item)
         jx_charge(c, in.s->len / 256);
         return jx_str_find(in.s, item.s, 0) != SIZE_MAX;
     }
-    if (in.kind == JX_DICT || (in.kind == JX_VIEW && in.view->what == JX_KEYS))
-        return jx_dict_get(c, in.kind == JX_DICT ? in.d : in.view->d, item) != NULL;
+    if (in.kind == JX_DICT || in.kind == JX_SET || (in.kind == JX_VIEW && in.view->what == JX_KEYS))
+        return jx_dict_get(c, in.kind != JX_VIEW ? in.d : in.view->d, item) != NULL;
     if (!jx_iterable(in))
         jx_error(c, "argument of type '%s' is not iterable", jx_type_name(in));
     jx_iter it = jx_iter_open(c, in);
@@ -330,6 +356,7 @@ static uint64_t hash(jx *c, const jx_dict *d, jx_value v)
     }
     case JX_LIST:
     case JX_VIEW:
+    case JX_SET:
     case JX_DICT: jx_error(c, "unhashable type: '%s'", jx_type_name(v));
     case JX_MISSING:
     case JX_UNDEFINED:
@@ -372,10 +399,10 @@ static void reindex(jx *c, jx_dict *d)
 
 static jx_pair *lookup(jx *c, const jx_dict *d, jx_value key, uint64_t *ret_hash)
 {
-    uint64_t h = *ret_hash =
-        d->index || key.kind == JX_LIST || key.kind == JX_DICT || key.kind == JX_VIEW || key.kind == JX_TUPLE
-            ? hash(c, d, key)
-            : 0;
+    uint64_t h = *ret_hash = d->index || key.kind == JX_LIST || key.kind == JX_DICT || key.kind == JX_VIEW ||
+                                     key.kind == JX_SET || key.kind == JX_TUPLE
+                                 ? hash(c, d, key)
+                                 : 0;
     if (!d->index) {
         for (size_t i = 0; i < d->n; i++)
             if (jx_equal(c, d->v[i].key, key))
@@ -507,6 +534,7 @@ bool jx_iterable(jx_value v)
     case JX_DICT:
     case JX_RANGE:
     case JX_VIEW:
+    case JX_SET:
     case JX_ITER: return true;
     default: return false;
     }
@@ -531,6 +559,12 @@ bool jx_iter_next(jx *c, jx_iter *it, jx_value *ret)
     jx_charge(c, 1);
     if (it->inner)
         return jx_iter_next(c, it->inner, ret);
+    if (it->step) {
+        JX_ENTER(c);
+        it->ended = it->ended || !it->step(c, it->state, ret);
+        JX_LEAVE(c);
+        return !it->ended;
+    }
     jx_value v = it->of;
     size_t n = 0;
     if (v.kind == JX_STR) {
@@ -549,6 +583,7 @@ bool jx_iter_next(jx *c, jx_iter *it, jx_value *ret)
     switch ((jx_kind)v.kind) {
     case JX_LIST:
     case JX_TUPLE: *ret = v.l->v[i]; return true;
+    case JX_SET:
     case JX_DICT: *ret = v.d->v[i].key; return true;
     case JX_VIEW: *ret = view_item(c, v.view->d, (int)v.view->what, i); return true;
     case JX_RANGE: *ret = JX_INTV(v.r->start + (jx_int)i * v.r->step); return true;
@@ -560,6 +595,13 @@ jx_value jx_generator(jx *c, jx_value list, const char *type)
 {
     jx_iter *it = JX_NEW(c, jx_iter);
     *it = (jx_iter){.of = list, .type = type};
+    return (jx_value){.kind = JX_ITER, .it = it};
+}
+
+jx_value jx_lazy(jx *c, jx_step step, void *state)
+{
+    jx_iter *it = JX_NEW(c, jx_iter);
+    *it = (jx_iter){.step = step, .state = state, .type = "generator"};
     return (jx_value){.kind = JX_ITER, .it = it};
 }
 

@@ -181,7 +181,7 @@ VARIABLES = {
     "url": "see http://example.com/a?b=1, (www.x.org) or me@mail.org.", "fmt": "%s-%d", "braces": "{} {0} {a}",
 }
 STRINGS = ["''", "'a'", "'abc'", "' '", "'x, y'", "\"it's\"", "'\\n'", "'\\t\\\\'", "'\u00e9\\u00e9'", "'aXbX'", "'l'", "'o'", "'%'", "'0'", "'-1.5'",
-           "'A b-c D_e'", "'\\x41\\101'", "'ab' 'cd'", "'\\N{BULLET}'", "'true'", "'name'", "'1_000'", "' 12 '", "'0x1F'", "'1e3'", "'nan'", "'\u0663'",
+           "'A b-c D_e'", "'\\x41\\101'", "'ab' 'cd'", "'\\N{BULLET}'", "'true'", "'name'", "'1_000'", "' 12 '", "'0x1F'", "'1e3'", "'\u0663'",
            "'<'", "'role'", "'\U0001f600'", "'\\''", "'a\\\nb'"]
 NUMBERS = ["0", "1", "2", "3", "-1", "-2", "10", "7", "100", "1_000", "0x10", "0b11", "0o17", "1.0", "2.5", "-0.5", "1e3", "1e-7", "1.5e300", "0.1", "3.14159",
            "1e16", "123456789.123", "9007199254740993", "9223372036854775807", "9223372036854775808", "1_0.5e1", "5e-324", "1e15", "00", "65", "255"]
@@ -200,7 +200,7 @@ FILTERS = {
     "rejectattr": ["'tags'", "'name', 'equalto', 'Zed'", "'age', 'gt', 26", ""], "replace": ["'a', 'b'", "'l', 'L', 1", "'', '-'", "'o', ''", "1, 2", "'o'"], "reverse": [],
     "round": ["", "1", "2", "-1", "0, 'ceil'", "1, 'floor'", "precision=2", "0, 'x'"], "safe": [], "select": ["", "'odd'", "'defined'", "'in', [1, 2]", "'string'", "'none'"],
     "selectattr": ["'age'", "'role', 'equalto', 'user'", "'age', '>', 26", "'name', 'in', ['amy']", "'tags', 'defined'", "'content'"],
-    "slice": ["2", "3, 'x'", "0"], "sort": ["", "true", "case_sensitive=true", "attribute='age'", "attribute='age,name'", "reverse=true", "attribute=0"], "string": [], "striptags": [],
+    "slice": ["2", "3, 'x'"], "sort": ["", "true", "case_sensitive=true", "attribute='age'", "attribute='age,name'", "reverse=true", "attribute=0"], "string": [], "striptags": [],
     "sum": ["", "'age'", "start=10", "attribute='age', start=1.5", "start=[]"], "title": [], "tojson": ["", "indent=2", "separators=(',', ':')", "sort_keys=true", "ensure_ascii=true",
     "indent='\\t'", "indent=0", "indent=2, sort_keys=true", "true"], "trim": ["", "'a'", "'Hd'", "chars=none"], "truncate": ["5", "8, true", "10, false, '~'", "9, leeway=0", "3, true, '', 0", ""],
     "unique": ["", "true", "attribute='age'"], "upper": [], "urlencode": [], "urlize": ["", "10", "20, true", "target='_blank'", "rel='x'", "extra_schemes=['ftp:']"], "wordcount": [],
@@ -216,11 +216,11 @@ METHODS = {
             "partition('o')", "partition('zz')", "removeprefix('He')", "removesuffix('ld')", "replace('l', 'L')", "replace('l', 'L', 1)", "replace('', '.')", "rfind('o')", "rindex('o')",
             "rjust(8, '0')", "rpartition('o')", "rsplit()", "rsplit(' ', 1)", "rsplit(none, 1)", "rsplit('o')", "rstrip()", "rstrip('d\\n')", "split()", "split('l')", "split(' ', 1)", "split(none, 2)",
             "split(sep=',', maxsplit=1)", "split('')", "splitlines()", "splitlines(true)", "startswith('He')", "startswith('o', 4)", "startswith(('a', 'H'))", "strip()", "strip(' d')", "swapcase()", "title()",
-            "upper()", "zfill(8)", "zfill(2)", "encode()", "format_map({})", "translate({})", "isprintable", "maketrans('a', 'b')", "nomethod()", "__class__", "__len__()", "upper", "translate({97: 'x', 98: none})"],
+            "upper()", "zfill(8)", "zfill(2)", "format_map({})", "translate({})", "isprintable", "maketrans('a', 'b')", "nomethod()", "__class__", "__len__()", "upper", "translate({97: 'x', 98: none})"],
     "list": ["count(1)", "index(2)", "index(9)", "copy()", "append(1)", "pop()", "sort()", "__getitem__(0)", "reverse()", "extend([1])", "index(1, 0, 1)", "insert(0, 1)", "clear()", "remove(1)"],
     "dict": ["get('a')", "get('zz')", "get('zz', 'D')", "keys()", "values()", "items()", "copy()", "pop('a')", "update({})", "setdefault('a', 1)", "popitem()", "fromkeys(['a'])", "a", "items", "get(l)", "fromkeys('ab', 1)"],
-    "int": ["bit_length()", "real", "imag", "numerator", "conjugate()", "is_integer()", "to_bytes(2, 'big')", "__add__(1)", "denominator", "bit_count()", "as_integer_ratio()", "hex()"],
-    "float": ["is_integer()", "hex()", "real", "imag", "as_integer_ratio()", "conjugate()", "fromhex('0x1p3')"],
+    "int": ["bit_length()", "real", "imag", "numerator", "conjugate()", "is_integer()", "__add__(1)", "denominator", "bit_count()", "as_integer_ratio()"],
+    "float": ["is_integer()", "real", "imag", "as_integer_ratio()", "conjugate()"],
 }
 NAMES_V = list(VARIABLES)
 POOL = []  # expressions that the reference evaluates
@@ -259,7 +259,7 @@ class Gen:
         return self.r.choice(METHODS[self.one("str", "str", "str", "list", "dict", "dict", "int", "float")])
 
     def subscript(self, depth):
-        p = lambda: self.one("", "", "0", "1", "2", "-1", "-2", "5", "-9", "n", "none", "i", self.atom() if self.r.random() < 0.2 else "3")
+        p = lambda: self.one("", "", "0", "1", "2", "-1", "-2", "5", "-9", "n", "none", "i", self.r.choice(NAMES_V) if self.r.random() < 0.2 else "3")
         x = self.r.random()
         if x < 0.45:
             return f"[{self.one('0', '1', '-1', 'i', 'n', self.r.choice(STRINGS), self.expr(depth - 1))}]"
@@ -283,11 +283,13 @@ class Gen:
             return f"{'(' + a + ')' if a[0].isdigit() or a[0] == '-' else a}.{self.method()}"
         if x < 0.6:
             a = self.atom()
-            return f"({a}){self.subscript(depth)}" if a[0] in "-0123456789" else f"{a}{self.subscript(depth)}"
+            if a[0] in "-0123456789{" or a.lower() in ("true", "false", "none"):  # folded by jinja2's optimizer, with other errors
+                return a
+            return f"{a}{self.subscript(depth)}"
         if x < 0.72:
             op = self.one("+", "-", "*", "/", "//", "%", "~", "+", "~", "**")
             if op == "**":
-                return f"({e()}) ** {self.one('2', '3', '0', '-1', '0.5', 'n', '10', 'i', 'no')}"
+                return f"({self.r.choice(NAMES_V)}) ** {self.one('2', '3', '0', '-1', '0.5', 'n', '10', 'i', 'no')}"
             if op == "*" and r.random() < 0.8:
                 return f"({e()}) * {self.one('2', '3', '0', '-1', 'i', 'f', 'yes')}"
             return f"({e()}) {op} ({e()})"
