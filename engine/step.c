@@ -1,6 +1,7 @@
 /* step.c - one turn of the engine thread: form a step, run it, turn its rows into tokens, end what has ended.
  *
- * Everything here runs on the engine thread. A step that fails ends the requests that were in it with an error; the others go on.
+ * Everything here runs on the engine thread. A step that fails ends the requests that were in it with an error; the others go on. So
+ * do those in it that need none of the pages that could not be read.
  * Only a lost device ends the engine. */
 #include <math.h>
 #include <string.h>
@@ -284,6 +285,19 @@ static void nothing_fits(engine *e)
         engine_fail_all(e, &error);
 }
 
+/* A page that cannot be read ends the requests whose tokens need it. Of the others nothing was committed: they run again in the
+ * next step, and come to the same tokens. */
+static bool fail_those_hurt(engine *e, const sched_entry *entries, uint32_t n, const xd_err *error)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++)
+        if (exec_needs_lost_page(e->c.x, i)) {
+            ((choice *)entries[i].seq->owner)->r->failed = *error;
+            any = true;
+        }
+    return any;
+}
+
 void engine_step(engine *e)
 {
     uint64_t t0 = xd_now_ns();
@@ -316,7 +330,8 @@ void engine_step(engine *e)
     xd_err error = {0};
     if (exec_run(e->c.x, &b, &res, &error)) {
         metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
-        end_requests(e, &error);
+        bool some = error.status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, &error);
+        end_requests(e, some ? NULL : &error);
         if (exec_device_lost(e->c.x))
             engine_set_failed(e, &error);
         return;

@@ -169,6 +169,9 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
     x->hp = model_get_params(opt->m);
     x->dev->ops->info(x->dev, &x->info);
     x->marks_on = true;
+    x->needs_lost = calloc(opt->max_seqs, sizeof *x->needs_lost);
+    if (!x->needs_lost)
+        return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
     if ((st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) || (st = alloc_host(x, err)) ||
         (st = fill_dense_picks(x, err)))
@@ -193,6 +196,7 @@ void exec_free(exec *x)
         x->dev->ops->free(x->dev, x->owned[i]);
     if (x->host_owned)
         x->dev->ops->free_host(x->dev, x->host_owned);
+    free(x->needs_lost);
     free(x->observed_ids);
     free(x->observed_weights);
     free(x->layers);
@@ -423,6 +427,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
         if (b->seqs[i].n_rows && b->seqs[i].want == EXEC_WANT_TOP)
             want = EXEC_WANT_TOP;
     }
+    memset(x->needs_lost, 0, b->n_seqs * sizeof *x->needs_lost);
     uint64_t begin_ns = xd_now_ns();
     const pager_view *view = NULL;
     if ((st = pager_step_begin(x->pg, b->prefill, &view, err)))
@@ -475,6 +480,11 @@ uint32_t exec_fetch_max(const exec *x)
 void exec_get_times(const exec *x, exec_times *ret)
 {
     *ret = x->times;
+}
+
+bool exec_needs_lost_page(const exec *x, uint32_t seq)
+{
+    return x->needs_lost[seq];
 }
 
 bool exec_device_lost(const exec *x)

@@ -73,6 +73,7 @@ struct exec {
     float *fetch_host; /* [fetch_max][vocab]; NULL where device memory is host memory */
     uint32_t fetch_max;
     uint32_t *counts_host;
+    bool *needs_lost; /* [max_seqs] */
     uint32_t *likely_ids,
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 

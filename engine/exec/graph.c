@@ -175,6 +175,19 @@ static void tell_prediction(exec *x, uint32_t layer, const exec_shape *s)
     pager_predict(x->pg, layer + 1, flags);
 }
 
+/* counts_host says which experts could not be read: whose tokens picked one of them? */
+static void note_lost_pages(exec *x, const uint32_t *ids, const exec_shape *s, uint32_t top_k)
+{
+    const uint32_t *token_seq = x->in_host + exec_layout_of(s).token_seq;
+    uint64_t n = (uint64_t)s->n_tokens * top_k;
+    XD_CLEANUP(xd_freep) uint32_t *picks = malloc(n * sizeof *picks);
+    bool known = picks && x->dev->ops->download(x->dev, picks, ids, n * sizeof *picks) == KERN_OK &&
+                 x->dev->ops->sync(x->dev) == KERN_OK;
+    for (uint64_t i = 0; i < n; i++)
+        if (token_seq[i / top_k] < s->n_seqs && (!known || x->counts_host[picks[i]]))
+            x->needs_lost[token_seq[i / top_k]] = true;
+}
+
 static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
@@ -220,8 +233,11 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     if (pager_needs_require(x->pg)) {
         RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
         RUN(ops->sync(x->dev));
-        if ((st = pager_require(x->pg, layer, x->counts_host, err)))
+        if ((st = pager_require(x->pg, layer, x->counts_host, err))) {
+            if (st == XD_UNAVAILABLE)
+                note_lost_pages(x, ids, s, ml->top_k);
             return st;
+        }
         /* Faults come first; what is read ahead arrives while these experts compute. */
         if (predicted)
             tell_prediction(x, layer, s);

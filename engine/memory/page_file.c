@@ -103,18 +103,35 @@ static xd_status commit(page_file *f, const page_file_options *opt, page_header 
     return XD_OK;
 }
 
+/* The disk's room is taken before a byte is written. A file of other pages, or of another length, goes first. */
+static xd_status reserve(page_file *f, const page_file_options *opt, const page_header *h, xd_err *err)
+{
+    struct stat sb;
+    struct statvfs v;
+    if (h->n_done == 0 && ftruncate(f->fd, 0))
+        return xd_fail(err, XD_IO, errno, "emptying the page file '%s'", opt->path);
+    if (fstat(f->fd, &sb) || fstatvfs(f->fd, &v))
+        return xd_fail(err, XD_IO, errno, "looking at the page file '%s'", opt->path);
+    uint64_t need = file_bytes(f), there = (uint64_t)sb.st_blocks * 512, left = (uint64_t)v.f_bavail * v.f_frsize;
+    int e = need > there && need - there > left ? ENOSPC : posix_fallocate(f->fd, 0, (off_t)need);
+    if (e == ENOSPC || e == EFBIG || e == EDQUOT) {
+        char a[32], b[32];
+        if (h->n_done == 0) /* a part of it would only be in the way */
+            (void)!ftruncate(f->fd, 0);
+        return xd_fail(err, XD_IO, e, "the page file '%s' needs %s and its disk has %s left", opt->path,
+                       xd_format_bytes(a, sizeof a, need > there ? need - there : need),
+                       xd_format_bytes(b, sizeof b, left));
+    }
+    if (e && ftruncate(f->fd, (off_t)need)) /* a file system that cannot reserve */
+        return xd_fail(err, XD_IO, errno, "growing the page file '%s'", opt->path);
+    return XD_OK;
+}
+
 static xd_status make_blobs(page_file *f, const page_file_options *opt, page_header *h, xd_err *err)
 {
-    int e = posix_fallocate(f->fd, 0, (off_t)file_bytes(f));
-    if (e == ENOSPC || e == EFBIG) {
-        struct statvfs v;
-        char need[32], have[32];
-        uint64_t avail = fstatvfs(f->fd, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
-        return xd_fail(err, XD_IO, e, "the page file '%s' needs %s and its disk has %s left", opt->path,
-                       xd_format_bytes(need, sizeof need, file_bytes(f)), xd_format_bytes(have, sizeof have, avail));
-    }
-    if (e && ftruncate(f->fd, (off_t)file_bytes(f)))
-        return xd_fail(err, XD_IO, errno, "growing the page file '%s'", opt->path);
+    xd_status st = reserve(f, opt, h, err);
+    if (st)
+        return st;
     XD_CLEANUP(xd_freep) char *blob = aligned_alloc(BLOCK, f->blob_bytes);
     if (!blob)
         return xd_fail(err, XD_NOMEM, 0, "page file: a blob of %" PRIu64 " bytes", f->blob_bytes);
@@ -126,7 +143,7 @@ static xd_status make_blobs(page_file *f, const page_file_options *opt, page_hea
         memset(blob, 0, f->blob_bytes);
         opt->make(opt->user, x, blob);
         f->sums[x] = XXH3_64bits(blob, f->blob_bytes);
-        xd_status st = pwrite_all(f->fd, blob, f->blob_bytes, page_file_offset(f, x), opt->path, err);
+        st = pwrite_all(f->fd, blob, f->blob_bytes, page_file_offset(f, x), opt->path, err);
         unsynced += f->blob_bytes;
         if (!st && (unsynced >= SYNC_BYTES || x + 1 == f->n_blobs)) {
             st = commit(f, opt, h, x + 1, err);

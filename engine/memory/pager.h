@@ -77,8 +77,9 @@ void pager_idle(pager *p);
  * the experts of each layer (and cannot record whole steps). */
 bool pager_needs_require(const pager *p);
 /* Brings the pages of the experts with expert_touched[e] != 0 [host] into host memory or VRAM and uploads their addresses; faults
- * are read together. XD_UNAVAILABLE (503) when the disk fails: the step is given up, the daemon lives, the pages are tried again. */
-xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err) XD_MUST_CHECK;
+ * are read together. XD_UNAVAILABLE (503) when the disk fails: only experts that could not be read are then left in expert_touched;
+ * the step is given up, who needs none of them may run again, and the pages are tried again when they are needed again. */
+xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_err *err) XD_MUST_CHECK;
 
 /* Experts that the layer will likely need (expert_likely[e] != 0): read ahead from disk at lower priority, between two layers or steps.
  * Does nothing without an NVMe tier, and while more of it is wasted than used. */

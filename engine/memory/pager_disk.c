@@ -184,7 +184,7 @@ static xd_status fail_load(const pager *p, uint32_t layer, uint32_t x, xd_err *e
                    x - p->layers[layer].expert_base);
 }
 
-xd_status pager_disk_require(pager *p, uint32_t layer, const uint32_t *touched, xd_err *err)
+xd_status pager_disk_require(pager *p, uint32_t layer, uint32_t *touched, xd_err *err)
 {
     pager_disk *d = p->disk;
     const pager_layer *y = &p->layers[layer];
@@ -228,6 +228,10 @@ xd_status pager_disk_require(pager *p, uint32_t layer, const uint32_t *touched, 
         }
         if (on_disk_only(p, x) && !st)
             st = fail_load(p, layer, x, err);
+    }
+    for (uint32_t e = 0; st && e < y->n_experts; e++) {
+        uint32_t x = y->expert_base + e;
+        touched[e] = touched[e] && on_disk_only(p, x) && !all_in_vram(p, x);
     }
     return st;
 }

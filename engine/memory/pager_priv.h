@@ -152,7 +152,7 @@ const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, 
 xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, int numa_node,
                           xd_err *err) XD_MUST_CHECK;
 void pager_disk_close(pager *p);
-xd_status pager_disk_require(pager *p, uint32_t layer, const uint32_t *touched, xd_err *err) XD_MUST_CHECK;
+xd_status pager_disk_require(pager *p, uint32_t layer, uint32_t *touched, xd_err *err) XD_MUST_CHECK;
 void pager_disk_step(pager *p);                  /* between steps */
 bool pager_disk_has(const pager *p, uint32_t x); /* the expert is in host memory */
 void pager_disk_preload(pager *p, const uint32_t *hottest_first, uint32_t n);

@@ -88,7 +88,7 @@ static xd_status stage_layer(pager *p, uint32_t layer, const uint32_t *touched, 
     return XD_OK;
 }
 
-xd_status pager_require(pager *p, uint32_t layer, const uint32_t *expert_touched, xd_err *err)
+xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_err *err)
 {
     if (!p->in_step || layer >= p->n_layers)
         return xd_fail(err, XD_INTERNAL, 0, "pager: layer %u is required outside of a step", layer);

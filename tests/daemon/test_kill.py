@@ -4,6 +4,7 @@
 
 Each round starts the daemon on what the last one left (page file, statistics) and kills it at a random moment: while it makes the page
 file, while it loads, or while it answers. Whatever it answers in between must be what an undisturbed daemon answers, bit for bit."""
+import json
 import os
 import random
 import resource
@@ -125,6 +126,67 @@ class Kill(unittest.TestCase):
         self.assertGreater(m["expertd_expert_checksum_errors_total"], 0)
         self.assertEqual(d.stop(), 0)
         self.assertEqual(status, 503)
+
+    def test_a_page_that_cannot_be_read_fails_only_who_needs_it(self):
+        """One expert's bytes are wrong in the file, so that nobody ever gets them. Alone, some prompts need it and some do not; all at
+        once, in the same steps, the same ones fail, and the others answer as an undisturbed daemon does."""
+        bodies = [dict(prompt=[3 + 37 * i, 5 + 11 * i], max_tokens=5, temperature=0, ignore_eos=True, logprobs=2, return_token_ids=True)
+                  for i in range(8)]
+        d = self.start("--max_num_seqs=8").wait_ready()
+        want = [self.outcome(d, b) for b in bodies]
+        self.assertEqual([w[0] for w in want], [200] * len(bodies))
+        self.assertEqual(d.stop(), 0)
+        pages = f"{self.dir.name}/pages"
+        size, unit = os.path.getsize(pages), EXPERT_BYTES // 96
+        first = size - 96 * unit
+        for x in range(95, -1, -7):  # until one is found that some need and some do not
+            os.unlink(f"{self.dir.name}/heat")  # what is hot is read at the start
+            with open(pages, "r+b") as f:
+                f.seek(first + x * unit + 1000)
+                good = f.read(100)
+                f.seek(first + x * unit + 1000)
+                f.write(bytes(b ^ 0x55 for b in good))
+            d = self.start("--max_num_seqs=8", "--engine.self_test=no").wait_ready()
+            alone = [self.outcome(d, b) for b in bodies]
+            hurt = sum(a[0] == 503 for a in alone)
+            found = 2 <= hurt <= len(bodies) - 2
+            if found:
+                failed = d.metrics()["expertd_steps_failed_total"]
+                for _ in range(3):
+                    self.assertEqual(self.all_at_once(d, bodies), alone)
+                self.assertGreater(d.metrics()["expertd_steps_failed_total"], failed)
+            self.assertEqual(d.stop(), 0)
+            with open(pages, "r+b") as f:
+                f.seek(first + x * unit + 1000)
+                f.write(good)
+            for a, w in zip(alone, want):
+                if a[0] == 503:
+                    self.assertIn("wrong bytes (checksum)", a[1])
+                else:
+                    self.assertEqual(a, w)
+            if found:
+                return
+        self.fail("no expert is needed by some and not by others")
+
+    def outcome(self, d, body):
+        status, answer = d.ask("/v1/completions", body)
+        answer = json.loads(answer)
+        if status != 200:
+            return status, answer["error"]["message"]
+        c = answer["choices"][0]
+        return status, c["token_ids"], c["logprobs"]
+
+    def all_at_once(self, d, bodies):
+        out = [None] * len(bodies)
+
+        def one(i):
+            out[i] = self.outcome(d, bodies[i])
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(bodies))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return out
 
     def ask_until(self, d, status, words):
         """Experts in memory still answer: asks until one is needed that is not there. Never a wrong answer."""

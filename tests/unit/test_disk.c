@@ -19,6 +19,11 @@ static void make(void *user, uint32_t x, void *out)
         ((uint8_t *)out)[i] = (uint8_t)(x * 31 + i * 7 + i / 256);
 }
 
+static void make_any(void *user, uint32_t x, void *out)
+{
+    make(user, x % BLOBS, out);
+}
+
 static bool stop_after(void *user)
 {
     return (*(int *)user)-- <= 0;
@@ -87,6 +92,28 @@ Test(disk, blobs_come_back_as_they_were_made)
     page_file_free(f);
     o.fingerprint++; /* another model: it would be */
     cr_assert_eq(page_file_open(&o, &f, &err), XD_CANCELLED);
+    remove_path();
+}
+
+Test(disk, a_file_of_another_length_is_replaced_once)
+{
+    temp_path();
+    page_file_options o = file_options();
+    page_file *f;
+    xd_err err = {0};
+    o.n_blobs = BLOBS * 2;
+    o.make = make_any;
+    cr_assert_eq(page_file_open(&o, &f, &err), XD_OK, "%s", err.msg);
+    page_file_free(f);
+    o = file_options();
+    o.fingerprint++;
+    cr_assert_eq(page_file_open(&o, &f, &err), XD_OK, "%s", err.msg);
+    read_all(f, false);
+    page_file_free(f);
+    int budget = 0;
+    o.cancelled = stop_after, o.user = &budget;
+    cr_assert_eq(page_file_open(&o, &f, &err), XD_OK, "made anew at every start: %s", err.msg);
+    page_file_free(f);
     remove_path();
 }
 
