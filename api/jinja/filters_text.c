@@ -184,13 +184,14 @@ FILTER(wordwrap)
     wrapper w = {.c = c,
                  .words = &words,
                  .b = &b,
-                 .width = a->v[0].kind == JX_MISSING ? 79 : jx_need_index(c, a->v[0]),
+
                  .break_long = a->v[1].kind == JX_MISSING || jx_truth(c, a->v[1]),
                  .separator = given(a->v[2]) ? jx_need_str(c, a->v[2], "wrapstring") : jx_str_lit(c, "\n"),
                  .at_hyphens = hyphens,
                  .first = true};
     jx_value lines = jx_splitlines(c, s, false);
-    if (w.width <= 0 && lines.l->n)
+    w.width = a->v[0].kind == JX_MISSING || !lines.l->n ? 79 : jx_need_index(c, a->v[0]);
+    if (w.width <= 0)
         jx_error(c, "invalid width %lld (must be > 0)", (long long)w.width);
     for (size_t i = 0; i < lines.l->n; i++)
         wrap_paragraph(&w, lines.l->v[i].s);

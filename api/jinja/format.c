@@ -134,6 +134,11 @@ static void add_float(jx *c, jx_sb *b, const spec *s, double f, bool trusted)
     char type = s->type;
     if (!type && s->precision < 0) {
         n = jx_float_repr(digits, fabs(f));
+        char *e = s->alternate && !memchr(digits, '.', n) ? memchr(digits, 'e', n) : NULL;
+        if (e) { /* "#": there is always a point */
+            memmove(e + 1, e, (size_t)(digits + n++ - e));
+            *e = '.';
+        }
     } else if (!type) { /* like g, but with at least one digit after the point */
         n = float_digits(c, digits, sizeof digits, f, 'g', s->precision ? s->precision : 1, s->alternate);
         if (!memchr(digits, '.', n) && !memchr(digits, 'e', n) && !memchr(digits, 'n', n)) {
@@ -555,7 +560,7 @@ const jx_str *jx_format_percent(jx *c, const jx_str *format, jx_value args)
         if (at >= end)
             jx_error(c, "incomplete format");
         s.type = *at++;
-        if (s.type == '%') {
+        if (s.type == '%' && at == format->data + i + 2) { /* with anything between, '%' is no conversion */
             jx_sb_lit(c, &b, "%");
         } else {
             if (v.kind == JX_MISSING)

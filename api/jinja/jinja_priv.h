@@ -230,7 +230,7 @@ bool jx_is_space(int32_t ch);
 bool jx_is_printable(int32_t ch);
 bool jx_is_word(int32_t ch);        /* \w */
 int32_t jx_digit_value(int32_t ch); /* of a decimal digit of any script, else -1 */
-typedef enum jx_case { JX_UPPER, JX_LOWER, JX_TITLE, JX_CAPITALIZE, JX_SWAPCASE } jx_case;
+typedef enum jx_case { JX_UPPER, JX_LOWER, JX_TITLE, JX_CAPITALIZE, JX_SWAPCASE, JX_FOLD } jx_case;
 const jx_str *jx_str_case(jx *c, const jx_str *s, jx_case how);
 bool jx_str_class(const jx_str *s, const char *method,
                   bool *ret);                          /* isalpha, isdigit, ...: false if there is no such method */

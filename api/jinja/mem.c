@@ -7,7 +7,7 @@
 
 #include "api/jinja/jinja_priv.h"
 
-enum { JX_CHUNK = 64 * 1024, JX_BIG = 16 * 1024, JX_ALIGN = 16, JX_CLOCK_STEPS = 4096 };
+enum { JX_FIRST_CHUNK = 4 * 1024, JX_CHUNK = 64 * 1024, JX_BIG = 16 * 1024, JX_ALIGN = 16, JX_CLOCK_STEPS = 4096 };
 
 struct jx_chunk {
     jx_chunk *next, *prev;
@@ -59,9 +59,10 @@ void *jx_alloc(jx *c, size_t bytes)
         return add_chunk(c, bytes)->data;
     bytes = (bytes + JX_ALIGN - 1) & ~(size_t)(JX_ALIGN - 1);
     if (bytes > (size_t)(a->end - a->at)) {
-        jx_chunk *k = add_chunk(c, JX_CHUNK);
+        size_t size = XD_MAX(XD_MIN(XD_MAX(a->used_bytes, (size_t)JX_FIRST_CHUNK), (size_t)JX_CHUNK), bytes);
+        jx_chunk *k = add_chunk(c, size); /* they grow: most renderings are small */
         a->at = k->data;
-        a->end = k->data + JX_CHUNK;
+        a->end = k->data + size;
     }
     void *p = a->at;
     a->at += bytes;

@@ -135,6 +135,11 @@ static jx_value str_lower(jx *c, jx_value self, jx_args *a)
     (void)a;
     return JX_STRV(jx_str_case(c, self.s, JX_LOWER));
 }
+static jx_value str_casefold(jx *c, jx_value self, jx_args *a)
+{
+    (void)a;
+    return JX_STRV(jx_str_case(c, self.s, JX_FOLD));
+}
 static jx_value str_title(jx *c, jx_value self, jx_args *a)
 {
     (void)a;
@@ -286,7 +291,7 @@ static jx_value split_space(jx *c, const jx_str *s, int64_t max)
         }
         size_t from = (size_t)(at - s->data), to;
         if (max == 0) {
-            to = jx_strip(c, jx_str_sub(c, s, from, s->len), JX_ABSENT, 2)->len + from;
+            to = s->len;
             at = end;
         } else {
             while (next < end) {
@@ -325,7 +330,7 @@ static jx_value rsplit_space(jx *c, const jx_str *s, int64_t max)
         }
         size_t to = (size_t)(at - s->data), from;
         if (max == 0) {
-            from = to - jx_strip(c, jx_str_sub(c, s, 0, to), JX_ABSENT, 1)->len;
+            from = 0;
             at = s->data;
         } else {
             while (prev > s->data) {
@@ -611,7 +616,7 @@ static const jx_func str_methods[] = {
     {"join", str_join, "/ iterable"},
     {"ljust", str_ljust, "/ width | fillchar"},
     {"lower", str_lower, "/"},
-    {"casefold", str_lower, "/"},
+    {"casefold", str_casefold, "/"},
     {"lstrip", str_lstrip, "/ | chars"},
     {"maketrans", str_maketrans, "/ x | y z"},
     {"partition", str_partition, "/ sep"},

@@ -170,9 +170,10 @@ jx_value jx_filter_tojson(jx *c, jx_value v, jx_args *a)
     writer w = {.c = c, .b = &b, .ascii = jx_truth(c, ascii), .sort = jx_truth(c, sort)};
     w.item = jx_str_lit(c, ", ");
     w.key = jx_str_lit(c, ": ");
-    if (indent.kind == JX_STR) {
+    bool no_indent = v.kind == JX_STR || indent.kind == JX_MISSING || indent.kind == JX_NONE;
+    if (!no_indent && indent.kind == JX_STR) {
         w.indent = indent.s;
-    } else if (indent.kind != JX_MISSING && indent.kind != JX_NONE) {
+    } else if (!no_indent) { /* Python does not even look at it when the value is a str */
         int64_t n = jx_need_index(c, indent);
         jx_sb spaces = {0};
         jx_sb_fill(c, &spaces, " ", n > 0 ? (size_t)n : 0, true);

@@ -79,17 +79,27 @@ int32_t jx_digit_value(int32_t ch)
     return (ch - zero) % 10;
 }
 
+/* Digits that are no decimal digits (Numeric_Type=Digit), as [first, last]. */
+static const int32_t odd_digits[][2] = {{0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
+                                        {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+                                        {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+                                        {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+                                        {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
+
 static bool is_digit(int32_t ch)
 {
-    return is_decimal(ch) || ch == 0xB2 || ch == 0xB3 || ch == 0xB9 || ch == 0x2070 || (ch >= 0x2074 && ch <= 0x2079) ||
-           (ch >= 0x2080 && ch <= 0x2089) || (ch >= 0x2460 && ch <= 0x2468) || (ch >= 0x2474 && ch <= 0x247C) ||
-           (ch >= 0x2488 && ch <= 0x2490);
+    if (ch < 0x80)
+        return ch >= '0' && ch <= '9';
+    for (size_t i = 0; i < XD_ARRAY_LEN(odd_digits) && ch >= odd_digits[i][0]; i++)
+        if (ch <= odd_digits[i][1])
+            return true;
+    return is_decimal(ch);
 }
 
 static bool is_numeric(int32_t ch)
 {
     utf8proc_category_t k = utf8proc_category(ch);
-    return is_digit(ch) || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
 bool jx_is_word(int32_t ch)
@@ -282,6 +292,15 @@ static bool is_final_sigma(const jx_str *s, const char *at, const char *next)
     return before;
 }
 
+static void add_folded(jx *c, jx_sb *b, int32_t ch, bool trusted)
+{
+    utf8proc_int32_t to[4];
+    int last = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char(ch, to, 4, UTF8PROC_CASEFOLD, &last);
+    for (utf8proc_ssize_t i = 0; i < n && i < 4; i++)
+        jx_sb_char(c, b, to[i], trusted);
+}
+
 static void add_lower(jx *c, jx_sb *b, const jx_str *s, const char *at, const char *next, int32_t ch, bool trusted)
 {
     if (ch == 0x130)
@@ -309,6 +328,10 @@ const jx_str *jx_str_case(jx *c, const jx_str *s, jx_case how)
             in_word = (low >= 'a' && low <= 'z');
             continue;
         }
+        if (how == JX_FOLD) {
+            add_folded(c, &b, ch, trusted);
+            continue;
+        }
         in_word = is_cased(ch);
         if (how == JX_SWAPCASE && !utf8proc_isupper(ch) && !utf8proc_islower(ch))
             jx_sb_char(c, &b, ch, trusted);
@@ -332,9 +355,40 @@ static bool is_ascii(int32_t ch)
     return ch < 0x80;
 }
 
+/* Ideographs that stand for numbers: letters by category, but isnumeric() */
+static const int32_t number_ideographs[] = {
+    0x3405,  0x3483,  0x382A,  0x3B4D,  0x4E00,  0x4E03,  0x4E07,  0x4E09,  0x4E5D,  0x4E8C,  0x4E94,  0x4E96,
+    0x4EBF,  0x4EC0,  0x4EDF,  0x4EE8,  0x4F0D,  0x4F70,  0x5104,  0x5146,  0x5169,  0x516B,  0x516D,  0x5341,
+    0x5343,  0x5344,  0x5345,  0x534C,  0x53C1,  0x53C2,  0x53C3,  0x53C4,  0x56DB,  0x58F1,  0x58F9,  0x5E7A,
+    0x5EFE,  0x5EFF,  0x5F0C,  0x5F0D,  0x5F0E,  0x5F10,  0x62FE,  0x634C,  0x67D2,  0x6F06,  0x7396,  0x767E,
+    0x8086,  0x842C,  0x8CAE,  0x8CB3,  0x8D30,  0x9621,  0x9646,  0x964C,  0x9678,  0x96F6,  0xF96B,  0xF973,
+    0xF978,  0xF9B2,  0xF9D1,  0xF9D3,  0xF9FD,  0x20001, 0x20064, 0x200E2, 0x20121, 0x2092A, 0x20983, 0x2098C,
+    0x2099C, 0x20AEA, 0x20AFD, 0x20B19, 0x22390, 0x22998, 0x23B1B, 0x2626D, 0x2F890};
+
+static bool is_number_text(int32_t ch)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(number_ideographs) && ch >= number_ideographs[i]; i++)
+        if (ch == number_ideographs[i])
+            return true;
+    return is_numeric(ch);
+}
+
+/* XID_Start and XID_Continue: by category, but for a few characters of compatibility. */
+static bool is_identifier_start(int32_t ch)
+{
+    if ((ch >= 0xFC5E && ch <= 0xFC63) || ch == 0xFDFA || ch == 0xFDFB ||
+        (ch >= 0xFE70 && ch <= 0xFE7E && ch % 2 == 0) || ch == 0x37A || ch == 0x2E2F)
+        return false;
+    return ch == '_' || is_alpha(ch) || utf8proc_category(ch) == UTF8PROC_CATEGORY_NL || ch == 0x1885 || ch == 0x1886 ||
+           ch == 0x2118 || ch == 0x212E;
+}
+
 static bool is_identifier_part(int32_t ch)
 {
-    return ch == '_' || is_alpha(ch) || is_decimal(ch);
+    utf8proc_category_t k = utf8proc_category(ch);
+    return is_identifier_start(ch) || k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC ||
+           k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_PC || ch == 0xB7 || ch == 0x387 ||
+           (ch >= 0x1369 && ch <= 0x1371) || ch == 0x19DA;
 }
 
 /* isupper/islower: at least one cased character, and none of the other case. */
@@ -374,10 +428,10 @@ bool jx_str_class(const jx_str *s, const char *method, bool *ret)
         bool (*is)(int32_t ch);
         bool empty; /* the answer for "" */
     } classes[] = {
-        {"isalnum", is_alnum, false},     {"isalpha", is_alpha, false},
-        {"isascii", is_ascii, true},      {"isdecimal", is_decimal, false},
-        {"isdigit", is_digit, false},     {"isidentifier", is_identifier_part, false},
-        {"isnumeric", is_numeric, false}, {"isprintable", jx_is_printable, true},
+        {"isalnum", is_alnum, false},         {"isalpha", is_alpha, false},
+        {"isascii", is_ascii, true},          {"isdecimal", is_decimal, false},
+        {"isdigit", is_digit, false},         {"isidentifier", is_identifier_part, false},
+        {"isnumeric", is_number_text, false}, {"isprintable", jx_is_printable, true},
         {"isspace", jx_is_space, false},
     };
     if (!strcmp(method, "isupper") || !strcmp(method, "islower")) {
@@ -395,8 +449,11 @@ bool jx_str_class(const jx_str *s, const char *method, bool *ret)
         *ret = s->len || classes[i].empty;
         for (const char *at = s->data; at < end && *ret;)
             *ret = classes[i].is(jx_char(&at, end));
-        if (classes[i].is == is_identifier_part && s->len && *s->data >= '0' && *s->data <= '9')
-            *ret = false;
+        if (classes[i].is == is_identifier_part && s->len) {
+            const char *first = s->data;
+            int32_t ch = jx_char(&first, end);
+            *ret = *ret && is_identifier_start(ch) && ch != 0xE33 && ch != 0xEB3 && ch != 0xFF9E && ch != 0xFF9F;
+        }
         return true;
     }
     return false;

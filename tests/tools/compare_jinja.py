@@ -6,7 +6,7 @@ usage: compare_jinja.py JINJARUN templates CASES_EACH [--transformers] FILE.jinj
 templates: each file is rendered with so many generated conversations. With --transformers the environment is the installed
 package's own, else the same made here. random: generated expressions and templates (jinja_gen.py).
 An error of the reference must be an error here, and raise_exception's message must be the same. Exits 1 on any difference."""
-import collections, datetime, json, os, random, signal, subprocess, sys, time, warnings
+import collections, datetime, json, os, random, re, signal, subprocess, sys, time, warnings
 
 import jinja2, jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -96,7 +96,7 @@ def reference(compiled, variables):
         signal.setitimer(signal.ITIMER_REAL, 2)
         text = compiled.render(**variables)
         text.encode()
-        return ("unknown" if " at 0x" in text.lower() else "text"), text
+        return ("unknown" if re.search(" .. ?0x[0-9a-f]{8}", text.lower()) else "text"), text
     except Raised as e:
         return "raise", str(e)
     except (TimeoutError, MemoryError) as e:

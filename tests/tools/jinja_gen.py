@@ -204,7 +204,7 @@ FILTERS = {
     "sum": ["", "'age'", "start=10", "attribute='age', start=1.5", "start=[]"], "title": [], "tojson": ["", "indent=2", "separators=(',', ':')", "sort_keys=true", "ensure_ascii=true",
     "indent='\\t'", "indent=0", "indent=2, sort_keys=true", "true"], "trim": ["", "'a'", "'Hd'", "chars=none"], "truncate": ["5", "8, true", "10, false, '~'", "9, leeway=0", "3, true, '', 0", ""],
     "unique": ["", "true", "attribute='age'"], "upper": [], "urlencode": [], "urlize": ["", "10", "20, true", "target='_blank'", "rel='x'", "extra_schemes=['ftp:']"], "wordcount": [],
-    "wordwrap": ["10", "5, false", "8, true, '|'", "", "7, wrapstring='~'", "4, break_on_hyphens=false"], "xmlattr": ["", "false"], "d": ["1"], "nofilter": [],
+    "wordwrap": ["10", "5, false", "8, true, '|'", "", "7, wrapstring='~'", "4, break_on_hyphens=false"], "xmlattr": ["", "false"], "d": ["1"],
 }
 TESTS = ["defined", "undefined", "none", "string", "number", "mapping", "sequence", "iterable", "callable", "boolean", "integer", "float", "odd", "even", "true", "false",
          "lower", "upper", "sameas none", "sameas(1)", "equalto 1", "eq('a')", "== 2", "ne 3", "gt 1", "ge(2)", "lt 'b'", "le 2.5", "greaterthan 0", "lessthan(1)", "divisibleby 2",
@@ -216,7 +216,7 @@ METHODS = {
             "partition('o')", "partition('zz')", "removeprefix('He')", "removesuffix('ld')", "replace('l', 'L')", "replace('l', 'L', 1)", "replace('', '.')", "rfind('o')", "rindex('o')",
             "rjust(8, '0')", "rpartition('o')", "rsplit()", "rsplit(' ', 1)", "rsplit(none, 1)", "rsplit('o')", "rstrip()", "rstrip('d\\n')", "split()", "split('l')", "split(' ', 1)", "split(none, 2)",
             "split(sep=',', maxsplit=1)", "split('')", "splitlines()", "splitlines(true)", "startswith('He')", "startswith('o', 4)", "startswith(('a', 'H'))", "strip()", "strip(' d')", "swapcase()", "title()",
-            "upper()", "zfill(8)", "zfill(2)", "format_map({})", "translate({})", "isprintable", "maketrans('a', 'b')", "nomethod()", "__class__", "__len__()", "upper", "translate({97: 'x', 98: none})"],
+            "upper()", "zfill(8)", "zfill(2)", "format_map({})", "translate({})", "isprintable", "maketrans('a', 'b')", "nomethod()", "__len__()", "upper", "translate({97: 'x', 98: none})"],
     "list": ["count(1)", "index(2)", "index(9)", "copy()", "append(1)", "pop()", "sort()", "__getitem__(0)", "reverse()", "extend([1])", "index(1, 0, 1)", "insert(0, 1)", "clear()", "remove(1)"],
     "dict": ["get('a')", "get('zz')", "get('zz', 'D')", "keys()", "values()", "items()", "copy()", "pop('a')", "update({})", "setdefault('a', 1)", "popitem()", "fromkeys(['a'])", "a", "items", "get(l)", "fromkeys('ab', 1)"],
     "int": ["bit_length()", "real", "imag", "numerator", "conjugate()", "is_integer()", "__add__(1)", "denominator", "bit_count()", "as_integer_ratio()"],
@@ -386,7 +386,7 @@ class Gen:
             return self.one("{# note #}", "{#- a -#}", "{# {{ x }} #}\n", "{%- raw %}{{ x }}{% endraw -%}", "{% raw -%} {% if %} {%- endraw %}\n", "{% generation %}g{% endgeneration %}")
         if x < 0.985:
             return self.tag(f"block b{r.randint(0, 99999)}") + inner() + self.tag("endblock")
-        return self.one("{% include 'x' %}", "{% do 1 %}", "{{ self.b() }}", "{% print s, l %}", "{% autoescape false %}" + self.data() + "{{ html }}{% endautoescape %}", "{% import 'x' as y %}", "{% extends 'b' %}", "{{ 1 +}}", "{% if %}", "{% endfor %}", "{{ 'a' }", "{% autoescape true %}{{ html }}{% endautoescape %}")
+        return self.one("{% include 'x' %}", "{% do 1 %}", "{{ self.b() }}", "{% print s, l %}", "{% autoescape false %}" + self.data() + "{{ html }}{% endautoescape %}", "{% import 'x' as y %}", "{% extends 'b' %}", "{{ 1 +}}", "{{ s|nofilter }}", "{% if no %}{{ s|nofilter }}{% endif %}", "{% if %}", "{% endfor %}", "{{ 'a' }", "{% autoescape true %}{{ html }}{% endautoescape %}")
 
 
 def expression(r):
