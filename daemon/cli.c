@@ -245,6 +245,7 @@ int cli_run(int argc, char **argv)
         } else {
             const command *cmd = find_command(c.command);
             log_setup(cfg);
+            bus_error_setup();
             rc = cmd->run ? cmd->run(&c, cfg) : serve_main(&c, cfg, demo);
         }
     }

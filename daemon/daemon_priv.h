@@ -55,6 +55,9 @@ int tokenize_main(const cli *c, const config *cfg);
  * one. Appends to out; XD_NOT_FOUND names the places. */
 xd_status demo_find(xd_buf *out, xd_err *err) XD_MUST_CHECK;
 
+/* From here on a mapped file that cannot be read any more is named before the process ends. */
+void bus_error_setup(void);
+
 /* Sends log messages to the journal, to stderr as plain lines, or to stderr as JSON (log.format). */
 void log_setup(const config *cfg);
 

@@ -349,6 +349,7 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->files.lock, NULL);
     pthread_cond_init(&e->wake, &attr);
     pthread_cond_init(&e->changed, &attr);
     pthread_condattr_destroy(&attr);
@@ -422,6 +423,7 @@ void engine_free(engine *e)
     pthread_cond_destroy(&e->wake);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->files.lock);
     free(e);
 }
 

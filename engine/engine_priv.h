@@ -74,6 +74,14 @@ typedef struct engine_job { /* something to be run on the engine thread between 
     bool done;
 } engine_job;
 
+/* files.c: what the last look at the model's files showed. */
+typedef struct files_seen {
+    pthread_mutex_t lock;
+    uint64_t looked_ns;
+    uint32_t n_changed;
+    char warning[4400];
+} files_seen;
+
 struct engine {
     const config *cfg;
     pthread_t thread;
@@ -87,6 +95,7 @@ struct engine {
     fallback *fallback;
     exec_run_seq *run; /* [max_seqs] */
     metrics *metrics;
+    files_seen files;
 
     pthread_mutex_t lock; /* all down to the next comment */
     pthread_cond_t wake, changed;
@@ -130,6 +139,9 @@ bool choice_bans(const choice *c); /* min_tokens: ending is not allowed yet */
 
 /* self_test.c: before the first request */
 xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
+
+/* files.c: how many of the model's files are not what was loaded, and a sentence about the worst. Any thread, once loaded. */
+uint32_t engine_look_at_files(engine *e, xd_buf *ret_warning);
 
 /* step.c */
 void engine_step(engine *e);

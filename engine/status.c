@@ -201,6 +201,8 @@ void engine_metrics(engine *e, xd_buf *out)
             (double)atomic_load(&e->preemptions));
     if (!is_loaded(&s))
         return;
+    gauge(out, "model_files_changed", "Files of the model that are no longer what was loaded: see /health.",
+          engine_look_at_files(e, NULL));
     kv_metrics(e, out);
     pager_metrics(e, out);
     link_metrics(e, out);
@@ -289,6 +291,9 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
                   "requests_waiting", (int)s.n_queued, "heartbeat", (json_int_t)engine_heartbeat(e));
     if (o && is_loaded(&s)) {
         const engine_info *i = &e->info;
+        XD_CLEANUP(xd_buf_free) xd_buf warning = {0};
+        if (engine_look_at_files(e, &warning) && warning.data)
+            json_object_set_new(o, "warning", json_string(warning.data));
         json_object_set_new(o, "model",
                             json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "id", i->model_id, "arch",
                                       i->arch, "dtype", i->dtype, "max_model_len", (int)i->max_model_len, "vocab",

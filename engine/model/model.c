@@ -368,6 +368,35 @@ static xd_status open_gguf(model *m, const char *path, xd_err *err)
     return m->dir ? model_open_gguf(m, path, err) : xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
 }
 
+static int64_t written_ns(const struct stat *sb)
+{
+    return sb->st_mtim.tv_sec * 1000000000ll + sb->st_mtim.tv_nsec;
+}
+
+static void stamp(model_file *f)
+{
+    struct stat sb;
+    if (stat(f->path, &sb))
+        return; /* inode 0: it will be seen as gone */
+    f->device = sb.st_dev;
+    f->inode = sb.st_ino;
+    f->mtime_ns = written_ns(&sb);
+}
+
+int model_file_look(const model_file *f)
+{
+    struct stat sb;
+    if (f->anonymous)
+        return MODEL_FILE_SAME;
+    if (stat(f->path, &sb))
+        return MODEL_FILE_GONE;
+    if (sb.st_dev != f->device || sb.st_ino != f->inode)
+        return MODEL_FILE_REPLACED;
+    if ((uint64_t)sb.st_size < f->bytes)
+        return MODEL_FILE_CUT;
+    return written_ns(&sb) != f->mtime_ns || (uint64_t)sb.st_size != f->bytes ? MODEL_FILE_WRITTEN : MODEL_FILE_SAME;
+}
+
 xd_status model_open(const model_options *opt, model **ret, xd_err *err)
 {
     XD_CLEANUP(model_freep) model *m = calloc(1, sizeof *m);
@@ -386,6 +415,9 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err)
                              : open_dir(m, opt->path, err);
     if (st || (st = finish(m, err)))
         return st;
+    for (uint32_t i = 0; i < m->n_files; i++)
+        if (!m->files[i].anonymous)
+            stamp(&m->files[i]);
     if (opt->progress)
         opt->progress(opt->progress_user, 1);
     *ret = XD_TAKE(m);

@@ -61,7 +61,13 @@ typedef struct model_file { /* one mapping, MAP_SHARED PROT_READ (synthetic: ano
     void *base;
     uint64_t bytes;
     bool anonymous;
+    uint64_t device, inode; /* of the file that was opened, and when it had last been written */
+    int64_t mtime_ns;
 } model_file;
+
+/* What became of the file since; the larger, the worse. Any thread; may wait for a disk. */
+enum { MODEL_FILE_SAME, MODEL_FILE_GONE, MODEL_FILE_REPLACED, MODEL_FILE_WRITTEN, MODEL_FILE_CUT };
+int model_file_look(const model_file *f);
 
 typedef struct model_options {
     const char *path;  /* directory, file.gguf, or "synthetic:NAME" */

@@ -1,8 +1,8 @@
 /* safetensors.c - reads the header of a mapped safetensors file and proves every range before anyone may use it.
  *
  * The file is mapped MAP_SHARED and PROT_READ: the page cache is the only copy, and a device can register the mapping as it is.
- * It does not know what tensors mean; model.c does. A file that shrinks while it is mapped ends in SIGBUS like any mapping: model
- * files must not be truncated in place while served (replace them by rename). */
+ * It does not know what tensors mean; model.c does. A file that shrinks while it is mapped ends in SIGBUS like any mapping
+ * (daemon/bus_error.c): model files must not be truncated in place while served (replace them by rename). */
 #include "engine/model/safetensors.h"
 
 #include "engine/model/map_file.h"
