@@ -29,9 +29,10 @@ typedef struct bench {
     size_t n_sweeps;
     uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens;
     size_t n_lengths, n_seqs;
-    double dram, first_s[MAX_POINTS][MAX_POINTS]; /* total_s of the first settings, by length and number */
+    double dram,
+        first_s[MAX_POINTS][MAX_POINTS]; /* total_s by length and number, with the first value of the last axis */
     bool gpu, head_printed;
-    uint64_t seed, vram_first; /* driver's peak with the first settings */
+    uint64_t seed, vram_first; /* VRAM in use, with the same value */
     json_t *list;
 } bench;
 
@@ -284,7 +285,7 @@ static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, 
             uint64_t vram = b->gpu ? gpu_used_bytes(info->pci_bus_id) : 0;
             if (first) {
                 b->first_s[i][k] = pt.total_s;
-                b->vram_first = XD_MAX(b->vram_first, vram);
+                b->vram_first = vram;
             }
             verdict v = judge(b, &lim, &pt, b->first_s[i][k]);
             if (b->c->json)
@@ -313,7 +314,8 @@ static xd_status run_settings(bench *b, const size_t *at, bool first, xd_err *er
 static xd_status run_sweeps(bench *b, xd_err *err)
 {
     size_t at[CLI_MAX_SWEEPS] = {0};
-    for (bool first = true;; first = false) {
+    for (;;) {
+        bool first = !b->n_sweeps || !at[b->n_sweeps - 1];
         xd_status st = run_settings(b, at, first, err);
         if (st)
             return st;
@@ -331,7 +333,8 @@ static void print_end(const bench *b)
     printf(
         "\npeak resident memory %s. reached: of the bound, the least time for the bytes as they were read by tier (link and\n"
         "memory work together) and for the products. read GB/s, of limit: %s while experts are computed.\n"
-        "hit, host and vram GB: expert bytes of a decode step. x: times the first row with the same prompts.\n",
+        "hit, host and vram GB: expert bytes of a decode step. x: times the same\n"
+        "with the first value of the last swept setting.\n",
         xd_format_bytes(rss, sizeof rss, peak_rss_bytes()),
         b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,");
 }
