@@ -5,8 +5,10 @@
  * filled by several threads, registered afterwards. The pool is taken where the device cannot read file mappings, and where the
  * configuration asks for it. */
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 
 #include "engine/memory/pager_priv.h"
 
@@ -94,11 +96,18 @@ const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, 
     return (const char *)t->data + (uint64_t)(page - g->first_page[m]) * g->page_rows[m] * g->row_bytes[m];
 }
 
+/* Files that are memory already (tmpfs; a synthetic model): registering them takes no more, and MemAvailable does not count them. */
+static bool is_memory(const char *path)
+{
+    struct statfs s;
+    return !statfs(path, &s) && (s.f_type == TMPFS_MAGIC || s.f_type == RAMFS_MAGIC || s.f_type == HUGETLBFS_MAGIC);
+}
+
 static xd_status open_in_place(pager *p, const pager_options *opt, xd_err *err)
 {
     uint32_t n_files;
     const model_file *files = model_files(p->m, &n_files);
-    uint64_t n_regs = 0, total = 0;
+    uint64_t n_regs = 0, total = 0, taken = 0;
     XD_CLEANUP(xd_freep) span *spans = malloc((n_files ? n_files : 1) * sizeof *spans);
     XD_CLEANUP(xd_freep) uint64_t *delta = calloc(n_files ? n_files : 1, sizeof *delta);
     if (!spans || !delta)
@@ -112,13 +121,14 @@ static xd_status open_in_place(pager *p, const pager_options *opt, xd_err *err)
         if (spans[i].hi) {
             n_regs += (spans[i].hi - spans[i].lo) / REG_BYTES_MAX + 1;
             total += spans[i].hi - spans[i].lo;
+            taken += files[i].anonymous || is_memory(files[i].path) ? 0 : spans[i].hi - spans[i].lo;
         }
     /* Where registering pins, what does not fit would end in the OOM killer's hands. */
     char a[32], b[32];
     uint64_t avail = hostmem_available_bytes();
-    if (!p->unified && avail != UINT64_MAX && total > avail)
+    if (!p->unified && avail != UINT64_MAX && taken > avail)
         return xd_fail(err, XD_NOMEM, 0, "the experts' %s do not fit into the %s of host memory that are available",
-                       xd_format_bytes(a, sizeof a, total), xd_format_bytes(b, sizeof b, avail));
+                       xd_format_bytes(a, sizeof a, taken), xd_format_bytes(b, sizeof b, avail));
     p->host.regs = calloc(n_regs ? n_regs : 1, sizeof *p->host.regs);
     if (!p->host.regs)
         return xd_fail(err, XD_NOMEM, 0, "host tier: table of registrations");

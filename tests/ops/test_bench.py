@@ -54,7 +54,8 @@ class Bench(unittest.TestCase):
         self.assertEqual([line.split()[:3] for line in out[3:5]], [["1", "8", "2"], ["2", "8", "2"]])
 
     def test_more_requests_than_the_configuration_has_places_for(self):
-        doc = json.loads(run("--json", "--lengths", "8", "--concurrency", "300", "--tokens", "10"))
+        doc = json.loads(run("--json", "--lengths", "8", "--concurrency", "300", "--tokens", "10",
+                             "--engine.max_num_batched_tokens=4096"))
         self.assertEqual([p["sequences"] for p in doc["points"]], [300])
         self.assertLessEqual(doc["points"][0]["host_bytes_per_step"], LAYERS * EXPERTS * 3 * D * D_FF * 2)
 
