@@ -27,7 +27,7 @@ enum { CONF_DEFAULTS_MODEL, CONF_DEFAULTS_NONE };
 enum { CONF_LOG_ERROR, CONF_LOG_WARN, CONF_LOG_INFO, CONF_LOG_DEBUG };
 enum { CONF_LOGFMT_AUTO, CONF_LOGFMT_PLAIN, CONF_LOGFMT_JSON, CONF_LOGFMT_JOURNAL };
 enum { CONF_FORCE_NONE, CONF_FORCE_DIRECT, CONF_FORCE_FALLBACK };
-enum { CONF_SKEW_BALANCED, CONF_SKEW_ZIPF };
+enum { CONF_SKEW_BALANCED, CONF_SKEW_ZIPF, CONF_SKEW_TRACE };
 
 typedef struct config {
     struct {
@@ -56,6 +56,7 @@ typedef struct config {
         int sampling_defaults;   /* CONF_DEFAULTS_* */
         char *dtype;             /* synthetic models: bf16, f16, q8_0 */
         int skew;                /* synthetic routing: CONF_SKEW_* */
+        char *skew_trace;        /* trace file of CONF_SKEW_TRACE, or "" */
         uint32_t seed;           /* synthetic weights */
     } model;
     struct {

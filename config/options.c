@@ -25,7 +25,7 @@ static const char *const sampling_defaults[] = {"model", "none", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"auto", "plain", "json", "journal", NULL};
 static const char *const forces[] = {"none", "direct", "fallback", NULL};
-static const char *const skews[] = {"balanced", "zipf", NULL};
+static const char *const skews[] = {"balanced", "zipf", "trace", NULL};
 static const char *const dtypes[] = {"bf16", "f16", "q8_0", NULL};
 
 const conf_section conf_sections[] = {
@@ -167,7 +167,9 @@ const conf_option conf_options[] = {
     CHOICE(model, "dtype", dtype, "bf16", dtypes, 0,
            "Weight type of a synthetic model. Other models keep the types that they are stored in."),
     ENUM(model, "skew", skew, "balanced", skews, 0,
-         "How a synthetic model's router spreads its picks over the experts."),
+         "How a synthetic model's router spreads its picks over the experts; trace: as skew_trace was recorded."),
+    STRING(model, "skew_trace", skew_trace, "", CONF_PATH,
+           "Trace (see pager.trace_file) of a model with as many layers and experts, whose picks a synthetic model repeats while it decodes."),
     U32(model, "seed", seed, "0", 0, UINT32_MAX, 0,
         "Seed of a synthetic model's weights."),
 

@@ -36,6 +36,8 @@ static xd_status check_model(const config *c, xd_err *err)
                *c->model.path ? c->model.path : "the demo model");
     if (!synthetic && c->model.skew != CONF_SKEW_BALANCED)
         REFUSE("model.skew", "is for synthetic models only; a trained router decides for itself");
+    if (!*c->model.skew_trace != (c->model.skew != CONF_SKEW_TRACE))
+        REFUSE("model.skew_trace", "and skew = trace belong together");
     return XD_OK;
 }
 

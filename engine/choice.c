@@ -4,6 +4,7 @@
  * texts of all events of a choice, joined, are its whole answer. Does not know how the token was computed. */
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "engine/engine_priv.h"
 
@@ -22,6 +23,8 @@ xd_status choice_start(choice *c, xd_err *err)
     c->seq.want_prompt_rows = c->idx == 0 && r->opt.prompt_logprobs >= 0;
     c->seq.held = c->idx > 0;
     c->seq.owner = c;
+    if (r->e->c.routes)
+        c->salt = XXH3_64bits_withSeed(r->prompt, r->opt.n_prompt * sizeof *r->prompt, c->idx);
     stop_init(&c->stop, r->opt.stop, r->opt.n_stop, r->opt.include_stop_str);
     const sampler_params *p = &c->params;
     if (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0) {

@@ -166,6 +166,8 @@ static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
     xd_status st = model_open(&mo, &c->m, err);
     if (!st)
         c->hp = model_get_params(c->m);
+    if (!st && c->cfg->model.skew == CONF_SKEW_TRACE)
+        st = routes_open(c->cfg->model.skew_trace, c->m, &c->routes, err);
     return st;
 }
 
@@ -200,6 +202,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_context = context,
                        .block_size = cfg->kv.block_size,
                        .record = !is_disabled(cfg, "graphs"),
+                       .routes = c->routes,
                        .progress = on_progress,
                        .progress_user = s};
     xd_status st = exec_open(&xo, &c->x, err);
@@ -304,6 +307,7 @@ void core_close(core *c)
     pager_free(c->pg);
     kv_free(c->kv);
     exec_free(c->x);
+    routes_free(c->routes);
     model_free(c->m);
     if (c->dev)
         c->dev->ops->close(c->dev);

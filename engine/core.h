@@ -25,6 +25,7 @@ typedef struct core {
     char backend_why[256];
     model *m;
     const model_params *hp;
+    routes *routes; /* NULL: routers pick */
     exec *x;
     kv_cache *kv;
     kv_options kv_opt;

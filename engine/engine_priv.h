@@ -26,6 +26,7 @@ typedef struct event_node {
 typedef struct choice {
     engine_request *r;
     uint32_t idx, n_out, ids_cap, n_prompt_sent;
+    uint64_t salt; /* exec_run_seq.salt: a hash of the prompt and idx; 0 where nobody asks */
     bool done;
     sched_seq seq;
     sampler_params params;

@@ -318,7 +318,8 @@ void engine_step(engine *e)
                             .pos = en->pos,
                             .n_tokens = en->n_tokens,
                             .n_rows = en->n_rows,
-                            .want = want_of(c)};
+                            .want = want_of(c),
+                            .salt = c->salt};
         q->blocks = kv_seq_blocks(en->seq->kv, &q->n_blocks);
         b.prefill = b.prefill || en->pos < en->seq->n_prompt;
         n_tokens += en->n_tokens;

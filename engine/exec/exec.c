@@ -74,7 +74,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
-    uint64_t in_words = 8 + 4 * t + o->max_rows + (uint64_t)o->max_seqs * max_blocks;
+    uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
+    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks;
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;
@@ -262,6 +263,8 @@ static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, x
                        s.n_tokens, s.n_rows, s.n_seqs, s.max_context);
     if (x->observer || pager_needs_require(x->pg))
         s.recorded = false;
+    if (x->opt.routes && !b->prefill && s.n_tokens <= x->opt.max_seqs)
+        s.token_picks = x->hp->n_layers * x->hp->top_k_max;
     if (s.recorded) {
         s.max_context = context_bucket(s.max_context, x->opt.max_context);
         s.max_blocks = (s.max_context + x->opt.block_size - 1) / x->opt.block_size;
@@ -269,6 +272,20 @@ static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, x
     }
     *ret = s;
     return XD_OK;
+}
+
+/* [layer][token][top_k], as the layers' routers would leave them. */
+static void pack_picks(const exec *x, const exec_batch *b, const exec_shape *s, uint32_t *w)
+{
+    for (uint32_t l = 0; l < x->hp->n_layers; l++) {
+        uint32_t top_k = model_get_layer(x->m, l)->top_k, *to = w + (size_t)l * s->n_tokens * x->hp->top_k_max, t = 0;
+        for (uint32_t i = 0; i < b->n_seqs; i++)
+            for (uint32_t j = 0; j < b->seqs[i].n_tokens; j++, t++)
+                routes_pick(x->opt.routes, b->seqs[i].salt, b->seqs[i].pos + j, l, to + (size_t)t * top_k);
+        for (; t < s->n_tokens; t++)
+            for (uint32_t k = 0; k < top_k; k++)
+                to[(size_t)t * top_k + k] = k;
+    }
 }
 
 static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
@@ -288,6 +305,8 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         memcpy(table, q->blocks, n * sizeof *table);
         memset(table + n, 0, (s->max_blocks - n) * sizeof *table);
     }
+    if (s->token_picks)
+        pack_picks(x, b, s, w + in->picks);
     memset(w, 0, in->ids * sizeof *w);
     w[in->n_live] = t;
     for (; t < s->n_tokens; t++) {

@@ -11,6 +11,7 @@
 
 #include "config/error.h"
 #include "config/util.h"
+#include "engine/exec/routes.h"
 #include "engine/memory/kv.h"
 #include "engine/memory/pager.h"
 #include "engine/model/model.h"
@@ -23,7 +24,8 @@ typedef struct exec_options {
     const model *m;
     uint64_t page_size; /* how experts will be cut: sizes the scratch */
     uint32_t max_tokens, max_seqs, max_rows, max_context, block_size;
-    bool record; /* decode steps as recorded graphs, where the device can */
+    bool record;          /* decode steps as recorded graphs, where the device can */
+    const routes *routes; /* decode steps take their picks from a trace; NULL: from the router. Borrowed */
     void (*progress)(void *user, double fraction);
     void *progress_user;
 } exec_options;
@@ -49,6 +51,7 @@ typedef struct exec_run_seq {
     uint32_t n_blocks, pos, n_tokens;
     uint32_t n_rows; /* logits wanted for the last n_rows tokens */
     exec_want want;
+    uint64_t salt; /* of the sequence's timeline in the routes */
 } exec_run_seq;
 
 typedef struct exec_batch {

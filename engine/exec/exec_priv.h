@@ -21,12 +21,13 @@ typedef struct exec_shape {
     uint32_t max_blocks;               /* row length of the block table */
     uint32_t max_context;
     bool recorded;
-    bool fill; /* missed pages are kept */
+    bool fill;            /* missed pages are kept */
+    uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
 } exec_shape;
 
 /* Offsets, in words, of the step's inputs within the one packed buffer. */
 typedef struct exec_layout {
-    uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, block_table, words;
+    uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, picks, block_table, words;
 } exec_layout;
 
 typedef struct exec_graph {

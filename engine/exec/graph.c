@@ -22,7 +22,8 @@ exec_layout exec_layout_of(const exec_shape *s)
     l.attn_seq = s->recorded ? l.token_seq + s->n_tokens : l.token_seq;
     l.token_pos = l.attn_seq + s->n_tokens;
     l.row_idx = l.token_pos + s->n_tokens;
-    l.block_table = l.row_idx + s->n_rows;
+    l.picks = l.row_idx + s->n_rows;
+    l.block_table = l.picks + s->n_tokens * s->token_picks;
     l.words = l.block_table + s->n_seqs * s->max_blocks;
     return l;
 }
@@ -114,8 +115,8 @@ static xd_status observe(exec *x, uint32_t layer, const uint32_t *ids, const flo
 
 static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
 {
-    return layer + 1 < x->hp->n_layers && x->layers[layer + 1].router.data && s->n_tokens <= EXEC_PREDICT_TOKENS &&
-           pager_wants_prediction(x->pg);
+    return !s->token_picks && layer + 1 < x->hp->n_layers && x->layers[layer + 1].router.data &&
+           s->n_tokens <= EXEC_PREDICT_TOKENS && pager_wants_prediction(x->pg);
 }
 
 /* Norm before the FFN, and the router's picks of this layer on the present hidden state: into ids and x->router_weights. */
@@ -203,6 +204,8 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     if ((st = route(x, layer, s, x->router_ids, err)))
         return st;
     const uint32_t *ids = l->router.data ? x->router_ids : x->one_ids;
+    if (s->token_picks && l->router.data) /* the router's weights, other experts */
+        ids = x->in_dev + exec_layout_of(s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
     const float *weights = l->router.data ? x->router_weights : x->one_weights;
     if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
         return st;

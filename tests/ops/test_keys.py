@@ -152,6 +152,31 @@ class Keys(unittest.TestCase):
         self.assertNotEqual(run("--model.skew=zipf")[0], base)
         self.assertEqual(run("--model.dtype=q8_0")[1] / size, 34 / 64)
 
+    @proves("model.skew_trace")
+    def test_a_recorded_trace_routes_a_synthetic_model(self):
+        """What is recorded while a trace is replayed is a run of that trace."""
+        def decode_steps(path):
+            with open(path, "rb") as f:
+                data = f.read()
+            layers = int.from_bytes(data[20:24], "little")
+            counts = [int.from_bytes(data[24 + 4 * i:28 + 4 * i], "little") for i in range(layers)]
+            record = 1 + (sum(counts) + 7) // 8
+            at = 24 + 4 * layers
+            return [r[1:] for i in range(at, len(data) - record + 1, record) if not (r := data[i:i + record])[0] & 1]
+        def record(path, *args):
+            d = self.start("-m", "synthetic:tiny", "--engine.self_test=no", "--pager.trace_file=" + path, *args)
+            self.assertEqual(d.ask("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 30, "temperature": 0, "ignore_eos": True})[0], 200)
+            d.stop()
+            return decode_steps(path)
+        with tempfile.TemporaryDirectory() as t:
+            first, second = os.path.join(t, "first"), os.path.join(t, "second")
+            source = record(first, "--model.skew=zipf")
+            self.assertEqual(len(source), 29)
+            again = record(second, "--model.skew=trace", "--model.skew_trace=" + first, "--model.seed=3")
+            begin = source.index(again[0])
+            self.assertEqual(again, [source[(begin + i) % len(source)] for i in range(len(again))])
+            self.assertNotEqual(record(second, "--model.seed=3"), again)
+
     @proves("engine.max_num_batched_tokens", "engine.enable_prefix_caching", "memory.host_tier", "memory.huge_pages")
     def test_batches_prefixes_and_the_pool(self):
         d = self.start("--engine.max_num_batched_tokens=32", "--engine.enable_prefix_caching=no", "--memory.host_tier=pool")

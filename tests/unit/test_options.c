@@ -218,6 +218,8 @@ Test(options, contradictions_are_refused)
         {"[test]\nallow = yes\nlink_profile = 5:1,4:2\n", "test.link_profile"},
         {"[model]\ndtype = q8_0\n", "model.dtype"},
         {"[model]\npath = synthetic:\n", "model.path"},
+        {"[model]\npath = synthetic:tiny\nskew = trace\n", "model.skew_trace"},
+        {"[model]\npath = synthetic:tiny\nskew_trace = /t\n", "model.skew_trace"},
         {"[server]\ncors_origin = example.com\n", "server.cors_origin"},
         {"[server]\nidle_timeout = 5s\n", "server.heartbeat"},
     };
