@@ -75,6 +75,13 @@ static void log_mhd(void *cls, const char *fmt, va_list ap)
     xd_log_debug("http: %s", text);
 }
 
+/* A NUL in a path would end it early: it stays "%00", which no path has. */
+static size_t unescape(void *cls, struct MHD_Connection *mc, char *s)
+{
+    (void)cls, (void)mc;
+    return strstr(s, "%00") ? strlen(s) : MHD_http_unescape(s);
+}
+
 xd_status api_start(const api_options *opt, api **ret, xd_err *err)
 {
     const config *cfg = opt->cfg;
@@ -117,15 +124,15 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
 
     unsigned threads = XD_MAX(cfg->server.threads, 1u);
     /* The pool's threads share the limit; libmicrohttpd stops accepting beyond it, and the kernel's backlog holds the rest. */
-    unsigned connections = XD_MAX(cfg->server.max_connections, threads);
+    unsigned connections = a->max_connections = XD_MAX(cfg->server.max_connections, threads);
     unsigned timeout_s = cfg->server.idle_timeout_s ? cfg->server.idle_timeout_s + TIMEOUT_SLACK_S : 0;
-    a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG,
-                               (uint16_t)a->port, NULL, NULL, exchange_handle, a, MHD_OPTION_EXTERNAL_LOGGER, log_mhd,
-                               NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_LISTEN_SOCKET, a->listen_fd,
-                               MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, connections,
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_POOL_BYTES,
-                               MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_NOTIFY_COMPLETED,
-                               exchange_completed, a, MHD_OPTION_NOTIFY_CONNECTION, conn_notify, a, MHD_OPTION_END);
+    a->http = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, (uint16_t)a->port, NULL, NULL,
+        exchange_handle, a, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_LISTEN_SOCKET, a->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, threads,
+        MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, a,
+        MHD_OPTION_NOTIFY_CONNECTION, conn_notify, a, MHD_OPTION_END);
     if (!a->http)
         return xd_fail(err, XD_IO, errno, "starting the HTTP server on port %u", a->port);
     a->listen_fd = -1; /* libmicrohttpd closes it */

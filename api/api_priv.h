@@ -60,7 +60,7 @@ struct api {
     struct MHD_Daemon *http;
     int listen_fd;
     uint32_t port;
-    uint32_t idle_timeout_s;
+    uint32_t idle_timeout_s, max_connections;
     atomic_uint heartbeat_s;
 
     pthread_mutex_t lock; /* settings, chat */

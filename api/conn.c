@@ -30,6 +30,7 @@
 
 enum {
     TICK_MS = 1000,
+    PATIENCE_S = 120,           /* with an idle connection, while there is room for more */
     LINGER_S = 2,               /* for a client to read an error while it is still sending */
     MIN_BODY_BYTES_PER_S = 1024 /* a body slower than this after the idle time-out is an attack or a dead link */
 };
@@ -320,9 +321,23 @@ static void check_clocks_locked(conn *c, uint64_t now)
     }
 }
 
+/* Connections that are merely kept open give way when they take up nearly all of server.max_connections: else who comes next, a
+ * health probe say, waits in the kernel's queue until they time out. Patience shrinks by the second; the longest idle go first. */
+static uint64_t next_patience_s(const api *a, uint64_t patience_s)
+{
+    uint64_t open = (uint64_t)atomic_load(&a->metrics.connections);
+    return open * 8 < a->max_connections * 7ull ? PATIENCE_S : XD_MAX(patience_s / 4, 1u);
+}
+
+static bool is_merely_open(const conn *c)
+{
+    return c->phase == CONN_IDLE && !c->hung_up && received_bytes(c->fd) == c->received_before;
+}
+
 static void *watch(void *arg)
 {
     api *a = arg;
+    uint64_t patience_s = PATIENCE_S;
     uint64_t next_tick_ns = xd_now_ns() + TICK_MS * 1000000u;
     while (!atomic_load(&a->closing)) {
         struct epoll_event ev[64];
@@ -336,10 +351,13 @@ static void *watch(void *arg)
         if (now < next_tick_ns)
             continue;
         next_tick_ns = now + TICK_MS * 1000000u;
+        patience_s = next_patience_s(a, patience_s);
         pthread_mutex_lock(&a->conns_lock);
         for (conn *c = a->conns; c; c = c->next) {
             pthread_mutex_lock(&c->lock);
             check_clocks_locked(c, now);
+            if (patience_s < PATIENCE_S && now - c->phase_since_ns > patience_s * 1000000000u && is_merely_open(c))
+                hang_up_locked(c);
             pthread_mutex_unlock(&c->lock);
         }
         pthread_mutex_unlock(&a->conns_lock);

@@ -67,6 +67,42 @@ static xd_status check_media_type(const exchange *x, xd_err *err)
                    "Content-Type is '%.80s': add the header 'Content-Type: application/json' (curl -H)", type);
 }
 
+typedef struct framing {
+    unsigned lengths, codings, hosts;
+    bool chunked;
+} framing;
+
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    (void)kind;
+    framing *f = cls;
+    if (strcasecmp(key, "Content-Length") == 0)
+        f->lengths++;
+    else if (strcasecmp(key, "Host") == 0)
+        f->hosts++;
+    else if (strcasecmp(key, "Transfer-Encoding") == 0) {
+        f->codings++;
+        f->chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+/* Where a proxy in front may see the end of a body, or the host, elsewhere than we do, the next request on the connection could be
+ * anybody's (RFC 9112, 6.3 and 3.2): such a request is refused and nothing that follows it is read. */
+static xd_status check_framing(const exchange *x, xd_err *err)
+{
+    framing f = {0};
+    MHD_get_connection_values(x->mc, MHD_HEADER_KIND, see_header, &f);
+    if (f.lengths > 1 || f.codings > 1 || (f.lengths && f.codings))
+        return xd_fail(err, XD_BAD_REQUEST, 0,
+                       "the length of the body is given more than once: one Content-Length or Transfer-Encoding");
+    if (f.codings && !f.chunked)
+        return xd_fail(err, XD_BAD_REQUEST, 0, "the only Transfer-Encoding that is taken is 'chunked'");
+    if (f.hosts > 1)
+        return xd_fail(err, XD_BAD_REQUEST, 0, "the header 'Host' is given more than once");
+    return XD_OK;
+}
+
 /* Everything that the header alone decides. */
 static xd_status check_header(exchange *x, const char *method, xd_err *err)
 {
@@ -92,10 +128,22 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
     return XD_OK;
 }
 
+/* "http://host/path", as a client writes to a proxy, is "/path" (RFC 9112, 3.2.2). */
+static const char *path_of(const char *url)
+{
+    size_t scheme = strncasecmp(url, "http://", 7) == 0 ? 7 : strncasecmp(url, "https://", 8) == 0 ? 8 : 0;
+    if (!scheme)
+        return url;
+    url += scheme;
+    url += strcspn(url, "/");
+    return *url ? url : "/";
+}
+
 static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const char *url, const char *method)
 {
     exchange *x = calloc(1, sizeof *x);
     xd_buf path = {0};
+    url = path_of(url);
     if (!x || !xd_utf8_sanitize(&path, url, XD_MIN(strlen(url), (size_t)2048)) || !xd_buf_puts(&path, "")) {
         xd_buf_free(&path);
         free(x);
@@ -122,6 +170,11 @@ static enum MHD_Result take_header(exchange *x, const char *method)
     x->head_seen = true;
     if (!conn_set_phase(x->c, CONN_READING))
         return MHD_NO;
+    if (check_framing(x, &x->early)) {
+        if (conn_answer_raw(x->c, &x->early, x->id))
+            x->status = (unsigned)xd_status_http(x->early.status);
+        return MHD_YES; /* when the body is said to be complete, the connection is closed */
+    }
     if (strcmp(method, "OPTIONS") != 0)
         (void)check_header(x, method, &x->early);
     const char *length = header(x, "Content-Length");

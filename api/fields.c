@@ -54,8 +54,43 @@ static xd_status check_shape(const char *s, size_t len, xd_err *err)
     return XD_OK;
 }
 
+static int hex4(const char *s, size_t len)
+{
+    int v = 0;
+    if (len < 6 || s[0] != '\\' || s[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *digit = s[i] ? memchr("0123456789abcdefABCDEF", s[i], 22) : NULL;
+        if (!digit)
+            return -1;
+        int d = (int)(digit - "0123456789abcdefABCDEF");
+        v = v * 16 + (d < 16 ? d : d - 6);
+    }
+    return v;
+}
+
+/* A client that cuts a text between the two halves of an emoji sends one half as an escape ("\ud83d"): it becomes U+FFFD, as bytes
+ * that are no UTF-8 do. */
+static void mend_surrogates(char *s, size_t len)
+{
+    for (size_t i = 0; i + 1 < len; i++) {
+        if (s[i] != '\\')
+            continue;
+        int a = hex4(s + i, len - i), b = a >= 0xd800 && a < 0xdc00 ? hex4(s + i + 6, len - i - 6) : -1;
+        if (b >= 0xdc00 && b < 0xe000)
+            i += 11; /* a pair */
+        else if (a >= 0xd800 && a < 0xe000) {
+            memcpy(s + i + 2, "fffd", 4);
+            i += 5;
+        } else
+            i++; /* over what is escaped, which may be a backslash */
+    }
+}
+
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
 {
+    if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) /* some editors and shells begin every text with it */
+        body += 3, len -= 3;
     if (!len)
         return xd_fail(err, XD_BAD_REQUEST, 0, "the body is empty: a JSON object is expected");
     XD_CLEANUP(xd_buf_free) xd_buf clean = {0};
@@ -64,6 +99,7 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     xd_status st = check_shape(clean.data, clean.len, err);
     if (st)
         return st;
+    mend_surrogates(clean.data, clean.len);
     json_error_t e;
     json_t *root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (!root && json_error_code(&e) == json_error_out_of_memory)

@@ -43,6 +43,7 @@ static void resolve_sampling(const engine *e, const engine_sampling *s, sampler_
     int32_t top_k = s->top_k >= 0 ? s->top_k : from_model ? hp->defaults.top_k : 0;
     ret->temperature = or_default(s->temperature, temperature, 1);
     ret->top_p = or_default(s->top_p, from_model ? hp->defaults.top_p : NAN, 1);
+    ret->top_p = XD_MAX(ret->top_p, 1e-9f); /* 0, as OpenAI allows: the likeliest token alone */
     ret->min_p = or_default(s->min_p, from_model ? hp->defaults.min_p : NAN, 0);
     ret->repetition_penalty = or_default(s->repetition_penalty, from_model ? hp->defaults.repetition_penalty : NAN, 1);
     ret->top_k = top_k > 0 ? (uint32_t)top_k : 0;
@@ -67,7 +68,7 @@ static xd_status check_sampling(const engine *e, const engine_sampling *s, xd_er
 {
     xd_status st;
     if ((st = check_range(s->temperature, 0, 100, "temperature", err)) ||
-        (st = check_range(s->top_p, 1e-9f, 1, "top_p", err)) || (st = check_range(s->min_p, 0, 1, "min_p", err)) ||
+        (st = check_range(s->top_p, 0, 1, "top_p", err)) || (st = check_range(s->min_p, 0, 1, "min_p", err)) ||
         (st = check_range(s->repetition_penalty, 1e-3f, 1e3f, "repetition_penalty", err)) ||
         (st = check_range(s->presence_penalty, -2, 2, "presence_penalty", err)) ||
         (st = check_range(s->frequency_penalty, -2, 2, "frequency_penalty", err)))

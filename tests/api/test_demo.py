@@ -75,6 +75,13 @@ def test_a_seed_repeats_itself(daemon):
     assert len({c["text"] for c in text(seed=7, n=4)}) > 1
 
 
+def test_what_leaves_only_the_likeliest_token_is_greedy(daemon):
+    want = daemon.complete("The fox", max_tokens=12, temperature=0).json["choices"][0]["text"]
+    for narrow in [{"top_p": 0}, {"top_k": 1}, {"min_p": 1}, {"temperature": 1e-9}]:
+        got = daemon.complete("The fox", max_tokens=12, **{"temperature": 1, "seed": 3, **narrow})
+        assert got.json["choices"][0]["text"] == want, narrow
+
+
 def test_stop_strings_are_not_shown(daemon):
     case = GOLDEN[0]
     whole = case["greedy_text"]

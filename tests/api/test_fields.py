@@ -65,7 +65,7 @@ def test_numbers_that_are_none(server, text):
 
 @pytest.mark.parametrize("body", [
     "", " ", "{", "}", "[]", "null", "1", '"x"', "{]", '{"prompt":"a"', '{"prompt":"a",}', "{'prompt':'a'}", '{"prompt":"a"}x',
-    '{"prompt":"a"}{"prompt":"b"}', '{"prompt":"a","prompt":"b"}', '{"prompt":"a\\u0000b"}', '{"prompt":"\\ud800"}',
+    '{"prompt":"a"}{"prompt":"b"}', '{"prompt":"a","prompt":"b"}', '{"prompt":"a\\u0000b"}',
     '{"prompt":"a\nb"}', "[" * 100000, '{"a":' * 100000, '{"prompt":[' + "0," * 400000 + "0]}", "\x00", '{"prompt":"a"}\x00',
     "\ufeff{}",
 ])
@@ -73,6 +73,20 @@ def test_bad_json(server, body):
     a = server.post("/v1/completions", body.encode("utf-8", "surrogatepass"))
     assert a.status == 400 and a.error["type"] == "invalid_request_error", a.body
     assert server.alive()
+
+
+def test_a_byte_order_mark_is_skipped(server):
+    assert server.post("/v1/completions", b'\xef\xbb\xbf{"prompt":"a","max_tokens":1}').status == 200
+
+
+@pytest.mark.parametrize("escaped,text", [
+    ("\\ud83d", "\ufffd"), ("a\\uDE00b", "a\ufffdb"), ("\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"), ("\\ude00\\ud83d", "\ufffd\ufffd"),
+    ("\\ud83d\\ude00", "\U0001f600"), ("\\ud83dx", "\ufffdx"), ("\\ud83d\\n", "\ufffd\n"), ("\\\\ud83d", "\\ud83d"),
+    ("\\\\\\ud83d", "\\\ufffd"), ("\\ud83d\\u0041", "\ufffdA"),
+])
+def test_half_of_an_emoji_is_a_replacement_character(server, escaped, text):
+    a = server.post("/tokenize", '{"prompt":"%s"}' % escaped)
+    assert a.status == 200 and a.json["tokens"] == server.post("/tokenize", {"prompt": text}).json["tokens"]
 
 
 def test_deep_and_many_values_are_refused_before_they_cost_memory(start):

@@ -103,6 +103,57 @@ def test_broken_requests_harm_nobody(server, data):
     assert server.alive()
 
 
+JSON = b"Content-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("headers", [
+    b"Content-Length: 5\r\nContent-Length: 14\r\n", b"Content-Length: 14\r\nContent-Length: 14\r\n",
+    b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n",
+    b"Transfer-Encoding: xchunked\r\n", b"Transfer-Encoding: identity\r\n", b"Content-Length: 14\r\nHost: y\r\n",
+])
+def test_a_request_whose_end_is_doubtful_is_refused_and_nothing_behind_it_is_read(server, headers):
+    """What follows it could be another client's request on a connection of a proxy."""
+    before = server.metric("expertd_http_requests_total")
+    a = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + JSON + headers + b"\r\n" + b'{"prompt":"a"}' +
+                   b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status_of(a) == 400 and a.count(b"HTTP/1.1") == 1 and b'"version"' not in a, a
+    server.wait_metric("expertd_http_in_flight", 1)
+    assert server.metric("expertd_http_requests_total") - before <= 3  # it, and the scrapes
+
+
+def test_one_length_of_either_kind_is_fine(server):
+    body = b'{"prompt":"ab","max_tokens":2}'
+    chunks = b"".join(b"1;x=y\r\n%c\r\n" % c for c in body) + b"0\r\nTrailer: z\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + JSON
+    for rest in [b"Content-Length: %d\r\n\r\n" % len(body) + body, b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
+                 b"transfer-encoding: Chunked\r\n\r\n" + chunks]:
+        assert b'"text":"ab"' in server.raw(head + rest)
+
+
+@pytest.mark.parametrize("url,status", [
+    (b"http://somewhere/version", 200), (b"HTTP://x:8080/version?a=b", 200), (b"https://x/version", 200), (b"http://x", 200),
+    (b"http://x/nope", 404), (b"/version%00", 404), (b"/%00/version", 404), (b"/version%00x?y=%00", 404), (b"/v1/../version", 404),
+    (b"//version", 404), (b"/version/", 200), (b"/version//", 404), (b"/%76ersion", 200), (b"*", 404),
+])
+def test_forms_of_urls(server, url, status):
+    a = server.raw(b"GET " + url + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert status_of(a) == status, a
+
+
+def test_connections_that_are_merely_open_give_way(start):
+    server = start("--server.max_connections=64", "--server.threads=2", "--server.idle_timeout=1h")
+    idle = [server.socket() for _ in range(64)]
+    assert server.get("/health", timeout=15).status == 200  # a probe has not an hour
+    used = server.socket(http_post("/v1/completions", {"prompt": "[slow]"}))
+    server.wait_metric("fake_live", 1)
+    more = [server.socket() for _ in range(80)]
+    assert server.get("/health", timeout=15).status == 200
+    assert server.metric("fake_live") == 1  # who is being answered stays
+    for s in [*idle, *more, used]:
+        s.close()
+
+
 def test_a_strange_url_is_never_echoed_raw(server):
     a = server.raw(b"GET /%ff%00%0d%0aX:y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = a.partition(b"\r\n\r\n")
