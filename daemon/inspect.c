@@ -50,11 +50,12 @@ static void place(const model *m, const config *cfg, placement *ret)
                     .want_len = cfg->model.max_model_len,
                     .want_kv = cfg->kv.kv_budget,
                     .swap_bytes = cfg->kv.swap_space,
+                    .kv_opt = ret->on_cpu ? NULL : &ko,
                     .want_arena = !ret->on_cpu              ? CONF_AUTO_BYTES
                                   : vram == CONF_AUTO_BYTES ? 0
                                                             : vram};
     if (core_size(&z, &ret->problem) == XD_OK) {
-        ret->kv = (uint64_t)z.n_blocks * z.block_bytes;
+        ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
         ret->context = z.max_model_len;
         uint64_t most = (uint64_t)((double)experts * cfg->memory.expert_vram_share);
         ret->arena = ret->known ? XD_MIN(z.arena_bytes, most) : 0;

@@ -14,12 +14,22 @@ enum {
         512, /* max_num_batched_tokens: larger steps gain little where weights are read from RAM anyway */
     PREFILL_TOKENS_GPU = 16384, /* each expert crosses the link once for all of them */
     MIN_ROWS = 32,
+    STAGE_SHARE = 4, /* of the KV budget, at most */
 };
 static const uint64_t DEVICE_HEADROOM = 320ull << 20; /* drivers slow down near full; cuBLAS and graphs need some too */
 
 static const char *bytes_text(char out[32], uint64_t n)
 {
     return xd_format_bytes(out, 32, n);
+}
+
+/* Room to bring all cold blocks to device memory, a layer at a time: a small part of them, and cheap for what it saves. */
+static void take_stage(core_sizes *s, uint64_t kv)
+{
+    uint64_t n_host = s->swap_bytes / xd_align_up(s->block_bytes, 4096);
+    s->stage_blocks = s->kv_opt ? (uint32_t)XD_MIN(kv_stage_fit(s->kv_opt, kv / STAGE_SHARE), n_host) : 0;
+    s->stage_bytes = s->stage_blocks ? kv_stage_bytes(s->kv_opt, s->stage_blocks) : 0;
+    s->n_blocks = (uint32_t)XD_MIN((kv - s->stage_bytes) / s->block_bytes, (uint64_t)INT32_MAX);
 }
 
 xd_status core_size(core_sizes *s, xd_err *err)
@@ -61,6 +71,8 @@ xd_status core_size(core_sizes *s, xd_err *err)
     /* A context that was asked for and is longer than the device's part: the rest is read from the swap space, in place. */
     s->cold = s->n_blocks && s->want_len > most;
     if (s->cold)
+        take_stage(s, kv);
+    if (s->cold)
         most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
                       (uint64_t)UINT32_MAX);
     if (!s->n_blocks || (s->want_len && most < s->want_len))
@@ -71,7 +83,7 @@ xd_status core_size(core_sizes *s, xd_err *err)
             s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv + s->swap_bytes),
             bytes_text(c, s->swap_bytes), (unsigned long long)most);
     s->max_model_len = (uint32_t)XD_MIN(len_goal, most);
-    uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes : UINT64_MAX;
+    uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes - s->stage_bytes : UINT64_MAX;
     s->arena_bytes = s->want_arena;
     if (s->want_arena == CONF_AUTO_BYTES)
         s->arena_bytes = bounded ? left : 0;
@@ -241,6 +253,8 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                       .want_len = cfg->model.max_model_len,
                       .want_kv = cfg->kv.kv_budget,
                       .swap_bytes = cfg->kv.swap_space,
+                      /* Where device memory is host memory staging gains nothing; tests go through it all the same. */
+                      .kv_opt = c->info.unified && !cfg->test.allow ? NULL : &c->kv_opt,
                       .want_arena = CONF_AUTO_BYTES};
     if (c->info.unified) {
         /* No memory of its own: a budget, or a share below 100 %, is the size of the simulated arena. */
@@ -280,6 +294,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
     c->max_model_len = z.max_model_len;
     c->kv_opt.n_blocks = z.n_blocks;
     c->kv_opt.allow_cold = z.cold;
+    c->kv_opt.stage_blocks = z.stage_blocks;
     if ((st = kv_open(&c->kv_opt, &c->kv, err)))
         goto fail;
     s = (stage){progress, user, 0.4, 1.0, "preparing the experts"};
@@ -291,11 +306,12 @@ xd_status core_open(core *c, const config *cfg, const char *path,
         .dev = c->dev, .m = c->m, .cfg = cfg, .arena_bytes = arena, .progress = on_progress, .progress_user = &s};
     if ((st = pager_open(&po, &c->pg, err)))
         goto fail;
-    c->plan.kv = (uint64_t)z.n_blocks * z.block_bytes;
+    c->plan.kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
     c->plan.arena = arena;
     c->plan.host_experts = z.expert_bytes;
     c->plan.kv_swap = cfg->kv.swap_space;
-    exec_attach(c->x, c->kv, c->pg);
+    if ((st = exec_attach(c->x, c->kv, c->pg, err)))
+        goto fail;
     return XD_OK;
 fail:
     core_close(c);

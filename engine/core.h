@@ -50,7 +50,10 @@ typedef struct core_sizes {
     uint64_t want_kv, want_arena;     /* CONF_AUTO_BYTES: auto */
     uint64_t swap_bytes;              /* kv.swap_space */
     uint32_t n_blocks, max_model_len; /* out */
-    bool cold;                        /* out: sequences use the swap space as blocks that are read in place */
+    const kv_options *kv_opt;         /* NULL: no staging of cold blocks */
+    bool cold;                        /* out: sequences use the swap space as blocks that steps read from there */
+    uint32_t stage_blocks;            /* out: of these, staged at a time; their memory is a part of the KV budget */
+    uint64_t stage_bytes;             /* out */
     uint64_t arena_bytes;             /* out */
 } core_sizes;
 xd_status core_size(core_sizes *s, xd_err *err) XD_MUST_CHECK;

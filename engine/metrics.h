@@ -35,7 +35,8 @@
     X(TIME_KV, "step_seconds_total", "phase=\"kv\"", "")                                                             \
     X(TIME_HEAD, "step_seconds_total", "phase=\"head\"", "")                                                         \
     X(TIME_SAMPLE, "step_seconds_total", "phase=\"sample\"", "")                                                     \
-    X(TIME_STEP, "step_busy_seconds_total", "", "Time spent in steps, everything included.")
+    X(TIME_STEP, "step_busy_seconds_total", "", "Time spent in steps, everything included.")                         \
+    X(KV_HOST_BYTES, "kv_host_read_bytes_total", "", "Bytes of KV blocks that steps read from host memory.")
 
 #define METRICS_HISTOGRAMS(X)                                                                 \
     X(TTFT, "time_to_first_token_seconds", "From submission to the first token.")             \

@@ -254,6 +254,7 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns - require_ns);
     metrics_add(e->metrics, ps.mode == PAGER_STAGED ? METRIC_TIME_EXPERTS_STAGED : METRIC_TIME_EXPERTS_DISK,
                 require_ns);
+    metrics_add(e->metrics, METRIC_KV_HOST_BYTES, t.kv_host_bytes);
     metrics_add(e->metrics, METRIC_TIME_HEAD, t.head_ns);
     metrics_add(e->metrics, METRIC_TIME_SAMPLE, sample_ns);
     metrics_add(e->metrics, METRIC_TIME_STEP, step_ns);

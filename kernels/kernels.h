@@ -130,6 +130,27 @@ typedef struct kern_attn_args {
     uint32_t n_seqs;
 } kern_attn_args;
 
+/* Brings one layer of KV blocks from where they lie to device memory: block e.block of from_addr is copied to block to_first + i of
+ * to_addr, for the entries i of a list. */
+typedef struct kern_kv_stage_entry {
+    uint32_t block;     /* index into from_addr */
+    uint32_t first_pos; /* position of its first token */
+    uint32_t query_pos; /* lowest position that asks: with a window, blocks that it no longer sees are left out */
+} kern_kv_stage_entry;
+
+typedef struct kern_kv_stage_args {
+    const uint64_t *from_addr, *to_addr; /* device; as kern_kv.block_addr */
+    uint32_t to_first;
+    const kern_kv_stage_entry *list; /* device */
+    const uint32_t *range;           /* device [2]: the first entry, and the one after the last */
+    uint32_t layer, block_size, window;
+    uint64_t layer_bytes; /* a multiple of 16 */
+    /* Beside later operations, once all that were issued before are done; kv_stage_wait(slot) makes later ones wait for it. Else in
+     * stream order. */
+    bool background;
+    uint32_t slot; /* 0 or 1 */
+} kern_kv_stage_args;
+
 typedef enum kern_scoring {
     KERN_SOFTMAX_TOPK, /* softmax over all experts, then the k largest (Qwen3-MoE) */
     KERN_TOPK_SOFTMAX, /* the k largest logits, softmax over them (Mixtral; equals the first with norm_topk) */
@@ -279,6 +300,10 @@ struct kern_ops {
     /* Time marks in stream order: mark(i) notes "now" in slot i < KERN_MARKS; after sync(), mark_ns gives slot b - slot a. */
     kern_status (*mark)(kern_dev *d, uint32_t slot);
     kern_status (*mark_ns)(kern_dev *d, uint32_t a, uint32_t b, uint64_t *ret_ns);
+
+    /* --- staging of KV blocks that lie in host memory ----------------------------------------------------------- */
+    kern_status (*kv_stage)(kern_dev *d, const kern_kv_stage_args *a);
+    kern_status (*kv_stage_wait)(kern_dev *d, uint32_t slot);
 };
 #define KERN_MARKS 1024
 

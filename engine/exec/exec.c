@@ -198,16 +198,18 @@ void exec_free(exec *x)
     if (x->host_owned)
         x->dev->ops->free_host(x->dev, x->host_owned);
     free(x->needs_lost);
+    exec_stage_close(x);
     free(x->observed_ids);
     free(x->observed_weights);
     free(x->layers);
     free(x);
 }
 
-void exec_attach(exec *x, const kv_cache *kv, pager *p)
+xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err)
 {
     x->kv = kv;
     x->pg = p;
+    return exec_stage_open(x, err);
 }
 
 void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspace_bytes)
@@ -321,7 +323,8 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
 
 static bool same_shape(const exec_shape *a, const exec_shape *b)
 {
-    return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill;
+    return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill &&
+           a->staged == b->staged;
 }
 
 static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *view, xd_err *err)
@@ -400,6 +403,7 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
         }
         t.head_ns = ops->mark_ns(x->dev, 3 * n, 3 * n + 1, &d) ? 0 : d;
     }
+    t.kv_host_bytes = exec_stage_host_bytes(x);
     t.total_ns = xd_now_ns() - begin_ns;
     x->times = t;
 }
@@ -452,7 +456,9 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     if ((st = pager_step_begin(x->pg, b->prefill, &view, err)))
         return st;
     s.fill = view->n_free && view->layers[0].fill_addr;
-    st = run_on_device(x, b, &s, view, want, n_rows, err);
+    st = exec_stage_step(x, b, &s, err);
+    if (!st)
+        st = run_on_device(x, b, &s, view, want, n_rows, err);
     if (st) {
         /* Whatever was launched must have left the pages before the pager may move them. */
         if (!x->lost && x->dev->ops->sync(x->dev) == KERN_OK)

@@ -34,7 +34,7 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err) XD_MUST_CH
 void exec_free(exec *x);
 XD_DEFINE_CLEANUP(exec, exec_free)
 /* Both are borrowed until exec_free(). p may be NULL only in tests of shapes without experts. */
-void exec_attach(exec *x, const kv_cache *kv, pager *p);
+xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err) XD_MUST_CHECK;
 /* Bytes of device memory taken by trunk and workspaces; the trunk counts 0 where it is read in place. */
 void exec_memory(const exec *x, uint64_t *ret_trunk_bytes, uint64_t *ret_workspace_bytes);
 /* Rate at which kernels read device memory (GB/s), by one pass over the trunk that runs alone, between steps. 0: the trunk is too
@@ -72,6 +72,7 @@ typedef struct exec_result {
 /* Split of a step's time on the device, and of the host's part around it. */
 typedef struct exec_times {
     uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
+    uint64_t kv_host_bytes; /* KV that had to come from host memory */
     bool recorded;
 } exec_times;
 

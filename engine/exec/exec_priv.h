@@ -23,7 +23,18 @@ typedef struct exec_shape {
     bool recorded;
     bool fill;            /* missed pages are kept */
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
+    bool staged; /* some KV blocks come from host memory by way of the staging areas */
 } exec_shape;
+
+/* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
+ * blocks have their staged ids | entries. */
+typedef struct exec_stage {
+    uint32_t slots, cold_begin; /* slots 0: nothing is staged */
+    uint32_t *dev, *host;
+    void *host_owned;
+    uint32_t *seen_step, *seen_slot;       /* by cold block: the step that listed it, and where */
+    uint32_t step, n_old, n_all, n_direct; /* of this step; direct: read in place */
+} exec_stage;
 
 /* Offsets, in words, of the step's inputs within the one packed buffer. */
 typedef struct exec_layout {
@@ -78,6 +89,7 @@ struct exec {
     uint32_t *likely_ids,
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
+    exec_stage stage;
     exec_graph graphs[EXEC_MAX_GRAPHS];
     uint32_t n_graphs;
     uint64_t graphs_arena_begin, graphs_arena_end; /* of the view that they were recorded with */
@@ -95,6 +107,17 @@ xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what)
 xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
 xd_status exec_load_trunk(exec *x, xd_err *err);
 exec_layout exec_layout_of(const exec_shape *s);
+
+xd_status exec_stage_open(exec *x, xd_err *err);
+void exec_stage_close(exec *x);
+/* Lists the step's cold blocks and uploads list and tables; sets s->staged. */
+xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *err);
+/* At the begin of a step and after a layer's attention: what comes next is under way. */
+xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
+/* Before a layer's attention, behind the store of K and V: its blocks are there; *ret is where attention finds them. */
+xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
+uint64_t exec_stage_host_bytes(const exec *x);
+
 /* Launches (or records) every operation of a step up to the logits. */
 xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err);
 

@@ -76,6 +76,10 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                                   .n_heads = hp->n_heads,
                                                   .layer = layer,
                                                   .kv = *kv}));
+    kern_kv read_kv = *kv;
+    xd_status st = exec_stage_ready(x, layer, s, &read_kv, err);
+    if (st)
+        return st;
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
                                                  .qkv = x->qkv,
                                                  .qkv_stride = x->qkv_width,
@@ -87,10 +91,12 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                                  .max_context = s->max_context,
                                                  .window = model_get_layer(x->m, layer)->window,
                                                  .scale = hp->attn_scale,
-                                                 .kv = *kv,
+                                                 .kv = read_kv,
                                                  .scratch = x->attn_scratch,
                                                  .seq_start = s->recorded ? NULL : seq_start,
                                                  .n_seqs = s->recorded ? 0 : s->n_seqs}));
+    if ((st = exec_stage_ahead(x, layer + 2, s, err)))
+        return st;
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
                                                 .x = x->attn,
                                                 .w = l->o,
@@ -276,6 +282,11 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
     kv.block_table = x->in_dev + in.block_table;
     kv.max_blocks = s->max_blocks;
 
+    for (uint32_t i = 0; i < 2; i++) {
+        xd_status st = exec_stage_ahead(x, i, s, err);
+        if (st)
+            return st;
+    }
     x->n_marks = 0;
     mark(x);
     RUN(ops->embed(x->dev, &(kern_embed_args){.y = x->x,

@@ -46,7 +46,9 @@ struct kv_cache {
     uint32_t n_dev, n_host;
     char *dev_base;
     hostmem *host;
-    uint64_t *addr_dev; /* device [n_dev + n_host if allow_cold] */
+    uint64_t *addr_dev;      /* device [n_dev + n_host if allow_cold] */
+    char *stage;             /* two areas of stage_blocks + n_layers layers */
+    uint64_t *stage_addr[2]; /* device: addr_dev, then the staged blocks of an area */
     kv_place *places;
     kv_tier tier[2]; /* device, host */
     kv_prefix *prefix;
@@ -70,6 +72,26 @@ static uint64_t layer_bytes_of(const kv_options *o)
 uint64_t kv_block_bytes(const kv_options *opt)
 {
     return xd_align_up(layer_bytes_of(opt) * opt->n_layers, 256);
+}
+
+/* Kernels find layer l of a block at its address + l * layer_bytes. So that one table serves all layers of an area, layer l lies
+ * that far from the area's begin: hence n_layers more than there are blocks. */
+static uint64_t stage_area_bytes(const kv_options *o, uint32_t blocks)
+{
+    return ((uint64_t)blocks + o->n_layers) * layer_bytes_of(o);
+}
+
+uint64_t kv_stage_bytes(const kv_options *opt, uint32_t blocks)
+{
+    return blocks ? 2 * stage_area_bytes(opt, blocks) : 0;
+}
+
+uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes)
+{
+    uint64_t n = bytes / 2 / layer_bytes_of(opt);
+    if (layer_bytes_of(opt) % 16 || n <= opt->n_layers)
+        return 0;
+    return (uint32_t)XD_MIN(n - opt->n_layers, (uint64_t)KV_NONE / 4);
 }
 
 /* --- lists ------------------------------------------------------------------------------------------------------- */
@@ -248,6 +270,27 @@ static bool seq_room(kv_seq *s, uint32_t n)
 
 /* --- life -------------------------------------------------------------------------------------------------------- */
 
+static xd_status open_stage(kv_cache *kv, const uint64_t *addr, uint32_t n_ids, xd_err *err)
+{
+    const kern_ops *ops = kv->opt.dev->ops;
+    const uint32_t n = kv->opt.stage_blocks;
+    const uint64_t bytes = ((uint64_t)n_ids + n) * sizeof *addr;
+    XD_CLEANUP(xd_freep) uint64_t *table = malloc(bytes);
+    if (!table)
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: staging table");
+    memcpy(table, addr, n_ids * sizeof *addr);
+    kern_status ks = ops->alloc(kv->opt.dev, kv_stage_bytes(&kv->opt, n), (void **)&kv->stage);
+    for (uint32_t a = 0; a < 2 && !ks; a++) {
+        uint64_t base = (uint64_t)(uintptr_t)kv->stage + a * stage_area_bytes(&kv->opt, n);
+        for (uint32_t i = 0; i < n; i++)
+            table[n_ids + i] = base + i * kv->layer_bytes;
+        if (!(ks = ops->alloc(kv->opt.dev, bytes, (void **)&kv->stage_addr[a])) &&
+            !(ks = ops->upload(kv->opt.dev, kv->stage_addr[a], table, bytes)))
+            ks = ops->sync(kv->opt.dev);
+    }
+    return ks ? xd_fail(err, XD_NOMEM, 0, "KV cache: staging of %u blocks (%s)", n, ops->error(kv->opt.dev)) : XD_OK;
+}
+
 static xd_status open_memory(kv_cache *kv, xd_err *err)
 {
     const kern_ops *ops = kv->opt.dev->ops;
@@ -282,7 +325,7 @@ static xd_status open_memory(kv_cache *kv, xd_err *err)
         ops->upload(kv->opt.dev, kv->addr_dev, addr, n_ids * sizeof *addr) != KERN_OK ||
         ops->sync(kv->opt.dev) != KERN_OK)
         return xd_fail(err, XD_NOMEM, 0, "KV cache: address table on the device (%s)", ops->error(kv->opt.dev));
-    return XD_OK;
+    return kv->opt.stage_blocks ? open_stage(kv, addr, n_ids, err) : XD_OK;
 }
 
 xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
@@ -333,8 +376,10 @@ void kv_free(kv_cache *kv)
     const kern_ops *ops = kv->opt.dev->ops;
     if (kv->dev_base)
         ops->free(kv->opt.dev, kv->dev_base);
-    if (kv->addr_dev)
-        ops->free(kv->opt.dev, kv->addr_dev);
+    void *dev_mem[] = {kv->addr_dev, kv->stage, kv->stage_addr[0], kv->stage_addr[1]};
+    for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
+        if (dev_mem[i])
+            ops->free(kv->opt.dev, dev_mem[i]);
     hostmem_free(kv->host);
     kv_prefix_free(kv->prefix);
     free(kv->places);
@@ -350,6 +395,27 @@ void kv_describe(const kv_cache *kv, kern_kv *ret)
                      .n_kv_heads = kv->opt.n_kv_heads,
                      .head_dim = kv->opt.head_dim,
                      .fmt = kv->opt.fmt};
+}
+
+uint32_t kv_cold_begin(const kv_cache *kv)
+{
+    return kv->n_dev;
+}
+
+uint32_t kv_stage_begin(const kv_cache *kv)
+{
+    return kv_max_seq_blocks(kv);
+}
+
+uint32_t kv_stage_blocks(const kv_cache *kv)
+{
+    return kv->opt.stage_blocks;
+}
+
+void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret)
+{
+    kv_describe(kv, ret);
+    ret->block_addr = kv->stage_addr[layer % 2];
 }
 
 uint32_t kv_max_seq_blocks(const kv_cache *kv)

@@ -23,15 +23,27 @@ typedef struct kv_options {
     uint32_t n_blocks;   /* in device memory */
     uint64_t swap_bytes; /* host memory for blocks of preempted and idle sequences; 0: none */
     bool prefix_caching;
-    bool allow_cold; /* blocks beyond n_blocks lie in mapped host memory (swap space) and are read directly */
+    bool allow_cold; /* blocks beyond n_blocks lie in mapped host memory (swap space): cold */
+    uint32_t
+        stage_blocks; /* cold blocks that a step can bring to device memory, a layer at a time; 0: all are read in place */
 } kv_options;
 
 uint64_t kv_block_bytes(const kv_options *opt);
+/* Device memory that stage_blocks of so many blocks need; and how many fit into so much. Two layers of them are there at a time. */
+uint64_t kv_stage_bytes(const kv_options *opt, uint32_t stage_blocks);
+uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes);
 xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err) XD_MUST_CHECK;
 void kv_free(kv_cache *kv);
 XD_DEFINE_CLEANUP(kv_cache, kv_free)
 /* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
 void kv_describe(const kv_cache *kv, kern_kv *ret);
+
+/* Staging. Cold blocks have ids from kv_cold_begin() on. Staged block i has the id kv_stage_begin() + i in the table that
+ * kv_describe_stage() gives for a layer (others have their own ids there): layers take turns with two areas. */
+uint32_t kv_cold_begin(const kv_cache *kv);
+uint32_t kv_stage_begin(const kv_cache *kv);
+uint32_t kv_stage_blocks(const kv_cache *kv); /* 0: no staging */
+void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret);
 
 xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err) XD_MUST_CHECK;
 void kv_seq_free(kv_cache *kv, kv_seq *s); /* releases its blocks (full ones stay cached) */

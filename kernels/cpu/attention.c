@@ -302,3 +302,21 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
     pool_run(d->pool, j.n_tiles * a->kv.n_kv_heads, tile_task, &j);
     return KERN_OK;
 }
+
+/* There is nothing to gain where device memory is host memory: it is the definition, and lets tests run the whole path. */
+kern_status cpu_kv_stage(kern_dev *dev, const kern_kv_stage_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if (a->slot > 1 || a->layer_bytes % 16)
+        return cpu_fail(d, KERN_ARG, "staging: slot %u, %llu bytes a layer", a->slot,
+                        (unsigned long long)a->layer_bytes);
+    for (uint32_t i = a->range[0]; i < a->range[1]; i++) {
+        const kern_kv_stage_entry *e = &a->list[i];
+        if (a->window && (uint64_t)e->first_pos + a->block_size + a->window <= (uint64_t)e->query_pos + 1)
+            continue;
+        const uint64_t off = a->layer * a->layer_bytes;
+        memcpy((void *)(uintptr_t)(a->to_addr[a->to_first + i] + off),
+               (const void *)(uintptr_t)(a->from_addr[e->block] + off), a->layer_bytes);
+    }
+    return KERN_OK;
+}

@@ -112,6 +112,7 @@ kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);
 /* attention.c, rope.c */
 kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a);
 kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);
+kern_status cpu_kv_stage(kern_dev *dev, const kern_kv_stage_args *a);
 uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                 uint32_t max_context);
 /* moe.c */

@@ -214,6 +214,12 @@ static kern_status dev_mark_ns(kern_dev *dev, uint32_t a, uint32_t b, uint64_t *
     return KERN_OK;
 }
 
+static kern_status dev_kv_stage_wait(kern_dev *dev, uint32_t slot)
+{
+    (void)dev, (void)slot; /* nothing runs behind the caller's back */
+    return KERN_OK;
+}
+
 static const kern_ops cpu_ops = {
     .close = dev_close,
     .info = dev_info,
@@ -250,6 +256,8 @@ static const kern_ops cpu_ops = {
     .probe_read = dev_probe_read,
     .mark = dev_mark,
     .mark_ns = dev_mark_ns,
+    .kv_stage = cpu_kv_stage,
+    .kv_stage_wait = dev_kv_stage_wait,
 };
 
 kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret)

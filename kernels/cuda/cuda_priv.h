@@ -17,6 +17,9 @@ struct cuda_dev {
     bool no_tile, no_attn_mma; /* rows switched off by kern_options.disable */
     cudaStream_t stream;       /* every operation */
     cudaStream_t copy;         /* background copies, low priority */
+    cudaStream_t side;         /* KV blocks on their way from host memory, beside `stream` */
+    cudaEvent_t stage_free[2]; /* a staging area has been read for the last time */
+    cudaEvent_t stage_done[2]; /* it has been filled */
     cudaEvent_t ev0, ev1;      /* probe */
     uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
     uint64_t *marks_dev;       /* the same as kernels see it */
@@ -58,6 +61,10 @@ kern_status cuda_top_logits(kern_dev *d, const kern_top_logits_args *a);
 kern_status cuda_attention(kern_dev *d, const kern_attn_args *a);
 uint64_t cuda_attn_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                  uint32_t max_context);
+
+/* kv_stage.cu */
+kern_status cuda_kv_stage(kern_dev *d, const kern_kv_stage_args *a);
+kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);
 
 /* matmul.cu */
 kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);

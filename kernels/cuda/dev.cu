@@ -93,6 +93,8 @@ static void dev_close(kern_dev *kd)
         cudaStreamSynchronize(d->stream);
     if (d->copy)
         cudaStreamSynchronize(d->copy);
+    if (d->side)
+        cudaStreamSynchronize(d->side);
     unregister_owner(d, nullptr);
     if (d->marks)
         cudaFreeHost(d->marks);
@@ -106,6 +108,14 @@ static void dev_close(kern_dev *kd)
         cudaStreamDestroy(d->stream);
     if (d->copy)
         cudaStreamDestroy(d->copy);
+    if (d->side)
+        cudaStreamDestroy(d->side);
+    for (int i = 0; i < 2; i++) {
+        if (d->stage_free[i])
+            cudaEventDestroy(d->stage_free[i]);
+        if (d->stage_done[i])
+            cudaEventDestroy(d->stage_done[i]);
+    }
     (void)cudaGetLastError();
     free(d);
 }
@@ -527,6 +537,8 @@ static const kern_ops cuda_ops = {
     dev_probe_read,
     dev_mark,
     dev_mark_ns,
+    cuda_kv_stage,
+    cuda_kv_stage_wait,
 };
 
 static bool listed(const char *list, const char *word)
@@ -609,6 +621,15 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess)
         return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
                            cap);
+    /* As urgent as the rest: it is what the next layer will wait for, and takes next to nothing from this one. */
+    e = cudaStreamCreateWithPriority(&d->side, cudaStreamNonBlocking, greatest);
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) {
+        e = cudaEventCreateWithFlags(&d->stage_free[i], cudaEventDisableTiming);
+        if (e == cudaSuccess)
+            e = cudaEventCreateWithFlags(&d->stage_done[i], cudaEventDisableTiming);
+    }
+    if (e != cudaSuccess)
+        return open_failed(d, KERN_DEVICE, e, "preparing the GPU", why, cap);
     memset(d->marks, 0, KERN_MARKS * sizeof(uint64_t));
     *ret = &d->base;
     return KERN_OK;

@@ -1,11 +1,12 @@
 /* test_tiers.c - answers are the same bits whatever tier an expert lies in and whatever happens to the link meanwhile.
  *
- *   test_tiers [--only=PART_OF_A_NAME] [MODEL_DIR]
+ *   test_tiers [--only=PART_OF_A_NAME] [--backend=cpu|cuda] [MODEL_DIR]
  *
- * The demo model on the CPU backend. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
+ * The demo model on the CPU backend, or on a GPU: there without the set-ups that need a simulated VRAM. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
  * with a disk that errs and pages that get lost; forced fallbacks, staged and full; contexts that are longer than the KV budget; and scripted link rates. A script is a list of
  * rates, each held until the fallback controller has gone where it must go, so that the speed of the machine decides nothing.
  * Requests run nearly all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
+#include <math.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -29,7 +30,8 @@ typedef struct setup {
     const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
     int mode;  /* wanted in the end */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
-    bool may_fail, cold; /* cold: contexts that are longer than the KV budget */
+    bool may_fail;
+    const char *cold_kv, *seqs; /* cold_kv: a KV budget that is smaller than a context */
     phase phases[MAX_PHASES];
 } setup;
 
@@ -117,7 +119,7 @@ static void states_that_count(const setup *s, char out[64])
 }
 
 typedef struct place {
-    const char *model, *page_file;
+    const char *model, *page_file, *backend;
     json_int_t experts; /* bytes */
     bool long_prompts;
 } place;
@@ -129,6 +131,11 @@ static xd_status set_bytes(config *c, const char *key, json_int_t bytes, xd_err 
     return conf_set(c, key, text, err);
 }
 
+static bool is_gpu(const place *at)
+{
+    return strcmp(at->backend, "cpu") != 0;
+}
+
 static const char *either(const char *a, const char *b)
 {
     return a ? a : b;
@@ -136,13 +143,13 @@ static const char *either(const char *a, const char *b)
 
 static xd_status configure(config **ret, const setup *s, const place *at, const char *gbps, xd_err *err)
 {
-    const char *const rows[][2] = {{"engine.backend", "cpu"},
+    const char *const rows[][2] = {{"engine.backend", at->backend},
                                    {"model.path", at->model},
                                    {"model.max_model_len", at->long_prompts ? "768" : "256"},
-                                   {"engine.max_num_seqs", "4"},
+                                   {"engine.max_num_seqs", either(s->seqs, "4")},
                                    {"engine.max_num_batched_tokens", "64"},
-                                   {"kv.kv_budget", s->cold ? "1MiB" : "16MiB"},
-                                   {"kv.swap_space", s->cold ? "16MiB" : "0"},
+                                   {"kv.kv_budget", either(s->cold_kv, "16MiB")},
+                                   {"kv.swap_space", s->cold_kv ? "16MiB" : "0"},
                                    {"memory.page_size", "64KiB"},
                                    {"pager.warm_start", "no"},
                                    {"fallback.window", either(s->window, "500ms")},
@@ -161,7 +168,11 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
     xd_status st = conf_defaults(ret, err);
     for (size_t i = 0; !st && i < XD_ARRAY_LEN(rows); i++)
         st = conf_set(*ret, rows[i][0], rows[i][1], err);
-    if (!st)
+    char share[32];
+    snprintf(share, sizeof share, "%.0f%%", fmin(s->arena, 1) * 100);
+    if (!st && is_gpu(at))
+        st = conf_set(*ret, "memory.expert_vram_share", share, err);
+    else if (!st)
         st = set_bytes(*ret, "memory.vram_budget", (json_int_t)((double)at->experts * s->arena), err);
     if (!st && s->host > 0 && !(st = conf_set(*ret, "memory.nvme_path", at->page_file, err)))
         st = set_bytes(*ret, "memory.host_budget", (json_int_t)((double)at->experts * s->host), err);
@@ -250,10 +261,11 @@ static bool check_state(engine *e, const setup *s)
     } else {
         ok = ok && predictions <= 0;
     }
-    if (s->cold) {
-        printf("    %lld KV blocks, %lld of them in host memory\n", (long long)number(e, "kv", "blocks_total"),
-               (long long)number(e, "kv", "swap_blocks_total"));
-        ok = ok && metric(e, "kv_swap_blocks_used") > 0;
+    if (s->cold_kv) {
+        printf("    %lld KV blocks, %lld of them in host memory, %.0f MiB read from there\n",
+               (long long)number(e, "kv", "blocks_total"), (long long)number(e, "kv", "swap_blocks_total"),
+               metric(e, "kv_host_read_bytes_total") / 1048576);
+        ok = ok && metric(e, "kv_swap_blocks_used") > 0 && metric(e, "kv_host_read_bytes_total") > 0;
     }
     if (s->disk_errors)
         ok = ok && metric(e, "expert_io_errors_total") > 0;
@@ -300,6 +312,11 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
     return ok;
 }
 
+static bool needs_simulated_vram(const setup *s)
+{
+    return s->vram_free || s->mode == 2;
+}
+
 /* The size of the experts, and the answers of an undisturbed engine. */
 static bool measure(place *at, answer *want)
 {
@@ -333,13 +350,15 @@ static bool run_long(const place *at, const setup *s)
 
 int main(int argc, char **argv)
 {
-    const char *only = "", *root = getenv("EXPERTD_SOURCE_ROOT");
+    const char *only = "", *backend = "cpu", *root = getenv("EXPERTD_SOURCE_ROOT");
     char model[4096], dir[] = "/tmp/expertd-tiers-XXXXXX", page_file[64];
     snprintf(model, sizeof model, "%s/config/demo", root ? root : ".");
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--only=", 7) == 0)
             only = argv[i] + 7;
+        else if (strncmp(argv[i], "--backend=", 10) == 0)
+            backend = argv[i] + 10;
         else
             snprintf(model, sizeof model, "%s", argv[i]);
     }
@@ -350,15 +369,21 @@ int main(int argc, char **argv)
     snprintf(page_file, sizeof page_file, "%s/pages", dir);
     xd_log_set_sink(on_log, NULL);
     xd_log_set_level(CONF_LOG_INFO);
-    place at = {.model = model, .page_file = page_file};
+    place at = {.model = model, .page_file = page_file, .backend = backend};
     answer want[N_REQUESTS], got[N_REQUESTS];
     bool ok = measure(&at, want);
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(setups); i++)
-        if (strstr(setups[i].name, only))
+        if (strstr(setups[i].name, only) && !(is_gpu(&at) && needs_simulated_vram(&setups[i])))
             ok = run(&setups[i], &at, want, got);
-    const setup cold = {.name = "KV beyond its budget", .cold = true};
-    if (ok && strstr(cold.name, only))
-        ok = run_long(&at, &cold);
+    static const setup cold[] = {
+        /* Four sequences: the staging area holds a part of their cold blocks. One: it holds them all. */
+        {.name = "KV beyond its budget", .cold_kv = "1MiB"},
+        {.name = "KV beyond its budget, one at a time", .cold_kv = "2MiB", .seqs = "1"},
+        {.name = "KV beyond its budget, experts too", .cold_kv = "1MiB", .arena = 0.25},
+    };
+    for (size_t i = 0; ok && i < XD_ARRAY_LEN(cold); i++)
+        if (strstr(cold[i].name, only))
+            ok = run_long(&at, &cold[i]);
     xd_log_set_sink(NULL, NULL);
     unlink(page_file);
     rmdir(dir);

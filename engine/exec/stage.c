@@ -1,0 +1,176 @@
+/* stage.c - a step's KV blocks that lie in host memory, brought to device memory layer by layer.
+ *
+ * There are two staging areas, which the layers take in turn. A layer's *old* blocks, whole before the step, are fetched while the
+ * layer before computes: from the end of the attention two layers earlier, which read the area last. *Fresh* ones, which a prompt's
+ * chunk writes in this very step, follow in stream order once K and V have been stored. What a decode step writes is one
+ * block a sequence: attention reads that in place.
+ *
+ * Attention sees none of this: it is given another block table, in which staged blocks have ids of their own, and a table of
+ * addresses for the layer's area. Blocks that find no place in the area are read in place as well. */
+#include <string.h>
+
+#include "engine/exec/exec_priv.h"
+
+/* Fewer new tokens than this in a sequence are not worth another kernel in the layer's path. */
+#define FRESH_TOKENS 16u
+#define HEAD_WORDS   4u
+#define ENTRY_WORDS  (sizeof(kern_kv_stage_entry) / sizeof(uint32_t))
+_Static_assert(sizeof(kern_kv_stage_entry) == 12, "packed as words");
+
+xd_status exec_stage_open(exec *x, xd_err *err)
+{
+    exec_stage *g = &x->stage;
+    const exec_options *o = &x->opt;
+    uint32_t slots = kv_stage_blocks(x->kv), n_cold = kv_max_seq_blocks(x->kv) - kv_cold_begin(x->kv);
+    if (!slots || !n_cold)
+        return XD_OK;
+    uint64_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
+    uint64_t words = HEAD_WORDS + o->max_seqs * max_blocks + slots * ENTRY_WORDS;
+    g->seen_step = calloc(n_cold, sizeof *g->seen_step);
+    g->seen_slot = calloc(n_cold, sizeof *g->seen_slot);
+    if (!g->seen_step || !g->seen_slot)
+        return xd_fail(err, XD_NOMEM, 0, "tables of %u cold KV blocks", n_cold);
+    kern_status ks = x->dev->ops->alloc_host(x->dev, words * sizeof(uint32_t), &g->host_owned);
+    if (ks)
+        return exec_kern_fail(x, ks, err, "allocation of pinned host memory for the list of cold KV blocks");
+    g->host = g->host_owned;
+    xd_status st = exec_alloc(x, words * sizeof(uint32_t), &g->dev, "the list of cold KV blocks", err);
+    if (st)
+        return st;
+    g->cold_begin = kv_cold_begin(x->kv);
+    g->slots = slots;
+    return XD_OK;
+}
+
+void exec_stage_close(exec *x)
+{
+    if (x->stage.host_owned)
+        x->dev->ops->free_host(x->dev, x->stage.host_owned);
+    free(x->stage.seen_step);
+    free(x->stage.seen_slot);
+}
+
+static uint32_t *table_of(uint32_t *base)
+{
+    return base + HEAD_WORDS;
+}
+
+static kern_kv_stage_entry *list_of(uint32_t *base, const exec_shape *s)
+{
+    return (kern_kv_stage_entry *)(void *)(table_of(base) + (size_t)s->n_seqs * s->max_blocks);
+}
+
+/* Puts the blocks of one sequence that are old, or those that are fresh, into the list and their ids into its row of the table. */
+static void list_seq(exec *x, const exec_shape *s, const exec_run_seq *q, uint32_t row, bool old)
+{
+    exec_stage *g = &x->stage;
+    const uint32_t bs = x->opt.block_size;
+    uint32_t n_old = XD_MIN(q->pos / bs, q->n_blocks), begin = old ? 0 : n_old;
+    uint32_t end = old ? n_old : XD_MIN((q->pos + q->n_tokens + bs - 1) / bs, q->n_blocks);
+    uint32_t *table = table_of(g->host) + (size_t)row * s->max_blocks;
+    kern_kv_stage_entry *list = list_of(g->host, s);
+    for (uint32_t i = begin; i < end; i++) {
+        if (q->blocks[i] < g->cold_begin)
+            continue;
+        uint32_t cold = q->blocks[i] - g->cold_begin;
+        if (g->seen_step[cold] == g->step) { /* shared with another sequence */
+            kern_kv_stage_entry *e = &list[g->seen_slot[cold]];
+            e->query_pos = XD_MIN(e->query_pos, q->pos);
+        } else if (g->n_all == g->slots || (!old && q->n_tokens < FRESH_TOKENS)) {
+            g->n_direct++;
+            continue;
+        } else {
+            g->seen_step[cold] = g->step;
+            g->seen_slot[cold] = g->n_all;
+            list[g->n_all++] = (kern_kv_stage_entry){.block = q->blocks[i], .first_pos = i * bs, .query_pos = q->pos};
+        }
+        table[i] = kv_stage_begin(x->kv) + g->seen_slot[cold];
+    }
+}
+
+xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *err)
+{
+    exec_stage *g = &x->stage;
+    g->n_old = g->n_all = g->n_direct = 0;
+    s->staged = false;
+    if (!g->slots)
+        return XD_OK;
+    if (!++g->step) { /* after 2^32 steps old stamps would look like new ones */
+        memset(g->seen_step, 0, (kv_max_seq_blocks(x->kv) - g->cold_begin) * sizeof *g->seen_step);
+        g->step = 1;
+    }
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const exec_run_seq *q = &b->seqs[i];
+        uint32_t *table = table_of(g->host) + (size_t)i * s->max_blocks, n = XD_MIN(q->n_blocks, s->max_blocks);
+        memcpy(table, q->blocks, n * sizeof *table);
+        memset(table + n, 0, (s->max_blocks - n) * sizeof *table);
+        list_seq(x, s, q, i, true);
+    }
+    g->n_old = g->n_all;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        list_seq(x, s, &b->seqs[i], i, false);
+    if (!g->n_all)
+        return XD_OK;
+    s->staged = true;
+    g->host[0] = 0;
+    g->host[1] = g->n_old;
+    g->host[2] = g->n_all;
+    uint64_t words = HEAD_WORDS + (uint64_t)s->n_seqs * s->max_blocks + (uint64_t)g->n_all * ENTRY_WORDS;
+    kern_status ks = x->dev->ops->upload(x->dev, g->dev, g->host, words * sizeof *g->host);
+    return ks ? exec_kern_fail(x, ks, err, "upload of the list of cold KV blocks") : XD_OK;
+}
+
+static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool old, xd_err *err)
+{
+    exec_stage *g = &x->stage;
+    kern_kv from, to;
+    kv_describe(x->kv, &from);
+    kv_describe_stage(x->kv, layer, &to);
+    kern_kv_stage_args a = {.from_addr = from.block_addr,
+                            .to_addr = to.block_addr,
+                            .to_first = kv_stage_begin(x->kv),
+                            .list = list_of(g->dev, s),
+                            .range = g->dev + (old ? 0 : 1),
+                            .layer = layer,
+                            .block_size = from.block_size,
+                            .window = model_get_layer(x->m, layer)->window,
+                            .layer_bytes = from.layer_bytes,
+                            .background = old,
+                            .slot = layer % 2};
+    kern_status ks = x->dev->ops->kv_stage(x->dev, &a);
+    return ks ? exec_kern_fail(x, ks, err, "staging KV blocks") : XD_OK;
+}
+
+xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    return s->staged && layer < x->hp->n_layers ? stage_layer(x, layer, s, true, err) : XD_OK;
+}
+
+xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err)
+{
+    exec_stage *g = &x->stage;
+    if (!s->staged)
+        return XD_OK;
+    if (!s->recorded && g->n_all > g->n_old) {
+        xd_status st = stage_layer(x, layer, s, false, err);
+        if (st)
+            return st;
+    }
+    kern_status ks = x->dev->ops->kv_stage_wait(x->dev, layer % 2);
+    if (ks)
+        return exec_kern_fail(x, ks, err, "waiting for KV blocks");
+    kv_describe_stage(x->kv, layer, ret);
+    ret->block_table = table_of(g->dev);
+    ret->max_blocks = s->max_blocks;
+    return XD_OK;
+}
+
+/* Entries that a layer with a window leaves out are counted all the same. */
+uint64_t exec_stage_host_bytes(const exec *x)
+{
+    kern_kv kv;
+    if (!x->stage.slots)
+        return 0;
+    kv_describe(x->kv, &kv);
+    return (uint64_t)(x->stage.n_all + x->stage.n_direct) * kv.layer_bytes * x->hp->n_layers;
+}
