@@ -268,7 +268,8 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(waited_ns, t.total_ns),
                              .link_ns = link_ns,
                              .n_decode = prefill ? 0 : n_tokens,
-                             .decode_only = !prefill};
+                             .decode_only = !prefill,
+                             .shares_link = t.kv_host_bytes > 0};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
     if (prefill)

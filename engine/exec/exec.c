@@ -332,10 +332,10 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
     const kern_ops *ops = x->dev->ops;
     kern_status ks;
     kern_graph *g = NULL;
-    if (x->graphs_arena_begin != view->arena_begin || x->graphs_arena_end != view->arena_end) {
+    if (x->graphs_view.arena_begin != view->arena_begin || x->graphs_view.arena_end != view->arena_end ||
+        x->graphs_view.max_inserts != view->max_inserts) {
         free_graphs(x);
-        x->graphs_arena_begin = view->arena_begin;
-        x->graphs_arena_end = view->arena_end;
+        x->graphs_view = *view;
     }
     for (uint32_t i = 0; i < x->n_graphs && !g; i++)
         g = same_shape(&x->graphs[i].shape, s) ? x->graphs[i].g : NULL;

@@ -92,7 +92,7 @@ struct exec {
     exec_stage stage;
     exec_graph graphs[EXEC_MAX_GRAPHS];
     uint32_t n_graphs;
-    uint64_t graphs_arena_begin, graphs_arena_end; /* of the view that they were recorded with */
+    pager_view graphs_view; /* that they were recorded with */
     uint32_t n_marks;
     bool marks_on;
     exec_times times;

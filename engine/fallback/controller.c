@@ -6,9 +6,10 @@
  * flaps.
  *
  * Slow tokens count as bad only against the usual time at the same batch size, which is learnt from direct steps that were not
- * suspicious. They are a symptom with many causes (a busy machine, a hot device), so a link rate that was good within the last window
- * acquits the link: another path would not help. They decide where the rate is not known, or neither good nor bad. They say nothing
- * about the way back: there the path is another one. */
+ * suspicious. They are a symptom with many causes (a busy machine, a hot device), so a link rate that was nearly the healthy one
+ * within the last window acquits the link: another path would not help. They decide where the rate is not known, or lies between.
+ * They say nothing about the way back, where the path is another one: but when they have led to the fallback, the way back asks for
+ * nearly the healthy rate too, since less would lead to slow tokens again. */
 #include "engine/fallback/controller.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@
 
 #define GOOD_OVER_BAD   1.25 /* a recovered link is this much faster than the limit */
 #define GOOD_MAX_RATIO  0.9  /* but what the healthy link itself reaches is always good */
+#define ACQUIT_RATIO    0.8  /* of the healthy rate: slow tokens have another cause */
 #define BAD_SHARE       0.7  /* of the samples of a window */
 #define MIN_BAD         2u   /* a single sample never decides */
 #define BACKOFF_MAX     3u
@@ -47,6 +49,11 @@ double controller_good_above_gbps(const controller_options *o)
     if (o->healthy_gbps > 0)
         good = fmax(fmin(good, o->healthy_gbps * GOOD_MAX_RATIO), bad);
     return good;
+}
+
+double controller_acquits_above_gbps(const controller_options *o)
+{
+    return fmax(controller_good_above_gbps(o), ACQUIT_RATIO * o->healthy_gbps);
 }
 
 void controller_configure(controller *c, const controller_options *opt)
@@ -161,8 +168,14 @@ static bool feed_suspect(controller *c, const controller_sample *s, bool bad_rat
                       "passing: in %.1f s %u of %u link rates and %u of %u tokens were bad", secs, br, nr, bt, nt);
     if (c->left_fallback_ns && c->backoff < BACKOFF_MAX)
         c->backoff++;
+    c->fell_by_tokens = !mostly_bad(nr, br);
     return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "in %.1f s %u of %u link rates and %u of %u tokens were bad",
                   secs, br, nr, bt, nt);
+}
+
+static double back_above_gbps(const controller *c)
+{
+    return c->fell_by_tokens ? controller_acquits_above_gbps(&c->opt) : controller_good_above_gbps(&c->opt);
 }
 
 static bool feed_forced(controller *c, const controller_sample *s, controller_change *ret)
@@ -179,9 +192,9 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
         return feed_forced(c, s, ret);
     bool rate_known = s->link_gbps == s->link_gbps;
     bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
-    bool good_rate = rate_known && s->link_gbps >= controller_good_above_gbps(&c->opt);
+    bool good_rate = rate_known && s->link_gbps >= back_above_gbps(c);
     if (rate_known)
-        c->good_rate_ns = good_rate ? s->now_ns : 0;
+        c->good_rate_ns = s->link_gbps >= controller_acquits_above_gbps(&c->opt) ? s->now_ns : 0;
     bool slow = !bad_rate && slow_token(c, s) && !link_is_acquitted(c, s->now_ns);
 
     switch (c->state) {
@@ -195,7 +208,7 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
     case FALLBACK_RECOVERING:
         if (rate_known && !good_rate)
             return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "the link gave %.1f GB/s, %.1f are needed",
-                          s->link_gbps, controller_good_above_gbps(&c->opt));
+                          s->link_gbps, back_above_gbps(c));
         if (!rate_known || s->now_ns - c->good_since_ns < cooldown(c))
             return false;
         c->left_fallback_ns = s->now_ns;

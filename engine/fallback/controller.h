@@ -44,7 +44,8 @@ typedef struct controller { /* zeroed: DIRECT, nothing known */
     uint64_t since_ns;         /* of the state */
     uint64_t good_since_ns;    /* RECOVERING: without a bad sample since */
     uint64_t left_fallback_ns; /* last return to DIRECT; 0: never */
-    uint64_t good_rate_ns;     /* the newest link rate was good, then; 0: it was not, or none is known */
+    uint64_t good_rate_ns;     /* the newest link rate was nearly healthy, then; 0: it was not, or none is known */
+    bool fell_by_tokens;       /* slow tokens rather than bad rates led to the fallback */
     struct {
         uint32_t n, bad;
     } rates,
@@ -68,6 +69,7 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
 bool controller_wants_rate(const controller *c, const controller_sample *s);
 double controller_bad_below_gbps(const controller_options *opt); /* 0: no rate is bad */
 double controller_good_above_gbps(const controller_options *opt);
-const char *fallback_state_name(fallback_state s); /* "direct", ... */
+double controller_acquits_above_gbps(const controller_options *opt); /* slow tokens are then not the link's fault */
+const char *fallback_state_name(fallback_state s);                   /* "direct", ... */
 
 #endif

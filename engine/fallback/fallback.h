@@ -34,6 +34,7 @@ typedef struct fallback_step_info {
     uint64_t link_ns;  /* time in which experts were read, when measured; 0: unknown */
     uint32_t n_decode; /* sequences that decoded */
     bool decode_only;  /* no prompt tokens in it */
+    bool shares_link;  /* it read more than experts over the link */
 } fallback_step_info;
 
 /* After pager_step_end(). */

@@ -34,8 +34,9 @@
 /* More separate runs than this are uploaded as one: a copy costs some microseconds, 100 KiB of table only a few more. */
 #define UPLOAD_RUNS 4u
 /* Far more than all layers may add in a step. */
-#define OFFER_MAX  8192u
-#define COPY_QUEUE 4096u
+#define OFFER_MAX   8192u
+#define COPY_QUEUE  4096u
+#define FULL_COPIES 1024u
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
 #define PROBE_BYTES (32ull << 20)
 /* 350 000 steps of a model with 48 layers of 128 experts. */
@@ -162,11 +163,16 @@ static bool promote_page(pager *p, uint32_t pg)
     return true;
 }
 
+/* Only so many at a time: the other free slots are for what steps read. */
 static void promote_all(pager *p)
 {
-    for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots; pg++)
-        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && p->pages[pg].src && !promote_page(p, pg))
-            return;
+    uint32_t pending = pager_copier_pending(&p->copier);
+    for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots && pending < FULL_COPIES; pg++)
+        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && p->pages[pg].src) {
+            if (!promote_page(p, pg))
+                return;
+            pending++;
+        }
 }
 
 typedef struct hot_expert {
@@ -302,8 +308,12 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         pager_disk_step(p);
     if (p->mode == PAGER_FULL)
         promote_all(p);
-    /* FULL has a slot for every page: nothing is pushed out, and copies take what is free. */
-    uint32_t want = p->mode == PAGER_FULL ? 0 : XD_MIN(policy_want(p->pol), p->offer_cap);
+    /* FULL has a slot for every page: nothing is pushed out, and steps keep all that they read anyway. On a busy link that is the
+     * quicker way, since kernels get a larger share of it than the copy engine. In STAGED what the plan still takes for missing is in
+     * VRAM when the experts run: kernels would not fill a slot from there. */
+    uint32_t want = p->mode == PAGER_FULL     ? p->offer_cap
+                    : p->mode == PAGER_STAGED ? 0
+                                              : XD_MIN(policy_want(p->pol), p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots - p->n_stage < p->n_pages) {
@@ -700,9 +710,8 @@ static xd_status open_views(pager *p, xd_err *err)
         .n_free = p->offer_cap,
         .free_used = (uint32_t *)(void *)(p->io_dev + p->io_used_at),
         .fill_log = (uint32_t *)(void *)(p->io_dev + p->io_log_at),
-        .max_inserts = XD_MIN(p->cfg->pager.max_inserts, p->offer_cap),
     };
-    pager_see_vram(p);
+    pager_set_view(p);
     return XD_OK;
 }
 

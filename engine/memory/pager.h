@@ -49,15 +49,16 @@ typedef struct pager_layer_view {
 } pager_layer_view;
 
 typedef struct pager_view {
-    uint64_t arena_begin, arena_end; /* VRAM; changes when a mode takes more of it: recorded graphs are then stale */
+    /* These two change with the mode: recorded graphs are then stale. */
+    uint64_t arena_begin, arena_end; /* VRAM */
+    uint32_t max_inserts;            /* a layer and step */
     const pager_layer_view *layers;  /* [n_layers]; pointers stay the same for the pager's life, contents change between
                                       * steps, so that a recorded graph may hold them */
     uint64_t *free_slots;            /* device [n_free]; the same pointer for ever */
     uint32_t n_free; /* capacity of the list (constant); slots that are not free this step are absent: see free_used */
-    uint32_t *free_used;  /* device scalar: the step begins with the first usable index and stops at n_free */
-    uint32_t *fill_log;   /* device [n_free] */
-    uint32_t max_inserts; /* a layer and step */
-    uint64_t version;     /* of the page table, for the log and tests */
+    uint32_t *free_used; /* device scalar: the step begins with the first usable index and stops at n_free */
+    uint32_t *fill_log;  /* device [n_free] */
+    uint64_t version;    /* of the page table, for the log and tests */
 } pager_view;
 
 /* Adopts finished copies and decisions and uploads what changed. `prefill`: the step streams past the cache (no fill-through for

@@ -141,7 +141,7 @@ xd_status pager_device_fail(const pager *p, xd_err *err, const char *what);
 
 /* pager_stage.c */
 void pager_unstage(pager *p);
-void pager_see_vram(pager *p); /* sets the view's range of VRAM */
+void pager_set_view(pager *p); /* what follows from the mode */
 
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;

@@ -150,7 +150,7 @@ static uint64_t free_vram(const pager *p)
 
 /* Kernels tell VRAM from host memory by one range of addresses. With memory beyond the arena it spans both allocations, where no
  * page of the host happens to lie between them; else those slots are taken for host memory, which is right but slower. */
-void pager_see_vram(pager *p)
+void pager_set_view(pager *p)
 {
     uint64_t begin = (uint64_t)(uintptr_t)p->arena, end = begin + p->arena_bytes;
     if (p->extra) {
@@ -167,6 +167,7 @@ void pager_see_vram(pager *p)
     }
     p->view.arena_begin = begin;
     p->view.arena_end = end;
+    p->view.max_inserts = p->extra ? p->offer_cap : XD_MIN(p->cfg->pager.max_inserts, p->offer_cap);
 }
 
 /* FULL: slots for all pages, beyond the arena where the device has memory to spare. */
@@ -188,7 +189,7 @@ static xd_status take_extra(pager *p, xd_err *err)
     for (uint32_t s = p->n_pages; s-- > p->n_slots;)
         pager_put_free(p, s);
     p->stats.slots_total = p->n_slots = p->n_pages;
-    pager_see_vram(p);
+    pager_set_view(p);
     return XD_OK;
 }
 
@@ -210,7 +211,7 @@ static void give_back_extra(pager *p)
     p->dev->ops->free(p->dev, p->extra);
     p->extra = NULL;
     p->stats.slots_total = p->n_slots = p->n_arena_slots;
-    pager_see_vram(p);
+    pager_set_view(p);
 }
 
 xd_status pager_set_mode(pager *p, int mode, xd_err *err)

@@ -148,6 +148,7 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
                                    {"model.max_model_len", at->long_prompts ? "768" : "256"},
                                    {"engine.max_num_seqs", either(s->seqs, "4")},
                                    {"engine.max_num_batched_tokens", "64"},
+                                   {"kv.kv_dtype", at->long_prompts ? "f16" : "auto"},
                                    {"kv.kv_budget", either(s->cold_kv, "16MiB")},
                                    {"kv.swap_space", s->cold_kv ? "16MiB" : "0"},
                                    {"memory.page_size", "64KiB"},
@@ -378,7 +379,7 @@ int main(int argc, char **argv)
     static const setup cold[] = {
         /* Four sequences: the staging area holds a part of their cold blocks. One: it holds them all. */
         {.name = "KV beyond its budget", .cold_kv = "1MiB"},
-        {.name = "KV beyond its budget, one at a time", .cold_kv = "2MiB", .seqs = "1"},
+        {.name = "KV beyond its budget, one at a time", .cold_kv = "1MiB", .seqs = "1"},
         {.name = "KV beyond its budget, experts too", .cold_kv = "1MiB", .arena = 0.25},
     };
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(cold); i++)

@@ -105,7 +105,7 @@ static void read_layer(rig *r, const pager_view *v, uint32_t l)
             const char *want = page_of_file(r, l, e, i, &bytes);
             cr_assert_eq(memcmp((const void *)(uintptr_t)at, want, bytes), 0, "layer %u expert %u page %u", l, e, i);
             uint64_t fill = y->fill_addr ? y->fill_addr[e * y->geom.pages + i] : 0;
-            if (fill)
+            if (fill && !(at >= v->arena_begin && at < v->arena_end)) /* kernels fill from host memory only */
                 memcpy((void *)(uintptr_t)fill, want, bytes);
         }
     }
@@ -134,17 +134,14 @@ static xd_status try_step(rig *r, bool prefill, xd_err *err)
     cr_assert_eq(pager_step_begin(r->p, prefill, &v, err), XD_OK, "%s", err->msg);
     for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++) {
         pick(r, l);
+        plan(r, v, l);
         if (pager_needs_require(r->p)) {
-            uint32_t touched[64] = {0};
-            for (uint32_t i = 0; i < r->n_tokens * r->top_k; i++)
-                touched[r->ids[i]]++;
-            xd_status st = pager_require(r->p, l, touched, err);
+            xd_status st = pager_require(r->p, l, v->layers[l].expert_count, err);
             if (st) {
                 pager_step_abort(r->p);
                 return st;
             }
         }
-        plan(r, v, l);
         read_layer(r, v, l);
     }
     cr_assert_eq(pager_step_end(r->p, err), XD_OK, "%s", err->msg);
