@@ -14,14 +14,13 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "engine/fallback/rate.h"
+
 #define PASSIVE_NS          100000000u /* reading time that makes one passive sample */
 #define SUSPECT_WAIT_NS     200000000u /* between probes while in doubt */
 #define SLOW_TOKEN_PROBE_NS 50000000u  /* at most 2 % of the time goes into asking after slow tokens */
 #define DROP_RATIO          0.6        /* a passive rate below this share of its recent level calls for a probe */
 #define PASSIVE_GAIN        0.2
-#define BASE_STEPS          16u /* before a base is trusted */
-#define BASE_GAIN           0.1
-#define BASE_MIN_RATIO      0.8 /* of the healthy rate: below it a step is slow for the link's sake, and teaches no base */
 #define SYSFS_NS            5000000000u
 #define START_PROBES        3
 
@@ -36,15 +35,11 @@ struct fallback {
     bool watching, want_probe;
     uint64_t probe_interval_ns, last_probe_ns, last_sysfs_ns;
     uint64_t acc_bytes, acc_ns, n_probes;
-    double passive_gbps;        /* recent level of the lower bound */
-    double sure_bytes, sure_ns; /* of steps whose rate is known, within the same time */
-    struct {
-        double ns;
-        uint32_t n;
-    } base[CONTROLLER_BATCHES]; /* time of the experts without the link, by log2 of the batch */
-    bool fell;                  /* the pager was asked for another path */
-    uint64_t full_since_ns;     /* loading into VRAM since; 0: not under way */
-    pthread_mutex_t lock;       /* status, force */
+    double passive_gbps; /* recent level of the lower bound */
+    rate_meter rate;
+    bool fell;              /* the pager was asked for another path */
+    uint64_t full_since_ns; /* loading into VRAM since; 0: not under way */
+    pthread_mutex_t lock;   /* status, force */
     fallback_status status;
     int force;
 };
@@ -192,29 +187,14 @@ static bool is_direct(const fallback *f)
     return f->ctl.state == FALLBACK_DIRECT || f->ctl.state == FALLBACK_SUSPECT;
 }
 
-/* Takes a decode step's rate into account where it is known, and learns the base of its batch. */
+/* Takes a step's rate into account where it is known. */
 static void weigh_step(fallback *f, const fallback_step_info *s, const pager_stats *st)
 {
     double bytes = (double)st->step_bytes_host, healthy = f->ctl.opt.healthy_gbps;
-    if (st->step_link_ns) { /* a simulated link says it itself */
-        f->sure_bytes += bytes;
-        f->sure_ns += (double)st->step_link_ns;
-        return;
-    }
-    if (!s->decode_only || !s->n_decode || !s->link_ns || s->shares_link || healthy <= 0 || !is_direct(f))
-        return;
-    uint32_t i = XD_MIN(31u - (uint32_t)__builtin_clz(s->n_decode), CONTROLLER_BATCHES - 1u);
-    double least_ns = bytes / healthy, beyond_ns = fmax((double)s->link_ns - least_ns, 0), base_ns = f->base[i].ns;
-    double read_ns = fmax((double)s->link_ns - base_ns, least_ns);
-    bool known = f->base[i].n >= BASE_STEPS, by_link = least_ns >= base_ns;
-    if (known && by_link) {
-        f->sure_bytes += bytes;
-        f->sure_ns += read_ns;
-    }
-    if (!known)
-        f->base[i].ns += (beyond_ns - base_ns) / ++f->base[i].n;
-    else if (beyond_ns < base_ns || !by_link || bytes >= BASE_MIN_RATIO * healthy * read_ns)
-        f->base[i].ns += BASE_GAIN * (beyond_ns - base_ns);
+    if (st->step_link_ns) /* a simulated link says it itself */
+        rate_note_exact(&f->rate, bytes, (double)st->step_link_ns);
+    else if (s->decode_only && s->n_decode && s->link_ns && !s->shares_link && healthy > 0 && is_direct(f))
+        rate_note(&f->rate, healthy, s->n_decode, bytes, (double)s->link_ns);
 }
 
 void fallback_step(fallback *f, const fallback_step_info *s)
@@ -227,12 +207,11 @@ void fallback_step(fallback *f, const fallback_step_info *s)
     f->acc_bytes += st.step_bytes_host;
     f->acc_ns += XD_MAX(s->link_ns ? s->link_ns : s->step_ns, st.step_link_ns);
     if (f->acc_ns >= PASSIVE_NS) {
-        bool sure = f->sure_bytes >= 0.5 * (double)f->acc_bytes && f->sure_ns > 0;
-        double gbps = sure ? f->sure_bytes / f->sure_ns : (double)f->acc_bytes / (double)f->acc_ns;
+        double gbps = (double)f->acc_bytes / (double)f->acc_ns;
+        bool sure = rate_take(&f->rate, (double)f->acc_bytes, &gbps);
         f->want_probe = f->want_probe || (!sure && gbps < DROP_RATIO * f->passive_gbps);
         f->passive_gbps += PASSIVE_GAIN * (gbps - f->passive_gbps);
         f->acc_bytes = f->acc_ns = 0;
-        f->sure_bytes = f->sure_ns = 0;
         if (is_direct(f) && (sure || gbps >= controller_good_above_gbps(&f->ctl.opt))) {
             if (!f->want_probe)
                 f->last_probe_ns = xd_now_ns(); /* as good as a probe */

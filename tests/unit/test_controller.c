@@ -216,3 +216,41 @@ Test(controller, the_operator_decides)
     controller_configure(&c, &o);
     cr_assert(controller_feed(&c, &s, &ch) && ch.to == FALLBACK_DIRECT);
 }
+
+/* Beside another user of the link: not bad by the limit (20), far from healthy (50), and the tokens suffer. */
+Test(controller, slow_tokens_on_a_half_healthy_link_fall_back_until_it_is_nearly_healthy)
+{
+    controller c = {0};
+    controller_options o = options();
+    controller_configure(&c, &o);
+    char got[512];
+    run(&c, (const point[]){{0, 50}}, 1, 5, 80, got, sizeof got);
+    cr_assert_str_eq(got, "");
+    uint64_t later_ns = 0;
+    for (int i = 0; c.state != FALLBACK_FALLBACK; i++) {
+        controller_sample s = {
+            .now_ns = (uint64_t)((1010 + i * 0.1) * 1e9), .link_gbps = 28, .token_ms = 120, .batch = 1};
+        controller_change ch;
+        controller_feed(&c, &s, &ch);
+        cr_assert_lt(i, 20, "within two seconds");
+        later_ns = s.now_ns;
+    }
+    const double rates[] = {28, 39, 41};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        controller_sample s = {.now_ns = later_ns += 100000000u, .link_gbps = rates[i], .token_ms = NAN};
+        controller_change ch;
+        cr_assert_eq(controller_feed(&c, &s, &ch), i == 2, "%g GB/s", rates[i]);
+    }
+    cr_assert_eq(c.state, FALLBACK_RECOVERING);
+}
+
+Test(controller, slow_tokens_on_a_nearly_healthy_link_are_not_its_fault)
+{
+    controller c = {0};
+    controller_options o = options();
+    controller_configure(&c, &o);
+    char got[512];
+    run(&c, (const point[]){{0, 50}}, 1, 5, 80, got, sizeof got);
+    run(&c, (const point[]){{0, 42}}, 1, 20, 120, got, sizeof got);
+    cr_assert_str_eq(got, "");
+}
