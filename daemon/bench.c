@@ -27,7 +27,7 @@ typedef struct bench {
     const cli *c;
     sweep sweeps[CLI_MAX_SWEEPS];
     size_t n_sweeps;
-    uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens;
+    uint32_t lengths[MAX_POINTS], seqs[MAX_POINTS], tokens, hits;
     size_t n_lengths, n_seqs;
     double dram,
         first_s[MAX_POINTS][MAX_POINTS]; /* total_s by length and number, with the first value of the last axis */
@@ -120,7 +120,9 @@ static void print_head(const bench *b)
     printf("%7s %5s %9s %11s %7s %10s %9s %10s %9s %8s %6s %8s %8s %10s %7s %8s %6s", "prompt", "seqs", "TTFT ms",
            "prefill t/s", "reached", "decode t/s", "ms/step", "experts ms", "read GB/s", "of limit", "hit", "host GB",
            "vram GB", "bound t/s", "reached", "total s", "x");
-    printf(b->gpu ? " %9s %6s\n" : "\n", "VRAM MiB", "x");
+    if (b->gpu)
+        printf(" %9s %6s", "VRAM MiB", "x");
+    printf(" %9s\n", "answers");
 }
 
 /* A number, or "-" where there is none. */
@@ -173,7 +175,7 @@ static void print_point(const bench *b, const bench_point *pt, const verdict *v,
         cell(9, 0, vram ? (double)vram / 1048576 : NAN, "");
         cell(6, 2, vram && b->vram_first ? (double)vram / (double)b->vram_first : NAN, "");
     }
-    putchar('\n');
+    printf("  %08x\n", (uint32_t)(pt->answers >> 32));
     fflush(stdout);
 }
 
@@ -204,6 +206,7 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
         {"experts_ms_per_step", pt->experts_ms},
         {"host_bytes_per_step", pt->host_bytes},
         {"vram_bytes_per_step", pt->vram_bytes},
+        {"kv_host_bytes_per_step", pt->kv_host_bytes},
         {"hit_rate", v->hit},
         {"expert_read_gbps", v->read_bps / 1e9},
         {"expert_read_limit_gbps", v->read_limit / 1e9},
@@ -217,6 +220,7 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         json_object_set_new(o, rows[i].name, number(rows[i].value));
+    json_object_set_new(o, "answers", json_sprintf("%08x", (uint32_t)(pt->answers >> 32)));
     json_object_set_new(o, "prefill_bound_by", json_string(pt->prefill_bound.by));
     json_object_set_new(o, "bound_by", json_string(pt->step_bound.by));
     json_array_append_new(b->list, o);
@@ -296,6 +300,32 @@ static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, 
     return XD_OK;
 }
 
+/* After how many tokens the cache hits nearly as often as it will: with the same pager.stats_file, a second run shows a warm start. */
+static xd_status measure_hits(const bench *b, engine *e, xd_err *err)
+{
+    const double near_enough = 0.02;
+    XD_CLEANUP(xd_freep) double *rates = calloc(b->tokens / b->hits + 1, sizeof *rates);
+    uint32_t n = 0, first = 0, last;
+    uint64_t answers = 0;
+    if (!rates)
+        return xd_fail(err, XD_NOMEM, 0, "hit rates");
+    xd_status st = bench_hits(e, b->lengths[0], b->tokens, b->hits, rates, &n, &answers, err);
+    if (st)
+        return st;
+    double plateau = 0;
+    last = XD_MAX(n / 4, 1u);
+    for (uint32_t i = n - XD_MIN(last, n); i < n; i++)
+        plateau += rates[i] / last;
+    while (first < n && rates[first] < plateau - near_enough)
+        first++;
+    printf("%8s %8s\n", "tokens", "hit in %");
+    for (uint32_t i = 0; i < n; i++)
+        printf("%8u %8.1f\n", (i + 1) * b->hits, 100 * rates[i]);
+    printf("\nlast quarter %.1f %%, within %.0f points of it from token %u on; answers %08x\n", 100 * plateau,
+           100 * near_enough, first * b->hits, (uint32_t)(answers >> 32));
+    return XD_OK;
+}
+
 static xd_status run_settings(bench *b, const size_t *at, bool first, xd_err *err)
 {
     XD_CLEANUP(conf_freep) config *cfg = NULL;
@@ -308,6 +338,8 @@ static xd_status run_settings(bench *b, const size_t *at, bool first, xd_err *er
         st = engine_wait_ready(e, isatty(STDERR_FILENO) ? progress : NULL, NULL, err);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
+    if (!st && b->hits)
+        return measure_hits(b, e, err);
     return st ? st : measure_all(b, e, at, first, (double)(xd_now_ns() - start) / NS, err);
 }
 
@@ -334,7 +366,7 @@ static void print_end(const bench *b)
         "\npeak resident memory %s. reached: of the bound, the least time for the bytes as they were read by tier (link and\n"
         "memory work together) and for the products. read GB/s, of limit: %s while experts are computed.\n"
         "hit, host and vram GB: expert bytes of a decode step. x: times the same\n"
-        "with the first value of the last swept setting.\n",
+        "with the first value of the last swept setting. answers: a hash of all tokens.\n",
         xd_format_bytes(rss, sizeof rss, peak_rss_bytes()),
         b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,");
 }
@@ -354,6 +386,8 @@ int bench_main(const cli *c, const config *cfg)
     b.n_seqs = parse_list(c->concurrency, "1,8", BENCH_MAX_SEQS, b.seqs);
     if (!b.n_lengths || !b.n_seqs || parse_list(c->tokens, "64", 1 << 20, &b.tokens) != 1)
         return wrong("--lengths and --concurrency take numbers and commas, --tokens a number");
+    if (c->hits && (parse_list(c->hits, "", 1 << 20, &b.hits) != 1 || b.hits > b.tokens))
+        return wrong("--hits takes a number of tokens, at most --tokens");
     for (; b.n_sweeps < (size_t)c->n_sweeps; b.n_sweeps++)
         if (!parse_sweep(c->sweeps[b.n_sweeps], &b.sweeps[b.n_sweeps]))
             return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
@@ -363,13 +397,13 @@ int bench_main(const cli *c, const config *cfg)
     xd_status st = run_sweeps(&b, &err);
     if (st)
         fprintf(stderr, "expertd: %s\n", err.msg);
-    else if (c->json) {
+    else if (c->json && !b.hits) {
         json_t *o = json_pack("{s:s, s:f, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", b.dram / NS,
                               "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
         json_dumpf(o, stdout, JSON_INDENT(2));
         putchar('\n');
         json_decref(o);
-    } else
+    } else if (!b.hits)
         print_end(&b);
     json_decref(b.list);
     return st ? 1 : 0;

@@ -29,11 +29,17 @@ typedef struct bench_point {
     /* While all requests decode; NAN where that was never the case. Bytes and times are of one step. */
     double decode_tps, step_ms, experts_ms;
     double host_bytes, vram_bytes; /* of experts, read by tier */
+    double kv_host_bytes;          /* of the KV cache, read from host memory */
+    uint64_t answers;              /* a hash of all tokens, equal where the answers are */
     bench_bound step_bound;
 } bench_point;
 
 /* Runs pt->seqs requests that start together and fills pt. seed: of the random prompts, moved on. */
 xd_status bench_measure(engine *e, const bench_limits *lim, bench_point *pt, uint64_t *seed, xd_err *err) XD_MUST_CHECK;
+/* One sequence: the share of pages that was found in VRAM for every `every` of `tokens` answer tokens into rates[0..*ret_n), which has
+ * room for tokens / every. */
+xd_status bench_hits(engine *e, uint32_t prompt, uint32_t tokens, uint32_t every, double *rates, uint32_t *ret_n,
+                     uint64_t *ret_answers, xd_err *err) XD_MUST_CHECK;
 /* The limits that the running engine knows; `dram`: bytes a second, what a CPU computes from. */
 bench_limits bench_get_limits(engine *e, double dram);
 /* Bytes a second at which all CPUs together read DRAM: the best of three passes; 0 when memory is short. */

@@ -93,7 +93,7 @@ static double metric_sum(const char *text, const char *name)
 
 typedef struct moment {
     uint64_t ns, tokens;
-    double host, vram, experts_s, steps;
+    double host, vram, kv_host, experts_s, steps;
 } moment;
 
 static moment look(engine *e, uint64_t tokens)
@@ -104,6 +104,7 @@ static moment look(engine *e, uint64_t tokens)
     const char *t = text.data ? text.data : "";
     m.vram = metric_sum(t, "expertd_expert_read_bytes_total{tier=\"vram");
     m.host = metric_sum(t, "expertd_expert_read_bytes_total") - m.vram;
+    m.kv_host = metric_sum(t, "expertd_kv_host_read_bytes_total");
     m.experts_s = metric_sum(t, "expertd_step_seconds_total{phase=\"experts");
     m.steps = metric_sum(t, "expertd_steps_total");
     return m;
@@ -129,15 +130,16 @@ static void consider(bench_bound *b, double work, double rate, const char *by)
         *b = (bench_bound){s, by};
 }
 
-/* Least time for `steps` steps: expert bytes by tier, trunk once a step, `kv` bytes of cache, `weights` products. */
+/* Least time for `steps` steps: expert bytes by tier, trunk once a step, `kv` bytes of cache, of which `kv_host` come over the link
+ * first, `weights` products. */
 static bench_bound bound_of(const engine_info *i, const bench_limits *lim, double host, double vram, double steps,
-                            double kv, double weights)
+                            double kv, double kv_host, double weights)
 {
     bench_bound b = {NAN, ""};
     /* Without a link, what lies "on the host" is read from the same memory. */
     double local = lim->link > 0 ? vram : vram + host;
     consider(&b, local + steps * (double)i->trunk_step_bytes + kv, lim->memory, "memory");
-    consider(&b, host, lim->link, "link");
+    consider(&b, host + kv_host, lim->link, "link");
     consider(&b, 2 * weights, lim->flops, "compute");
     return b;
 }
@@ -150,9 +152,9 @@ static void judge(engine *e, const bench_limits *lim, bench_point *pt, const mom
     pt->prefill_tps = prompts / ((double)(begun->ns - start->ns) / 1e9);
     pt->prefill_bound =
         bound_of(i, lim, begun->host - start->host, begun->vram - start->vram, begun->steps - start->steps, 0,
-                 prompts * (double)i->token_weights + seqs * (double)i->head_weights);
+                 begun->kv_host - start->kv_host, prompts * (double)i->token_weights + seqs * (double)i->head_weights);
     double steps = end->steps - begin->steps, s = (double)(end->ns - begin->ns) / 1e9;
-    pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = NAN;
+    pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->kv_host_bytes = NAN;
     pt->step_bound = (bench_bound){NAN, ""};
     if (!begin->ns || steps < 1 || end->tokens <= begin->tokens)
         return;
@@ -161,9 +163,10 @@ static void judge(engine *e, const bench_limits *lim, bench_point *pt, const mom
     pt->experts_ms = (end->experts_s - begin->experts_s) * 1e3 / steps;
     pt->host_bytes = (end->host - begin->host) / steps;
     pt->vram_bytes = (end->vram - begin->vram) / steps;
+    pt->kv_host_bytes = (end->kv_host - begin->kv_host) / steps;
     double context = pt->prompt + (double)(begin->tokens + end->tokens) / 2 / seqs;
     pt->step_bound = bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, seqs * context * (double)i->kv_token_bytes,
-                              seqs * (double)(i->token_weights + i->head_weights));
+                              pt->kv_host_bytes, seqs * (double)(i->token_weights + i->head_weights));
 }
 
 /* --- requests ----------------------------------------------------------------------------------------------------------- */
@@ -203,7 +206,7 @@ static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea, Flood 2
 
 typedef struct job {
     engine_request *r;
-    uint64_t first_ns;
+    uint64_t first_ns, hash; /* of all tokens */
     uint32_t tokens;
 } job;
 
@@ -231,7 +234,11 @@ static xd_status take_events(job *j, xd_err *err)
             *err = *ev.error;
             return err->status;
         }
-        if (ev.kind == ENGINE_EV_TOKEN && !j->tokens++)
+        if (ev.kind != ENGINE_EV_TOKEN)
+            continue;
+        j->hash += ev.token_id;
+        j->hash = next_random(&j->hash);
+        if (!j->tokens++)
             j->first_ns = xd_now_ns();
     }
     return XD_OK;
@@ -291,8 +298,11 @@ static xd_status watch(engine *e, run *u, bench_point *pt, const moment *start, 
     }
     pt->total_s = (double)(xd_now_ns() - start->ns) / 1e9;
     pt->ttft_ms = 0;
-    for (uint32_t i = 0; i < pt->seqs; i++)
+    pt->answers = 0;
+    for (uint32_t i = 0; i < pt->seqs; i++) {
         pt->ttft_ms += (double)(u->jobs[i].first_ns - start->ns) / 1e6 / pt->seqs;
+        pt->answers = (pt->answers ^ u->jobs[i].hash) * 0x9e3779b97f4a7c15u;
+    }
     judge(e, lim, pt, start, &begun, &begin, &end);
     return XD_OK;
 }
@@ -322,5 +332,51 @@ xd_status bench_measure(engine *e, const bench_limits *lim, bench_point *pt, uin
     engine_request_free(u->gate.r);
     for (uint32_t i = 0; i < pt->seqs; i++)
         engine_request_free(u->jobs[i].r);
+    return st;
+}
+
+/* --- the hit rate over time --------------------------------------------------------------------------------------------- */
+
+static void look_at_hits(engine *e, double *ret_vram, double *ret_all)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    engine_metrics(e, &text);
+    const char *t = text.data ? text.data : "";
+    *ret_vram = metric_sum(t, "expertd_expert_page_hits_total{tier=\"vram");
+    *ret_all = metric_sum(t, "expertd_expert_page_hits_total");
+}
+
+xd_status bench_hits(engine *e, uint32_t prompt, uint32_t tokens, uint32_t every, double *rates, uint32_t *ret_n,
+                     uint64_t *ret_answers, xd_err *err)
+{
+    uint32_t vocab = engine_get_info(e)->vocab, n = 0, seen = 0;
+    uint64_t seed = 1;
+    XD_CLEANUP(xd_freep) uint32_t *ids = malloc(prompt * sizeof *ids);
+    if (!ids)
+        return xd_fail(err, XD_NOMEM, 0, "prompt");
+    for (uint32_t k = 0; k < prompt; k++)
+        ids[k] = (uint32_t)(next_random(&seed) % vocab);
+    waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
+    job j = {0};
+    double vram = 0, all = 0;
+    xd_status st = submit(e, ids, prompt, tokens, &w, &j, err);
+    if (st)
+        return st;
+    while (!st && !engine_request_finished(j.r)) {
+        sleep_on(&w);
+        st = take_events(&j, err);
+        if (st || (seen ? j.tokens - seen < every : !j.tokens)) /* what the prompt touched is left out */
+            continue;
+        double v, a;
+        look_at_hits(e, &v, &a);
+        if (seen && a > all)
+            rates[n++] = (v - vram) / (a - all);
+        vram = v;
+        all = a;
+        seen = j.tokens;
+    }
+    engine_request_free(j.r);
+    *ret_n = n;
+    *ret_answers = j.hash;
     return st;
 }

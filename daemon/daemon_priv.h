@@ -29,6 +29,7 @@ typedef struct cli {
     const char *lengths;                /* bench --lengths 128,2048 */
     const char *concurrency;            /* bench --concurrency 1,8 */
     const char *tokens;                 /* bench --tokens 64 */
+    const char *hits;                   /* bench --hits 16 */
     const char *sweeps[CLI_MAX_SWEEPS]; /* bench --sweep KEY=A,B */
     int n_sweeps;
     const char **flags; /* settings, for conf_load() */
