@@ -92,11 +92,7 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     a->listen_fd = a->watch_epoll_fd = a->watch_event_fd = -1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->conns_lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&a->flushed, &attr);
-    pthread_condattr_destroy(&attr);
+    xd_cond_init(&a->flushed);
     a->idle_timeout_s = cfg->server.idle_timeout_s;
     atomic_init(&a->heartbeat_s, cfg->server.heartbeat_s);
     snprintf(a->chat_why, sizeof a->chat_why, "the model has no chat template");

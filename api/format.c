@@ -25,23 +25,12 @@ static json_t *logprob_value(float lp)
     return json_real(lp < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)lp);
 }
 
-static bool is_utf8(const char *s, size_t len)
-{
-    for (size_t i = 0; i < len;) {
-        int n = xd_utf8_seq(s + i, len - i);
-        if (n <= 0)
-            return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 /* The string of a token, and its bytes. */
 static bool token_string(const tokenizer *tok, uint32_t id, const char *prefix, xd_buf *ret, xd_buf *ret_bytes)
 {
     if (!tok || !tok_token_bytes(tok, id, ret_bytes))
         return xd_buf_printf(ret, "token_id:%u", id);
-    if (is_utf8(ret_bytes->data ? ret_bytes->data : "", ret_bytes->len))
+    if (xd_utf8_valid(ret_bytes->data ? ret_bytes->data : "", ret_bytes->len))
         return xd_buf_append(ret, ret_bytes->data, ret_bytes->len) && xd_buf_puts(ret, "");
     xd_buf_puts(ret, prefix);
     for (size_t i = 0; i < ret_bytes->len; i++)

@@ -91,7 +91,7 @@ static xd_status check_test(const config *c, xd_err *err)
     for (double last = -1; *p;) {
         double at, rate;
         int n = 0;
-        if (sscanf(p, "%lf:%lf%n", &at, &rate, &n) != 2 || at <= last || rate < 0 || (p[n] && p[n] != ','))
+        if (sscanf(p, "%lf:%lf%n", &at, &rate, &n) != 2 || !(at > last) || !(rate >= 0) || (p[n] && p[n] != ','))
             REFUSE("test.link_profile", "must be rising second:GB/s pairs such as 0:50,10:5, not '%s'",
                    c->test.link_profile);
         last = at;

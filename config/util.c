@@ -135,6 +135,17 @@ static size_t bad_subpart(const char *s, size_t len)
     return 1;
 }
 
+bool xd_utf8_valid(const char *s, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        int n = xd_utf8_seq(s + i, len - i);
+        if (n <= 0)
+            return false;
+        i += (size_t)n;
+    }
+    return true;
+}
+
 bool xd_utf8_sanitize(xd_buf *out, const char *s, size_t len)
 {
     size_t i = 0;
@@ -229,4 +240,13 @@ char *xd_format_bytes(char *out, size_t cap, uint64_t bytes)
     }
     snprintf(out, cap, u ? "%.2f %s" : "%.0f %s", v, units[u]);
     return out;
+}
+
+void xd_cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
 }

@@ -3,6 +3,7 @@
 #ifndef XD_UTIL_H
 #define XD_UTIL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -96,10 +97,14 @@ char *xd_buf_steal(xd_buf *b,
 /* Length in bytes (1..4) of the well-formed UTF-8 sequence at s (Unicode table 3-7), 0 if it is ill-formed and
  * -1 if it is a proper prefix of one that the end cut off. len must be > 0. */
 int xd_utf8_seq(const char *s, size_t len);
+bool xd_utf8_valid(const char *s, size_t len);
 /* Appends s with every maximal ill-formed subpart replaced by U+FFFD (Unicode 3.9, table 3-8). */
 bool xd_utf8_sanitize(xd_buf *out, const char *s, size_t len);
 /* Bytes at the end of s that are an incomplete but so far well-formed sequence (0..3): hold them back when streaming. */
 size_t xd_utf8_incomplete_tail(const char *s, size_t len);
+
+/* A condition variable whose timed waits go by xd_now_ns()'s clock, which nobody sets. */
+void xd_cond_init(pthread_cond_t *c);
 
 /* Sizes for people: "24GiB", "512 MiB", "1.5GB", "4096". false when malformed or too large for 64 bits. */
 bool xd_parse_bytes(const char *text, uint64_t *ret);

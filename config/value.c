@@ -227,26 +227,22 @@ xd_status conf_value_set(config *c, const conf_option *o, const char *text, xd_b
             *(int32_t *)field(c, o) = (int32_t)whole;
         return XD_OK;
     case CONF_SECONDS:
-        if (!parse_seconds(text, &real) || real != floor(real))
-            return bad(o, why);
-        if (o->special && real == o->special_value)
-            return set_special(c, o);
-        if (!in_range(o, real))
-            return bad(o, why);
-        *(uint32_t *)field(c, o) = (uint32_t)real;
-        return XD_OK;
     case CONF_REAL:
     case CONF_REAL_SECONDS:
     case CONF_RATIO:
         if (!(o->type == CONF_REAL    ? parse_real(text, &real)
               : o->type == CONF_RATIO ? parse_ratio(text, &real)
-                                      : parse_seconds(text, &real)))
+                                      : parse_seconds(text, &real)) ||
+            (o->type == CONF_SECONDS && real != floor(real)))
             return bad(o, why);
         if (o->special && real == o->special_value)
             return set_special(c, o);
         if (!in_range(o, real))
             return bad(o, why);
-        *(double *)field(c, o) = real;
+        if (o->type == CONF_SECONDS)
+            *(uint32_t *)field(c, o) = (uint32_t)real;
+        else
+            *(double *)field(c, o) = real;
         return XD_OK;
     case CONF_BYTES:
         if (!parse_size(o, text, &bytes))

@@ -345,14 +345,10 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
     e->inbox_tail = &e->inbox;
     take_limits(e, cfg);
     snprintf(e->what, sizeof e->what, "starting");
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->files.lock, NULL);
-    pthread_cond_init(&e->wake, &attr);
-    pthread_cond_init(&e->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    xd_cond_init(&e->wake);
+    xd_cond_init(&e->changed);
     e->metrics = metrics_new();
     int rc = e->metrics ? pthread_create(&e->thread, NULL, engine_main, e) : 0;
     if (!e->metrics || rc) {

@@ -7,17 +7,6 @@ enum { MAX_SOURCE = 4 << 20, COMPILE_MEMORY = 128 << 20 };
 #define COMPILE_STEPS   100000000u
 #define COMPILE_TIME_NS 5000000000u
 
-static bool valid_utf8(const char *s, size_t len)
-{
-    for (size_t i = 0; i < len;) {
-        int n = xd_utf8_seq(s + i, len - i);
-        if (n <= 0)
-            return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 static xd_status compile(jx *c, const char *source, size_t len, jinja_template *t)
 {
     if (setjmp(c->jump))
@@ -31,7 +20,7 @@ xd_status jinja_compile(const char *source, size_t len, const char *name, jinja_
 {
     if (len > MAX_SOURCE)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: the template is larger than %d MiB", name, MAX_SOURCE >> 20);
-    if (!valid_utf8(source, len))
+    if (!xd_utf8_valid(source, len))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: the template is not UTF-8 text", name);
     jinja_template *t = calloc(1, sizeof *t);
     xd_err own;

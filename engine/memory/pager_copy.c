@@ -80,11 +80,7 @@ xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err)
     if (!c->queue || !c->done)
         return xd_fail(err, XD_NOMEM, 0, "pager: copy queue");
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    xd_cond_init(&c->wake);
     pthread_cond_init(&c->idle, NULL);
     int e = pthread_create(&c->thread, NULL, copier_main, c);
     if (e) {
