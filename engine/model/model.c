@@ -2,6 +2,7 @@
  * Which names and hyper-parameters a family has is arch.c; the container is safetensors.c; models without files synthetic.c. */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -263,12 +264,59 @@ static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
     }
 }
 
+enum { TOUCH_THREADS = 16, TOUCH_TENSORS = 512 };
+
+typedef struct toucher {
+    const model_tensor *tensors;
+    size_t n;
+    size_t next; /* taken atomically */
+} toucher;
+
+static void *touch_main(void *arg)
+{
+    toucher *t = arg;
+    for (size_t at; (at = __atomic_fetch_add(&t->next, 64, __ATOMIC_RELAXED)) < t->n;)
+        for (size_t i = at; i < XD_MIN(at + 64, t->n); i++) {
+            const volatile char *data = t->tensors[i].data;
+            (void)data[0];
+            (void)data[t->tensors[i].bytes / 2];
+        }
+    return NULL;
+}
+
+static void advise(const model *m, int advice)
+{
+    for (uint32_t i = 0; i < m->n_files; i++)
+        if (!m->files[i].anonymous)
+            madvise(m->files[i].base, m->files[i].bytes, advice);
+}
+
+/* The fingerprint looks at tens of thousands of places. One by one, each with the kernel's readahead, that reads a third of a file that
+ * is not in the page cache before anything else happens; here each costs a page, and many wait for the disk together. */
+static void touch_samples(const model *m)
+{
+    size_t n = 0;
+    for (uint32_t l = 0; l < m->params.n_layers; l++)
+        n += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
+    if (!m->n_files || m->files[0].anonymous || n < TOUCH_TENSORS)
+        return;
+    toucher t = {.tensors = m->experts, .n = n};
+    pthread_t threads[TOUCH_THREADS];
+    uint32_t started = 0;
+    while (started < TOUCH_THREADS && !pthread_create(&threads[started], NULL, touch_main, &t))
+        started++;
+    while (started)
+        pthread_join(threads[--started], NULL);
+}
+
 /* Adds up bytes and takes the fingerprint: shape and two samples of every tensor. */
 static xd_status finish(model *m, xd_err *err)
 {
     XXH3_state_t *h = XXH3_createState();
     if (!h)
         return xd_fail(err, XD_NOMEM, 0, "fingerprint of the model");
+    advise(m, MADV_RANDOM);
+    touch_samples(m);
     XXH3_64bits_reset(h);
     XXH3_64bits_update(h, m->params.arch, sizeof m->params.arch);
     const model_tensor *trunk[] = {&m->embed, &m->final_norm, m->lm_head.data == m->embed.data ? NULL : &m->lm_head};
@@ -293,6 +341,7 @@ static xd_status finish(model *m, xd_err *err)
         }
     }
     m->fingerprint = XXH3_64bits_digest(h);
+    advise(m, MADV_NORMAL);
     XXH3_freeState(h);
     return XD_OK;
 }

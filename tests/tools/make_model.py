@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face checkpoint of random weights with a known geometry, for measuring how a model of that size starts.
 
-    make_model.py FOLDER [--geometry qwen3-30b-a3b] [--layers N] [--shard-gb 4] [--jobs N]
+    make_model.py FOLDER [--geometry qwen3-30b-a3b] [--layers N] [--shard-gb 4] [--jobs N] [--sparse]
 
 The folder gets config.json and safetensors shards (BF16) as Qwen3-MoE checkpoints have them; no tokenizer, so that it serves token
 ids. Weights are runs of one random buffer with magnitudes between 2^-7 and 2^-5, norms are ones: every row differs, all is finite,
-and writing runs at the speed of the memory or disk. Standard library only."""
+and writing runs at the speed of the memory or disk. --sparse: all zeros, in files that take no space. Standard library only."""
 import argparse
 import json
 import multiprocessing
@@ -51,7 +51,7 @@ def size_of(shape):
     return n
 
 
-def write_shard(path, part):
+def write_shard(path, part, sparse=False):
     """One shard; runs in a process of its own."""
     high = os.urandom(BUFFER_BYTES // 2).translate(bytes(0x3c | (b & 0x80) for b in range(256)))
     buffer = bytearray(os.urandom(BUFFER_BYTES))
@@ -65,6 +65,9 @@ def write_shard(path, part):
     text += b" " * (-len(text) % 8)
     with open(path, "wb", buffering=0) as f:
         f.write(struct.pack("<Q", len(text)) + text)
+        if sparse:
+            f.truncate(8 + len(text) + at)
+            return 8 + len(text) + at
         begin = 0
         for name, shape in part:
             left = size_of(shape)
@@ -84,6 +87,7 @@ def main():
     p.add_argument("--layers", type=int)
     p.add_argument("--shard-gb", type=float, default=4)
     p.add_argument("--jobs", type=int, default=os.cpu_count())
+    p.add_argument("--sparse", action="store_true")
     a = p.parse_args()
     c = dict(GEOMETRIES[a.geometry])
     c["num_hidden_layers"] = a.layers or c["num_hidden_layers"]
@@ -103,7 +107,7 @@ def main():
     weight_map = {tensor: name for name, part in zip(names, shards) for tensor, _ in part}
     begun = time.monotonic()
     with multiprocessing.Pool(a.jobs) as pool:
-        sizes = pool.starmap(write_shard, [(os.path.join(a.folder, n), s) for n, s in zip(names, shards)], chunksize=1)
+        sizes = pool.starmap(write_shard, [(os.path.join(a.folder, n), s, a.sparse) for n, s in zip(names, shards)], chunksize=1)
     with open(os.path.join(a.folder, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
         json.dump({"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}, f)
     print(f"{sum(sizes) / 1e9:.1f} GB in {len(shards)} files, {time.monotonic() - begun:.1f} s")
