@@ -188,13 +188,29 @@ static void run_linear(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     kc_end(&r);
 }
 
-static void case_linear(kc *k)
+/* The matrix units take both operands in parts of BF16, whose smallest number is 2^-133: where an operand is not much larger than that,
+ * what its last part cannot hold is up to half of it, times the other operand. As a magnitude: divided by the tolerance. */
+static double lost_when_split(const kc *k, const char *op, double p, double q)
 {
-    kern_fmt fmt = any_fmt(k);
+    return k->cuda ? (fabs(p) + fabs(q)) * 0x1p-134 / (double)kc_tol(k, op) : 0;
+}
+
+/* Weights of F32 with a scale of their own; 0: any_mat() of any temper. */
+static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
+{
     uint32_t n = any_tokens(k), rows = kc_between(k, 1, 100), cols = any_cols(k, fmt);
-    kc_case(k, "linear %s rows %u cols %u tokens %u", kern_fmt_get(fmt).name, rows, cols, n);
+    kc_case(k, "linear %s rows %u cols %u tokens %u scales %g %g", kern_fmt_get(fmt).name, rows, cols, n,
+            (double)x_scale, (double)w_scale);
     linear_case c = {.w = any_mat(k, fmt, rows, cols), .x = NEW(k, n * cols, float), .y0 = NEW(k, n * rows, float)};
-    kc_fill(k, c.x, (size_t)n * cols);
+    if (w_scale > 0) {
+        float *values = NEW(k, (size_t)rows * cols, float);
+        kc_fill_scaled(k, values, (size_t)rows * cols, w_scale);
+        c.w.data = values;
+    }
+    if (x_scale > 0)
+        kc_fill_scaled(k, c.x, (size_t)n * cols, x_scale);
+    else
+        kc_fill(k, c.x, (size_t)n * cols);
     kc_fill_scaled(k, c.y0, (size_t)n * rows, 1);
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.bias = NEW(k, rows, float), rows, 1);
@@ -208,11 +224,28 @@ static void case_linear(kc *k)
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < rows; i++) {
             double sum = (c.bias ? fabs((double)c.bias[i]) : 0) + fabs((double)c.y0[t * rows + i]);
-            for (uint32_t j = 0; j < cols; j++)
-                sum += fabs((double)w[(size_t)i * cols + j] * (double)c.x[(size_t)t * cols + j]);
+            for (uint32_t j = 0; j < cols; j++) {
+                double p = (double)w[(size_t)i * cols + j], q = (double)c.x[(size_t)t * cols + j];
+                sum += fabs(p * q) + lost_when_split(k, "linear", p, q);
+            }
             magnitude[t * rows + i] = (float)sum;
         }
     kc_check_op(k, run_linear, &c, n, rows, magnitude, kc_tol(k, "linear"));
+}
+
+static void case_linear(kc *k)
+{
+    check_linear(k, any_fmt(k), 0, 0);
+}
+
+/* Products of the smallest numbers with large ones are ordinary numbers. */
+static void case_linear_tiny(kc *k)
+{
+    bool tiny_x = kc_below(k, 2);
+    if (kc_below(k, 3))
+        check_linear(k, FMT_F32, tiny_x ? 1e-38f : 1e14f, tiny_x ? 1e14f : 1e-38f);
+    else
+        check_linear(k, any_fmt(k), 1e-37f, 0);
 }
 
 /* ---- the KV cache ---------------------------------------------------------------------------------------------------------- */
@@ -619,7 +652,7 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
                                      .cols = cols,
                                      .fmt = c->g.fmt});
     }
-    double *hidden = NEW(k, ff, double);
+    double *hidden = NEW(k, ff, double), *value = NEW(k, ff, double);
     for (uint32_t t = 0; t < c->n_tokens; t++) {
         const float *x = c->x + (size_t)t * dm;
         for (uint32_t i = 0; i < dm; i++)
@@ -633,17 +666,20 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
                     double ux = (double)m[1][(size_t)f * dm + i] * (double)x[i];
                     g += gx;
                     u += ux;
-                    g_mag += fabs(gx);
-                    u_mag += fabs(ux);
+                    g_mag += fabs(gx) + lost_when_split(k, "moe", (double)m[0][(size_t)f * dm + i], (double)x[i]);
+                    u_mag += fabs(ux) + lost_when_split(k, "moe", (double)m[1][(size_t)f * dm + i], (double)x[i]);
                 }
                 double silu = fabs(g / (1 + exp(-g)));
-                hidden[f] = 1.1 * g_mag * fabs(u) + silu * u_mag + silu * fabs(u);
+                value[f] = silu * fabs(u);
+                hidden[f] = 1.1 * g_mag * fabs(u) + silu * u_mag + value[f];
             }
             double weight = fabs((double)c->weights[t * c->top_k + p]);
             for (uint32_t i = 0; i < dm; i++) {
                 double sum = 0;
-                for (uint32_t f = 0; f < ff; f++)
-                    sum += fabs((double)m[2][(size_t)i * ff + f]) * hidden[f];
+                for (uint32_t f = 0; f < ff; f++) {
+                    double q = (double)m[2][(size_t)i * ff + f];
+                    sum += fabs(q) * hidden[f] + lost_when_split(k, "moe", q, value[f]);
+                }
                 out[(size_t)t * dm + i] += (float)(weight * sum);
             }
         }
@@ -651,17 +687,17 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
     return out;
 }
 
-static void case_moe(kc *k)
+/* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
+static void check_moe(kc *k, kern_fmt fmt, const float *scales)
 {
-    kern_fmt fmt = any_fmt(k);
     uint32_t block = kern_fmt_get(fmt).block_len > 1 ? 32 : 4;
     kern_expert_geom g = {.fmt = fmt, .d_model = block * kc_between(k, 1, 12), .d_ff = block * kc_between(k, 1, 9)};
     moe_case c = {.n_experts = kc_between(k, 2, 12), .n_tokens = any_tokens(k)};
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
     c.fill = kc_below(k, 2);
     c.padded = kc_below(k, 2) ? 0 : kc_between(k, 1, 5);
-    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u", kern_fmt_get(fmt).name,
-            g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded);
+    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u%s", kern_fmt_get(fmt).name,
+            g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded, scales ? " scaled" : "");
 
     for (uint32_t m = 0; m < 3; m++) {
         uint32_t rows = m == 2 ? g.d_model : g.d_ff;
@@ -678,6 +714,8 @@ static void case_moe(kc *k)
         for (uint32_t m = 0; m < 3; m++) {
             uint32_t rows = m == 2 ? g.d_model : g.d_ff, cols = m == 2 ? g.d_ff : g.d_model;
             uint8_t *w = matrices[e * 3 + m] = kc_weights(k, fmt, rows, cols);
+            if (scales)
+                kc_fill_scaled(k, (float *)(void *)w, (size_t)rows * cols, scales[m]);
             for (uint32_t at = 0, p = e * g.pages + g.first_page[m]; at < rows; at += g.page_rows[m], p++) {
                 c.pages[p] = w + at * g.row_bytes[m];
                 c.page_bytes[p] = KC_MIN(rows - at, g.page_rows[m]) * g.row_bytes[m];
@@ -701,6 +739,17 @@ static void case_moe(kc *k)
             c.ids[t * c.top_k + i] = e;
         }
     kc_check_op(k, run_moe, &c, c.n_tokens, g.d_model, moe_magnitude(k, &c, matrices), kc_tol(k, "moe"));
+}
+
+static void case_moe(kc *k)
+{
+    check_moe(k, any_fmt(k), NULL);
+}
+
+static void case_moe_tiny(kc *k)
+{
+    static const float scales[][3] = {{1, 1e-37f, 1e14f}, {1, 1e14f, 1e-37f}, {1e-37f, 1e14f, 1e20f}};
+    check_moe(k, FMT_F32, scales[kc_below(k, 3)]);
 }
 
 /* ---- choices among logits ------------------------------------------------------------------------------------------------------- */
@@ -753,9 +802,7 @@ static void case_logits(kc *k)
 }
 
 const kc_case_row kc_cases[] = {
-    {"embed", case_embed},   {"rmsnorm", case_rmsnorm},
-    {"swiglu", case_swiglu}, {"linear", case_linear},
-    {"rope_kv", case_rope},  {"attention", case_attention},
-    {"router", case_router}, {"moe", case_moe},
-    {"logits", case_logits}, {0},
+    {"embed", case_embed},   {"rmsnorm", case_rmsnorm},         {"swiglu", case_swiglu},     {"linear", case_linear},
+    {"rope_kv", case_rope},  {"attention", case_attention},     {"router", case_router},     {"moe", case_moe},
+    {"logits", case_logits}, {"linear_tiny", case_linear_tiny}, {"moe_tiny", case_moe_tiny}, {0},
 };
