@@ -23,6 +23,7 @@ struct cuda_dev {
     cudaEvent_t ev0, ev1;      /* probe */
     uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
     uint64_t *marks_dev;       /* the same as kernels see it */
+    uint32_t *counters;        /* of warp.cuh: zero between launches */
     float *sink;               /* where the probe stores what it must not drop */
     struct host_range *ranges;
     cudaDeviceProp prop;
@@ -68,6 +69,8 @@ kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);
 
 /* matmul.cu */
 kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);
+
+/* moe.cu */
 kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);
 uint64_t cuda_moe_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
 

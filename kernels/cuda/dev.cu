@@ -5,6 +5,7 @@
  * Every entry selects the device first, because the current device belongs to the calling thread and copy_async may come from
  * the pager's. */
 #include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/experts.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -100,6 +101,8 @@ static void dev_close(kern_dev *kd)
         cudaFreeHost(d->marks);
     if (d->sink)
         cudaFree(d->sink);
+    if (d->counters)
+        cudaFree(d->counters);
     if (d->ev0)
         cudaEventDestroy(d->ev0);
     if (d->ev1)
@@ -625,7 +628,9 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         (e = cudaEventCreate(&d->ev0)) != cudaSuccess || (e = cudaEventCreate(&d->ev1)) != cudaSuccess ||
         (e = cudaHostAlloc((void **)&d->marks, KERN_MARKS * sizeof(uint64_t), cudaHostAllocMapped)) != cudaSuccess ||
         (e = cudaHostGetDevicePointer((void **)&d->marks_dev, d->marks, 0)) != cudaSuccess ||
-        (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess)
+        (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess ||
+        (e = cudaMalloc((void **)&d->counters, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
+        (e = cudaMemset(d->counters, 0, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess)
         return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
                            cap);
     /* As urgent as the rest: it is what the next layer will wait for, and takes next to nothing from this one. */

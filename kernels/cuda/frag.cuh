@@ -20,6 +20,10 @@
 
 #include "kernels/quant.h"
 
+template <int FMT> struct fmt_block { /* bytes of 32 weights */
+    static constexpr uint32_t BYTES = FMT == FMT_Q8_0 ? 34 : FMT == FMT_F32 ? 128 : 64;
+};
+
 /* Weights of one lane for one block: [part][4 pairs of positions], for row g and row g + 8. */
 template <int FMT> struct a_frag {
     static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 ? 2 : 1;
@@ -153,6 +157,43 @@ static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32
     }
 }
 
+/* One lane's walk along a row in shared memory that begins at any place its format allows. Blocks are read in pairs (`odd`: the second
+ * of a pair), so that what depends on the alignment is worked out once. Q8_0: one word beyond the row may be read. */
+template <int FMT> struct row_reader {
+    const unsigned char *p;
+    __device__ __forceinline__ row_reader(const unsigned char *row, uint32_t) : p(row) {}
+    __device__ __forceinline__ void load(uint32_t b, bool, uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4],
+                                         float *d) const
+    {
+        load_a_row<FMT>(p + b * fmt_block<FMT>::BYTES, t, r, d);
+    }
+};
+
+template <> struct row_reader<FMT_Q8_0> {
+    const unsigned char *p;
+    const uint32_t *first[2]; /* word of this lane's first weight, in even and odd blocks */
+    uint32_t shift;
+    __device__ __forceinline__ row_reader(const unsigned char *row, uint32_t t) : p(row)
+    {
+        const unsigned char *at = row + 2 + 8 * t;
+        shift = ((uint32_t)(uintptr_t)at & 2) * 8;
+        first[0] = reinterpret_cast<const uint32_t *>(at - ((uintptr_t)at & 2));
+        first[1] = reinterpret_cast<const uint32_t *>(at + 34 - ((uintptr_t)(at + 34) & 2));
+    }
+    __device__ __forceinline__ void load(uint32_t b, bool odd, uint32_t, uint32_t (&r)[1][4], float *d) const
+    {
+        const uint32_t *q = (odd ? first[1] : first[0]) + b / 2 * 17, by = odd ? 16 - shift : shift;
+        const uint32_t w[3] = {q[0], q[1], q[2]};
+        *d = __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(p + b * 34)));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t v = __funnelshift_r(w[i], w[i + 1], by);
+            r[0][2 * i] = int8_pair(v, 0x4140);
+            r[0][2 * i + 1] = int8_pair(v, 0x4342);
+        }
+    }
+};
+
 /* A lane whose positions, from pair `from` on, lie beyond the end of K: what is in memory there must not be read as a number. */
 template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a, int from)
 {
@@ -196,10 +237,6 @@ static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<F
             acc[i] += c[i];
     }
 }
-
-template <int FMT> struct fmt_block { /* bytes of 32 weights */
-    static constexpr uint32_t BYTES = FMT == FMT_Q8_0 ? 34 : FMT == FMT_F32 ? 128 : 64;
-};
 
 /* --- asynchronous copies into shared memory ------------------------------------------------------------------------------ */
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/warp.cuh"
 
 template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
 {
@@ -37,23 +38,25 @@ template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
     cudaError_t e = cudaFuncSetAttribute(tile_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
-    tile_kernel<FMT><<<grid, p.mode == MM_LINEAR ? TILE_THREADS : TILE_THREADS + 32, smem, d->stream>>>(p);
+    tile_kernel<FMT><<<grid, TILE_BLOCK, smem, d->stream>>>(p);
     return cudaGetLastError();
 }
 
-template <int FMT> static cudaError_t launch_mm(cuda_dev *d, mm_params p)
+/* A block on every multiprocessor, all of them at once: they wait for each other. */
+template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params &P, uint32_t smem)
+{
+    cudaError_t e = cudaFuncSetAttribute(warp_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    if (e != cudaSuccess)
+        return e;
+    warp_kernel<FMT><<<(uint32_t)d->n_sm, WARP_COUNT * 32, smem, d->stream>>>(P);
+    return cudaGetLastError();
+}
+
+/* A linear, or buckets of a MoE layer that are large enough for tiles. */
+template <int FMT> static cudaError_t launch_mm(cuda_dev *d, const mm_params &p)
 {
     const bool tile = !d->no_tile && p.n_tokens > STREAM_MAX_TOKENS;
-    if (tile && p.mode == MM_LINEAR)
-        return launch_tile<FMT>(d, p);
-    p.min_bucket = 1;
-    p.max_bucket = tile ? STREAM_MAX_TOKENS : UINT32_MAX;
-    cudaError_t e = launch_stream<FMT>(d, p);
-    if (e != cudaSuccess || !tile)
-        return e;
-    p.min_bucket = STREAM_MAX_TOKENS + 1;
-    p.max_bucket = UINT32_MAX;
-    return launch_tile<FMT>(d, p);
+    return tile ? launch_tile<FMT>(d, p) : launch_stream<FMT>(d, p);
 }
 
 #endif

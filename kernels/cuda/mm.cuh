@@ -10,7 +10,8 @@
 
 #include "kernels/quant.h"
 
-#define MM_STREAM_TOKENS 32 /* buckets up to this size stream, larger ones are tiled */
+#define MM_STREAM_TOKENS 32   /* buckets up to this size stream, larger ones are tiled */
+#define MM_MAX_EXPERTS   1024 /* of a layer */
 
 enum mm_mode { MM_LINEAR, MM_GATE_UP, MM_DOWN };
 
@@ -51,6 +52,18 @@ struct mm_params {
     uint32_t *ready, *done; /* zero at the start of the launch */
 };
 
+static __device__ __forceinline__ bool mm_in_arena(const mm_params &p, uint64_t a)
+{
+    return a >= p.arena_begin && a < p.arena_end;
+}
+
+static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
 /* Lists the units of the buckets that this launch takes. `units` has room for n_experts * unit_pages entries, `scratch` for 36 words;
  * all threads of the block call it. */
 static __device__ void list_units(const mm_params &p, uint32_t *units, uint32_t *scratch, uint32_t *n_host,
@@ -71,7 +84,7 @@ static __device__ void list_units(const mm_params &p, uint32_t *units, uint32_t 
                 unit = e << 12 | page;
                 const uint64_t a0 = p.page_addr[(size_t)e * p.pages + p.first_page0 + page];
                 const uint64_t a1 = p.page_addr[(size_t)e * p.pages + p.first_page1 + page];
-                is_host = !(a0 >= p.arena_begin && a0 < p.arena_end && a1 >= p.arena_begin && a1 < p.arena_end);
+                is_host = !(mm_in_arena(p, a0) && mm_in_arena(p, a1));
             }
         }
         const uint32_t mh = __ballot_sync(~0u, on && is_host), mv = __ballot_sync(~0u, on && !is_host);

@@ -5,3 +5,8 @@ cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p)
 {
     return launch_mm<FMT_F16>(d, p);
 }
+
+cudaError_t warp_launch_f16(cuda_dev *d, const warp_params &p, uint32_t smem)
+{
+    return launch_warp<FMT_F16>(d, p, smem);
+}

@@ -15,9 +15,11 @@
 
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #define TILE_ROWS    128
-#define TILE_THREADS 256 /* computing; one warp more fetches */
+#define TILE_THREADS 256 /* computing */
+#define TILE_BLOCK   384 /* and a warpgroup of which one warp fetches: registers are dealt by warpgroup */
 #define TILE_B_PITCH 272 /* 64 positions of hi and lo, and 16 bytes that move the next row to other banks */
 #define FETCH_PIECE  16384
 
@@ -39,13 +41,6 @@ static __device__ __forceinline__ void tile_barrier()
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *p)
-{
-    uint32_t v;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-
 static __device__ __forceinline__ void wait_until(const uint32_t *p, uint32_t want)
 {
     while (load_acquire(p) < want)
@@ -62,6 +57,24 @@ static __device__ __forceinline__ void tile_wait(uint32_t stages)
         cp_wait<2>();
 }
 
+/* A stage: rows of weights as stored, then tokens. */
+template <int FMT> static constexpr __host__ __device__ uint32_t tile_stage_bytes(uint32_t tokens)
+{
+    return (TILE_ROWS * tile_a<FMT>::PITCH + tokens * TILE_B_PITCH + 1023) & ~1023u;
+}
+
+/* Where the 8 positions c of token r lie before they are split, first or second half. */
+static __device__ __forceinline__ unsigned char *tile_token_at(const mm_params &p, unsigned char *b, uint32_t r,
+                                                               uint32_t c, uint32_t half)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    return b + half * p.tile_tokens * 128 + r * 128 + (c ^ (r & 7)) * 16;
+#else
+    (void)p;
+    return b + r * TILE_B_PITCH + c * 32 + half * 16;
+#endif
+}
+
 /* Shared memory of a block after the stages. */
 struct tile_rows {
     uint64_t a[TILE_ROWS]; /* first byte of each weight row */
@@ -69,14 +82,15 @@ struct tile_rows {
 };
 
 template <int FMT>
-static __device__ void tile_issue(const mm_params &p, const tile_rows &rows, const tile_item &it, uint32_t step,
-                                  unsigned char *stage)
+static __device__ __forceinline__ void tile_issue(const mm_params &p, const tile_rows &rows, const tile_item &it,
+                                                  uint32_t step, unsigned char *stage)
 {
     constexpr uint32_t UNITS = tile_a<FMT>::UNITS, BYTES = tile_a<FMT>::BYTES;
     const uint32_t off = step * BYTES;
     const uint32_t len = min(BYTES, (uint32_t)p.row_bytes - off);
     const uint32_t a = smem_of(stage), tid = threadIdx.x;
-#pragma unroll 2
+    /* Loops that the compiler must not unroll keep its addresses out of the registers that the sums need. */
+#pragma unroll 1
     for (uint32_t i = tid; i < TILE_ROWS * UNITS; i += TILE_THREADS) {
         const uint32_t r = i / UNITS, u = i % UNITS;
         const uint64_t src = rows.a[r] + off;
@@ -86,20 +100,203 @@ static __device__ void tile_issue(const mm_params &p, const tile_rows &rows, con
     }
     unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
     const uint32_t c = tid % 8, k = step * 64 + c * 8;
+#pragma unroll 1
     for (uint32_t r = tid / 8; r < it.n; r += TILE_THREADS / 8) {
-        unsigned char *dst = b + r * TILE_B_PITCH + c * 32;
         const uint64_t src = (uint64_t)(uintptr_t)(rows.x[r] + k);
 #pragma unroll
         for (uint32_t h = 0; h < 2; h++) {
+            unsigned char *dst = tile_token_at(p, b, r, c, h);
             if (k + 4 * h < p.cols)
-                cp_async16(smem_of(dst) + 16 * h, src + 16 * h);
+                cp_async16(smem_of(dst), src + 16 * h);
             else
-                reinterpret_cast<uint4 *>(dst)[h] = make_uint4(0, 0, 0, 0);
+                *reinterpret_cast<uint4 *>(dst) = make_uint4(0, 0, 0, 0);
         }
     }
 }
 
 /* Each thread splits what it fetched itself: its own copies are visible to it without a barrier. */
+static __device__ __forceinline__ b_frag tile_split_at(const uint4 &u0, const uint4 &u1)
+{
+    return split_x(
+        make_float4(__uint_as_float(u0.x), __uint_as_float(u0.y), __uint_as_float(u0.z), __uint_as_float(u0.w)),
+        make_float4(__uint_as_float(u1.x), __uint_as_float(u1.y), __uint_as_float(u1.z), __uint_as_float(u1.w)));
+}
+
+/* One result of row r (of gate and up: of each). */
+static __device__ __forceinline__ void tile_store(const mm_params &p, const tile_item &it, float *y, uint32_t r,
+                                                  float v)
+{
+    if (r >= it.n_rows)
+        return;
+    if (p.bias)
+        v += p.bias[it.row0 + r];
+    if (p.accumulate)
+        v += y[it.row0 + r];
+    y[it.row0 + r] = v;
+}
+
+static __device__ __forceinline__ float *tile_y(const mm_params &p, const tile_item &it, uint32_t token)
+{
+    const uint32_t k = it.first + token;
+    return p.y + (size_t)(p.mode == MM_DOWN ? p.pairs[k] : k) * p.y_stride;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* hi and lo of position k of token r are two bytes each, in the order in which the matrix units meet them: word t of piece (block, s, h)
+ * has positions 8t + 4s + 2h of its block of 32. The 8 threads of a row read before any of them writes. */
+static __device__ __forceinline__ void tile_split(const mm_params &p, const tile_item &it, unsigned char *b)
+{
+    const uint32_t c = threadIdx.x % 8, t = c % 4;
+#pragma unroll 1
+    for (uint32_t at = 0; at < it.n; at += TILE_THREADS / 8) {
+        const uint32_t r = at + threadIdx.x / 8;
+        uint4 u0, u1;
+        if (r < it.n) {
+            u0 = *reinterpret_cast<const uint4 *>(tile_token_at(p, b, r, c, 0));
+            u1 = *reinterpret_cast<const uint4 *>(tile_token_at(p, b, r, c, 1));
+        }
+        __syncwarp();
+        if (r < it.n) {
+            const b_frag f = tile_split_at(u0, u1);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                reinterpret_cast<uint32_t *>(tile_token_at(p, b, r, c / 4 * 4 + i, 0))[t] = f.hi[i];
+                reinterpret_cast<uint32_t *>(tile_token_at(p, b, r, c / 4 * 4 + i, 1))[t] = f.lo[i];
+            }
+        }
+    }
+    wgmma_publish();
+}
+
+/* This warp's 16 rows of one block of K. */
+template <int FMT>
+static __device__ __forceinline__ void tile_load_a(a_frag<FMT> &a, const mm_params &p, const unsigned char *stage,
+                                                   const uint32_t (&low)[2], uint32_t step, uint32_t kb)
+{
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const unsigned char *row = stage + (warp * 16 + g) * tile_a<FMT>::PITCH + kb * fmt_block<FMT>::BYTES;
+    const uint32_t off = step * tile_a<FMT>::BYTES, k = step * 64 + kb * 32 + 8 * t;
+    load_a_row<FMT>(row + ((low[0] + off) & 15), t, a.r0, &a.d0);
+    load_a_row<FMT>(row + 8 * tile_a<FMT>::PITCH + ((low[1] + off) & 15), t, a.r1, &a.d1);
+    if (FMT != FMT_Q8_0 && k + 4 >= p.cols)
+        zero_a<FMT>(a, k < p.cols ? 2 : 0);
+}
+
+/* block_product() for 64 rows and N tokens. */
+template <int FMT, int N>
+static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], const a_frag<FMT> &a, uint32_t hi, uint32_t lo)
+{
+    wgmma_begin();
+#pragma unroll
+    for (int s = 0; s < 2; s++)
+#pragma unroll
+        for (int q = a_frag<FMT>::PARTS - 1; q >= 0; q--) {
+            const int i = 2 * s;
+            wgmma<N>::run(c, a.r0[q][i], a.r1[q][i], a.r0[q][i + 1], a.r1[q][i + 1], wgmma_tokens(lo + s * 32),
+                          s || q < a_frag<FMT>::PARTS - 1);
+            wgmma<N>::run(c, a.r0[q][i], a.r1[q][i], a.r0[q][i + 1], a.r1[q][i + 1], wgmma_tokens(hi + s * 32), 1);
+        }
+    wgmma_commit();
+}
+
+template <int FMT, int N>
+static __device__ __forceinline__ void tile_add(float (&acc)[N / 2], const float (&c)[N / 2], const a_frag<FMT> &a)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        if (FMT == FMT_Q8_0)
+            acc[i] = fmaf(i % 4 < 2 ? a.d0 : a.d1, c[i], acc[i]);
+        else
+            acc[i] += c[i];
+}
+
+/* Two warpgroups of 64 rows: while one adds up, the matrix units work for the other. The stage after the present one is split while the
+ * last products of this one run. */
+template <int FMT, int N>
+static __device__ __forceinline__ void tile_run_n(const mm_params &p, const tile_rows &rows, const tile_item &it,
+                                                  unsigned char *ring, uint32_t stage_bytes)
+{
+    constexpr uint32_t A_BYTES = TILE_ROWS * tile_a<FMT>::PITCH;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t steps = (p.cols + 63) / 64, blocks = (p.cols + 31) / 32;
+    const uint32_t low[2] = {(uint32_t)rows.a[warp * 16 + g] & 15, (uint32_t)rows.a[warp * 16 + 8 + g] & 15};
+    float acc[N / 2], c[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        acc[i] = c[i] = 0;
+
+    for (uint32_t s = 0; s + 1 < p.stages; s++) {
+        if (s < steps)
+            tile_issue<FMT>(p, rows, it, s, ring + s * stage_bytes);
+        cp_commit();
+    }
+    tile_wait(p.stages);
+    tile_split(p, it, ring + A_BYTES);
+    tile_barrier();
+    uint32_t slot = 0;
+    for (uint32_t step = 0; step < steps; step++) {
+        unsigned char *stage = ring + slot * stage_bytes;
+        const uint32_t ahead = step + p.stages - 1, hi = smem_of(stage) + A_BYTES, lo = hi + p.tile_tokens * 128;
+        if (ahead < steps)
+            tile_issue<FMT>(p, rows, it, ahead, ring + (slot ? slot - 1 : p.stages - 1) * stage_bytes);
+        cp_commit();
+        slot = slot + 1 == p.stages ? 0 : slot + 1;
+
+#pragma unroll 1
+        for (uint32_t kb = 0; kb < 2 && step * 2 + kb < blocks; kb++) {
+            a_frag<FMT> a;
+            tile_load_a<FMT>(a, p, stage, low, step, kb);
+            tile_multiply<FMT, N>(c, a, hi + kb * 64, lo + kb * 64);
+            if (kb == 0) {
+                tile_wait(p.stages);
+                if (step + 1 < steps)
+                    tile_split(p, it, ring + slot * stage_bytes + A_BYTES);
+            }
+            wgmma_wait(c);
+            tile_add<FMT, N>(acc, c, a);
+        }
+        tile_barrier(); /* the next stage is whole, and this one is refilled */
+    }
+    cp_wait<0>();
+
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t k = j * 8 + 2 * t + i;
+            if (k >= it.n)
+                continue;
+            float *y = tile_y(p, it, k);
+            if (p.mode == MM_GATE_UP) {
+                tile_store(p, it, y, warp * 8 + g, swiglu_of(acc[4 * j + i], acc[4 * j + 2 + i]));
+            } else {
+                tile_store(p, it, y, warp * 16 + g, acc[4 * j + i]);
+                tile_store(p, it, y, warp * 16 + 8 + g, acc[4 * j + 2 + i]);
+            }
+        }
+}
+
+template <int FMT>
+static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it,
+                                                unsigned char *ring, uint32_t stage_bytes)
+{
+    if (it.n <= 32)
+        tile_run_n<FMT, 32>(p, rows, it, ring, stage_bytes);
+    else if (it.n <= 64)
+        tile_run_n<FMT, 64>(p, rows, it, ring, stage_bytes);
+    else if (it.n <= 80)
+        tile_run_n<FMT, 80>(p, rows, it, ring, stage_bytes);
+    else if (it.n <= 96)
+        tile_run_n<FMT, 96>(p, rows, it, ring, stage_bytes);
+    else if (it.n <= 112)
+        tile_run_n<FMT, 112>(p, rows, it, ring, stage_bytes);
+    else
+        tile_run_n<FMT, 128>(p, rows, it, ring, stage_bytes);
+}
+
+#else
+
 template <int FMT> static __device__ void tile_split(const tile_item &it, unsigned char *stage)
 {
     unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
@@ -107,17 +304,15 @@ template <int FMT> static __device__ void tile_split(const tile_item &it, unsign
     for (uint32_t r = threadIdx.x / 8; r < it.n; r += TILE_THREADS / 8) {
         uint4 *at = reinterpret_cast<uint4 *>(b + r * TILE_B_PITCH + c * 32);
         const uint4 u0 = at[0], u1 = at[1];
-        const b_frag f = split_x(
-            make_float4(__uint_as_float(u0.x), __uint_as_float(u0.y), __uint_as_float(u0.z), __uint_as_float(u0.w)),
-            make_float4(__uint_as_float(u1.x), __uint_as_float(u1.y), __uint_as_float(u1.z), __uint_as_float(u1.w)));
+        const b_frag f = tile_split_at(u0, u1);
         at[0] = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
         at[1] = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
     }
 }
 
 template <int FMT>
-static __device__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it, unsigned char *ring,
-                                uint32_t stage_bytes)
+static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it,
+                                                unsigned char *ring, uint32_t stage_bytes)
 {
     const uint32_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     const uint32_t wm = warp / 2, wn = warp % 2;
@@ -198,34 +393,21 @@ static __device__ void tile_run(const mm_params &p, const tile_rows &rows, const
             const uint32_t k = (2 * j + wn) * 8 + 2 * t + c;
             if (k >= it.n)
                 continue;
-            float *y = p.y;
-            if (p.mode == MM_DOWN)
-                y += (size_t)p.pairs[it.first + k] * p.y_stride;
-            else
-                y += (size_t)(it.first + k) * p.y_stride;
+            float *y = tile_y(p, it, k);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 if (p.mode == MM_GATE_UP) {
-                    const uint32_t r = (wm * 2 + m) * 8 + g;
-                    if (r < it.n_rows)
-                        y[it.row0 + r] = swiglu_of(acc[m][j][c], acc[m][j][2 + c]);
+                    tile_store(p, it, y, (wm * 2 + m) * 8 + g, swiglu_of(acc[m][j][c], acc[m][j][2 + c]));
                     continue;
                 }
 #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const uint32_t r = wm * 32 + m * 16 + h * 8 + g;
-                    if (r >= it.n_rows)
-                        continue;
-                    float v = acc[m][j][2 * h + c];
-                    if (p.bias)
-                        v += p.bias[it.row0 + r];
-                    if (p.accumulate)
-                        v += y[it.row0 + r];
-                    y[it.row0 + r] = v;
-                }
+                for (int h = 0; h < 2; h++)
+                    tile_store(p, it, y, wm * 32 + m * 16 + h * 8 + g, acc[m][j][2 * h + c]);
             }
         }
 }
+
+#endif
 
 /* --- fetching pages of the host ------------------------------------------------------------------------------------------ */
 
@@ -240,17 +422,12 @@ static __device__ __forceinline__ uint32_t tile_unit(const mm_params &p, const u
     return h1 > h0 ? units[h0] : units[p.n_experts * p.unit_pages - 1 - (i - h0)];
 }
 
-static __device__ __forceinline__ bool in_arena(const mm_params &p, uint64_t a)
-{
-    return a >= p.arena_begin && a < p.arena_end;
-}
-
 /* Where the computing warps find matrix m of host unit `idx`. Ring slots keep the page's place in its 128-byte line. */
 static __device__ uint64_t fetched_at(const mm_params &p, uint32_t unit, uint32_t idx, uint32_t m)
 {
     const size_t entry = (size_t)(unit >> 12) * p.pages + (m ? p.first_page1 : p.first_page0) + (unit & 4095);
     const uint64_t addr = p.page_addr[entry];
-    if (in_arena(p, addr))
+    if (mm_in_arena(p, addr))
         return addr;
     if (p.fill_addr && p.fill_addr[entry])
         return p.fill_addr[entry];
@@ -330,7 +507,7 @@ static __device__ void fetch_all(const mm_params &p, const uint32_t *units, uint
         for (uint32_t m = 0; m < per_unit; m++) {
             const size_t entry = (size_t)(unit >> 12) * p.pages + (m ? p.first_page1 : p.first_page0) + (unit & 4095);
             const uint64_t src = p.page_addr[entry];
-            if (in_arena(p, src))
+            if (mm_in_arena(p, src))
                 continue;
             const uint64_t dst = fetched_at(p, unit, idx, m);
             const uint32_t seq = idx * per_unit + m;
@@ -362,48 +539,40 @@ static __device__ void fetch_all(const mm_params &p, const uint32_t *units, uint
 
 /* --- the kernel ---------------------------------------------------------------------------------------------------------- */
 
+/* All items of this block. A linear is one unit, neither on the host nor cut into pages. Inlined, as all of it must be: products of
+ * the matrix units do not run on across calls. */
 template <int FMT>
-static __device__ void tile_linear(const mm_params &p, unsigned char *ring, uint32_t stage_bytes, tile_rows &rows)
-{
-    const uint32_t tid = threadIdx.x, row_tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
-    tile_item it;
-    it.row0 = blockIdx.x % row_tiles * TILE_ROWS;
-    it.n_rows = min(p.rows - it.row0, (uint32_t)TILE_ROWS);
-    it.first = blockIdx.x / row_tiles * p.tile_tokens;
-    it.n = min(p.n_tokens - it.first, p.tile_tokens);
-    if (tid < TILE_ROWS)
-        rows.a[tid] = (uint64_t)(uintptr_t)p.w + (it.row0 + min(tid, it.n_rows - 1)) * p.row_bytes;
-    if (tid < it.n) {
-        const uint32_t k = it.first + tid;
-        rows.x[tid] = p.x + (size_t)(p.row_idx ? p.row_idx[k] : k) * p.x_stride;
-    }
-    tile_barrier();
-    tile_run<FMT>(p, rows, it, ring, stage_bytes);
-}
-
-template <int FMT>
-static __device__ void tile_moe(const mm_params &p, unsigned char *ring, uint32_t stage_bytes, tile_rows &rows,
-                                const uint32_t *units, uint32_t n_host, uint32_t n_vram)
+static __device__ __forceinline__ void tile_work(const mm_params &p, unsigned char *ring, uint32_t stage_bytes,
+                                                 tile_rows &rows, const uint32_t *units, uint32_t n_host,
+                                                 uint32_t n_vram)
 {
     const uint32_t tid = threadIdx.x, per = tile_rows_per_item(p), per_unit = p.mode == MM_GATE_UP ? 2 : 1;
+    const bool linear = p.mode == MM_LINEAR;
+    const uint32_t n_units = linear ? 1 : n_host + n_vram;
     uint32_t before = 0; /* items of the units before unit i */
-    for (uint32_t i = 0; i < n_host + n_vram; i++) {
-        bool is_host;
-        uint32_t idx;
-        const uint32_t unit = tile_unit(p, units, n_host, n_vram, i, &is_host, &idx);
-        const uint32_t e = unit >> 12, page = unit & 4095, in_page = unit_rows(p, unit);
-        const uint32_t start = p.expert_start[e], n = p.expert_start[e + 1] - start;
+    for (uint32_t i = 0; i < n_units; i++) {
+        bool is_host = false;
+        uint32_t idx = 0, unit = 0, e = 0, page = 0, in_page = p.rows, start = 0, n = p.n_tokens;
+        if (!linear) {
+            unit = tile_unit(p, units, n_host, n_vram, i, &is_host, &idx);
+            e = unit >> 12, page = unit & 4095;
+            in_page = unit_rows(p, unit);
+            start = p.expert_start[e];
+            n = p.expert_start[e + 1] - start;
+        }
         const uint32_t token_tiles = (n + p.tile_tokens - 1) / p.tile_tokens;
         const uint32_t width = ((n + token_tiles - 1) / token_tiles + 7) & ~7u; /* even tiles */
         const uint32_t row_tiles = (in_page + per - 1) / per, items = row_tiles * token_tiles;
         bool ready = !is_host;
         for (uint32_t k = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x; k < items; k += gridDim.x) {
-            uint64_t base[2];
+            uint64_t base[2] = {(uint64_t)(uintptr_t)p.w, (uint64_t)(uintptr_t)p.w};
+#pragma unroll
             for (uint32_t m = 0; m < 2; m++) {
-                const size_t entry = (size_t)e * p.pages + (m ? p.first_page1 : p.first_page0) + page;
-                base[m] = is_host ? fetched_at(p, unit, idx, m % per_unit) : p.page_addr[entry];
-                const uint64_t src = p.page_addr[entry];
-                if (!ready && m < per_unit && !in_arena(p, src) && tid == 0)
+                if (linear)
+                    break;
+                const uint64_t src = p.page_addr[(size_t)e * p.pages + (m ? p.first_page1 : p.first_page0) + page];
+                base[m] = is_host ? fetched_at(p, unit, idx, m % per_unit) : src;
+                if (!ready && m < per_unit && !mm_in_arena(p, src) && tid == 0)
                     wait_until(p.ready + idx * per_unit + m, pieces_of(src, in_page * p.row_bytes));
             }
             ready = true;
@@ -417,12 +586,16 @@ static __device__ void tile_moe(const mm_params &p, unsigned char *ring, uint32_
             if (tid < TILE_ROWS) {
                 const uint32_t half = p.mode == MM_GATE_UP ? tid / 8 % 2 : 0;
                 const uint32_t r = p.mode == MM_GATE_UP ? tid / 16 * 8 + tid % 8 : tid;
-                rows.a[tid] = base[half] + (r0 + min(r, it.n_rows - 1)) * p.row_bytes;
+                rows.a[tid] = (half ? base[1] : base[0]) + (r0 + min(r, it.n_rows - 1)) * p.row_bytes;
             }
-            if (tid < it.n)
-                rows.x[tid] =
-                    p.x +
-                    (size_t)(p.mode == MM_GATE_UP ? p.pairs[it.first + tid] / p.top_k : it.first + tid) * p.x_stride;
+            if (tid < it.n) {
+                uint32_t r = it.first + tid;
+                if (p.mode == MM_GATE_UP)
+                    r = p.pairs[r] / p.top_k;
+                else if (linear && p.row_idx)
+                    r = p.row_idx[r];
+                rows.x[tid] = p.x + (size_t)r * p.x_stride;
+            }
             tile_barrier();
             if (it.n)
                 tile_run<FMT>(p, rows, it, ring, stage_bytes);
@@ -438,34 +611,34 @@ static __device__ void tile_moe(const mm_params &p, unsigned char *ring, uint32_
     }
 }
 
-template <int FMT>
-__global__ void __launch_bounds__(TILE_THREADS + 32, 1) tile_kernel(const __grid_constant__ mm_params p)
+template <int FMT> __global__ void __launch_bounds__(TILE_BLOCK, 1) tile_kernel(const __grid_constant__ mm_params p)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint32_t scratch[36];
-    const uint32_t stage_bytes = TILE_ROWS * tile_a<FMT>::PITCH + p.tile_tokens * TILE_B_PITCH;
-    tile_rows &rows = *reinterpret_cast<tile_rows *>(smem + p.stages * stage_bytes);
+    const uint32_t stage_bytes = tile_stage_bytes<FMT>(p.tile_tokens);
+    unsigned char *ring = smem + (-smem_of(smem) & 1023);
+    tile_rows &rows = *reinterpret_cast<tile_rows *>(ring + p.stages * stage_bytes);
     uint32_t *units = reinterpret_cast<uint32_t *>(&rows + 1);
-    if (p.mode == MM_LINEAR) {
-        if (threadIdx.x < TILE_THREADS)
-            tile_linear<FMT>(p, smem, stage_bytes, rows);
-        return;
+    uint32_t n_host = 0, n_vram = 0;
+    if (p.mode != MM_LINEAR)
+        list_units(p, units, scratch, &n_host, &n_vram);
+    if (threadIdx.x < TILE_THREADS) {
+        wgmma_registers<224, true>();
+        tile_work<FMT>(p, ring, stage_bytes, rows, units, n_host, n_vram);
+    } else {
+        wgmma_registers<56, false>();
+        if (threadIdx.x < TILE_THREADS + 32)
+            fetch_all(p, units, n_host);
     }
-    uint32_t n_host, n_vram;
-    list_units(p, units, scratch, &n_host, &n_vram);
-    if (threadIdx.x < TILE_THREADS)
-        tile_moe<FMT>(p, smem, stage_bytes, rows, units, n_host, n_vram);
-    else
-        fetch_all(p, units, n_host);
 }
 
 /* Stages and tokens a tile for `smem_max` bytes of shared memory. */
 template <int FMT> static inline bool tile_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
 {
-    const uint32_t fixed = sizeof(tile_rows) + 1024 + (p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4);
+    const uint32_t fixed = sizeof(tile_rows) + 2048 + (p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4);
     for (uint32_t tokens = 128; tokens >= 32; tokens /= 2)
         for (uint32_t stages = tokens == 32 ? 2 : 4; stages >= (tokens == 128 ? 3 : 2); stages--) {
-            const uint32_t need = stages * (TILE_ROWS * tile_a<FMT>::PITCH + tokens * TILE_B_PITCH) + fixed;
+            const uint32_t need = stages * tile_stage_bytes<FMT>(tokens) + fixed;
             if (need > (uint32_t)smem_max)
                 continue;
             p->tile_tokens = tokens;

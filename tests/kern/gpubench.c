@@ -372,21 +372,39 @@ static void time_moe(const experts *e, const float *x)
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, e->layer_bytes, &host_gbps), "probe");
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->vram, LAYERS * e->layer_bytes, &vram_gbps), "probe");
     printf("%s: link %.1f GB/s, VRAM %.0f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps, vram_gbps);
-    static const uint32_t sizes[] = {1, 8, 32, 64, 256, 512, 2048, 16384};
+    /* every other expert on the host */
+    uint64_t *mixed[LAYERS], *half = malloc(N_EXPERTS * e->g.pages * 8), *other = malloc(N_EXPERTS * e->g.pages * 8);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        get(half, e->addr_vram[l], N_EXPERTS * e->g.pages * 8);
+        get(other, e->addr_host[l], N_EXPERTS * e->g.pages * 8);
+        for (uint32_t i = 0; i < N_EXPERTS * e->g.pages; i++)
+            if (i / e->g.pages % 2)
+                half[i] = other[i];
+        mixed[l] = put(half, N_EXPERTS * e->g.pages * 8);
+    }
+    free(half);
+    free(other);
+    static const char *const sides[] = {"host", "VRAM", "half"};
+    static const uint32_t sizes[] = {1, 2, 4, 8, 32, 64, 256, 512, 2048, 16384};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 3; side++) {
             batch b = new_batch(e, sizes[i], x);
-            uint32_t reps = sizes[i] > 256 ? 2 : side ? 16 : 4;
+            uint64_t *const *addr = side == 2 ? mixed : side ? e->addr_vram : e->addr_host;
+            uint32_t start[N_EXPERTS + 1], n_host = side ? 0 : b.touched;
+            get(start, b.plan.expert_start, sizeof start);
+            for (uint32_t x1 = 1; side == 2 && x1 < N_EXPERTS; x1 += 2)
+                n_host += start[x1 + 1] > start[x1];
+            uint32_t reps = sizes[i] > 256 ? 2 : side == 1 ? 32 : 8;
             kern_graph *g;
             for (int warm = 0; warm < 2; warm++) {
-                b.moe.page_addr = side ? e->addr_vram[warm] : e->addr_host[warm];
+                b.moe.page_addr = addr[warm];
                 ok(dev->ops->moe(dev, &b.moe), "moe");
             }
             ok(dev->ops->sync(dev), "moe");
             ok(dev->ops->graph_begin(dev), "graph");
             ok(dev->ops->mark(dev, 0), "mark");
             for (uint32_t r = 0; r < reps; r++) {
-                b.moe.page_addr = side ? e->addr_vram[r % LAYERS] : e->addr_host[r % LAYERS];
+                b.moe.page_addr = addr[r % LAYERS];
                 ok(dev->ops->moe(dev, &b.moe), "moe");
             }
             ok(dev->ops->mark(dev, 1), "mark");
@@ -394,14 +412,18 @@ static void time_moe(const experts *e, const float *x)
             ok(dev->ops->graph_launch(dev, g), "graph");
             double s = seconds(reps);
             dev->ops->graph_free(dev, g);
-            double bytes = (double)b.touched * (double)e->expert_bytes;
+            double bytes = (double)b.touched * (double)e->expert_bytes, host = n_host * (double)e->expert_bytes;
             double flop = 2.0 * 3 * D_MODEL * D_FF * TOP_K * b.n;
-            printf("moe %-5s %5u tokens %3u experts %s %9.1f us %7.1f GB/s %5.1f%% of its memory %6.1f TFLOP/s\n",
-                   kern_fmt_get(e->g.fmt).name, b.n, b.touched, side ? "VRAM" : "host", s * 1e6, bytes / s * 1e-9,
-                   bytes / s * 1e-7 / (side ? vram_gbps : host_gbps), flop / s * 1e-12);
+            double bound =
+                host / host_gbps > (bytes - host) / vram_gbps ? host / host_gbps : (bytes - host) / vram_gbps;
+            printf("moe %-5s %5u tokens %3u experts %s %9.1f us %7.1f GB/s, bound %8.1f us: %5.1f%%, %6.1f TFLOP/s\n",
+                   kern_fmt_get(e->g.fmt).name, b.n, b.touched, sides[side], s * 1e6, bytes / s * 1e-9, bound * 1e-3,
+                   bound * 1e-7 / s, flop / s * 1e-12);
             fflush(stdout);
             free_batch(&b);
         }
+    for (uint32_t l = 0; l < LAYERS; l++)
+        dev->ops->free(dev, mixed[l]);
 }
 
 /* --- linear ------------------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,292 @@
+/* moe.cu - the experts of a MoE layer: scratch, shapes, launches.
+ *
+ * Up to 32 tokens are one launch of warp.cuh: gate and up, down, and the sum over picks. With more, buckets of up to 32 go through
+ * warp.cuh, larger ones through two launches of tile.cuh, and the sum over picks is the last. Activations between gate/up and
+ * down, [pairs sorted by expert], and the picks' results, [token * top_k + pick][d_model], lie in the caller's scratch. A row of
+ * activations belongs to one kernel: warp.cuh keeps it split in hi and lo, tile.cuh as float32, both in the same bytes. */
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/matmul.h"
+
+static uint64_t up256(uint64_t n)
+{
+    return (n + 255) & ~255ull;
+}
+
+/* y[t] += sum over picks, in their order */
+__global__ void combine_kernel(const float *out, const float *weights, float *y, uint32_t dim, uint32_t top_k,
+                               const uint32_t *n_live)
+{
+    const uint32_t t = blockIdx.y;
+    if (n_live && t >= *n_live)
+        return;
+    const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i >= dim)
+        return;
+    float4 *at = reinterpret_cast<float4 *>(y + (size_t)t * dim + i);
+    float4 v = *at;
+    for (uint32_t k = 0; k < top_k; k++) {
+        const float w = weights[(size_t)t * top_k + k];
+        const float4 o = *reinterpret_cast<const float4 *>(out + ((size_t)t * top_k + k) * dim + i);
+        v.x = fmaf(w, o.x, v.x);
+        v.y = fmaf(w, o.y, v.y);
+        v.z = fmaf(w, o.z, v.z);
+        v.w = fmaf(w, o.w, v.w);
+    }
+    *at = v;
+}
+
+/* How the caller's scratch is divided. */
+struct moe_scratch {
+    uint64_t act, out, counters, counter_bytes, ring, slot_bytes, bytes;
+    uint32_t ring_slots;
+};
+
+/* Floats of a row of activations: whole blocks of 32. */
+static uint32_t act_stride(const kern_expert_geom *g)
+{
+    return (g->d_ff + 31) & ~31u;
+}
+
+/* Pages fetched ahead of their use when buckets are large: enough for the link to run on while a unit is computed. */
+static const uint64_t RING_BYTES = 48ull << 20;
+
+static moe_scratch scratch_of(uint64_t tokens, uint32_t top_k, uint32_t n_experts, const kern_expert_geom *g)
+{
+    moe_scratch s = {};
+    s.out = up256(tokens * top_k * act_stride(g) * sizeof(float));
+    s.counters = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
+    if (tokens <= MM_STREAM_TOKENS) {
+        s.bytes = s.counters;
+        return s;
+    }
+    for (int m = 0; m < 3; m++) {
+        const uint64_t rows = m < 2 ? g->d_ff : g->d_model,
+                       page = (g->page_rows[m] < rows ? g->page_rows[m] : rows) * g->row_bytes[m];
+        if (page > s.slot_bytes)
+            s.slot_bytes = page;
+    }
+    s.slot_bytes = up256(s.slot_bytes + 256); /* and the page's place in its line */
+    s.counter_bytes =
+        up256((uint64_t)n_experts * g->pages * 2 * sizeof(uint32_t)); /* ready of each page, done of each unit */
+    s.ring = s.counters + s.counter_bytes;
+    const uint64_t slots = RING_BYTES / s.slot_bytes;
+    s.ring_slots = (uint32_t)(slots < 8 ? 8 : slots > 256 ? 256 : slots);
+    s.bytes = s.ring + s.ring_slots * s.slot_bytes;
+    return s;
+}
+
+/* The number of experts is not known here: no more than pairs can be touched, and no model has more than MM_MAX_EXPERTS. */
+uint64_t cuda_moe_scratch_bytes(kern_dev *, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *g)
+{
+    return scratch_of(max_tokens, top_k, MM_MAX_EXPERTS, g).bytes;
+}
+
+/* Gate and up, then down, of the buckets from min to max. */
+static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params (&p)[2])
+{
+    const kern_expert_geom *g = &a->geom;
+    p[0] = {};
+    p[0].fmt = g->fmt;
+    p[0].page_addr = a->page_addr;
+    p[0].fill_addr = a->fill_addr;
+    p[0].expert_start = a->expert_start;
+    p[0].pairs = a->pairs;
+    p[0].arena_begin = a->arena_begin;
+    p[0].arena_end = a->arena_end;
+    p[0].pages = g->pages;
+    p[0].n_experts = a->n_experts;
+    p[0].top_k = a->top_k;
+    p[0].n_tokens = a->n_tokens;
+    p[0].min_bucket = 1;
+    p[0].max_bucket = UINT32_MAX;
+    p[1] = p[0];
+
+    p[0].mode = MM_GATE_UP;
+    p[0].x = a->x;
+    p[0].y = act;
+    p[0].row_bytes = g->row_bytes[0];
+    p[0].cols = g->d_model;
+    p[0].rows = g->d_ff;
+    p[0].x_stride = g->d_model;
+    p[0].y_stride = act_stride(g);
+    p[0].first_page0 = g->first_page[0];
+    p[0].first_page1 = g->first_page[1];
+    p[0].page_rows = g->page_rows[0];
+
+    p[1].mode = MM_DOWN;
+    p[1].x = act;
+    p[1].y = out;
+    p[1].row_bytes = g->row_bytes[2];
+    p[1].cols = g->d_ff;
+    p[1].rows = g->d_model;
+    p[1].x_stride = act_stride(g);
+    p[1].y_stride = g->d_model;
+    p[1].first_page0 = p[1].first_page1 = g->first_page[2];
+    p[1].page_rows = g->page_rows[2];
+    for (int ph = 0; ph < 2; ph++) {
+        p[ph].unit_pages = (p[ph].rows + p[ph].page_rows - 1) / p[ph].page_rows;
+        if (p[ph].unit_pages > 4095)
+            return false;
+    }
+    return true;
+}
+
+static uint32_t align_to(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Distance between rows of len bytes that lie at any place of a 16-byte unit, so that the lanes of a warp, which read the same place of 8
+ * rows, meet different banks: an odd number of units for Q8_0, which is read by words, half a line off for the others. */
+static uint32_t bank_pitch(uint32_t fmt, uint32_t len)
+{
+    const uint32_t n = align_to(len + 15, 16);
+    if (fmt == FMT_Q8_0)
+        return n / 16 % 2 ? n : n + 16;
+    return align_to(n + 64, 128) - 64;
+}
+
+/* Shared memory of warp.cuh: split x, the stages of all warps, the lists of units. False where nothing fits. */
+static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
+{
+    const mm_params *p = P->p;
+    const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64;
+    const uint32_t lists = p[0].n_experts * (p[0].unit_pages + p[1].unit_pages) * 4, fixed = lists + 4096;
+    if (smem_max < fixed + 32 * 1024)
+        return false;
+    uint32_t room = (smem_max - fixed) & ~127u;
+    /* Only the few tokens whose buckets all have at most 8: splitting more would cost more than it saves. */
+    const uint32_t x_pitch = (p[0].cols + 31) / 32 * 128 + 64;
+    const uint64_t x_bytes = align_to(x_pitch * p[0].n_tokens, 128);
+    P->x_pitch = P->x_bytes = 0;
+    if (p[0].n_tokens <= 8 && x_bytes <= room * 2 / 5) {
+        P->x_pitch = x_pitch;
+        P->x_bytes = (uint32_t)x_bytes;
+        room -= P->x_bytes;
+    }
+    P->warps[WARP_VRAM] = WARP_COUNT;
+    for (uint32_t chunk = 544 / block;; chunk /= 2) {
+        if (!chunk)
+            return false;
+        uint32_t slot = 0;
+        for (int ph = 0; ph < 2; ph++) {
+            const uint32_t blocks = (p[ph].cols + 31) / 32, n = blocks < chunk ? blocks : chunk;
+            const uint32_t pitch = bank_pitch(fmt, n * block);
+            P->cut[ph][WARP_VRAM] = {n, (blocks + n - 1) / n, pitch, 8 * pitch, 15};
+            slot = 16 * pitch > slot ? 16 * pitch : slot;
+        }
+        const uint32_t slots = room / (WARP_COUNT * slot);
+        if (slots < 2 && chunk > 1)
+            continue;
+        if (!slots)
+            return false;
+        P->slot_bytes[WARP_VRAM] = slot;
+        P->slots[WARP_VRAM] = slots < WARP_MAX_SLOTS ? slots : WARP_MAX_SLOTS;
+        break;
+    }
+    /* Whole rows where three items fit; 64 blocks of any format end where a line does. */
+    uint32_t slot = 0;
+    for (int ph = 0; ph < 2; ph++) {
+        const uint32_t blocks = (p[ph].cols + 31) / 32;
+        const uint64_t half = (8 * p[ph].row_bytes + 128 + 16 + 127) & ~127ull;
+        warp_cut &cut = P->cut[ph][WARP_HOST];
+        cut = {blocks, 1, 0, (uint32_t)half, 127};
+        if (6 * half > room)
+            for (uint32_t chunk = blocks < 64 ? blocks : 64;; chunk /= 2) {
+                if (!chunk)
+                    return false;
+                const uint32_t pitch = align_to(chunk * block + 127 + 16, 128);
+                cut = {chunk, (blocks + chunk - 1) / chunk, pitch, 8 * pitch, 127};
+                if (2 * cut.half_bytes <= room && (6 * cut.half_bytes <= room || chunk <= 8))
+                    break;
+            }
+        slot = 2 * cut.half_bytes > slot ? 2 * cut.half_bytes : slot;
+    }
+    const uint32_t slots = room / slot, each = slots / WARP_COUNT;
+    P->slot_bytes[WARP_HOST] = slot;
+    P->warps[WARP_HOST] = slots < WARP_COUNT ? slots : WARP_COUNT;
+    P->slots[WARP_HOST] = each < 1 ? 1 : each < WARP_MAX_SLOTS ? each : WARP_MAX_SLOTS;
+    P->ring_bytes = 0;
+    for (int tier = 0; tier < 2; tier++) {
+        const uint32_t n = P->warps[tier] * P->slots[tier] * P->slot_bytes[tier];
+        P->ring_bytes = n > P->ring_bytes ? align_to(n, 128) : P->ring_bytes;
+    }
+    *ret_smem = P->x_bytes + P->ring_bytes + lists;
+    return true;
+}
+
+static cudaError_t warp_launch(cuda_dev *d, const warp_params &P, uint32_t smem)
+{
+    switch (P.p[0].fmt) {
+    case FMT_F32: return warp_launch_f32(d, P, smem);
+    case FMT_F16: return warp_launch_f16(d, P, smem);
+    case FMT_BF16: return warp_launch_bf16(d, P, smem);
+    default: return warp_launch_q8_0(d, P, smem);
+    }
+}
+
+kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    const kern_expert_geom *g = &a->geom;
+    if (!mm_shape_ok(g->fmt, g->d_model, g->row_bytes[0]) || !mm_shape_ok(g->fmt, g->d_ff, g->row_bytes[2]))
+        return cuda_unsupported(d, "experts: dimensions must be multiples of 4 (Q8_0: 32)");
+    if (g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] || !g->page_rows[0] ||
+        !g->page_rows[2])
+        return cuda_unsupported(d, "experts: gate and up must be cut into pages alike");
+    if (!a->n_tokens)
+        return KERN_OK;
+    if (a->n_experts > MM_MAX_EXPERTS)
+        return cuda_unsupported(d, "experts: more than 1024 in a layer");
+    const moe_scratch s = scratch_of(a->n_tokens, a->top_k, MM_MAX_EXPERTS, g);
+    unsigned char *scratch = static_cast<unsigned char *>(a->scratch);
+    float *act = reinterpret_cast<float *>(scratch), *out = reinterpret_cast<float *>(scratch + s.out);
+
+    warp_params P = {};
+    if (!phases_of(a, act, out, P.p))
+        return cuda_unsupported(d, "experts: more than 4095 pages in a matrix");
+    const bool tile = !d->no_tile && a->n_tokens > MM_STREAM_TOKENS;
+    P.p[0].max_bucket = P.p[1].max_bucket = tile ? MM_STREAM_TOKENS : UINT32_MAX;
+    uint32_t smem = 0;
+    if (!shape_of(&P, (uint32_t)d->smem_max, &smem))
+        return cuda_unsupported(d, "experts: their rows do not fit in shared memory");
+    const uint32_t n_sums = P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16);
+    if (a->n_tokens <= MM_STREAM_TOKENS && n_sums <= WARP_MAX_SUMS)
+        P.y = a->y;
+    P.weights = a->weights;
+    P.n_live = a->n_live;
+    P.counters = d->counters;
+    /* Enough stages in flight to fill the link, and warps to keep up with it. */
+    P.host_blocks = 16;
+    cudaError_t e = warp_launch(d, P, smem);
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "experts");
+    if (P.y)
+        return KERN_OK;
+
+    if (tile) {
+        e = cudaMemsetAsync(scratch + s.counters, 0, s.counter_bytes, d->stream);
+        if (e != cudaSuccess)
+            return cuda_fail(d, e, "experts");
+        uint32_t *counters = reinterpret_cast<uint32_t *>(scratch + s.counters);
+        for (int ph = 0; ph < 2; ph++) {
+            mm_params &p = P.p[ph];
+            const uint32_t n_units = a->n_experts * p.unit_pages;
+            p.min_bucket = MM_STREAM_TOKENS + 1;
+            p.max_bucket = UINT32_MAX;
+            p.ring_addr = (uint64_t)(uintptr_t)(scratch + s.ring);
+            p.slot_bytes = s.slot_bytes;
+            p.ring_slots = s.ring_slots;
+            p.ready = counters;
+            p.done = p.ready + (ph ? 1 : 2) * n_units;
+            counters = p.done + n_units;
+            kern_status st = mm_launch(d, p);
+            if (st)
+                return st;
+        }
+    }
+    combine_kernel<<<dim3((g->d_model + 511) / 512, a->n_tokens), 128, 0, d->stream>>>(out, a->weights, a->y,
+                                                                                       g->d_model, a->top_k, a->n_live);
+    return cuda_launched(d, "sum over experts");
+}

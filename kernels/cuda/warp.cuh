@@ -1,0 +1,586 @@
+/* warp.cuh - matrix products for few tokens where there are many rows: every warp takes 16 weight rows of its own.
+ *
+ * A warp walks over its items (16 rows of one matrix, or 8 of gate and the same 8 of up, so that SwiGLU needs no memory) with a ring of
+ * stages of its own in shared memory, asks for the next pieces itself, and adds the blocks of K in ascending order in
+ * registers. Nothing is shared between warps while they work: there is no barrier, and a warp that waits holds up nobody.
+ *
+ * A MoE layer of few tokens is one launch. Items of down follow those of gate and up in the same walk, so that rows of down are already
+ * on their way while the activations that they need are still being computed: the link has no gap between the two. `ready` counts
+ * the items of gate and up of each expert; a warp looks at it only when its rows have arrived. Whoever ends the last expert of 16
+ * rows of the result adds the picks there. Nobody waits for an item that comes later in the order than his own, so it cannot lock
+ * up while all blocks of the grid are on the chip, one on each multiprocessor.
+ *
+ * Where pages lie on both sides, a few blocks read the host's and the others those in VRAM. From VRAM, rows are fetched in chunks of
+ * 0.5 KiB and laid out against bank conflicts. Over the link, whole rows are fetched as one run of memory that lands at the same
+ * place of a 128-byte line as it came from: a line that crosses a line of shared memory becomes two requests. Those items are dealt
+ * on demand, so that the end of the work is even.
+ * Fill-through: what a stage holds of a missed page is also stored to the page's slot. */
+#ifndef KERNELS_CUDA_WARP_CUH
+#define KERNELS_CUDA_WARP_CUH
+
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/mm.cuh"
+
+#define WARP_GROUPS (MM_STREAM_TOKENS / 8) /* of 8 tokens that share a pass over the weights */
+
+#if __CUDA_ARCH__ >= 900
+#define WARP_FULL_COUNT 1 /* the lane that asks; bytes count themselves */
+#else
+#define WARP_FULL_COUNT 32
+#endif
+
+struct warp_item {
+    uint64_t base[2], fill[2]; /* first byte of row 0 of each half; where the page is kept, or 0 */
+    uint32_t valid[2];         /* rows of each half, 0..8 */
+    uint32_t row0;             /* output row of half 0 */
+    uint32_t first, n;         /* tokens: of the bucket, or all */
+    uint32_t expert, phase;
+};
+
+/* What a stage holds: the item whose rows begin there, and which 32 of its tokens they are for. */
+struct warp_note {
+    warp_item it;
+    uint32_t group;
+};
+
+/* A warp's walk. Items of phase 0 come before those of phase 1. */
+struct warp_walk {
+    uint32_t i, step, end[2]; /* end of each phase's items, in one numbering */
+    uint32_t tiles[2];        /* items of a unit */
+    const uint32_t *units[2];
+    int dir; /* of the list: 1 host, -1 VRAM */
+    uint32_t tier;
+};
+
+/* Lists the units of both phases as list_units() does, in one pass. counts: host and VRAM units of phase 0, then of phase 1. */
+static __device__ void warp_list(const warp_params &P, uint32_t *units, uint64_t *scratch, uint32_t (&counts)[4])
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    const mm_params &p0 = P.p[0];
+    const uint32_t cap0 = p0.n_experts * p0.unit_pages, cap1 = p0.n_experts * P.p[1].unit_pages;
+    uint64_t done = 0; /* four counts of 16 bits */
+    for (uint32_t at = 0; at < max(cap0, cap1); at += blockDim.x) {
+        const uint32_t i = at + threadIdx.x;
+        uint32_t unit[2] = {0, 0}, n[2] = {0, 0};
+        uint64_t a[2][2] = {};
+#pragma unroll
+        for (int ph = 0; ph < 2; ph++) {
+            const mm_params &p = P.p[ph];
+            if (i < p.n_experts * p.unit_pages) {
+                const uint32_t e = i / p.unit_pages, page = i % p.unit_pages;
+                unit[ph] = e << 12 | page;
+                n[ph] = p.expert_start[e + 1] - p.expert_start[e];
+                a[ph][0] = p.page_addr[(size_t)e * p.pages + p.first_page0 + page];
+                a[ph][1] = p.page_addr[(size_t)e * p.pages + p.first_page1 + page];
+            }
+        }
+        uint32_t mask[4];
+#pragma unroll
+        for (int ph = 0; ph < 2; ph++) {
+            const bool on = n[ph] >= p0.min_bucket && n[ph] <= p0.max_bucket && n[ph] > 0;
+            const bool vram = mm_in_arena(p0, a[ph][0]) && mm_in_arena(p0, a[ph][1]);
+            mask[2 * ph] = __ballot_sync(~0u, on && !vram);
+            mask[2 * ph + 1] = __ballot_sync(~0u, on && vram);
+        }
+        __syncthreads(); /* the counts of the pass before have been read */
+        if (lane == 0)
+            scratch[warp] = (uint64_t)__popc(mask[0]) | (uint64_t)__popc(mask[1]) << 16 |
+                            (uint64_t)__popc(mask[2]) << 32 | (uint64_t)__popc(mask[3]) << 48;
+        __syncthreads();
+        uint64_t before = done;
+        for (uint32_t w = 0; w < n_warps; w++) {
+            if (w < warp)
+                before += scratch[w];
+            done += scratch[w];
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (mask[k] >> lane & 1) {
+                const uint32_t rank = ((uint32_t)(before >> 16 * k) & 0xffff) + __popc(mask[k] & ((1u << lane) - 1));
+                const uint32_t first = k < 2 ? 0 : cap0, cap = k < 2 ? cap0 : cap1;
+                units[first + (k % 2 ? cap - 1 - rank : rank)] = unit[k / 2];
+            }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        counts[k] = (uint32_t)(done >> 16 * k) & 0xffff;
+}
+
+/* Item number i of the walk; false for the empty places behind a short last page. */
+static __device__ __forceinline__ bool warp_find(const warp_params &P, const warp_walk &w, uint32_t i, warp_item &it)
+{
+    const uint32_t phase = i >= w.end[0];
+    const mm_params &p = P.p[phase];
+    it.phase = phase;
+    it.fill[0] = it.fill[1] = 0;
+    if (phase)
+        i -= w.end[0];
+    const uint32_t tiles = phase ? w.tiles[1] : w.tiles[0];
+    const uint32_t unit = (phase ? w.units[1] : w.units[0])[(int)(i / tiles) * w.dir];
+    const uint32_t e = unit >> 12, page = unit & 4095;
+    const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
+    const uint32_t r = (i % tiles) * (phase ? 16 : 8);
+    if (r >= in_page)
+        return false;
+    const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
+    const uint64_t off = r * p.row_bytes, off1 = phase ? off + 8 * p.row_bytes : off;
+    it.base[0] = addr[p.first_page0 + page] + off;
+    it.base[1] = addr[p.first_page1 + page] + off1;
+    if (p.fill_addr) {
+        const uint64_t *fill = p.fill_addr + (size_t)e * p.pages;
+        const uint64_t f0 = fill[p.first_page0 + page], f1 = fill[p.first_page1 + page];
+        it.fill[0] = f0 ? f0 + off : 0;
+        it.fill[1] = f1 ? f1 + off1 : 0;
+    }
+    const uint32_t left = in_page - r;
+    it.valid[0] = min(left, 8u);
+    it.valid[1] = phase ? (left > 8 ? min(left - 8, 8u) : 0) : it.valid[0];
+    it.row0 = page * p.page_rows + r;
+    it.first = p.expert_start[e];
+    it.n = p.expert_start[e + 1] - it.first;
+    it.expert = e;
+    return true;
+}
+
+static __device__ __forceinline__ bool warp_next(const warp_params &P, warp_walk &w, warp_item &it)
+{
+    while (w.i < w.end[1]) {
+        const uint32_t i = w.i;
+        if (w.tier == WARP_HOST) {
+            uint32_t turn = 0;
+            if (threadIdx.x % 32 == 0)
+                turn = atomicAdd(P.counters + WARP_QUEUE, 1u);
+            w.i = w.step + __shfl_sync(~0u, turn, 0);
+        } else {
+            w.i += w.step;
+        }
+        if (warp_find(P, w, i, it))
+            return true;
+    }
+    return false;
+}
+
+/* Where row r of a half lies in its part of the stage. */
+static __device__ __forceinline__ uint32_t warp_row_at(const warp_cut &cut, const warp_item &it, uint32_t h, uint32_t r,
+                                                       uint64_t row_bytes, uint32_t off)
+{
+    const uint64_t base = h ? it.base[1] : it.base[0];
+    if (cut.pitch == 0)
+        return ((uint32_t)base & cut.mask) + r * (uint32_t)row_bytes;
+    return r * cut.pitch + ((uint32_t)(base + r * row_bytes + off) & cut.mask);
+}
+
+/* Asks for one chunk of an item. Lane l asks for row l of the 16, or lanes 0 and 8 for all rows of a half. */
+template <int FMT>
+static __device__ __forceinline__ void warp_issue(const warp_cut &cut, const warp_item &it, uint64_t row_bytes,
+                                                  uint32_t chunk, uint32_t stage, uint64_t *full)
+{
+    const uint32_t lane = threadIdx.x % 32, off = chunk * cut.chunk_blocks * fmt_block<FMT>::BYTES;
+    uint32_t len = min(cut.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)row_bytes - off);
+    const uint32_t h = lane / 8 & 1, r = lane % 8;
+    const uint32_t valid = h ? it.valid[1] : it.valid[0];
+    const uint64_t src = (h ? it.base[1] : it.base[0]) + r * row_bytes + off;
+    bool on = lane < 16 && r < valid;
+    if (cut.pitch == 0) {
+        on = on && r == 0;
+        len = valid * (uint32_t)row_bytes;
+    }
+    const uint32_t dst = stage + h * cut.half_bytes + r * cut.pitch + ((uint32_t)src & cut.mask & ~15u);
+    const uint32_t shift = (uint32_t)src & 15, bytes = on ? (shift + len + 15) & ~15u : 0;
+#if __CUDA_ARCH__ >= 900
+    const uint32_t all = __reduce_add_sync(~0u, bytes);
+    if (lane == 0)
+        bar_expect(full, all);
+    __syncwarp();
+    if (bytes)
+        bulk_copy(dst, src - shift, bytes, full);
+#else
+    for (uint32_t l = 0; l < 16; l++) { /* the whole warp copies what lane l would have asked for */
+        const uint32_t n = __shfl_sync(~0u, bytes, l), to = __shfl_sync(~0u, dst, l);
+        const uint64_t from = __shfl_sync(~0u, src - shift, l);
+        for (uint32_t u = lane * 16; u < n; u += 512)
+            cp_async16(to + u, from + u);
+    }
+    bar_arrive_copies(full);
+    __syncwarp();
+#endif
+}
+
+/* n bytes from shared memory to the slot, in the widest pieces that both sides allow. */
+static __device__ void warp_store(uint64_t dst, const unsigned char *src, uint32_t n)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t low = (uint32_t)dst | (uint32_t)(uintptr_t)src | n;
+    if ((low & 15) == 0) {
+        for (uint32_t i = lane; i < n / 16; i += 32)
+            reinterpret_cast<uint4 *>(dst)[i] = reinterpret_cast<const uint4 *>(src)[i];
+    } else if ((low & 7) == 0) {
+        for (uint32_t i = lane; i < n / 8; i += 32)
+            reinterpret_cast<uint2 *>(dst)[i] = reinterpret_cast<const uint2 *>(src)[i];
+    } else {
+        for (uint32_t i = lane; i < n / 2; i += 32)
+            reinterpret_cast<uint16_t *>(dst)[i] = reinterpret_cast<const uint16_t *>(src)[i];
+    }
+}
+
+/* Activations of a token: float32 in device memory; or split, each block of 32 as 64 bytes of hi and 64 of lo, 16 bytes of each a lane
+ * (of quad t: positions 8t .. 8t + 7). Both take 128 bytes a block. */
+enum warp_x { X_FLOAT, X_SPLIT, X_SPLIT_SHARED };
+
+static __device__ __forceinline__ uint4 load_global16(uint64_t at)
+{
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+
+static __device__ __forceinline__ uint4 load_shared16(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
+
+/* One lane's operand of block b; positions at and beyond `cols` are zero. */
+template <int X>
+static __device__ __forceinline__ b_frag warp_load_x(uint64_t row, uint32_t b, uint32_t t, bool in0, bool in1)
+{
+    b_frag f;
+    if (X == X_FLOAT) {
+        const uint4 zero = make_uint4(0, 0, 0, 0);
+        const uint64_t at = row + b * 128 + t * 32;
+        const uint4 u = in0 ? load_global16(at) : zero, v = in1 ? load_global16(at + 16) : zero;
+        f = split_x(
+            make_float4(__uint_as_float(u.x), __uint_as_float(u.y), __uint_as_float(u.z), __uint_as_float(u.w)),
+            make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)));
+    } else {
+        uint4 hi, lo;
+        if (X == X_SPLIT_SHARED) {
+            hi = load_shared16((uint32_t)row + b * 128 + t * 16);
+            lo = load_shared16((uint32_t)row + b * 128 + 64 + t * 16);
+        } else {
+            hi = load_global16(row + b * 128 + t * 16);
+            lo = load_global16(row + b * 128 + 64 + t * 16);
+        }
+        f.hi[0] = in0 ? hi.x : 0, f.hi[1] = in0 ? hi.y : 0, f.hi[2] = in1 ? hi.z : 0, f.hi[3] = in1 ? hi.w : 0;
+        f.lo[0] = in0 ? lo.x : 0, f.lo[1] = in0 ? lo.y : 0, f.lo[2] = in1 ? lo.z : 0, f.lo[3] = in1 ? lo.w : 0;
+    }
+    return f;
+}
+
+/* Adds block `b` of a chunk that begins with block `first` of K. */
+template <int FMT, int NT, int X>
+static __device__ __forceinline__ void warp_block(float (&acc)[WARP_GROUPS][4], const row_reader<FMT> &a0,
+                                                  const row_reader<FMT> &a1, uint32_t first, uint32_t b, bool odd,
+                                                  uint32_t cols, const uint64_t (&x)[WARP_GROUPS])
+{
+    const uint32_t t = threadIdx.x % 4, k = (first + b) * 32 + 8 * t;
+    /* Q8_0 has whole blocks only, and its rows of x end with one. */
+    const bool in0 = FMT == FMT_Q8_0 || k < cols, in1 = FMT == FMT_Q8_0 || k + 4 < cols;
+    a_frag<FMT> a;
+    const uint32_t ta = in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
+    a0.load(b, odd, ta, a.r0, &a.d0);
+    a1.load(b, odd, ta, a.r1, &a.d1);
+    if (!in1)
+        zero_a<FMT>(a, in0 ? 2 : 0);
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+        block_mma<FMT>(acc[j], a, warp_load_x<X>(x[j], first + b, t, in0, in1));
+}
+
+/* Adds n blocks of K, from block `first` on, to NT groups of 8 tokens. */
+template <int FMT, int NT, int X>
+static __device__ __forceinline__ void warp_chunk(float (&acc)[WARP_GROUPS][4], const unsigned char *row0,
+                                                  const unsigned char *row1, uint32_t first, uint32_t n, uint32_t cols,
+                                                  const uint64_t (&x)[WARP_GROUPS])
+{
+    const row_reader<FMT> a0(row0, threadIdx.x % 4), a1(row1, threadIdx.x % 4);
+    uint32_t b = 0;
+#pragma unroll(NT == 1 ? 2 : 1)
+    for (; b + 1 < n; b += 2) {
+        warp_block<FMT, NT, X>(acc, a0, a1, first, b, false, cols, x);
+        warp_block<FMT, NT, X>(acc, a0, a1, first, b + 1, true, cols, x);
+    }
+    if (b < n)
+        warp_block<FMT, NT, X>(acc, a0, a1, first, b, false, cols, x);
+}
+
+/* hi and lo of position r of a split row. */
+static __device__ __forceinline__ void store_split(unsigned char *row, uint32_t r, float v)
+{
+    __nv_bfloat16 *at = reinterpret_cast<__nv_bfloat16 *>(row + r / 32 * 128) + r % 32;
+    const __nv_bfloat16 hi = __float2bfloat16_rn(v);
+    at[0] = hi;
+    at[32] = __float2bfloat16_rn(v - __bfloat162float(hi));
+}
+
+/* y += the picks of 16 rows, in their order; all experts' rows are there. */
+static __device__ void warp_sum_picks(const warp_params &P, const warp_item &it)
+{
+    const mm_params &p = P.p[1];
+    const uint32_t lane = threadIdx.x % 32, r = lane % 16, row = it.row0 + r;
+    if (r % 8 >= (r < 8 ? it.valid[0] : it.valid[1]))
+        return;
+    const uint32_t live = P.n_live ? min(*P.n_live, p.n_tokens) : p.n_tokens;
+    for (uint32_t token = lane / 16; token < live; token += 2) {
+        float v = P.y[(size_t)token * p.rows + row];
+        const float *out = p.y + (size_t)token * p.top_k * p.y_stride + row, *w = P.weights + (size_t)token * p.top_k;
+#pragma unroll 8
+        for (uint32_t k = 0; k < p.top_k; k++)
+            v = fmaf(w[k], __ldcg(out + (size_t)k * p.y_stride), v);
+        P.y[(size_t)token * p.rows + row] = v;
+    }
+}
+
+/* Results of an item: lane = row g of each half, tokens 2t and 2t + 1 of each group of 8. */
+static __device__ __forceinline__ void warp_finish(const warp_params &P, const warp_item &it, uint32_t group,
+                                                   uint32_t n_summands, const float (&acc)[WARP_GROUPS][4])
+{
+    const mm_params &p = P.p[it.phase];
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t first = group * MM_STREAM_TOKENS, n = min(it.n - first, (uint32_t)MM_STREAM_TOKENS);
+#pragma unroll
+    for (int j = 0; j < WARP_GROUPS; j++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const uint32_t k = j * 8 + 2 * t + c;
+            if (k >= n)
+                continue;
+            const uint32_t pair = it.first + first + k;
+            if (it.phase == 0) {
+                if (g < it.valid[0])
+                    store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, it.row0 + g,
+                                swiglu_of(acc[j][c], acc[j][2 + c]));
+                continue;
+            }
+            float *y = p.y + (size_t)p.pairs[pair] * p.y_stride + it.row0 + g;
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (g < it.valid[h])
+                    y[h * 8] = acc[j][2 * h + c];
+        }
+    __threadfence();
+    __syncwarp();
+    if (it.phase == 0) {
+        if (lane == 0)
+            atomicAdd(P.counters + WARP_READY + it.expert, 1u);
+        return;
+    }
+    if (!P.y)
+        return;
+    /* Rows of a page begin on a tile of their own. */
+    const uint32_t page = it.row0 / p.page_rows, tiles = (p.page_rows + 15) / 16;
+    const uint32_t tile = page * tiles + (it.row0 - page * p.page_rows) / 16;
+    uint32_t before = 0;
+    if (lane == 0)
+        before = atomicAdd(P.counters + WARP_SUMS + tile, 1u);
+    if (__shfl_sync(~0u, before, 0) + 1 != n_summands)
+        return;
+    __threadfence();
+    warp_sum_picks(P, it);
+}
+
+/* Items of gate and up of one expert. */
+static __device__ __forceinline__ uint32_t warp_ready_count(const mm_params &p)
+{
+    const uint32_t last = p.rows - (p.unit_pages - 1) * p.page_rows;
+    return (p.unit_pages - 1) * ((p.page_rows + 7) / 8) + (last + 7) / 8;
+}
+
+/* The work of one warp. `ring` holds `slots` stages of `slot_bytes`. */
+template <int FMT>
+static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned char *ring, uint32_t slots,
+                                 uint32_t slot_bytes, warp_note *notes, uint64_t *full, uint32_t x_shared,
+                                 uint32_t n_summands)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4;
+    uint32_t held = 0;         /* chunks asked for and not yet used */
+    uint32_t to = 0, from = 0; /* stages of the next to ask for and to use */
+    uint32_t phase_bit = 0;    /* parity of the barriers in this round of the ring */
+    uint32_t ask_chunk = 0, ask_group = 0, chunk = 0, group = 0;
+    bool more = true, have = false;
+    warp_item ask = {}, it = {};
+    uint64_t x[WARP_GROUPS] = {};
+    float acc[WARP_GROUPS][4] = {};
+    uint32_t n_groups = 0; /* of 8 tokens */
+    for (;;) {
+        while (more && held < slots) {
+            if (!have) {
+                more = have = warp_next(P, w, ask);
+                if (!more)
+                    break;
+                ask_chunk = ask_group = 0;
+            }
+            const warp_cut &cut = P.cut[ask.phase][w.tier];
+            if (ask_chunk == 0 && lane == 0) {
+                notes[to].it = ask;
+                notes[to].group = ask_group;
+            }
+            warp_issue<FMT>(cut, ask, P.p[ask.phase].row_bytes, ask_chunk, smem_of(ring) + to * slot_bytes, full + to);
+            to = to + 1 == slots ? 0 : to + 1;
+            held++;
+            if (++ask_chunk == cut.n_chunks) {
+                ask_chunk = 0;
+                have = ++ask_group < (ask.n + MM_STREAM_TOKENS - 1) / MM_STREAM_TOKENS;
+            }
+        }
+        if (!held)
+            break;
+        if (chunk == 0) {
+            it = notes[from].it;
+            group = notes[from].group;
+            const mm_params &p = P.p[it.phase];
+            const uint32_t first = group * MM_STREAM_TOKENS, n = min(it.n - first, (uint32_t)MM_STREAM_TOKENS);
+            n_groups = (n + 7) / 8;
+#pragma unroll
+            for (int j = 0; j < WARP_GROUPS; j++) {
+                acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
+                uint32_t r = it.first + first + min(j * 8 + g, n - 1); /* rows beyond the last are read, never used */
+                if (it.phase == 0)
+                    r = p.n_tokens == 1 ? 0 : p.pairs[r] / p.top_k;
+                if (it.phase == 0 && P.x_pitch)
+                    x[j] = x_shared + r * P.x_pitch;
+                else
+                    x[j] = (uint64_t)(uintptr_t)(p.x + (size_t)r * p.x_stride);
+            }
+            if (it.phase) {
+                if (lane == 0) {
+                    const uint32_t want = warp_ready_count(P.p[0]);
+                    while (load_acquire(P.counters + WARP_READY + it.expert) < want) {
+                    }
+                }
+                __syncwarp();
+            }
+        }
+        const mm_params &p = P.p[it.phase];
+        const warp_cut &cut = P.cut[it.phase][w.tier];
+        const unsigned char *stage = ring + from * slot_bytes;
+        const uint32_t off = chunk * cut.chunk_blocks * fmt_block<FMT>::BYTES, first = chunk * cut.chunk_blocks;
+        const uint32_t n = min(cut.chunk_blocks, (p.cols + 31) / 32 - first);
+        const unsigned char *a0 = stage + warp_row_at(cut, it, 0, g, p.row_bytes, off);
+        const unsigned char *a1 = stage + cut.half_bytes + warp_row_at(cut, it, 1, g, p.row_bytes, off);
+        bar_wait(full + from, phase_bit);
+        if (it.phase) {
+            if (n_groups == 1)
+                warp_chunk<FMT, 1, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
+            else if (n_groups == 2)
+                warp_chunk<FMT, 2, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
+            else
+                warp_chunk<FMT, 4, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
+        } else if (P.x_pitch) {
+            warp_chunk<FMT, 1, X_SPLIT_SHARED>(acc, a0, a1, first, n, p.cols, x);
+        } else {
+            if (n_groups == 1)
+                warp_chunk<FMT, 1, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
+            else if (n_groups == 2)
+                warp_chunk<FMT, 2, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
+            else
+                warp_chunk<FMT, 4, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
+        }
+        if (group == 0 && (it.fill[0] | it.fill[1])) {
+            const uint32_t len = min(cut.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
+            for (uint32_t h = 0; h < 2; h++) {
+                const uint64_t fill = h ? it.fill[1] : it.fill[0];
+                const uint32_t valid = h ? it.valid[1] : it.valid[0];
+                if (!fill || !valid)
+                    continue;
+                const unsigned char *half = stage + h * cut.half_bytes;
+                if (cut.pitch == 0)
+                    warp_store(fill, half + warp_row_at(cut, it, h, 0, p.row_bytes, 0), valid * (uint32_t)p.row_bytes);
+                else
+                    for (uint32_t r = 0; r < valid; r++)
+                        warp_store(fill + r * p.row_bytes + off, half + warp_row_at(cut, it, h, r, p.row_bytes, off),
+                                   len);
+            }
+        }
+        __syncwarp(); /* all lanes are done with the stage, which is filled again now */
+        if (++from == slots) {
+            from = 0;
+            phase_bit ^= 1;
+        }
+        held--;
+        if (++chunk == cut.n_chunks) {
+            chunk = 0;
+            warp_finish(P, it, group, n_summands, acc);
+        }
+    }
+}
+
+/* x of all tokens, split, in shared memory. */
+static __device__ void warp_split_x(const mm_params &p, unsigned char *x, uint32_t pitch)
+{
+    const uint32_t units = (p.cols + 31) / 32 * 4;
+    for (uint32_t i = threadIdx.x; i < p.n_tokens * units; i += blockDim.x) {
+        const uint32_t row = i / units, u = i % units, k = u * 8;
+        const float4 *src = reinterpret_cast<const float4 *>(p.x + (size_t)row * p.x_stride + k);
+        const float4 zero = make_float4(0, 0, 0, 0);
+        const b_frag f = split_x(k < p.cols ? src[0] : zero, k + 4 < p.cols ? src[1] : zero);
+        unsigned char *dst = x + row * pitch + u / 4 * 128 + u % 4 * 16;
+        *reinterpret_cast<uint4 *>(dst) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
+        *reinterpret_cast<uint4 *>(dst + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
+    }
+}
+
+template <int FMT>
+__global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_constant__ warp_params P)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint64_t full[WARP_COUNT][WARP_MAX_SLOTS], scratch[WARP_COUNT];
+    __shared__ warp_note notes[WARP_COUNT][WARP_MAX_SLOTS];
+    __shared__ uint32_t last;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const mm_params &p = P.p[0];
+    unsigned char *x = smem, *ring = smem + P.x_bytes;
+    if (lane < WARP_MAX_SLOTS)
+        bar_init(&full[warp][lane], WARP_FULL_COUNT);
+    bar_init_done();
+    __syncwarp();
+    if (P.x_pitch)
+        warp_split_x(p, x, P.x_pitch);
+
+    uint32_t *units = reinterpret_cast<uint32_t *>(ring + P.ring_bytes), counts[4];
+    warp_list(P, units, scratch, counts);
+    const uint32_t cap0 = p.n_experts * p.unit_pages, cap1 = p.n_experts * P.p[1].unit_pages;
+    const uint32_t n_summands = (counts[2] + counts[3]) / P.p[1].unit_pages;
+    const bool any_host = counts[0] + counts[2] > 0, any_vram = counts[1] + counts[3] > 0;
+    const uint32_t readers = min(P.host_blocks, any_vram ? max(gridDim.x / 4, 1u) : gridDim.x);
+    const bool host = any_host && blockIdx.x < readers;
+    warp_walk w;
+    w.tier = host ? WARP_HOST : WARP_VRAM;
+    w.dir = host ? 1 : -1;
+#pragma unroll
+    for (int ph = 0; ph < 2; ph++) {
+        const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
+        w.tiles[ph] = (page_rows + rows - 1) / rows;
+        w.end[ph] = counts[2 * ph + !host] * w.tiles[ph] + (ph ? w.end[0] : 0);
+    }
+    w.units[0] = units + (host ? 0 : cap0 - 1);
+    w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
+    const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
+    const uint32_t slots = host ? P.slots[WARP_HOST] : P.slots[WARP_VRAM];
+    const uint32_t slot_bytes = host ? P.slot_bytes[WARP_HOST] : P.slot_bytes[WARP_VRAM];
+    const uint32_t n_blocks = host ? readers : any_host ? gridDim.x - readers : gridDim.x;
+    const uint32_t rank = host || !any_host ? blockIdx.x : blockIdx.x - readers;
+    w.i = warp * n_blocks + rank;
+    w.step = n_blocks * n_warps;
+    if (warp < n_warps)
+        warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
+                       n_summands);
+
+    /* Whoever leaves last clears the counters for the next launch. */
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(P.counters + WARP_EXIT, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    if (!last)
+        return;
+    for (uint32_t i = threadIdx.x; i < WARP_READY + p.n_experts; i += blockDim.x)
+        P.counters[i] = 0;
+    const uint32_t n_sums = P.y ? P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16) : 0;
+    for (uint32_t i = threadIdx.x; i < n_sums; i += blockDim.x)
+        P.counters[WARP_SUMS + i] = 0;
+}
+
+#endif
