@@ -106,8 +106,8 @@ uint32_t tok_vocab_get(const tok_vocab *v, const char *s, size_t len)
 void tok_byte_tokens(const tok_vocab *v, uint32_t ret_ids[256])
 {
     for (int i = 0; i < 256; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        static const char hex[] = "0123456789ABCDEF";
+        const char name[] = {'<', '0', 'x', hex[i >> 4], hex[i & 15], '>'};
         ret_ids[i] = tok_vocab_get(v, name, 6);
     }
 }

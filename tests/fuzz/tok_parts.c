@@ -14,7 +14,7 @@ typedef struct part {
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-    return "quarantine_size_mb=2:thread_local_quarantine_size_kb=64:malloc_context_size=3";
+    return "quarantine_size_mb=2:thread_local_quarantine_size_kb=64:malloc_context_size=2:max_malloc_fill_size=256";
 }
 
 static unsigned take_byte(part *p)
@@ -31,12 +31,16 @@ static void put_field(xd_buf *out, part *p)
         end = p->end;
     xd_utf8_sanitize(&clean, p->s, (size_t)(end - p->s));
     xd_buf_putc(out, '"');
-    for (size_t i = 0; i < clean.len; i++) {
+    for (size_t i = 0, n; i < clean.len; i += n) {
         unsigned char c = (unsigned char)clean.data[i];
-        if (c < 0x20 || c == '"' || c == '\\')
+        if (c < 0x20 || c == '"' || c == '\\') {
             xd_buf_printf(out, "\\u%04x", c);
-        else
-            xd_buf_putc(out, (char)c);
+            n = 1;
+        } else {
+            for (n = 1; i + n < clean.len && (c = (unsigned char)clean.data[i + n]) >= 0x20 && c != '"' && c != '\\';)
+                n++;
+            xd_buf_append(out, clean.data + i, n);
+        }
     }
     xd_buf_putc(out, '"');
     xd_buf_free(&clean);
