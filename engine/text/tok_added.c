@@ -37,38 +37,46 @@ static bool all_trusted(tok_trust trust, size_t a, size_t b)
     return true;
 }
 
-bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s, size_t len, tok_trust trust,
-                   tok_cuts *ret)
+enum { BLOCK = 16384 };
+
+/* The longest token that begins at each byte of a block of the text. Read from its end, the text shows at each byte all that
+ * begins there, so that one pass finds them whatever prefixes they share. */
+typedef struct finder {
+    const tok_trie *set;
+    const char *s;
+    size_t len, from, to; /* best[] is of these bytes */
+    uint32_t *best;
+} finder;
+
+static uint32_t longest_at(finder *f, size_t i)
 {
-    size_t done = 0, n, space_from = 0, space_end = 0; /* the last stretch of spaces that rstrip has walked */
-    for (size_t i = 0; set->n && i < len;) {
-        unsigned char c = (unsigned char)s[i];
-        if (set->first[c] == set->first[c + 1]) {
-            i++;
-            continue;
-        }
-        tok_prefix_walk walk = {0};
-        uint32_t best = TOK_NONE, value;
-        size_t start = i, stop = i;
-        for (size_t k = i; k < len && tok_prefix_next(set, &walk, (unsigned char)s[k], &value); k++) {
-            if (value != TOK_NONE) {
-                best = value;
-                stop = k + 1;
-            }
-            const tok_prefix_entry *e = &set->e[walk.lo];
-            if (walk.hi - walk.lo > 1 || e->len <= walk.depth)
-                continue;
-            /* one candidate is left: compared at once, lest a long token makes a walk of each byte of the text */
-            if (e->len <= len - i && !memcmp(s + i, e->s, e->len)) {
-                best = e->value;
-                stop = i + e->len;
-            }
-            break;
-        }
+    if (i < f->to)
+        return f->best[i - f->from];
+    const tok_trie_node *node = f->set->node;
+    uint32_t state = 0;
+    f->from = i;
+    f->to = XD_MIN(f->len, i + BLOCK);
+    for (size_t k = XD_MIN(f->len, f->to + TOK_MAX_MATCH_BYTES); k-- > i;) {
+        state = tok_trie_step(f->set, state, (unsigned char)f->s[k]);
+        if (k < f->to)
+            f->best[k - i] = node[state].value != TOK_NONE ? node[state].value : node[node[state].out].value;
+    }
+    return f->best[0];
+}
+
+static bool cut_at_tokens(finder *f, const tok_added *added, tok_trust trust, tok_cuts *ret)
+{
+    const char *s = f->s;
+    size_t len = f->len, done = 0, n;
+    size_t space_from = 0, space_end = 0; /* the last stretch of spaces that rstrip has walked */
+    for (size_t i = 0; i < len;) {
+        size_t start = i, stop;
+        uint32_t best = longest_at(f, i);
         if (best == TOK_NONE) {
             i++;
             continue;
         }
+        stop = i + (added[best].norm ? added[best].norm_len : added[best].content_len);
         i = stop;
         const tok_added *a = &added[best];
         if (a->special && !all_trusted(trust, start, stop))
@@ -101,17 +109,31 @@ bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s,
     return done == len || push_cut(ret, done, len, TOK_NONE);
 }
 
+bool tok_added_cut(const tok_added *added, const tok_trie *set, const char *s, size_t len, tok_trust trust,
+                   tok_cuts *ret)
+{
+    if (!set->n || !len)
+        return push_cut(ret, 0, len, TOK_NONE);
+    finder f = {.set = set, .s = s, .len = len, .best = malloc(XD_MIN(len, (size_t)BLOCK) * sizeof *f.best)};
+    bool ok = f.best && cut_at_tokens(&f, added, trust, ret);
+    free(f.best);
+    return ok;
+}
+
+bool tok_added_reserve(tokenizer *t, size_t n)
+{
+    return tok_vocab_reserve(&t->added_names, n);
+}
+
 xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok_work *w, xd_err *err)
 {
     if (!a->content_len)
         return XD_OK;
     if (a->content_len > TOK_MAX_MATCH_BYTES)
         return xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes", a->content_len);
-    size_t at = 0;
-    while (at < t->n_added &&
-           (t->added[at].content_len != a->content_len || memcmp(t->added[at].content, a->content, a->content_len)))
-        at++;
-    uint32_t id = at < t->n_added ? t->added[at].id : tok_vocab_get(&t->vocab, a->content, a->content_len);
+    uint32_t found = tok_vocab_get(&t->added_names, a->content, a->content_len);
+    size_t at = found != TOK_NONE ? found : t->n_added;
+    uint32_t id = found != TOK_NONE ? t->added[at].id : tok_vocab_get(&t->vocab, a->content, a->content_len);
     if (id == TOK_NONE) {
         id = (*next_id)++;
         if (id >= TOK_MAX_ID)
@@ -130,11 +152,11 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
     if (a->normalized && t->n_norms) {
         xd_buf_clear(&w->text.s);
         w->text.track_trust = false;
-        w->text.max_bytes = TOK_MAX_TEXT_BYTES;
+        w->text.max_bytes = TOK_GROWTH_FREE_BYTES;
         if (!xd_buf_append(&w->text.s, a->content, a->content_len))
             st = xd_fail(err, XD_NOMEM, 0, "added token");
         if (!st)
-            st = tok_norm_run(t->norms, t->n_norms, &w->run, &w->text, &w->tmp, err);
+            st = tok_norm_run(t->norms, t->n_norms, &w->run, &w->left, &w->text, &w->tmp, err);
         size_t n = w->text.s.len;
         if (!st && !n) /* the reference then finds it between any two bytes */
             st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token ('%.40s') that normalizing makes empty", a->content);
@@ -152,7 +174,9 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
             }
         }
     }
-    if (!st && at == t->n_added && !tok_grow(&t->added, &t->added_cap, at + 1, sizeof *t->added))
+    if (!st && at == t->n_added &&
+        (!tok_grow(&t->added, &t->added_cap, at + 1, sizeof *t->added) ||
+         !tok_vocab_put(&t->added_names, a->content, a->content_len, (uint32_t)at)))
         st = xd_fail(err, XD_NOMEM, 0, "added token");
     if (st) {
         free(add.content);
@@ -186,9 +210,8 @@ xd_status tok_added_finish(tokenizer *t, xd_err *err)
         const char *s = a->norm ? a->norm : a->content;
         size_t len = a->norm ? a->norm_len : a->content_len;
         if (len)
-            ok = tok_prefix_add(a->normalized ? &t->norm_set : &t->raw_set, s, len, (uint32_t)i);
+            ok = tok_trie_add(a->normalized ? &t->norm_set : &t->raw_set, s, len, (uint32_t)i);
     }
-    tok_prefix_build(&t->raw_set);
-    tok_prefix_build(&t->norm_set);
+    ok = ok && tok_trie_build(&t->raw_set, true) && tok_trie_build(&t->norm_set, true);
     return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "vocabulary");
 }

@@ -13,14 +13,14 @@
 
 enum {
     SHORT_SYMBOLS = 24,
+    LARGE_PIECE = 1 << 16,
     CACHE_MIN_PIECES = 64,
     CACHE_MAX_SLOTS = 1 << 14,
 };
 
 typedef struct symbol {
-    uint32_t id;
+    uint32_t id;        /* TOK_NONE: merged into the one before */
     int32_t prev, next; /* -1: none */
-    bool dead;
 } symbol;
 
 typedef struct cache_slot {
@@ -55,6 +55,7 @@ bool tok_bpe_reserve(tok_bpe *b, size_t n_merges)
     if (!b->merges)
         return false;
     b->shift = 64 - bits;
+    b->seed = tok_hash_seed();
     for (size_t i = 0; i < (size_t)1 << bits; i++)
         b->merges[i] = (tok_merge_slot){.rank = TOK_NONE};
     return true;
@@ -64,7 +65,7 @@ static inline tok_merge_slot *merge_slot(const tok_bpe *b, uint32_t left, uint32
 {
     uint64_t pair = (uint64_t)left << 32 | right;
     size_t mask = ((size_t)1 << (64 - b->shift)) - 1;
-    uint64_t h = pair * 0x9E3779B97F4A7C15u;
+    uint64_t h = (pair ^ b->seed) * 0x9E3779B97F4A7C15u;
     h ^= h >> 32;
     for (size_t i = (h * 0x9E3779B97F4A7C15u) >> b->shift;; i = (i + 1) & mask)
         if (b->merges[i].rank == TOK_NONE || b->merges[i].pair == pair)
@@ -127,6 +128,12 @@ static xd_status initial_symbols(const tok_bpe *b, const tok_vocab *v, bpe_mem *
 {
     bool unk = false, ok = true, affixes = b->prefix_len || b->suffix_len;
     m->n = 0;
+    if (len > LARGE_PIECE && !b->byte_fallback) { /* one symbol a character at most: no room to spare for megabytes */
+        size_t chars = 0;
+        for (size_t i = 0; i < len; i++)
+            chars += ((unsigned char)s[i] & 0xC0) != 0x80;
+        ok = tok_grow(&m->sym, &m->sym_cap, chars, sizeof *m->sym);
+    }
     for (size_t i = 0, n; ok && i < len; i += n) {
         uint32_t cp = tok_cp(s + i, &n);
         uint32_t id;
@@ -247,7 +254,6 @@ static bool merge_long(const tok_bpe *b, bpe_mem *m, tok_ids *out)
     for (size_t i = 0; i < n; i++) {
         m->sym[i].prev = (int32_t)i - 1;
         m->sym[i].next = i + 1 < n ? (int32_t)i + 1 : -1;
-        m->sym[i].dead = false;
     }
     if (!tok_grow(&m->heap, &m->heap_cap, n, sizeof *m->heap))
         return false;
@@ -266,7 +272,7 @@ static bool merge_long(const tok_bpe *b, bpe_mem *m, tok_ids *out)
             sift_down(m->heap, m->heap_n, 0);
         int32_t at = (int32_t)(uint32_t)top;
         symbol *s = &m->sym[at];
-        if (s->dead || s->next < 0)
+        if (s->id == TOK_NONE || s->next < 0)
             continue;
         const tok_merge_slot *slot = merge_slot(b, s->id, m->sym[s->next].id);
         if (slot->rank != (uint32_t)(top >> 32)) /* the pair that was meant is gone */
@@ -274,7 +280,7 @@ static bool merge_long(const tok_bpe *b, bpe_mem *m, tok_ids *out)
         symbol *right = &m->sym[s->next];
         s->id = slot->id;
         s->next = right->next;
-        right->dead = true;
+        right->id = TOK_NONE;
         if (s->next >= 0)
             m->sym[s->next].prev = at;
         if ((s->prev >= 0 && !push_pair(b, m, s->prev)) || (s->next >= 0 && !push_pair(b, m, at)))

@@ -24,6 +24,7 @@ struct tok_stream {
     const tokenizer *t;
     bool skip_special;
     tok_regex_run *run;
+    tok_work_left left;
     size_t n;
     stage *st;
     xd_buf *out;
@@ -141,7 +142,7 @@ static void replace_whole(tok_stream *s, size_t i, const char *p, size_t len)
             a = b + d->pattern_len;
         }
     } else {
-        s->status = tok_regex_find(d->re, &s->run, p, len, &spans, s->err);
+        s->status = tok_regex_find(d->re, &s->run, &s->left, p, len, &spans, s->err);
         for (size_t k = 0; !s->status && k < spans.n && !is_too_large(s, text.len); k++)
             if (spans.data[k].match)
                 xd_buf_append(&text, d->text, d->text_len);
@@ -220,12 +221,13 @@ static void strip_fused(tok_stream *s, size_t i, const char *p, size_t len)
         feed(s, i + 1, p, len);
         return;
     }
-    xd_buf_append(&g->held, p, len); /* the last `stop` characters wait for the end */
-    size_t keep = 0;
-    for (size_t k = 0; k < d->stop && g->held.len - keep >= d->ch_len &&
-                       is_char(d, g->held.data + g->held.len - keep - d->ch_len, d->ch_len);
-         k++)
+    /* The last `stop` characters wait for the end. What is held is nothing but such characters: only what came is looked at. */
+    size_t keep = 0, most = d->stop > SIZE_MAX / d->ch_len ? SIZE_MAX : d->stop * d->ch_len, had = g->held.len;
+    while (keep < most && len - keep >= d->ch_len && is_char(d, p + len - keep - d->ch_len, d->ch_len))
         keep += d->ch_len;
+    if (keep == len)
+        keep = XD_MIN(most, keep + had);
+    xd_buf_append(&g->held, p, len);
     size_t n = g->held.len - keep;
     if (n)
         feed(s, i + 1, g->held.data, n);
@@ -282,6 +284,10 @@ static void feed(tok_stream *s, size_t i, const char *p, size_t len)
 {
     if (s->status)
         return;
+    if (!tok_spend(&s->left, 4 + len)) {
+        s->status = tok_too_long(s->err, "the decoder");
+        return;
+    }
     if (is_too_large(s, s->out_bytes + len)) {
         s->status =
             xd_fail(s->err, XD_TOO_LARGE, 0, "the decoder makes the text more than %d times longer", TOK_MAX_GROWTH);
@@ -405,7 +411,11 @@ tok_stream *tok_stream_new(const tokenizer *t, bool skip_special)
     tok_stream *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (tok_stream){.t = t, .skip_special = skip_special, .n = t->n_decs, .st = calloc(t->n_decs + 1, sizeof *s->st)};
+    *s = (tok_stream){.t = t,
+                      .skip_special = skip_special,
+                      .left = tok_work_for(0),
+                      .n = t->n_decs,
+                      .st = calloc(t->n_decs + 1, sizeof *s->st)};
     if (!s->st) {
         tok_stream_free(s);
         return NULL;
@@ -447,6 +457,7 @@ xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err)
     s->out = ret;
     s->err = err;
     s->in_bytes += len;
+    s->left += tok_work_for(len) - tok_work_for(0);
     feed(s, 0, text, len);
     return result(s, err);
 }

@@ -23,7 +23,8 @@ static xd_status set_text(tok_work *w, const char *s, const uint8_t *trust, size
     xd_buf_clear(&w->text.trust);
     w->text.track_trust = trust != NULL;
     w->text.at_start = at_start;
-    w->text.max_bytes = XD_MIN(len * TOK_MAX_GROWTH + TOK_GROWTH_FREE_BYTES, (size_t)TOK_MAX_TEXT_BYTES);
+    w->text.max_bytes = XD_MIN(XD_MIN(len * TOK_MAX_GROWTH + TOK_GROWTH_FREE_BYTES, len * 3 + TOK_GROWTH_LARGE_BYTES),
+                               (size_t)TOK_MAX_TEXT_BYTES);
     if (!xd_buf_append(&w->text.s, s, len) || (trust && !xd_buf_append(&w->text.trust, trust, len)))
         return xd_fail(err, XD_NOMEM, 0, "tokenizing");
     return XD_OK;
@@ -36,7 +37,7 @@ static xd_status encode_stretch(const tokenizer *t, tok_work *w, const char *s, 
     const uint8_t *map = t->norm_set.n && !trust.all ? trust.map : NULL;
     xd_status st = set_text(w, s, map, len, at_start, err);
     if (!st)
-        st = tok_norm_run(t->norms, t->n_norms, &w->run, &w->text, &w->tmp, err);
+        st = tok_norm_run(t->norms, t->n_norms, &w->run, &w->left, &w->text, &w->tmp, err);
     if (st || !t->norm_set.n)
         return st ? st : encode_section(t, w, ret, err);
 
@@ -105,7 +106,7 @@ static bool is_valid_utf8(const char *s, size_t len)
 static xd_status encode_valid(const tokenizer *t, const char *s, size_t len, tok_trust trust, unsigned flags,
                               tok_ids *ret, xd_err *err)
 {
-    tok_work w = {0};
+    tok_work w = {.left = tok_work_for(len)};
     tok_cuts cuts = {0};
     size_t base = ret->len;
     xd_status st = XD_OK;
@@ -198,8 +199,9 @@ void tok_free(tokenizer *t)
     }
     free(t->added);
     free(t->added_of_id);
-    tok_prefix_clear(&t->raw_set);
-    tok_prefix_clear(&t->norm_set);
+    tok_vocab_clear(&t->added_names);
+    tok_trie_clear(&t->raw_set);
+    tok_trie_clear(&t->norm_set);
     for (size_t i = 0; i < t->n_norms; i++)
         tok_norm_clear(&t->norms[i]);
     free(t->norms);
@@ -253,10 +255,8 @@ bool tok_token_is_special(const tokenizer *t, uint32_t id)
 int64_t tok_token_id(const tokenizer *t, const char *token)
 {
     size_t len = strlen(token);
-    for (size_t i = 0; i < t->n_added; i++)
-        if (t->added[i].content_len == len && !memcmp(t->added[i].content, token, len))
-            return t->added[i].id;
-    uint32_t id = tok_vocab_get(&t->vocab, token, len);
+    uint32_t at = tok_vocab_get(&t->added_names, token, len);
+    uint32_t id = at != TOK_NONE ? t->added[at].id : tok_vocab_get(&t->vocab, token, len);
     return id == TOK_NONE ? -1 : (int64_t)id;
 }
 

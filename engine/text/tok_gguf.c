@@ -182,9 +182,11 @@ static xd_status load_vocab(tokenizer *t, const tok_gguf *g, xd_err *err)
 /* Control, user-defined and unknown tokens are matched in the text as they are. */
 static xd_status load_added(tokenizer *t, const tok_gguf *g, xd_err *err)
 {
-    tok_work w = {0};
+    tok_work w = {.left = tok_work_for(0)};
     uint32_t next_id = g->n_tokens;
     xd_status st = XD_OK;
+    if (!tok_added_reserve(t, g->n_tokens))
+        return no_memory(err);
     for (uint32_t i = 0; i < g->n_tokens && !st; i++) {
         int32_t type = type_of(g, i);
         if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN)

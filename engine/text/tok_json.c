@@ -532,9 +532,10 @@ static xd_status load_unigram(tokenizer *t, const json_t *m, xd_err *err)
     }
     u->n = (uint32_t)n;
     for (uint32_t i = 0; i < u->n; i++)
-        if (t->vocab.len[i] && !tok_prefix_add(&u->pieces, t->vocab.text.data + t->vocab.off[i], t->vocab.len[i], i))
+        if (t->vocab.len[i] && !tok_trie_add(&u->pieces, t->vocab.text.data + t->vocab.off[i], t->vocab.len[i], i))
             return no_memory(err);
-    tok_prefix_build(&u->pieces);
+    if (!tok_trie_build(&u->pieces, false))
+        return no_memory(err);
     tok_byte_tokens(&t->vocab, u->byte_id);
     t->model = TOK_MODEL_UNIGRAM;
     t->kind = "Unigram";
@@ -556,11 +557,13 @@ static xd_status load_model(tokenizer *t, const json_t *m, xd_err *err)
 
 static xd_status load_added(tokenizer *t, const json_t *list, xd_err *err)
 {
-    tok_work w = {0};
+    tok_work w = {.left = tok_work_for(0)};
     uint32_t next_id = t->vocab.n_entries;
     xd_status st = XD_OK;
     if (list && !json_is_null(list) && !json_is_array(list))
         return bad(err, "added_tokens");
+    if (!tok_added_reserve(t, json_array_size(list)))
+        return no_memory(err);
     for (size_t i = 0; i < json_array_size(list) && !st; i++) {
         const json_t *o = json_array_get(list, i);
         tok_added a = {0};

@@ -321,10 +321,11 @@ static void strip(const tok_norm *step, const tok_text *in, tok_text *out)
     copy(out, in, a, b);
 }
 
-static xd_status replace(const tok_norm *step, tok_regex_run **run, const tok_text *in, tok_text *out, xd_err *err)
+static xd_status replace(const tok_norm *step, tok_regex_run **run, tok_work_left *left, const tok_text *in,
+                         tok_text *out, xd_err *err)
 {
     tok_spans spans = {0};
-    xd_status st = tok_regex_find(step->re, run, in->s.data, in->s.len, &spans, err);
+    xd_status st = tok_regex_find(step->re, run, left, in->s.data, in->s.len, &spans, err);
     for (size_t i = 0; !st && i < spans.n; i++) {
         tok_span m = spans.data[i];
         if (!m.match) {
@@ -389,10 +390,13 @@ static bool is_ascii(const xd_buf *s)
     return true;
 }
 
-xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok_text *t, tok_text *tmp, xd_err *err)
+xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok_work_left *left, tok_text *t,
+                       tok_text *tmp, xd_err *err)
 {
     for (size_t i = 0; i < n && t->s.len; i++) {
         const tok_norm *step = &steps[i];
+        if (!tok_spend(left, 16 + t->s.len / 4))
+            return tok_too_long(err, "the normalizer");
         if (step->kind <= TOK_NORM_NFKD && is_ascii(&t->s))
             continue;
         xd_buf_clear(&tmp->s);
@@ -411,7 +415,7 @@ xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok
         case TOK_NORM_STRIP_ACCENTS:
         case TOK_NORM_NMT: map_chars(step->kind, t, tmp); break;
         case TOK_NORM_STRIP: strip(step, t, tmp); break;
-        case TOK_NORM_REPLACE: st = replace(step, run, t, tmp, err); break;
+        case TOK_NORM_REPLACE: st = replace(step, run, left, t, tmp, err); break;
         case TOK_NORM_PREPEND:
             emit(tmp, t, 0, 1, step->text, step->text_len);
             copy(tmp, t, 0, t->s.len);
@@ -423,6 +427,8 @@ xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok
             st = xd_fail(err, XD_NOMEM, 0, "normalizing text");
         if (!st && (tmp->too_large || tmp->s.len > t->max_bytes))
             st = xd_fail(err, XD_TOO_LARGE, 0, "the normalized text has more than %zu bytes", t->max_bytes);
+        if (!st && !tok_spend(left, (step->kind <= TOK_NORM_NFKD ? 6 : 2) * (t->s.len + tmp->s.len)))
+            st = tok_too_long(err, "the normalizer");
         if (st)
             return st;
         tok_text swap = *t;

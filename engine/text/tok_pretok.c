@@ -144,7 +144,7 @@ static xd_status find(const tok_pretok *p, tok_work *w, const char *s, size_t le
     switch (p->kind) {
     case TOK_PRE_SPLIT:
     case TOK_PRE_BYTE_LEVEL: {
-        xd_status st = tok_regex_find(p->re, &w->run, s, len, &w->spans, err);
+        xd_status st = tok_regex_find(p->re, &w->run, &w->left, s, len, &w->spans, err);
         if (st)
             return st;
         break;
@@ -278,6 +278,8 @@ xd_status tok_pretok_run(const tok_pretok *steps, size_t n, tok_work *w, xd_err 
     for (size_t i = 0; ok && i < n; i++) {
         const tok_pretok *p = &steps[i];
         xd_status st = XD_OK;
+        if (!tok_spend(&w->left, 16 + 2 * w->text.s.len + 32 * w->pieces.n))
+            return tok_too_long(err, "the pre-tokenizer");
         switch (p->kind) {
         case TOK_PRE_METASPACE: ok = metaspace(p, w); break;
         case TOK_PRE_BYTE_LEVEL:
@@ -292,8 +294,8 @@ xd_status tok_pretok_run(const tok_pretok *steps, size_t n, tok_work *w, xd_err 
         }
         if (st)
             return st;
-        if (w->text.s.len > w->text.max_bytes)
-            return xd_fail(err, XD_TOO_LARGE, 0, "the text grows to more than %zu bytes", w->text.max_bytes);
+        if (w->text.s.len > 2 * w->text.max_bytes) /* the byte-level alphabet alone doubles it */
+            return xd_fail(err, XD_TOO_LARGE, 0, "the text grows to more than %zu bytes", 2 * w->text.max_bytes);
     }
     return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "tokenizing");
 }

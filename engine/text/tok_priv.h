@@ -11,24 +11,46 @@
 #define TOK_NONE UINT32_MAX
 
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION /* the same code within limits that a fuzzer reaches in microseconds */
-enum { TOK_MAX_ID = 1 << 11, TOK_GROWTH_FREE_BYTES = 1 << 12 };
+enum { TOK_MAX_ID = 1 << 11, TOK_GROWTH_FREE_BYTES = 1 << 12, TOK_WORK_FREE = 1 << 20 };
 #else
 enum {
     TOK_MAX_ID = 1 << 22,            /* a vocabulary is indexed by id: a larger id in a file is refused */
-    TOK_GROWTH_FREE_BYTES = 1 << 16, /* more than this, TOK_MAX_GROWTH counts */
+    TOK_GROWTH_FREE_BYTES = 1 << 16, /* up to this, any growth is fine */
+    TOK_WORK_FREE = 32 << 20,
 };
 #endif
 
 enum {
     TOK_MAX_TEXT_BYTES = 1 << 30, /* offsets are 32-bit */
     TOK_MAX_GROWTH = 32,          /* a text's steps may make it this many times longer: no real tokenizer comes near */
-    TOK_MAX_MATCH_BYTES = 1024,   /* longest added or Unigram token: bounds the work at each byte of the text */
-    TOK_MAX_NESTING = 32,         /* Sequence within Sequence */
+    TOK_GROWTH_LARGE_BYTES = 6 << 20, /* nor may it grow by more than three times and this: memory stays in bounds */
+    TOK_WORK_PER_BYTE = 128,    /* what a text may cost, see tok_work_left: ten times what tokenizers in use need */
+    TOK_MAX_MATCH_BYTES = 1024, /* longest added or Unigram token: bounds the work at each byte of the text */
+    TOK_MAX_NESTING = 32,       /* Sequence within Sequence */
 };
+
+/* ---- work ----
+ * Files and texts can be made so that a step takes quadratic time or more. What a call may cost is therefore counted, in units of
+ * very roughly a nanosecond, and a call that spends more than its text's share fails. Counting, unlike timing, gives the
+ * same answer everywhere. */
+typedef uint64_t tok_work_left;
+static inline tok_work_left tok_work_for(size_t bytes)
+{
+    return TOK_WORK_FREE + (uint64_t)bytes * TOK_WORK_PER_BYTE;
+}
+static inline bool tok_spend(tok_work_left *left, uint64_t units)
+{
+    if (units > *left)
+        return false;
+    *left -= units;
+    return true;
+}
+xd_status tok_too_long(xd_err *err, const char *what);
 
 /* ---- small growable arrays ---- */
 /* Makes room for `need` elements; false: out of memory (the array is untouched). */
 bool tok_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes);
+uint64_t tok_hash_seed(void);
 
 /* ---- tok_vocab.c: strings <-> ids ---- */
 typedef struct tok_vocab_slot {
@@ -42,6 +64,7 @@ typedef struct tok_vocab {
     size_t ids_cap, len_cap;
     tok_vocab_slot *slots;
     uint32_t mask;
+    uint64_t seed; /* of the hash: nobody can choose strings that collide */
 } tok_vocab;
 void tok_vocab_clear(tok_vocab *v);
 bool tok_vocab_reserve(tok_vocab *v, size_t n_entries);                   /* before the first put */
@@ -52,25 +75,31 @@ static inline const char *tok_vocab_text(const tok_vocab *v, uint32_t id)
     return id < v->n_ids && v->off[id] != TOK_NONE ? v->text.data + v->off[id] : NULL;
 }
 
-/* Sorted strings searched by prefix, a byte at a time: added tokens and Unigram pieces. */
-typedef struct tok_prefix_entry {
-    const char *s; /* borrowed */
+/* ---- tok_trie.c: many strings found in one pass ---- */
+typedef struct tok_trie_entry {
+    const char *s; /* borrowed until the trie is built */
     uint32_t len, value;
-} tok_prefix_entry;
-typedef struct tok_prefix {
-    tok_prefix_entry *e;
-    size_t n, cap;
-    uint32_t first[257]; /* entries that start with byte b: first[b] .. first[b + 1] */
-} tok_prefix;
-bool tok_prefix_add(tok_prefix *p, const char *s, size_t len, uint32_t value);
-void tok_prefix_build(tok_prefix *p); /* sorts; of equal strings the last added stays */
-void tok_prefix_clear(tok_prefix *p);
-/* A walk over s: each call of tok_prefix_next() takes one more byte. */
-typedef struct tok_prefix_walk {
-    uint32_t lo, hi, depth;
-} tok_prefix_walk;
-/* false: no entry goes on with this byte. *ret_value is the entry that ends here, or TOK_NONE. */
-bool tok_prefix_next(const tok_prefix *p, tok_prefix_walk *w, unsigned char byte, uint32_t *ret_value);
+} tok_trie_entry;
+typedef struct tok_trie_node {
+    uint32_t child; /* first of its children; they end where those of the next node begin */
+    uint32_t value; /* of the string that ends here, or TOK_NONE */
+    uint32_t fail;  /* the longest proper end of this one that begins a string */
+    uint32_t out;   /* the nearest one along `fail` that is a string; 0: none */
+    uint16_t depth;
+    unsigned char byte;
+} tok_trie_node;
+typedef struct tok_trie {
+    tok_trie_entry *entry;
+    size_t n, entry_cap; /* strings added */
+    tok_trie_node *node; /* [n_nodes + 1]; 0 is the root */
+    size_t node_cap;
+    uint32_t n_nodes;
+    uint32_t first[256]; /* the root's children, 0: none */
+} tok_trie;
+bool tok_trie_add(tok_trie *t, const char *s, size_t len, uint32_t value); /* 0 < len <= TOK_MAX_MATCH_BYTES */
+bool tok_trie_build(tok_trie *t, bool backwards); /* `backwards`: the text will be read from its end */
+void tok_trie_clear(tok_trie *t);
+uint32_t tok_trie_step(const tok_trie *t, uint32_t state, unsigned char byte);
 
 /* ---- UTF-8 ---- */
 /* The code point of the well-formed sequence at s; *ret_len its bytes. */
@@ -121,8 +150,8 @@ typedef struct tok_spans {
 bool tok_spans_push(tok_spans *s, size_t start, size_t end, bool match);
 /* All matches in s[0..len) and the stretches between them, in order, covering s; an empty s is one empty stretch. *run is
  * made on first use. Fails with XD_NOMEM, or XD_UNSUPPORTED when the pattern would take too long on this text. */
-xd_status tok_regex_find(const tok_regex *r, tok_regex_run **run, const char *s, size_t len, tok_spans *ret,
-                         xd_err *err) XD_MUST_CHECK;
+xd_status tok_regex_find(const tok_regex *r, tok_regex_run **run, tok_work_left *left, const char *s, size_t len,
+                         tok_spans *ret, xd_err *err) XD_MUST_CHECK;
 
 /* ---- tok_norm.c ---- */
 typedef enum tok_norm_kind {
@@ -157,8 +186,8 @@ typedef struct tok_text {
 } tok_text;
 void tok_text_free(tok_text *t);
 /* Runs the normalizers over *t, using *tmp as the second buffer. */
-xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok_text *t, tok_text *tmp,
-                       xd_err *err) XD_MUST_CHECK;
+xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok_work_left *left, tok_text *t,
+                       tok_text *tmp, xd_err *err) XD_MUST_CHECK;
 void tok_norm_clear(tok_norm *n);
 
 xd_status tok_charsmap_new(const char *base64, size_t len, tok_charsmap **ret, xd_err *err) XD_MUST_CHECK;
@@ -208,6 +237,7 @@ typedef struct tok_pieces {
 /* All that one encode call needs, reused between its stretches of text. */
 typedef struct tok_work {
     tok_regex_run *run;
+    tok_work_left left;
     tok_text text, tmp;
     tok_pieces pieces, pieces2;
     tok_spans spans, spans2;
@@ -229,6 +259,7 @@ typedef struct tok_merge_slot {
 typedef struct tok_bpe {
     tok_merge_slot *merges;
     unsigned shift; /* 64 - log2(slots) */
+    uint64_t seed;
     size_t n_merges;
     uint32_t char_id[0x180]; /* initial id of low code points */
     uint32_t byte_id[256];   /* ids of "<0xNN>" */
@@ -246,7 +277,7 @@ xd_status tok_bpe_encode(const tok_bpe *b, const tok_vocab *v, tok_work *w, tok_
 
 /* ---- tok_unigram.c ---- */
 typedef struct tok_unigram {
-    tok_prefix pieces;
+    tok_trie pieces;
     double *score; /* [n] */
     uint32_t n;
     double min_score;
@@ -282,7 +313,7 @@ typedef struct tok_trust {
     bool all;
     const uint8_t *map; /* NULL with all false: nowhere */
 } tok_trust;
-bool tok_added_cut(const tok_added *added, const tok_prefix *set, const char *s, size_t len, tok_trust trust,
+bool tok_added_cut(const tok_added *added, const tok_trie *set, const char *s, size_t len, tok_trust trust,
                    tok_cuts *ret);
 
 /* ---- post-processor ---- */
@@ -324,9 +355,10 @@ struct tokenizer {
 
     tok_added *added;
     size_t n_added, added_cap;
-    uint32_t *added_of_id;        /* [n_ids]: index into added or TOK_NONE */
-    uint32_t n_ids;               /* largest id + 1 */
-    tok_prefix raw_set, norm_set; /* added tokens matched before and after normalizing */
+    uint32_t *added_of_id;      /* [n_ids]: index into added or TOK_NONE */
+    uint32_t n_ids;             /* largest id + 1 */
+    tok_trie raw_set, norm_set; /* added tokens matched before and after normalizing; read from the text's end */
+    tok_vocab added_names;      /* content -> index into added */
 
     tok_norm *norms;
     size_t n_norms, norms_cap;
@@ -338,6 +370,8 @@ struct tokenizer {
     size_t n_posts, posts_cap;
     const char *kind;
 };
+/* At most `n` calls of tok_add_token() follow. */
+bool tok_added_reserve(tokenizer *t, size_t n);
 /* Adds one token as the reference's add_tokens() does (its id comes from the vocabulary, else *next_id). */
 xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok_work *w, xd_err *err) XD_MUST_CHECK;
 xd_status tok_added_finish(tokenizer *t, xd_err *err) XD_MUST_CHECK; /* builds the sets and added_of_id */

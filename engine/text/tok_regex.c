@@ -8,7 +8,8 @@
  *   X{1,3}+ X{2}?                   not possessive and not lazy in Oniguruma: a repeated group
  *   (?m:...)                        is pcre2's (?s:...); ^ and $ always stand at lines
  *   \p{L} ...                       members that Unicode 15 and 16 added are appended (pcre2 before 10.43 has Unicode 14)
- * Matching is bounded by pcre2's match limit; there is no recursion on the C stack. */
+ * There is no recursion on the C stack, and what matching costs is counted: callouts stand before and after everything that is
+ * repeated or grouped, so that each step of backtracking passes one (tok_work_left). Literal patterns are searched as such. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
 #include <pcre2.h>
@@ -25,12 +26,23 @@ enum {
     JIT_STACK_BYTES = 32 << 20,
 };
 
+/* Callouts, by their numbers. */
+#define CALL_START "(?C1)" /* a place where a match may begin is tried */
+#define CALL_STEP  "(?C2)"
+#define CALL_BACK  "(?C3)" /* a group's text is about to be compared */
+enum { START_CALLOUT = 1, BACK_CALLOUT = 3 };
+
 struct tok_regex {
+    char *literal; /* not NULL: this text, and no pattern */
+    size_t len;
     pcre2_code *code;
     bool jit;
 };
 
 struct tok_regex_run {
+    tok_work_left *left;
+    PCRE2_SIZE at;       /* where the last callout was */
+    uint64_t start_cost; /* of the pattern under way */
     pcre2_match_context *ctx;
     pcre2_match_data *data;
     pcre2_jit_stack *stack; /* made when the default one is too small */
@@ -393,7 +405,6 @@ static xd_status translate_class(trans *t)
     if (more) {
         if (negated)
             return refuse(t, "a negated intersection");
-        xd_buf head = {0};
         char *first = strdup(t->out.data ? t->out.data + start : "");
         t->out.len = start;
         xd_buf_puts(&t->out, "(?:");
@@ -419,7 +430,6 @@ static xd_status translate_class(trans *t)
         xd_buf_putc(&t->out, ')');
         t->out.failed |= !first;
         free(first);
-        xd_buf_free(&head);
         if (st)
             return st;
     }
@@ -472,8 +482,10 @@ static xd_status translate_escape(trans *t)
             t->i += n;
             return XD_OK;
         }
-        if (isalnum((unsigned char)c) && !strchr("aefnrtAzZGKNRX123456789", c))
+        if (isalnum((unsigned char)c) && !strchr("aefnrtAzZGKNR123456789", c))
             return refuse(t, "this escape");
+        if (isdigit((unsigned char)c))
+            xd_buf_puts(&t->out, CALL_BACK);
         xd_buf_putc(&t->out, '\\');
         xd_buf_putc(&t->out, c);
     }
@@ -486,8 +498,9 @@ static xd_status translate_open(trans *t)
 {
     if (t->depth == MAX_GROUPS)
         return refuse(t, "nesting so deep");
-    size_t start = t->out.len;
     bool at_start = t->branch_start;
+    xd_buf_puts(&t->out, CALL_STEP);
+    size_t start = t->out.len;
     t->i++;
     xd_buf_putc(&t->out, '(');
     if (t->i < t->n && t->s[t->i] == '?') {
@@ -537,6 +550,16 @@ static void insert(trans *t, size_t at, const char *text)
     memcpy(t->out.data + at, text, n);
 }
 
+/* Callouts around the repeated atom that out ends with. One character's + has none in front: where it fails, it fails at once. */
+static void count_repeat(trans *t, bool interval)
+{
+    if (t->atom == SIZE_MAX || t->out.failed)
+        return; /* pcre2 will say so */
+    if (interval || t->out.data[t->atom] == '(')
+        insert(t, t->atom, CALL_STEP);
+    xd_buf_puts(&t->out, CALL_STEP);
+}
+
 /* "{" at i: an interval after an atom, else itself. */
 static void translate_brace(trans *t)
 {
@@ -564,6 +587,7 @@ static void translate_brace(trans *t)
     } else if (t->i < t->n && t->s[t->i] == '?') {
         xd_buf_putc(&t->out, t->s[t->i++]);
     }
+    count_repeat(t, true);
 }
 
 static xd_status translate(trans *t)
@@ -571,6 +595,7 @@ static xd_status translate(trans *t)
     xd_status st = XD_OK;
     t->atom = SIZE_MAX;
     t->branch_start = true;
+    xd_buf_puts(&t->out, CALL_START);
     while (!st && t->i < t->n && !t->out.failed) {
         size_t start = t->out.len;
         bool was_start = t->branch_start;
@@ -604,6 +629,7 @@ static xd_status translate(trans *t)
             t->i++;
             if (t->i < t->n && (t->s[t->i] == '?' || t->s[t->i] == '+'))
                 xd_buf_putc(&t->out, t->s[t->i++]);
+            count_repeat(t, false);
             break;
         case '{': translate_brace(t); break;
         case '|':
@@ -624,8 +650,7 @@ static xd_status translate(trans *t)
     return st;
 }
 
-static xd_status compile(const char *pattern, size_t len, const char *original, uint32_t options, tok_regex **ret,
-                         xd_err *err)
+static xd_status compile(const char *pattern, size_t len, const char *original, tok_regex **ret, xd_err *err)
 {
     tok_regex *r = calloc(1, sizeof *r);
     pcre2_compile_context *cc = pcre2_compile_context_create(NULL);
@@ -633,10 +658,11 @@ static xd_status compile(const char *pattern, size_t len, const char *original, 
     if (!r || !cc) {
         st = xd_fail(err, XD_NOMEM, 0, "regular expression");
     } else {
+        r->len = len;
         pcre2_set_newline(cc, PCRE2_NEWLINE_LF);
         int code;
         PCRE2_SIZE at;
-        r->code = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | options, &code, &at, cc);
+        r->code = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, cc);
         if (!r->code) {
             char msg[120] = "";
             pcre2_get_error_message(code, (PCRE2_UCHAR *)msg, sizeof msg);
@@ -663,14 +689,26 @@ xd_status tok_regex_new(const char *pattern, size_t len, tok_regex **ret, xd_err
     if (!st && t.out.failed)
         st = xd_fail(err, XD_NOMEM, 0, "regular expression");
     if (!st)
-        st = compile(t.out.data ? t.out.data : "", t.out.len, pattern, PCRE2_UCP | PCRE2_MULTILINE, ret, err);
+        st = compile(t.out.data ? t.out.data : "", t.out.len, pattern, ret, err);
     xd_buf_free(&t.out);
     return st;
 }
 
 xd_status tok_regex_new_literal(const char *text, size_t len, tok_regex **ret, xd_err *err)
 {
-    return compile(text, len, text, PCRE2_LITERAL, ret, err);
+    if (!len) /* matches between any two characters */
+        return tok_regex_new("", 0, ret, err);
+    tok_regex *r = calloc(1, sizeof *r);
+    if (r)
+        r->literal = malloc(len);
+    if (!r || !r->literal) {
+        free(r);
+        return xd_fail(err, XD_NOMEM, 0, "a pattern of %zu bytes", len);
+    }
+    memcpy(r->literal, text, len);
+    r->len = len;
+    *ret = r;
+    return XD_OK;
 }
 
 void tok_regex_free(tok_regex *r)
@@ -678,6 +716,7 @@ void tok_regex_free(tok_regex *r)
     if (!r)
         return;
     pcre2_code_free(r->code);
+    free(r->literal);
     free(r);
 }
 
@@ -689,6 +728,20 @@ void tok_regex_run_free(tok_regex_run *run)
     pcre2_match_context_free(run->ctx);
     pcre2_jit_stack_free(run->stack);
     free(run);
+}
+
+/* What lies between two callouts is paid for by how far the match moved. */
+static int count(pcre2_callout_block *c, void *data)
+{
+    tok_regex_run *run = data;
+    PCRE2_SIZE at = c->current_position, moved = at > run->at ? at - run->at : run->at - at;
+    uint64_t cost = 5 + moved / 2;
+    if (c->callout_number == START_CALLOUT)
+        cost = run->start_cost;
+    else if (c->callout_number == BACK_CALLOUT)
+        cost += (at - c->start_match) / 4;
+    run->at = at;
+    return tok_spend(run->left, cost) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
 static tok_regex_run *run_new(void)
@@ -704,6 +757,7 @@ static tok_regex_run *run_new(void)
     }
     pcre2_set_match_limit(run->ctx, MATCH_LIMIT);
     pcre2_set_heap_limit(run->ctx, JIT_STACK_BYTES / 1024);
+    pcre2_set_callout(run->ctx, count, run);
     return run;
 }
 
@@ -730,26 +784,49 @@ static int match_at(const tok_regex *r, tok_regex_run *run, const char *s, size_
     return rc;
 }
 
-xd_status tok_regex_find(const tok_regex *r, tok_regex_run **run, const char *s, size_t len, tok_spans *ret,
-                         xd_err *err)
+static bool find_literal(const tok_regex *r, const char *s, size_t len, tok_spans *ret)
 {
-    if (!*run && !(*run = run_new()))
-        return xd_fail(err, XD_NOMEM, 0, "regular expression");
+    bool ok = true;
+    for (size_t at = 0; ok && at < len;) {
+        const char *hit = memmem(s + at, len - at, r->literal, r->len);
+        size_t a = hit ? (size_t)(hit - s) : len;
+        if (a > at)
+            ok = tok_spans_push(ret, at, a, false);
+        if (hit)
+            ok = ok && tok_spans_push(ret, a, a + r->len, true);
+        at = a + r->len;
+    }
+    return ok;
+}
+
+xd_status tok_regex_find(const tok_regex *r, tok_regex_run **run, tok_work_left *left, const char *s, size_t len,
+                         tok_spans *ret, xd_err *err)
+{
+    static const char what[] = "the tokenizer's regular expression";
     bool ok = true;
     if (!len)
         return tok_spans_push(ret, 0, 0, false) ? XD_OK : xd_fail(err, XD_NOMEM, 0, "tokenizing");
+    if (r->literal)
+        return find_literal(r, s, len, ret) ? XD_OK : xd_fail(err, XD_NOMEM, 0, "tokenizing");
+    if (!*run && !(*run = run_new()))
+        return xd_fail(err, XD_NOMEM, 0, "regular expression");
+    (*run)->left = left;
+    (*run)->start_cost = 3 + r->len / 64;
     const PCRE2_SIZE *ov = pcre2_get_ovector_pointer((*run)->data);
     size_t prev = 0, at = 0, last_end = SIZE_MAX;
     while (ok && at <= len) {
-        int rc = match_at(r, *run, s, len, at);
+        (*run)->at = at;
+        int rc = tok_spend(left, 8) ? match_at(r, *run, s, len, at) : PCRE2_ERROR_CALLOUT;
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
+        if (rc == PCRE2_ERROR_CALLOUT || rc == PCRE2_ERROR_MATCHLIMIT)
+            return tok_too_long(err, what);
         if (rc < 0)
             return xd_fail(err, rc == PCRE2_ERROR_NOMEMORY ? XD_NOMEM : XD_UNSUPPORTED, 0,
-                           "the tokenizer's regular expression takes too long on this text (pcre2 error %d)", rc);
+                           "%s fails on this text (pcre2 error %d)", what, rc);
         size_t a = ov[0], b = ov[1];
         if (a > b) /* \K in a lookahead */
-            return xd_fail(err, XD_UNSUPPORTED, 0, "the tokenizer's regular expression matches backwards");
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s matches backwards", what);
         if (a == b && b == last_end) { /* an empty match right after a match does not count */
             size_t n = 1;
             if (at < len)
@@ -759,7 +836,7 @@ xd_status tok_regex_find(const tok_regex *r, tok_regex_run **run, const char *s,
         }
         at = last_end = b;
         if (a < prev)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "the tokenizer's regular expression matches backwards");
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s matches backwards", what);
         if (prev != a)
             ok = tok_spans_push(ret, prev, a, false);
         ok = ok && tok_spans_push(ret, a, b, true);

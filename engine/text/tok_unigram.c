@@ -30,7 +30,7 @@ static void uni_mem_free(void *p)
 
 void tok_unigram_clear(tok_unigram *u)
 {
-    tok_prefix_clear(&u->pieces);
+    tok_trie_clear(&u->pieces);
     free(u->score);
     *u = (tok_unigram){0};
 }
@@ -59,32 +59,48 @@ static bool push_string(const tok_unigram *u, const tok_vocab *v, const char *s,
     return tok_ids_push(out, u->unk_id);
 }
 
-static xd_status encode_piece(const tok_unigram *u, const tok_vocab *v, uni_mem *m, const char *s, size_t len,
-                              tok_ids *out, xd_err *err)
+/* The best way to each end of a character, by what ends there: longest first, as the reference meets them, so that of equal
+ * scores the same one stays. */
+static xd_status find_ways(const tok_unigram *u, uni_mem *m, tok_work_left *left, const char *s, size_t len,
+                           xd_err *err)
 {
-    if (!tok_grow(&m->node, &m->cap, len + 1, sizeof *m->node))
-        return xd_fail(err, XD_NOMEM, 0, "tokenizing");
-    for (size_t i = 0; i <= len; i++)
-        m->node[i] = (node){0, 0, TOK_NONE};
+    uint32_t state = 0;
+    m->node[0] = (node){0, 0, TOK_NONE};
     for (size_t i = 0, n; i < len; i += n) {
         tok_cp(s + i, &n);
+        size_t end = i + n;
         bool single = false;
-        double here = m->node[i].score;
-        tok_prefix_walk walk = {0};
-        uint32_t id;
-        for (size_t k = i; k < len && tok_prefix_next(&u->pieces, &walk, (unsigned char)s[k], &id); k++) {
-            if (id == TOK_NONE)
-                continue;
-            offer(&m->node[k + 1], here + u->score[id], id, i);
-            single |= k + 1 - i == n;
+        uint64_t met = 0;
+        node best = {0, 0, TOK_NONE};
+        for (size_t k = i; k < end; k++)
+            state = tok_trie_step(&u->pieces, state, (unsigned char)s[k]);
+        const tok_trie_node *all = u->pieces.node;
+        for (uint32_t at = all[state].value != TOK_NONE ? state : all[state].out; at; at = all[at].out, met++) {
+            size_t start = end - all[at].depth;
+            offer(&best, m->node[start].score + u->score[all[at].value], all[at].value, start);
+            single |= start == i;
         }
+        if (!tok_spend(left, 4 + met * 2))
+            return tok_too_long(err, "the Unigram vocabulary");
         if (!single) {
             if (u->unk_id == TOK_NONE)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "the text has an unknown character and the tokenizer has no unk_id");
-            offer(&m->node[i + n], here + (u->min_score - UNK_PENALTY), u->unk_id, i);
+            offer(&best, m->node[i].score + (u->min_score - UNK_PENALTY), u->unk_id, i);
         }
+        m->node[end] = best;
     }
+    return XD_OK;
+}
+
+static xd_status encode_piece(const tok_unigram *u, const tok_vocab *v, uni_mem *m, tok_work_left *left, const char *s,
+                              size_t len, tok_ids *out, xd_err *err)
+{
+    if (!tok_grow(&m->node, &m->cap, len + 1, sizeof *m->node))
+        return xd_fail(err, XD_NOMEM, 0, "tokenizing");
+    xd_status st = find_ways(u, m, left, s, len, err);
+    if (st)
+        return st;
     m->path.n = 0;
     size_t end = len, fused_end = 0;
     bool ok = true;
@@ -118,7 +134,7 @@ xd_status tok_unigram_encode(const tok_unigram *u, const tok_vocab *v, tok_work 
     }
     for (size_t i = 0; i < w->pieces.n; i++) {
         tok_piece p = w->pieces.data[i];
-        xd_status st = encode_piece(u, v, w->model_mem, w->text.s.data + p.off, p.len, out, err);
+        xd_status st = encode_piece(u, v, w->model_mem, &w->left, w->text.s.data + p.off, p.len, out, err);
         if (st)
             return st;
     }

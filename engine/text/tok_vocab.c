@@ -1,10 +1,9 @@
-/* tok_vocab.c - strings and their ids, prefix search, and the few facts about characters that tokenizers ask for.
+/* tok_vocab.c - strings and their ids, and the few facts about characters that tokenizers ask for.
  *
- * The vocabulary is one arena of NUL-terminated strings with an open-addressing table (xxhash) over it. Prefix search
- * narrows a range of a sorted array byte by byte: simpler than a trie, as fast for the few hundred added tokens that it
- * mostly serves, and without any structure that a hostile file could make large. */
+ * The vocabulary is one arena of NUL-terminated strings with an open-addressing table (xxhash) over it. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include <utf8proc.h>
 #include <xxhash.h>
@@ -24,6 +23,19 @@ bool tok_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes)
     *(void **)array_ptr = p;
     *cap = n;
     return true;
+}
+
+uint64_t tok_hash_seed(void)
+{
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+        seed = xd_now_ns();
+    return seed;
+}
+
+xd_status tok_too_long(xd_err *err, const char *what)
+{
+    return xd_fail(err, XD_UNSUPPORTED, 0, "%s would take too long on this text", what);
 }
 
 bool tok_ids_push(tok_ids *ids, uint32_t id)
@@ -55,6 +67,7 @@ bool tok_vocab_reserve(tok_vocab *v, size_t n_entries)
     while (slots < n_entries * 2)
         slots *= 2;
     v->slots = calloc(slots, sizeof *v->slots);
+    v->seed = tok_hash_seed();
     v->mask = (uint32_t)(slots - 1);
     return v->slots != NULL;
 }
@@ -62,7 +75,7 @@ bool tok_vocab_reserve(tok_vocab *v, size_t n_entries)
 /* The slot of s: its own, or the empty one where it would go. */
 static tok_vocab_slot *vocab_slot(const tok_vocab *v, const char *s, size_t len)
 {
-    uint64_t h = XXH3_64bits(s, len);
+    uint64_t h = XXH3_64bits_withSeed(s, len, v->seed);
     uint32_t tag = (uint32_t)(h >> 32);
     for (uint32_t i = (uint32_t)h & v->mask;; i = (i + 1) & v->mask) {
         tok_vocab_slot *slot = &v->slots[i];
@@ -94,7 +107,7 @@ bool tok_vocab_put(tok_vocab *v, const char *s, size_t len, uint32_t id)
         return false;
     v->off[id] = (uint32_t)off;
     v->len[id] = (uint32_t)len;
-    *slot = (tok_vocab_slot){id + 1, (uint32_t)(XXH3_64bits(s, len) >> 32)};
+    *slot = (tok_vocab_slot){id + 1, (uint32_t)(XXH3_64bits_withSeed(s, len, v->seed) >> 32)};
     return true;
 }
 
@@ -110,86 +123,6 @@ void tok_byte_tokens(const tok_vocab *v, uint32_t ret_ids[256])
         const char name[] = {'<', '0', 'x', hex[i >> 4], hex[i & 15], '>'};
         ret_ids[i] = tok_vocab_get(v, name, 6);
     }
-}
-
-bool tok_prefix_add(tok_prefix *p, const char *s, size_t len, uint32_t value)
-{
-    if (!tok_grow(&p->e, &p->cap, p->n + 1, sizeof *p->e))
-        return false;
-    p->e[p->n++] = (tok_prefix_entry){s, (uint32_t)len, value};
-    return true;
-}
-
-static int prefix_compare(const void *pa, const void *pb)
-{
-    const tok_prefix_entry *a = pa, *b = pb;
-    int c = memcmp(a->s, b->s, XD_MIN(a->len, b->len));
-    if (!c)
-        c = a->len < b->len ? -1 : a->len > b->len;
-    return c ? c : a->value < b->value ? -1 : a->value > b->value;
-}
-
-void tok_prefix_build(tok_prefix *p)
-{
-    if (p->n)
-        qsort(p->e, p->n, sizeof *p->e, prefix_compare);
-    size_t n = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        if (n && p->e[n - 1].len == p->e[i].len && !memcmp(p->e[n - 1].s, p->e[i].s, p->e[i].len))
-            n--;
-        p->e[n++] = p->e[i];
-    }
-    p->n = n;
-    size_t i = 0;
-    for (unsigned b = 0; b <= 256; b++) {
-        while (i < n && (unsigned char)p->e[i].s[0] < b)
-            i++;
-        p->first[b] = (uint32_t)i;
-    }
-}
-
-void tok_prefix_clear(tok_prefix *p)
-{
-    free(p->e);
-    *p = (tok_prefix){0};
-}
-
-bool tok_prefix_next(const tok_prefix *p, tok_prefix_walk *w, unsigned char byte, uint32_t *ret_value)
-{
-    uint32_t lo, hi;
-    if (!w->depth) {
-        lo = p->first[byte];
-        hi = p->first[byte + 1];
-    } else {
-        uint32_t d = w->depth, a = w->lo, b = w->hi;
-        if (a < b && p->e[a].len == d) /* the string that ended at the byte before */
-            a++;
-        lo = a;
-        hi = b;
-        while (lo < hi) { /* first entry whose byte d is >= byte */
-            uint32_t mid = lo + (hi - lo) / 2;
-            if ((unsigned char)p->e[mid].s[d] < byte)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
-        a = lo;
-        hi = b;
-        while (a < hi) { /* first one whose byte d is > byte */
-            uint32_t mid = a + (hi - a) / 2;
-            if ((unsigned char)p->e[mid].s[d] <= byte)
-                a = mid + 1;
-            else
-                hi = mid;
-        }
-    }
-    w->lo = lo;
-    w->hi = hi;
-    w->depth++;
-    if (lo >= hi)
-        return false;
-    *ret_value = p->e[lo].len == w->depth ? p->e[lo].value : TOK_NONE;
-    return true;
 }
 
 size_t tok_cp_put(uint32_t cp, char out[4])
