@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "api/api_priv.h"
@@ -75,6 +76,30 @@ static void log_mhd(void *cls, const char *fmt, va_list ap)
     xd_log_debug("http: %s", text);
 }
 
+/* The open files of everything else: the model's, the page file, threads' and journal's. */
+enum { OTHER_FILES = 128 };
+
+/* A connection that comes when no file can be opened any more is neither taken nor refused, and keeps the threads busy. So the soft
+ * limit is raised as far as it may be, and where that is too little fewer connections are taken. */
+static unsigned connections_for_files(unsigned wanted, unsigned least)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY)
+        return wanted;
+    rlim_t need = (rlim_t)wanted + OTHER_FILES;
+    if (r.rlim_cur < need) {
+        struct rlimit more = {.rlim_cur = XD_MIN(need, r.rlim_max), .rlim_max = r.rlim_max};
+        if (!setrlimit(RLIMIT_NOFILE, &more))
+            r = more;
+    }
+    if (r.rlim_cur >= need)
+        return wanted;
+    unsigned n = r.rlim_cur > OTHER_FILES + least ? (unsigned)r.rlim_cur - OTHER_FILES : least;
+    xd_log_warn("%llu open files are allowed: at most %u connections instead of server.max_connections = %u",
+                (unsigned long long)r.rlim_cur, n, wanted);
+    return n;
+}
+
 /* A NUL in a path would end it early: it stays "%00", which no path has. */
 static size_t unescape(void *cls, struct MHD_Connection *mc, char *s)
 {
@@ -120,7 +145,8 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
 
     unsigned threads = XD_MAX(cfg->server.threads, 1u);
     /* The pool's threads share the limit; libmicrohttpd stops accepting beyond it, and the kernel's backlog holds the rest. */
-    unsigned connections = a->max_connections = XD_MAX(cfg->server.max_connections, threads);
+    unsigned connections = connections_for_files(XD_MAX(cfg->server.max_connections, threads), threads);
+    a->max_connections = connections;
     unsigned timeout_s = cfg->server.idle_timeout_s ? cfg->server.idle_timeout_s + TIMEOUT_SLACK_S : 0;
     a->http = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, (uint16_t)a->port, NULL, NULL,

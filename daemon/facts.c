@@ -379,7 +379,7 @@ void facts_read(const char *root, const config *cfg, facts *ret)
     if (!getrlimit(RLIMIT_MEMLOCK, &r))
         ret->memlock_bytes = r.rlim_cur == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_cur;
     if (!getrlimit(RLIMIT_NOFILE, &r))
-        ret->nofile = r.rlim_cur == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_cur;
+        ret->nofile = r.rlim_max == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_max; /* the daemon raises its own */
     read_model(cfg, ret);
     read_disk(cfg, ret);
     ret->port_free = can_bind(cfg->server.host, cfg->server.port);

@@ -1,5 +1,6 @@
 """HTTP itself: methods, limits, broken requests, time-outs, keep-alive, keys, CORS."""
 import json
+import os
 import socket
 import threading
 
@@ -151,6 +152,16 @@ def test_connections_that_are_merely_open_give_way(start):
     assert server.get("/health", timeout=15).status == 200
     assert server.metric("fake_live") == 1  # who is being answered stays
     for s in [*idle, *more, used]:
+        s.close()
+
+
+def test_few_open_files_mean_few_connections_not_a_deaf_server(start):
+    command = ["sh", "-c", 'ulimit -n 160; exec "$@"', "sh", os.environ["API_FAKE"], "--server.port=0", "--model.path=fake"]
+    server = start("--server.threads=2", "--server.idle_timeout=1h", command=command)
+    assert "160 open files are allowed: at most 32 connections" in server.log
+    idle = [server.socket() for _ in range(200)]
+    assert server.get("/health", timeout=15).status == 200
+    for s in idle:
         s.close()
 
 
