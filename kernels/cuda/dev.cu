@@ -374,17 +374,33 @@ static void dev_host_unregister(kern_dev *kd, void *p)
 
 /* --- streams and graphs ------------------------------------------------------------------------------------------------- */
 
+/* One copy must not cross from one registration to the next ("invalid argument"), and a page of weights or a KV block may. */
+static cudaError_t copy_pieces(const cuda_dev *d, void *dst, const void *src, uint64_t bytes, bool host_is_dst,
+                               cudaMemcpyKind kind, cudaStream_t stream)
+{
+    cudaError_t e = cudaSuccess;
+    for (uint64_t at = 0, n; at < bytes && e == cudaSuccess; at += n) {
+        const uintptr_t host = (uintptr_t)(host_is_dst ? dst : src) + at;
+        n = bytes - at;
+        for (const host_range *r = d->ranges; r; r = r->next)
+            if ((uintptr_t)r->base > host && (uintptr_t)r->base - host < n)
+                n = (uintptr_t)r->base - host;
+        e = cudaMemcpyAsync((char *)dst + at, (const char *)src + at, n, kind, stream);
+    }
+    return e;
+}
+
 static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
-    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, d->stream);
+    cudaError_t e = copy_pieces(d, dst, src, bytes, false, cudaMemcpyHostToDevice, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "upload");
 }
 
 static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
-    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream);
+    cudaError_t e = copy_pieces(d, dst, src, bytes, true, cudaMemcpyDeviceToHost, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "download");
 }
 
@@ -406,7 +422,7 @@ static kern_status dev_copy_async(kern_dev *kd, void *dst, const void *src, uint
 {
     cuda_dev *d = enter(kd);
     /* No note in d->err: the text belongs to the engine's thread. */
-    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, d->copy) == cudaSuccess ? KERN_OK : KERN_DEVICE;
+    return copy_pieces(d, dst, src, bytes, false, cudaMemcpyDefault, d->copy) == cudaSuccess ? KERN_OK : KERN_DEVICE;
 }
 
 static kern_status dev_copy_wait(kern_dev *kd)

@@ -802,7 +802,11 @@ static void case_logits(kc *k)
 }
 
 const kc_case_row kc_cases[] = {
-    {"embed", case_embed},   {"rmsnorm", case_rmsnorm},         {"swiglu", case_swiglu},     {"linear", case_linear},
-    {"rope_kv", case_rope},  {"attention", case_attention},     {"router", case_router},     {"moe", case_moe},
-    {"logits", case_logits}, {"linear_tiny", case_linear_tiny}, {"moe_tiny", case_moe_tiny}, {0},
+    {"embed", case_embed},       {"rmsnorm", case_rmsnorm},
+    {"swiglu", case_swiglu},     {"linear", case_linear},
+    {"rope_kv", case_rope},      {"attention", case_attention},
+    {"router", case_router},     {"moe", case_moe},
+    {"logits", case_logits},     {"linear_tiny", case_linear_tiny},
+    {"moe_tiny", case_moe_tiny}, {"copies", case_copies},
+    {"kv_stage", case_kv_stage}, {0},
 };

@@ -82,6 +82,8 @@ typedef struct kc_case_row {
     void (*fn)(kc *k);
 } kc_case_row;
 extern const kc_case_row kc_cases[]; /* ends with {0} */
+void case_copies(kc *k);
+void case_kv_stage(kc *k);
 
 /* Replays the vectors that numpy computed; false when the file cannot be read. */
 bool kc_vectors(kc *k, const char *path);
