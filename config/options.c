@@ -250,7 +250,7 @@ const conf_option conf_options[] = {
           "The link is suspect below this share of the rate that was measured when it was healthy (see min_link_gbps)."),
     REAL_OR(fallback, "max_token_latency_ms", max_token_latency_ms, "25", 0.1, 60000, "none", CONF_RELOAD,
             "The link is suspect when a token takes this many milliseconds longer than usual."),
-    PERIOD(fallback, "window", window_s, "1500ms", 0.1, 3600, CONF_RELOAD,
+    PERIOD(fallback, "window", window_s, "1s", 0.1, 3600, CONF_RELOAD,
            "How long it must be slow before expertd falls back."),
     PERIOD(fallback, "cooldown", cooldown_s, "30s", 0.1, 86400, CONF_RELOAD,
            "How long it must be healthy before expertd returns."),

@@ -21,8 +21,15 @@
 #define SLOW_TOKEN_PROBE_NS 50000000u  /* at most 2 % of the time goes into asking after slow tokens */
 #define DROP_RATIO          0.6        /* a passive rate below this share of its recent level calls for a probe */
 #define PASSIVE_GAIN        0.2
+#define COMPARE_STEPS       6u  /* of each path */
+#define COMPARE_RATIO       1.1 /* in favour of the path that was taken */
 #define SYSFS_NS            5000000000u
 #define START_PROBES        3
+
+typedef struct token_time { /* mean time of decode steps, by log2 of the batch */
+    double ms[CONTROLLER_BATCHES];
+    uint32_t n[CONTROLLER_BATCHES];
+} token_time;
 
 struct fallback {
     kern_dev *dev;
@@ -37,9 +44,10 @@ struct fallback {
     uint64_t acc_bytes, acc_ns, n_probes;
     double passive_gbps; /* recent level of the lower bound */
     rate_meter rate;
-    bool fell;              /* the pager was asked for another path */
-    uint64_t full_since_ns; /* loading into VRAM since; 0: not under way */
-    pthread_mutex_t lock;   /* status, force */
+    token_time in_place, staged; /* while suspicious; since the last fallback */
+    bool fell;                   /* the pager was asked for another path */
+    uint64_t full_since_ns;      /* loading into VRAM since; 0: not under way */
+    pthread_mutex_t lock;        /* status, force */
     fallback_status status;
     int force;
 };
@@ -125,6 +133,10 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
     controller_sample s = {.now_ns = xd_now_ns(), .link_gbps = gbps, .token_ms = token_ms, .batch = batch};
     controller_change change;
     bool changed = controller_feed(&f->ctl, &s, &change);
+    if (changed && change.to == FALLBACK_SUSPECT)
+        f->in_place = (token_time){0};
+    if (changed && change.to == FALLBACK_FALLBACK && change.from == FALLBACK_SUSPECT)
+        f->staged = (token_time){0};
     if (changed)
         apply(f);
     pthread_mutex_lock(&f->lock);
@@ -151,6 +163,32 @@ static void probe(fallback *f)
     f->last_probe_ns = xd_now_ns();
     f->n_probes++;
     feed(f, gbps, NAN, 0);
+}
+
+static void note_token(token_time *t, const fallback_step_info *s)
+{
+    uint32_t i = XD_MIN(31u - (uint32_t)__builtin_clz(s->n_decode), CONTROLLER_BATCHES - 1u);
+    t->n[i]++;
+    t->ms[i] += ((double)s->step_ns * 1e-6 - t->ms[i]) / t->n[i];
+}
+
+/* Staging is the better way where a link is bad at small reads. Where others crowd it, kernels may get a larger share than the
+ * copy engine: then missing pages are read in place again, though the state stays what it is. What tokens take decides. */
+static void compare_paths(fallback *f, const fallback_step_info *s)
+{
+    bool staged = pager_get_mode(f->pages) == PAGER_STAGED && f->ctl.opt.force == CONF_FORCE_NONE;
+    if (f->ctl.state == FALLBACK_SUSPECT)
+        note_token(&f->in_place, s);
+    else if (staged)
+        note_token(&f->staged, s);
+    for (uint32_t i = 0; staged && i < CONTROLLER_BATCHES; i++) {
+        if (f->in_place.n[i] < COMPARE_STEPS || f->staged.n[i] < COMPARE_STEPS ||
+            f->staged.ms[i] < COMPARE_RATIO * f->in_place.ms[i] || pager_set_mode(f->pages, PAGER_DIRECT, NULL))
+            continue;
+        tell_path(f, "missing experts are read in place after all: a token took %.1f ms, with bulk copies %.1f ms",
+                  f->in_place.ms[i], f->staged.ms[i]);
+        staged = false;
+    }
 }
 
 /* Until then steps read what is missing over the bad link as before, beside the copies: the end of that is worth a line. */
@@ -224,6 +262,7 @@ void fallback_step(fallback *f, const fallback_step_info *s)
     controller_sample token = {.now_ns = xd_now_ns(), .link_gbps = NAN, .token_ms = ms, .batch = s->n_decode};
     if (controller_wants_rate(&f->ctl, &token) && token.now_ns - f->last_probe_ns >= SLOW_TOKEN_PROBE_NS)
         probe(f);
+    compare_paths(f, s);
     feed(f, NAN, ms, s->n_decode);
 }
 

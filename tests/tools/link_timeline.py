@@ -38,7 +38,7 @@ class Daemon:
     def drain(self):
         for line in self.p.stderr:
             self.log.append(line.rstrip())
-            if "link:" in line or "experts" in line:
+            if "link:" in line:
                 print("  " + line.rstrip(), flush=True)
 
     def get(self, path, body=None):
@@ -121,8 +121,9 @@ def main():
                     done[0] += 1
                     different[0] += not same
             except Exception as e:
+                body = e.read().decode() if hasattr(e, "read") else ""
                 with lock:
-                    failed.append(repr(e))
+                    failed.append(repr(e) + body)
                 if d.p.poll() is not None:
                     return
             i += o.clients

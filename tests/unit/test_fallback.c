@@ -93,6 +93,37 @@ Test(fallback, a_simulated_drop_moves_the_pager_to_the_staged_path_and_back)
     rig_close(&r);
 }
 
+static void decode(rig *r, uint32_t steps, double ms)
+{
+    fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6), .n_decode = 1, .decode_only = true};
+    for (uint32_t i = 0; i < steps; i++)
+        fallback_step(r->f, &s);
+}
+
+/* Falls back on a bad link; tokens took 50 ms before, and so many when staged. */
+static int mode_after_staging(double staged_ms)
+{
+    rig r = {0};
+    rig_open(&r, 50, 0.5);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    decode(&r, 8, staged_ms);
+    int mode = pager_get_mode(r.p);
+    cr_assert_str_eq(r.states, "SF");
+    rig_close(&r);
+    return mode;
+}
+
+Test(fallback, staging_that_makes_tokens_slower_is_given_up)
+{
+    cr_assert_eq(mode_after_staging(40), PAGER_STAGED);
+    cr_assert_eq(mode_after_staging(52), PAGER_STAGED);
+    cr_assert_eq(mode_after_staging(80), PAGER_DIRECT);
+}
+
 Test(fallback, what_fits_is_loaded_whole)
 {
     rig r = {0};

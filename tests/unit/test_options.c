@@ -72,7 +72,7 @@ Test(options, defaults_are_those_that_the_documents_promise)
     cr_assert_eq(c->pager.eviction, CONF_EVICT_LFRU);
     cr_assert_eq(c->fallback.min_link_gbps, 20);
     cr_assert_eq(c->fallback.max_token_latency_ms, 25);
-    cr_assert_eq(c->fallback.window_s, 1.5);
+    cr_assert_eq(c->fallback.window_s, 1);
     cr_assert_eq(conf_check(c, NULL), XD_OK);
 }
 
