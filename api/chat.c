@@ -13,14 +13,18 @@
 
 enum { MAX_FILE_BYTES = 64 << 20, MAX_TEMPLATES = 32 };
 
+/* Many templates take lists of parts from users only. */
+enum { ROLE_USER, ROLE_SYSTEM, ROLE_ASSISTANT, ROLE_TOOL, N_ROLES };
+static const char *const role_names[N_ROLES] = {"user", "system", "assistant", "tool"};
+
 typedef struct named {
     char *name;
     jinja_template *t;
-    bool text_fails;   /* string content does not reach the prompt, but a list of parts does */
-    bool list_works;   /* a list of text parts reaches the prompt as text */
-    bool args_as_text; /* tool call arguments must be JSON text */
-    bool null_fails;   /* null content is an error or is printed as a word */
-    bool developer;    /* knows the role */
+    bool text_fails;          /* string content does not reach the prompt, but a list of parts does */
+    bool list_works[N_ROLES]; /* a list of text parts reaches the prompt as text */
+    bool args_as_text;        /* tool call arguments must be JSON text */
+    bool null_fails;          /* null content is an error or is printed as a word */
+    bool developer;           /* knows the role */
 } named;
 
 struct chat_set {
@@ -90,17 +94,28 @@ static xd_status render_probe(const named *t, json_t *messages, xd_buf *out)
 
 static const char needle[] = "xdNeedle7";
 
-/* Renders a user's turn and the given last message: does the needle come out, and nothing of Python's view of lists and None? */
-static bool probe(const named *t, json_t *last)
+/* Renders the messages (owned): does the needle come out, and nothing of Python's view of lists and None? */
+static bool shows_needle(const named *t, json_t *messages)
 {
-    json_t *messages = json_pack("[o]", last);
-    if (last && json_object_get(last, "tool_calls"))
-        json_array_insert_new(messages, 0, json_pack("{s:s, s:s}", "role", "user", "content", "hello"));
     XD_CLEANUP(xd_buf_free) xd_buf out = {0};
     if (!messages || render_probe(t, messages, &out) || !out.data)
         return false;
     return strstr(out.data, needle) && !strstr(out.data, "'type'") && !strstr(out.data, "\"type\": \"text\"") &&
            !strstr(out.data, "None");
+}
+
+static json_t *plain_message(const char *role)
+{
+    return json_pack("{s:s, s:s}", "role", role, "content", "hello");
+}
+
+/* The given last message, after a user's turn if it is not a user's own. */
+static bool probe(const named *t, json_t *last)
+{
+    json_t *messages = json_pack("[o]", last);
+    if (last && json_object_get(last, "tool_calls"))
+        json_array_insert_new(messages, 0, plain_message("user"));
+    return shows_needle(t, messages);
 }
 
 static json_t *probe_call(json_t *arguments, json_t *content)
@@ -109,19 +124,36 @@ static json_t *probe_call(json_t *arguments, json_t *content)
                      "id", "call00001", "type", "function", "function", "name", "f", "arguments", arguments);
 }
 
+/* Does a list of parts in a message of this role come out as text? It stands where such a message may stand. */
+static bool probe_list(const named *t, int role)
+{
+    json_t *m = json_pack("{s:s, s:[{s:s, s:s}]}", "role", role_names[role], "content", "type", "text", "text", needle);
+    if (role == ROLE_USER)
+        return probe(t, m);
+    if (role == ROLE_SYSTEM)
+        return shows_needle(t, json_pack("[o, o]", m, plain_message("user")));
+    if (role == ROLE_ASSISTANT)
+        return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), m, plain_message("user")));
+    json_t *arguments = t->args_as_text ? json_string("{}") : json_object();
+    if (m)
+        json_object_set_new(m, "tool_call_id", json_string("call00001"));
+    return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), probe_call(arguments, json_string("")), m));
+}
+
 static void learn(named *t, const char *source, size_t len)
 {
     t->developer = memmem(source, len, "developer", 9) != NULL;
     bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
-    t->list_works =
-        probe(t, json_pack("{s:s, s:[{s:s, s:s}]}", "role", "user", "content", "type", "text", "text", needle));
-    t->text_fails = !text_works && t->list_works;
+    t->list_works[ROLE_USER] = probe_list(t, ROLE_USER);
+    t->text_fails = !text_works && t->list_works[ROLE_USER];
     bool object_works = probe(t, probe_call(json_pack("{s:s}", "a", needle), json_string("")));
     char text[64];
     snprintf(text, sizeof text, "{\"a\": \"%s\"}", needle);
     t->args_as_text = !object_works && probe(t, probe_call(json_string(text), json_string("")));
     json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
     t->null_fails = !probe(t, probe_call(arguments, json_null()));
+    for (int role = ROLE_USER + 1; role < N_ROLES; role++)
+        t->list_works[role] = t->text_fails || (t->list_works[ROLE_USER] && probe_list(t, role));
 }
 
 static xd_status add_template(chat_set *s, const char *name, const char *text, size_t len, xd_err *err)
@@ -358,6 +390,15 @@ static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, x
     return XD_OK;
 }
 
+static bool takes_list(const named *t, const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    for (int i = 0; i < N_ROLES; i++)
+        if (!strcmp(role, role_names[i]))
+            return t->list_works[i];
+    return t->list_works[ROLE_SYSTEM] && t->list_works[ROLE_USER]; /* a role that only some templates know */
+}
+
 static xd_status prepare_content(const named *t, json_t *message, size_t m, xd_err *err)
 {
     json_t *content = json_object_get(message, "content");
@@ -369,7 +410,7 @@ static xd_status prepare_content(const named *t, json_t *message, size_t m, xd_e
     }
     if (json_is_array(content)) {
         json_t *text = NULL;
-        xd_status st = check_parts(content, m, t->list_works ? NULL : &text, err);
+        xd_status st = check_parts(content, m, takes_list(t, message) ? NULL : &text, err);
         if (st)
             return st;
         return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
@@ -417,6 +458,29 @@ static xd_status prepare_tool_calls(const named *t, json_t *message, size_t m, x
     return XD_OK;
 }
 
+/* Clients send null for what is not there ("tool_calls": null); templates ask whether a key is defined. */
+static void drop_nulls(json_t *message)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(message, next, key, value) if (json_is_null(value) && strcmp(key, "content"))
+        json_object_del(message, key);
+}
+
+/* As transformers does: what a model thought has three names. Templates read the first, and gpt-oss's the second. */
+static xd_status alias_reasoning(json_t *message, xd_err *err)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *found = NULL;
+    for (size_t i = 0; i < XD_ARRAY_LEN(names) && !found; i++)
+        found = json_object_get(message, names[i]);
+    for (size_t i = 0; i < 2 && found; i++)
+        if (!json_object_get(message, names[i]) && json_object_set(message, names[i], found))
+            return no_memory(err);
+    return XD_OK;
+}
+
 static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_err *err)
 {
     char param[96];
@@ -436,7 +500,10 @@ static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_e
     }
     if (!strcmp(role, "developer") && !t->developer && json_object_set_new(message, "role", json_string("system")))
         return no_memory(err);
-    xd_status st = prepare_content(t, message, m, err);
+    drop_nulls(message);
+    xd_status st = alias_reasoning(message, err);
+    if (!st)
+        st = prepare_content(t, message, m, err);
     return st ? st : prepare_tool_calls(t, message, m, err);
 }
 
@@ -462,7 +529,8 @@ static xd_status prepare_messages(const named *t, const json_t *messages, json_t
  * shows whether the template strips content. */
 static const char tail_mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-static xd_status mark_tail(json_t *messages, xd_err *err)
+/* Marks the last message's text and returns that text as it was (owned). */
+static xd_status mark_tail(json_t *messages, json_t **ret_text, xd_err *err)
 {
     size_t m = json_array_size(messages) - 1;
     json_t *holder = json_array_get(messages, m), *text = json_object_get(holder, "content");
@@ -481,23 +549,65 @@ static xd_status mark_tail(json_t *messages, xd_err *err)
     xd_buf_append(&b, json_string_value(text), json_string_length(text));
     xd_buf_puts(&b, tail_mark);
     json_t *marked = b.failed ? NULL : json_stringn(b.data, b.len);
-    return !marked || json_object_set_new(holder, key, marked) ? no_memory(err) : XD_OK;
+    json_incref(text);
+    if (!marked || json_object_set_new(holder, key, marked)) {
+        json_decref(text);
+        return no_memory(err);
+    }
+    *ret_text = text;
+    return XD_OK;
 }
 
-static xd_status cut_tail(xd_buf *text, xd_err *err)
+/* Bytes of the white space (Python's) that ends text[0..len), 0: none. */
+static size_t space_before(const char *text, size_t len)
+{
+    static const char *const wide[] = {"\xC2\x85", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003",
+                                       "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+                                       "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+    unsigned char last = len ? (unsigned char)text[len - 1] : 'x';
+    if (last < 0x80)
+        return (last >= 9 && last <= 13) || (last >= 0x1C && last <= 0x20);
+    for (size_t i = 0; i < XD_ARRAY_LEN(wide); i++) {
+        size_t n = strlen(wide[i]);
+        if (len >= n && !memcmp(text + len - n, wide[i], n))
+            return n;
+    }
+    return 0;
+}
+
+static size_t rstripped(const char *text, size_t len)
+{
+    for (size_t n; (n = space_before(text, len)); len -= n)
+        ;
+    return len;
+}
+
+/* The text without white space around it is in the rendering. */
+static bool is_shown(const xd_buf *rendering, const json_t *text)
+{
+    const char *s = json_string_value(text);
+    size_t len = rstripped(s, json_string_length(text)), from = 0;
+    for (size_t n = 1; from < len; from += n) {
+        int seq = xd_utf8_seq(s + from, len - from);
+        n = seq > 0 ? (size_t)seq : 1;
+        if (space_before(s + from, n) != n)
+            break;
+    }
+    return len == from || memmem(rendering->data, rendering->len, s + from, len - from);
+}
+
+static xd_status cut_tail(xd_buf *text, const json_t *final, xd_err *err)
 {
     size_t len = sizeof tail_mark - 2; /* without the space */
     size_t at = text->len >= len ? text->len - len : 0;
     while (at > 0 && memcmp(text->data + at, tail_mark, len))
         at--;
-    if (text->len < len || memcmp(text->data + at, tail_mark, len))
+    if (text->len < len || memcmp(text->data + at, tail_mark, len) || !is_shown(text, final))
         return xd_fail_field(
             err, XD_BAD_REQUEST, "continue_final_message", "invalid_value",
             "continue_final_message: the model's chat template does not show the last message as it is");
     bool stripped = text->len == at + len || text->data[at + len] != ' ';
-    while (stripped && at && strchr(" \t\n\r\f\v", text->data[at - 1]))
-        at--;
-    text->len = at;
+    text->len = at = stripped ? rstripped(text->data, at) : at;
     text->data[at] = 0;
     return XD_OK;
 }
@@ -609,9 +719,10 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     bool tools = !absent(r->tools) && json_array_size(r->tools);
     const named *t = choose(s, tools);
     XD_CLEANUP(jsonp) json_t *messages = NULL;
+    XD_CLEANUP(jsonp) json_t *final = NULL;
     st = prepare_messages(t, r->messages, &messages, err);
     if (!st && r->continue_final_message)
-        st = mark_tail(messages, err);
+        st = mark_tail(messages, &final, err);
     if (st)
         return st;
     XD_CLEANUP(jsonp) json_t *vars = make_vars(s, r, messages);
@@ -621,7 +732,7 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     XD_CLEANUP(xd_freep) uint8_t *trusted = NULL;
     st = render_vars(t, vars, r, &text, &trusted, err);
     if (!st && r->continue_final_message)
-        st = cut_tail(&text, err);
+        st = cut_tail(&text, final, err);
     if (st)
         return st;
     size_t len;

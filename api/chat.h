@@ -58,11 +58,12 @@ typedef struct chat_rendered {
 } chat_rendered;
 
 /* What becomes of a request's messages before the template sees them, so that one request works with every model:
- *  - content parts of type "text" are handed on as a list to templates that handle lists, else joined by newlines; string content is
- *    made a list for templates that handle only lists. Other part types are refused.
+ *  - content parts of type "text" are handed on as a list to templates that handle lists in messages of that role, else joined by newlines;
+ *    string content is made a list for templates that handle only lists. Other part types are refused.
  *  - role "developer" becomes "system" where the template does not know it.
  *  - tool_calls' arguments, JSON text in OpenAI's form, are parsed; they stay text where the template fails on an object.
- *  - null content becomes "" where the template fails on null.
+ *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped.
+ *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under the first two.
  * What a template handles was found out by rendering small conversations when it was opened.
  *
  * Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,

@@ -433,7 +433,7 @@ FILTER(last)
     return all.l->v[n - 1];
 }
 
-/* Any one item, by the clock's last digits: as in the reference, which one cannot be foretold. */
+/* Any one item, by the clock's last digits: as in the reference, which one cannot be foretold. A clock that was set makes it repeatable. */
 FILTER(random)
 {
     (void)a;
@@ -442,7 +442,7 @@ FILTER(random)
         jx_error(c, "'%s' object is not subscriptable", jx_type_name(v));
     if (!n)
         return jx_undefined(c, "No random item, sequence was empty.");
-    uint64_t z = xd_now_ns() + c->steps;
+    uint64_t z = (c->now ? (uint64_t)c->now : xd_now_ns()) + 0x9E3779B97F4A7C15u * ++c->randoms;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     jx_value at = JX_INTV((jx_int)((z ^ (z >> 31)) % n));

@@ -4,8 +4,12 @@
 #include "api/jinja/jinja_priv.h"
 
 enum { MAX_SOURCE = 4 << 20, COMPILE_MEMORY = 128 << 20 };
-#define COMPILE_STEPS   100000000u
-#define COMPILE_TIME_NS 5000000000u
+/* A step takes up to 25 ns: the limits of steps are those of a second of work, and are reached first on a fast machine. The clock is the
+ * thread's CPU time, so that a busy machine fails nobody. */
+#define COMPILE_STEPS   30000000u
+#define COMPILE_TIME_NS 800000000u
+#define RENDER_STEPS    20000000u
+#define RENDER_TIME_NS  800000000u
 
 static xd_status compile(jx *c, const char *source, size_t len, jinja_template *t)
 {
@@ -34,7 +38,7 @@ xd_status jinja_compile(const char *source, size_t len, const char *name, jinja_
     *c = (jx){.err = err ? err : &own, .name = t->name, .compiling = true, .line = 1};
     c->arena.max_bytes = COMPILE_MEMORY;
     c->max_steps = COMPILE_STEPS;
-    c->deadline_ns = xd_now_ns() + COMPILE_TIME_NS;
+    c->deadline_ns = jx_cpu_ns() + COMPILE_TIME_NS;
     xd_status status = compile(c, source, len, t);
     t->arena = c->arena;
     free(c);
@@ -121,12 +125,14 @@ xd_status jinja_render(const jinja_template *t, const json_t *vars, const jinja_
     }
     *c = (jx){.err = err ? err : &own, .name = t->name, .line = 1, .track = o->ret_trusted != NULL, .now = o->now};
     c->arena.max_bytes = o->max_memory_bytes ? o->max_memory_bytes : (size_t)64 << 20;
-    c->max_steps = o->max_steps ? o->max_steps : 50000000;
-    c->deadline_ns = xd_now_ns() + (o->max_time_ns ? o->max_time_ns : 2000000000u);
+    c->max_steps = o->max_steps ? o->max_steps : RENDER_STEPS;
+    c->deadline_ns = jx_cpu_ns() + (o->max_time_ns ? o->max_time_ns : RENDER_TIME_NS);
     text->max_len = o->max_output_bytes ? o->max_output_bytes : (size_t)16 << 20;
     xd_status status = render(c, t, vars, o, text);
     if (!status)
         status = deliver(text, o, out, err);
+    if (o->ret_cost)
+        *o->ret_cost = (jinja_cost){c->steps, c->arena.used_bytes};
     jx_arena_free(&c->arena);
     free(text);
     free(c);

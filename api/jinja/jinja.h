@@ -22,11 +22,18 @@ xd_status jinja_compile(const char *source, size_t len, const char *name, jinja_
 void jinja_free(jinja_template *t); /* NULL is fine */
 XD_DEFINE_CLEANUP(jinja_template, jinja_free)
 
+/* What a rendering took, also one that failed. */
+typedef struct jinja_cost {
+    uint64_t steps;      /* see max_steps */
+    size_t memory_bytes; /* see max_memory_bytes */
+} jinja_cost;
+
 typedef struct jinja_options {
     size_t max_output_bytes; /* 0: 16 MiB */
     size_t max_memory_bytes; /* 0: 64 MiB: all values made while rendering */
-    uint64_t max_time_ns;    /* 0: 2 s */
-    uint64_t max_steps;      /* 0: 50 million evaluated nodes */
+    uint64_t max_time_ns;    /* 0: 0.8 s of this thread's CPU time */
+    uint64_t max_steps;      /* 0: 20 million; a step is an evaluated node, or as much work on data (some 25 ns) */
+    jinja_cost *ret_cost;    /* NULL: not wanted */
     time_t now;              /* clock of strftime_now, seconds since 1970 in local time; 0: the real one */
     /* Strings whose origin is the client (message contents and the like) can be tracked: when not NULL, *ret_trusted receives a
      * malloc'ed array, one byte for each output byte: 1 written by the template's own literals, 0 derived from `vars`

@@ -170,11 +170,13 @@ struct jx {
     jx_frame *root;
     jx_value filter_input; /* what the innermost filter of a {% filter %} or {% set x | f %} works on */
     time_t now;
+    uint64_t randoms; /* items that the filter `random` has picked so far */
 };
 
 _Noreturn void jx_throw(jx *c, xd_status status, const char *code, const char *fmt, ...) XD_PRINTF(4, 5);
 /* A Python exception: XD_BAD_REQUEST when rendering, XD_BAD_MODEL when compiling, with name and line in front. */
 #define jx_error(c, ...) jx_throw(c, (c)->compiling ? XD_BAD_MODEL : XD_BAD_REQUEST, "template_error", __VA_ARGS__)
+uint64_t jx_cpu_ns(void); /* of this thread */
 void jx_charge_slow(jx *c);
 /* Counts work: n is about the number of nodes evaluated, or bytes / 64. */
 static inline void jx_charge(jx *c, uint64_t n)

@@ -139,6 +139,58 @@ Test(chat, continues_the_final_message)
                  "continue_final_message", "exclude");
 }
 
+Test(chat, continues_only_what_the_template_shows)
+{
+    /* the answer's reasoning is cut out by the template: transformers refuses too */
+    expect_error("{% for m in messages %}{{ m.content.split('</think>')|last }};{% endfor %}",
+                 "[{\"role\":\"assistant\",\"content\":\"<think>a</think>b\"}]", go_on, "continue_final_message",
+                 "does not show");
+    /* Python's white space is more than ASCII's */
+    expect("{% for m in messages %}{{ m.content|trim }}{% endfor %}",
+           "[{\"role\":\"assistant\",\"content\":\"x \\u00a0\\u2003\\u0085\"}]", go_on, "x");
+    /* only the last of several parts is open */
+    expect(
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]"
+        "{% endfor %}{% endif %}{% endfor %}",
+        "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"b \"}]}]",
+        go_on, "u[a][b ");
+    expect_error("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+                 "[{\"role\":\"assistant\",\"content\":[]}]", go_on, "messages[0].content", "with text");
+}
+
+Test(chat, lists_are_given_only_to_roles_whose_lists_the_template_handles)
+{
+    static const char users_only[] =
+        "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}"
+        "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% else %}{{ m.content }}{% endif %}"
+        "{% endfor %}";
+#define PARTS(role) \
+    "{\"role\":\"" role "\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}"
+    expect(users_only, "[" PARTS("system") "," PARTS("user") "," PARTS("assistant") "," PARTS("tool") "]", plain,
+           "a\nb<a><b>a\nba\nb");
+    static const char all[] = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+                              "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}";
+    expect(all, "[" PARTS("system") "," PARTS("user") "," PARTS("tool") "]", plain, "<a><b><a><b><a><b>");
+}
+
+Test(chat, keys_that_are_null_are_not_there)
+{
+    expect(
+        "{% for m in messages %}{{ 'calls' if 'tool_calls' in m }}{{ 'name' if m.name is defined }}{{ m.content }}{% endfor %}",
+        "[{\"role\":\"user\",\"content\":\"x\",\"name\":null,\"tool_calls\":null}]", plain, "x");
+}
+
+Test(chat, reasoning_is_found_under_the_names_that_templates_read)
+{
+    static const char template[] = "{% for m in messages %}{{ m.reasoning_content }}/{{ m.thinking }};{% endfor %}";
+    expect(
+        template,
+        "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":\"r\"},{\"role\":\"assistant\",\"content\":\"x\",\"thinking\":\"t\"},"
+        "{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"c\",\"thinking\":\"own\"},{\"role\":\"user\",\"content\":\"u\"}]",
+        plain, "r/r;t/t;c/own;/;");
+}
+
 #define CALL(args)                                                                                                                \
     "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\"," \
     "\"arguments\":" args "}}]}]"
