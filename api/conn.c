@@ -287,11 +287,17 @@ static void time_out_locked(conn *c, const char *what)
     atomic_fetch_add(&c->a->metrics.timeouts, 1);
 }
 
+/* The other threads go on while the watcher walks: a phase may have begun after `now` was read. */
+static uint64_t since(uint64_t then_ns, uint64_t now)
+{
+    return now > then_ns ? now - then_ns : 0;
+}
+
 static void check_clocks_locked(conn *c, uint64_t now)
 {
     api *a = c->a;
     const uint64_t s = 1000000000u;
-    uint64_t age = now - c->phase_since_ns, idle = a->idle_timeout_s * s;
+    uint64_t age = since(c->phase_since_ns, now), idle = a->idle_timeout_s * s;
     if (c->peer_gone && age > s && !c->hung_up && (c->phase == CONN_IDLE || c->phase == CONN_READING)) {
         /* Half a request and then an end: libmicrohttpd may wait for the rest until its own time-out. */
         hang_up_locked(c);
@@ -313,7 +319,7 @@ static void check_clocks_locked(conn *c, uint64_t now)
         break;
     case CONN_WORKING:;
         uint64_t heartbeat = atomic_load(&a->heartbeat_s) * s;
-        if (c->engine_busy && c->streaming && heartbeat && now - c->touched_ns >= heartbeat) {
+        if (c->engine_busy && c->streaming && heartbeat && since(c->touched_ns, now) >= heartbeat) {
             c->ping_due = true;
             wake_locked(c);
         }
@@ -356,7 +362,8 @@ static void *watch(void *arg)
         for (conn *c = a->conns; c; c = c->next) {
             pthread_mutex_lock(&c->lock);
             check_clocks_locked(c, now);
-            if (patience_s < PATIENCE_S && now - c->phase_since_ns > patience_s * 1000000000u && is_merely_open(c))
+            if (patience_s < PATIENCE_S && since(c->phase_since_ns, now) > patience_s * 1000000000u &&
+                is_merely_open(c))
                 hang_up_locked(c);
             pthread_mutex_unlock(&c->lock);
         }

@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import threading
+import time
 
 import pytest
 
@@ -140,6 +141,29 @@ def test_one_length_of_either_kind_is_fine(server):
 def test_forms_of_urls(server, url, status):
     a = server.raw(b"GET " + url + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert status_of(a) == status, a
+
+
+def test_who_is_quick_is_never_late(start):
+    """The clocks of all connections are looked at once a second, the oldest last: a request that begins meanwhile is not late by
+    600 years."""
+    server = start("--server.idle_timeout=1h", "--server.max_connections=2000")
+    busy = [server.socket() for _ in range(8)]
+    server.wait_metric("expertd_http_connections", 9)
+    idle = [server.socket() for _ in range(900)]
+    codes, end = [], time.monotonic() + 6
+
+    def ask(s):
+        while time.monotonic() < end:
+            s.sendall(http_post("/detokenize", {"tokens": [65]}))
+            codes.append(status_of(s.recv(65536)))
+    threads = [threading.Thread(target=ask, args=(s,)) for s in busy]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(codes) == {200} and server.metric("expertd_http_timeouts_total") == 0
+    for s in busy + idle:
+        s.close()
 
 
 def test_connections_that_are_merely_open_give_way(start):
