@@ -390,7 +390,10 @@ bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit)
         return false;
     p->planned = p->now;
     make_list(p);
-    uint32_t want = policy_want(p), at = XD_MIN(n_free > want ? 0 : want, p->list_n - 1);
+    uint32_t want = policy_want(p), at = 0;
+    if (n_free <= want && p->list_n) /* those before will have gone when all that is wanted has come */
+        for (uint32_t gone = p->units[p->list[0].id]; gone <= want && at + 1 < p->list_n;)
+            gone += p->units[p->list[++at].id];
     /* A cache that is still filling takes everybody. */
     bool all = n_free > XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u) || !p->list_n, changed = false;
     float bar = all ? 0 : p->list[at].worth * MARGIN, use = 0;
