@@ -56,7 +56,7 @@ static bool find(const regex *r, const jx_str *s, size_t start, size_t *from, si
 {
     int n = pcre2_match(r->code, (PCRE2_SPTR)s->data, s->len, start, PCRE2_NO_UTF_CHECK, r->match, NULL);
     const size_t *v = pcre2_get_ovector_pointer(r->match);
-    jx_charge(r->c, 4 + ((n > 0 ? v[1] : s->len) - start) / 16);
+    jx_charge(r->c, 4 + 2 * ((n > 0 ? v[1] : s->len) - start)); /* up to 70 ns a byte */
     if (n == PCRE2_ERROR_NOMATCH)
         return false;
     if (n < 0)

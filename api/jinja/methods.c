@@ -492,7 +492,7 @@ static jx_value str_expandtabs(jx *c, jx_value self, jx_args *a)
     {                                                            \
         bool yes = false;                                        \
         (void)a;                                                 \
-        jx_charge(c, self.s->len / 16);                          \
+        jx_charge(c, self.s->len / 4);                           \
         jx_str_class(self.s, #name, &yes);                       \
         return JX_BOOLV(yes);                                    \
     }

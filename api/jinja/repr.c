@@ -81,6 +81,7 @@ static void repr_str(jx *c, jx_sb *b, const jx_str *s)
         jx_sb_lit(c, b, "Markup(");
     jx_sb_add(c, b, &quote, 1, trusted);
     const char *end = s->data + s->len, *plain = s->data;
+    jx_charge(c, s->len / 8);
     for (const char *at = s->data; at < end;) {
         const char *start = at;
         int32_t ch = jx_char(&at, end);

@@ -21,6 +21,7 @@ static void write_string(writer *w, const jx_str *s)
     bool trusted = jx_str_trusted(s);
     const char *end = s->data + s->len, *plain = s->data;
     jx_sb_add(w->c, w->b, "\"", 1, trusted);
+    jx_charge(w->c, s->len / 8);
     for (const char *at = s->data; at < end;) {
         const char *start = at;
         int32_t ch = jx_char(&at, end);

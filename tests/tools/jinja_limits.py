@@ -31,6 +31,7 @@ CONTEXTS = {
     "lists": {"x": [[]] * 300_000, "y": []},
     "wide": {"x": {"a": ["y" * 100] * 9_000}, "y": "a"},
 }
+sys.setrecursionlimit(10_000)
 deep = "x"
 for _ in range(1000):
     deep = [deep]
