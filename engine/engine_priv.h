@@ -118,7 +118,9 @@ struct engine {
     /* engine thread */
     engine_request *live;
     bool failed; /* phase is FAILED: what the thread may read without the lock */
-    pace pace;   /* of steps with prompt pieces */
+    bool
+        step_failed; /* the last one: the next goes without newcomers, who might need the same lost page, again and again */
+    pace pace;       /* of steps with prompt pieces */
     uint64_t last_second_ns;
     uint64_t seen_swap_ns, seen_require_ns, seen_link_wait_ns; /* of the last step's statistics */
 };

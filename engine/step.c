@@ -304,7 +304,8 @@ void engine_step(engine *e)
 {
     uint64_t t0 = xd_now_ns();
     uint32_t n = 0, n_tokens = 0, row = 0;
-    const sched_entry *entries = sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), &n);
+    const sched_entry *entries =
+        sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), !e->step_failed, &n);
     if (!n) {
         nothing_fits(e);
         return;
@@ -333,6 +334,7 @@ void engine_step(engine *e)
     xd_err error = {0};
     if (exec_run(e->c.x, &b, &res, &error)) {
         metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
+        e->step_failed = true;
         bool some = error.status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, &error);
         end_requests(e, some ? NULL : &error);
         if (exec_device_lost(e->c.x))
@@ -340,6 +342,7 @@ void engine_step(engine *e)
         return;
     }
     uint64_t t2 = xd_now_ns();
+    e->step_failed = false;
     sched_commit(e->sched);
     for (uint32_t i = 0; i < n; i++) {
         sched_entry en = entries[i]; /* ending a choice takes it out of the scheduler's list */

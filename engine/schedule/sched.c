@@ -283,7 +283,7 @@ static void admit(sched *s, uint32_t limit)
     }
 }
 
-const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, uint32_t *ret_n)
+const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, bool newcomers, uint32_t *ret_n)
 {
     s->n_batch = 0;
     s->tokens_left = s->opt.max_tokens;
@@ -292,7 +292,7 @@ const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, uint32_t *r
     uint32_t limit = s->n_batch && max_prefill_tokens ? max_prefill_tokens : UINT32_MAX;
     room = room && run_running(s, false, &limit);
     /* Whoever was preempted in this step must not push back in at once. */
-    if (room)
+    if (room && (newcomers || !s->n_batch))
         admit(s, limit);
     *ret_n = s->n_batch;
     return s->batch;

@@ -50,8 +50,9 @@ xd_status sched_add(sched *s, sched_seq *seq, xd_err *err) XD_MUST_CHECK;
 /* Takes it out wherever it is and gives its blocks back. Safe for one that was never added. */
 void sched_remove(sched *s, sched_seq *seq);
 /* Forms a step; entries point into the scheduler and stay true until the next call. max_prefill_tokens bounds the prompt tokens
- * while sequences decode (0: no bound). *ret_n 0: nothing can run. */
-const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, uint32_t *ret_n);
+ * while sequences decode (0: no bound). *ret_n 0: nothing can run. newcomers false: as long as any runs, nobody joins
+ * them. */
+const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, bool newcomers, uint32_t *ret_n);
 /* The step has run: its tokens' KV is there. Its entries can be read until the next sched_form(), whatever is removed. */
 void sched_commit(sched *s);
 /* Lets a held sibling of the same prompt go, with the full blocks that `from` has computed. */

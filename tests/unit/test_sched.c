@@ -47,7 +47,7 @@ static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt)
 static uint32_t step(world *w, uint32_t limit)
 {
     uint32_t n, tokens = 0;
-    const sched_entry *e = sched_form(w->s, limit, &n);
+    const sched_entry *e = sched_form(w->s, limit, true, &n);
     sched_commit(w->s);
     for (uint32_t i = 0; i < n; i++) {
         tokens += e[i].n_tokens;
@@ -79,7 +79,7 @@ Test(sched, decodes_first_then_fills_the_step_with_prompt)
     cr_assert_eq(step(w, 0), 3);
     add(w, 1, 40);
     uint32_t n;
-    const sched_entry *e = sched_form(w->s, 0, &n);
+    const sched_entry *e = sched_form(w->s, 0, true, &n);
     cr_assert_eq(n, 2);
     cr_assert_eq(e[0].seq, &w->q[0]);
     cr_assert_eq(e[0].n_tokens, 1);
@@ -99,6 +99,23 @@ Test(sched, a_long_prompt_holds_decodes_up_no_longer_than_allowed)
     done(w);
 }
 
+Test(sched, nobody_joins_while_newcomers_are_held_off_and_any_runs)
+{
+    world *w = make(64, 8, 64, 8, 0);
+    add(w, 0, 3);
+    step(w, 0);
+    add(w, 1, 5);
+    uint32_t n;
+    const sched_entry *e = sched_form(w->s, 0, false, &n);
+    cr_assert(n == 1 && e[0].seq == &w->q[0]);
+    e = sched_form(w->s, 0, false, &n); /* the step failed: nothing was committed, and it is formed again */
+    cr_assert(n == 1 && e[0].seq == &w->q[0] && e[0].pos == 3);
+    sched_remove(w->s, &w->q[0]);
+    e = sched_form(w->s, 0, false, &n);
+    cr_assert(n == 1 && e[0].seq == &w->q[1], "nothing runs: waiting helps nobody");
+    done(w);
+}
+
 Test(sched, lower_priority_number_goes_first_then_arrival)
 {
     world *w = make(64, 1, 64, 8, 0);
@@ -109,12 +126,12 @@ Test(sched, lower_priority_number_goes_first_then_arrival)
     *late = (sched_seq){.order = 2, .priority = -1, .ids = w->ids[2], .n_ids = 3, .n_prompt = 3};
     cr_assert_eq(sched_add(w->s, late, NULL), XD_OK);
     uint32_t n;
-    const sched_entry *e = sched_form(w->s, 0, &n);
+    const sched_entry *e = sched_form(w->s, 0, true, &n);
     cr_assert_eq(n, 1);
     cr_assert_eq(e[0].seq, late);
     sched_commit(w->s);
     sched_remove(w->s, late);
-    e = sched_form(w->s, 0, &n);
+    e = sched_form(w->s, 0, true, &n);
     cr_assert_eq(e[0].seq, &w->q[0]);
     done(w);
 }
@@ -165,7 +182,7 @@ Test(sched, rows_of_prompt_logits_never_exceed_what_there_is)
     cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
     uint32_t n, rows = 0;
     while (q->n_ids == 30) {
-        const sched_entry *e = sched_form(w->s, 0, &n);
+        const sched_entry *e = sched_form(w->s, 0, true, &n);
         cr_assert_eq(n, 1);
         cr_assert_leq(e[0].n_rows, 8);
         rows += e[0].n_rows;
