@@ -17,7 +17,7 @@ static void row_bytes(const char *name, uint64_t bytes, const char *note)
 /* Where the bytes go. Experts in VRAM are counted in the host tier (or on disk) too: the cache holds copies. */
 typedef struct placement {
     bool on_cpu, known; /* known: the size of the device's memory is given */
-    uint64_t kv_block, kv, arena, host, disk;
+    uint64_t kv_block, kv_blocks, kv, arena, host, disk;
     uint32_t context;
     const char *kv_name;
     xd_err problem; /* status 0: none */
@@ -56,6 +56,7 @@ static void place(const model *m, const config *cfg, placement *ret)
                                                             : vram};
     if (core_size(&z, &ret->problem) == XD_OK) {
         ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
+        ret->kv_blocks = z.n_blocks;
         ret->context = z.max_model_len;
         uint64_t most = (uint64_t)((double)experts * cfg->memory.expert_vram_share);
         ret->arena = ret->known ? XD_MIN(z.arena_bytes, most) : 0;
@@ -77,7 +78,7 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     snprintf(note, sizeof note, "%s%s", where, p->on_cpu ? ", read in place from the file where it can be" : "");
     row_bytes("trunk", trunk, note);
     snprintf(note, sizeof note, "%s, %s, %llu blocks of %u tokens, context up to %u", where, p->kv_name,
-             (unsigned long long)(p->kv_block ? p->kv / p->kv_block : 0), cfg->kv.block_size, p->context);
+             (unsigned long long)p->kv_blocks, cfg->kv.block_size, p->context);
     row_bytes("KV cache", p->kv, note);
     if (p->known) {
         snprintf(note, sizeof note, "%s, %.0f %% of the experts%s", p->on_cpu ? "RAM, as simulated VRAM" : where,

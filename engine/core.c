@@ -23,12 +23,25 @@ static const char *bytes_text(char out[32], uint64_t n)
     return xd_format_bytes(out, 32, n);
 }
 
-/* Room to bring all cold blocks to device memory, a layer at a time: a small part of them, and cheap for what it saves. */
-static void take_stage(core_sizes *s, uint64_t kv)
+/* Room to bring all cold blocks to device memory, a layer at a time: two layers' parts of them, taken from the KV budget. Not more than
+ * sequences of full length could ever ask for, and not so much that one of them no longer fits. */
+static void take_stage(core_sizes *s, uint64_t kv, uint64_t blocks_a_seq)
 {
-    uint64_t n_host = s->swap_bytes / xd_align_up(s->block_bytes, 4096);
-    s->stage_blocks = s->kv_opt ? (uint32_t)XD_MIN(kv_stage_fit(s->kv_opt, kv / STAGE_SHARE), n_host) : 0;
-    s->stage_bytes = s->stage_blocks ? kv_stage_bytes(s->kv_opt, s->stage_blocks) : 0;
+    if (!s->kv_opt)
+        return;
+    uint64_t n_host = s->swap_bytes / xd_align_up(s->block_bytes, 4096), in_device = s->n_blocks;
+    uint64_t spare = in_device + n_host > blocks_a_seq ? in_device + n_host - blocks_a_seq : 0;
+    uint64_t most = XD_MIN(kv / STAGE_SHARE, spare < kv / s->block_bytes ? spare * s->block_bytes : kv);
+    uint64_t blocks = XD_MIN(n_host, blocks_a_seq * s->max_seqs), fit = kv_stage_fit(s->kv_opt, most);
+    /* What staging takes from the device's blocks becomes cold too: a few rounds settle it. */
+    for (int round = 0; round < 4; round++) {
+        uint64_t taken = kv_stage_bytes(s->kv_opt, (uint32_t)XD_MIN(blocks, fit)) / s->block_bytes + 1;
+        uint64_t cold =
+            blocks_a_seq * s->max_seqs - XD_MIN(in_device - XD_MIN(taken, in_device), blocks_a_seq * s->max_seqs);
+        blocks = XD_MIN(n_host, cold);
+    }
+    s->stage_blocks = (uint32_t)XD_MIN(blocks, fit);
+    s->stage_bytes = kv_stage_bytes(s->kv_opt, s->stage_blocks);
     s->n_blocks = (uint32_t)XD_MIN((kv - s->stage_bytes) / s->block_bytes, (uint64_t)INT32_MAX);
 }
 
@@ -71,7 +84,7 @@ xd_status core_size(core_sizes *s, xd_err *err)
     /* A context that was asked for and is longer than the device's part: the rest is read from the swap space, in place. */
     s->cold = s->n_blocks && s->want_len > most;
     if (s->cold)
-        take_stage(s, kv);
+        take_stage(s, kv, blocks_a_seq);
     if (s->cold)
         most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
                       (uint64_t)UINT32_MAX);
