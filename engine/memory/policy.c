@@ -61,7 +61,7 @@ struct policy {
     uint32_t n, n_layers, step_len;
     uint32_t now;
     uint32_t *layer; /* [n] */
-    uint32_t *last, *units;
+    uint32_t *last, *units, units_max;
     float *count[RATES];              /* [n] each, in p->unit */
     float *worth;                     /* [n] as list_made */
     double decay[RATES], unit[RATES]; /* of one advance; what a use adds now */
@@ -346,6 +346,7 @@ void policy_set_units(policy *p, uint32_t id, uint32_t units)
     p->layer_units[p->layer[id]] += units;
     p->layer_units[p->layer[id]] -= p->units[id];
     p->units[id] = units;
+    p->units_max = XD_MAX(p->units_max, units);
     if (came)
         list_newcomer(p, id);
 }
@@ -370,10 +371,14 @@ uint32_t policy_victim(policy *p)
 
 /* --- newcomers --------------------------------------------------------------------------------------------------- */
 
+static uint64_t most_wanted(const policy *p)
+{
+    return XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u);
+}
+
 uint32_t policy_want(const policy *p)
 {
-    double most = (double)XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u);
-    return (uint32_t)XD_MIN(p->misses_ewma * WANT_SLACK + 0.5, most);
+    return (uint32_t)XD_MIN(p->misses_ewma * WANT_SLACK + 0.5, (double)most_wanted(p));
 }
 
 void policy_missed(policy *p, uint32_t units)
@@ -394,8 +399,8 @@ bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit)
     if (n_free <= want && p->list_n) /* those before will have gone when all that is wanted has come */
         for (uint32_t gone = p->units[p->list[0].id]; gone <= want && at + 1 < p->list_n;)
             gone += p->units[p->list[++at].id];
-    /* A cache that is still filling takes everybody. */
-    bool all = n_free > XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u) || !p->list_n, changed = false;
+    /* A cache that is still filling takes everybody. What is freed comes in whole experts: up to one too many. */
+    bool all = n_free > most_wanted(p) + p->units_max || !p->list_n, changed = false;
     float bar = all ? 0 : p->list[at].worth * MARGIN, use = 0;
     for (int k = 0; k < RATES; k++)
         use += p->scale[k] * (float)p->unit[k];

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "engine/memory/trace.h"
 #include "pager_rig.h"
 
 Test(pager, cuts_matrices_into_equal_pages_of_whole_rows)
@@ -274,4 +275,46 @@ Test(pager, full_mode_takes_free_vram_and_gives_it_back)
             step(&r, s % 5 == 0);
     }
     rig_close(&r);
+}
+
+/* The replay of a recorded trace tells what the pager does: the same policy, used in the same way. It counts experts where the pager
+ * counts pages, so the two differ a little. */
+Test(pager, hits_as_the_replay_of_its_own_trace_says)
+{
+    static const int kinds[] = {CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU};
+    for (size_t i = 0; i < XD_ARRAY_LEN(kinds); i++) {
+        char path[] = "/tmp/xd-pager-trace-XXXXXX";
+        int fd = mkstemp(path);
+        cr_assert_geq(fd, 0);
+        close(fd);
+        rig r = {0};
+        xd_err err = {0};
+        rig_open_model(&r, 2u << 20); /* a page a matrix */
+        r.n_tokens = 1;
+        r.cfg->pager.eviction = kinds[i];
+        cr_assert_eq(conf_set(r.cfg, "pager.trace_file", path, &err), XD_OK, "%s", err.msg);
+        rig_open(&r, model_expert_bytes(r.m) * 3 / 10);
+        for (int s = 0; s < 3000; s++)
+            step(&r, false);
+        pager_stats st;
+        pager_get_stats(r.p, &st);
+        double got = (double)st.hits_vram / (double)(st.hits_vram + st.hits_host) * 100;
+        uint32_t capacity = (uint32_t)st.slots_total / MODEL_MATRICES;
+        double floor = r.cfg->pager.layer_floor;
+        uint32_t inserts = r.cfg->pager.max_inserts;
+        rig_close(&r);
+
+        trace *t;
+        cr_assert_eq(trace_load(path, &t, &err), XD_OK, "%s", err.msg);
+        trace_options o = {.policy = kinds[i],
+                           .capacity = capacity,
+                           .max_inserts = XD_MAX(inserts / MODEL_MATRICES, 1u),
+                           .layer_floor = floor};
+        trace_result res;
+        cr_assert_eq(trace_replay(t, &o, NULL, NULL, &res, &err), XD_OK, "%s", err.msg);
+        trace_free(t);
+        unlink(path);
+        printf("%d: the pager hit %.1f %%, its replay %.1f %%\n", kinds[i], got, res.hit_rate * 100);
+        cr_assert_float_eq(got, res.hit_rate * 100, 3);
+    }
 }
