@@ -122,6 +122,8 @@ static jx_dict *make_dict(jx *c, const char *what, const jx_args *a)
     jx_dict *d = jx_dict_new(c, a->n_kw);
     if (a->n > 1)
         jx_error(c, "%s expected at most 1 argument, got %zu", what, a->n);
+    if (a->n && a->v[0].kind == JX_UNDEFINED) /* Python asks it for keys() */
+        jx_throw_undefined(c, a->v[0]);
     if (a->n && (a->v[0].kind == JX_DICT || a->v[0].kind == JX_NAMESPACE)) {
         for (size_t i = 0; i < a->v[0].d->n; i++)
             jx_dict_set(c, d, a->v[0].d->v[i].key, a->v[0].d->v[i].value);

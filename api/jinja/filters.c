@@ -95,6 +95,7 @@ FILTER(float)
     double f;
     if (v.kind == JX_UNDEFINED)
         jx_throw_undefined(c, v);
+    jx_charge(c, v.kind == JX_STR ? v.s->len / 4 : 0);
     if (jx_is_number(v))
         return JX_FLOATV(jx_as_float(v));
     if (v.kind == JX_STR && jx_parse_float(v.s, &f))
@@ -158,6 +159,7 @@ FILTER(int)
     double f;
     if (v.kind == JX_UNDEFINED)
         jx_throw_undefined(c, v);
+    jx_charge(c, v.kind == JX_STR ? v.s->len / 4 : 0);
     if (v.kind == JX_INT || v.kind == JX_BOOL)
         return JX_INTV(jx_as_int(v));
     if (v.kind == JX_FLOAT)

@@ -504,6 +504,7 @@ struct jinja_template {
 
 typedef enum jx_token_kind {
     T_EOF,
+    T_ERROR, /* the lexer failed here */
     T_DATA,
     T_VAR_BEGIN,
     T_VAR_END,
@@ -525,7 +526,7 @@ typedef struct jx_token {
         double f;
     };
 } jx_token;
-jx_token *jx_lex(jx *c, const char *source, size_t len); /* ends with T_EOF */
+jx_token *jx_lex(jx *c, const char *source, size_t len); /* ends with T_EOF or T_ERROR */
 const char *jx_token_text(jx *c, const jx_token *t);     /* for messages */
 
 extern const char *const jx_special_names[3]; /* of jx_node.special */

@@ -400,36 +400,55 @@ static char *normalized(jx *c, const char *source, size_t len, size_t *ret_len)
     return text;
 }
 
+static void lex(lexer *l)
+{
+    while (l->at < l->end) {
+        const char *tag = l->at;
+        while ((tag = memchr(tag, '{', (size_t)(l->end - tag))) &&
+               !(tag + 1 < l->end && strchr("{%#", tag[1]) && tag[1]))
+            tag++;
+        if (!tag) {
+            add_data(l, l->end, '+', false);
+            return;
+        }
+        char sign = sign_at(l, tag + 2);
+        const char *raw = tag[1] == '%' ? raw_tag(l, tag, "raw", false) : NULL;
+        add_data(l, tag, sign, tag[1] == '{');
+        const char *content = tag + 2 + (sign != 0);
+        if (raw) {
+            lex_raw(l, raw);
+        } else if (tag[1] == '#') {
+            lex_comment(l, content);
+        } else {
+            add(l, tag[1] == '{' ? T_VAR_BEGIN : T_BLOCK_BEGIN);
+            advance(l, content);
+            lex_tag(l, tag[1] == '{');
+        }
+    }
+}
+
+/* jinja2 reads tokens as its parser asks for them, so what the parser finds wrong before a bad character is what is reported. Here a
+ * failure becomes the last token, T_ERROR: the parser fails with it when it comes to it (c->err is filled already). */
 jx_token *jx_lex(jx *c, const char *source, size_t len)
 {
     c->line = 1;
     size_t n;
     const char *text = normalized(c, source, len, &n);
-    lexer l = {.c = c, .at = text, .end = text + n, .line_starting = true};
-    while (l.at < l.end) {
-        const char *tag = l.at;
-        while ((tag = memchr(tag, '{', (size_t)(l.end - tag))) && !(tag + 1 < l.end && strchr("{%#", tag[1]) && tag[1]))
-            tag++;
-        if (!tag) {
-            add_data(&l, l.end, '+', false);
-            break;
-        }
-        char sign = sign_at(&l, tag + 2);
-        const char *raw = tag[1] == '%' ? raw_tag(&l, tag, "raw", false) : NULL;
-        add_data(&l, tag, sign, tag[1] == '{');
-        const char *content = tag + 2 + (sign != 0);
-        if (raw) {
-            lex_raw(&l, raw);
-        } else if (tag[1] == '#') {
-            lex_comment(&l, content);
-        } else {
-            add(&l, tag[1] == '{' ? T_VAR_BEGIN : T_BLOCK_BEGIN);
-            advance(&l, content);
-            lex_tag(&l, tag[1] == '{');
-        }
+    lexer *l = JX_NEW(c, lexer);
+    *l = (lexer){.c = c, .at = text, .end = text + n, .line_starting = true};
+    jmp_buf outer;
+    memcpy(&outer, &c->jump, sizeof outer);
+    if (setjmp(c->jump)) {
+        memcpy(&c->jump, &outer, sizeof outer);
+        if (c->status != XD_BAD_MODEL)
+            longjmp(c->jump, 1);
+        add(l, T_ERROR);
+        return l->tokens;
     }
-    add(&l, T_EOF);
-    return l.tokens;
+    lex(l);
+    add(l, T_EOF);
+    memcpy(&c->jump, &outer, sizeof outer);
+    return l->tokens;
 }
 
 const char *jx_token_text(jx *c, const jx_token *t)

@@ -62,7 +62,7 @@ const jx_str *jx_replace(jx *c, const jx_str *s, const jx_str *old, const jx_str
 {
     jx_sb b = {0};
     size_t from = 0;
-    jx_charge(c, s->len / 64);
+    jx_charge(c, s->len / 32);
     if (!old->len) { /* between all characters */
         for (; max != 0 && from <= s->len; max--) {
             jx_charge(c, 1);
@@ -234,7 +234,7 @@ static int64_t search(jx *c, jx_value self, jx_args *a, bool last)
     size_t from, to;
     if (!window(c, s, a->v[1], a->v[2], &from, &to))
         return -1;
-    jx_charge(c, s->len / 64);
+    jx_charge(c, s->len / 32);
     jx_str part = {.data = s->data + from, .len = to - from};
     size_t hit = last ? jx_str_rfind(c, &part, needle, part.len) : jx_str_find(&part, needle, 0);
     return hit == SIZE_MAX ? -1 : (int64_t)jx_count_chars(s->data, from + hit);
@@ -269,7 +269,7 @@ static jx_value str_count(jx *c, jx_value self, jx_args *a)
     if (!window(c, self.s, a->v[1], a->v[2], &from, &to))
         return JX_INTV(0);
     jx_str part = {.data = self.s->data + from, .len = to - from};
-    jx_charge(c, part.len / 64);
+    jx_charge(c, part.len / 32);
     if (!needle->len)
         return JX_INTV((jx_int)jx_count_chars(part.data, part.len) + 1);
     for (size_t at = 0; (at = jx_str_find(&part, needle, at)) != SIZE_MAX; at += needle->len) {
@@ -361,7 +361,7 @@ static jx_value str_split(jx *c, jx_value self, jx_args *a)
 {
     const jx_str *s = self.s;
     int64_t max = given(a->v[1]) ? jx_need_index(c, a->v[1]) : -1;
-    jx_charge(c, s->len / 64);
+    jx_charge(c, s->len / 32);
     if (!given_not_none(a->v[0]))
         return split_space(c, s, max);
     const jx_str *sep = separator(c, a->v[0]);
@@ -402,7 +402,7 @@ static jx_value str_splitlines(jx *c, jx_value self, jx_args *a)
 static jx_value partition(jx *c, const jx_str *s, jx_value sep_value, bool last)
 {
     const jx_str *sep = separator(c, sep_value);
-    jx_charge(c, s->len / 64);
+    jx_charge(c, s->len / 32);
     size_t hit = last ? jx_str_rfind(c, s, sep, s->len) : jx_str_find(s, sep, 0);
     jx_value empty = JX_STRV(jx_str_lit(c, ""));
     if (hit == SIZE_MAX)

@@ -10,10 +10,18 @@ const char *const jx_special_names[3] = {"caller", "kwargs", "varargs"};
 
 /* ---- tokens ---- */
 
+/* Fails with the lexer's error if that is what comes now. */
+static void fail_at_error(parser *p)
+{
+    if (p->t->kind == T_ERROR)
+        longjmp(p->c->jump, 1);
+}
+
 void jp_take(parser *p)
 {
     if (p->t->kind != T_EOF)
         p->t++;
+    fail_at_error(p);
     p->c->line = p->t->line;
 }
 
@@ -143,6 +151,7 @@ jx_node *jp_constant(parser *p, jx_value v)
 void jx_parse(jx *c, const jx_token *tokens, jx_body *ret)
 {
     parser p = {.c = c, .t = tokens};
+    fail_at_error(&p);
     c->line = tokens->line;
     *ret = jp_body(&p, NULL);
 }

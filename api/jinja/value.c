@@ -279,7 +279,7 @@ bool jx_contains(jx *c, jx_value in, jx_value item)
     if (in.kind == JX_STR) {
         if (item.kind != JX_STR)
             jx_error(c, "'in <string>' requires string as left operand, not %s", jx_type_name(item));
-        jx_charge(c, in.s->len / 256);
+        jx_charge(c, in.s->len / 32);
         return jx_str_find(in.s, item.s, 0) != SIZE_MAX;
     }
     if (in.kind == JX_DICT || in.kind == JX_SET || (in.kind == JX_VIEW && in.view->what == JX_KEYS))

@@ -3,8 +3,10 @@
 
 usage: compare_jinja.py JINJARUN templates CASES_EACH [--transformers] FILE.jinja...
        compare_jinja.py JINJARUN random CASES [SEED]
+       compare_jinja.py JINJARUN broken CASES_EACH FILE.jinja...
 templates: each file is rendered with so many generated conversations. With --transformers the environment is the installed
 package's own, else the same made here. random: generated expressions and templates (jinja_gen.py).
+broken: each file with some characters changed, so that most have a syntax error somewhere; their lines are compared too.
 An error of the reference must be an error here, and raise_exception's message must be the same. Exits 1 on any difference."""
 import collections, datetime, json, os, random, re, signal, subprocess, sys, time, warnings
 
@@ -192,6 +194,43 @@ def run_random(tool, cases, seed):
     return report.done("random templates", time.time() - start)
 
 
+PIECES = ["{{", "}}", "{%", "%}", "{#", "#}", "-", "+", "'", '"', "(", ")", "[", "]", ",", ".", "|", "=", " ", "\n", "if ", "else", "endif", "endfor", "{% endif %}",
+          "{% endfor %}", "{% else %}", "not ", "in ", "is ", "0", "x", ":", "~", "*", "**", "loop.", "{", "}", "%", "\\", "{%- ", " -%}", "{{- ", " -}}"]
+
+
+def broken(rng, text):
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        i = rng.randrange(len(text) + 1)
+        x = rng.random()
+        if x < 0.4:
+            text = text[:i] + text[i + rng.choice([1, 1, 2, 5, 20]):]
+        elif x < 0.8:
+            text = text[:i] + rng.choice(PIECES) + text[i:]
+        else:
+            j = rng.randrange(len(text) + 1)
+            text = text[:i] + text[j:j + rng.choice([1, 3, 10])] + text[i:]
+    return text
+
+
+def run_broken(tool, each, files):
+    report, start, lines = Report(30), time.time(), collections.Counter()
+    warnings.simplefilter("ignore")
+    for path in files:
+        whole = open(path, encoding="utf-8", newline="").read()
+        name = os.path.basename(path)
+        rng = random.Random(name)
+        for _ in range(each):
+            text = broken(rng, whole)
+            compiled = compile_all(ENV.from_string, text)
+            variables = jinja_gen.conversation(rng)
+            answer = tool.render(text, variables)
+            report.add("broken", text, variables, reference(compiled, variables), answer)
+            if isinstance(compiled, jinja2.TemplateSyntaxError) and answer.get("stage") == "compile":
+                lines[f"line {compiled.lineno}:" in answer["error"]] += 1
+    print(f"syntax errors: line as the reference's {lines[True]}, another line {lines[False]}")
+    return report.done("changed templates", time.time() - start)
+
+
 def too_long(signum, frame):
     raise TimeoutError
 
@@ -203,6 +242,8 @@ def main():
         flag = "--transformers" in args
         args = [a for a in args if a != "--transformers"]
         return run_templates(tool, int(args[0]), args[1:], flag)
+    if mode == "broken":
+        return run_broken(tool, int(args[0]), args[1:])
     return run_random(tool, int(args[0]), int(args[1]) if len(args) > 1 else 1)
 
 
