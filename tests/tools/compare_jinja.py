@@ -4,6 +4,7 @@
 usage: compare_jinja.py JINJARUN templates CASES_EACH [--transformers] FILE.jinja...
        compare_jinja.py JINJARUN random CASES [SEED]
        compare_jinja.py JINJARUN broken CASES_EACH FILE.jinja...
+       compare_jinja.py JINJARUN write FILE.json     (tests/data/jinja/generated.json; no comparison)
 templates: each file is rendered with so many generated conversations. With --transformers the environment is the installed
 package's own, else the same made here. random: generated expressions and templates (jinja_gen.py).
 broken: each file with some characters changed, so that most have a syntax error somewhere; their lines are compared too.
@@ -194,6 +195,23 @@ def run_random(tool, cases, seed):
     return report.done("random templates", time.time() - start)
 
 
+def write_cases(path):
+    """One line a case: [expression, result], or [expression, null] where the reference fails."""
+    warnings.simplefilter("ignore")
+    variables, cases = json.dumps(jinja_gen.VARIABLES), {}
+    for e in list(jinja_gen.systematic()):
+        kind, value = reference(compile_all(ENV.from_string, "{{ " + e + " }}"), json.loads(variables))
+        if kind == "text" and len(value) < 400 and not value.endswith("j)"):  # no complex numbers here
+            cases[e] = value
+        elif kind == "error":
+            cases[e] = None
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('{"vars": ' + variables + ',\n"cases": [\n')
+        f.write(",\n".join(json.dumps([e, v], ensure_ascii=False) for e, v in cases.items()) + "\n]}\n")
+    print(f"{len(cases)} cases, {sum(v is None for v in cases.values())} of them errors")
+    return 0
+
+
 PIECES = ["{{", "}}", "{%", "%}", "{#", "#}", "-", "+", "'", '"', "(", ")", "[", "]", ",", ".", "|", "=", " ", "\n", "if ", "else", "endif", "endfor", "{% endif %}",
           "{% endfor %}", "{% else %}", "not ", "in ", "is ", "0", "x", ":", "~", "*", "**", "loop.", "{", "}", "%", "\\", "{%- ", " -%}", "{{- ", " -}}"]
 
@@ -238,6 +256,8 @@ def too_long(signum, frame):
 def main():
     signal.signal(signal.SIGALRM, too_long)
     tool, mode, args = Tool(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if mode == "write":
+        return write_cases(args[0])
     if mode == "templates":
         flag = "--transformers" in args
         args = [a for a in args if a != "--transformers"]

@@ -396,3 +396,42 @@ def expression(r):
 def template(r):
     """Mostly of expressions that are known to work: else nearly every template would fail early."""
     return Gen(r, 0.85).body(r.choice([0, 1, 1, 2, 3]))
+
+
+def systematic():
+    """Each filter, test, method and format on values of several types."""
+    values = ["s", "t", "u", "num", "fl", "multi", "csv", "html", "l", "m", "mix", "users", "d", "i", "n", "f", "g", "h", "k", "yes", "none", "undef", "empty", "e"]
+    few = lambda i, n: [values[(i * 7 + j * 5) % len(values)] for j in range(n)]
+    i = 0
+    for name, options in FILTERS.items():
+        if name == "random":
+            continue
+        for a in options or [""]:
+            i += 1
+            for v in few(i, 7) + (["long", "url"] if name in ("urlize", "wordwrap", "truncate") else []):
+                yield f"{v}|{name}({a})" if a else f"{v}|{name}"
+                yield f"{v}|{name}({a})|list" if name in ("batch", "items", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "unique") else f"({v}|{name}({a}))|string"
+    for t in TESTS:
+        i += 1
+        for v in few(i, 6):
+            yield f"{v} is {t}"
+    for kind, names in (("str", ["s", "t", "u", "csv", "multi", "num"]), ("list", ["l", "m", "mix"]), ("dict", ["d", "nd", "ed"]), ("int", ["i", "n", "big"]), ("float", ["f", "g", "h"])):
+        for m in METHODS[kind]:
+            for v in names:
+                yield f"{v}.{m}"
+    for x in SPECS:
+        for v in ["s", "i", "n", "f", "g", "h", "k", "big"]:
+            yield f"'{{:{x}}}'.format({v})"
+    for x in PERCENT:
+        for v in ["s", "i", "f", "(n, 2)", "d", "h", "l"]:
+            yield f"'{x}' % {v}"
+    for op in ("+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "<=", "in", "and", "or"):
+        for a in ("i", "n", "f", "g", "s", "l", "yes", "none", "d", "big"):
+            for b in ("zero", "n", "f", "s", "m", "no", "undef"):
+                if op != "**" or b in ("zero", "n", "f", "no"):
+                    yield f"{a} {op} {b}"
+    for v in ("s", "u", "l", "range(7)", "('a', 1, 2)"):
+        for a in ("", "0", "2", "-2", "9", "-9"):
+            for b in ("", "1", "-1", "9"):
+                for c in ("", ":2", ":-1", ":-3"):
+                    yield f"{v}[{a}:{b}{c}]"

@@ -132,3 +132,36 @@ Test(jinja, agrees_with_the_reference_on_every_snippet)
     json_decref(file);
     cr_assert_eq(bad, 0);
 }
+
+/* Each filter, test, method, format and slice on values of several types: what the reference makes of it, written by
+ * tests/tools/compare_jinja.py. null: it fails. */
+Test(jinja, agrees_with_the_reference_on_every_operation)
+{
+    char path[8192];
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    snprintf(path, sizeof path, "%s/tests/data/jinja/generated.json", root ? root : ".");
+    json_t *file = load(path), *c;
+    int bad = 0;
+    size_t i;
+    json_array_foreach (json_object_get(file, "cases"), i, c) {
+        const char *expression = json_string_value(json_array_get(c, 0));
+        const json_t *expected = json_array_get(c, 1);
+        xd_buf source = {0};
+        xd_buf_puts(&source, "{{ ");
+        xd_buf_puts(&source, expression);
+        xd_buf_puts(&source, " }}");
+        json_t *row = json_is_null(expected)
+                          ? json_pack("{s:s, s:O, s:{s:s, s:s}}", "id", expression, "vars",
+                                      json_object_get(file, "vars"), "error", "kind", "runtime", "message", "")
+                          : json_pack("{s:s, s:O, s:O}", "id", expression, "vars", json_object_get(file, "vars"),
+                                      "expected", expected);
+        cr_assert(row && source.data);
+        bad += check("generated", source.data, source.len, row);
+        json_decref(row);
+        xd_buf_free(&source);
+    }
+    printf("%zu operations, %d differ\n", i, bad);
+    json_decref(file);
+    cr_assert(i > 0);
+    cr_assert_eq(bad, 0);
+}
