@@ -316,7 +316,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
                                               : XD_MIN(policy_want(p->pol), p->offer_cap);
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
-    if (!prefill && p->n_slots - p->n_stage < p->n_pages) {
+    if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
         pager_make_room(p, want);
         p->admit_changed = policy_plan(p->pol, p->n_free_slots, (uint8_t *)p->io) || p->admit_changed;
     }

@@ -318,3 +318,40 @@ Test(pager, hits_as_the_replay_of_its_own_trace_says)
         cr_assert_float_eq(got, res.hit_rate * 100, 3);
     }
 }
+
+static uint32_t count_admitted(rig *r)
+{
+    const pager_view *v;
+    uint32_t n = 0;
+    cr_assert_eq(pager_step_begin(r->p, false, &v, NULL), XD_OK);
+    for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++)
+        for (uint32_t e = 0; e < v->layers[l].n_experts; e++)
+            n += v->layers[l].admit[e];
+    pager_step_abort(r->p);
+    return n;
+}
+
+Test(pager, everybody_is_admitted_where_everybody_has_a_slot)
+{
+    rig r = {0};
+    xd_err err = {0};
+    rig_open_model(&r, 2u << 20);
+    r.n_tokens = 1;
+    r.cfg->test.allow = true;
+    r.cfg->test.vram_free = 1u << 30;
+    rig_open(&r, model_expert_bytes(r.m) * 3 / 10);
+    uint32_t all = 0;
+    for (uint32_t l = 0; l < model_get_params(r.m)->n_layers; l++)
+        all += model_get_layer(r.m, l)->n_experts;
+    cr_assert_eq(count_admitted(&r), all, "an empty cache takes everybody");
+    for (int s = 0; s < 400; s++)
+        step(&r, false);
+    cr_assert_lt(count_admitted(&r), all);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(count_admitted(&r), all);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_DIRECT, &err), XD_OK, "%s", err.msg);
+    for (int s = 0; s < 40; s++)
+        step(&r, false);
+    cr_assert_lt(count_admitted(&r), all);
+    rig_close(&r);
+}
