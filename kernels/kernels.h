@@ -63,7 +63,7 @@ typedef struct kern_rmsnorm_args {
     float eps;
 } kern_rmsnorm_args;
 
-/* y[t][0..rows) (+)= W x[t] + bias */
+/* y[t][0..rows) (+)= W x[t] + bias. With `norm`, x is normalised first as by rmsnorm, and the rows so made are left in `normed`. */
 typedef struct kern_linear_args {
     float *y;       /* [n_tokens] rows, y_stride floats apart */
     const float *x; /* [n_tokens] rows, x_stride floats apart */
@@ -72,6 +72,9 @@ typedef struct kern_linear_args {
     uint32_t n_tokens, x_stride, y_stride;
     bool accumulate;         /* add to y: the residual connection */
     const uint32_t *row_idx; /* [n_tokens] or NULL: x row of output t (last tokens before the LM head) */
+    const float *norm;       /* [cols] or NULL */
+    float *normed;           /* [n_tokens][cols] with norm; not x */
+    float norm_eps;
 } kern_linear_args;
 
 /* y = silu(gate) * up for a dense FFN */
@@ -128,6 +131,9 @@ typedef struct kern_attn_args {
      * seq_start[i] (n_seqs + 1 entries). NULL when recorded. */
     const uint32_t *seq_start;
     uint32_t n_seqs;
+    /* Not NULL: rope_kv is done first, with these arguments, which belong to the same rows and layer. Q in qkv may then be left as it was. */
+    const kern_rope_kv_args *rope;
+    bool one_each; /* no two tokens are of one sequence, except those that rope skips as padding */
 } kern_attn_args;
 
 /* Brings one layer of KV blocks from where they lie to device memory: block e.block of from_addr is copied to block to_first + i of
@@ -287,6 +293,10 @@ struct kern_ops {
     kern_status (*attention)(kern_dev *d, const kern_attn_args *a);
     kern_status (*router)(kern_dev *d, const kern_router_args *a);
     kern_status (*plan)(kern_dev *d, const kern_plan_args *a);
+    /* linear, router and, unless it is NULL, plan: one after another, or in one launch where the backend can. pick->logits is
+     * logits->y. */
+    kern_status (*route)(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick,
+                         const kern_plan_args *plan);
     kern_status (*moe)(kern_dev *d, const kern_moe_args *a);
     kern_status (*argmax)(kern_dev *d, const kern_argmax_args *a);
     kern_status (*top_logits)(kern_dev *d, const kern_top_logits_args *a);

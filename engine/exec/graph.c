@@ -45,38 +45,37 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
     exec_layout in = exec_layout_of(s);
     uint32_t o_width = hp->n_heads * hp->head_dim;
 
-    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
-                                                  .x = x->x,
-                                                  .weight = l->attn_norm,
-                                                  .n_tokens = s->n_tokens,
-                                                  .dim = hp->d_model,
-                                                  .eps = hp->rms_eps}));
     float *y = x->qkv;
     for (uint32_t i = 0; i < l->n_qkv; i++) {
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
-                                                    .x = x->h,
+                                                    .x = i ? x->h : x->x,
                                                     .w = l->qkv[i],
                                                     .bias = l->qkv_bias[i],
                                                     .n_tokens = s->n_tokens,
                                                     .x_stride = hp->d_model,
-                                                    .y_stride = x->qkv_width}));
+                                                    .y_stride = x->qkv_width,
+                                                    .norm = i ? NULL : l->attn_norm,
+                                                    .normed = x->h,
+                                                    .norm_eps = hp->rms_eps}));
         y += l->qkv[i].rows;
     }
-    RUN(ops->rope_kv(x->dev, &(kern_rope_kv_args){.qkv = x->qkv,
-                                                  .q_norm = l->q_norm,
-                                                  .k_norm = l->k_norm,
-                                                  .norm_eps = hp->rms_eps,
-                                                  .inv_freq = x->inv_freq,
-                                                  .rope_scale = hp->rope_scale,
-                                                  .rot_dim = hp->rot_dim,
-                                                  .interleaved = hp->rope_interleaved,
-                                                  .token_seq = x->in_dev + in.token_seq,
-                                                  .token_pos = x->in_dev + in.token_pos,
-                                                  .n_tokens = s->n_tokens,
-                                                  .n_heads = hp->n_heads,
-                                                  .layer = layer,
-                                                  .kv = *kv}));
+    const kern_rope_kv_args rope = {.qkv = x->qkv,
+                                    .q_norm = l->q_norm,
+                                    .k_norm = l->k_norm,
+                                    .norm_eps = hp->rms_eps,
+                                    .inv_freq = x->inv_freq,
+                                    .rope_scale = hp->rope_scale,
+                                    .rot_dim = hp->rot_dim,
+                                    .interleaved = hp->rope_interleaved,
+                                    .token_seq = x->in_dev + in.token_seq,
+                                    .token_pos = x->in_dev + in.token_pos,
+                                    .n_tokens = s->n_tokens,
+                                    .n_heads = hp->n_heads,
+                                    .layer = layer,
+                                    .kv = *kv};
     kern_kv read_kv = *kv;
+    if (s->staged) /* what this step stores is staged behind it */
+        RUN(ops->rope_kv(x->dev, &rope));
     xd_status st = exec_stage_ready(x, layer, s, &read_kv, err);
     if (st)
         return st;
@@ -94,7 +93,9 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                                  .kv = read_kv,
                                                  .scratch = x->attn_scratch,
                                                  .seq_start = s->recorded ? NULL : seq_start,
-                                                 .n_seqs = s->recorded ? 0 : s->n_seqs}));
+                                                 .n_seqs = s->recorded ? 0 : s->n_seqs,
+                                                 .rope = s->staged ? NULL : &rope,
+                                                 .one_each = s->recorded || s->n_tokens == s->n_seqs}));
     if ((st = exec_stage_ahead(x, layer + 2, s, err)))
         return st;
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
@@ -125,35 +126,43 @@ static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
            s->n_tokens <= EXEC_PREDICT_TOKENS && pager_wants_prediction(x->pg);
 }
 
-/* Norm before the FFN, and the router's picks of this layer on the present hidden state: into ids and x->router_weights. */
-static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *ids, xd_err *err)
+/* Norm before the FFN, the router's picks of this layer on the present hidden state, into ids and x->router_weights, and the plan. */
+static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *ids, const kern_plan_args *plan,
+                       xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
     const model_layer *ml = model_get_layer(x->m, layer);
-    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
-                                                  .x = x->x,
-                                                  .weight = l->ffn_norm,
-                                                  .n_tokens = s->n_tokens,
-                                                  .dim = hp->d_model,
-                                                  .eps = hp->rms_eps}));
-    if (!l->router.data)
+    if (!l->router.data) {
+        RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                      .x = x->x,
+                                                      .weight = l->ffn_norm,
+                                                      .n_tokens = s->n_tokens,
+                                                      .dim = hp->d_model,
+                                                      .eps = hp->rms_eps}));
+        if (plan)
+            RUN(ops->plan(x->dev, plan));
         return XD_OK;
-    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->router_logits,
-                                                .x = x->h,
-                                                .w = l->router,
-                                                .n_tokens = s->n_tokens,
-                                                .x_stride = hp->d_model,
-                                                .y_stride = ml->n_experts}));
-    RUN(ops->router(x->dev, &(kern_router_args){.logits = x->router_logits,
-                                                .ids = ids,
-                                                .weights = x->router_weights,
-                                                .n_tokens = s->n_tokens,
-                                                .n_experts = ml->n_experts,
-                                                .top_k = ml->top_k,
-                                                .scoring = hp->scoring,
-                                                .norm_topk = hp->norm_topk}));
+    }
+    const kern_linear_args logits = {.y = x->router_logits,
+                                     .x = x->x,
+                                     .w = l->router,
+                                     .n_tokens = s->n_tokens,
+                                     .x_stride = hp->d_model,
+                                     .y_stride = ml->n_experts,
+                                     .norm = l->ffn_norm,
+                                     .normed = x->h,
+                                     .norm_eps = hp->rms_eps};
+    const kern_router_args pick = {.logits = x->router_logits,
+                                   .ids = ids,
+                                   .weights = x->router_weights,
+                                   .n_tokens = s->n_tokens,
+                                   .n_experts = ml->n_experts,
+                                   .top_k = ml->top_k,
+                                   .scoring = hp->scoring,
+                                   .norm_topk = hp->norm_topk};
+    RUN(ops->route(x->dev, &logits, &pick, plan));
     return XD_OK;
 }
 
@@ -162,7 +171,7 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *i
 static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
-    xd_status st = route(x, layer + 1, s, x->likely_ids, err);
+    xd_status st = route(x, layer + 1, s, x->likely_ids, NULL, err);
     if (st)
         return st;
     uint32_t top_k = model_get_layer(x->m, layer + 1)->top_k;
@@ -207,14 +216,10 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
 
     if (predicted && (st = predict(x, layer, s, err)))
         return st;
-    if ((st = route(x, layer, s, x->router_ids, err)))
-        return st;
     const uint32_t *ids = l->router.data ? x->router_ids : x->one_ids;
     if (s->token_picks && l->router.data) /* the router's weights, other experts */
         ids = x->in_dev + exec_layout_of(s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
     const float *weights = l->router.data ? x->router_weights : x->one_weights;
-    if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
-        return st;
     bool fill = s->fill;
     kern_plan_args plan = {.ids = ids,
                            .n_live = n_live,
@@ -238,7 +243,10 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         plan.fill_log = view->fill_log;
         plan.fill_log_base = pl->fill_log_base;
     }
-    RUN(ops->plan(x->dev, &plan));
+    if ((st = route(x, layer, s, x->router_ids, &plan, err)))
+        return st;
+    if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
+        return st;
     if (pager_needs_require(x->pg)) {
         RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
         RUN(ops->sync(x->dev));
@@ -304,20 +312,16 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
         mark(x);
     }
     if (s->n_rows) {
-        /* Norms work on whole rows, so the head's rows are gathered by the product itself. */
-        RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
-                                                      .x = x->x,
-                                                      .weight = x->final_norm,
-                                                      .n_tokens = s->n_tokens,
-                                                      .dim = hp->d_model,
-                                                      .eps = hp->rms_eps}));
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
-                                                    .x = x->h,
+                                                    .x = x->x,
                                                     .w = x->head,
                                                     .n_tokens = s->n_rows,
                                                     .x_stride = hp->d_model,
                                                     .y_stride = hp->vocab,
-                                                    .row_idx = x->in_dev + in.row_idx}));
+                                                    .row_idx = x->in_dev + in.row_idx,
+                                                    .norm = x->final_norm,
+                                                    .normed = x->h,
+                                                    .norm_eps = hp->rms_eps}));
     }
     mark(x);
     return XD_OK;

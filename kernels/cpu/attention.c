@@ -279,6 +279,9 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
         return cpu_fail(d, KERN_UNSUPPORTED, "attention: %u heads over %u KV heads", a->n_heads, a->kv.n_kv_heads);
     if (a->n_tokens == 0)
         return KERN_OK;
+    kern_status st = a->rope ? cpu_rope_kv(dev, a->rope) : KERN_OK;
+    if (st)
+        return st;
 
     attn_job j = {.a = a, .rows = &d->rows, .group = a->n_heads / a->kv.n_kv_heads};
     uint32_t longest = 0; /* what is there, not what might be: max_context is a bound */

@@ -69,6 +69,15 @@ kern_status cpu_router(kern_dev *dev, const kern_router_args *a)
     return KERN_OK;
 }
 
+kern_status cpu_route(kern_dev *dev, const kern_linear_args *logits, const kern_router_args *pick,
+                      const kern_plan_args *plan)
+{
+    kern_status st = cpu_linear(dev, logits);
+    if (!st)
+        st = cpu_router(dev, pick);
+    return st || !plan ? st : cpu_plan(dev, plan);
+}
+
 typedef struct argmax_job {
     const kern_argmax_args *a;
     const cpu_rows *rows;

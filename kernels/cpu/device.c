@@ -248,6 +248,7 @@ static const kern_ops cpu_ops = {
     .attention = cpu_attention,
     .router = cpu_router,
     .plan = cpu_plan,
+    .route = cpu_route,
     .moe = cpu_moe,
     .argmax = cpu_argmax,
     .top_logits = cpu_top_logits,

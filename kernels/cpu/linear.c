@@ -55,6 +55,7 @@ kern_status cpu_embed(kern_dev *dev, const kern_embed_args *a)
 
 typedef struct norm_job {
     const kern_rmsnorm_args *a;
+    const kern_linear_args *linear;
     cpu_rmsnorm_fn *fn;
     uint32_t rows_a_task;
 } norm_job;
@@ -103,6 +104,18 @@ kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a)
     return KERN_OK;
 }
 
+/* The rows of a linear layer's x, normalised. */
+static void linear_norm_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const norm_job *j = ctx;
+    const kern_linear_args *a = j->linear;
+    uint32_t first = task * j->rows_a_task;
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++)
+        j->fn(a->normed + (size_t)t * a->w.cols, a->x + (size_t)(a->row_idx ? a->row_idx[t] : t) * a->x_stride, a->norm,
+              a->w.cols, a->norm_eps);
+}
+
 typedef struct linear_job {
     const kern_linear_args *a;
     cpu_dot_fn *dot;
@@ -141,7 +154,15 @@ kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a)
         return cpu_fail(d, KERN_UNSUPPORTED, "linear: %u columns in format %d", a->w.cols, (int)a->w.fmt);
     if (a->n_tokens == 0)
         return KERN_OK;
-    linear_job j = {.a = a, .dot = d->rows.dot[a->w.fmt]};
+    kern_linear_args normed = *a;
+    if (a->norm) {
+        norm_job n = {.linear = a, .fn = d->rows.rmsnorm, .rows_a_task = rows_a_task(a->w.cols)};
+        pool_run(d->pool, div_up(a->n_tokens, n.rows_a_task), linear_norm_task, &n);
+        normed.x = a->normed;
+        normed.x_stride = a->w.cols;
+        normed.row_idx = NULL;
+    }
+    linear_job j = {.a = &normed, .dot = d->rows.dot[a->w.fmt]};
     pool_run(d->pool, div_up(a->w.rows, CPU_ROW_BLOCK), linear_task, &j);
     return KERN_OK;
 }

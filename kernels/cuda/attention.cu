@@ -8,6 +8,7 @@
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 /* Above this many (token, head) pairs a block walks all splits: there is enough to do without a second launch, and the scratch
  * stays small. */
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32)
     const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
                    n_rows = min(16u, heads - blockIdx.y % row_groups * 16);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    overlap_begin();
     if (a.token_seq[token] == UINT32_MAX)
         return;
     const attn_span span = span_of(a, token);
@@ -194,6 +196,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32)
 __global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t n_splits)
 {
     const uint32_t token = blockIdx.x, head = blockIdx.y;
+    overlap_begin();
     if (a.token_seq[token] == UINT32_MAX)
         return;
     const attn_span span = span_of(a, token);
@@ -259,6 +262,7 @@ __global__ void __launch_bounds__(PREFILL_WARPS * 32) attn_prefill_kernel(const 
     const uint32_t token0 = (gridDim.x - 1 - blockIdx.x) * per_block, n_tokens = min(per_block, a.n_tokens - token0);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * 2;
+    overlap_begin();
 
     for (uint32_t i = threadIdx.x; i < PREFILL_ROWS * HD / 8; i += blockDim.x) {
         const uint32_t r = i / (HD / 8), c = i % (HD / 8);
@@ -434,12 +438,11 @@ template <int HD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_
         b.o += (size_t)at * a->n_heads * a->kv.head_dim;
         b.token_seq += at;
         b.token_pos += at;
-        attn_decode_kernel<HD>
-            <<<dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens), DECODE_WARPS * 32, smem, d->stream>>>(
-                b, row_groups);
+        (void)cuda_start(d, attn_decode_kernel<HD>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
+                         DECODE_WARPS * 32, smem, b, row_groups);
     }
     if (splits > 1)
-        attn_merge_kernel<<<dim3(a->n_tokens, a->n_heads), 128, 0, d->stream>>>(*a, splits);
+        (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, *a, splits);
     return cudaSuccess;
 }
 
@@ -451,10 +454,8 @@ template <int HD> static cudaError_t launch_prefill(cuda_dev *d, const kern_attn
         cudaFuncSetAttribute(attn_prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
-    attn_prefill_kernel<HD>
-        <<<dim3((a->n_tokens + per_block - 1) / per_block, a->kv.n_kv_heads), PREFILL_WARPS * 32, smem, d->stream>>>(
-            *a);
-    return cudaSuccess;
+    return cuda_start(d, attn_prefill_kernel<HD>, dim3((a->n_tokens + per_block - 1) / per_block, a->kv.n_kv_heads),
+                      PREFILL_WARPS * 32, smem, *a);
 }
 
 kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
@@ -465,6 +466,9 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
         return cuda_unsupported(d, "attention: KV must be F16 or F32, head dimension at most 256");
     if (!a->n_tokens)
         return KERN_OK;
+    kern_status st = a->rope ? cuda_rope_kv(kd, a->rope) : KERN_OK;
+    if (st)
+        return st;
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads;
     const bool fast =
         a->kv.fmt == FMT_F16 && hd % 8 == 0 && hd <= 128 && a->kv.layer_bytes % 16 == 0 && !d->no_attn_mma;

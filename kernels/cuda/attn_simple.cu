@@ -1,5 +1,6 @@
 /* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches and unusual head dimensions. */
 #include "kernels/cuda/attn.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 #include <cuda_fp16.h>
@@ -12,6 +13,7 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
     __shared__ float red[32];
     const uint32_t t = blockIdx.x, h = blockIdx.y, hd = a.kv.head_dim, group = a.n_heads / a.kv.n_kv_heads,
                    kvh = h / group;
+    overlap_begin();
     if (a.token_seq[t] == UINT32_MAX)
         return;
     float *q = sh, *sc = sh + hd;
@@ -92,5 +94,5 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
 {
     const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
-    attn_simple_kernel<<<dim3(a->n_tokens, a->n_heads), 128, smem, d->stream>>>(*a);
+    (void)cuda_start(d, attn_simple_kernel, dim3(a->n_tokens, a->n_heads), 128, smem, *a);
 }

@@ -2,7 +2,9 @@
  *
  * All are stable: ties go to the lower id, pairs of an expert keep the order of tokens, so that a replayed step and a fresh one
  * choose alike. */
+#include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 /* --- router: a warp a token --------------------------------------------------------------------------------------------- */
@@ -24,48 +26,10 @@ static __device__ __forceinline__ void warp_best(float *v, uint32_t *id)
 __global__ void router_kernel(kern_router_args a)
 {
     extern __shared__ float sh[];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t t = blockIdx.x * (blockDim.x / 32) + warp;
-    if (t >= a.n_tokens)
-        return;
-    float *v = sh + warp * a.n_experts;
-    const float *logits = a.logits + (size_t)t * a.n_experts;
-    float max = -INFINITY, sum = 0;
-    for (uint32_t e = lane; e < a.n_experts; e += 32) {
-        v[e] = logits[e];
-        max = fmaxf(max, v[e]);
-    }
-    max = warp_max(max);
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        sum += expf(v[e] - max);
-    sum = warp_sum(sum);
-    __syncwarp();
-
-    float chosen_sum = 0;
-    float *w = a.weights + (size_t)t * a.top_k;
-    for (uint32_t k = 0; k < a.top_k; k++) {
-        float best = -INFINITY;
-        uint32_t id = UINT32_MAX;
-        for (uint32_t e = lane; e < a.n_experts; e += 32)
-            if (v[e] > best || (id == UINT32_MAX && v[e] == best)) {
-                best = v[e];
-                id = e;
-            }
-        warp_best(&best, &id);
-        if (id == UINT32_MAX) /* only NaN left: any expert not yet taken keeps the ids in range */
-            id = k;
-        const float score = a.scoring == KERN_SOFTMAX_TOPK ? expf(best - max) / sum : expf(best - max);
-        chosen_sum += score;
-        if (lane == 0) {
-            a.ids[(size_t)t * a.top_k + k] = id;
-            w[k] = score;
-            v[id] = __int_as_float(0x7fffffff); /* taken: NaN compares false with everything */
-        }
-        __syncwarp();
-    }
-    if (a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk)
-        for (uint32_t k = lane; k < a.top_k; k += 32)
-            w[k] /= chosen_sum;
+    const uint32_t warp = threadIdx.x / 32, t = blockIdx.x * (blockDim.x / 32) + warp;
+    overlap_begin();
+    if (t < a.n_tokens)
+        pick_experts(a, t, sh + warp * a.n_experts);
 }
 
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
@@ -76,7 +40,7 @@ kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
     if (smem > 48 * 1024 || a->top_k > a->n_experts)
         return cuda_unsupported(d, "number of experts in the router");
     if (a->n_tokens)
-        router_kernel<<<(a->n_tokens + warps - 1) / warps, warps * 32, smem, d->stream>>>(*a);
+        (void)cuda_start(d, router_kernel, (a->n_tokens + warps - 1) / warps, warps * 32, smem, *a);
     return cuda_launched(d, "router");
 }
 
@@ -85,32 +49,11 @@ kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
 #define PLAN_THREADS 1024
 #define PLAN_WARPS   (PLAN_THREADS / 32)
 
-/* Exclusive prefix of v over the block; *total gets the sum. `s` has room for PLAN_WARPS words. */
-static __device__ uint32_t block_scan(uint32_t v, uint32_t *s, uint32_t *total)
+__global__ void plan_few_kernel(kern_plan_args a)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t incl = v;
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const uint32_t u = __shfl_up_sync(~0u, incl, o);
-        if (lane >= (uint32_t)o)
-            incl += u;
-    }
-    if (lane == 31)
-        s[warp] = incl;
-    __syncthreads();
-    const uint32_t mine = lane < blockDim.x / 32 ? s[lane] : 0;
-    uint32_t wi = mine;
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const uint32_t u = __shfl_up_sync(~0u, wi, o);
-        if (lane >= (uint32_t)o)
-            wi += u;
-    }
-    *total = __shfl_sync(~0u, wi, 31);
-    const uint32_t before = __shfl_sync(~0u, wi - mine, warp);
-    __syncthreads();
-    return before + incl - v;
+    __shared__ uint32_t s[PLAN_FEW + SCAN_WORDS];
+    overlap_begin();
+    plan_few(a, s);
 }
 
 /* Each warp owns a contiguous run of pairs and a histogram of it; after a scan over (expert, warp) it places its run in order. */
@@ -119,6 +62,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
     extern __shared__ uint32_t hist[]; /* [n_experts][hist_warps] */
     __shared__ uint32_t s[PLAN_WARPS];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    overlap_begin();
     const uint32_t live = a.n_live ? min(*a.n_live, a.n_tokens) : a.n_tokens;
     const uint32_t n = live * a.top_k;
     const uint32_t run = (n + hist_warps - 1) / hist_warps;
@@ -169,34 +113,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
     if (!a.fill_addr)
         return;
     __syncthreads();
-    const uint32_t used0 = a.free_used ? *a.free_used : 0;
-    const uint32_t room = a.n_free > used0 ? min(a.n_free - used0, a.max_inserts) : 0;
-    uint32_t used = 0;
-    const uint32_t entries = a.n_experts * a.pages;
-    for (uint32_t at = 0; at < entries; at += blockDim.x) {
-        const uint32_t i = at + threadIdx.x;
-        uint32_t want = 0;
-        if (i < entries && used < room) {
-            const uint32_t e = i / a.pages;
-            const uint64_t addr = a.page_addr[i];
-            want = a.expert_start[e + 1] > a.expert_start[e] && !(addr >= a.arena_begin && addr < a.arena_end) &&
-                   (!a.admit || a.admit[e]);
-        }
-        uint32_t total;
-        const uint32_t slot = used + block_scan(want, s, &total);
-        if (i < entries) {
-            uint64_t fill = 0;
-            if (want && slot < room) {
-                fill = a.free_slots[used0 + slot];
-                a.fill_log[used0 + slot] = a.fill_log_base + i;
-            }
-            a.fill_addr[i] = fill;
-        }
-        used += total;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && a.free_used)
-        *a.free_used = used0 + min(used, room);
+    plan_fill(a, s);
 }
 
 kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
@@ -207,20 +124,21 @@ kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
         hist_warps /= 2;
     if ((size_t)hist_warps * a->n_experts * 4 > 48 * 1024)
         return cuda_unsupported(d, "number of experts in the plan");
-    /* A few pairs need no crowd: fewer warps mean cheaper barriers. */
-    plan_kernel<<<1, PLAN_THREADS, (size_t)hist_warps * a->n_experts * 4, d->stream>>>(*a, hist_warps);
+    if ((uint64_t)a->n_tokens * a->top_k <= PLAN_FEW)
+        (void)cuda_start(d, plan_few_kernel, 1, 256, 0, *a);
+    else
+        (void)cuda_start(d, plan_kernel, 1, PLAN_THREADS, (size_t)hist_warps * a->n_experts * 4, *a, hist_warps);
     return cuda_launched(d, "plan");
 }
 
 /* f(i, x[i]) for this thread's share of a row, in ascending order, with eight loads in flight. */
-template <typename F>
-static __device__ __forceinline__ void for_each_value(const float *__restrict__ x, uint32_t n, F f)
+template <typename F> static __device__ __forceinline__ void for_each_value(const float *x, uint32_t n, F f)
 {
     for (uint32_t at = threadIdx.x; at < n; at += blockDim.x * 8) {
         float v[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            v[j] = at + j * blockDim.x < n ? __ldg(x + at + j * blockDim.x) : 0.0f;
+            v[j] = at + j * blockDim.x < n ? __ldcg(x + at + j * blockDim.x) : 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++)
             if (at + j * blockDim.x < n)
@@ -235,6 +153,7 @@ __global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
     __shared__ float sv[32];
     __shared__ uint32_t si[32];
     const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
+    overlap_begin();
     float best = -INFINITY;
     uint32_t id = UINT32_MAX;
     for_each_value(x, a.vocab, [&](uint32_t i, float v) {
@@ -262,20 +181,11 @@ kern_status cuda_argmax(kern_dev *kd, const kern_argmax_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (a->n_tokens)
-        argmax_kernel<<<a->n_tokens, 1024, 0, d->stream>>>(*a);
+        (void)cuda_start(d, argmax_kernel, a->n_tokens, 1024, 0, *a);
     return cuda_launched(d, "argmax");
 }
 
 /* --- the sampler's candidates --------------------------------------------------------------------------------------------- */
-
-/* Unsigned order of floats; NaN counts as the smallest. */
-static __device__ __forceinline__ uint32_t order_key(float v)
-{
-    const uint32_t u = __float_as_uint(v + 0.0f); /* -0 becomes +0 */
-    if (v != v)
-        return 0;
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
 
 /* The `want`-th largest of the keys that `each` shows to its argument, found from the highest byte down; *ret_left: how many of the keys
  * equal to it belong to the `want` largest. */
@@ -319,6 +229,7 @@ __global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a
     __shared__ float sf[32];
     const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
     const uint32_t want = min(a.vocab, (uint32_t)KERN_TOP_LOGITS);
+    overlap_begin();
 
     float max = -INFINITY, sum = 0;
     uint32_t top = 0, left;
@@ -395,6 +306,6 @@ kern_status cuda_top_logits(kern_dev *kd, const kern_top_logits_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (a->n_tokens)
-        top_logits_kernel<<<a->n_tokens, 1024, 0, d->stream>>>(*a);
+        (void)cuda_start(d, top_logits_kernel, a->n_tokens, 1024, 0, *a);
     return cuda_launched(d, "top_logits");
 }

@@ -15,6 +15,7 @@ struct cuda_dev {
     int n_sm;
     int smem_max;              /* dynamic shared memory a block may ask for */
     bool no_tile, no_attn_mma; /* rows switched off by kern_options.disable */
+    bool overlap;              /* kernels may begin before the one ahead of them has ended: overlap.cuh */
     cudaStream_t stream;       /* every operation */
     cudaStream_t copy;         /* background copies, low priority */
     cudaStream_t side;         /* KV blocks on their way from host memory, beside `stream` */
@@ -23,8 +24,14 @@ struct cuda_dev {
     cudaEvent_t ev0, ev1;      /* probe */
     uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
     uint64_t *marks_dev;       /* the same as kernels see it */
-    uint32_t *counters;        /* of warp.cuh: zero between launches */
-    float *sink;               /* where the probe stores what it must not drop */
+    uint64_t *marks_gpu;       /* where a recording's kernels note times; its last one copies them to `marks` */
+    uint64_t *mark;            /* to be noted by the next kernel, or NULL */
+    uint32_t n_recorded_marks;
+    bool recording;
+    bool joined;        /* the next kernel waits for another stream too: it must not begin early */
+    uint32_t *ticket;   /* counts blocks within a launch; zero between launches */
+    uint32_t *counters; /* of warp.cuh: zero between launches */
+    float *sink;        /* where the probe stores what it must not drop */
     struct host_range *ranges;
     cudaDeviceProp prop;
     char err[256];
@@ -39,6 +46,36 @@ static inline cuda_dev *cuda_of(kern_dev *d)
 kern_status cuda_fail(cuda_dev *d, cudaError_t e, const char *what);
 kern_status cuda_unsupported(cuda_dev *d, const char *what);
 
+/* A mark costs nothing where the kernel that comes next notes it as it begins: it takes it from here before it is started. NULL: no
+ * mark waits. Where none takes it, cuda_start() launches a kernel for it. */
+static inline uint64_t *cuda_take_mark(cuda_dev *d)
+{
+    uint64_t *m = d->mark;
+    d->mark = nullptr;
+    return m;
+}
+void cuda_flush_mark(cuda_dev *d);
+
+/* Starts a kernel of an operation. It must call overlap_begin(). */
+template <typename... P, typename... A>
+static inline cudaError_t cuda_start(cuda_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                     const A &...args)
+{
+    cuda_flush_mark(d);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = smem;
+    c.stream = d->stream;
+    c.attrs = &overlap;
+    c.numAttrs = d->overlap && !d->joined ? 1 : 0;
+    d->joined = false;
+    return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+}
+
 /* To be called after the launches of an operation. */
 static inline kern_status cuda_launched(cuda_dev *d, const char *what)
 {
@@ -49,6 +86,8 @@ static inline kern_status cuda_launched(cuda_dev *d, const char *what)
 /* small.cu */
 kern_status cuda_embed(kern_dev *d, const kern_embed_args *a);
 kern_status cuda_rmsnorm(kern_dev *d, const kern_rmsnorm_args *a);
+/* The same for rows of x that row_idx names (NULL: all), x_stride floats apart. */
+kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride);
 kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
 kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
 
@@ -69,6 +108,8 @@ kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);
 
 /* matmul.cu */
 kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);
+kern_status cuda_route(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick,
+                       const kern_plan_args *plan);
 
 /* moe.cu */
 kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);

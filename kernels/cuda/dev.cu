@@ -6,6 +6,7 @@
  * the pager's. */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/overlap.cuh"
 
 #include <cstdio>
 #include <cstdlib>
@@ -58,9 +59,16 @@ static inline cuda_dev *enter(kern_dev *kd)
 
 __global__ void mark_kernel(uint64_t *slot)
 {
-    uint64_t t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    *reinterpret_cast<volatile uint64_t *>(slot) = t;
+    overlap_begin(slot);
+}
+
+/* The end of a recording: stores to host memory wait for the link, so they are made once, at the end. */
+__global__ void publish_kernel(uint64_t *last, const uint64_t *marks, uint64_t *host, uint32_t n)
+{
+    overlap_begin(last);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+        host[i] = marks[i];
 }
 
 /* Reads n 16-byte words, eight loads in flight a thread. */
@@ -103,6 +111,10 @@ static void dev_close(kern_dev *kd)
         cudaFree(d->sink);
     if (d->counters)
         cudaFree(d->counters);
+    if (d->marks_gpu)
+        cudaFree(d->marks_gpu);
+    if (d->ticket)
+        cudaFree(d->ticket);
     if (d->ev0)
         cudaEventDestroy(d->ev0);
     if (d->ev1)
@@ -161,8 +173,9 @@ static void dev_info(kern_dev *kd, kern_dev_info *ret)
     cuda_dev *d = enter(kd);
     memset(ret, 0, sizeof *ret);
     snprintf(ret->name, sizeof ret->name, "%.63s", d->prop.name);
-    snprintf(ret->rows, sizeof ret->rows, "cuda sm_%d%d: linear=stream%s moe=stream%s attention=%s", d->prop.major,
-             d->prop.minor, d->no_tile ? "" : "+tile", d->no_tile ? "" : "+tile", d->no_attn_mma ? "simple" : "mma");
+    snprintf(ret->rows, sizeof ret->rows, "cuda sm_%d%d: linear=stream%s moe=stream%s attention=%s%s", d->prop.major,
+             d->prop.minor, d->no_tile ? "" : "+tile", d->no_tile ? "" : "+tile", d->no_attn_mma ? "simple" : "mma",
+             d->overlap ? " overlapping" : "");
     size_t free_bytes = 0, total = 0;
     if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
         ret->memory_bytes = total;
@@ -374,6 +387,13 @@ static void dev_host_unregister(kern_dev *kd, void *p)
 
 /* --- streams and graphs ------------------------------------------------------------------------------------------------- */
 
+void cuda_flush_mark(cuda_dev *d)
+{
+    uint64_t *m = cuda_take_mark(d);
+    if (m)
+        (void)cuda_start(d, mark_kernel, 1, 1, 0, m);
+}
+
 /* One copy must not cross from one registration to the next ("invalid argument"), and a page of weights or a KV block may. */
 static cudaError_t copy_pieces(const cuda_dev *d, void *dst, const void *src, uint64_t bytes, bool host_is_dst,
                                cudaMemcpyKind kind, cudaStream_t stream)
@@ -393,6 +413,7 @@ static cudaError_t copy_pieces(const cuda_dev *d, void *dst, const void *src, ui
 static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
+    cuda_flush_mark(d);
     cudaError_t e = copy_pieces(d, dst, src, bytes, false, cudaMemcpyHostToDevice, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "upload");
 }
@@ -400,6 +421,7 @@ static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t
 static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
+    cuda_flush_mark(d);
     cudaError_t e = copy_pieces(d, dst, src, bytes, true, cudaMemcpyDeviceToHost, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "download");
 }
@@ -407,6 +429,7 @@ static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64
 static kern_status dev_clear(kern_dev *kd, void *dst, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
+    cuda_flush_mark(d);
     cudaError_t e = cudaMemsetAsync(dst, 0, bytes, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "clear");
 }
@@ -414,6 +437,7 @@ static kern_status dev_clear(kern_dev *kd, void *dst, uint64_t bytes)
 static kern_status dev_sync(kern_dev *kd)
 {
     cuda_dev *d = enter(kd);
+    cuda_flush_mark(d);
     cudaError_t e = cudaStreamSynchronize(d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "work on the GPU");
 }
@@ -434,7 +458,10 @@ static kern_status dev_copy_wait(kern_dev *kd)
 static kern_status dev_graph_begin(kern_dev *kd)
 {
     cuda_dev *d = enter(kd);
+    cuda_flush_mark(d);
     cudaError_t e = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal);
+    d->recording = e == cudaSuccess;
+    d->n_recorded_marks = 0;
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "begin of a recording");
 }
 
@@ -442,6 +469,11 @@ static kern_status dev_graph_end(kern_dev *kd, kern_graph **ret)
 {
     cuda_dev *d = enter(kd);
     cudaGraph_t g = nullptr;
+    if (d->n_recorded_marks) {
+        uint64_t *last = cuda_take_mark(d);
+        (void)cuda_start(d, publish_kernel, 1, 256, 0, last, d->marks_gpu, d->marks_dev, d->n_recorded_marks);
+    }
+    d->recording = false;
     cudaError_t e = cudaStreamEndCapture(d->stream, &g);
     if (e != cudaSuccess)
         return cuda_fail(d, e, "end of a recording");
@@ -511,7 +543,10 @@ static kern_status dev_mark(kern_dev *kd, uint32_t slot)
     cuda_dev *d = enter(kd);
     if (slot >= KERN_MARKS)
         return KERN_ARG;
-    mark_kernel<<<1, 1, 0, d->stream>>>(d->marks_dev + slot);
+    cuda_flush_mark(d);
+    d->mark = (d->recording ? d->marks_gpu : d->marks_dev) + slot;
+    if (d->recording && slot >= d->n_recorded_marks)
+        d->n_recorded_marks = slot + 1;
     return cuda_launched(d, "mark");
 }
 
@@ -555,6 +590,7 @@ static const kern_ops cuda_ops = {
     cuda_attention,
     cuda_router,
     cuda_plan,
+    cuda_route,
     cuda_moe,
     cuda_argmax,
     cuda_top_logits,
@@ -635,6 +671,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     if (e != cudaSuccess)
         return open_failed(d, KERN_DEVICE, e, "loading the kernels", why, cap);
     d->n_sm = d->prop.multiProcessorCount;
+    /* Code made for older chips, compiled when it was loaded, does not wait for the kernel before. */
+    d->overlap = d->prop.major >= 9 && fa.ptxVersion >= 90 && !listed(opt->disable, "cuda_overlap");
     d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
 
     int least = 0, greatest = 0;
@@ -646,7 +684,9 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         (e = cudaHostGetDevicePointer((void **)&d->marks_dev, d->marks, 0)) != cudaSuccess ||
         (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess ||
         (e = cudaMalloc((void **)&d->counters, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
-        (e = cudaMemset(d->counters, 0, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess)
+        (e = cudaMemset(d->counters, 0, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
+        (e = cudaMalloc((void **)&d->marks_gpu, KERN_MARKS * sizeof(uint64_t))) != cudaSuccess ||
+        (e = cudaMalloc((void **)&d->ticket, 256)) != cudaSuccess || (e = cudaMemset(d->ticket, 0, 256)) != cudaSuccess)
         return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
                            cap);
     /* As urgent as the rest: it is what the next layer will wait for, and takes next to nothing from this one. */

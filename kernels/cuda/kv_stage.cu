@@ -44,6 +44,7 @@ kern_status cuda_kv_stage(kern_dev *kd, const kern_kv_stage_args *a)
     cuda_dev *d = cuda_of(kd);
     if (a->slot > 1 || a->layer_bytes % 16)
         return KERN_ARG;
+    cuda_flush_mark(d);
     if (!a->background) {
         kv_stage_kernel<<<STAGE_BLOCKS, STAGE_THREADS, 0, d->stream>>>(*a);
         return cuda_launched(d, "staging of KV blocks");
@@ -62,5 +63,6 @@ kern_status cuda_kv_stage_wait(kern_dev *kd, uint32_t slot)
 {
     cuda_dev *d = cuda_of(kd);
     cudaError_t e = slot > 1 ? cudaErrorInvalidValue : cudaStreamWaitEvent(d->stream, d->stage_done[slot], 0);
+    d->joined = true;
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "waiting for KV blocks");
 }

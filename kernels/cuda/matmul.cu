@@ -2,17 +2,18 @@
  *
  * Each format's kernels are compiled in a file of their own (mm_*.cu), so that a build can use both cores. */
 #include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/gemv.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/mm.cuh"
 
-kern_status mm_launch(cuda_dev *d, const mm_params &p)
+kern_status mm_launch(cuda_dev *d, const mm_params &p, const gemv_route *route)
 {
     cudaError_t e;
     switch (p.fmt) {
-    case FMT_F32: e = mm_launch_f32(d, p); break;
-    case FMT_F16: e = mm_launch_f16(d, p); break;
-    case FMT_BF16: e = mm_launch_bf16(d, p); break;
-    case FMT_Q8_0: e = mm_launch_q8_0(d, p); break;
+    case FMT_F32: e = mm_launch_f32(d, p, route); break;
+    case FMT_F16: e = mm_launch_f16(d, p, route); break;
+    case FMT_BF16: e = mm_launch_bf16(d, p, route); break;
+    case FMT_Q8_0: e = mm_launch_q8_0(d, p, route); break;
     default: return cuda_unsupported(d, "weight format");
     }
     if (e == cudaErrorInvalidValue)
@@ -25,13 +26,13 @@ bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes)
     return cols % (fmt == FMT_Q8_0 ? 32 : 4) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
 }
 
-kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
+static bool linear_ok(const kern_linear_args *a)
 {
-    cuda_dev *d = cuda_of(kd);
-    if (!mm_shape_ok(a->w.fmt, a->w.cols, a->w.row_bytes) || a->x_stride % 4 || (uintptr_t)a->x % 16)
-        return cuda_unsupported(d, "linear: columns must be a multiple of 4 and activations aligned to 16 bytes");
-    if (!a->n_tokens || !a->w.rows)
-        return KERN_OK;
+    return mm_shape_ok(a->w.fmt, a->w.cols, a->w.row_bytes) && a->x_stride % 4 == 0 && (uintptr_t)a->x % 16 == 0;
+}
+
+static mm_params params_of(const kern_linear_args *a)
+{
     mm_params p = {};
     p.mode = MM_LINEAR;
     p.fmt = a->w.fmt;
@@ -44,8 +45,55 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
     p.x_stride = a->x_stride;
     p.y_stride = a->y_stride;
     p.bias = a->bias;
+    p.norm = a->norm;
+    p.normed = a->normed;
+    p.eps = a->norm_eps;
     p.row_idx = a->row_idx;
     p.n_tokens = a->n_tokens;
     p.accumulate = a->accumulate;
-    return mm_launch(d, p);
+    return p;
+}
+
+kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (!linear_ok(a))
+        return cuda_unsupported(d, "linear: columns must be a multiple of 4 and activations aligned to 16 bytes");
+    if (!a->n_tokens || !a->w.rows)
+        return KERN_OK;
+    mm_params p = params_of(a);
+    gemv_shape s;
+    if (p.norm && !gemv_fits(p, d->smem_max, d->n_sm, &s)) {
+        const kern_rmsnorm_args norm = {a->normed, a->x, a->norm, a->n_tokens, a->w.cols, a->norm_eps};
+        kern_status st = cuda_rmsnorm_rows(d, &norm, a->row_idx, a->x_stride);
+        if (st)
+            return st;
+        p.x = a->normed;
+        p.x_stride = a->w.cols;
+        p.norm = nullptr;
+        p.row_idx = nullptr;
+    }
+    return mm_launch(d, p, nullptr);
+}
+
+/* Few tokens: one launch, whose last block chooses and plans. */
+kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_router_args *pick,
+                       const kern_plan_args *plan)
+{
+    cuda_dev *d = cuda_of(kd);
+    const mm_params p = params_of(logits);
+    gemv_shape s;
+    const bool one = logits->n_tokens && logits->w.rows && linear_ok(logits) &&
+                     gemv_fits(p, d->smem_max, d->n_sm, &s) && (uint64_t)pick->n_tokens * pick->top_k <= PLAN_FEW &&
+                     pick->top_k <= pick->n_experts && (uint64_t)s.warps * pick->n_experts * sizeof(float) <= s.smem;
+    if (one) {
+        gemv_route r = {*pick, {}, d->ticket, plan != nullptr};
+        if (plan)
+            r.plan = *plan;
+        return mm_launch(d, p, &r);
+    }
+    kern_status st = cuda_linear(kd, logits);
+    if (!st)
+        st = cuda_router(kd, pick);
+    return st || !plan ? st : cuda_plan(kd, plan);
 }

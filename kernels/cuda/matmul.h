@@ -1,21 +1,23 @@
-/* matmul.h - the launchers of each weight format. cudaErrorInvalidValue: the shape does not fit. */
+/* matmul.h - the launchers of each weight format. cudaErrorInvalidValue: the shape does not fit.
+ * `route` and mm_params.norm may only be set where gemv_fits(). */
 #ifndef KERNELS_CUDA_MATMUL_H
 #define KERNELS_CUDA_MATMUL_H
 
 #include "kernels/cuda/cuda_priv.h"
 
+struct gemv_route;
 struct mm_params;
 struct warp_params;
 
 /* matmul.cu */
-kern_status mm_launch(cuda_dev *d, const mm_params &p);
+kern_status mm_launch(cuda_dev *d, const mm_params &p, const gemv_route *route);
 /* Lanes read 4 activations at once. */
 bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes);
 
-cudaError_t mm_launch_f32(cuda_dev *d, const mm_params &p);
-cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p);
-cudaError_t mm_launch_bf16(cuda_dev *d, const mm_params &p);
-cudaError_t mm_launch_q8_0(cuda_dev *d, const mm_params &p);
+cudaError_t mm_launch_f32(cuda_dev *d, const mm_params &p, const gemv_route *route);
+cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p, const gemv_route *route);
+cudaError_t mm_launch_bf16(cuda_dev *d, const mm_params &p, const gemv_route *route);
+cudaError_t mm_launch_q8_0(cuda_dev *d, const mm_params &p, const gemv_route *route);
 
 cudaError_t warp_launch_f32(cuda_dev *d, const warp_params &p, uint32_t smem);
 cudaError_t warp_launch_f16(cuda_dev *d, const warp_params &p, uint32_t smem);

@@ -18,6 +18,7 @@ enum mm_mode { MM_LINEAR, MM_GATE_UP, MM_DOWN };
 struct mm_params {
     const float *x; /* linear: x; gate and up: x; down: the activations [pairs sorted by expert][d_ff] */
     float *y;       /* linear: y; gate and up: the activations; down: [token * top_k + pick][d_model] */
+    uint64_t *mark; /* gets the time at which the kernel begins, or NULL */
     uint64_t row_bytes;
     uint32_t mode, fmt;
     uint32_t cols, rows; /* of a matrix: K and the rows of gate (= up), or of down */
@@ -25,7 +26,8 @@ struct mm_params {
 
     /* linear */
     const unsigned char *w;
-    const float *bias;
+    const float *bias, *norm; /* or NULL; norm: rows of x are normalised first, and stored to `normed` */
+    float *normed, eps;
     const uint32_t *row_idx;
     uint32_t n_tokens;
     uint32_t accumulate;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/overlap.cuh"
 
 static uint64_t up256(uint64_t n)
 {
@@ -18,6 +19,7 @@ __global__ void combine_kernel(const float *out, const float *weights, float *y,
                                const uint32_t *n_live)
 {
     const uint32_t t = blockIdx.y;
+    overlap_begin();
     if (n_live && t >= *n_live)
         return;
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
@@ -281,12 +283,12 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
             p.ready = counters;
             p.done = p.ready + (ph ? 1 : 2) * n_units;
             counters = p.done + n_units;
-            kern_status st = mm_launch(d, p);
+            kern_status st = mm_launch(d, p, nullptr);
             if (st)
                 return st;
         }
     }
-    combine_kernel<<<dim3((g->d_model + 511) / 512, a->n_tokens), 128, 0, d->stream>>>(out, a->weights, a->y,
-                                                                                       g->d_model, a->top_k, a->n_live);
+    (void)cuda_start(d, combine_kernel, dim3((g->d_model + 511) / 512, a->n_tokens), 128, 0, out, a->weights, a->y,
+                     g->d_model, a->top_k, a->n_live);
     return cuda_launched(d, "sum over experts");
 }

@@ -45,6 +45,45 @@ static __device__ __forceinline__ float block_max(float v, float *s)
     return v;
 }
 
+/* The sum of squares of a row has one order in every kernel: octets of neighbouring values; the octets of a group of 256, blocks of 32
+ * first; the groups in ascending order. */
+static __device__ __forceinline__ float rms_octet(float4 a, float4 b)
+{
+    float s = a.x * a.x;
+    s = fmaf(a.y, a.y, s);
+    s = fmaf(a.z, a.z, s);
+    s = fmaf(a.w, a.w, s);
+    s = fmaf(b.x, b.x, s);
+    s = fmaf(b.y, b.y, s);
+    s = fmaf(b.z, b.z, s);
+    return fmaf(b.w, b.w, s);
+}
+
+/* Over the four lanes of a quad. */
+static __device__ __forceinline__ float quad_sum(float v)
+{
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+/* Lane l has octet l of a group. */
+static __device__ __forceinline__ float rms_group(float octet)
+{
+#pragma unroll
+    for (int o = 4; o < 32; o *= 2)
+        octet += __shfl_xor_sync(~0u, octet, o);
+    return quad_sum(octet);
+}
+
+/* 1 / rms from the groups' sums. */
+static __device__ __forceinline__ float rms_factor(const float *groups, uint32_t dim, float eps)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < (dim + 255) / 256; i++)
+        sum += groups[i];
+    return 1.0f / sqrtf(sum / (float)dim + eps);
+}
+
 /* silu(g) * u, as every FFN here computes it. */
 static __device__ __forceinline__ float swiglu(float g, float u)
 {

@@ -2,6 +2,7 @@
  *
  * One block a token; nothing here depends on the number of tokens. */
 #include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 #include <cuda_bf16.h>
@@ -20,8 +21,9 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
     }
 }
 
-__global__ void embed_kernel(kern_embed_args a)
+__global__ void embed_kernel(kern_embed_args a, uint64_t *mark)
 {
+    overlap_begin(mark);
     const uint32_t t = blockIdx.x;
     const unsigned char *row = static_cast<const unsigned char *>(a.table.data) + a.ids[t] * a.table.row_bytes;
     for (uint32_t i = threadIdx.x; i < a.table.cols; i += blockDim.x)
@@ -32,34 +34,55 @@ kern_status cuda_embed(kern_dev *kd, const kern_embed_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (a->n_tokens)
-        embed_kernel<<<a->n_tokens, 256, 0, d->stream>>>(*a);
+        (void)cuda_start(d, embed_kernel, a->n_tokens, 256, 0, *a, cuda_take_mark(d));
     return cuda_launched(d, "embed");
 }
 
-__global__ void rmsnorm_kernel(kern_rmsnorm_args a)
+/* A block a row, a warp a group of 256 values. row_idx: rows of x, or NULL. */
+__global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uint32_t x_stride, uint64_t *mark)
 {
-    __shared__ float s[32];
-    const float *x = a.x + (size_t)blockIdx.x * a.dim;
+    extern __shared__ float groups[];
+    overlap_begin(mark);
+    const float *x = a.x + (size_t)(row_idx ? row_idx[blockIdx.x] : blockIdx.x) * x_stride;
     float *y = a.y + (size_t)blockIdx.x * a.dim;
-    float sum = 0;
-    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
-        sum = fmaf(x[i], x[i], sum);
-    sum = block_sum(sum, s);
-    const float r = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
+    const uint32_t n = (a.dim + 255) / 256, lane = threadIdx.x % 32;
+    for (uint32_t q = threadIdx.x / 32; q < n; q += blockDim.x / 32) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t at = q * 256 + lane * 8 + i;
+            v[i] = at < a.dim ? x[at] : 0.0f;
+        }
+        const float sum =
+            rms_group(rms_octet(make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])));
+        if (lane == 0)
+            groups[q] = sum;
+    }
+    __syncthreads();
+    const float r = rms_factor(groups, a.dim, a.eps);
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
         y[i] = x[i] * r * a.weight[i];
 }
 
+kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride)
+{
+    const size_t smem = (a->dim + 255) / 256 * sizeof(float);
+    if (smem > 48 * 1024)
+        return cuda_unsupported(d, "dimension of a norm");
+    if (a->n_tokens)
+        (void)cuda_start(d, rmsnorm_kernel, a->n_tokens, a->dim > 1024 ? 256 : 128, smem, *a, row_idx, x_stride,
+                         cuda_take_mark(d));
+    return cuda_launched(d, "rmsnorm");
+}
+
 kern_status cuda_rmsnorm(kern_dev *kd, const kern_rmsnorm_args *a)
 {
-    cuda_dev *d = cuda_of(kd);
-    if (a->n_tokens)
-        rmsnorm_kernel<<<a->n_tokens, 512, 0, d->stream>>>(*a);
-    return cuda_launched(d, "rmsnorm");
+    return cuda_rmsnorm_rows(cuda_of(kd), a, nullptr, a->dim);
 }
 
 __global__ void swiglu_kernel(kern_swiglu_args a)
 {
+    overlap_begin();
     const size_t t = blockIdx.x;
     const float *g = a.gate_up + t * 2 * a.dim;
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
@@ -70,21 +93,20 @@ kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (a->n_tokens)
-        swiglu_kernel<<<a->n_tokens, 256, 0, d->stream>>>(*a);
+        (void)cuda_start(d, swiglu_kernel, a->n_tokens, 256, 0, *a);
     return cuda_launched(d, "swiglu");
 }
 
 /* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. head_dim at most 256. */
 __global__ void rope_kv_kernel(kern_rope_kv_args a)
 {
+    overlap_begin();
     extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, half = a.rot_dim / 2;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     float *cs = sh, *sn = sh + half, *head = sh + 2 * half + warp * hd;
     if (a.token_seq[t] == UINT32_MAX)
         return; /* padding of a recorded step */
-    if (a.token_seq[t] == UINT32_MAX)
-        return;
     const uint32_t pos = a.token_pos[t];
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
         float s, c;
@@ -152,6 +174,6 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
     if (a->n_tokens)
-        rope_kv_kernel<<<a->n_tokens, warps * 32, smem, d->stream>>>(*a);
+        (void)cuda_start(d, rope_kv_kernel, a->n_tokens, warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
 }

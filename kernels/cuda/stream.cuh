@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 #define STREAM_STAGES     4
 #define STREAM_WARPS      8  /* computing; one warp more fetches */
@@ -436,6 +437,7 @@ __global__ void __launch_bounds__(STREAM_WARPS * 32 + 32, 1) stream_kernel(const
         }
         bar_init_done();
     }
+    overlap_begin(p.mark);
     __syncthreads();
 
     stream_walk w = {blockIdx.x, gridDim.x, (p.rows + 15) / 16, 1, nullptr, 1};

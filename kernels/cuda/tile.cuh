@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define TILE_ROWS    128
@@ -620,6 +621,7 @@ template <int FMT> __global__ void __launch_bounds__(TILE_BLOCK, 1) tile_kernel(
     tile_rows &rows = *reinterpret_cast<tile_rows *>(ring + p.stages * stage_bytes);
     uint32_t *units = reinterpret_cast<uint32_t *>(&rows + 1);
     uint32_t n_host = 0, n_vram = 0;
+    overlap_begin(p.mark);
     if (p.mode != MM_LINEAR)
         list_units(p, units, scratch, &n_host, &n_vram);
     if (threadIdx.x < TILE_THREADS) {

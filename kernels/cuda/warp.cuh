@@ -21,6 +21,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 #define WARP_GROUPS (MM_STREAM_TOKENS / 8) /* of 8 tokens that share a pass over the weights */
 
@@ -537,6 +538,7 @@ __global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_c
         bar_init(&full[warp][lane], WARP_FULL_COUNT);
     bar_init_done();
     __syncwarp();
+    overlap_begin(p.mark);
     if (P.x_pitch)
         warp_split_x(p, x, P.x_pitch);
 

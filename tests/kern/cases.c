@@ -155,7 +155,7 @@ static void case_swiglu(kc *k)
 /* ---- linear -------------------------------------------------------------------------------------------------------------- */
 typedef struct linear_case {
     kern_mat w;
-    float *x, *bias, *y0;
+    float *x, *bias, *y0, *norm;
     bool accumulate, indexed;
     uint32_t x_pad, y_pad;
 } linear_case;
@@ -181,6 +181,11 @@ static void run_linear(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     a.x = kc_put(&r, x, ((size_t)n * a.x_stride - c->x_pad) * sizeof *x);
     a.row_idx = c->indexed ? kc_put(&r, idx, n * sizeof *idx) : NULL;
     a.bias = c->bias ? kc_put(&r, c->bias, rows * sizeof *c->bias) : NULL;
+    if (c->norm) {
+        a.norm = kc_put(&r, c->norm, cols * sizeof *c->norm);
+        a.normed = kc_room(&r, (size_t)n * cols * sizeof *c->norm);
+        a.norm_eps = 1e-6f;
+    }
     kc_status(&r, d->ops->linear(d, &a));
     kc_get(&r, y, a.y, y_bytes);
     for (uint32_t t = 0; t < n; t++)
@@ -199,8 +204,9 @@ static double lost_when_split(const kc *k, const char *op, double p, double q)
 static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
 {
     uint32_t n = any_tokens(k), rows = kc_between(k, 1, 100), cols = any_cols(k, fmt);
-    kc_case(k, "linear %s rows %u cols %u tokens %u scales %g %g", kern_fmt_get(fmt).name, rows, cols, n,
-            (double)x_scale, (double)w_scale);
+    bool norm = kc_below(k, 3) == 0;
+    kc_case(k, "linear %s rows %u cols %u tokens %u scales %g %g%s", kern_fmt_get(fmt).name, rows, cols, n,
+            (double)x_scale, (double)w_scale, norm ? " norm" : "");
     linear_case c = {.w = any_mat(k, fmt, rows, cols), .x = NEW(k, n * cols, float), .y0 = NEW(k, n * rows, float)};
     if (w_scale > 0) {
         float *values = NEW(k, (size_t)rows * cols, float);
@@ -220,12 +226,23 @@ static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
     c.y_pad = kc_below(k, 3) * 3;
 
     const float *w = decoded(k, c.w);
-    float *magnitude = NEW(k, n * rows, float);
+    float *magnitude = NEW(k, n * rows, float), *x = c.x;
+    if (norm) {
+        kc_fill_scaled(k, c.norm = NEW(k, cols, float), cols, 1);
+        x = NEW(k, n * cols, float);
+        for (uint32_t t = 0; t < n; t++) {
+            double squares = 0;
+            for (uint32_t j = 0; j < cols; j++)
+                squares += (double)c.x[t * cols + j] * (double)c.x[t * cols + j];
+            for (uint32_t j = 0; j < cols; j++)
+                x[t * cols + j] = (float)(c.x[t * cols + j] / sqrt(squares / cols + 1e-6) * (double)c.norm[j]);
+        }
+    }
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < rows; i++) {
             double sum = (c.bias ? fabs((double)c.bias[i]) : 0) + fabs((double)c.y0[t * rows + i]);
             for (uint32_t j = 0; j < cols; j++) {
-                double p = (double)w[(size_t)i * cols + j], q = (double)c.x[(size_t)t * cols + j];
+                double p = (double)w[(size_t)i * cols + j], q = (double)x[(size_t)t * cols + j];
                 sum += fabs(p * q) + lost_when_split(k, "linear", p, q);
             }
             magnitude[t * rows + i] = (float)sum;

@@ -1,6 +1,6 @@
 /* gpubench.c - the CUDA operations at the layer geometry of Qwen3-30B-A3B: bits first, then times.
  *
- *   gpubench [check|time] ...      nothing: both. Exit 77: no GPU.
+ *   gpubench [check|trunk|time] ...      nothing: all; trunk: the checks without experts. Exit 77: no GPU.
  *
  * The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
@@ -623,6 +623,111 @@ static void time_attention(void)
     }
 }
 
+/* --- linear and route ----------------------------------------------------------------------------------------------------- */
+
+static float *linear_rows(kern_linear_args a, uint32_t n, const float *y0)
+{
+    float *y = malloc((uint64_t)n * a.w.rows * 4);
+    a.n_tokens = n;
+    ok(dev->ops->upload(dev, a.y, y0, (uint64_t)n * a.w.rows * 4), "upload");
+    ok(dev->ops->linear(dev, &a), "linear");
+    get(y, a.y, (uint64_t)n * a.w.rows * 4);
+    return y;
+}
+
+static void check_linear(const float *x)
+{
+    static const uint32_t shapes[][2] = {{5120, 2048}, {2048, 4096}, {130, 2048}, {4096, 2880}, {200, 96}};
+    static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16, FMT_F16, FMT_F32};
+    for (size_t f = 0; f < 4; f++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            const uint32_t rows = shapes[i][0], cols = shapes[i][1], many = 300;
+            uint64_t row_bytes = kern_row_bytes(fmts[f], cols), bytes = rows * row_bytes;
+            uint8_t *w = big((bytes + 4095) & ~4095ull);
+            weights(w, bytes, fmts[f] == FMT_F32 ? FMT_BF16 : fmts[f]);
+            kern_linear_args a = {.w = {put(w, bytes), row_bytes, rows, cols, fmts[f]},
+                                  .x = put(x, (uint64_t)many * cols * 4),
+                                  .y = room((uint64_t)many * rows * 4),
+                                  .x_stride = cols,
+                                  .y_stride = rows,
+                                  .accumulate = true,
+                                  .bias = put(x, rows * 4),
+                                  .normed = room((uint64_t)many * cols * 4),
+                                  .norm_eps = 1e-6f};
+            for (int norm = 0; norm < 2; norm++) {
+                a.norm = norm ? put(x + 7, cols * 4) : NULL;
+                float *all = linear_rows(a, many, x);
+                for (uint32_t n = 1; n <= 32; n = n < 3 ? n + 1 : n == 3 ? 8 : n == 8 ? 20 : n + 12) {
+                    float *few = linear_rows(a, n, x);
+                    char what[96];
+                    snprintf(what, sizeof what, "linear %s %u x %u%s, %u tokens alone", kern_fmt_get(fmts[f]).name,
+                             rows, cols, norm ? " with norm" : "", n);
+                    same(what, all, few, (size_t)n * rows);
+                    free(few);
+                }
+                free(all);
+            }
+            void *p[] = {(void *)a.w.data, (void *)a.x, a.y, (void *)a.bias, (void *)a.norm, a.normed};
+            for (size_t j = 0; j < sizeof p / sizeof *p; j++)
+                dev->ops->free(dev, p[j]);
+            munmap(w, (bytes + 4095) & ~4095ull);
+        }
+}
+
+typedef struct routed {
+    uint32_t ids[32 * TOP_K], start[N_EXPERTS + 1], count[N_EXPERTS], pairs[32 * TOP_K];
+    float weights[32 * TOP_K];
+} routed;
+
+static void check_route(const float *x)
+{
+    uint64_t row_bytes = kern_row_bytes(FMT_BF16, D_MODEL), bytes = N_EXPERTS * row_bytes;
+    uint8_t *w = big(bytes);
+    weights(w, bytes, FMT_BF16);
+    routed *dr = room(sizeof(routed));
+    uint32_t live = 0, *n_live = room(4);
+    kern_linear_args logits = {.w = {put(w, bytes), row_bytes, N_EXPERTS, D_MODEL, FMT_BF16},
+                               .x = put(x, 32ull * D_MODEL * 4),
+                               .y = room(32ull * N_EXPERTS * 4),
+                               .x_stride = D_MODEL,
+                               .y_stride = N_EXPERTS,
+                               .norm = put(x, D_MODEL * 4),
+                               .normed = room(32ull * D_MODEL * 4),
+                               .norm_eps = 1e-6f};
+    kern_router_args pick = {.logits = logits.y,
+                             .ids = dr->ids,
+                             .weights = dr->weights,
+                             .n_experts = N_EXPERTS,
+                             .top_k = TOP_K,
+                             .norm_topk = true};
+    kern_plan_args plan = {.ids = dr->ids,
+                           .n_live = n_live,
+                           .top_k = TOP_K,
+                           .n_experts = N_EXPERTS,
+                           .expert_start = dr->start,
+                           .pairs = dr->pairs,
+                           .expert_count = dr->count};
+    for (uint32_t n = 1; n <= 32; n = n == 1 ? 5 : n == 5 ? 8 : n * 2) {
+        routed one = {0}, parts = {0};
+        logits.n_tokens = pick.n_tokens = plan.n_tokens = n;
+        live = n > 1 ? n - 1 : 1;
+        ok(dev->ops->upload(dev, n_live, &live, 4), "upload");
+        ok(dev->ops->clear(dev, dr, sizeof *dr), "clear");
+        ok(dev->ops->route(dev, &logits, &pick, &plan), "route");
+        get(&one, dr, sizeof one);
+        ok(dev->ops->clear(dev, dr, sizeof *dr), "clear");
+        ok(dev->ops->linear(dev, &logits), "linear");
+        ok(dev->ops->router(dev, &pick), "router");
+        ok(dev->ops->plan(dev, &plan), "plan");
+        get(&parts, dr, sizeof parts);
+        uint32_t bad = memcmp(&one, &parts, sizeof one) != 0, sum = 0;
+        for (uint32_t e = 0; e < N_EXPERTS; e++)
+            sum += one.count[e];
+        printf("route of %u tokens: %s\n", n, bad || sum != live * TOP_K ? "DIFFERENT" : "as by its parts");
+        failed += bad || sum != live * TOP_K;
+    }
+}
+
 #define TIME(name, call)                                                   \
     do {                                                                   \
         kern_graph *g_;                                                    \
@@ -672,6 +777,7 @@ static void time_small(const float *x)
 int main(int argc, char **argv)
 {
     bool check = argc < 2 || strcmp(argv[1], "check") == 0, times = argc < 2 || strcmp(argv[1], "time") == 0;
+    bool trunk = argc > 1 && strcmp(argv[1], "trunk") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -685,14 +791,17 @@ int main(int argc, char **argv)
     printf("%s (%s), %u units, NUMA node %d, %s\n", info.name, info.rows, info.n_units, info.numa_node,
            info.pci_bus_id);
     float *x = floats((size_t)MAX_TOK * D_MODEL, 1);
-    if (check)
+    if (check || trunk) {
         check_attention();
+        check_linear(x);
+        check_route(x);
+    }
     if (times) {
         time_small(x);
         time_attention();
     }
     static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !trunk; i++) {
         experts e = load(fmts[i]);
         if (check)
             check_moe(&e, stream_only, x);
@@ -704,7 +813,7 @@ int main(int argc, char **argv)
     }
     stream_only->ops->close(stream_only);
     dev->ops->close(dev);
-    if (check)
+    if (check || trunk)
         printf("%d failed\n", failed);
     return failed ? 1 : 0;
 }

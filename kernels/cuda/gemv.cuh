@@ -1,0 +1,285 @@
+/* gemv.cuh - linear layers for up to 8 tokens: as many bytes in flight as the memory wants, and little code.
+ *
+ * A block takes items of 16 weight rows. Their bytes are asked for before the block waits for the kernel ahead of it (overlap.cuh), so
+ * that in a decode step the memory works while small kernels run. A warp owns 256 columns: it keeps its share of x in registers, already
+ * split, and leaves the fresh products of its 8 blocks of 32 in shared memory; a thread for each result then adds them in
+ * ascending order of K. That is the arithmetic of frag.cuh, so the bits are those of the other kernels.
+ * The RMS norm before a product is made here too, by every block for itself: cheaper than a kernel of its own. Its order of additions is
+ * that of rms_group() for all kernels.
+ * Straight-line code that runs once comes from device memory at little more than a line of 128 bytes in 50 ns: hence small loops. */
+#ifndef KERNELS_CUDA_GEMV_CUH
+#define KERNELS_CUDA_GEMV_CUH
+
+#include "kernels/cuda/choose.cuh"
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/load.cuh"
+#include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+#define GEMV_TOKENS    8
+#define GEMV_BLOCKS    8 /* of 32 columns, a warp */
+#define GEMV_MAX_WARPS 16
+#define GEMV_MAX_COLS  (GEMV_MAX_WARPS * GEMV_BLOCKS * 32)
+#define GEMV_PITCH     20 /* floats between tokens in the products: the writers' four tokens use different banks */
+
+struct gemv_shape {
+    uint32_t warps, grid, smem;
+    uint32_t pitch;        /* bytes between rows of a stage */
+    uint32_t stages, bufs; /* of weights; of products */
+};
+
+/* Rows so far apart that the four lanes of each of the eight rows spread over the banks. */
+static inline uint32_t gemv_pitch(int fmt, uint64_t row_bytes)
+{
+    const uint32_t want = fmt == FMT_Q8_0 ? 32 : fmt == FMT_F32 ? 16 : 64;
+    return (uint32_t)row_bytes + (want + 128 - (uint32_t)row_bytes % 128) % 128;
+}
+
+/* False where the product belongs to another kernel. */
+static inline bool gemv_fits(const mm_params &p, int smem_max, int n_sm, gemv_shape *ret)
+{
+    if (p.mode != MM_LINEAR || p.n_tokens > GEMV_TOKENS || p.cols > GEMV_MAX_COLS || p.cols % 32 || p.row_bytes % 16 ||
+        (uintptr_t)p.w % 16 || (p.normed && (uintptr_t)p.normed % 16))
+        return false;
+    gemv_shape s = {};
+    const uint32_t blocks = p.cols / 32, items = (p.rows + 15) / 16;
+    s.warps = (blocks + GEMV_BLOCKS - 1) / GEMV_BLOCKS;
+    s.warps = s.warps < 4 ? 4 : s.warps; /* a thread for each result of an item */
+    s.pitch = gemv_pitch((int)p.fmt, p.row_bytes);
+    s.bufs = p.n_tokens <= 2 ? 2 : 1;
+    /* 128 registers a thread */
+    const uint32_t a_sm = GEMV_MAX_WARPS / s.warps < 4 ? GEMV_MAX_WARPS / s.warps : 4;
+    const uint32_t fixed = s.bufs * blocks * (p.n_tokens * GEMV_PITCH + 16) * 4 + (p.norm ? p.cols * 4 : 0) +
+                           GEMV_TOKENS * GEMV_MAX_WARPS * 4;
+    for (uint32_t share = a_sm; share > 0; share--) {
+        s.grid = items < share * (uint32_t)n_sm ? items : share * (uint32_t)n_sm;
+        const uint32_t room = ((uint32_t)smem_max - (share - 1) * 1024) / share, stage = 16 * s.pitch;
+        if (room < fixed + stage)
+            continue;
+        const uint32_t most = (items + s.grid - 1) / s.grid;
+        s.stages = (room - fixed) / stage;
+        s.stages = s.stages > most ? most : s.stages;
+        s.stages = s.stages > 3 ? 3 : s.stages;
+        s.smem = fixed + s.stages * stage;
+        *ret = s;
+        return true;
+    }
+    return false;
+}
+
+/* What a block does after its product when it is the last one: the router's choice and the plan. */
+struct gemv_route {
+    kern_router_args pick;
+    kern_plan_args plan;
+    uint32_t *ticket; /* blocks that are done; zero between launches */
+    bool with_plan;
+};
+
+/* One row's share of lane t of block i of the warp's 8: the warp's columns begin at a multiple of 256, so at a multiple of 16 bytes. */
+template <int FMT>
+static __device__ __forceinline__ void gemv_row(const unsigned char *row, int i, uint32_t t,
+                                                uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d)
+{
+    if constexpr (FMT == FMT_Q8_0) {
+        /* Two blocks are 17 words; the first one's bytes begin in the middle of a word. */
+        const uint32_t *w = reinterpret_cast<const uint32_t *>(row) + i / 2 * 17;
+        uint32_t q[2];
+        uint16_t scale;
+        if (i % 2 == 0) {
+            const uint32_t a = w[2 * t], b = w[2 * t + 1], c = w[2 * t + 2];
+            q[0] = __funnelshift_r(a, b, 16);
+            q[1] = __funnelshift_r(b, c, 16);
+            scale = (uint16_t)w[0];
+        } else {
+            q[0] = w[9 + 2 * t];
+            q[1] = w[10 + 2 * t];
+            scale = (uint16_t)(w[8] >> 16);
+        }
+        *d = __half2float(__ushort_as_half(scale));
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            r[0][2 * k] = int8_pair(q[k], 0x4140);
+            r[0][2 * k + 1] = int8_pair(q[k], 0x4342);
+        }
+    } else if constexpr (FMT == FMT_BF16) {
+        const uint4 v = *reinterpret_cast<const uint4 *>(row + i * 64 + t * 16);
+        r[0][0] = v.x, r[0][1] = v.y, r[0][2] = v.z, r[0][3] = v.w;
+    } else {
+        load_a_row<FMT>(row + (uint32_t)i * fmt_block<FMT>::BYTES, t, r, d);
+    }
+}
+
+/* The 16 rows of an item into a stage; every thread of the block. */
+static __device__ __noinline__ void gemv_fetch(const mm_params &p, uint32_t item, uint32_t stage, uint32_t pitch,
+                                               uint64_t policy)
+{
+    const uint32_t n_warps = blockDim.x / 32, valid = min(16u, p.rows - item * 16), units = (uint32_t)p.row_bytes / 16;
+    const unsigned char *src = p.w + (size_t)item * 16 * p.row_bytes;
+    for (uint32_t r = threadIdx.x / 32; r < valid; r += n_warps)
+#pragma unroll 4
+        for (uint32_t u = threadIdx.x % 32; u < units; u += 32)
+            cp_async16_once(stage + r * pitch + u * 16, src + r * p.row_bytes + u * 16, policy);
+}
+
+static __device__ __forceinline__ void gemv_wait(uint32_t stages)
+{
+    if (stages == 1)
+        cp_wait<0>();
+    else if (stages == 2)
+        cp_wait<1>();
+    else
+        cp_wait<2>();
+}
+
+template <int FMT, bool ROUTE>
+__global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
+    gemv_kernel(const __grid_constant__ mm_params p, const __grid_constant__ gemv_shape s,
+                const __grid_constant__ gemv_route route)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, n = p.n_tokens;
+    const uint32_t items = (p.rows + 15) / 16, blocks = p.cols / 32, block0 = warp * GEMV_BLOCKS;
+    unsigned char *ring = smem;
+    float *norm = reinterpret_cast<float *>(ring + s.stages * 16 * s.pitch); /* [cols] where there is a norm */
+    float *part = norm + (p.norm ? p.cols : 0);                              /* [token][warp] sums of squares */
+    float *sums = part + GEMV_TOKENS * GEMV_MAX_WARPS; /* [buf]{[block][token] rows, [block][16] scales} */
+    const uint32_t buf_floats = blocks * (n * GEMV_PITCH + 16);
+
+    /* Weights of the model, which no kernel writes. */
+    const uint64_t policy = once_policy();
+    if (p.norm)
+        for (uint32_t i = threadIdx.x; i < p.cols / 4; i += blockDim.x)
+            cp_async16(smem_of(norm + 4 * i), (uint64_t)(uintptr_t)(p.norm + 4 * i));
+    for (uint32_t k = 0; k < s.stages; k++) {
+        const uint32_t item = blockIdx.x + k * gridDim.x;
+        if (item < items)
+            gemv_fetch(p, item, smem_of(ring) + k * 16 * s.pitch, s.pitch, policy);
+        cp_commit();
+    }
+    overlap_begin(p.mark);
+
+    b_frag b[GEMV_BLOCKS];
+    {
+        const bool on = g < n;
+        const uint32_t x_row = on && p.row_idx ? p.row_idx[g] : g;
+        const float *x = p.x + (on ? (size_t)x_row * p.x_stride : 0) + block0 * 32 + 8 * t;
+        float4 v[GEMV_BLOCKS][2];
+#pragma unroll
+        for (int i = 0; i < GEMV_BLOCKS; i++) {
+            const bool in = on && block0 + i < blocks;
+            v[i][0] = in ? *reinterpret_cast<const float4 *>(x + 32 * i) : make_float4(0, 0, 0, 0);
+            v[i][1] = in ? *reinterpret_cast<const float4 *>(x + 32 * i + 4) : make_float4(0, 0, 0, 0);
+        }
+        if (p.norm) {
+            float q[GEMV_BLOCKS];
+#pragma unroll
+            for (int i = 0; i < GEMV_BLOCKS; i++)
+                q[i] = rms_octet(v[i][0], v[i][1]);
+            const float sum = quad_sum(((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7])));
+            if (t == 0)
+                part[g * GEMV_MAX_WARPS + warp] = sum;
+            gemv_wait(s.stages); /* the norm's weights are of the first group */
+            __syncthreads();
+            const float r = rms_factor(part + g * GEMV_MAX_WARPS, p.cols, p.eps);
+            float *normed = p.normed + (size_t)g * p.cols + block0 * 32 + 8 * t;
+#pragma unroll
+            for (int i = 0; i < GEMV_BLOCKS; i++) {
+                if (block0 + i >= blocks)
+                    break;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float4 w = *reinterpret_cast<const float4 *>(norm + (block0 + i) * 32 + 8 * t + 4 * h);
+                    float4 &u = v[i][h];
+                    u = make_float4(u.x * r * w.x, u.y * r * w.y, u.z * r * w.z, u.w * r * w.w);
+                    if (blockIdx.x == 0 && on)
+                        *reinterpret_cast<float4 *>(normed + 32 * i + 4 * h) = u;
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < GEMV_BLOCKS; i++)
+            b[i] = split_x(v[i][0], v[i][1]);
+    }
+
+    uint32_t k = 0;
+    for (uint32_t item = blockIdx.x; item < items; item += gridDim.x, k++) {
+        const uint32_t slot = k % s.stages;
+        const uint32_t row = threadIdx.x % 16, tok = threadIdx.x / 16; /* of the result this thread adds up */
+        const bool adds = tok < n && item * 16 + row < p.rows;
+        float *y = p.y + (size_t)tok * p.y_stride + item * 16 + row;
+        const float before = adds && p.accumulate ? *y : 0.0f, bias = adds && p.bias ? p.bias[item * 16 + row] : 0.0f;
+        float *c = sums + (s.bufs == 2 ? k & 1 : 0) * buf_floats, *d = c + blocks * n * GEMV_PITCH;
+        gemv_wait(s.stages);
+        __syncthreads(); /* the stage is there; where there is one buffer of products, it has been read */
+        const unsigned char *r0 = ring + slot * 16 * s.pitch + g * s.pitch + block0 * fmt_block<FMT>::BYTES;
+        const unsigned char *r1 = r0 + 8 * s.pitch;
+#pragma unroll
+        for (int i = 0; i < GEMV_BLOCKS; i++) {
+            const uint32_t block = block0 + i;
+            if (block >= blocks)
+                break;
+            a_frag<FMT> a;
+            gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
+            gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
+            float out[4];
+            block_product<FMT>(out, a, b[i]);
+            float *to = c + (block * n + 2 * t) * GEMV_PITCH + g;
+            if (2 * t < n) {
+                to[0] = out[0];
+                to[8] = out[2];
+            }
+            if (2 * t + 1 < n) {
+                to[GEMV_PITCH] = out[1];
+                to[GEMV_PITCH + 8] = out[3];
+            }
+            if (FMT == FMT_Q8_0 && t == 0) {
+                d[block * 16 + g] = a.d0;
+                d[block * 16 + 8 + g] = a.d1;
+            }
+        }
+        __syncthreads(); /* the products are there, the stage is free */
+        const uint32_t ahead = item + s.stages * gridDim.x;
+        if (ahead < items)
+            gemv_fetch(p, ahead, smem_of(ring) + slot * 16 * s.pitch, s.pitch, policy);
+        cp_commit();
+        if (adds) {
+            float acc = 0;
+            const float *cs = c + tok * GEMV_PITCH + row, *ds = d + row;
+#pragma unroll 8
+            for (uint32_t j = 0; j < blocks; j++) {
+                if (FMT == FMT_Q8_0)
+                    acc = fmaf(ds[j * 16], cs[j * n * GEMV_PITCH], acc);
+                else
+                    acc += cs[j * n * GEMV_PITCH];
+            }
+            if (p.bias)
+                acc += bias;
+            if (p.accumulate)
+                acc += before;
+            *y = acc;
+        }
+    }
+
+    if constexpr (ROUTE) {
+        __shared__ bool last;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            last = atomicAdd(route.ticket, 1u) == gridDim.x - 1;
+        __syncthreads();
+        if (!last)
+            return;
+        __threadfence();
+        if (threadIdx.x == 0)
+            *route.ticket = 0;
+        for (uint32_t tk = warp; tk < n; tk += blockDim.x / 32)
+            pick_experts(route.pick, tk, reinterpret_cast<float *>(smem) + warp * route.pick.n_experts);
+        __syncthreads();
+        if (route.with_plan)
+            plan_few(route.plan, reinterpret_cast<uint32_t *>(smem));
+    }
+}
+
+#endif
