@@ -12,9 +12,12 @@
 #ifndef KERNELS_CUDA_ATTN_TILE_CUH
 #define KERNELS_CUDA_ATTN_TILE_CUH
 
+#include "kernels/kernels.h"
+
 #include <cuda_fp16.h>
 
 #define ATTN_TILE 64
+#define LOG2E     1.44269504088896340736f
 
 static __device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                                uint32_t b0, uint32_t b1)
@@ -39,6 +42,45 @@ template <int HD> static __device__ __forceinline__ uint32_t attn_swizzle(uint32
     return r * (HD / 8) + (c ^ (r & 1) << 2);
 }
 
+/* What a row may see: positions first <= p <= last. last = -1: nothing. */
+struct attn_span {
+    int first, last;
+};
+
+static __device__ __forceinline__ const unsigned char *kv_row(const kern_attn_args &a, const uint32_t *table,
+                                                              uint32_t kvh, uint32_t pos)
+{
+    const uint32_t id = table[pos / a.kv.block_size];
+    return reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
+           ((size_t)kvh * a.kv.block_size + pos % a.kv.block_size) * a.kv.head_dim * 2;
+}
+
+/* Eight scaled values of Q as f16 hi and lo into the swizzled rows. */
+template <int HD>
+static __device__ __forceinline__ void put_q(uint4 *q_hi, uint4 *q_lo, uint32_t row, uint32_t c, const float *src,
+                                             float scale)
+{
+    uint4 h = make_uint4(0, 0, 0, 0), l = h;
+    if (src) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = src[i] * scale;
+        split_half(v[0], v[1], &h.x, &l.x);
+        split_half(v[2], v[3], &h.y, &l.y);
+        split_half(v[4], v[5], &h.z, &l.z);
+        split_half(v[6], v[7], &h.w, &l.w);
+    }
+    q_hi[attn_swizzle<HD>(row, c)] = h;
+    q_lo[attn_swizzle<HD>(row, c)] = l;
+}
+
+static __device__ __forceinline__ attn_span span_of(const kern_attn_args &a, uint32_t token)
+{
+    const int pos = (int)a.token_pos[token];
+    return attn_span{a.window && pos + 1 > (int)a.window ? pos + 1 - (int)a.window : 0, pos};
+}
+
 /* (m, l) with weights for the values: m2 = max, a and b scale the old and the new. */
 struct attn_weight {
     float a, b;
@@ -60,33 +102,36 @@ static __device__ __forceinline__ float attn_mix(float o, float o_new, attn_weig
     return fmaf(o_new, w.b, __fmul_rn(o, w.a));
 }
 
-/* Q rows g and g + 8 from shared memory (`q_hi`, `q_lo`: swizzled rows), K by k(j, b): the lane's 16 bytes of position 8j + g, block b. */
+/* Block b of 32 dimensions: s += Q K. Q rows g and g + 8 from shared memory (`q_hi`, `q_lo`: swizzled rows), K by k(j): the lane's 16
+ * bytes of position 8j + g. */
+template <int HD, typename K>
+static __device__ __forceinline__ void attn_scores_block(float (&s)[8][4], const uint4 *q_hi, const uint4 *q_lo, int b,
+                                                         K k)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint4 h0 = q_hi[attn_swizzle<HD>(g, 4 * b + t)], h1 = q_hi[attn_swizzle<HD>(g + 8, 4 * b + t)];
+    const uint4 l0 = q_lo[attn_swizzle<HD>(g, 4 * b + t)], l1 = q_lo[attn_swizzle<HD>(g + 8, 4 * b + t)];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint4 v = k(j);
+        mma_f16(s[j], l0.x, l1.x, l0.y, l1.y, v.x, v.y);
+        mma_f16(s[j], h0.x, h1.x, h0.y, h1.y, v.x, v.y);
+        mma_f16(s[j], l0.z, l1.z, l0.w, l1.w, v.z, v.w);
+        mma_f16(s[j], h0.z, h1.z, h0.w, h1.w, v.z, v.w);
+    }
+}
+
+/* All blocks in order; k(j, b). */
 template <int HD, typename K>
 static __device__ __forceinline__ void attn_scores(float (&s)[8][4], const uint4 *q_hi, const uint4 *q_lo, K k)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int j = 0; j < 8; j++)
         s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
 #pragma unroll
-    for (int b = 0; b < HD / 32; b++) {
-        const uint4 h0 = q_hi[attn_swizzle<HD>(g, 4 * b + t)], h1 = q_hi[attn_swizzle<HD>(g + 8, 4 * b + t)];
-        const uint4 l0 = q_lo[attn_swizzle<HD>(g, 4 * b + t)], l1 = q_lo[attn_swizzle<HD>(g + 8, 4 * b + t)];
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint4 v = k(j, b);
-            mma_f16(s[j], l0.x, l1.x, l0.y, l1.y, v.x, v.y);
-            mma_f16(s[j], h0.x, h1.x, h0.y, h1.y, v.x, v.y);
-            mma_f16(s[j], l0.z, l1.z, l0.w, l1.w, v.z, v.w);
-            mma_f16(s[j], h0.z, h1.z, h0.w, h1.w, v.z, v.w);
-        }
-    }
+    for (int b = 0; b < HD / 32; b++)
+        attn_scores_block<HD>(s, q_hi, q_lo, b, [&](int j) { return k(j, b); });
 }
-
-/* What a row may see: positions first <= p <= last. last = -1: nothing. */
-struct attn_span {
-    int first, last;
-};
 
 struct attn_probs {
     uint32_t hi[4][4], lo[4][4]; /* A operand of the four steps of 16 positions */
@@ -136,17 +181,15 @@ static __device__ __forceinline__ void attn_softmax(attn_probs &p, float (&s)[8]
 }
 
 /* Values of 64 dimensions: o[i] row g: dimensions 16t + i (c0) and 16t + 8 + i (c1) of the group; row g + 8: c2, c3.
- * v(pos): the lane's 16 bytes, dimensions 8g .. of the group, of position `pos` of the tile. */
+ * v(k, i): the lane's 16 bytes, dimensions 8g .. of the group, of position 16k + 2t + (0, 1, 8, 9)[i] of the tile. */
 template <typename V> static __device__ __forceinline__ void attn_values(float (&o)[8][4], const attn_probs &p, V v)
 {
-    const uint32_t t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const uint4 v0 = v(16 * k + 2 * t), v1 = v(16 * k + 2 * t + 1), v2 = v(16 * k + 2 * t + 8),
-                    v3 = v(16 * k + 2 * t + 9);
+        const uint4 v0 = v(k, 0), v1 = v(k, 1), v2 = v(k, 2), v3 = v(k, 3);
         const uint32_t w0[4] = {v0.x, v0.y, v0.z, v0.w}, w1[4] = {v1.x, v1.y, v1.z, v1.w};
         const uint32_t w2[4] = {v2.x, v2.y, v2.z, v2.w}, w3[4] = {v3.x, v3.y, v3.z, v3.w};
 #pragma unroll

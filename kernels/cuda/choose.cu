@@ -131,57 +131,85 @@ kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
     return cuda_launched(d, "plan");
 }
 
-/* f(i, x[i]) for this thread's share of a row, in ascending order, with eight loads in flight. */
-template <typename F> static __device__ __forceinline__ void for_each_value(const float *x, uint32_t n, F f)
+/* f(i, x[i]) for this thread's share of values begin .. end of a row, in ascending order, with eight loads in flight. */
+template <typename F>
+static __device__ __forceinline__ void for_each_value(const float *x, uint32_t begin, uint32_t end, F f)
 {
-    for (uint32_t at = threadIdx.x; at < n; at += blockDim.x * 8) {
+    for (uint32_t at = begin + threadIdx.x; at < end; at += blockDim.x * 8) {
         float v[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            v[j] = at + j * blockDim.x < n ? __ldcg(x + at + j * blockDim.x) : 0.0f;
+            v[j] = at + j * blockDim.x < end ? __ldcg(x + at + j * blockDim.x) : 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            if (at + j * blockDim.x < n)
+            if (at + j * blockDim.x < end)
                 f(at + j * blockDim.x, v[j]);
     }
 }
 
 /* --- argmax ------------------------------------------------------------------------------------------------------------- */
 
-__global__ void __launch_bounds__(1024) argmax_kernel(kern_argmax_args a)
+#define ARGMAX_PARTS 32
+
+/* A row is cut into parts, one a block; the last block of a row to end looks at all of them. */
+__global__ void __launch_bounds__(256)
+    argmax_kernel(kern_argmax_args a, float *part_best, uint32_t *part_id, uint32_t *tickets)
 {
-    __shared__ float sv[32];
-    __shared__ uint32_t si[32];
-    const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
+    __shared__ float sv[8];
+    __shared__ uint32_t si[8];
+    const uint32_t t = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+                   size = (a.vocab + gridDim.y - 1) / gridDim.y;
     overlap_begin();
     float best = -INFINITY;
     uint32_t id = UINT32_MAX;
-    for_each_value(x, a.vocab, [&](uint32_t i, float v) {
+    auto take = [&](uint32_t i, float v) {
         if (v > best || (id == UINT32_MAX && v == best)) {
             best = v;
             id = i;
         }
-    });
+    };
+    for_each_value(a.logits + (size_t)t * a.vocab, blockIdx.y * size, min(a.vocab, (blockIdx.y + 1) * size), take);
     warp_best(&best, &id);
-    if (threadIdx.x % 32 == 0) {
-        sv[threadIdx.x / 32] = best;
-        si[threadIdx.x / 32] = id;
+    if (lane == 0) {
+        sv[warp] = best;
+        si[warp] = id;
     }
     __syncthreads();
-    if (threadIdx.x < 32) {
-        best = sv[threadIdx.x];
-        id = si[threadIdx.x];
+    if (warp > 0)
+        return;
+    best = lane < 8 ? sv[lane] : -INFINITY;
+    id = lane < 8 ? si[lane] : UINT32_MAX;
+    warp_best(&best, &id);
+    if (gridDim.y > 1) {
+        bool last = false;
+        if (lane == 0) {
+            part_best[t * ARGMAX_PARTS + blockIdx.y] = best;
+            part_id[t * ARGMAX_PARTS + blockIdx.y] = id;
+            __threadfence();
+            last = atomicAdd(tickets + t, 1u) == gridDim.y - 1;
+            if (last)
+                tickets[t] = 0;
+            __threadfence();
+        }
+        if (!__shfl_sync(~0u, last, 0))
+            return;
+        best = lane < gridDim.y ? __ldcg(part_best + t * ARGMAX_PARTS + lane) : -INFINITY;
+        id = lane < gridDim.y ? __ldcg(part_id + t * ARGMAX_PARTS + lane) : UINT32_MAX;
         warp_best(&best, &id);
-        if (threadIdx.x == 0)
-            a.ids[blockIdx.x] = isfinite(best) ? id : UINT32_MAX;
     }
+    if (lane == 0)
+        a.ids[t] = isfinite(best) ? id : UINT32_MAX;
 }
 
 kern_status cuda_argmax(kern_dev *kd, const kern_argmax_args *a)
 {
     cuda_dev *d = cuda_of(kd);
+    /* Many rows are work enough without cutting them. */
+    const uint32_t parts = a->n_tokens <= CUDA_FEW_ROWS && a->vocab >= 8192 ? ARGMAX_PARTS : 1;
+    static_assert(sizeof(cuda_small::best) / sizeof(float) == CUDA_FEW_ROWS * ARGMAX_PARTS, "parts of few rows");
     if (a->n_tokens)
-        (void)cuda_start(d, argmax_kernel, a->n_tokens, 1024, 0, *a);
+        (void)cuda_start(d, argmax_kernel, dim3(a->n_tokens, parts), 256, 0, *a, d->small->best, d->small->id,
+                         d->small->row_tickets);
     return cuda_launched(d, "argmax");
 }
 
@@ -233,7 +261,7 @@ __global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a
 
     float max = -INFINITY, sum = 0;
     uint32_t top = 0, left;
-    for_each_value(x, a.vocab, [&](uint32_t, float v) {
+    for_each_value(x, 0, a.vocab, [&](uint32_t, float v) {
         max = fmaxf(max, v);
         const uint32_t k = order_key(v);
         top = top > k ? top : k;
@@ -244,7 +272,7 @@ __global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a
         count = 0;
     __syncthreads();
     const float zero = max == -INFINITY ? 0.0f : max;
-    for_each_value(x, a.vocab, [&](uint32_t i, float v) {
+    for_each_value(x, 0, a.vocab, [&](uint32_t i, float v) {
         sum += expf(v - zero);
         const uint32_t k = order_key(v);
         if (k >= bound) {
@@ -262,7 +290,7 @@ __global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a
     uint32_t n = count;
     if (n > ROOM) {
         const uint32_t last =
-            nth_key([&](auto show) { for_each_value(x, a.vocab, [&](uint32_t, float v) { show(order_key(v)); }); },
+            nth_key([&](auto show) { for_each_value(x, 0, a.vocab, [&](uint32_t, float v) { show(order_key(v)); }); },
                     want, &left);
         uint32_t n_greater = 0, n_equal = 0;
         for (uint32_t at = 0; at < a.vocab && (n_greater < want - left || n_equal < left); at += blockDim.x) {

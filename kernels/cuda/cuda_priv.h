@@ -9,6 +9,15 @@
 
 struct host_range; /* one registered chunk of host memory, dev.cu */
 
+#define CUDA_FEW_ROWS 32
+
+/* What blocks of one launch leave for each other. Tickets count those that are done, and are zero between launches. */
+struct cuda_small {
+    uint32_t ticket, row_tickets[CUDA_FEW_ROWS];
+    float best[CUDA_FEW_ROWS * 32];
+    uint32_t id[CUDA_FEW_ROWS * 32];
+};
+
 struct cuda_dev {
     kern_dev base;
     int gpu;
@@ -28,10 +37,10 @@ struct cuda_dev {
     uint64_t *mark;            /* to be noted by the next kernel, or NULL */
     uint32_t n_recorded_marks;
     bool recording;
-    bool joined;        /* the next kernel waits for another stream too: it must not begin early */
-    uint32_t *ticket;   /* counts blocks within a launch; zero between launches */
-    uint32_t *counters; /* of warp.cuh: zero between launches */
-    float *sink;        /* where the probe stores what it must not drop */
+    bool joined;              /* the next kernel waits for another stream too: it must not begin early */
+    struct cuda_small *small; /* device memory */
+    uint32_t *counters;       /* of warp.cuh: zero between launches */
+    float *sink;              /* where the probe stores what it must not drop */
     struct host_range *ranges;
     cudaDeviceProp prop;
     char err[256];
@@ -58,8 +67,7 @@ void cuda_flush_mark(cuda_dev *d);
 
 /* Starts a kernel of an operation. It must call overlap_begin(). */
 template <typename... P, typename... A>
-static inline cudaError_t cuda_start(cuda_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
-                                     const A &...args)
+static inline cudaError_t cuda_start(cuda_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args)
 {
     cuda_flush_mark(d);
     cudaLaunchAttribute overlap = {};

@@ -113,8 +113,8 @@ static void dev_close(kern_dev *kd)
         cudaFree(d->counters);
     if (d->marks_gpu)
         cudaFree(d->marks_gpu);
-    if (d->ticket)
-        cudaFree(d->ticket);
+    if (d->small)
+        cudaFree(d->small);
     if (d->ev0)
         cudaEventDestroy(d->ev0);
     if (d->ev1)
@@ -686,7 +686,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         (e = cudaMalloc((void **)&d->counters, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
         (e = cudaMemset(d->counters, 0, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
         (e = cudaMalloc((void **)&d->marks_gpu, KERN_MARKS * sizeof(uint64_t))) != cudaSuccess ||
-        (e = cudaMalloc((void **)&d->ticket, 256)) != cudaSuccess || (e = cudaMemset(d->ticket, 0, 256)) != cudaSuccess)
+        (e = cudaMalloc((void **)&d->small, sizeof *d->small)) != cudaSuccess ||
+        (e = cudaMemset(d->small, 0, sizeof *d->small)) != cudaSuccess)
         return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
                            cap);
     /* As urgent as the rest: it is what the next layer will wait for, and takes next to nothing from this one. */

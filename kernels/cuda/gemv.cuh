@@ -118,7 +118,7 @@ static __device__ __noinline__ void gemv_fetch(const mm_params &p, uint32_t item
     const uint32_t n_warps = blockDim.x / 32, valid = min(16u, p.rows - item * 16), units = (uint32_t)p.row_bytes / 16;
     const unsigned char *src = p.w + (size_t)item * 16 * p.row_bytes;
     for (uint32_t r = threadIdx.x / 32; r < valid; r += n_warps)
-#pragma unroll 4
+#pragma unroll 1
         for (uint32_t u = threadIdx.x % 32; u < units; u += 32)
             cp_async16_once(stage + r * pitch + u * 16, src + r * p.row_bytes + u * 16, policy);
 }
@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
 #pragma unroll
         for (int i = 0; i < GEMV_BLOCKS; i++) {
             const bool in = on && block0 + i < blocks;
-            v[i][0] = in ? *reinterpret_cast<const float4 *>(x + 32 * i) : make_float4(0, 0, 0, 0);
-            v[i][1] = in ? *reinterpret_cast<const float4 *>(x + 32 * i + 4) : make_float4(0, 0, 0, 0);
+            v[i][0] = load_floats(x + 32 * i, in);
+            v[i][1] = load_floats(x + 32 * i + 4, in);
         }
         if (p.norm) {
             float q[GEMV_BLOCKS];

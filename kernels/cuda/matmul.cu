@@ -87,7 +87,7 @@ kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_
                      gemv_fits(p, d->smem_max, d->n_sm, &s) && (uint64_t)pick->n_tokens * pick->top_k <= PLAN_FEW &&
                      pick->top_k <= pick->n_experts && (uint64_t)s.warps * pick->n_experts * sizeof(float) <= s.smem;
     if (one) {
-        gemv_route r = {*pick, {}, d->ticket, plan != nullptr};
+        gemv_route r = {*pick, {}, &d->small->ticket, plan != nullptr};
         if (plan)
             r.plan = *plan;
         return mm_launch(d, p, &r);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/rope.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -100,64 +101,25 @@ kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 /* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. head_dim at most 256. */
 __global__ void rope_kv_kernel(kern_rope_kv_args a)
 {
-    overlap_begin();
     extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
-    const uint32_t t = blockIdx.x, hd = a.kv.head_dim, half = a.rot_dim / 2;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
-    float *cs = sh, *sn = sh + half, *head = sh + 2 * half + warp * hd;
-    if (a.token_seq[t] == UINT32_MAX)
-        return; /* padding of a recorded step */
-    const uint32_t pos = a.token_pos[t];
-    for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
-        float s, c;
-        sincosf((float)pos * a.inv_freq[i], &s, &c);
-        cs[i] = c * a.rope_scale;
-        sn[i] = s * a.rope_scale;
-    }
+    const uint32_t t = blockIdx.x, hd = a.kv.head_dim, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    float *cs = sh, *sn = sh + a.rot_dim / 2, *head = sh + a.rot_dim + warp * hd;
+    const uint32_t seq = a.token_seq[t], pos = a.token_pos[t], heads = a.n_heads + 2 * a.kv.n_kv_heads;
+    if (seq != UINT32_MAX)
+        rope_angles(a, pos, cs, sn);
     __syncthreads();
-
-    const uint32_t kv = a.kv.n_kv_heads, heads = a.n_heads + 2 * kv;
-    const uint32_t id = a.kv.block_table[(size_t)a.token_seq[t] * a.kv.max_blocks + pos / a.kv.block_size];
-    const uint32_t elem = a.kv.fmt == FMT_F32 ? 4 : 2;
-    unsigned char *layer = reinterpret_cast<unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes);
+    overlap_begin();
+    if (seq == UINT32_MAX)
+        return; /* padding of a recorded step */
+#pragma unroll 1
     for (uint32_t h = warp; h < heads; h += n_warps) {
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
-        const bool is_q = h < a.n_heads, is_v = h >= a.n_heads + kv;
-        const float *norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
-        float sum = 0;
-        for (uint32_t i = lane; i < hd; i += 32) {
-            head[i] = src[i];
-            sum = fmaf(src[i], src[i], sum);
-        }
-        if (norm) {
-            sum = warp_sum(sum);
-            const float r = 1.0f / sqrtf(sum / (float)hd + a.norm_eps);
-            for (uint32_t i = lane; i < hd; i += 32)
-                head[i] = head[i] * r * norm[i];
-        }
-        __syncwarp();
-        if (!is_v) {
-            for (uint32_t i = lane; i < half; i += 32) {
-                const uint32_t first = a.interleaved ? 2 * i : i, second = a.interleaved ? 2 * i + 1 : i + half;
-                const float p = head[first], q = head[second];
-                head[first] = p * cs[i] - q * sn[i];
-                head[second] = q * cs[i] + p * sn[i];
-            }
-            __syncwarp();
-        }
-        if (is_q) {
-            for (uint32_t i = lane; i < hd; i += 32)
+        rope_head<8>(a, h, src, head, cs, sn);
+        if (h >= a.n_heads)
+            rope_store(a, rope_place(a, h, seq, pos), head);
+        else
+            for (uint32_t i = threadIdx.x % 32; i < hd; i += 32)
                 src[i] = head[i];
-        } else {
-            const uint32_t kh = h - a.n_heads; /* K heads, then V heads: the order of the block */
-            unsigned char *dst = layer + ((size_t)kh * a.kv.block_size + pos % a.kv.block_size) * hd * elem;
-            for (uint32_t i = lane; i < hd; i += 32) {
-                if (elem == 4)
-                    reinterpret_cast<float *>(dst)[i] = head[i];
-                else
-                    reinterpret_cast<__half *>(dst)[i] = __float2half_rn(head[i]);
-            }
-        }
         __syncwarp();
     }
 }
@@ -169,6 +131,8 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
         return cuda_unsupported(d, "KV format");
     if (a->rot_dim > a->kv.head_dim)
         return KERN_ARG;
+    if (a->kv.head_dim > 256)
+        return cuda_unsupported(d, "head dimension of the rotary embedding");
     const uint32_t warps = 8;
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
     if (smem > 48 * 1024)

@@ -1,0 +1,304 @@
+/* attn_decode.cu - attention of tokens that each see a context of their own.
+ *
+ * A block a (token, KV head), a warp a tile, from memory to registers. Few tokens: splits of the context go to blocks of their own and a
+ * second launch merges them; many: a block walks the splits. The arithmetic is that of attn_tile.cuh.
+ * Where each token is the only one of its sequence, the norms and rotation of its heads and the store of its K and V are done here too:
+ * the block that sees the last position needs nothing from others.
+ * All that does not depend on the kernels ahead (angles, addresses, older K and V) is fetched before waiting for them. The code
+ * is kept short: a decode step runs it from cold instruction caches. */
+#include "kernels/cuda/attn.h"
+#include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/load.cuh"
+#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/rope.cuh"
+
+/* Above this many (token, head) pairs a block walks all splits: there is enough to do without a second launch, and the scratch
+ * stays small. */
+#define DECODE_SPLIT_ROWS 1024
+#define DECODE_TILES      (KERN_ATTN_SPLIT / ATTN_TILE)
+#define DECODE_WARPS      (DECODE_TILES + 2) /* with eight heads a group, two are left for K and V */
+
+template <int HD> struct decode_smem {
+    uint4 q_hi[16 * HD / 8], q_lo[16 * HD / 8];
+    const unsigned char *row[DECODE_TILES][ATTN_TILE];
+    float m[DECODE_TILES][16], l[DECODE_TILES][16]; /* of the tiles */
+    attn_weight w[DECODE_TILES][16];                /* with which each is merged into the split */
+    float split_m[16], split_l[16], sink_l[16];
+    attn_weight split_w[16], sink_w[16];
+    float cs[HD / 2], sn[HD / 2];
+    float all[16][HD];             /* merged splits */
+    float o[DECODE_TILES][16][HD]; /* tiles; before that, a head of each warp */
+};
+
+/* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[head_dim]}. */
+static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32_t token, uint32_t head, uint32_t split,
+                                                 uint32_t n_splits)
+{
+    return static_cast<float *>(a.scratch) +
+           (((size_t)token * a.n_heads + head) * n_splits + split) * (a.kv.head_dim + 2);
+}
+
+/* rope_too: a.token_seq is rope's. */
+template <int HD>
+__global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
+    attn_decode_kernel(const __grid_constant__ kern_attn_args a, const __grid_constant__ kern_rope_kv_args rope,
+                       bool rope_too, uint32_t row_groups)
+{
+    extern __shared__ __align__(16) unsigned char smem[];
+    decode_smem<HD> &sm = *reinterpret_cast<decode_smem<HD> *>(smem);
+    const uint32_t token = blockIdx.z, kvh = blockIdx.y / row_groups, heads = a.n_heads / a.kv.n_kv_heads,
+                   hd = a.kv.head_dim;
+    const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
+                   n_rows = min(16u, heads - blockIdx.y % row_groups * 16);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t seq = a.token_seq[token];
+    const attn_span span = span_of(a, token);
+    const bool alone = gridDim.x == 1; /* this block walks all splits */
+    const int first_split = span.first / KERN_ATTN_SPLIT, last_split = span.last / KERN_ATTN_SPLIT;
+    const int begin = alone ? first_split : (int)blockIdx.x, end = alone ? last_split : (int)blockIdx.x;
+    float *out = a.o + ((size_t)token * a.n_heads + head0) * hd;
+    if (seq == UINT32_MAX || begin < first_split || end > last_split) {
+        overlap_begin();
+        for (uint32_t i = threadIdx.x; seq == UINT32_MAX && rope_too && blockIdx.x == 0 && i < n_rows * hd;
+             i += blockDim.x)
+            out[i] = 0;
+        return;
+    }
+    const int fresh = rope_too && end == last_split ? span.last : -1; /* the position whose K and V this block makes */
+    const uint32_t *table = a.kv.block_table + (size_t)seq * a.kv.max_blocks;
+    const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * 2;
+    const attn_span spans[2] = {span, span};
+    const uint4 none = make_uint4(0, 0, 0, 0);
+
+    int base = 0;
+    bool on = false;
+    auto find_rows = [&](int split) {
+        base = split * KERN_ATTN_SPLIT + (int)warp * ATTN_TILE;
+        on = warp < DECODE_TILES && base <= span.last && base + ATTN_TILE > span.first;
+        for (int i = (int)lane; on && i < ATTN_TILE; i += 32) {
+            const int pos = base + i;
+            const unsigned char *row =
+                pos >= span.first && pos <= span.last ? kv_row(a, table, kvh, (uint32_t)pos) : nullptr;
+            sm.row[warp][i] = row;
+            for (uint32_t c = 0; row && c < hd * 2; c += 128) { /* later loads find it in L2 */
+                fetch_ahead(row + c);
+                fetch_ahead(row + v_off + c);
+            }
+        }
+        __syncwarp();
+    };
+    find_rows(begin);
+    if (rope_too)
+        rope_angles(rope, (uint32_t)span.last, sm.cs, sm.sn);
+    for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
+        sm.q_hi[i] = sm.q_lo[i] = none;
+    __syncthreads();
+    overlap_begin();
+
+    const uint32_t n_heads = n_rows + (fresh >= 0 ? 2 : 0);
+    float *head = sm.o[0][0] + warp * HD;
+#pragma unroll 1
+    for (uint32_t i = warp; i < n_heads; i += DECODE_WARPS) {
+        const uint32_t h = i < n_rows ? head0 + i : a.n_heads + kvh + (i - n_rows) * a.kv.n_kv_heads;
+        const float *src = a.qkv + (size_t)token * a.qkv_stride + h * hd;
+        if (rope_too)
+            rope_head<HD / 32>(rope, h, src, head, sm.cs, sm.sn);
+        if (i >= n_rows)
+            rope_store(rope, rope_place(rope, h, seq, (uint32_t)span.last), head);
+        else if (lane < HD / 8)
+            put_q<HD>(sm.q_hi, sm.q_lo, i, lane, lane * 8 < hd ? (rope_too ? head : src) + lane * 8 : nullptr,
+                      a.scale * LOG2E);
+        __syncwarp();
+    }
+    __syncthreads(); /* Q is there, and K and V of this token */
+
+    /* Columns of the merged results: a thread has one column of every step-th row. */
+    const uint32_t step = blockDim.x / HD, col = threadIdx.x % HD;
+    const bool mixes = threadIdx.x < step * HD && col < hd;
+    float all_m = -INFINITY, all_l = 0; /* of row threadIdx.x, where that is below 16 */
+#pragma unroll 1
+    for (int split = begin; split <= end; split++) {
+        if (split > begin)
+            find_rows(split);
+        if (on) {
+            float s[8][4];
+            uint4 k[8], ahead[8]; /* of this block of 32 dimensions, and of the next */
+            auto load_k = [&](uint32_t b) {
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    const unsigned char *r = sm.row[warp][8 * j + g];
+                    ahead[j] = load16(r + 64 * b + 16 * t, r && 32 * b + 8 * t < hd);
+                }
+            };
+            load_k(0);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll 1
+            for (uint32_t b = 0; b < HD / 32; b++) {
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    k[j] = ahead[j];
+                if (b + 1 < HD / 32)
+                    load_k(b + 1);
+                attn_scores_block<HD>(s, sm.q_hi, sm.q_lo, (int)b, [&](int j) { return k[j]; });
+            }
+            uint4 v[4][4];
+            auto load_v = [&](uint32_t h) {
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    const unsigned char *r = sm.row[warp][16 * (i / 4) + 2 * t + i % 2 + i / 2 % 2 * 8];
+                    v[i / 4][i % 4] = load16(r + v_off + 128 * h + 16 * g, r && 64 * h + 8 * g < hd);
+                }
+            };
+            load_v(0);
+            attn_probs p;
+            attn_softmax(p, s, base, spans);
+            if (t == 0) {
+                sm.m[warp][g] = p.m[0];
+                sm.m[warp][g + 8] = p.m[1];
+                sm.l[warp][g] = p.l[0];
+                sm.l[warp][g + 8] = p.l[1];
+            }
+#pragma unroll 1
+            for (uint32_t h = 0; h < HD / 64; h++) {
+                if (h)
+                    load_v(h);
+                float o[8][4];
+                attn_values(o, p, [&](int i, int which) { return v[i][which]; });
+#pragma unroll
+                for (int i = 0; i < 8; i += 4)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) /* row g: 0, 1; row g + 8: 2, 3 */
+                        *reinterpret_cast<float4 *>(&sm.o[warp][g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
+                            make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
+            }
+        }
+        __syncthreads();
+        const int first = max(span.first - split * KERN_ATTN_SPLIT, 0) / ATTN_TILE;
+        const int last = min(span.last - split * KERN_ATTN_SPLIT, KERN_ATTN_SPLIT - 1) / ATTN_TILE;
+        if (threadIdx.x < 16) {
+            const uint32_t r = threadIdx.x;
+            float m = -INFINITY, l = 0;
+#pragma unroll 1
+            for (int w = first; w <= last; w++)
+                if (sm.m[w][r] != -INFINITY)
+                    sm.w[w][r] = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
+            sm.split_m[r] = m;
+            sm.split_l[r] = l;
+            if (alone && m != -INFINITY)
+                sm.split_w[r] = attn_merge(all_m, all_l, m, l);
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (uint32_t r = threadIdx.x / HD; mixes && r < n_rows; r += step) {
+            float o = 0;
+            for (int w = first; w <= last; w++)
+                if (sm.m[w][r] != -INFINITY)
+                    o = attn_mix(o, sm.o[w][r][col], sm.w[w][r]);
+            if (alone) {
+                const float before = split > begin ? sm.all[r][col] : 0.0f;
+                sm.all[r][col] = sm.split_m[r] != -INFINITY ? attn_mix(before, o, sm.split_w[r]) : before;
+                continue;
+            }
+            float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
+            part[2 + col] = o;
+            if (col == 0) {
+                part[0] = sm.split_m[r];
+                part[1] = sm.split_l[r];
+            }
+        }
+        if (split < end)
+            __syncthreads(); /* before the next tiles */
+    }
+    if (!alone)
+        return;
+    if (threadIdx.x < n_rows) {
+        if (a.sinks)
+            sm.sink_w[threadIdx.x] = attn_merge(all_m, all_l, a.sinks[head0 + threadIdx.x] * LOG2E, 1.0f);
+        sm.sink_l[threadIdx.x] = all_l;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t r = threadIdx.x / HD; mixes && r < n_rows; r += step)
+        out[r * hd + col] = (a.sinks ? attn_mix(sm.all[r][col], 0.0f, sm.sink_w[r]) : sm.all[r][col]) / sm.sink_l[r];
+}
+
+__global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t n_splits)
+{
+    const uint32_t token = blockIdx.x, head = blockIdx.y;
+    overlap_begin();
+    if (a.token_seq[token] == UINT32_MAX)
+        return;
+    const attn_span span = span_of(a, token);
+    for (uint32_t c = threadIdx.x; c < a.kv.head_dim; c += blockDim.x) {
+        float m = -INFINITY, l = 0, o = 0;
+        for (int s = span.first / KERN_ATTN_SPLIT; s <= span.last / KERN_ATTN_SPLIT; s++) {
+            const float *part = part_of(a, token, head, (uint32_t)s, n_splits);
+            if (part[0] == -INFINITY)
+                continue;
+            const attn_weight k = attn_merge(m, l, part[0], part[1]);
+            o = attn_mix(o, part[2 + c], k);
+        }
+        if (a.sinks) {
+            const attn_weight k = attn_merge(m, l, a.sinks[head] * LOG2E, 1.0f);
+            o = attn_mix(o, 0.0f, k);
+        }
+        a.o[((size_t)token * a.n_heads + head) * a.kv.head_dim + c] = o / l;
+    }
+}
+
+static uint32_t splits_of(uint32_t max_context)
+{
+    return (max_context + KERN_ATTN_SPLIT - 1) / KERN_ATTN_SPLIT;
+}
+
+uint64_t cuda_attn_scratch_bytes(kern_dev *, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
+                                 uint32_t max_context)
+{
+    const uint64_t rows = (uint64_t)max_tokens * n_heads;
+    return (rows < DECODE_SPLIT_ROWS ? rows : DECODE_SPLIT_ROWS) * splits_of(max_context) * (head_dim + 2) *
+               sizeof(float) +
+           256;
+}
+
+bool attn_decode_ropes(const kern_attn_args *a)
+{
+    return a->one_each && a->n_heads / a->kv.n_kv_heads <= 16 && a->n_tokens <= 65535 &&
+           a->rope->rot_dim <= a->kv.head_dim;
+}
+
+template <int HD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
+{
+    const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
+    uint32_t splits = splits_of(a->max_context);
+    if ((uint64_t)a->n_tokens * a->n_heads > DECODE_SPLIT_ROWS || splits == 0)
+        splits = 1;
+    const size_t smem = sizeof(decode_smem<HD>);
+    cudaError_t e =
+        cudaFuncSetAttribute(attn_decode_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    if (e != cudaSuccess)
+        return e;
+    kern_attn_args all = *a;
+    if (rope_too)
+        all.token_seq = a->rope->token_seq; /* tells padding apart */
+    /* gridDim.z is at most 65535: longer batches go in pieces */
+    for (uint32_t at = 0; at < a->n_tokens; at += 65535) {
+        kern_attn_args b = all;
+        b.n_tokens = a->n_tokens - at < 65535 ? a->n_tokens - at : 65535;
+        b.qkv += (size_t)at * a->qkv_stride;
+        b.o += (size_t)at * a->n_heads * a->kv.head_dim;
+        b.token_seq += at;
+        b.token_pos += at;
+        (void)cuda_start(d, attn_decode_kernel<HD>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
+                         DECODE_WARPS * 32, smem, b, rope_too ? *a->rope : kern_rope_kv_args(), rope_too, row_groups);
+    }
+    if (splits > 1)
+        (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, all, splits);
+    return cudaSuccess;
+}
+
+cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too)
+{
+    return a->kv.head_dim <= 64 ? launch_decode<64>(d, a, rope_too) : launch_decode<128>(d, a, rope_too);
+}
