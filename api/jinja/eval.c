@@ -590,6 +590,9 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
     case N_BLOCK: return exec_body(c, enter(c, n->scope, n->op ? f : c->root), n->body);
     case N_BREAK: return FLOW_BREAK;
     case N_CONTINUE: return FLOW_CONTINUE;
+    case N_OTHER_TEMPLATE:
+        jx_eval(c, f, n->expr);
+        jx_error(c, "the tag '%.*s' is not supported: a chat template stands alone", (int)n->text->len, n->text->data);
     default: jx_error(c, "not a statement");
     }
 }

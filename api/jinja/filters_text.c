@@ -89,6 +89,7 @@ typedef struct wrapper {
     const jx_str *separator;
     int64_t width;
     bool break_long, at_hyphens, first; /* first: nothing is written yet */
+    bool real;                          /* the width is a float, which Python cannot cut a word at */
 } wrapper;
 
 static jx_vec split_words(wrapper *w, const jx_str *s)
@@ -150,7 +151,9 @@ static void wrap_paragraph(wrapper *w, const jx_str *text)
         if (at < words.n && (int64_t)words.v[at].s->chars > w->width) {
             const jx_str *word = words.v[at].s;
             if (w->break_long) {
-                size_t cut = jx_str_offset(word, (size_t)long_word_part(w, word, w->width - len));
+                if (w->real && w->width)
+                    jx_error(w->c, "slice indices must be integers or None or have an __index__ method");
+                size_t cut = jx_str_offset(word, (size_t)long_word_part(w, word, w->width ? w->width - len : 1));
                 jx_push(w->c, &line, JX_STRV(jx_str_sub(w->c, word, 0, cut)));
                 words.v[at] = JX_STRV(jx_str_sub(w->c, word, cut, word->len));
                 at += cut == word->len;
@@ -190,8 +193,10 @@ FILTER(wordwrap)
                  .at_hyphens = hyphens,
                  .first = true};
     jx_value lines = jx_splitlines(c, s, false);
-    w.width = a->v[0].kind == JX_MISSING || !lines.l->n ? 79 : jx_need_index(c, a->v[0]);
-    if (w.width <= 0)
+    bool fits_all = a->v[0].kind == JX_MISSING || !lines.l->n;
+    w.real = !fits_all && a->v[0].kind == JX_FLOAT;
+    w.width = fits_all ? 79 : w.real ? (int64_t)XD_MIN(a->v[0].f, 1e15) : jx_need_index(c, a->v[0]);
+    if (w.real ? !(a->v[0].f > 0) : w.width <= 0)
         jx_error(c, "invalid width %lld (must be > 0)", (long long)w.width);
     for (size_t i = 0; i < lines.l->n; i++)
         wrap_paragraph(&w, lines.l->v[i].s);

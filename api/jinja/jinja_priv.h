@@ -428,6 +428,7 @@ typedef enum jx_node_kind {
     N_BLOCK,
     N_BREAK,
     N_CONTINUE,
+    N_OTHER_TEMPLATE, /* include, import, from, extends: .text is the tag; fails when it is reached */
 } jx_node_kind;
 
 typedef struct jx_body {
@@ -462,12 +463,12 @@ struct jx_node {
         };
         struct { /* statements */
             jx_node *target,
-                *expr;     /* N_SET, N_FOR; N_CALL_BLOCK: expr is the call; N_OUTPUT: expr; N_FILTER_BLOCK: expr */
-            jx_node *test; /* N_FOR, N_IF */
+                *expr; /* N_SET, N_FOR; N_CALL_BLOCK: expr is the call; N_OUTPUT: expr; N_FILTER_BLOCK, N_OTHER_TEMPLATE: expr */
+            jx_node *test;       /* N_FOR, N_IF */
             jx_body body, other; /* other: else */
             jx_body params;      /* N_MACRO, N_CALL_BLOCK: names; N_WITH: targets */
             jx_body defaults;    /* of the last parameters; N_WITH: values */
-            const jx_str *text;  /* N_DATA; N_MACRO: name */
+            const jx_str *text;  /* N_DATA; N_MACRO: name; N_OTHER_TEMPLATE: tag */
             jx_scope *scope, *test_scope, *else_scope;
             uint32_t self_slot; /* N_MACRO: where its name is stored */
             int32_t

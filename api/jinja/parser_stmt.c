@@ -1,6 +1,7 @@
 /* parser_stmt.c - statements: template data, print tags and what may stand in {% %}, one function a tag.
  *
- * Tags that need other templates (include, import, extends) are refused: a chat template is one file. */
+ * Tags that need other templates (include, import, extends) fail when they are reached, as in the reference, which has no loader either: a
+ * chat template is one file. */
 #include <string.h>
 
 #include "api/jinja/parser_priv.h"
@@ -269,6 +270,67 @@ static jx_node *parse_print(parser *p)
     return n;
 }
 
+static bool skip_context(parser *p)
+{
+    if ((!jp_is_name(p->t, "with") && !jp_is_name(p->t, "without")) || !jp_is_name(p->t + 1, "context"))
+        return false;
+    jp_take(p);
+    jp_take(p);
+    return true;
+}
+
+static jx_node *other_template(parser *p, const char *tag)
+{
+    jx_node *n = jp_node(p, N_OTHER_TEMPLATE);
+    n->text = jx_str_lit(p->c, tag);
+    n->expr = jp_expr(p);
+    return n;
+}
+
+static jx_node *parse_include(parser *p)
+{
+    jx_node *n = other_template(p, "include");
+    if (jp_is_name(p->t, "ignore") && jp_is_name(p->t + 1, "missing")) {
+        jp_take(p);
+        jp_take(p);
+    }
+    skip_context(p);
+    return n;
+}
+
+static jx_node *parse_extends(parser *p)
+{
+    return other_template(p, "extends");
+}
+
+static jx_node *parse_import(parser *p)
+{
+    jx_node *n = other_template(p, "import");
+    jp_expect_word(p, "as");
+    parse_name_target(p);
+    skip_context(p);
+    return n;
+}
+
+static jx_node *parse_from(parser *p)
+{
+    jx_node *n = other_template(p, "from");
+    jp_expect_word(p, "import");
+    for (bool first = true;; first = false) {
+        if (!first)
+            jp_expect_op(p, ",");
+        if (skip_context(p))
+            return n;
+        const jx_str *name = parse_name_target(p)->name;
+        if (*name->data == '_')
+            jx_error(p->c, "names starting with an underline can not be imported");
+        if (jp_skip_name(p, "as"))
+            parse_name_target(p);
+        if (skip_context(p) || !jp_is_op(p, ","))
+            return n;
+    }
+}
+
 static jx_node *parse_statement(parser *p)
 {
     static const struct {
@@ -288,8 +350,11 @@ static jx_node *parse_statement(parser *p)
         {"break", parse_break},
         {"continue", parse_continue},
         {"autoescape", parse_autoescape},
+        {"include", parse_include},
+        {"extends", parse_extends},
+        {"import", parse_import},
+        {"from", parse_from},
     };
-    static const char *const refused[] = {"include", "import", "from", "extends"};
     if (p->t->kind != T_NAME)
         jx_error(p->c, "tag name expected");
     for (size_t i = 0; i < XD_ARRAY_LEN(tags); i++)
@@ -299,9 +364,6 @@ static jx_node *parse_statement(parser *p)
             JX_LEAVE(p->c);
             return n;
         }
-    for (size_t i = 0; i < XD_ARRAY_LEN(refused); i++)
-        if (jp_is_name(p->t, refused[i]))
-            jx_error(p->c, "the tag '%s' is not supported: a chat template stands alone", refused[i]);
     jx_error(p->c, "Encountered unknown tag '%s'.", jx_token_text(p->c, p->t));
 }
 

@@ -196,6 +196,7 @@ static void collect(resolver *r, jx_scope *s, jx_body body)
         jx_node *n = body.v[i];
         switch (n->kind) {
         case N_OUTPUT:
+        case N_OTHER_TEMPLATE:
         case N_FOR:
         case N_CALL_BLOCK:
         case N_FILTER_BLOCK: visit_expr(r, s, n->expr); break;
@@ -320,7 +321,8 @@ static void resolve_statement(resolver *r, jx_scope *s, jx_node *n)
 {
     bool soft = r->soft;
     switch (n->kind) {
-    case N_OUTPUT: visit_expr(r, s, n->expr); break;
+    case N_OUTPUT:
+    case N_OTHER_TEMPLATE: visit_expr(r, s, n->expr); break;
     case N_SET:
         visit_expr(r, s, n->expr);
         visit_target(r, s, n->target);

@@ -386,7 +386,7 @@ class Gen:
             return self.one("{# note #}", "{#- a -#}", "{# {{ x }} #}\n", "{%- raw %}{{ x }}{% endraw -%}", "{% raw -%} {% if %} {%- endraw %}\n", "{% generation %}g{% endgeneration %}")
         if x < 0.985:
             return self.tag(f"block b{r.randint(0, 99999)}") + inner() + self.tag("endblock")
-        return self.one("{% include 'x' %}", "{% do 1 %}", "{{ self.b() }}", "{% print s, l %}", "{% autoescape false %}" + self.data() + "{{ html }}{% endautoescape %}", "{% import 'x' as y %}", "{% extends 'b' %}", "{{ 1 +}}", "{{ s|nofilter }}", "{% if no %}{{ s|nofilter }}{% endif %}", "{% if %}", "{% endfor %}", "{{ 'a' }", "{% autoescape true %}{{ html }}{% endautoescape %}")
+        return self.one("{% include 'x' %}", "{% if no %}{% include s ignore missing with context %}{% import 'x' as y %}{% from 'x' import a, b as c without context %}{% endif %}", "{% do 1 %}", "{{ self.b() }}", "{% print s, l %}", "{% autoescape false %}" + self.data() + "{{ html }}{% endautoescape %}", "{% import 'x' as y %}", "{% extends 'b' %}", "{{ 1 +}}", "{{ s|nofilter }}", "{% if no %}{{ s|nofilter }}{% endif %}", "{% if %}", "{% endfor %}", "{{ 'a' }", "{% autoescape true %}{{ html }}{% endautoescape %}")
 
 
 def expression(r):

@@ -162,7 +162,7 @@ Test(jinja_limits, no_template_renders_for_ever)
     json_t *numbers = json_array();
     for (int i = 0; i < 100000; i++)
         json_array_append_new(numbers, json_integer(i));
-    static const char *const pieces[] = {"a", "word ", "\xC3\x9F\xE4\xBD\xA0", "\n", "<&a>"};
+    static const char *const pieces[] = {"a", "<\xC3\x9F\xE4\xBD\xA0 "};
     for (size_t p = 0; p < XD_ARRAY_LEN(pieces); p++) {
         xd_buf text = {0};
         while (text.len < MB)
