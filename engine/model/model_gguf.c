@@ -223,14 +223,11 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     return XD_OK;
 }
 
-static xd_status read_vocabulary(model *m, xd_err *err)
+xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *t, xd_err *err)
 {
-    const gguf *g = m->ggufs[0];
-    tok_gguf *t = &m->vocabulary;
     int64_t flag;
     xd_status st;
-    t->model = gguf_string(g, "tokenizer.ggml.model");
-    t->pre = gguf_string(g, "tokenizer.ggml.pre");
+    *t = (tok_gguf){.model = gguf_string(g, "tokenizer.ggml.model"), .pre = gguf_string(g, "tokenizer.ggml.pre")};
     t->n_tokens = (uint32_t)gguf_strings(g, "tokenizer.ggml.tokens", &t->tokens);
     t->n_merges = (uint32_t)gguf_strings(g, "tokenizer.ggml.merges", &t->merges);
     if (gguf_f32s(g, "tokenizer.ggml.scores", &t->scores) != t->n_tokens)
@@ -239,10 +236,12 @@ static xd_status read_vocabulary(model *m, xd_err *err)
         t->types = NULL;
     const int64_t last = (int64_t)t->n_tokens - 1;
     if (!t->model || !t->n_tokens)
-        return XD_OK; /* no tokenizer: token-id prompts only */
-    if ((st = gguf_int(g, "tokenizer.ggml.bos_token_id", -1, 0, last, &t->bos_id, err)) ||
-        (st = gguf_int(g, "tokenizer.ggml.eos_token_id", -1, 0, last, &t->eos_id, err)) ||
-        (st = gguf_int(g, "tokenizer.ggml.unknown_token_id", -1, 0, last, &t->unk_id, err)) ||
+        return XD_OK;
+    /* what llama.cpp takes when a SentencePiece file does not say */
+    bool llama = !strcmp(t->model, "llama") && last >= 2;
+    if ((st = gguf_int(g, "tokenizer.ggml.bos_token_id", llama ? 1 : -1, 0, last, &t->bos_id, err)) ||
+        (st = gguf_int(g, "tokenizer.ggml.eos_token_id", llama ? 2 : -1, 0, last, &t->eos_id, err)) ||
+        (st = gguf_int(g, "tokenizer.ggml.unknown_token_id", llama ? 0 : -1, 0, last, &t->unk_id, err)) ||
         (st = gguf_int(g, "tokenizer.ggml.add_bos_token", tok_gguf_adds_bos(t->model, t->pre), 0, 1, &flag, err)))
         return st;
     t->add_bos = flag;
@@ -252,6 +251,16 @@ static xd_status read_vocabulary(model *m, xd_err *err)
     if ((st = gguf_int(g, "tokenizer.ggml.add_space_prefix", 1, 0, 1, &flag, err)))
         return st;
     t->add_space_prefix = flag;
+    return XD_OK;
+}
+
+static xd_status read_vocabulary(model *m, xd_err *err)
+{
+    const gguf *g = m->ggufs[0];
+    const tok_gguf *t = &m->vocabulary;
+    xd_status st = model_gguf_vocabulary(g, &m->vocabulary, err);
+    if (st || !t->model || !t->n_tokens)
+        return st; /* no tokenizer: token-id prompts only */
     m->params.bos_id = t->bos_id < (int64_t)m->params.vocab ? t->bos_id : -1;
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};

@@ -52,6 +52,8 @@ xd_status model_read_params(model *m, const model_arch *arch, const json_t *conf
 
 /* Opens path (the first of its parts) into m: everything but the sums. */
 xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
+/* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
+xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
 
 /* Gives every tensor of m (params read) memory and random values: see synthetic.c. */
 xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err) XD_MUST_CHECK;

@@ -292,8 +292,8 @@ static bool merge_long(const tok_bpe *b, bpe_mem *m, tok_ids *out)
     return true;
 }
 
-static xd_status encode_piece(const tok_bpe *b, const tok_vocab *v, bpe_mem *m, const char *s, size_t len, tok_ids *out,
-                              xd_err *err)
+static xd_status encode_piece(const tok_bpe *b, const tok_vocab *v, bpe_mem *m, tok_work_left *left, const char *s,
+                              size_t len, tok_ids *out, xd_err *err)
 {
     bool ok = true;
     if (b->ignore_merges) {
@@ -304,6 +304,8 @@ static xd_status encode_piece(const tok_bpe *b, const tok_vocab *v, bpe_mem *m, 
     xd_status st = initial_symbols(b, v, m, s, len, err);
     if (st)
         return st;
+    if (!tok_spend(left, len + m->n * 32))
+        return tok_too_long(err, "merging");
     if (m->n > SHORT_SYMBOLS)
         ok = merge_long(b, m, out);
     else if (m->n)
@@ -357,7 +359,7 @@ xd_status tok_bpe_encode(const tok_bpe *b, const tok_vocab *v, tok_work *w, tok_
             }
         }
         size_t before = out->len;
-        xd_status st = encode_piece(b, v, m, s, p.len, out, err);
+        xd_status st = encode_piece(b, v, m, &w->left, s, p.len, out, err);
         if (st)
             return st;
         if (c && out->len < UINT32_MAX)

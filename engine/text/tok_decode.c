@@ -18,6 +18,7 @@ typedef struct stage {
     size_t count; /* STRIP fused: characters already dropped at the front */
     bool open;    /* STRIP fused: still dropping */
     xd_buf held;
+    xd_buf text; /* what goes to the next stage: reused, a push should not allocate */
 } stage;
 
 struct tok_stream {
@@ -75,13 +76,12 @@ static void pass_characters(tok_stream *s, size_t i, bool all)
            n = g->held.len - tail;
     if (!n)
         return;
-    xd_buf text = {0};
-    xd_utf8_sanitize(&text, g->held.data, n);
-    if (text.failed)
+    xd_buf_clear(&g->text);
+    xd_utf8_sanitize(&g->text, g->held.data, n);
+    if (g->text.failed)
         s->status = XD_NOMEM;
     else
-        feed(s, i + 1, text.data, text.len);
-    xd_buf_free(&text);
+        feed(s, i + 1, g->text.data, g->text.len);
     memmove(g->held.data, g->held.data + n, tail);
     g->held.len = tail;
 }
@@ -130,31 +130,31 @@ static void replace_whole(tok_stream *s, size_t i, const char *p, size_t len)
 {
     const tok_dec *d = s->st[i].d;
     tok_spans spans = {0};
-    xd_buf text = {0};
+    xd_buf *text = &s->st[i].text;
+    xd_buf_clear(text);
     if (d->literal && d->pattern_len) {
-        for (size_t a = 0; a <= len && !is_too_large(s, text.len);) {
+        for (size_t a = 0; a <= len && !is_too_large(s, text->len);) {
             const char *hit = a < len ? memmem(p + a, len - a, d->pattern, d->pattern_len) : NULL;
             size_t b = hit ? (size_t)(hit - p) : len;
-            xd_buf_append(&text, p + a, b - a);
+            xd_buf_append(text, p + a, b - a);
             if (!hit)
                 break;
-            xd_buf_append(&text, d->text, d->text_len);
+            xd_buf_append(text, d->text, d->text_len);
             a = b + d->pattern_len;
         }
     } else {
         s->status = tok_regex_find(d->re, &s->run, &s->left, p, len, &spans, s->err);
-        for (size_t k = 0; !s->status && k < spans.n && !is_too_large(s, text.len); k++)
+        for (size_t k = 0; !s->status && k < spans.n && !is_too_large(s, text->len); k++)
             if (spans.data[k].match)
-                xd_buf_append(&text, d->text, d->text_len);
+                xd_buf_append(text, d->text, d->text_len);
             else
-                xd_buf_append(&text, p + spans.data[k].start, spans.data[k].end - spans.data[k].start);
+                xd_buf_append(text, p + spans.data[k].start, spans.data[k].end - spans.data[k].start);
     }
-    if (text.failed)
+    if (text->failed)
         s->status = XD_NOMEM;
     if (!s->status)
-        feed(s, i + 1, text.data ? text.data : "", text.len);
+        feed(s, i + 1, text->data ? text->data : "", text->len);
     free(spans.data);
-    xd_buf_free(&text);
 }
 
 /* A literal over a fused stream: holds only an end that may be the pattern's beginning. */
@@ -240,19 +240,19 @@ static void strip_fused(tok_stream *s, size_t i, const char *p, size_t len)
 static void metaspace(tok_stream *s, size_t i, const char *p, size_t len, bool first)
 {
     const tok_dec *d = s->st[i].d;
-    xd_buf text = {0};
+    xd_buf *text = &s->st[i].text;
+    xd_buf_clear(text);
     for (size_t k = 0, n; k < len; k += n) {
         tok_cp(p + k, &n);
         if (n != d->ch_len || memcmp(p + k, d->ch, n))
-            xd_buf_append(&text, p + k, n);
+            xd_buf_append(text, p + k, n);
         else if (!first || d->keep_first)
-            xd_buf_putc(&text, ' ');
+            xd_buf_putc(text, ' ');
     }
-    if (text.failed)
+    if (text->failed)
         s->status = XD_NOMEM;
     else
-        feed(s, i + 1, text.data ? text.data : "", text.len);
-    xd_buf_free(&text);
+        feed(s, i + 1, text->data ? text->data : "", text->len);
 }
 
 /* ---- BPEDecoder: the suffix is a space, but nothing in the last token ---- */
@@ -261,21 +261,21 @@ static void bpe_token(tok_stream *s, size_t i, bool last)
 {
     stage *g = &s->st[i];
     const tok_dec *d = g->d;
-    xd_buf text = {0};
+    xd_buf *text = &s->st[i].text;
+    xd_buf_clear(text);
     const char *p = g->held.data ? g->held.data : "";
     for (size_t a = 0, n = g->held.len; a < n;) {
         const char *hit = d->text_len ? memmem(p + a, n - a, d->text, d->text_len) : NULL;
         size_t b = hit ? (size_t)(hit - p) : n;
-        xd_buf_append(&text, p + a, b - a);
+        xd_buf_append(text, p + a, b - a);
         if (hit && !last)
-            xd_buf_putc(&text, ' ');
+            xd_buf_putc(text, ' ');
         a = hit ? b + d->text_len : n;
     }
-    if (text.failed)
+    if (text->failed)
         s->status = XD_NOMEM;
     else
-        feed(s, i + 1, text.data ? text.data : "", text.len);
-    xd_buf_free(&text);
+        feed(s, i + 1, text->data ? text->data : "", text->len);
     xd_buf_clear(&g->held);
 }
 
@@ -284,7 +284,7 @@ static void feed(tok_stream *s, size_t i, const char *p, size_t len)
 {
     if (s->status)
         return;
-    if (!tok_spend(&s->left, 4 + len)) {
+    if (!tok_spend(&s->left, 8 + len)) {
         s->status = tok_too_long(s->err, "the decoder");
         return;
     }
@@ -432,8 +432,10 @@ void tok_stream_free(tok_stream *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; s->st && i < s->n; i++)
+    for (size_t i = 0; s->st && i < s->n; i++) {
         xd_buf_free(&s->st[i].held);
+        xd_buf_free(&s->st[i].text);
+    }
     free(s->st);
     xd_buf_free(&s->scratch);
     tok_regex_run_free(s->run);
@@ -457,7 +459,7 @@ xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err)
     s->out = ret;
     s->err = err;
     s->in_bytes += len;
-    s->left += tok_work_for(len) - tok_work_for(0);
+    s->left += len * (TOK_WORK_PER_BYTE / 2); /* tokens are spelled longer than what they stand for */
     feed(s, 0, text, len);
     return result(s, err);
 }

@@ -23,8 +23,9 @@ static xd_status set_text(tok_work *w, const char *s, const uint8_t *trust, size
     xd_buf_clear(&w->text.trust);
     w->text.track_trust = trust != NULL;
     w->text.at_start = at_start;
-    w->text.max_bytes = XD_MIN(XD_MIN(len * TOK_MAX_GROWTH + TOK_GROWTH_FREE_BYTES, len * 3 + TOK_GROWTH_LARGE_BYTES),
-                               (size_t)TOK_MAX_TEXT_BYTES);
+    w->text.max_bytes =
+        XD_MIN(XD_MIN(len * TOK_MAX_GROWTH + TOK_GROWTH_FREE_BYTES, w->bytes * 3 + TOK_GROWTH_LARGE_BYTES),
+               (size_t)TOK_MAX_TEXT_BYTES);
     if (!xd_buf_append(&w->text.s, s, len) || (trust && !xd_buf_append(&w->text.trust, trust, len)))
         return xd_fail(err, XD_NOMEM, 0, "tokenizing");
     return XD_OK;
@@ -103,10 +104,11 @@ static bool is_valid_utf8(const char *s, size_t len)
     return true;
 }
 
-static xd_status encode_valid(const tokenizer *t, const char *s, size_t len, tok_trust trust, unsigned flags,
-                              tok_ids *ret, xd_err *err)
+/* s is UTF-8; it was given_bytes long before it became that. */
+static xd_status encode_valid(const tokenizer *t, const char *s, size_t len, size_t given_bytes, tok_trust trust,
+                              unsigned flags, tok_ids *ret, xd_err *err)
 {
-    tok_work w = {.left = tok_work_for(len)};
+    tok_work w = {.left = tok_work_for(given_bytes), .bytes = given_bytes};
     tok_cuts cuts = {0};
     size_t base = ret->len;
     xd_status st = XD_OK;
@@ -138,7 +140,7 @@ static xd_status encode(const tokenizer *t, const char *s, size_t len, tok_trust
         return xd_fail(err, XD_TOO_LARGE, 0, "a text of %zu bytes; at most %d can be tokenized at once", len,
                        TOK_MAX_TEXT_BYTES);
     if (is_valid_utf8(s, len))
-        return encode_valid(t, s, len, trust, flags, ret, err);
+        return encode_valid(t, s, len, len, trust, flags, ret, err);
     xd_buf clean = {0}, map = {0};
     xd_status st = XD_OK;
     for (size_t i = 0; i < len;) { /* bad bytes become U+FFFD, untrusted */
@@ -169,7 +171,7 @@ static xd_status encode(const tokenizer *t, const char *s, size_t len, tok_trust
     if (!st)
         st = clean.len > TOK_MAX_TEXT_BYTES
                  ? xd_fail(err, XD_TOO_LARGE, 0, "a text of more than %d bytes", TOK_MAX_TEXT_BYTES)
-                 : encode_valid(t, clean.data, clean.len, trust, flags, ret, err);
+                 : encode_valid(t, clean.data, clean.len, len, trust, flags, ret, err);
     xd_buf_free(&clean);
     xd_buf_free(&map);
     return st;

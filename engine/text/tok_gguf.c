@@ -1,8 +1,9 @@
 /* tok_gguf.c - the tokenizer that a GGUF file carries in its metadata.
  *
  * "gpt2" is byte-level BPE whose pattern goes by name (tokenizer.ggml.pre, the names of llama.cpp); an unknown name is
- * refused, because a wrong pattern gives a plausible but different tokenization. "llama" is SentencePiece BPE: the pair whose
- * joined token scores best is merged first, so a rank per distinct score says the same as a list of merges. */
+ * refused, because a wrong pattern gives a plausible but different tokenization. Where the model's own tokenizer.json is known to
+ * normalize to NFC, so does this. "llama" is SentencePiece BPE: the pair whose joined token scores best is merged first, so a
+ * rank per distinct score says the same as a list of merges. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,29 @@ enum { TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_BYTE = 6 };
     "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER                    \
     "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER \
     "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define JAIS2                                                                                                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"      \
+    "\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|" \
+    "\\s{1,2}(?!\\S)|\\s{1}"
+#define K2_HORIZON                                                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}|\\p{M}|\\x{200c}|\\x{200d})+|\\p{N}{1,3}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UFAKZEKA "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SPARK                                                                                           \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| " \
+    "?[\\p{P}\\p{S}]+|[\r\n]|\\s+(?!\\S)|\\s+"
+#define YOUTU_CJK \
+    "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
+#define YOUTU                                                                                                                 \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
+    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+/* Digits in threes from the right, all that is written without spaces, the rest. */
+#define AFMOE_DIGITS "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
+#define AFMOE_CJK                                                                                                         \
+    "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{f900}-\\x{faff}\\x{3040}-\\x{30ff}\\x{ff65}-\\x{ff9f}\\x{2f00}-\\x{2fdf}" \
+    "\\x{e00}-\\x{eff}\\x{1780}-\\x{17ff}\\x{1000}-\\x{109f}\\x{aa60}-\\x{aa7f}\\x{a9e0}-\\x{a9ff}\\x{ac00}-\\x{d7af}"    \
+    "\\x{1100}-\\x{11ff}]+"
 #define BLOOM " ?[^(\\s|.,!?…。，、।۔،)]+"
 #define CJK   "[一-龥ࠀ-一가-퟿]+"
 #define KANA  "[一-龥぀-ゟ゠-ヿ]+"
@@ -82,9 +106,9 @@ static const struct {
     {"default", {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     {"gpt-2", {GPT2}, false, false},
-    {"olmo", {GPT2}, false, false},
+    {"olmo", {GPT2}, false, true},
     {"phi-2", {GPT2}, false, false},
-    {"mpt", {GPT2}, false, false},
+    {"mpt", {GPT2}, false, true},
     {"jais", {GPT2}, false, false},
     {"gigachat", {GPT2}, false, false},
     {"a.x-4.0", {GPT2}, false, false},
@@ -129,7 +153,7 @@ static const struct {
     {"starcoder", {"\\p{N}", GPT2}, false, false},
     {"refact", {"\\p{N}", GPT2}, false, false},
     {"smollm", {"\\p{N}", GPT2}, false, false},
-    {"command-r", {"\\p{N}", GPT2}, false, false},
+    {"command-r", {"\\p{N}", GPT2}, false, true},
     {"codeshell", {"\\p{N}", GPT2}, false, false},
     {"exaone", {"\\p{N}", GPT2}, false, false},
     {"minerva-7b", {"\\p{N}", GPT2}, false, false},
@@ -148,6 +172,18 @@ static const struct {
     {"laguna", {"[^\\n]+|[\\n]+", QWEN2}, false, false},
     {"tiny_aya", {"\\d{1,3}(?=(?:\\d{3})*\\b)", GPT4O}, false, false},
     {"cohere2moe", {"\\d{1,3}(?=(?:\\d{3})*\\b)", GPT4O}, false, false},
+    {"jais-2", {JAIS2}, false, false},
+    {"k2-horizon", {K2_HORIZON}, false, false},
+    {"ufakzeka", {UFAKZEKA}, false, false},
+    {"spark2_5", {"\\p{N}{1,3}", KANA, SPARK, "\\p{N}"}, false, false},
+    {"youtu", {YOUTU_CJK, YOUTU}, true, false},
+    {"afmoe", {AFMOE_DIGITS, AFMOE_CJK, DEEPSEEK_V3}, false, false},
+    {"superbpe", {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"}, false, false},
+    {"chameleon",
+     {"<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", "([\\t\\n]|    |  )", "\\p{N}",
+      "[\\p{P}!-/:-@\\[-`{-~]", GPT2},
+     false,
+     false},
 };
 
 static xd_status no_memory(xd_err *err)
@@ -226,6 +262,66 @@ static xd_status load_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     }
     xd_buf_free(&joined);
     return st;
+}
+
+static bool set_text(char **ret, size_t *ret_len, const char *s)
+{
+    *ret = strdup(s);
+    *ret_len = strlen(s);
+    return *ret != NULL;
+}
+
+/* Spaces are U+2581 in the vocabulary, and bytes that it lacks are tokens "<0xNN>". */
+static xd_status spell_spaces(tokenizer *t, bool prefix, xd_err *err)
+{
+    if (!tok_grow(&t->norms, &t->norms_cap, 2, sizeof *t->norms) ||
+        !tok_grow(&t->decs, &t->decs_cap, 4, sizeof *t->decs))
+        return no_memory(err);
+    bool ok = true;
+    if (prefix) {
+        tok_norm *p = &t->norms[t->n_norms++];
+        *p = (tok_norm){.kind = TOK_NORM_PREPEND};
+        ok = set_text(&p->text, &p->text_len, "\xE2\x96\x81");
+    }
+    tok_norm *r = &t->norms[t->n_norms++];
+    *r = (tok_norm){.kind = TOK_NORM_REPLACE};
+    ok = ok && set_text(&r->text, &r->text_len, "\xE2\x96\x81");
+    xd_status st = tok_regex_new_literal(" ", 1, &r->re, err);
+    if (st)
+        return st;
+    tok_dec *d = &t->decs[t->n_decs++];
+    *d = (tok_dec){.kind = TOK_DEC_REPLACE, .literal = true};
+    ok = ok && set_text(&d->pattern, &d->pattern_len, "\xE2\x96\x81") && set_text(&d->text, &d->text_len, " ");
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_FALLBACK};
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_FUSE};
+    if (prefix)
+        t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_STRIP, .ch = " ", .ch_len = 1, .start = 1};
+    t->bpe.byte_fallback = true;
+    t->kind = "SentencePiece BPE";
+    return ok ? XD_OK : no_memory(err);
+}
+
+/* Merges as a list, but over characters instead of the byte-level alphabet (Gemma 4, Sarvam). */
+static xd_status load_raw(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    static const char lines[] = "[^\\n]+|[\\n]+";
+    if (!g->n_merges)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.merges is missing");
+    xd_status st = load_merges(t, g, err);
+    if (!st)
+        st = spell_spaces(t, false, err);
+    if (!st && !tok_grow(&t->pretoks, &t->pretoks_cap, 1, sizeof *t->pretoks))
+        st = no_memory(err);
+    if (st)
+        return st;
+    tok_pretok *p = &t->pretoks[t->n_pretoks++];
+    *p = (tok_pretok){.kind = TOK_PRE_SPLIT, .behavior = TOK_ISOLATED};
+    return tok_regex_new(lines, strlen(lines), &p->re, err);
+}
+
+static bool is_raw(const tok_gguf *g)
+{
+    return !strcmp(g->model, "gemma4") || (!strcmp(g->model, "gpt2") && g->pre && !strcmp(g->pre, "sarvam-moe"));
 }
 
 static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
@@ -307,13 +403,6 @@ static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     return ok ? XD_OK : no_memory(err);
 }
 
-static bool set_text(char **ret, size_t *ret_len, const char *s)
-{
-    *ret = strdup(s);
-    *ret_len = strlen(s);
-    return *ret != NULL;
-}
-
 static xd_status load_llama(tokenizer *t, const tok_gguf *g, xd_err *err)
 {
     if (!g->scores)
@@ -321,35 +410,12 @@ static xd_status load_llama(tokenizer *t, const tok_gguf *g, xd_err *err)
     xd_status st = score_merges(t, g, err);
     if (st)
         return st;
-    t->bpe.byte_fallback = true;
     t->bpe.fuse_unk = true;
     if (g->unk_id >= 0 && g->unk_id < g->n_tokens) {
         t->bpe.has_unk = true;
         t->bpe.unk_id = (uint32_t)g->unk_id;
     }
-    if (!tok_grow(&t->norms, &t->norms_cap, 2, sizeof *t->norms) ||
-        !tok_grow(&t->decs, &t->decs_cap, 4, sizeof *t->decs))
-        return no_memory(err);
-    bool ok = true;
-    if (g->add_space_prefix) {
-        tok_norm *p = &t->norms[t->n_norms++];
-        *p = (tok_norm){.kind = TOK_NORM_PREPEND};
-        ok = set_text(&p->text, &p->text_len, "\xE2\x96\x81");
-    }
-    tok_norm *r = &t->norms[t->n_norms++];
-    *r = (tok_norm){.kind = TOK_NORM_REPLACE};
-    ok = ok && set_text(&r->text, &r->text_len, "\xE2\x96\x81");
-    if ((st = tok_regex_new_literal(" ", 1, &r->re, err)))
-        return st;
-    tok_dec *d = &t->decs[t->n_decs++];
-    *d = (tok_dec){.kind = TOK_DEC_REPLACE, .literal = true};
-    ok = ok && set_text(&d->pattern, &d->pattern_len, "\xE2\x96\x81") && set_text(&d->text, &d->text_len, " ");
-    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_FALLBACK};
-    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_FUSE};
-    if (g->add_space_prefix)
-        t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_STRIP, .ch = " ", .ch_len = 1, .start = 1};
-    t->kind = "SentencePiece BPE";
-    return ok ? XD_OK : no_memory(err);
+    return spell_spaces(t, g->add_space_prefix, err);
 }
 
 static xd_status load_ends(tokenizer *t, const tok_gguf *g, xd_err *err)
@@ -372,9 +438,9 @@ static xd_status load_ends(tokenizer *t, const tok_gguf *g, xd_err *err)
 
 xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
 {
-    bool gpt2 = g->model && !strcmp(g->model, "gpt2"), llama = g->model && !strcmp(g->model, "llama");
-    if (!gpt2 && !llama)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.model '%.60s' (known: gpt2, llama)",
+    bool llama = g->model && !strcmp(g->model, "llama");
+    if (!llama && (!g->model || (strcmp(g->model, "gpt2") && strcmp(g->model, "gemma4"))))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.model '%.60s' (known: gemma4, gpt2, llama)",
                        g->model ? g->model : "");
     XD_CLEANUP(tok_freep) tokenizer *t = calloc(1, sizeof *t);
     if (!t)
@@ -382,7 +448,7 @@ xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
     t->model = TOK_MODEL_BPE;
     xd_status st = load_vocab(t, g, err);
     if (!st)
-        st = gpt2 ? load_gpt2(t, g, err) : load_llama(t, g, err);
+        st = llama ? load_llama(t, g, err) : is_raw(g) ? load_raw(t, g, err) : load_gpt2(t, g, err);
     if (!st)
         st = load_ends(t, g, err);
     if (!st)
@@ -397,8 +463,8 @@ xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
 bool tok_gguf_adds_bos(const char *model, const char *pre)
 {
     static const char *const names[] = {"llama3",  "llama-v3", "llama-bpe", "falcon3", "falcon-h1",
-                                        "pixtral", "midm-2.0", "lfm2",      "tekken"};
-    bool found = model && !strcmp(model, "llama");
+                                        "pixtral", "midm-2.0", "lfm2",      "tekken",  "chameleon"};
+    bool found = model && (!strcmp(model, "llama") || !strcmp(model, "gemma4"));
     for (size_t i = 0; !found && model && !strcmp(model, "gpt2") && pre && i < XD_ARRAY_LEN(names); i++)
         found = !strcmp(names[i], pre);
     return found;

@@ -23,7 +23,7 @@ enum {
 enum {
     TOK_MAX_TEXT_BYTES = 1 << 30, /* offsets are 32-bit */
     TOK_MAX_GROWTH = 32,          /* a text's steps may make it this many times longer: no real tokenizer comes near */
-    TOK_GROWTH_LARGE_BYTES = 6 << 20, /* nor may it grow by more than three times and this: memory stays in bounds */
+    TOK_GROWTH_LARGE_BYTES = 8 << 20, /* nor may it grow by more than three times and this: memory stays in bounds */
     TOK_WORK_PER_BYTE = 128,    /* what a text may cost, see tok_work_left: ten times what tokenizers in use need */
     TOK_MAX_MATCH_BYTES = 1024, /* longest added or Unigram token: bounds the work at each byte of the text */
     TOK_MAX_NESTING = 32,       /* Sequence within Sequence */
@@ -238,6 +238,7 @@ typedef struct tok_pieces {
 typedef struct tok_work {
     tok_regex_run *run;
     tok_work_left left;
+    size_t bytes; /* of the whole text, as it was given */
     tok_text text, tmp;
     tok_pieces pieces, pieces2;
     tok_spans spans, spans2;

@@ -56,7 +56,7 @@ enum {
 };
 
 /* Appends the ids of text[0..len); on failure ret is as it was. Ill-formed UTF-8 is treated as its U+FFFD replacement. Fails with
- * XD_NOMEM; XD_TOO_LARGE when the text has more than 1 GiB, or the file's steps make it 32 times (a large one: 3 times and 6 MiB)
+ * XD_NOMEM; XD_TOO_LARGE when the text has more than 1 GiB, or the file's steps make it 32 times (a large one: 3 times and 8 MiB)
  * longer; XD_UNSUPPORTED when the file's own pattern or steps would take too long on this text, or when the text has a character that
  * neither the vocabulary nor its unknown token covers. */
 xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret,

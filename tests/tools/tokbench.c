@@ -1,12 +1,13 @@
-/* tokbench.c - tokenizes files with one tokenizer.json: tokbench TOKENIZER.json TEXT IDS_OUT
+/* tokbench.c - tokenizes files with one tokenizer.json or GGUF file: tokbench TOKENIZER TEXT IDS_OUT
  *
- * The C side of tests/tools/compare_tokenizers.py. TEXT is cut at NUL bytes into separate texts; IDS_OUT gets, for each, the
+ * The C side of tests/tools/compare_tokenizers.py and compare_gguf.py. TEXT is cut at NUL bytes into separate texts; IDS_OUT gets, for each, the
  * number of ids and the ids (32-bit, native). Prints the speed, and fails when a text does not survive the round trip that
  * byte-level tokenizers promise (given a fourth argument "roundtrip"). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model/model_priv.h"
 #include "engine/text/tokenizer.h"
 
 static bool read_file(const char *path, xd_buf *b)
@@ -22,16 +23,34 @@ static bool read_file(const char *path, xd_buf *b)
     return true;
 }
 
+static xd_status load(const char *path, tokenizer **ret, xd_err *err)
+{
+    size_t n = strlen(path);
+    if (n > 5 && !strcmp(path + n - 5, ".gguf")) {
+        XD_CLEANUP(gguf_freep) gguf *g = NULL;
+        tok_gguf v;
+        xd_status st = gguf_open(path, &g, err);
+        if (!st)
+            st = model_gguf_vocabulary(g, &v, err);
+        return st ? st : tok_from_gguf(&v, ret, err);
+    }
+    xd_buf json = {0};
+    xd_status st = read_file(path, &json) ? tok_from_json(json.data, json.len, ret, err)
+                                          : xd_fail(err, XD_IO, 0, "cannot read '%s'", path);
+    xd_buf_free(&json);
+    return st;
+}
+
 int main(int argc, char **argv)
 {
-    xd_buf json = {0}, text = {0}, back = {0};
+    xd_buf text = {0}, back = {0};
     xd_err err = {0};
     tokenizer *t = NULL;
-    if (argc < 4 || !read_file(argv[1], &json) || !read_file(argv[2], &text)) {
-        fprintf(stderr, "usage: tokbench TOKENIZER.json TEXT IDS_OUT [roundtrip]\n");
+    if (argc < 4 || !read_file(argv[2], &text)) {
+        fprintf(stderr, "usage: tokbench TOKENIZER.json|GGUF TEXT IDS_OUT [roundtrip]\n");
         return 2;
     }
-    if (tok_from_json(json.data, json.len, &t, &err)) {
+    if (load(argv[1], &t, &err)) {
         fprintf(stderr, "%s\n", err.msg);
         return 1;
     }
@@ -65,7 +84,6 @@ int main(int argc, char **argv)
            (double)text.len * 1e3 / (double)spent, broken);
     tok_ids_free(&ids);
     tok_free(t);
-    xd_buf_free(&json);
     xd_buf_free(&text);
     xd_buf_free(&back);
     return broken != 0;

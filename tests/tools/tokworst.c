@@ -45,6 +45,7 @@ static void repeat(xd_buf *out, const char *s)
     }
 REPEATED(letter, "a")
 REPEATED(ab, "ab")
+REPEATED(aabb, "aAbB")
 REPEATED(spaces, " ")
 REPEATED(lines, "\n")
 REPEATED(crlf_spaces, " \r\n")
@@ -101,11 +102,16 @@ static const struct {
     text_fn make;
 } texts[] = {
     /* the first QUICK_TEXTS are the worst */
-    TEXT(letter),    TEXT(letters_then_b), TEXT(spaces),    TEXT(digits),       TEXT(expands), TEXT(descending_marks),
-    TEXT(dotted_i),  TEXT(random),         TEXT(bad_bytes), TEXT(ab),           TEXT(lines),   TEXT(crlf_spaces),
-    TEXT(words),     TEXT(english),        TEXT(dots),      TEXT(contractions), TEXT(cjk),     TEXT(hangul),
-    TEXT(syllables), TEXT(marks),          TEXT(tibetan),   TEXT(family),       TEXT(flags),   TEXT(cut_off),
-    TEXT(meta),      TEXT(almost_special), TEXT(special),   TEXT(private_use),
+    TEXT(letter),      TEXT(letters_then_b), TEXT(spaces),
+    TEXT(digits),      TEXT(expands),        TEXT(descending_marks),
+    TEXT(dotted_i),    TEXT(random),         TEXT(bad_bytes),
+    TEXT(ab),          TEXT(aabb),           TEXT(lines),
+    TEXT(crlf_spaces), TEXT(words),          TEXT(english),
+    TEXT(dots),        TEXT(contractions),   TEXT(cjk),
+    TEXT(hangul),      TEXT(syllables),      TEXT(marks),
+    TEXT(tibetan),     TEXT(family),         TEXT(flags),
+    TEXT(cut_off),     TEXT(meta),           TEXT(almost_special),
+    TEXT(special),     TEXT(private_use),
 };
 
 /* ---- tokenizers ---- */
@@ -158,30 +164,20 @@ static void model_spm(xd_buf *o) /* characters, byte fallback */
         "\"t h\",\"\xE2\x96\x81 \xE2\x96\x81\",\"aa aa\"]}");
 }
 
-static void model_many_merges(xd_buf *o) /* 1 MB of them: every pair of 270 letters */
+static void model_many_merges(xd_buf *o) /* every pair of 160 strings of two letters */
 {
-    xd_buf_puts(o, "{\"type\":\"BPE\",\"vocab\":{");
-    for (unsigned i = 0; i < 270; i++)
-        xd_buf_printf(o, "%s\"%c%c\":%u", i ? "," : "", 'a' + i % 26, 'A' + i / 26, i);
-    xd_buf_puts(o, ",\"a\":300,\"b\":301},\"merges\":[\"a b\"");
-    o->len -= 5;
-    unsigned n = 0;
-    xd_buf vocab = {0};
-    for (unsigned i = 0; i < 160 && o->len < MB / 2; i++)
-        for (unsigned k = 0; k < 160; k++)
-            xd_buf_printf(&vocab, ",\"%c%c%c%c\":%u", 'a' + i % 26, 'A' + i / 26, 'a' + k % 26, 'A' + k / 26,
-                          400 + n++);
-    o->len = 0;
-    xd_buf_puts(o, "{\"type\":\"BPE\",\"vocab\":{\"a\":300,\"b\":301");
-    for (unsigned i = 0; i < 160; i++)
-        xd_buf_printf(o, ",\"%c%c\":%u", 'a' + i % 26, 'A' + i / 26, i);
-    xd_buf_append(o, vocab.data, vocab.len);
-    xd_buf_puts(o, "},\"merges\":[");
-    for (unsigned i = 0, m = 0; i < 160; i++)
-        for (unsigned k = 0; k < 160; k++)
-            xd_buf_printf(o, "%s\"%c%c %c%c\"", m++ ? "," : "", 'a' + i % 26, 'A' + i / 26, 'a' + k % 26, 'A' + k / 26);
+    enum { N = 160 };
+#define TWO_LETTERS(i) 'a' + (i) % 26, 'A' + (i) / 26
+    xd_buf_puts(o, "{\"type\":\"BPE\",\"vocab\":{\"a\":300,\"b\":301,\"A\":302,\"B\":303");
+    for (unsigned i = 0; i < N; i++)
+        xd_buf_printf(o, ",\"%c%c\":%u", TWO_LETTERS(i), i);
+    for (unsigned i = 0; i < N * N; i++)
+        xd_buf_printf(o, ",\"%c%c%c%c\":%u", TWO_LETTERS(i / N), TWO_LETTERS(i % N), 400 + i);
+    xd_buf_puts(o, "},\"merges\":[\"a A\",\"b A\",\"b B\"");
+    for (unsigned i = 0; i < N * N; i++)
+        xd_buf_printf(o, ",\"%c%c %c%c\"", TWO_LETTERS(i / N), TWO_LETTERS(i % N));
     xd_buf_puts(o, "]}");
-    xd_buf_free(&vocab);
+#undef TWO_LETTERS
 }
 
 static void put_as(xd_buf *o, size_t n)
@@ -414,17 +410,17 @@ static const spec specs[] = {
     {"added_strip", NULL, BYTE_LEVEL, DEC_BYTES, model_bytes, added_strip, NULL},
     /* hostile: patterns */
     {"re_nested", NULL, SPLIT("(a+)+$"), NULL, model_bytes, NULL, NULL},
-    {"re_alternate", NULL, SPLIT("(a|aa)+c"), NULL, model_bytes, NULL, NULL},
-    {"re_empty_star", NULL, SPLIT("(?:a*)*c"), NULL, model_bytes, NULL, NULL},
-    {"re_stars", NULL, SPLIT(".*.*.*c"), NULL, model_bytes, NULL, NULL},
-    {"re_lookahead", NULL, SPLIT("a(?=.*c)"), NULL, model_bytes, NULL, NULL},
+    {"re_alternate", NULL, SPLIT("(a|aa)+[cd]"), NULL, model_bytes, NULL, NULL},
+    {"re_empty_star", NULL, SPLIT("(?:a*)*[cd]"), NULL, model_bytes, NULL, NULL},
+    {"re_stars", NULL, SPLIT(".*.*.*[cd]"), NULL, model_bytes, NULL, NULL},
+    {"re_lookahead", NULL, SPLIT("a(?=.*[cd])"), NULL, model_bytes, NULL, NULL},
     {"re_lookahead_ok", NULL, SPLIT("a(?=.*b)"), NULL, model_bytes, NULL, NULL},
     {"re_negative", NULL, SPLIT("a(?!.*b)"), NULL, model_bytes, NULL, NULL},
-    {"re_backreference", NULL, SPLIT("(a+)\\\\1c"), NULL, model_bytes, NULL, NULL},
-    {"re_lazy", NULL, SPLIT("a.*?c"), NULL, model_bytes, NULL, NULL},
+    {"re_backreference", NULL, SPLIT("(a+)\\\\1[cd]"), NULL, model_bytes, NULL, NULL},
+    {"re_lazy", NULL, SPLIT("a.*?[cd]"), NULL, model_bytes, NULL, NULL},
     {"re_class", NULL, SPLIT("[\\\\p{L}\\\\s]*[\\\\p{L}\\\\s]*[\\\\p{N}]"), NULL, model_bytes, NULL, NULL},
-    {"re_groups", NULL, SPLIT("((((((((a*)*)*)*)*)*)*)*)c"), NULL, model_bytes, NULL, NULL},
-    {"re_repeat", NULL, SPLIT("(?:a{1,50}){1,50}c"), NULL, model_bytes, NULL, NULL},
+    {"re_groups", NULL, SPLIT("((((((((a*)*)*)*)*)*)*)*)[cd]"), NULL, model_bytes, NULL, NULL},
+    {"re_repeat", NULL, SPLIT("(?:a{1,50}){1,50}[cd]"), NULL, model_bytes, NULL, NULL},
     {"re_behind", NULL, SPLIT("(?<=a)(?<!b)a?"), NULL, model_bytes, NULL, NULL},
     {"re_many", NULL, SEQ("pretokenizers", X8(SPLIT("."))), NULL, model_bytes, NULL, NULL},
     {"digits_pattern", NULL, SPLIT("\\\\d{1,3}(?=(?:\\\\d{3})*\\\\b)"), NULL, model_bytes, NULL, NULL},
@@ -441,7 +437,7 @@ static const spec specs[] = {
     {"norm_prepend", SEQ("normalizers", X8("{\"type\":\"Prepend\",\"prepend\":\"" A32 "\"}")), NULL, NULL, model_bytes,
      NULL, NULL},
     {"norm_empty", REPLACE_RE("", "xyz"), NULL, NULL, model_bytes, NULL, NULL},
-    {"norm_regex", REPLACE_RE("(a|b)*c", "x"), NULL, NULL, model_bytes, NULL, NULL},
+    {"norm_regex", REPLACE_RE("(a|b)*[cd]", "x"), NULL, NULL, model_bytes, NULL, NULL},
     {"pre_grow", NULL, SEQ("pretokenizers", X8("{\"type\":\"ByteLevel\",\"use_regex\":false}")), DEC_BYTES, model_bytes,
      NULL, NULL},
     {"pre_prefix", NULL, SEQ("pretokenizers", SPLIT(".") "," X8("{\"type\":\"ByteLevel\",\"add_prefix_space\":true}")),
@@ -461,9 +457,9 @@ static const spec specs[] = {
      model_bytes, NULL, NULL},
     {"dec_grow", NULL, BYTE_LEVEL, SEQ("decoders", "{\"type\":\"ByteLevel\"}," REPLACE("a", A32)), model_bytes, NULL,
      NULL},
-    {"dec_regex", NULL, BYTE_LEVEL, SEQ("decoders", REPLACE_RE("(a+)+c", "b") "," REPLACE_RE("a", "b")), model_bytes,
+    {"dec_regex", NULL, BYTE_LEVEL, SEQ("decoders", REPLACE_RE("(a+)+[cd]", "b") "," REPLACE_RE("a", "b")), model_bytes,
      NULL, NULL},
-    {"dec_regex_fused", NULL, BYTE_LEVEL, SEQ("decoders", "{\"type\":\"Fuse\"}," REPLACE_RE("a(?=.*c)", "b")),
+    {"dec_regex_fused", NULL, BYTE_LEVEL, SEQ("decoders", "{\"type\":\"Fuse\"}," REPLACE_RE("a(?=.*[cd])", "b")),
      model_bytes, NULL, NULL},
     {"dec_bytes", NULL, NULL,
      SEQ("decoders", "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}"), model_spm, NULL,

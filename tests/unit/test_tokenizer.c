@@ -539,7 +539,8 @@ Test(tokenizer, every_gguf_pre_tokenizer_name_compiles)
 {
     static const char *const names[] = {
         "default",    "falcon", "qwen35",         "bailingmoe2", "seed-coder", "exaone-moe", "minicpm5", "laguna",
-        "cohere2moe", "viking", "deepseek-coder", "hunyuan",     "grok-2",     "minimax-m2", "glm4",     "llama4"};
+        "cohere2moe", "viking", "deepseek-coder", "hunyuan",     "grok-2",     "minimax-m2", "glm4",     "llama4",
+        "jais-2",     "youtu",  "k2-horizon",     "ufakzeka",    "spark2_5",   "afmoe",      "superbpe", "chameleon"};
     static const char *const tokens[] = {"a", "b", "ab"}, *const merges[] = {"a b"};
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         tok_gguf g = {.model = "gpt2",
@@ -584,4 +585,128 @@ Test(tokenizer, what_cannot_be_encoded_is_an_error_that_leaves_the_ids_alone)
     cr_assert_eq(ids.len, 2u);
     tok_ids_free(&ids);
     tok_free(t);
+}
+
+Test(tokenizer, overlapping_added_tokens_are_found_as_the_reference_finds_them)
+{
+    tokenizer *t = from_text(
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"f\":5,\" \":6},\"merges\":[]},"
+        "\"added_tokens\":[{\"content\":\"abcd\",\"normalized\":false},{\"content\":\"bcde\",\"normalized\":false},"
+        "{\"content\":\"cdef\",\"normalized\":false},{\"content\":\"ab\",\"normalized\":false},{\"content\":\"def\","
+        "\"normalized\":false},{\"content\":\"ef\",\"normalized\":false},{\"content\":\"aaaa\",\"normalized\":false},"
+        "{\"content\":\"aab\",\"normalized\":false},{\"content\":\"abc ab\",\"normalized\":false}]}");
+    static const struct {
+        const char *text;
+        uint32_t ids[10];
+        size_t n;
+    } cases[] = {/* from the PyPI package tokenizers 0.23.3 */
+                 {"abcdef abcde bcdef", {7, 12, 6, 7, 4, 6, 8, 5}, 8},
+                 {"aaaaab aaab aab", {13, 10, 6, 0, 14, 6, 14}, 7},
+                 {"abc abcdef", {15, 9}, 2},
+                 {"xabcabcdabc ab", {10, 2, 7, 15}, 4},
+                 {"abc abcabc ab", {15, 2, 15}, 3}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        tok_ids ids = {0};
+        cr_assert_eq(tok_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, NULL), XD_OK);
+        cr_assert(ids.len == cases[i].n && !memcmp(ids.data, cases[i].ids, ids.len * sizeof *ids.data), "%s",
+                  cases[i].text);
+        tok_ids_free(&ids);
+    }
+    tok_free(t);
+}
+
+Test(tokenizer, an_added_token_is_found_across_the_blocks_that_a_text_is_searched_in)
+{
+    char *s = malloc(70000);
+    cr_assert(s);
+    tokenizer *t = from_text("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},"
+                             "\"added_tokens\":[{\"content\":\"baaaaaaab\",\"normalized\":false}]}");
+    for (size_t at = 16384 - 12; at < 16384 + 4; at++) {
+        tok_ids ids = {0};
+        memset(s, 'a', 70000);
+        memcpy(s + at, "baaaaaaab", 9);
+        cr_assert_eq(tok_encode(t, s, 70000, 0, &ids, NULL), XD_OK);
+        cr_assert_eq(ids.len, 70000u - 8);
+        cr_assert_eq(ids.data[at], 2u);
+        tok_ids_free(&ids);
+    }
+    tok_free(t);
+    free(s);
+}
+
+/* What takes too long is refused by a count of steps: the same everywhere, and at once. Each of these would take hours. */
+Test(tokenizer, what_would_take_too_long_is_refused_by_name, .timeout = 100)
+{
+    static const char *const splits[] = {"(a+)+[cd]",     "(a|aa)+[cd]", "a(?=.*[cd])", "(?:a?){100}a{100}[cd]",
+                                         "(a+)\\\\1[cd]", ".*.*.*[cd]"};
+    enum { LEN = 200000 };
+    char *s = malloc(LEN);
+    cr_assert(s);
+    memset(s, 'a', LEN);
+    for (size_t i = 0; i < XD_ARRAY_LEN(splits); i++) {
+        xd_buf json = {0};
+        xd_buf_printf(
+            &json,
+            "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
+            "\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\",\"invert\":false}}",
+            splits[i]);
+        tokenizer *t = from_text(json.data);
+        tok_ids ids = {0};
+        xd_err err = {0};
+        cr_assert_eq(tok_encode(t, s, LEN, 0, &ids, &err), XD_UNSUPPORTED, "%s", splits[i]);
+        cr_assert(strstr(err.msg, "regular expression") && strstr(err.msg, "too long"), "%s: %s", splits[i], err.msg);
+        cr_assert_eq(ids.len, 0u);
+        cr_assert_eq(tok_encode(t, s, 20, 0, &ids, &err), XD_OK, "%s: %s", splits[i], err.msg);
+        cr_assert_eq(ids.len, 20u);
+        tok_ids_free(&ids);
+        tok_free(t);
+        xd_buf_free(&json);
+    }
+    free(s);
+}
+
+Test(tokenizer, a_gguf_of_merges_over_characters)
+{
+    static const char *const tokens[] = {"<unk>",
+                                         "<bos>",
+                                         "\xE2\x96\x81",
+                                         "a",
+                                         "b",
+                                         "ab",
+                                         "\xE2\x96\x81"
+                                         "ab",
+                                         "\n",
+                                         "\n\n",
+                                         "<0xC3>",
+                                         "<0xA9>"};
+    static const char *const merges[] = {"a b", "\xE2\x96\x81 ab", "\n \n"};
+    static const int32_t types[] = {2, 3, 1, 1, 1, 1, 1, 1, 1, 6, 6};
+    static const uint32_t want[] = {1, 5, 6, 8, 2, 9, 10};
+    static const char text[] = "ab ab\n\n \xC3\xA9";
+    tok_gguf g = {.model = "gemma4",
+                  .tokens = tokens,
+                  .types = types,
+                  .n_tokens = XD_ARRAY_LEN(tokens),
+                  .merges = merges,
+                  .n_merges = XD_ARRAY_LEN(merges),
+                  .bos_id = 1,
+                  .eos_id = -1,
+                  .unk_id = 0,
+                  .add_bos = tok_gguf_adds_bos("gemma4", NULL)};
+    for (int i = 0; i < 2; i++) {
+        tokenizer *t = NULL;
+        tok_ids ids = {0};
+        xd_buf back = {0};
+        xd_err err = {0};
+        cr_assert_eq(tok_from_gguf(&g, &t, &err), XD_OK, "%s", err.msg);
+        cr_assert_eq(tok_encode(t, text, sizeof text - 1, TOK_ADD_SPECIAL, &ids, &err), XD_OK);
+        cr_assert(ids.len == 7 && !memcmp(ids.data, want, sizeof want));
+        cr_assert_eq(tok_decode(t, ids.data, ids.len, true, &back, &err), XD_OK);
+        cr_assert_str_eq(back.data, text);
+        xd_buf_free(&back);
+        tok_ids_free(&ids);
+        tok_free(t);
+        g.model = "gpt2";
+        g.pre = "sarvam-moe";
+    }
 }
