@@ -79,6 +79,7 @@ typedef struct engine_job { /* something to be run on the engine thread between 
 typedef struct files_seen {
     pthread_mutex_t lock;
     uint64_t looked_ns;
+    bool looking;
     uint32_t n_changed;
     char warning[4400];
 } files_seen;
