@@ -96,7 +96,10 @@ static jx_value sorted_list(jx *c, jx_pair *pairs, size_t n, bool reverse)
 /* sorted()'s own argument: it takes nothing but integers. */
 static bool is_reverse(jx *c, jx_value v)
 {
-    return v.kind != JX_MISSING && jx_need_int(c, v) != 0;
+    jx_int i = v.kind == JX_MISSING ? 0 : jx_need_int(c, v);
+    if (i > INT32_MAX || i < INT32_MIN)
+        jx_error(c, "Python int too large to convert to C int");
+    return i != 0;
 }
 
 FILTER(sort)

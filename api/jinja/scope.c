@@ -321,8 +321,14 @@ static void resolve_statement(resolver *r, jx_scope *s, jx_node *n)
 {
     bool soft = r->soft;
     switch (n->kind) {
-    case N_OUTPUT:
-    case N_OTHER_TEMPLATE: visit_expr(r, s, n->expr); break;
+    case N_OTHER_TEMPLATE:
+        if (s->parent && jx_str_is(n->text, "extends")) {
+            r->c->line = n->line;
+            jx_error(r->c, "cannot use extend from a non top-level scope");
+        }
+        visit_expr(r, s, n->expr);
+        break;
+    case N_OUTPUT: visit_expr(r, s, n->expr); break;
     case N_SET:
         visit_expr(r, s, n->expr);
         visit_target(r, s, n->target);
