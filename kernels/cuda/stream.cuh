@@ -24,6 +24,14 @@
 #define STREAM_WARPS      8  /* computing; one warp more fetches */
 #define STREAM_ROUND      32 /* products (block of K, group of 8 tokens) between two barriers */
 #define STREAM_MAX_TOKENS MM_STREAM_TOKENS
+/* Who tells the producer that a stage may be filled again: one thread, behind a barrier of all. compute-sanitizer's racecheck does not
+ * follow reader -> barrier -> that thread -> producer and calls every second use of a stage a hazard; where it is to look on (build
+ * option gpu_racecheck), all threads tell. */
+#ifdef XD_RACECHECK
+#define STREAM_TELLERS (STREAM_WARPS * 32)
+#else
+#define STREAM_TELLERS 1
+#endif
 
 struct stream_item {
     uint64_t base[2], fill[2]; /* first byte of row 0 of each half; where the page is kept, or 0 */
@@ -336,7 +344,7 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
             if (at == 0)
                 bar_wait(bars.full + slot, step / STREAM_STAGES & 1);
             stream_barrier(); /* all have left their products of the round before, and are done with the stage before */
-            if (at == 0 && step > 0 && threadIdx.x == 0)
+            if (at == 0 && step > 0 && threadIdx.x < STREAM_TELLERS)
                 bar_arrive(bars.empty + (step - 1) % STREAM_STAGES);
             if (pending)
                 stream_add<FMT, NT>(acc, sums, buf ^ 1, pending);
@@ -433,7 +441,7 @@ __global__ void __launch_bounds__(STREAM_WARPS * 32 + 32, 1) stream_kernel(const
     if (threadIdx.x == 0) {
         for (int s = 0; s < STREAM_STAGES; s++) {
             bar_init(bars.full + s, BAR_FULL_COUNT);
-            bar_init(bars.empty + s, 1);
+            bar_init(bars.empty + s, STREAM_TELLERS);
         }
         bar_init_done();
     }
