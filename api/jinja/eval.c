@@ -587,7 +587,10 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
     case N_FILTER_BLOCK: return exec_filter_block(c, f, n);
     case N_WITH: return exec_with(c, f, n);
     case N_SCOPE: return exec_body(c, n->op ? f : enter(c, n->scope, f), n->body);
-    case N_BLOCK: return exec_body(c, enter(c, n->scope, n->op ? f : c->root), n->body);
+    case N_BLOCK:
+        if (n->op & JX_BLOCK_REQUIRED)
+            jx_error(c, "Required block '%.*s' not found", (int)XD_MIN(n->text->len, (size_t)100), n->text->data);
+        return exec_body(c, enter(c, n->scope, n->op & JX_BLOCK_SCOPED ? f : c->root), n->body);
     case N_BREAK: return FLOW_BREAK;
     case N_CONTINUE: return FLOW_CONTINUE;
     case N_OTHER_TEMPLATE:
@@ -599,7 +602,7 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
 
 jx_value jx_block_call(jx *c, const jx_node *block)
 {
-    if (block->op)
+    if (block->op & JX_BLOCK_SCOPED)
         jx_error(c, "self.%.*s(): a scoped block is not supported here", (int)XD_MIN(block->text->len, (size_t)100),
                  block->text->data);
     const jx_str *text;

@@ -431,6 +431,8 @@ typedef enum jx_node_kind {
     N_OTHER_TEMPLATE, /* include, import, from, extends: .text is the tag; fails when it is reached */
 } jx_node_kind;
 
+enum { JX_BLOCK_SCOPED = 1, JX_BLOCK_REQUIRED = 2 };
+
 typedef struct jx_body {
     jx_node **v;
     uint32_t n;
@@ -446,7 +448,7 @@ typedef struct jx_call_args {
 
 struct jx_node {
     uint8_t kind;
-    uint8_t op;      /* N_BINARY: jx_op; N_FOR: 1 recursive; N_IF: 1 elif; N_BLOCK: 1 scoped */
+    uint8_t op;      /* N_BINARY: jx_op; N_FOR: 1 recursive; N_IF: 1 elif; N_BLOCK: JX_BLOCK_... */
     uint16_t height; /* of an expression's tree */
     uint32_t line;
     union {

@@ -280,7 +280,13 @@ static bool lex_name(lexer *l)
     if (p == l->at)
         return false;
     size_t n = (size_t)(p - l->at);
-    add(l, T_NAME)->s = jx_str_view(l->c, l->at, n, jx_count_chars(l->at, n), true);
+    const jx_str *name = jx_str_view(l->c, l->at, n, jx_count_chars(l->at, n), true);
+    bool identifier = true;
+    if (name->chars != n) /* in ASCII every \w+ that is no number is one */
+        jx_str_class(name, "isidentifier", &identifier);
+    if (!identifier)
+        jx_error(l->c, "Invalid character in identifier");
+    add(l, T_NAME)->s = name;
     advance(l, p);
     return true;
 }
@@ -370,13 +376,16 @@ static void lex_raw(lexer *l, const char *content)
             return;
         }
     }
-    jx_error(l->c, "Missing end of raw directive");
+    if (content < l->end) /* jinja2 does not look beyond the end */
+        jx_error(l->c, "Missing end of raw directive");
 }
 
 static void lex_comment(lexer *l, const char *content)
 {
     advance(l, content);
     const char *p = memmem(content, (size_t)(l->end - content), "#}", 2);
+    if (!p && content == l->end) /* jinja2 does not look beyond the end */
+        return;
     if (!p)
         jx_error(l->c, "Missing end of comment tag");
     if (p > content && (p[-1] == '-' || p[-1] == '+'))

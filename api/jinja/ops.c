@@ -391,6 +391,22 @@ static jx_value number_part(jx_value of, const jx_str *name)
     return !is_float && jx_str_is(name, "denominator") ? JX_INTV(1) : JX_ABSENT;
 }
 
+static jx_value macro_attribute(jx *c, const jx_node *n, const jx_str *name)
+{
+    static const char *const flags[3] = {"caller", "catch_kwargs", "catch_varargs"}; /* in the order of n->special */
+    for (size_t i = 0; i < XD_ARRAY_LEN(flags); i++)
+        if (jx_str_is(name, flags[i]))
+            return JX_BOOLV(n->special[i] >= 0);
+    if (jx_str_is(name, "name"))
+        return n->kind == N_MACRO ? JX_STRV(n->text) : JX_NIL;
+    if (!jx_str_is(name, "arguments"))
+        return JX_ABSENT;
+    jx_list *l = jx_list_new(c, n->params.n);
+    for (uint32_t i = 0; i < n->params.n; i++)
+        l->v[i] = JX_STRV(n->params.v[i]->name);
+    return (jx_value){.kind = JX_TUPLE, .l = l};
+}
+
 /* getattr(obj, name); JX_MISSING where Python raises AttributeError. */
 static jx_value attribute(jx *c, jx_value of, const jx_str *name)
 {
@@ -406,8 +422,11 @@ static jx_value attribute(jx *c, jx_value of, const jx_str *name)
         return of.l->v[1];
     if (of.kind == JX_CYCLER && jx_str_is(name, "current"))
         return of.cycle->v[of.cycle->pos];
-    if (of.kind == JX_MACRO && jx_str_is(name, "name") && of.macro->node->kind == N_MACRO)
-        return JX_STRV(of.macro->node->text);
+    if (of.kind == JX_MACRO) {
+        jx_value v = macro_attribute(c, of.macro->node, name);
+        if (v.kind != JX_MISSING)
+            return v;
+    }
     if (of.kind == JX_RANGE && (jx_str_is(name, "start") || jx_str_is(name, "stop") || jx_str_is(name, "step")))
         return JX_INTV(name->data[2] == 'a' ? of.r->start : name->data[2] == 'o' ? of.r->stop : of.r->step);
     if (of.kind == JX_SELF)

@@ -211,9 +211,13 @@ static jx_node *parse_block(parser *p)
 {
     jx_node *n = jp_node(p, N_BLOCK);
     n->text = jp_expect_name(p);
-    n->op = jp_skip_name(p, "scoped");
-    jp_skip_name(p, "required");
+    n->op = jp_skip_name(p, "scoped") ? JX_BLOCK_SCOPED : 0;
+    if (jp_skip_name(p, "required"))
+        n->op |= JX_BLOCK_REQUIRED;
     parse_function_body(p, n, "endblock");
+    for (uint32_t i = 0; (n->op & JX_BLOCK_REQUIRED) && i < n->body.n; i++)
+        if (n->body.v[i]->kind != N_DATA || jx_strip(p->c, n->body.v[i]->text, JX_ABSENT, 1)->len)
+            jx_error(p->c, "Required blocks can only contain comments or whitespace");
     if (p->t->kind == T_NAME && jx_str_eq(p->t->s, n->text))
         jp_take(p);
     return n;

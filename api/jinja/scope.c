@@ -382,7 +382,7 @@ static void resolve_statement(resolver *r, jx_scope *s, jx_node *n)
         break;
     case N_BLOCK:
         note_block(r, n);
-        n->scope = new_scope(r, n->op ? s : r->t->scope);
+        n->scope = new_scope(r, n->op & JX_BLOCK_SCOPED ? s : r->t->scope);
         finish_scope(r, n->scope, n->body);
         break;
     default: break;
