@@ -1,0 +1,79 @@
+#include <criterion/criterion.h>
+
+#include "engine/core.h"
+
+/* The geometry of Qwen3-30B-A3B: 98304 bytes of KV a token. */
+static const kv_options geometry = {.n_layers = 48, .n_kv_heads = 4, .head_dim = 128, .block_size = 16, .fmt = FMT_F16};
+
+static core_sizes sizes(uint32_t want_len, uint64_t kv, uint64_t swap)
+{
+    return (core_sizes){.room = 100ull << 30,
+                        .expert_bytes = 30ull << 30,
+                        .block_bytes = kv_block_bytes(&geometry),
+                        .block_size = 16,
+                        .max_seqs = 1,
+                        .model_max_len = 1u << 18,
+                        .want_len = want_len,
+                        .want_kv = kv,
+                        .want_arena = CONF_AUTO_BYTES,
+                        .swap_bytes = swap,
+                        .kv_opt = &geometry};
+}
+
+static void check(const core_sizes *s, uint64_t kv)
+{
+    uint64_t host = s->swap_bytes / s->block_bytes;
+    cr_assert_leq(s->n_blocks * s->block_bytes + s->stage_bytes, kv);
+    cr_assert_geq((s->n_blocks + host) * s->block_size, s->want_len);
+    cr_assert_eq(s->stage_bytes, kv_stage_bytes(&geometry, s->stage_blocks));
+    cr_assert_eq(s->max_model_len, s->want_len);
+}
+
+Test(core, a_context_within_the_budget_needs_no_staging)
+{
+    core_sizes s = sizes(16384, 2ull << 30, 4ull << 30);
+    cr_assert_eq(core_size(&s, NULL), XD_OK);
+    cr_assert(!s.cold);
+    cr_assert_eq(s.stage_blocks, 0);
+}
+
+Test(core, all_cold_blocks_of_one_sequence_can_be_staged_for_a_twentieth_of_the_budget)
+{
+    const uint64_t kv = 6ull << 30;
+    core_sizes s = sizes(131072, kv, 16ull << 30);
+    cr_assert_eq(core_size(&s, NULL), XD_OK);
+    check(&s, kv);
+    cr_assert(s.cold);
+    cr_assert_geq(s.stage_blocks, 131072 / 16 - s.n_blocks);
+    cr_assert_leq(s.stage_bytes, kv / 20);
+}
+
+Test(core, staging_takes_at_most_a_quarter_of_the_budget)
+{
+    const uint64_t kv = 256ull << 20;
+    core_sizes s = sizes(131072, kv, 64ull << 30);
+    cr_assert_eq(core_size(&s, NULL), XD_OK);
+    check(&s, kv);
+    cr_assert_gt(s.stage_blocks, 0);
+    cr_assert_leq(s.stage_bytes, kv / 4);
+}
+
+Test(core, staging_never_makes_a_sequence_too_long)
+{
+    const uint64_t block = kv_block_bytes(&geometry);
+    for (uint64_t more = 0; more < 200; more += 20) {
+        const uint64_t kv = 1024 * block;
+        core_sizes s = sizes(32768, kv, (1024 + more) * block);
+        cr_assert_eq(core_size(&s, NULL), XD_OK, "%lu blocks to spare", (unsigned long)more);
+        check(&s, kv);
+    }
+}
+
+Test(core, without_a_device_of_its_own_nothing_is_staged)
+{
+    core_sizes s = sizes(131072, 6ull << 30, 16ull << 30);
+    s.kv_opt = NULL;
+    cr_assert_eq(core_size(&s, NULL), XD_OK);
+    cr_assert(s.cold);
+    cr_assert_eq(s.stage_bytes, 0);
+}
