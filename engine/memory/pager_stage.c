@@ -167,10 +167,6 @@ void pager_set_view(pager *p)
     }
     p->view.arena_begin = begin;
     p->view.arena_end = end;
-    if (p->extra) { /* everybody is let in */
-        memset(p->io, 1, p->n_experts);
-        p->admit_changed = true;
-    }
     p->view.max_inserts = p->extra ? p->offer_cap : XD_MIN(p->cfg->pager.max_inserts, p->offer_cap);
 }
 
