@@ -4,11 +4,12 @@
 #include "api/jinja/jinja_priv.h"
 
 enum { MAX_SOURCE = 4 << 20, COMPILE_MEMORY = 128 << 20 };
-/* A step takes up to 25 ns: the limits of steps are those of a second of work, and are reached first on a fast machine. The clock is the
- * thread's CPU time, so that a busy machine fails nobody. */
+/* A step takes some 15 ns: the limits of steps are those of half a second of work, and are reached first on a fast machine. The clock is the
+ * thread's CPU time, so that a busy machine fails nobody. A thousand turns of the templates that look back at all messages from
+ * each one take 15 million steps. */
 #define COMPILE_STEPS   30000000u
 #define COMPILE_TIME_NS 800000000u
-#define RENDER_STEPS    20000000u
+#define RENDER_STEPS    40000000u
 #define RENDER_TIME_NS  800000000u
 
 static xd_status compile(jx *c, const char *source, size_t len, jinja_template *t)

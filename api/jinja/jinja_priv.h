@@ -170,7 +170,8 @@ struct jx {
     jx_frame *root;
     jx_value filter_input; /* what the innermost filter of a {% filter %} or {% set x | f %} works on */
     time_t now;
-    uint64_t randoms; /* items that the filter `random` has picked so far */
+    const jx_str *ascii[2][128]; /* the one-character strings made so far, [trusted] */
+    uint64_t randoms;            /* items that the filter `random` has picked so far */
 };
 
 _Noreturn void jx_throw(jx *c, xd_status status, const char *code, const char *fmt, ...) XD_PRINTF(4, 5);
@@ -205,6 +206,8 @@ const jx_str *jx_str_view(jx *c, const char *data, size_t len, size_t chars, boo
 const jx_str *jx_str_copy(jx *c, const char *data, size_t len, bool trusted);
 const jx_str *jx_str_lit(jx *c, const char *literal);                     /* of the program: trusted */
 const jx_str *jx_str_sub(jx *c, const jx_str *s, size_t from, size_t to); /* bytes; shares the memory */
+const jx_str *jx_str_char(jx *c, const jx_str *s, size_t from,
+                          size_t to); /* the same of one character, as a plain str */
 const jx_str *jx_str_concat(jx *c, const jx_str *a, const jx_str *b);
 const jx_str *jx_str_markup(jx *c, const jx_str *s, bool markup);
 const jx_str *jx_str_escape(jx *c, const jx_str *s); /* HTML; the result is markup */

@@ -62,6 +62,21 @@ const jx_str *jx_str_sub(jx *c, const jx_str *s, size_t from, size_t to)
     return sub;
 }
 
+/* Templates walk over the characters of long texts (looking for images in what may be a list): each ASCII character is made once. */
+const jx_str *jx_str_char(jx *c, const jx_str *s, size_t from, size_t to)
+{
+    unsigned char ch = (unsigned char)s->data[from];
+    if (to != from + 1 || ch >= 128)
+        return jx_str_markup(c, jx_str_sub(c, s, from, to), false);
+    const jx_str **known = &c->ascii[s->map ? s->map[from] : s->trusted][ch];
+    if (!*known) {
+        char *data = jx_alloc(c, 1);
+        *data = (char)ch;
+        *known = jx_str_view(c, data, 1, 1, s->map ? s->map[from] : s->trusted);
+    }
+    return *known;
+}
+
 const jx_str *jx_str_markup(jx *c, const jx_str *s, bool markup)
 {
     if (s->markup == markup)

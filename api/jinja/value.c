@@ -574,7 +574,7 @@ bool jx_iter_next(jx *c, jx_iter *it, jx_value *ret)
         size_t from = it->pos;
         jx_char(&at, v.s->data + v.s->len);
         it->pos = (size_t)(at - v.s->data);
-        *ret = JX_STRV(jx_str_markup(c, jx_str_sub(c, v.s, from, it->pos), false));
+        *ret = JX_STRV(jx_str_char(c, v.s, from, it->pos));
         return true;
     }
     if (!jx_len(v, &n) || it->pos >= n)

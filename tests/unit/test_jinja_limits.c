@@ -9,7 +9,7 @@
 
 #include "api/jinja/jinja.h"
 
-enum { MB = 1000000, MAX_STEPS = 20000000, MAX_MEMORY = 64 << 20 };
+enum { MB = 1000000, MAX_STEPS = 40000000, MAX_MEMORY = 64 << 20 };
 
 #define EACH(body) "{% for a in l %}" body "{% endfor %}"
 #define GROW(expr) "{% set ns = namespace(s='ab', l=[1]) %}" EACH("{% set ns.s = " expr " %}") "{{ ns.s|length }}"
