@@ -109,7 +109,8 @@ xd_status core_size(core_sizes *s, xd_err *err)
 /* A name that matches nothing would look as if it had helped. */
 static xd_status check_disable(const char *list, xd_err *err)
 {
-    static const char *const words[] = {"avx2", "avx512", "graphs", "cuda", "cuda_tile", "cuda_attn_mma"};
+    static const char *const words[] = {"avx2",      "avx512",        "graphs",      "cuda",
+                                        "cuda_tile", "cuda_attn_mma", "cuda_overlap"};
     for (const char *p = list; *p;) {
         size_t n = strcspn(p, ",");
         bool known = false;
@@ -121,7 +122,7 @@ static xd_status check_disable(const char *list, xd_err *err)
         if (!known)
             return xd_fail(
                 err, XD_BAD_CONFIG, 0,
-                "engine.kernels_disable: '%s' is neither avx2, avx512, graphs, cuda, cuda_tile, cuda_attn_mma "
+                "engine.kernels_disable: '%s' is neither avx2, avx512, graphs, cuda, cuda_tile, cuda_attn_mma, cuda_overlap "
                 "nor a row such as dot_bf16_avx512",
                 name);
         p += n + (p[n] == ',');
