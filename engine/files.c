@@ -51,9 +51,9 @@ uint32_t engine_look_at_files(engine *e, xd_buf *ret_warning)
         uint32_t n;
         char text[sizeof f->warning];
         look(e, &n, text, sizeof text);
-        pthread_mutex_lock(&f->lock);
-        if (*text && strcmp(text, f->warning) != 0)
+        if (*text && strcmp(text, f->warning) != 0) /* only who looks writes it */
             xd_log_warn("%s", text);
+        pthread_mutex_lock(&f->lock);
         snprintf(f->warning, sizeof f->warning, "%s", text);
         f->n_changed = n;
         f->looked_ns = xd_now_ns();
