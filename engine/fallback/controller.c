@@ -61,16 +61,6 @@ void controller_configure(controller *c, const controller_options *opt)
     c->opt = *opt;
 }
 
-static uint32_t batch_slot(uint32_t batch)
-{
-    uint32_t i = 0;
-    while (batch > 1 && i + 1 < CONTROLLER_BATCHES) {
-        batch /= 2;
-        i++;
-    }
-    return i;
-}
-
 static bool slow_token(const controller *c, const controller_sample *s)
 {
     uint32_t i = batch_slot(s->batch);

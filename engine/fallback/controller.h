@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/fallback/batch.h"
+
 typedef enum fallback_state {
     FALLBACK_DIRECT,
     FALLBACK_SUSPECT,
@@ -36,8 +38,6 @@ typedef struct controller_sample {
     uint32_t batch;   /* sequences in that step */
 } controller_sample;
 
-#define CONTROLLER_BATCHES 16 /* usual times are kept by log2 of the batch */
-
 typedef struct controller { /* zeroed: DIRECT, nothing known */
     controller_options opt;
     fallback_state state;
@@ -51,8 +51,8 @@ typedef struct controller { /* zeroed: DIRECT, nothing known */
     } rates,
         tokens; /* seen in SUSPECT; separate, since many quick tokens do not make up for a slow link, nor the other way */
     uint32_t backoff; /* the cooldown is doubled so many times */
-    double usual_ms[CONTROLLER_BATCHES];
-    uint32_t usual_n[CONTROLLER_BATCHES];
+    double usual_ms[BATCH_SLOTS];
+    uint32_t usual_n[BATCH_SLOTS];
 } controller;
 
 typedef struct controller_change {

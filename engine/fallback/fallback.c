@@ -27,8 +27,8 @@
 #define START_PROBES        3
 
 typedef struct token_time { /* mean time of decode steps, by log2 of the batch */
-    double ms[CONTROLLER_BATCHES];
-    uint32_t n[CONTROLLER_BATCHES];
+    double ms[BATCH_SLOTS];
+    uint32_t n[BATCH_SLOTS];
 } token_time;
 
 struct fallback {
@@ -167,7 +167,7 @@ static void probe(fallback *f)
 
 static void note_token(token_time *t, const fallback_step_info *s)
 {
-    uint32_t i = XD_MIN(31u - (uint32_t)__builtin_clz(s->n_decode), CONTROLLER_BATCHES - 1u);
+    uint32_t i = batch_slot(s->n_decode);
     t->n[i]++;
     t->ms[i] += ((double)s->step_ns * 1e-6 - t->ms[i]) / t->n[i];
 }
@@ -181,7 +181,7 @@ static void compare_paths(fallback *f, const fallback_step_info *s)
         note_token(&f->in_place, s);
     else if (staged)
         note_token(&f->staged, s);
-    for (uint32_t i = 0; staged && i < CONTROLLER_BATCHES; i++) {
+    for (uint32_t i = 0; staged && i < BATCH_SLOTS; i++) {
         if (f->in_place.n[i] < COMPARE_STEPS || f->staged.n[i] < COMPARE_STEPS ||
             f->staged.ms[i] < COMPARE_RATIO * f->in_place.ms[i] || pager_set_mode(f->pages, PAGER_DIRECT, NULL))
             continue;

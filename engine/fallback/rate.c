@@ -12,14 +12,6 @@
 #define BASE_GAIN      0.1
 #define BASE_MIN_RATIO 0.8 /* of the healthy rate: a step below it is slow for the link's sake */
 
-static uint32_t batch_slot(uint32_t batch)
-{
-    uint32_t i = 0;
-    for (; batch > 1 && i + 1 < RATE_BATCHES; batch /= 2)
-        i++;
-    return i;
-}
-
 void rate_note_exact(rate_meter *m, double bytes, double link_ns)
 {
     m->bytes += bytes;

@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RATE_BATCHES 16 /* bases are kept by log2 of the batch */
+#include "engine/fallback/batch.h"
 
 typedef struct rate_meter { /* zeroed: nothing known */
     struct {
         double ns; /* what the experts of a step take without the link */
         uint32_t n;
-    } base[RATE_BATCHES];
+    } base[BATCH_SLOTS];
     double bytes, ns; /* of the steps since the last take whose rate is known */
 } rate_meter;
 
