@@ -318,7 +318,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
         pager_make_room(p, want);
-        p->admit_changed = policy_plan(p->pol, p->n_free_slots, (uint8_t *)p->io) || p->admit_changed;
+        p->admit_changed = policy_plan(p->pol, p->n_free_slots, p->admit) || p->admit_changed;
     }
     xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
     if (!st)
@@ -368,7 +368,7 @@ static void count_step(pager *p)
         for (uint32_t e = 0; e < p->layers[l].n_experts; e++, x++)
             if (counts[x]) {
                 uint32_t n = count_expert(p, x);
-                missed += p->io[x] ? n : 0;
+                missed += p->admit[x] ? n : 0;
             }
         wanted += XD_MIN(missed, p->view.max_inserts);
     }
@@ -675,7 +675,8 @@ static xd_status open_tables(pager *p, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the page table of %u pages does not fit into device memory: %s", p->n_pages,
                        ops->error(p->dev));
     memset(p->io, 0, p->io_bytes);
-    memset(p->io, 1, p->n_experts);
+    p->admit = (uint8_t *)p->io;
+    memset(p->admit, 1, p->n_experts);
     if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
         ops->sync(p->dev))
         return pager_device_fail(p, err, "clearing the page table");

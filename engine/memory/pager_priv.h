@@ -96,6 +96,7 @@ struct pager {
     /* One block: [n_experts] u8 admitted or not, padded | [offer_cap] u64 slots offered to the step | u32 free_used, pad |
      * [offer_cap] u32 fill_log | u32 counts of all experts. The step's input and its output are then one copy each. */
     char *io_dev, *io;
+    uint8_t *admit; /* the first part of io */
     uint64_t io_bytes, io_offer_at, io_used_at, io_log_at, io_counts_at;
     uint32_t *offer_slot; /* [offer_cap] the offers as slot numbers */
     uint32_t offer_cap, offer_first;

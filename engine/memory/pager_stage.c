@@ -233,7 +233,7 @@ xd_status pager_set_mode(pager *p, int mode, xd_err *err)
     if (!st)
         p->mode = mode;
     if (!st && mode == PAGER_FULL) { /* nobody decides there who may come in: everybody may */
-        memset(p->io, 1, p->n_experts);
+        memset(p->admit, 1, p->n_experts);
         p->admit_changed = true;
     }
     pthread_mutex_unlock(&p->lock);
