@@ -36,6 +36,7 @@ typedef struct cache {
     policy *pol;
     bool *resident; /* [n_experts] */
     uint8_t *admit; /* [n_experts] */
+    uint32_t *fill; /* [n_experts] what a step brings in */
     uint32_t n_resident;
     trace_result *res;
 } cache;
@@ -68,7 +69,6 @@ static uint32_t end(cache *c, const uint32_t *ids, uint32_t n, uint32_t slots)
 {
     const trace *t = c->t;
     uint32_t hits = 0, wanted = 0, filled = 0, i = 0, layer_end = 0;
-    XD_CLEANUP(xd_freep) uint32_t *fill = malloc((n + 1u) * sizeof *fill);
     for (uint32_t l = 0; l < t->n_layers; l++) {
         uint32_t left = c->opt->max_inserts;
         layer_end += t->layer_experts[l];
@@ -80,12 +80,12 @@ static uint32_t end(cache *c, const uint32_t *ids, uint32_t n, uint32_t slots)
                 continue;
             left--;
             wanted++;
-            if (fill && filled < slots)
-                fill[filled++] = x;
+            if (filled < slots)
+                c->fill[filled++] = x;
         }
     }
     for (uint32_t k = 0; k < filled; k++)
-        set_resident(c, fill[k], true);
+        set_resident(c, c->fill[k], true);
     c->res->inserts += filled;
     policy_missed(c->pol, wanted);
     policy_advance(c->pol);
@@ -103,10 +103,11 @@ static xd_status replay_policy(const trace *t, const trace_options *opt, uint32_
     XD_CLEANUP(policy_freep) policy *pol = policy_new(&po);
     XD_CLEANUP(xd_freep) bool *resident = calloc(t->n_experts + 1u, sizeof *resident);
     XD_CLEANUP(xd_freep) uint8_t *admit = malloc(t->n_experts + 1u);
-    if (!pol || !resident || !admit)
+    XD_CLEANUP(xd_freep) uint32_t *fill = malloc((t->n_experts + 1u) * sizeof *fill);
+    if (!pol || !resident || !admit || !fill)
         return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
     memset(admit, 1, t->n_experts);
-    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .admit = admit, .res = res};
+    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .admit = admit, .fill = fill, .res = res};
     for (uint32_t s = 0; s < t->n_steps; s++) {
         if (t->flags[s] & TRACE_PREFILL) /* streams past the cache */
             continue;
