@@ -149,10 +149,16 @@ void policy_free(policy *p)
 
 /* --- worth ------------------------------------------------------------------------------------------------------- */
 
+/* Counted from the list's making: a float holds no more than 24 bits of a step's number, and that number wraps around. */
+static float recency(const policy *p, uint32_t id)
+{
+    return (float)(int32_t)(p->last[id] - p->list_made);
+}
+
 static float worth(const policy *p, uint32_t id)
 {
     if (p->kind == CONF_EVICT_LRU)
-        return (float)p->last[id];
+        return recency(p, id);
     float sum = 0;
     for (int k = 0; k < RATES; k++)
         sum += p->count[k][id] * p->scale[k];
@@ -296,7 +302,7 @@ static void select_smallest(policy_entry *v, uint32_t n, uint32_t k)
 static void all_worths(const policy *p, float *restrict ret)
 {
     for (uint32_t id = 0; id < p->n; id++)
-        ret[id] = p->kind == CONF_EVICT_LRU ? (float)p->last[id] : 0;
+        ret[id] = p->kind == CONF_EVICT_LRU ? recency(p, id) : 0;
     for (int k = 0; p->kind != CONF_EVICT_LRU && k < RATES; k++) {
         const float *restrict count = p->count[k];
         const float scale = p->scale[k];
@@ -308,6 +314,7 @@ static void all_worths(const policy *p, float *restrict ret)
 static void make_list(policy *p)
 {
     uint32_t n = 0;
+    p->list_made = p->now;
     all_worths(p, p->worth);
     for (uint32_t id = 0; id < p->n; id++) {
         p->list[n] = (policy_entry){p->worth[id], id, p->last[id]};
@@ -318,7 +325,6 @@ static void make_list(policy *p)
     qsort(p->list, k, sizeof *p->list, entry_compare);
     p->list_n = k;
     p->list_at = 0;
-    p->list_made = p->now;
 }
 
 static bool list_is_old(const policy *p)

@@ -31,6 +31,23 @@ static unsigned cold_victims(double floor)
     return n;
 }
 
+Test(policy, lru_knows_the_order_after_any_number_of_steps)
+{
+    const uint32_t counts[] = {2};
+    policy_options o = {.kind = CONF_EVICT_LRU, .n_layers = 1, .layer_experts = counts, .capacity_units = 2};
+    policy *p = policy_new(&o);
+    cr_assert(p);
+    for (uint32_t s = 0; s < (1u << 24) + 2; s++) /* a float no longer tells this step from the next */
+        policy_advance(p);
+    policy_set_units(p, 0, 1), policy_set_units(p, 1, 1);
+    policy_touch(p, 1);
+    policy_advance(p);
+    policy_touch(p, 0);
+    policy_advance(p);
+    cr_assert_eq(policy_victim(p), 1);
+    policy_free(p);
+}
+
 Test(policy, a_layer_keeps_its_floor)
 {
     cr_assert_eq(cold_victims(0), 4);   /* all that are cold */
