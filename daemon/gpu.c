@@ -37,30 +37,52 @@ static double probe(kern_dev *d)
 enum { NVML_CORRECTED, NVML_UNCORRECTED };
 enum { NVML_AGGREGATE = 1 };
 
+typedef struct nvml {
+    void *lib;
+    int (*end)(void);
+    int (*by_bus)(const char *pci_bus_id, void **ret_device);
+} nvml;
+
+static bool nvml_open(nvml *ret)
+{
+    int (*init)(void) = NULL;
+    *ret = (nvml){.lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+    if (!ret->lib)
+        return false;
+    *(void **)&init = dlsym(ret->lib, "nvmlInit_v2");
+    *(void **)&ret->end = dlsym(ret->lib, "nvmlShutdown");
+    *(void **)&ret->by_bus = dlsym(ret->lib, "nvmlDeviceGetHandleByPciBusId_v2");
+    if (init && ret->end && ret->by_bus && !init())
+        return true;
+    dlclose(ret->lib);
+    return false;
+}
+
+static void nvml_close(nvml *n)
+{
+    n->end();
+    dlclose(n->lib);
+}
+
 static void read_ecc(facts *f)
 {
-    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!lib)
+    nvml n;
+    int (*total)(void *, int, int, unsigned long long *) = NULL;
+    if (!nvml_open(&n))
         return;
-    int (*init)(void) = NULL, (*end)(void) = NULL, (*by_bus)(const char *, void **) = NULL,
-        (*total)(void *, int, int, unsigned long long *) = NULL;
-    *(void **)&init = dlsym(lib, "nvmlInit_v2");
-    *(void **)&end = dlsym(lib, "nvmlShutdown");
-    *(void **)&by_bus = dlsym(lib, "nvmlDeviceGetHandleByPciBusId_v2");
-    *(void **)&total = dlsym(lib, "nvmlDeviceGetTotalEccErrors");
-    if (init && end && by_bus && total && !init()) {
+    *(void **)&total = dlsym(n.lib, "nvmlDeviceGetTotalEccErrors");
+    if (total) {
         for (uint32_t i = 0; i < f->gpus_count; i++) {
             gpu_facts *g = &f->gpus[i];
             void *dev = NULL;
             unsigned long long corrected = 0, uncorrected = 0;
-            g->ecc_known = !by_bus(g->pci, &dev) && !total(dev, NVML_CORRECTED, NVML_AGGREGATE, &corrected) &&
+            g->ecc_known = !n.by_bus(g->pci, &dev) && !total(dev, NVML_CORRECTED, NVML_AGGREGATE, &corrected) &&
                            !total(dev, NVML_UNCORRECTED, NVML_AGGREGATE, &uncorrected);
             g->ecc_corrected = corrected;
             g->ecc_uncorrected = uncorrected;
         }
-        end();
     }
-    dlclose(lib);
+    nvml_close(&n);
 }
 
 /* nvmlMemory_v2_t of nvml.h: the first version counts what the driver keeps for itself as used. */
@@ -71,25 +93,16 @@ typedef struct nvml_memory {
 
 uint64_t gpu_used_bytes(const char *pci_bus_id)
 {
-    uint64_t used = 0;
-    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!lib)
+    nvml n;
+    nvml_memory m = {.version = sizeof m | 2u << 24};
+    void *dev = NULL;
+    int (*memory)(void *, nvml_memory *) = NULL;
+    if (!nvml_open(&n))
         return 0;
-    int (*init)(void) = NULL, (*end)(void) = NULL, (*by_bus)(const char *, void **) = NULL,
-        (*memory)(void *, nvml_memory *) = NULL;
-    *(void **)&init = dlsym(lib, "nvmlInit_v2");
-    *(void **)&end = dlsym(lib, "nvmlShutdown");
-    *(void **)&by_bus = dlsym(lib, "nvmlDeviceGetHandleByPciBusId_v2");
-    *(void **)&memory = dlsym(lib, "nvmlDeviceGetMemoryInfo_v2");
-    if (init && end && by_bus && memory && !init()) {
-        void *dev = NULL;
-        nvml_memory m = {.version = sizeof m | 2u << 24};
-        if (!by_bus(pci_bus_id, &dev) && !memory(dev, &m))
-            used = m.used;
-        end();
-    }
-    dlclose(lib);
-    return used;
+    *(void **)&memory = dlsym(n.lib, "nvmlDeviceGetMemoryInfo_v2");
+    bool known = memory && !n.by_bus(pci_bus_id, &dev) && !memory(dev, &m);
+    nvml_close(&n);
+    return known ? m.used : 0;
 }
 
 void facts_read_device(const config *cfg, facts *f)
