@@ -46,10 +46,8 @@ static void set_request_id(exchange *x)
         memcpy(x->id, given, n + 1);
         return;
     }
-    uint64_t z = x->a->id_salt + atomic_fetch_add(&x->a->next_id, 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u; /* splitmix64: distinct for distinct counters */
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
+    uint64_t z = x->a->id_salt + atomic_fetch_add(&x->a->next_id, 1) * XD_MIX64_STEP;
+    snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)xd_mix64(z));
 }
 
 static xd_status check_media_type(const exchange *x, xd_err *err)

@@ -45,6 +45,15 @@ static inline void xd_fclosep(FILE **f)
 #define XD_MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define XD_MAX(a, b)    ((a) > (b) ? (a) : (b))
 
+/* The mixing of splitmix64 (Steele, Lea, Flood 2014): distinct for distinct z. A generator is xd_mix64(state += XD_MIX64_STEP). */
+#define XD_MIX64_STEP 0x9e3779b97f4a7c15u
+static inline uint64_t xd_mix64(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 /* Checked arithmetic on sizes that come from outside: false on overflow, *ret then undefined. */
 static inline bool xd_mul_size(size_t *ret, size_t a, size_t b)
 {

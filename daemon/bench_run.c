@@ -196,12 +196,9 @@ static void sleep_on(waiter *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t next_random(uint64_t *state)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return xd_mix64(*state += XD_MIX64_STEP);
 }
 
 typedef struct job {
@@ -301,7 +298,7 @@ static xd_status watch(engine *e, run *u, bench_point *pt, const moment *start, 
     pt->answers = 0;
     for (uint32_t i = 0; i < pt->seqs; i++) {
         pt->ttft_ms += (double)(u->jobs[i].first_ns - start->ns) / 1e6 / pt->seqs;
-        pt->answers = (pt->answers ^ u->jobs[i].hash) * 0x9e3779b97f4a7c15u;
+        pt->answers = (pt->answers ^ u->jobs[i].hash) * XD_MIX64_STEP;
     }
     judge(e, lim, pt, start, &begun, &begin, &end);
     return XD_OK;

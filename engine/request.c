@@ -22,10 +22,8 @@ static bool alloc_fails(engine *e)
     double rate = e->cfg->test.allow ? e->cfg->test.alloc_error_rate : 0;
     if (rate <= 0)
         return false;
-    uint64_t z = (atomic_fetch_add(&e->n_allocs, 1) + ((uint64_t)e->cfg->test.seed << 32)) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u; /* the mixing of splitmix64 */
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53 < rate;
+    uint64_t n = atomic_fetch_add(&e->n_allocs, 1) + ((uint64_t)e->cfg->test.seed << 32);
+    return (double)(xd_mix64(n * XD_MIX64_STEP) >> 11) * 0x1p-53 < rate;
 }
 
 static float or_default(float v, float def, float otherwise)

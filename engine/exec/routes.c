@@ -14,12 +14,9 @@ struct routes {
     uint32_t *first; /* [n_layers] number of the layer's expert 0 over all layers */
 };
 
-static uint64_t mix(uint64_t x) /* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t mix(uint64_t x)
 {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return xd_mix64(x + XD_MIX64_STEP); /* 0 too is mixed */
 }
 
 xd_status routes_open(const char *path, const model *m, routes **ret, xd_err *err)
