@@ -388,6 +388,8 @@ int bench_main(const cli *c, const config *cfg)
         return wrong("--lengths and --concurrency take numbers and commas, --tokens a number");
     if (c->hits && (parse_list(c->hits, "", 1 << 20, &b.hits) != 1 || b.hits > b.tokens))
         return wrong("--hits takes a number of tokens, at most --tokens");
+    if (b.hits && (c->json || c->n_sweeps))
+        return wrong("--hits prints one table: it goes without --json and --sweep");
     for (; b.n_sweeps < (size_t)c->n_sweeps; b.n_sweeps++)
         if (!parse_sweep(c->sweeps[b.n_sweeps], &b.sweeps[b.n_sweeps]))
             return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
@@ -397,7 +399,7 @@ int bench_main(const cli *c, const config *cfg)
     xd_status st = run_sweeps(&b, &err);
     if (st)
         fprintf(stderr, "expertd: %s\n", err.msg);
-    else if (c->json && !b.hits) {
+    else if (c->json) {
         json_t *o = json_pack("{s:s, s:f, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", b.dram / NS,
                               "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
         json_dumpf(o, stdout, JSON_INDENT(2));

@@ -59,6 +59,13 @@ class Bench(unittest.TestCase):
         self.assertEqual([p["sequences"] for p in doc["points"]], [300])
         self.assertLessEqual(doc["points"][0]["host_bytes_per_step"], LAYERS * EXPERTS * 3 * D * D_FF * 2)
 
+    def test_hits_are_one_table(self):
+        for more in (["--json"], ["--sweep", "model.seed=1,2"]):
+            self.assertIn("--hits prints one table", run("--hits", "8", *more, status=2))
+        out = run("--lengths", "8", "--tokens", "24", "--hits", "8", "--memory.expert_vram_share=50%").splitlines()
+        self.assertEqual(out[0].split(), ["tokens", "hit", "in", "%"])
+        self.assertTrue(all(0 <= float(line.split()[1]) <= 100 for line in out[1:3]), out)
+
     def test_wrong_sweeps(self):
         for text in ("memory.expert_vram_share", "=1", "a=", "a=1,,2"):
             self.assertIn("--sweep takes a setting", run("--sweep", text, status=2))
