@@ -81,7 +81,7 @@ xd_status core_size(core_sizes *s, xd_err *err)
     uint64_t n = kv / s->block_bytes;
     s->n_blocks = (uint32_t)XD_MIN(n, (uint64_t)INT32_MAX);
     uint64_t most = XD_MIN((uint64_t)s->n_blocks * s->block_size, (uint64_t)UINT32_MAX);
-    /* A context that was asked for and is longer than the device's part: the rest is read from the swap space, in place. */
+    /* A context that was asked for and is longer than the device's part: the rest lies in the swap space. */
     s->cold = s->n_blocks && s->want_len > most;
     if (s->cold)
         take_stage(s, kv, blocks_a_seq);

@@ -57,7 +57,7 @@ static void by_tier(xd_buf *out, const char *name, const char *kind, const char 
     metrics_sample(out, name, "tier=\"disk\"", (double)disk);
 }
 
-/* Host memory counts where steps read it in place; blocks that only wait there are the swap space's. */
+/* Host memory counts where steps use what lies there; blocks that only wait there are the swap space's. */
 static void kv_by_tier(xd_buf *out, const char *name, const char *help, uint64_t vram, uint64_t host)
 {
     metrics_head(out, name, "gauge", help);

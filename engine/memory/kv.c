@@ -2,8 +2,8 @@
  *
  * DESIGN
  * A place is a block-sized piece of memory: device places 0..n_dev-1, host places n_dev..n_dev+n_host-1 (the swap space). With
- * allow_cold the host places are mapped into the device and are ordinary block ids that kernels read directly; otherwise they only
- * hold swapped blocks and evicted prefix blocks, and are copied back before use.
+ * allow_cold the host places are mapped into the device and are ordinary block ids, which steps stage or read directly; otherwise they
+ * only hold swapped blocks and evicted prefix blocks, and are copied back before use.
  *
  *   free --reserve--> owned (refs > 0) --release--> cached (a prefix node knows it, refs 0) --evict--> free
  *                                        \--release, unknown--> free        cached device --evict--> cached host, if there is room

@@ -69,7 +69,7 @@ typedef struct kv_stats {
     uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */
     struct {
         uint64_t total, used, cached;
-    } tier[2]; /* the same in device memory, and in host memory that steps read in place */
+    } tier[2]; /* the same in device memory, and in host memory that steps use too (0 without allow_cold) */
     uint64_t swap_blocks_total, swap_blocks_used;
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
     uint64_t swap_ns; /* time that the engine spent on copies to and from swap space; monotonic */
