@@ -562,8 +562,8 @@ static xd_status mark_tail(json_t *messages, json_t **ret_text, xd_err *err)
 static size_t space_before(const char *text, size_t len)
 {
     static const char *const wide[] = {"\xC2\x85", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003",
-                                       "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
-                                       "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+                                       "\u2004",   "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+                                       "\u2028",   "\u2029", "\u202f", "\u205f", "\u3000"};
     unsigned char last = len ? (unsigned char)text[len - 1] : 'x';
     if (last < 0x80)
         return (last >= 9 && last <= 13) || (last >= 0x1C && last <= 0x20);

@@ -23,7 +23,7 @@ typedef struct exec_shape {
     bool recorded;
     bool fill;            /* missed pages are kept */
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
-    bool staged; /* some KV blocks come from host memory by way of the staging areas */
+    bool staged;          /* some KV blocks come from host memory by way of the staging areas */
 } exec_shape;
 
 /* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
