@@ -16,7 +16,7 @@ typedef struct stage {
     bool fused;   /* the input is one token in pieces */
     bool any;     /* something came in before */
     size_t count; /* STRIP fused: characters already dropped at the front */
-    bool open;    /* STRIP fused: still dropping */
+    bool open;    /* STRIP fused: still dropping; BYTE_FALLBACK fused: may still be one byte */
     xd_buf held;
     xd_buf text; /* what goes to the next stage: reused, a push should not allocate */
 } stage;
@@ -319,9 +319,12 @@ static void feed(tok_stream *s, size_t i, const char *p, size_t len)
     case TOK_DEC_METASPACE: metaspace(s, i, p, len, first || g->fused); break;
     case TOK_DEC_BYTE_FALLBACK: {
         int b = g->fused ? -1 : byte_token(p, len);
-        if (g->fused) {
+        if (g->fused && !g->open) {
+            feed(s, i + 1, p, len);
+        } else if (g->fused) { /* one token: a byte only if there is nothing else */
             xd_buf_append(&g->held, p, len);
             if (g->held.len > 6) {
+                g->open = false;
                 feed(s, i + 1, g->held.data, g->held.len);
                 xd_buf_clear(&g->held);
             }

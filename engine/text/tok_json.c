@@ -229,6 +229,21 @@ static xd_status load_pretok(tokenizer *t, const json_t *o, unsigned depth, xd_e
             return bad(err, "pre_tokenizer: Split");
         return get_pattern(o, &p->re, &literal, &text, &len, err);
     }
+    if (!strcmp(type, "CharDelimiterSplit")) {
+        char c[4];
+        size_t len;
+        p->kind = TOK_PRE_SPLIT;
+        p->behavior = TOK_REMOVED;
+        return get_char(o, "delimiter", c, &len) ? tok_regex_new_literal(c, len, &p->re, err)
+                                                 : bad(err, "pre_tokenizer: CharDelimiterSplit");
+    }
+    if (!strcmp(type, "BertPreTokenizer")) { /* without spaces, punctuation apart */
+        *p = (tok_pretok){.kind = TOK_PRE_WHITESPACE_SPLIT, .behavior = TOK_REMOVED};
+        if (!tok_grow(&t->pretoks, &t->pretoks_cap, t->n_pretoks + 1, sizeof *t->pretoks))
+            return no_memory(err);
+        t->pretoks[t->n_pretoks++] = (tok_pretok){.kind = TOK_PRE_PUNCTUATION, .behavior = TOK_ISOLATED};
+        return XD_OK;
+    }
     if (!strcmp(type, "ByteLevel")) {
         bool regex;
         p->kind = TOK_PRE_BYTE_LEVEL;

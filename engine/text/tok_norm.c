@@ -427,7 +427,7 @@ xd_status tok_norm_run(const tok_norm *steps, size_t n, tok_regex_run **run, tok
             st = xd_fail(err, XD_NOMEM, 0, "normalizing text");
         if (!st && (tmp->too_large || tmp->s.len > t->max_bytes))
             st = xd_fail(err, XD_TOO_LARGE, 0, "the normalized text has more than %zu bytes", t->max_bytes);
-        if (!st && !tok_spend(left, (step->kind <= TOK_NORM_NFKD ? 6 : 2) * (t->s.len + tmp->s.len)))
+        if (!st && !tok_spend(left, (step->kind <= TOK_NORM_NFKD ? 6 : 1) * (t->s.len + tmp->s.len)))
             st = tok_too_long(err, "the normalizer");
         if (st)
             return st;

@@ -190,10 +190,17 @@ static xd_status cut(const tok_pretok *p, tok_work *w, xd_err *err)
     return XD_OK;
 }
 
+/* Before a step writes the pieces anew: the first of them no longer tells by its offset whether the text begins with it. */
+static void keep_start(tok_work *w)
+{
+    w->text.at_start = w->text.at_start && w->pieces.n && w->pieces.data[0].off == 0;
+}
+
 /* Spaces become the replacement character, which may also be put in front; then a cut before each of them. */
 static bool metaspace(const tok_pretok *p, tok_work *w)
 {
     xd_buf *out = &w->tmp.s;
+    keep_start(w);
     xd_buf_clear(out);
     w->pieces2.n = 0;
     bool ok = true;
@@ -242,6 +249,7 @@ static bool metaspace(const tok_pretok *p, tok_work *w)
 static bool prefix_spaces(tok_work *w)
 {
     xd_buf *out = &w->tmp.s;
+    keep_start(w);
     xd_buf_clear(out);
     for (size_t i = 0; i < w->pieces.n; i++) {
         tok_piece *piece = &w->pieces.data[i];
@@ -258,6 +266,7 @@ static bool prefix_spaces(tok_work *w)
 static bool to_byte_level(tok_work *w)
 {
     xd_buf *out = &w->tmp.s;
+    keep_start(w);
     xd_buf_clear(out);
     for (size_t i = 0; i < w->pieces.n; i++) {
         tok_piece *piece = &w->pieces.data[i];
@@ -278,7 +287,7 @@ xd_status tok_pretok_run(const tok_pretok *steps, size_t n, tok_work *w, xd_err 
     for (size_t i = 0; ok && i < n; i++) {
         const tok_pretok *p = &steps[i];
         xd_status st = XD_OK;
-        if (!tok_spend(&w->left, 16 + 2 * w->text.s.len + 32 * w->pieces.n))
+        if (!tok_spend(&w->left, 16 + 2 * w->text.s.len + 40 * w->pieces.n))
             return tok_too_long(err, "the pre-tokenizer");
         switch (p->kind) {
         case TOK_PRE_METASPACE: ok = metaspace(p, w); break;

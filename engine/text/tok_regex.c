@@ -735,7 +735,7 @@ static int count(pcre2_callout_block *c, void *data)
 {
     tok_regex_run *run = data;
     PCRE2_SIZE at = c->current_position, moved = at > run->at ? at - run->at : run->at - at;
-    uint64_t cost = 5 + moved / 2;
+    uint64_t cost = 5 + moved * 2;
     if (c->callout_number == START_CALLOUT)
         cost = run->start_cost;
     else if (c->callout_number == BACK_CALLOUT)

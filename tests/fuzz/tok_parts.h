@@ -22,7 +22,7 @@
 /* Builds and loads; *ret_text points into spec. NULL: the tokenizer was refused. */
 tokenizer *tok_parts_load(const char *spec, size_t len, const char **ret_text, size_t *ret_text_len);
 
-/* Encodes and decodes the text in every way; aborts when a stream differs from the whole or breaks a character. */
+/* Encodes and decodes the text, in a way that its length picks; aborts when a stream differs from the whole or breaks a character. */
 void tok_parts_check(const tokenizer *t, const char *text, size_t len);
 
 #endif

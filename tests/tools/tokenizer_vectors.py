@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tokenizers with the pipelines of many models, and vectors for them by the PyPI package `tokenizers`.
 
-usage: tokenizer_vectors.py FOLDER [TEXTS] [SEED] [NAME...]
+usage: tokenizer_vectors.py FOLDER [TEXTS] [SEED] [NAME...|random=COUNT]
 
 Real tokenizer.json files are large and often not free to copy; what can go wrong is their pipeline. Each is built here around a
 small vocabulary trained on the spot. Compare with EXPERTD_FIXTURES_DIR=FOLDER build/tests/unit/test_tok_vectors."""
@@ -143,6 +143,9 @@ def pipelines():
         byte(f"punct_{b}", lambda b=b: P.Sequence([P.Punctuation(b), bytes_()]))
         byte(f"split_string_{b}", lambda b=b: P.Sequence([P.Split(" ", b), bytes_()]))
     byte("whitespace_split", lambda: P.Sequence([P.WhitespaceSplit(), bytes_(add_prefix_space=True)]))
+    byte("char_delimiter", lambda: P.Sequence([P.CharDelimiterSplit("e"), P.CharDelimiterSplit("\u3002"), bytes_()]))
+    byte("bert_pretokenizer", lambda: P.Sequence([P.BertPreTokenizer(), bytes_(add_prefix_space=True)]))
+    byte("claude", lambda: P.ByteLevel(add_prefix_space=False), norm=N.NFKC, added="flags")
     byte("whitespace", lambda: P.Sequence([P.Whitespace(), P.ByteLevel(add_prefix_space=True)]))
     byte("dec_strip_bytes", lambda: P.ByteLevel(add_prefix_space=True), dec=lambda: D.Sequence([D.ByteLevel(), D.Strip(" ", 1, 2)]))
     byte("dec_replace_bytes", lambda: P.ByteLevel(), dec=lambda: D.Sequence([D.ByteLevel(), D.Replace("th", "TH"), D.Replace(R("[0-9]+"), "#")]))
@@ -184,6 +187,33 @@ def pipelines():
     ug("charsmap_cf", charsmap="nmt_nfkc_cf", pre=lambda: P.Metaspace(), added="flags")
     sp("charsmap_bpe", charsmap="nfkc", norm=LEGACY, added="flags")
     return out
+
+
+def random_pipeline(rng):
+    """Steps that no model would put together."""
+    norms = [N.NFC, N.NFD, N.NFKC, N.NFKD, N.Lowercase, N.StripAccents, N.Nmt, lambda: N.Strip(rng.random() < 0.7, rng.random() < 0.7), lambda: N.Prepend(rng.choice((MS, "x", "e\u0301"))),
+             lambda: N.Replace(" ", MS), lambda: N.Replace(rng.choice(("a", "e\u0301", "  ", "th", MS)), rng.choice(("", "b", "xyz", " "))),
+             lambda: N.Replace(R(rng.choice((r"\s+", r"[aeiou]+", r"\p{M}", r"(?<=a)b?", r"^.", r"\n$", r"\d{2,3}", "a*"))), rng.choice(("", "-", " ", "ab")))]
+    pats = [LLAMA3, QWEN2, O200K, KIMI, BAILING, DSV3, r"\p{N}{1,3}", r"\s+", r"[^\n]+|\n+", r"\b", r"\w+|\W", r"(?=\p{Lu})", r"a*", KANA, r"\p{Han}|\p{Hiragana}+", r"[[:punct:]]+", r"\S{1,5}", AYA_DIGITS]
+    behaviors = ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous")
+    scheme = lambda: rng.choice(("always", "never", "first"))
+    pres = [lambda: split(rng.choice(pats), rng.choice(behaviors), rng.random() < 0.3), lambda: P.Split(rng.choice((" ", "a", ".", "\n")), rng.choice(behaviors), rng.random() < 0.2),
+            lambda: P.Digits(rng.random() < 0.5), lambda: P.Punctuation(rng.choice(behaviors)), P.Whitespace, P.WhitespaceSplit, P.BertPreTokenizer,
+            lambda: P.Metaspace(prepend_scheme=scheme(), split=rng.random() < 0.5), lambda: P.ByteLevel(add_prefix_space=rng.random() < 0.5, use_regex=rng.random() < 0.5)]
+    decs = [D.ByteLevel, D.ByteFallback, D.Fuse, lambda: D.Metaspace(prepend_scheme=scheme()), lambda: D.Strip(rng.choice((" ", "a", MS)), rng.randint(0, 3), rng.randint(0, 3)),
+            lambda: D.Replace(rng.choice((MS, " ", "th", "ab", "\u0120")), rng.choice((" ", "", "xyz"))), lambda: D.Replace(R(rng.choice((r"\s+", "[0-9]+", "a*", r"^."))), rng.choice(("", "#", " "))),
+            lambda: D.BPEDecoder("</w>")]
+    # Metaspace's "first" after ByteLevel goes by the bytes of the first character: no model does that, nor does expertd.
+    last = lambda steps: sorted(steps, key=lambda x: isinstance(x, P.ByteLevel))
+    some = lambda kind, cls, n: (lambda: cls(last([rng.choice(kind)() for _ in range(rng.randint(0, n))]))) if rng.random() < 0.9 else None
+    kind = rng.choice(("bytes", "spm", "spm", "unigram"))
+    model = dict(byte_fallback=rng.random() < 0.6, fuse_unk=rng.random() < 0.5, unk_token="<unk>") if kind == "spm" else dict(ignore_merges=rng.random() < 0.5) if kind == "bytes" else {}
+    pre = some(pres, P.Sequence, 3)
+    if kind == "bytes" and rng.random() < 0.7:
+        inner = pre
+        pre = lambda: P.Sequence(([inner()] if inner else []) + [bytes_()])
+    return dict(kind=kind, norm=some(norms, N.Sequence, 4), pre=pre, dec=some(decs, D.Sequence, 4), model=model, added=rng.choice((None, "flags")), bytes=rng.random() < 0.5,
+                post=rng.choice((None, "bos", "bos_eos", "eos", "bos_seq", "roberta")))
 
 
 # ---- texts ----
@@ -322,16 +352,23 @@ def main():
     seed, only = int(sys.argv[3]) if len(sys.argv) > 3 else 1, sys.argv[4:]
     os.makedirs(f"{folder}/tokenizers", exist_ok=True)
     corpus = words(random.Random(5), 1200)
-    for name, spec in pipelines().items():
-        if only and name not in only:
-            continue
+    todo = {name: spec for name, spec in pipelines().items() if not only or name in only}
+    if only and only[0].startswith("random="):
+        todo = {f"random{seed}_{i}": random_pipeline(random.Random(f"{seed} {i}")) for i in range(int(only[0][7:]))}
+    for name, spec in todo.items():
         rng = random.Random(f"{seed} {name}")
-        t = build(name, spec, rng, corpus)
+        try:
+            t = build(name, spec, rng, corpus)
+        except BaseException as e:  # a panic of the trainer is not an Exception
+            if isinstance(e, KeyboardInterrupt):
+                raise
+            print(f"{name}: {e}")
+            continue
         with open(f"{folder}/tokenizers/{name}.tokenizer.json", "w", encoding="utf-8") as f:
             f.write(t.to_str())
         with gzip.open(f"{folder}/tokenizers/{name}.vectors.json.gz", "wt", encoding="utf-8") as f:
             json.dump(vectors(name, t, rng, n), f)
-    print(len(pipelines()), "pipelines")
+    print(len(todo), "pipelines")
 
 
 if __name__ == "__main__":

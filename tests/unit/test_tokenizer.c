@@ -710,3 +710,25 @@ Test(tokenizer, a_gguf_of_merges_over_characters)
         g.pre = "sarvam-moe";
     }
 }
+
+Test(tokenizer, a_fused_text_is_a_byte_only_when_it_is_nothing_else)
+{
+    tokenizer *t =
+        from_text("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"<0x41>\":0,\"long text\":1},\"merges\":[]},\"decoder\":{"
+                  "\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}}");
+    static const struct {
+        uint32_t ids[3];
+        size_t n;
+        const char *text; /* as tokenizers 0.23.3 decodes it */
+    } cases[] = {{{0}, 1, "A"},
+                 {{0, 0}, 2, "<0x41><0x41>"},
+                 {{1, 0}, 2, "long text<0x41>"},
+                 {{1, 1, 0}, 3, "long textlong text<0x41>"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        xd_buf b = {0};
+        cr_assert_eq(tok_decode(t, cases[i].ids, cases[i].n, false, &b, NULL), XD_OK);
+        cr_assert_str_eq(b.data, cases[i].text);
+        xd_buf_free(&b);
+    }
+    tok_free(t);
+}
