@@ -106,25 +106,31 @@ xd_status core_size(core_sizes *s, xd_err *err)
     return XD_OK;
 }
 
+/* Is name[0..len) in a list with commas between its words? */
+static bool is_listed(const char *list, const char *name, size_t len)
+{
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        if (n == len && !memcmp(p, name, n))
+            return true;
+        p += n + (p[n] == ',');
+    }
+    return false;
+}
+
 /* A name that matches nothing would look as if it had helped. */
 static xd_status check_disable(const char *list, xd_err *err)
 {
-    static const char *const words[] = {"avx2",      "avx512",        "graphs",      "cuda",
-                                        "cuda_tile", "cuda_attn_mma", "cuda_overlap"};
+    static const char words[] = "avx2,avx512,graphs,cuda,cuda_tile,cuda_attn_mma,cuda_overlap";
     for (const char *p = list; *p;) {
         size_t n = strcspn(p, ",");
-        bool known = false;
-        for (size_t i = 0; i < XD_ARRAY_LEN(words); i++)
-            known = known || (strlen(words[i]) == n && !memcmp(p, words[i], n));
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)XD_MIN(n, sizeof name - 1), p);
-        known = known || strstr(name, "_avx2") || strstr(name, "_avx512"); /* one row of the CPU's table */
-        if (!known)
-            return xd_fail(
-                err, XD_BAD_CONFIG, 0,
-                "engine.kernels_disable: '%s' is neither avx2, avx512, graphs, cuda, cuda_tile, cuda_attn_mma, cuda_overlap "
-                "nor a row such as dot_bf16_avx512",
-                name);
+        bool is_row = strstr(name, "_avx2") || strstr(name, "_avx512"); /* of the CPU's table */
+        if (!is_row && !is_listed(words, p, n))
+            return xd_fail(err, XD_BAD_CONFIG, 0,
+                           "engine.kernels_disable: '%s' is none of %s, nor a row such as dot_bf16_avx512", name,
+                           words);
         p += n + (p[n] == ',');
     }
     return XD_OK;
@@ -197,15 +203,6 @@ static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
     return st;
 }
 
-static bool is_disabled(const config *cfg, const char *name)
-{
-    size_t n = strlen(name);
-    for (const char *p = cfg->engine.kernels_disable; (p = strstr(p, name)); p += n)
-        if ((p == cfg->engine.kernels_disable || p[-1] == ',') && (!p[n] || p[n] == ','))
-            return true;
-    return false;
-}
-
 static xd_status open_exec(core *c, stage *s, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -227,7 +224,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_rows = c->max_rows,
                        .max_context = context,
                        .block_size = cfg->kv.block_size,
-                       .record = !is_disabled(cfg, "graphs"),
+                       .record = !is_listed(cfg->engine.kernels_disable, "graphs", strlen("graphs")),
                        .routes = c->routes,
                        .progress = on_progress,
                        .progress_user = s};
