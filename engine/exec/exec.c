@@ -290,6 +290,13 @@ static void pack_picks(const exec *x, const exec_batch *b, const exec_shape *s, 
     }
 }
 
+void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks)
+{
+    uint32_t *to = table + (size_t)row * max_blocks, n = XD_MIN(q->n_blocks, max_blocks);
+    memcpy(to, q->blocks, n * sizeof *to);
+    memset(to + n, 0, (max_blocks - n) * sizeof *to);
+}
+
 static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
 {
     uint32_t *w = x->in_host, t = 0, r = 0;
@@ -302,10 +309,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         }
         for (uint32_t j = 0; j < q->n_rows; j++)
             w[in->row_idx + r++] = t - q->n_rows + j;
-        uint32_t *table = w + in->block_table + (size_t)i * s->max_blocks;
-        uint32_t n = XD_MIN(q->n_blocks, s->max_blocks);
-        memcpy(table, q->blocks, n * sizeof *table);
-        memset(table + n, 0, (s->max_blocks - n) * sizeof *table);
+        exec_put_blocks(w + in->block_table, i, q, s->max_blocks);
     }
     if (s->token_picks)
         pack_picks(x, b, s, w + in->picks);

@@ -107,6 +107,8 @@ xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what)
 xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
 xd_status exec_load_trunk(exec *x, xd_err *err);
 exec_layout exec_layout_of(const exec_shape *s);
+/* Writes row `row` of a block table [][max_blocks], filled up with zeros. */
+void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks);
 
 xd_status exec_stage_open(exec *x, xd_err *err);
 void exec_stage_close(exec *x);

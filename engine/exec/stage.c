@@ -100,11 +100,8 @@ xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *e
         g->step = 1;
     }
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        const exec_run_seq *q = &b->seqs[i];
-        uint32_t *table = table_of(g->host) + (size_t)i * s->max_blocks, n = XD_MIN(q->n_blocks, s->max_blocks);
-        memcpy(table, q->blocks, n * sizeof *table);
-        memset(table + n, 0, (s->max_blocks - n) * sizeof *table);
-        list_seq(x, s, q, i, true);
+        exec_put_blocks(table_of(g->host), i, &b->seqs[i], s->max_blocks);
+        list_seq(x, s, &b->seqs[i], i, true);
     }
     g->n_old = g->n_all;
     for (uint32_t i = 0; i < b->n_seqs; i++)
