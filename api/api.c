@@ -193,6 +193,9 @@ xd_status api_engine_ready(api *a, xd_err *err)
         return st;
     } else
         xd_log_warn("%s: /v1/chat/completions will answer 400", why.msg);
+    const char *tok_why = NULL;
+    if (!engine_get_tokenizer(a->e, &tok_why))
+        xd_log_warn("no tokenizer (%s): text will be answered with 400, only token ids are taken", tok_why);
     atomic_store(&a->ready, true);
     return XD_OK;
 }

@@ -45,7 +45,8 @@ typedef struct server {
     engine *engine;
     api *api;
     int signal_fd, timer_fd, drained_fd;
-    bool ready, draining, drained, failed;
+    bool ready, draining, drained;
+    xd_status failed;     /* why it cannot serve */
     uint64_t draining_ns; /* since when */
     uint64_t watchdog_ns, last_heartbeat, heartbeat_ns;
     bool hung;
@@ -84,12 +85,22 @@ static void feed_watchdog(server *s)
 
 /* ---- loading ---- */
 
+static void cannot_serve(server *s, xd_status why, const char *text)
+{
+    xd_log_error("cannot serve: %s", text);
+    sd_notifyf(0, "STATUS=Cannot serve: %s", text);
+    s->failed = why;
+}
+
 static void on_ready(server *s)
 {
     const engine_info *info = engine_get_info(s->engine);
-    xd_err err;
-    if (api_engine_ready(s->api, &err))
-        xd_log_warn("%s", err.msg);
+    xd_err err = {.msg = "unknown reason"};
+    xd_status st = api_engine_ready(s->api, &err);
+    if (st) { /* e.g. the configured chat template cannot be read: READY would be a lie */
+        cannot_serve(s, st, err.msg);
+        return;
+    }
     s->ready = true;
     bool ipv6 = strchr(s->cfg->server.host, ':') != NULL;
     char address[300];
@@ -119,10 +130,9 @@ static void watch_loading(server *s)
         on_ready(s);
     } else if (phase == ENGINE_FAILED) {
         xd_err err = {.msg = "unknown reason"};
-        if (engine_wait_ready(s->engine, NULL, NULL, &err))
-            xd_log_error("cannot serve: %s", err.msg);
-        sd_notifyf(0, "STATUS=Cannot serve: %s", err.msg);
-        s->failed = true;
+        /* Never as a wrong configuration: what a load failed at may mend itself, such as a driver that is not up yet. */
+        xd_status st = engine_wait_ready(s->engine, NULL, NULL, &err);
+        cannot_serve(s, !st || st == XD_BAD_CONFIG ? XD_INTERNAL : st, err.msg);
     } else if (phase == ENGINE_LOADING) {
         if (fraction != s->last_fraction) {
             s->last_fraction = fraction;
@@ -338,8 +348,9 @@ int serve_main(const cli *c, const config *cfg, bool is_demo)
         sd_notifyf(0, "STATUS=%s", err.msg);
     } else {
         run(&s);
+        st = s.failed;
     }
-    int status = st == XD_BAD_CONFIG ? EXIT_CONFIG : st || s.failed ? 1 : 0;
+    int status = st == XD_BAD_CONFIG ? EXIT_CONFIG : st ? 1 : 0;
     stop(&s, status);
     if (!status)
         xd_log_info("stopped");

@@ -2,6 +2,8 @@
 import json
 import os
 import shutil
+import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -73,6 +75,43 @@ class Files(unittest.TestCase):
         self.assertRegex(last, r"expertd: cannot read '.*\.safetensors' at byte \d+: the file became shorter")
         at = int(last.split("at byte ")[1].split(":")[0])
         self.assertTrue(size // 2 <= at < size, at)
+
+    def refused(self, status, *args):
+        """What a start says that ends with this status and never with READY."""
+        r = subprocess.run([EXE, "-c", "/dev/null", "--port=0", "--no-warm-start", *args], capture_output=True, text=True, timeout=60)
+        self.assertEqual(r.returncode, status, r.stderr)
+        self.assertNotIn("ready:", r.stderr)
+        return r.stderr
+
+    def test_a_chat_template_that_cannot_be_used_ends_the_start(self):
+        err = self.refused(78, "-m", self.model, "--model.chat_template=/nonexistent")
+        self.assertIn("cannot serve: chat_template of the configuration: open '/nonexistent': No such file", err)
+        self.assertIn("chat_template of the configuration", self.refused(78, "-m", self.model, "--model.chat_template={%if%}"))
+
+    def test_a_broken_tokenizer_is_in_the_log(self):
+        with open(os.path.join(self.model, "tokenizer.json"), "w") as f:
+            f.write("{")
+        d = self.start()
+        self.assertEqual(d.ask("/v1/completions", dict(prompt="Once", max_tokens=1))[0], 400)
+        self.assertEqual(d.ask("/v1/completions", dict(prompt=[5], max_tokens=1))[0], 200)
+        self.assertEqual(d.stop(), 0)
+        self.assertEqual(sum("warn" in line and "no tokenizer (tokenizer.json" in line for line in d.log), 1, d.log)
+
+    def test_a_quantisation_that_cannot_be_read_is_named(self):
+        path = os.path.join(self.dir.name, "model.gguf")
+        with open(os.path.join(ROOT, "tests", "data", "golden", "qwen3_moe-gguf", "model.gguf"), "rb") as f:
+            data = bytearray(f.read())
+        name = b"blk.0.attn_q.weight"
+        at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+        dims = struct.unpack_from("<I", data, at)[0]
+        struct.pack_into("<I", data, at + 4 + 8 * dims, 2)
+        with open(path, "wb") as f:
+            f.write(data)
+        self.assertRegex(self.refused(1, "-m", path), r"'blk.0.attn_q.weight' has ggml type 2 \(Q4_0\); F32, F16, BF16 and Q8_0 can be read")
+
+    def test_a_name_of_the_hub_is_answered_with_what_is_needed(self):
+        self.assertIn("model 'Qwen/Qwen3-30B-A3B' (a path is needed, nothing is downloaded)", self.refused(1, "-m", "Qwen/Qwen3-30B-A3B"))
+        self.assertNotIn("downloaded", self.refused(1, "-m", "/srv/nonexistent"))
 
 
 if __name__ == "__main__":
