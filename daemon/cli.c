@@ -107,7 +107,11 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
     xd_status st = XD_OK;
     if (i < argc && argv[i][0] != '-') {
         c.command = argv[i++];
-        if (!find_command(c.command))
+        if (!strcmp(c.command, "help")) { /* as --help */
+            c.command = "serve";
+            c.help = true;
+            c.help_section = i < argc ? argv[i++] : NULL;
+        } else if (!find_command(c.command))
             st = xd_fail(err, XD_BAD_CONFIG, 0,
                          "unknown command '%s'; commands are serve, check, inspect, bench, tokenize", c.command);
     }

@@ -27,6 +27,8 @@ class Cli(unittest.TestCase):
             self.assertIn(word, r.stdout)
         self.assertRegex(run("--version").stdout, r"^expertd \d+\.\d+\.\d+\n$")
         self.assertEqual(run("-V").returncode, 0)
+        self.assertEqual(run("help").stdout, r.stdout)
+        self.assertEqual(run("help", "server").stdout, run("--help", "server").stdout)
 
     def test_help_on_a_section_lists_its_settings(self):
         r = run("--help", "fallback")
