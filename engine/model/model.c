@@ -455,10 +455,19 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err)
     size_t len = strlen(opt->path);
     bool is_gguf = len > 5 && !strcmp(opt->path + len - 5, ".gguf");
     struct stat info;
-    if (!synthetic && stat(opt->path, &info))
-        return xd_fail(err, XD_NOT_FOUND, errno, "model '%s'", opt->path);
+    if (!synthetic && stat(opt->path, &info)) {
+        int e = errno;
+        /* NAME or ORG/NAME, as other servers take to download it. */
+        const char *slash = strchr(opt->path, '/');
+        bool hub = e == ENOENT && !is_gguf && !strchr("./~", opt->path[0]) && (!slash || !strchr(slash + 1, '/'));
+        return xd_fail(err, XD_NOT_FOUND, e, "model '%s'%s", opt->path,
+                       hub ? " (a path is needed, nothing is downloaded)" : "");
+    }
     if (!synthetic && !is_gguf && !S_ISDIR(info.st_mode))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "model '%s' is neither a directory nor a file named *.gguf", opt->path);
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "model '%s' is neither a directory nor a file named *.gguf; of a Hugging Face model, name the "
+                       "directory",
+                       opt->path);
     xd_status st = synthetic ? open_synthetic(m, opt, err)
                    : is_gguf ? open_gguf(m, opt->path, err)
                              : open_dir(m, opt->path, err);
