@@ -101,6 +101,27 @@ static xd_status check_framing(const exchange *x, xd_err *err)
     return XD_OK;
 }
 
+static bool is_public(const char *method, const char *path)
+{
+    char allow[64];
+    const api_route *r = api_route_find(method, path, allow, sizeof allow);
+    return r && !(r->flags & (ROUTE_PAGE | ROUTE_ADMIN));
+}
+
+/* Most paths that are not there come of a client's base URL without /v1, or with it twice. */
+static xd_status no_such_path(const char *method, const char *path, xd_err *err)
+{
+    char with[64];
+    int n = snprintf(with, sizeof with, "/v1%s", path);
+    const char *meant = n > 0 && (size_t)n < sizeof with && is_public(method, with) ? with
+                        : !strncmp(path, "/v1/", 4) && is_public(method, path + 3)  ? path + 3
+                                                                                    : NULL;
+    return meant ? xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url",
+                                 "there is no '%.200s' here (%.8s); did you mean '%.64s'?", path, method, meant)
+                 : xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url", "there is no '%.200s' here (%.8s)", path,
+                                 method);
+}
+
 /* Everything that the header alone decides. */
 static xd_status check_header(exchange *x, const char *method, xd_err *err)
 {
@@ -109,8 +130,7 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
                         ((r->flags & ROUTE_ADMIN) && !x->settings->admin));
     if (hidden || (!r && !x->allow[0])) {
         x->allow[0] = 0;
-        return xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url", "there is no '%.200s' here (%.8s)", x->path,
-                             method);
+        return no_such_path(method, x->path, err);
     }
     if (!r)
         return xd_fail_field(err, XD_BAD_METHOD, NULL, "method_not_allowed", "'%.200s' takes %s, not %.16s", x->path,

@@ -131,6 +131,9 @@ static xd_status read_int(const field *f, const json_t *v, int64_t *dst, xd_err 
     if (!json_is_integer(v))
         return wrong_type(f, "an integer", v, err);
     int64_t n = json_integer_value(v);
+    if ((double)n < f->min && f->max >= INT32_MAX) /* the upper end is no limit that anybody meets */
+        return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' must be at least %.0f, not %lld",
+                             f->name, f->min, (long long)n);
     if ((double)n < f->min || (double)n > f->max)
         return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value",
                              "'%s' must be between %.0f and %.0f, not %lld", f->name, f->min, f->max, (long long)n);

@@ -23,7 +23,16 @@ def test_every_endpoint_answers(server):
 
 def test_an_unknown_path_is_404(server):
     a = server.get("/v1/nothing")
-    assert a.status == 404 and a.error["code"] == "unknown_url"
+    assert a.status == 404 and a.error["code"] == "unknown_url" and "did you mean" not in a.error["message"]
+
+
+def test_a_base_url_without_v1_or_with_two_is_told_so(server):
+    for method, path, meant in [("POST", "/chat/completions", "/v1/chat/completions"), ("GET", "/models", "/v1/models"),
+                                ("POST", "/v1/v1/completions", "/v1/completions"), ("POST", "/v1/tokenize", "/tokenize")]:
+        a = server.request(method, path)
+        assert a.status == 404 and f"did you mean '{meant}'?" in a.error["message"], a.body
+    a = server.request("POST", "/v1/admin/fallback")
+    assert a.status == 404 and "did you mean" not in a.error["message"], a.body
 
 
 def test_a_wrong_method_is_405_with_allow(server):
