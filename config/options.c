@@ -150,7 +150,7 @@ const conf_option conf_options[] = {
     U32(server, "max_stop", max_stop, "16", 1, 256, CONF_RELOAD,
         "Largest number of stop strings of a request."),
     BOOL(server, "admin", admin, "no", 0,
-         "Serve the /admin/ endpoints (force a fallback state, promote, reload) to clients on the loopback interface."),
+         "Serve the /admin/ endpoints (forcing a fallback state) to clients on the loopback interface."),
     BOOL(server, "status_page", status_page, "yes", 0,
          "Serve a status page at /."),
 
