@@ -187,7 +187,6 @@ FILTER(wordwrap)
     wrapper w = {.c = c,
                  .words = &words,
                  .b = &b,
-
                  .break_long = a->v[1].kind == JX_MISSING || jx_truth(c, a->v[1]),
                  .separator = given(a->v[2]) ? jx_need_str(c, a->v[2], "wrapstring") : jx_str_lit(c, "\n"),
                  .at_hyphens = hyphens,
@@ -195,9 +194,10 @@ FILTER(wordwrap)
     jx_value lines = jx_splitlines(c, s, false);
     bool fits_all = a->v[0].kind == JX_MISSING || !lines.l->n;
     w.real = !fits_all && a->v[0].kind == JX_FLOAT;
-    w.width = fits_all ? 79 : w.real ? (int64_t)XD_MIN(a->v[0].f, 1e15) : jx_need_index(c, a->v[0]);
-    if (w.real ? !(a->v[0].f > 0) : w.width <= 0)
-        jx_error(c, "invalid width %lld (must be > 0)", (long long)w.width);
+    bool positive = w.real && a->v[0].f > 0; /* may still be less than one */
+    w.width = fits_all ? 79 : !w.real ? jx_need_index(c, a->v[0]) : positive ? (int64_t)XD_MIN(a->v[0].f, 1e15) : 0;
+    if (!positive && w.width <= 0)
+        jx_error(c, "invalid width %s (must be > 0)", jx_repr_text(c, a->v[0]));
     for (size_t i = 0; i < lines.l->n; i++)
         wrap_paragraph(&w, lines.l->v[i].s);
     return JX_STRV(jx_sb_done(c, &b));
