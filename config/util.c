@@ -138,7 +138,7 @@ static size_t bad_subpart(const char *s, size_t len)
 bool xd_utf8_valid(const char *s, size_t len)
 {
     for (size_t i = 0; i < len;) {
-        int n = xd_utf8_seq(s + i, len - i);
+        int n = (unsigned char)s[i] < 0x80 ? 1 : xd_utf8_seq(s + i, len - i);
         if (n <= 0)
             return false;
         i += (size_t)n;

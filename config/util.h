@@ -106,7 +106,7 @@ char *xd_buf_steal(xd_buf *b,
 /* Length in bytes (1..4) of the well-formed UTF-8 sequence at s (Unicode table 3-7), 0 if it is ill-formed and
  * -1 if it is a proper prefix of one that the end cut off. len must be > 0. */
 int xd_utf8_seq(const char *s, size_t len);
-bool xd_utf8_valid(const char *s, size_t len);
+bool xd_utf8_valid(const char *s, size_t len); /* an empty text is */
 /* Appends s with every maximal ill-formed subpart replaced by U+FFFD (Unicode 3.9, table 3-8). */
 bool xd_utf8_sanitize(xd_buf *out, const char *s, size_t len);
 /* Bytes at the end of s that are an incomplete but so far well-formed sequence (0..3): hold them back when streaming. */

@@ -89,21 +89,6 @@ static xd_status post_process(const tokenizer *t, size_t base, tok_ids *ret, xd_
     return XD_OK;
 }
 
-static bool is_valid_utf8(const char *s, size_t len)
-{
-    for (size_t i = 0; i < len;) {
-        if ((unsigned char)s[i] < 0x80) {
-            i++;
-            continue;
-        }
-        int n = xd_utf8_seq(s + i, len - i);
-        if (n <= 0)
-            return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 /* s is UTF-8; it was given_bytes long before it became that. */
 static xd_status encode_valid(const tokenizer *t, const char *s, size_t len, size_t given_bytes, tok_trust trust,
                               unsigned flags, tok_ids *ret, xd_err *err)
@@ -139,7 +124,7 @@ static xd_status encode(const tokenizer *t, const char *s, size_t len, tok_trust
     if (len > TOK_MAX_TEXT_BYTES)
         return xd_fail(err, XD_TOO_LARGE, 0, "a text of %zu bytes; at most %d can be tokenized at once", len,
                        TOK_MAX_TEXT_BYTES);
-    if (is_valid_utf8(s, len))
+    if (xd_utf8_valid(s, len))
         return encode_valid(t, s, len, len, trust, flags, ret, err);
     xd_buf clean = {0}, map = {0};
     xd_status st = XD_OK;
