@@ -60,23 +60,9 @@ static jx_value sort_key(jx *c, jx_value item, jx_value paths, bool case_sensiti
     return jx_vec_list(c, &l, JX_LIST);
 }
 
-/* Stable merge sort of values by key. */
-static void sort_by_key(jx *c, jx_pair *v, jx_pair *tmp, size_t n, bool reverse)
+static bool is_more(jx *c, jx_value a, jx_value b)
 {
-    if (n < 2)
-        return;
-    size_t half = n / 2;
-    sort_by_key(c, v, tmp, half, reverse);
-    sort_by_key(c, v + half, tmp, n - half, reverse);
-    memcpy(tmp, v, half * sizeof *v);
-    size_t i = 0, j = half, k = 0;
-    while (i < half && j < n) {
-        bool second =
-            reverse ? jx_compare(c, tmp[i].key, v[j].key, "<") < 0 : jx_compare(c, v[j].key, tmp[i].key, "<") < 0;
-        v[k++] = second ? v[j++] : tmp[i++];
-    }
-    while (i < half)
-        v[k++] = tmp[i++];
+    return jx_less(c, b, a);
 }
 
 static jx_pair *with_room(jx *c, size_t n)
@@ -86,7 +72,7 @@ static jx_pair *with_room(jx *c, size_t n)
 
 static jx_value sorted_list(jx *c, jx_pair *pairs, size_t n, bool reverse)
 {
-    sort_by_key(c, pairs, pairs + n, n, reverse);
+    jx_sort_pairs(c, pairs, n, reverse ? is_more : jx_less);
     jx_list *l = jx_list_new(c, n);
     for (size_t i = 0; i < n; i++)
         l->v[i] = pairs[i].value;
@@ -139,7 +125,7 @@ FILTER(groupby)
     jx_pair *pairs = with_room(c, n);
     for (size_t i = 0; i < n; i++)
         pairs[i] = (jx_pair){ignore_case(c, get_path(c, items.l->v[i], path, other), case_sensitive), items.l->v[i]};
-    sort_by_key(c, pairs, pairs + n, n, false);
+    jx_sort_pairs(c, pairs, n, jx_less);
     jx_vec groups = {0};
     for (size_t i = 0, j; i < n; i = j) {
         jx_vec members = {0};
@@ -445,10 +431,8 @@ FILTER(random)
         jx_error(c, "'%s' object is not subscriptable", jx_type_name(v));
     if (!n)
         return jx_undefined(c, "No random item, sequence was empty.");
-    uint64_t z = (c->now ? (uint64_t)c->now : xd_now_ns()) + 0x9E3779B97F4A7C15u * ++c->randoms;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    jx_value at = JX_INTV((jx_int)((z ^ (z >> 31)) % n));
+    uint64_t z = (c->now ? (uint64_t)c->now : xd_now_ns()) + XD_MIX64_STEP * ++c->randoms;
+    jx_value at = JX_INTV((jx_int)(xd_mix64(z) % n));
     if (v.kind != JX_DICT)
         return jx_getitem(c, v, at);
     const jx_value *found = jx_dict_get(c, v.d, at);

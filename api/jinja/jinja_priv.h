@@ -246,6 +246,9 @@ size_t jx_line_break(const char *at, const char *end); /* length of the line bre
 bool jx_truth(jx *c, jx_value v);
 bool jx_equal(jx *c, jx_value a, jx_value b);
 int jx_compare(jx *c, jx_value a, jx_value b, const char *op); /* ordering; throws where Python would */
+bool jx_less(jx *c, jx_value a, jx_value b);
+/* Sorts v[0..n) by key, what is equal stays in its order; there is room for 2 n pairs. */
+void jx_sort_pairs(jx *c, jx_pair *v, size_t n, bool (*before)(jx *c, jx_value a, jx_value b));
 bool jx_contains(jx *c, jx_value container, jx_value item);
 bool jx_is_number(jx_value v); /* bool, int, float */
 jx_int jx_as_int(jx_value v);  /* of a bool or int */

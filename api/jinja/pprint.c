@@ -24,21 +24,6 @@ static bool key_less(jx *c, jx_value a, jx_value b)
     return comparable(a, b) ? jx_compare(c, a, b, "<") < 0 : strcmp(jx_type_name(a), jx_type_name(b)) < 0;
 }
 
-static void sort_pairs(jx *c, jx_pair *v, jx_pair *tmp, size_t n)
-{
-    if (n < 2)
-        return;
-    size_t half = n / 2;
-    sort_pairs(c, v, tmp, half);
-    sort_pairs(c, v + half, tmp, n - half);
-    memcpy(tmp, v, half * sizeof *v);
-    size_t i = 0, j = half, k = 0;
-    while (i < half && j < n)
-        v[k++] = key_less(c, v[j].key, tmp[i].key) ? v[j++] : tmp[i++];
-    while (i < half)
-        v[k++] = tmp[i++];
-}
-
 /* groupby()'s pairs have a repr of their own in jinja2 and so are printed as they are. */
 static bool is_list(jx_value v)
 {
@@ -50,7 +35,7 @@ static const jx_pair *sorted(jx *c, const jx_dict *d)
     jx_pair *v = jx_alloc_array(c, d->n, 2 * sizeof *v);
     if (d->n)
         memcpy(v, d->v, d->n * sizeof *v);
-    sort_pairs(c, v, v + d->n, d->n);
+    jx_sort_pairs(c, v, d->n, key_less);
     return v;
 }
 

@@ -101,22 +101,6 @@ static void write_key(writer *w, jx_value key)
     jx_sb_lit(w->c, w->b, "\"");
 }
 
-/* Stable merge sort by key. */
-static void sort_pairs(jx *c, jx_pair *v, jx_pair *tmp, size_t n)
-{
-    if (n < 2)
-        return;
-    size_t half = n / 2;
-    sort_pairs(c, v, tmp, half);
-    sort_pairs(c, v + half, tmp, n - half);
-    memcpy(tmp, v, half * sizeof *v);
-    size_t i = 0, j = half, k = 0;
-    while (i < half && j < n)
-        v[k++] = jx_compare(c, v[j].key, tmp[i].key, "<") < 0 ? v[j++] : tmp[i++];
-    while (i < half)
-        v[k++] = tmp[i++];
-}
-
 static void write_dict(writer *w, jx_value v)
 {
     const jx_pair *pairs = v.d->v;
@@ -124,7 +108,7 @@ static void write_dict(writer *w, jx_value v)
     if (w->sort && n > 1) {
         jx_pair *sorted = jx_alloc_array(w->c, n, 2 * sizeof *sorted);
         memcpy(sorted, pairs, n * sizeof *sorted);
-        sort_pairs(w->c, sorted, sorted + n, n);
+        jx_sort_pairs(w->c, sorted, n, jx_less);
         pairs = sorted;
     }
     for (size_t i = 0; i < n; i++) {

@@ -274,6 +274,31 @@ int jx_compare(jx *c, jx_value a, jx_value b, const char *op)
     return r;
 }
 
+bool jx_less(jx *c, jx_value a, jx_value b)
+{
+    return jx_compare(c, a, b, "<") < 0;
+}
+
+static void merge_sort(jx *c, jx_pair *v, jx_pair *tmp, size_t n, bool (*before)(jx *c, jx_value a, jx_value b))
+{
+    if (n < 2)
+        return;
+    size_t half = n / 2;
+    merge_sort(c, v, tmp, half, before);
+    merge_sort(c, v + half, tmp, n - half, before);
+    memcpy(tmp, v, half * sizeof *v);
+    size_t i = 0, j = half, k = 0;
+    while (i < half && j < n)
+        v[k++] = before(c, v[j].key, tmp[i].key) ? v[j++] : tmp[i++];
+    while (i < half)
+        v[k++] = tmp[i++];
+}
+
+void jx_sort_pairs(jx *c, jx_pair *v, size_t n, bool (*before)(jx *c, jx_value a, jx_value b))
+{
+    merge_sort(c, v, v + n, n, before);
+}
+
 bool jx_contains(jx *c, jx_value in, jx_value item)
 {
     if (in.kind == JX_STR) {
