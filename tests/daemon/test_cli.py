@@ -47,6 +47,7 @@ class Cli(unittest.TestCase):
     def test_a_wrong_setting_ends_with_status_78_and_a_hint(self):
         self.refused(78, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
         self.refused(78, "--server.port=70000: must be a whole number from 0 to 65535", *NO_FILE, "--port", "70000")
+        self.refused(78, "--server.max_logprobs=21: must be a whole number from 0 to 20", *NO_FILE, "--max_logprobs=21")
         self.refused(78, "'--port' needs a value: --port=...", *NO_FILE, "--port")
         self.refused(78, "open configuration file '/nonexistent': No such file or directory", "-c", "/nonexistent")
 
