@@ -136,8 +136,8 @@ static experts load(kern_fmt fmt)
         memcpy(e.host + (i + 1) * e.expert_bytes - cut, e.host, cut);
     }
     uint64_t addr;
+    e.vram = put(e.host, LAYERS * e.layer_bytes); /* before it is registered in pieces, which no copy may span */
     ok(dev->ops->host_register(dev, e.host, LAYERS * e.layer_bytes, false, &addr), "host_register");
-    e.vram = put(e.host, LAYERS * e.layer_bytes);
     uint64_t *t = malloc(N_EXPERTS * e.g.pages * 8);
     for (uint32_t side = 0; side < 2; side++)
         for (uint32_t l = 0; l < LAYERS; l++) {
