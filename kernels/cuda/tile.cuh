@@ -64,16 +64,24 @@ template <int FMT> static constexpr __host__ __device__ uint32_t tile_stage_byte
     return (TILE_ROWS * tile_a<FMT>::PITCH + tokens * TILE_B_PITCH + 1023) & ~1023u;
 }
 
-/* Where the 8 positions c of token r lie before they are split, first or second half. */
+/* Where positions 4q .. 4q + 3 of token r lie before they are split. */
 static __device__ __forceinline__ unsigned char *tile_token_at(const mm_params &p, unsigned char *b, uint32_t r,
-                                                               uint32_t c, uint32_t half)
+                                                               uint32_t q)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    return b + half * p.tile_tokens * 128 + r * 128 + (c ^ (r & 7)) * 16;
+    return b + q / 8 * p.tile_tokens * 128 + r * 128 + ((q ^ r) & 7) * 16;
 #else
     (void)p;
-    return b + r * TILE_B_PITCH + c * 32 + half * 16;
+    return b + r * TILE_B_PITCH + q * 16;
 #endif
+}
+
+/* The thread's number, asked for anew: addresses that follow from it are not kept over the loop in registers that the sums need. */
+static __device__ __forceinline__ uint32_t tile_thread()
+{
+    uint32_t t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
 }
 
 /* Shared memory of a block after the stages. */
@@ -89,38 +97,69 @@ static __device__ __forceinline__ void tile_issue(const mm_params &p, const tile
     constexpr uint32_t UNITS = tile_a<FMT>::UNITS, BYTES = tile_a<FMT>::BYTES;
     const uint32_t off = step * BYTES;
     const uint32_t len = min(BYTES, (uint32_t)p.row_bytes - off);
-    const uint32_t a = smem_of(stage), tid = threadIdx.x;
-    /* Loops that the compiler must not unroll keep its addresses out of the registers that the sums need. */
-#pragma unroll 1
-    for (uint32_t i = tid; i < TILE_ROWS * UNITS; i += TILE_THREADS) {
-        const uint32_t r = i / UNITS, u = i % UNITS;
+    const uint32_t a = smem_of(stage), tid = tile_thread();
+#pragma unroll
+    for (uint32_t j = 0; j < (TILE_ROWS * UNITS + TILE_THREADS - 1) / TILE_THREADS; j++) {
+        const uint32_t i = tid + j * TILE_THREADS, r = i / UNITS, u = i % UNITS;
+        if (i >= TILE_ROWS * UNITS)
+            break;
         const uint64_t src = rows.a[r] + off;
         const uint32_t end = ((uint32_t)src & 15) + len;
         if (u * 16 < end)
             cp_async_part(a + r * tile_a<FMT>::PITCH + u * 16, (src & ~15ull) + u * 16, min(end - u * 16, 16u));
     }
+    /* 16 threads ask for 256 bytes in a row. */
     unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
-    const uint32_t c = tid % 8, k = step * 64 + c * 8;
-#pragma unroll 1
-    for (uint32_t r = tid / 8; r < it.n; r += TILE_THREADS / 8) {
-        const uint64_t src = (uint64_t)(uintptr_t)(rows.x[r] + k);
-#pragma unroll
-        for (uint32_t h = 0; h < 2; h++) {
-            unsigned char *dst = tile_token_at(p, b, r, c, h);
-            if (k + 4 * h < p.cols)
-                cp_async16(smem_of(dst), src + 16 * h);
-            else
-                *reinterpret_cast<uint4 *>(dst) = make_uint4(0, 0, 0, 0);
-        }
+    const uint32_t q = tid % 16, k = step * 64 + q * 4;
+#pragma unroll 4
+    for (uint32_t r = tid / 16; r < it.n; r += TILE_THREADS / 16) {
+        unsigned char *dst = tile_token_at(p, b, r, q);
+        if (k < p.cols)
+            cp_async16(smem_of(dst), (uint64_t)(uintptr_t)(rows.x[r] + k));
+        else
+            *reinterpret_cast<uint4 *>(dst) = make_uint4(0, 0, 0, 0);
     }
 }
 
-/* Each thread splits what it fetched itself: its own copies are visible to it without a barrier. */
-static __device__ __forceinline__ b_frag tile_split_at(const uint4 &u0, const uint4 &u1)
+/* Each thread splits what it fetched itself: its own copies are visible to it without a barrier. Positions 4q .. 4q + 3 are half of what
+ * one lane of the matrix instructions takes from a block of 32: for mma.sync, 8 bytes of its 16 of hi and of lo; for wgmma,
+ * word t of two 16-byte pieces. The 16 threads of a row read before any of them writes. */
+static __device__ __forceinline__ void tile_split(const mm_params &p, const tile_item &it, unsigned char *b)
 {
-    return split_x(
-        make_float4(__uint_as_float(u0.x), __uint_as_float(u0.y), __uint_as_float(u0.z), __uint_as_float(u0.w)),
-        make_float4(__uint_as_float(u1.x), __uint_as_float(u1.y), __uint_as_float(u1.z), __uint_as_float(u1.w)));
+    const uint32_t tid = tile_thread(), q = tid % 16;
+#pragma unroll 1
+    for (uint32_t at = tid / 16; at < it.n + tid / 16; at += TILE_THREADS / 4) {
+        float4 v[4];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            if (at + j * 16 < it.n)
+                v[j] = *reinterpret_cast<const float4 *>(tile_token_at(p, b, at + j * 16, q));
+        __syncwarp();
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t r = at + j * 16;
+            if (r >= it.n)
+                continue;
+            uint32_t hi[2], lo[2];
+            split_pair(v[j].x, v[j].y, &hi[0], &lo[0]);
+            split_pair(v[j].z, v[j].w, &hi[1], &lo[1]);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#pragma unroll
+            for (uint32_t h = 0; h < 2; h++) {
+                unsigned char *to = b + r * 128 + (((q / 8 * 4 + q % 2 * 2 + h) ^ r) & 7) * 16 + q % 8 / 2 * 4;
+                *reinterpret_cast<uint32_t *>(to) = hi[h];
+                *reinterpret_cast<uint32_t *>(to + p.tile_tokens * 128) = lo[h];
+            }
+#else
+            unsigned char *to = b + r * TILE_B_PITCH + q / 2 * 32 + q % 2 * 8;
+            *reinterpret_cast<uint2 *>(to) = make_uint2(hi[0], hi[1]);
+            *reinterpret_cast<uint2 *>(to + 16) = make_uint2(lo[0], lo[1]);
+#endif
+        }
+    }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    wgmma_publish();
+#endif
 }
 
 /* One result of row r (of gate and up: of each). */
@@ -143,32 +182,6 @@ static __device__ __forceinline__ float *tile_y(const mm_params &p, const tile_i
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-/* hi and lo of position k of token r are two bytes each, in the order in which the matrix units meet them: word t of piece (block, s, h)
- * has positions 8t + 4s + 2h of its block of 32. The 8 threads of a row read before any of them writes. */
-static __device__ __forceinline__ void tile_split(const mm_params &p, const tile_item &it, unsigned char *b)
-{
-    const uint32_t c = threadIdx.x % 8, t = c % 4;
-#pragma unroll 1
-    for (uint32_t at = 0; at < it.n; at += TILE_THREADS / 8) {
-        const uint32_t r = at + threadIdx.x / 8;
-        uint4 u0, u1;
-        if (r < it.n) {
-            u0 = *reinterpret_cast<const uint4 *>(tile_token_at(p, b, r, c, 0));
-            u1 = *reinterpret_cast<const uint4 *>(tile_token_at(p, b, r, c, 1));
-        }
-        __syncwarp();
-        if (r < it.n) {
-            const b_frag f = tile_split_at(u0, u1);
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                reinterpret_cast<uint32_t *>(tile_token_at(p, b, r, c / 4 * 4 + i, 0))[t] = f.hi[i];
-                reinterpret_cast<uint32_t *>(tile_token_at(p, b, r, c / 4 * 4 + i, 1))[t] = f.lo[i];
-            }
-        }
-    }
-    wgmma_publish();
-}
 
 /* This warp's 16 rows of one block of K. */
 template <int FMT>
@@ -282,34 +295,28 @@ template <int FMT>
 static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it,
                                                 unsigned char *ring, uint32_t stage_bytes)
 {
-    if (it.n <= 32)
-        tile_run_n<FMT, 32>(p, rows, it, ring, stage_bytes);
-    else if (it.n <= 64)
-        tile_run_n<FMT, 64>(p, rows, it, ring, stage_bytes);
-    else if (it.n <= 80)
-        tile_run_n<FMT, 80>(p, rows, it, ring, stage_bytes);
-    else if (it.n <= 96)
-        tile_run_n<FMT, 96>(p, rows, it, ring, stage_bytes);
-    else if (it.n <= 112)
-        tile_run_n<FMT, 112>(p, rows, it, ring, stage_bytes);
-    else
-        tile_run_n<FMT, 128>(p, rows, it, ring, stage_bytes);
+    if constexpr (FMT == FMT_F32 || FMT == FMT_F16) { /* rare: two widths are code enough */
+        if (it.n <= 64)
+            tile_run_n<FMT, 64>(p, rows, it, ring, stage_bytes);
+        else
+            tile_run_n<FMT, 128>(p, rows, it, ring, stage_bytes);
+    } else {
+        if (it.n <= 32)
+            tile_run_n<FMT, 32>(p, rows, it, ring, stage_bytes);
+        else if (it.n <= 64)
+            tile_run_n<FMT, 64>(p, rows, it, ring, stage_bytes);
+        else if (it.n <= 80)
+            tile_run_n<FMT, 80>(p, rows, it, ring, stage_bytes);
+        else if (it.n <= 96)
+            tile_run_n<FMT, 96>(p, rows, it, ring, stage_bytes);
+        else if (it.n <= 112)
+            tile_run_n<FMT, 112>(p, rows, it, ring, stage_bytes);
+        else
+            tile_run_n<FMT, 128>(p, rows, it, ring, stage_bytes);
+    }
 }
 
 #else
-
-template <int FMT> static __device__ void tile_split(const tile_item &it, unsigned char *stage)
-{
-    unsigned char *b = stage + TILE_ROWS * tile_a<FMT>::PITCH;
-    const uint32_t c = threadIdx.x % 8;
-    for (uint32_t r = threadIdx.x / 8; r < it.n; r += TILE_THREADS / 8) {
-        uint4 *at = reinterpret_cast<uint4 *>(b + r * TILE_B_PITCH + c * 32);
-        const uint4 u0 = at[0], u1 = at[1];
-        const b_frag f = tile_split_at(u0, u1);
-        at[0] = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
-        at[1] = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
-    }
-}
 
 template <int FMT>
 static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it,
@@ -347,7 +354,7 @@ static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_r
     for (uint32_t step = 0; step < steps; step++) {
         unsigned char *stage = ring + slot * stage_bytes;
         tile_wait(p.stages);
-        tile_split<FMT>(it, stage);
+        tile_split(p, it, stage + TILE_ROWS * tile_a<FMT>::PITCH);
         tile_barrier(); /* the stage is whole, and everyone is done with the one before it, which is refilled now */
         const uint32_t ahead = step + p.stages - 1;
         if (ahead < steps)
