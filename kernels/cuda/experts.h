@@ -30,7 +30,7 @@ struct warp_params {
     mm_params p[2];                             /* gate and up, down */
     warp_cut cut[2][2];                         /* [gate and up, down][tier] */
     uint32_t slot_bytes[2], slots[2], warps[2]; /* of each tier: a stage, stages a warp, warps at work */
-    uint32_t x_pitch, x_bytes, ring_bytes;      /* shared memory: rows of split x (0: none), the stages */
+    uint32_t x_pitch, x_bytes, ring_bytes;      /* shared memory: rows of split x (0: in device memory), the stages */
     uint32_t host_blocks;                       /* that read over the link where there are others */
     float *y;                                   /* gets the sum over picks; NULL: left to a later launch */
     const float *weights;

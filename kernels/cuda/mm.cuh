@@ -1,4 +1,4 @@
-/* mm.cuh - what a matrix product of either kernel (stream.cuh, tile.cuh) is asked to do, and how it finds its work.
+/* mm.cuh - what a matrix product of any kernel (stream.cuh, warp.cuh, tile.cuh) is asked to do, and how it finds its work.
  *
  * One parameter block for three jobs: a plain linear, gate and up with SwiGLU between, and down. For the two of a MoE layer the work is
  * a list of units, (expert, page) pairs, that every block builds for itself in shared memory from the bucket sizes: pages on the

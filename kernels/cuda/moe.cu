@@ -1,11 +1,12 @@
 /* moe.cu - the experts of a MoE layer: scratch, shapes, launches.
  *
  * Up to 32 tokens are one launch of warp.cuh: gate and up, down, and the sum over picks. With more, buckets of up to 32 go through
- * warp.cuh, larger ones through two launches of tile.cuh, and the sum over picks is the last. Activations between gate/up and
+ * warp.cuh, larger ones (in long prompts all) through two launches of tile.cuh, and the sum over picks is the last. Activations between gate/up and
  * down, [pairs sorted by expert], and the picks' results, [token * top_k + pick][d_model], lie in the caller's scratch. A row of
  * activations belongs to one kernel: warp.cuh keeps it split in hi and lo, tile.cuh as float32, both in the same bytes. */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/overlap.cuh"
 
@@ -38,9 +39,28 @@ __global__ void combine_kernel(const float *out, const float *weights, float *y,
     *at = v;
 }
 
+/* With more tokens than this few buckets are so small that warp.cuh would take them, and all are tiled. */
+#define SPLIT_TOKENS 2048
+
+/* x as warp.cuh wants it: each block of 32 as hi and lo. A thread takes 8 positions. */
+__global__ void split_kernel(const float *x, uint32_t cols, uint32_t n_tokens, unsigned char *out, uint64_t *mark)
+{
+    overlap_begin(mark);
+    const uint32_t units = (cols + 31) / 32 * 4, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n_tokens * units)
+        return;
+    const uint32_t row = i / units, u = i % units, k = u * 8;
+    const float4 *src = reinterpret_cast<const float4 *>(x + (size_t)row * cols + k);
+    const float4 zero = make_float4(0, 0, 0, 0);
+    const b_frag f = split_x(k < cols ? src[0] : zero, k + 4 < cols ? src[1] : zero);
+    unsigned char *to = out + ((size_t)row * units + u / 4 * 4) * 32 + u % 4 * 16;
+    *reinterpret_cast<uint4 *>(to) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
+    *reinterpret_cast<uint4 *>(to + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
+}
+
 /* How the caller's scratch is divided. */
 struct moe_scratch {
-    uint64_t act, out, counters, counter_bytes, ring, slot_bytes, bytes;
+    uint64_t out, split, counters, counter_bytes, ring, slot_bytes, bytes;
     uint32_t ring_slots;
 };
 
@@ -50,14 +70,22 @@ static uint32_t act_stride(const kern_expert_geom *g)
     return (g->d_ff + 31) & ~31u;
 }
 
+static uint32_t x_stride(const kern_expert_geom *g)
+{
+    return (g->d_model + 31) & ~31u;
+}
+
 /* Pages fetched ahead of their use when buckets are large: enough for the link to run on while a unit is computed. */
 static const uint64_t RING_BYTES = 48ull << 20;
 
-static moe_scratch scratch_of(uint64_t tokens, uint32_t top_k, uint32_t n_experts, const kern_expert_geom *g)
+static moe_scratch scratch_of(const cuda_dev *d, uint64_t tokens, uint32_t top_k, uint32_t n_experts,
+                              const kern_expert_geom *g)
 {
     moe_scratch s = {};
     s.out = up256(tokens * top_k * act_stride(g) * sizeof(float));
-    s.counters = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
+    s.split = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
+    s.counters =
+        s.split + up256((d->no_tile || tokens < SPLIT_TOKENS ? tokens : SPLIT_TOKENS) * x_stride(g) * sizeof(float));
     if (tokens <= MM_STREAM_TOKENS) {
         s.bytes = s.counters;
         return s;
@@ -79,9 +107,9 @@ static moe_scratch scratch_of(uint64_t tokens, uint32_t top_k, uint32_t n_expert
 }
 
 /* The number of experts is not known here: no more than pairs can be touched, and no model has more than MM_MAX_EXPERTS. */
-uint64_t cuda_moe_scratch_bytes(kern_dev *, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *g)
+uint64_t cuda_moe_scratch_bytes(kern_dev *kd, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *g)
 {
-    return scratch_of(max_tokens, top_k, MM_MAX_EXPERTS, g).bytes;
+    return scratch_of(cuda_of(kd), max_tokens, top_k, MM_MAX_EXPERTS, g).bytes;
 }
 
 /* Gate and up, then down, of the buckets from min to max. */
@@ -167,25 +195,29 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
         P->x_bytes = (uint32_t)x_bytes;
         room -= P->x_bytes;
     }
+    /* Two stages a warp, as long as they fit: asking for a row costs a warp about as much as 0.5 KiB of computing. Rows that lie well
+     * apart for the banks as they are, are asked for all at once. */
+    const uint32_t stage = room / WARP_COUNT / 2;
     P->warps[WARP_VRAM] = WARP_COUNT;
-    for (uint32_t chunk = 544 / block;; chunk /= 2) {
-        if (!chunk)
-            return false;
-        uint32_t slot = 0;
-        for (int ph = 0; ph < 2; ph++) {
-            const uint32_t blocks = (p[ph].cols + 31) / 32, n = blocks < chunk ? blocks : chunk;
+    P->slots[WARP_VRAM] = 2;
+    P->slot_bytes[WARP_VRAM] = 0;
+    for (int ph = 0; ph < 2; ph++) {
+        const uint32_t blocks = (p[ph].cols + 31) / 32;
+        const uint64_t half = (8 * p[ph].row_bytes + 15 + 15) & ~15ull;
+        warp_cut &cut = P->cut[ph][WARP_VRAM];
+        cut = {blocks, 1, 0, (uint32_t)half, 15};
+        if (fmt != FMT_Q8_0 || p[ph].row_bytes % 32 != 16 || 2 * half > stage) {
+            uint32_t chunk = blocks;
+            while (chunk && 16ull * bank_pitch(fmt, chunk * block) > stage)
+                chunk--;
+            if (!chunk)
+                return false;
+            const uint32_t n_chunks = (blocks + chunk - 1) / chunk, n = (blocks + n_chunks - 1) / n_chunks;
             const uint32_t pitch = bank_pitch(fmt, n * block);
-            P->cut[ph][WARP_VRAM] = {n, (blocks + n - 1) / n, pitch, 8 * pitch, 15};
-            slot = 16 * pitch > slot ? 16 * pitch : slot;
+            cut = {n, (blocks + n - 1) / n, pitch, 8 * pitch, 15};
         }
-        const uint32_t slots = room / (WARP_COUNT * slot);
-        if (slots < 2 && chunk > 1)
-            continue;
-        if (!slots)
-            return false;
-        P->slot_bytes[WARP_VRAM] = slot;
-        P->slots[WARP_VRAM] = slots < WARP_MAX_SLOTS ? slots : WARP_MAX_SLOTS;
-        break;
+        const uint32_t slot = 2 * cut.half_bytes;
+        P->slot_bytes[WARP_VRAM] = slot > P->slot_bytes[WARP_VRAM] ? slot : P->slot_bytes[WARP_VRAM];
     }
     /* Whole rows where three items fit; 64 blocks of any format end where a line does. */
     uint32_t slot = 0;
@@ -241,31 +273,43 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
         return KERN_OK;
     if (a->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "experts: more than 1024 in a layer");
-    const moe_scratch s = scratch_of(a->n_tokens, a->top_k, MM_MAX_EXPERTS, g);
+    const moe_scratch s = scratch_of(d, a->n_tokens, a->top_k, MM_MAX_EXPERTS, g);
     unsigned char *scratch = static_cast<unsigned char *>(a->scratch);
     float *act = reinterpret_cast<float *>(scratch), *out = reinterpret_cast<float *>(scratch + s.out);
 
     warp_params P = {};
     if (!phases_of(a, act, out, P.p))
         return cuda_unsupported(d, "experts: more than 4095 pages in a matrix");
-    const bool tile = !d->no_tile && a->n_tokens > MM_STREAM_TOKENS;
-    P.p[0].max_bucket = P.p[1].max_bucket = tile ? MM_STREAM_TOKENS : UINT32_MAX;
-    uint32_t smem = 0;
-    if (!shape_of(&P, (uint32_t)d->smem_max, &smem))
-        return cuda_unsupported(d, "experts: their rows do not fit in shared memory");
-    const uint32_t n_sums = P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16);
-    if (a->n_tokens <= MM_STREAM_TOKENS && n_sums <= WARP_MAX_SUMS)
-        P.y = a->y;
-    P.weights = a->weights;
-    P.n_live = a->n_live;
-    P.counters = d->counters;
-    /* Enough stages in flight to fill the link, and warps to keep up with it. */
-    P.host_blocks = 16;
-    cudaError_t e = warp_launch(d, P, smem);
-    if (e != cudaSuccess)
-        return cuda_fail(d, e, "experts");
-    if (P.y)
-        return KERN_OK;
+    const bool tile = !d->no_tile && a->n_tokens > MM_STREAM_TOKENS, warp = !tile || a->n_tokens <= SPLIT_TOKENS;
+    const mm_params gate_up = P.p[0]; /* with x as it is */
+    cudaError_t e = cudaSuccess;
+    if (warp) {
+        P.p[0].max_bucket = P.p[1].max_bucket = tile ? MM_STREAM_TOKENS : UINT32_MAX;
+        uint32_t smem = 0;
+        if (!shape_of(&P, (uint32_t)d->smem_max, &smem))
+            return cuda_unsupported(d, "experts: their rows do not fit in shared memory");
+        const uint32_t n_sums = P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16);
+        if (a->n_tokens <= MM_STREAM_TOKENS && n_sums <= WARP_MAX_SUMS)
+            P.y = a->y;
+        P.weights = a->weights;
+        P.n_live = a->n_live;
+        P.counters = d->counters;
+        /* Enough stages in flight to fill the link, and warps to keep up with it. */
+        P.host_blocks = 16;
+        if (!P.x_pitch) {
+            const uint32_t n = a->n_tokens * (x_stride(g) / 8);
+            e = cuda_start(d, split_kernel, (n + 255) / 256, 256, 0, a->x, g->d_model, a->n_tokens, scratch + s.split,
+                           cuda_take_mark(d));
+            P.p[0].x = reinterpret_cast<const float *>(scratch + s.split);
+            P.p[0].x_stride = x_stride(g);
+        }
+        if (e == cudaSuccess)
+            e = warp_launch(d, P, smem);
+        if (e != cudaSuccess)
+            return cuda_fail(d, e, "experts");
+        if (P.y)
+            return KERN_OK;
+    }
 
     if (tile) {
         e = cudaMemsetAsync(scratch + s.counters, 0, s.counter_bytes, d->stream);
@@ -273,9 +317,9 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
             return cuda_fail(d, e, "experts");
         uint32_t *counters = reinterpret_cast<uint32_t *>(scratch + s.counters);
         for (int ph = 0; ph < 2; ph++) {
-            mm_params &p = P.p[ph];
+            mm_params p = ph ? P.p[1] : gate_up;
             const uint32_t n_units = a->n_experts * p.unit_pages;
-            p.min_bucket = MM_STREAM_TOKENS + 1;
+            p.min_bucket = warp ? MM_STREAM_TOKENS + 1 : 1;
             p.max_bucket = UINT32_MAX;
             p.ring_addr = (uint64_t)(uintptr_t)(scratch + s.ring);
             p.slot_bytes = s.slot_bytes;

@@ -226,9 +226,9 @@ static __device__ void warp_store(uint64_t dst, const unsigned char *src, uint32
     }
 }
 
-/* Activations of a token: float32 in device memory; or split, each block of 32 as 64 bytes of hi and 64 of lo, 16 bytes of each a lane
- * (of quad t: positions 8t .. 8t + 7). Both take 128 bytes a block. */
-enum warp_x { X_FLOAT, X_SPLIT, X_SPLIT_SHARED };
+/* Activations of a token, split: each block of 32 as 64 bytes of hi and 64 of lo, 16 bytes of each a lane (of quad t: positions
+ * 8t .. 8t + 7). */
+enum warp_x { X_GLOBAL, X_SHARED };
 
 static __device__ __forceinline__ uint4 load_global16(uint64_t at)
 {
@@ -249,25 +249,16 @@ template <int X>
 static __device__ __forceinline__ b_frag warp_load_x(uint64_t row, uint32_t b, uint32_t t, bool in0, bool in1)
 {
     b_frag f;
-    if (X == X_FLOAT) {
-        const uint4 zero = make_uint4(0, 0, 0, 0);
-        const uint64_t at = row + b * 128 + t * 32;
-        const uint4 u = in0 ? load_global16(at) : zero, v = in1 ? load_global16(at + 16) : zero;
-        f = split_x(
-            make_float4(__uint_as_float(u.x), __uint_as_float(u.y), __uint_as_float(u.z), __uint_as_float(u.w)),
-            make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)));
+    uint4 hi, lo;
+    if (X == X_SHARED) {
+        hi = load_shared16((uint32_t)row + b * 128 + t * 16);
+        lo = load_shared16((uint32_t)row + b * 128 + 64 + t * 16);
     } else {
-        uint4 hi, lo;
-        if (X == X_SPLIT_SHARED) {
-            hi = load_shared16((uint32_t)row + b * 128 + t * 16);
-            lo = load_shared16((uint32_t)row + b * 128 + 64 + t * 16);
-        } else {
-            hi = load_global16(row + b * 128 + t * 16);
-            lo = load_global16(row + b * 128 + 64 + t * 16);
-        }
-        f.hi[0] = in0 ? hi.x : 0, f.hi[1] = in0 ? hi.y : 0, f.hi[2] = in1 ? hi.z : 0, f.hi[3] = in1 ? hi.w : 0;
-        f.lo[0] = in0 ? lo.x : 0, f.lo[1] = in0 ? lo.y : 0, f.lo[2] = in1 ? lo.z : 0, f.lo[3] = in1 ? lo.w : 0;
+        hi = load_global16(row + b * 128 + t * 16);
+        lo = load_global16(row + b * 128 + 64 + t * 16);
     }
+    f.hi[0] = in0 ? hi.x : 0, f.hi[1] = in0 ? hi.y : 0, f.hi[2] = in1 ? hi.z : 0, f.hi[3] = in1 ? hi.w : 0;
+    f.lo[0] = in0 ? lo.x : 0, f.lo[1] = in0 ? lo.y : 0, f.lo[2] = in1 ? lo.z : 0, f.lo[3] = in1 ? lo.w : 0;
     return f;
 }
 
@@ -419,7 +410,8 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
                 notes[to].it = ask;
                 notes[to].group = ask_group;
             }
-            warp_issue<FMT>(cut, ask, P.p[ask.phase].row_bytes, ask_chunk, smem_of(ring) + to * slot_bytes, full + to);
+            const uint64_t row_bytes = P.p[ask.phase].row_bytes;
+            warp_issue<FMT>(cut, ask, row_bytes, ask_chunk, smem_of(ring) + to * slot_bytes, full + to);
             to = to + 1 == slots ? 0 : to + 1;
             held++;
             if (++ask_chunk == cut.n_chunks) {
@@ -463,23 +455,14 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         const unsigned char *a0 = stage + warp_row_at(cut, it, 0, g, p.row_bytes, off);
         const unsigned char *a1 = stage + cut.half_bytes + warp_row_at(cut, it, 1, g, p.row_bytes, off);
         bar_wait(full + from, phase_bit);
-        if (it.phase) {
-            if (n_groups == 1)
-                warp_chunk<FMT, 1, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
-            else if (n_groups == 2)
-                warp_chunk<FMT, 2, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
-            else
-                warp_chunk<FMT, 4, X_SPLIT>(acc, a0, a1, first, n, p.cols, x);
-        } else if (P.x_pitch) {
-            warp_chunk<FMT, 1, X_SPLIT_SHARED>(acc, a0, a1, first, n, p.cols, x);
-        } else {
-            if (n_groups == 1)
-                warp_chunk<FMT, 1, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
-            else if (n_groups == 2)
-                warp_chunk<FMT, 2, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
-            else
-                warp_chunk<FMT, 4, X_FLOAT>(acc, a0, a1, first, n, p.cols, x);
-        }
+        if (it.phase == 0 && P.x_pitch)
+            warp_chunk<FMT, 1, X_SHARED>(acc, a0, a1, first, n, p.cols, x);
+        else if (n_groups == 1)
+            warp_chunk<FMT, 1, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+        else if (n_groups == 2)
+            warp_chunk<FMT, 2, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+        else
+            warp_chunk<FMT, 4, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
         if (group == 0 && (it.fill[0] | it.fill[1])) {
             const uint32_t len = min(cut.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
             for (uint32_t h = 0; h < 2; h++) {
@@ -534,10 +517,6 @@ __global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_c
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const mm_params &p = P.p[0];
     unsigned char *x = smem, *ring = smem + P.x_bytes;
-    if (lane < WARP_MAX_SLOTS)
-        bar_init(&full[warp][lane], WARP_FULL_COUNT);
-    bar_init_done();
-    __syncwarp();
     overlap_begin(p.mark);
     if (P.x_pitch)
         warp_split_x(p, x, P.x_pitch);
@@ -560,6 +539,10 @@ __global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_c
     }
     w.units[0] = units + (host ? 0 : cap0 - 1);
     w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
+    if (lane < WARP_MAX_SLOTS)
+        bar_init(&full[warp][lane], WARP_FULL_COUNT);
+    bar_init_done();
+    __syncwarp();
     const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
     const uint32_t slots = host ? P.slots[WARP_HOST] : P.slots[WARP_VRAM];
     const uint32_t slot_bytes = host ? P.slot_bytes[WARP_HOST] : P.slot_bytes[WARP_VRAM];
