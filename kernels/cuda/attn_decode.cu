@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
                    n_rows = min(16u, heads - blockIdx.y % row_groups * 16);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    overlap_allow();
     const uint32_t seq = a.token_seq[token];
     const attn_span span = span_of(a, token);
     const bool alone = gridDim.x == 1; /* this block walks all splits */

@@ -670,6 +670,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     }
     if (e != cudaSuccess)
         return open_failed(d, KERN_DEVICE, e, "loading the kernels", why, cap);
+    /* One division of L1 and shared memory for all kernels: a kernel that wants another begins only when its multiprocessor is idle. */
+    (void)cudaDeviceSetCacheConfig(cudaFuncCachePreferShared);
     d->n_sm = d->prop.multiProcessorCount;
     /* Code made for older chips, compiled when it was loaded, does not wait for the kernel before. */
     d->overlap = d->prop.major >= 9 && fa.ptxVersion >= 90 && !listed(opt->disable, "cuda_overlap");

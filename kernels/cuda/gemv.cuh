@@ -147,6 +147,7 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
     float *sums = part + GEMV_TOKENS * GEMV_MAX_WARPS; /* [buf]{[block][token] rows, [block][16] scales} */
     const uint32_t buf_floats = blocks * (n * GEMV_PITCH + 16);
 
+    overlap_allow();
     /* Weights of the model, which no kernel writes. */
     const uint64_t policy = once_policy();
     if (p.norm)
