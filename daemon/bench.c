@@ -32,7 +32,7 @@ typedef struct bench {
     double dram,
         first_s[MAX_POINTS][MAX_POINTS]; /* total_s by length and number, with the first value of the last axis */
     bool gpu, head_printed;
-    uint64_t seed, vram_first; /* VRAM in use, with the same value */
+    uint64_t vram_first; /* VRAM in use, with the same value */
     json_t *list;
 } bench;
 
@@ -280,10 +280,11 @@ static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, 
         print_head(b);
         b->head_printed = true;
     }
+    uint64_t seed = 1; /* the same prompts for each swept value: then answers and hit rates can be compared */
     for (size_t i = 0; i < b->n_lengths; i++)
         for (size_t k = 0; k < b->n_seqs; k++) {
             bench_point pt = {.prompt = b->lengths[i], .seqs = b->seqs[k], .tokens = b->tokens};
-            xd_status st = bench_measure(e, &lim, &pt, &b->seed, err);
+            xd_status st = bench_measure(e, &lim, &pt, &seed, err);
             if (st)
                 return st;
             uint64_t vram = b->gpu ? gpu_used_bytes(info->pci_bus_id) : 0;
@@ -381,7 +382,7 @@ int bench_main(const cli *c, const config *cfg)
 {
     if (c->trace)
         return replay(c->trace, cfg);
-    bench b = {.c = c, .seed = 1};
+    bench b = {.c = c};
     b.n_lengths = parse_list(c->lengths, "128,1024", 1 << 20, b.lengths);
     b.n_seqs = parse_list(c->concurrency, "1,8", BENCH_MAX_SEQS, b.seqs);
     if (!b.n_lengths || !b.n_seqs || parse_list(c->tokens, "64", 1 << 20, &b.tokens) != 1)

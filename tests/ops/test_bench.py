@@ -53,6 +53,13 @@ class Bench(unittest.TestCase):
         self.assertEqual(out[2].split()[:3], ["seed", "prompt", "seqs"])
         self.assertEqual([line.split()[:3] for line in out[3:5]], [["1", "8", "2"], ["2", "8", "2"]])
 
+    def test_what_is_swept_meets_the_same_prompts(self):
+        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "24", "--sweep",
+                             "memory.expert_vram_share=0,25%,50%,100%"))
+        answers = [p["answers"] for p in doc["points"]]
+        self.assertEqual(answers, 4 * answers[:2])
+        self.assertNotEqual(answers[0], answers[1])
+
     def test_more_requests_than_the_configuration_has_places_for(self):
         doc = json.loads(run("--json", "--lengths", "8", "--concurrency", "300", "--tokens", "10",
                              "--engine.max_num_batched_tokens=4096"))
