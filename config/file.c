@@ -142,11 +142,17 @@ static void finish_value(reader *r)
         return;
     XD_CLEANUP(xd_buf_free) xd_buf text = {0}, why = {0};
     const char *value = r->value.data ? r->value.data : "";
+    char name[64];
+    snprintf(name, sizeof name, "%s.%s", o->section, o->key);
+    size_t len = strlen(value);
+    if (len > 1 && (*value == '"' || *value == '\'') && value[len - 1] == *value) {
+        fail(r, r->at_line, name, "[%s] %s: values stand without quotes, which would be a part of them", o->section,
+             o->key);
+        return;
+    }
     xd_status st = !r->value.failed && resolve(r, o, value, &text)
                        ? conf_value_set(r->conf, o, text.data ? text.data : "", &why)
                        : XD_NOMEM;
-    char name[64];
-    snprintf(name, sizeof name, "%s.%s", o->section, o->key);
     if (st == XD_BAD_CONFIG)
         fail(r, r->at_line, name, "[%s] %s = %s: %s", o->section, o->key, o->flags & CONF_SECRET ? "..." : value,
              why.data ? why.data : "not allowed");

@@ -146,6 +146,8 @@ Test(options, errors_name_file_line_key_and_what_is_allowed)
                      "t.conf:1: 'port' stands before the first [section]; 'port' belongs to [server]");
     cr_assert_str_eq(refusal("[server]\nport = 1\nhost = ::\nport = 2\n", &e),
                      "t.conf:4: [server] port is given twice, first in line 2");
+    cr_assert_str_eq(refusal("[server]\nhost = \"::\"\n", &e),
+                     "t.conf:2: [server] host: values stand without quotes, which would be a part of them");
     cr_assert_str_eq(refusal("[server]\nport 8080\n", &e),
                      "t.conf:2: 'port 8080' is neither a [section] nor 'key = value'");
     cr_assert_str_eq(refusal("[server\n", &e), "t.conf:1: '[server': a section looks like [server]");
