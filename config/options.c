@@ -234,7 +234,7 @@ const conf_option conf_options[] = {
     RATIO(pager, "layer_floor", layer_floor, "25%", 0, 1, 0,
           "Share of the page slots that is divided evenly among the layers; the rest goes to whoever needs it."),
     BOOL(pager, "warm_start", warm_start, "yes", 0,
-         "Remember which pages were in use and fetch them at the next start."),
+         "Remember which pages were in use and fetch them at the next start, and fill with others what room is left. no: start empty."),
     STRING(pager, "stats_file", stats_file, "", CONF_PATH,
            "Where they are remembered. Empty: in the state directory."),
     SECONDS(pager, "stats_interval", stats_interval_s, "5min", 1, 86400, 0,

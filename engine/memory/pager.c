@@ -177,27 +177,32 @@ static void promote_all(pager *p)
 
 typedef struct hot_expert {
     float heat;
-    uint32_t x;
+    uint32_t at, x; /* its place in its layer; among all */
 } hot_expert;
 
+/* Experts of which nothing is known are spread evenly over the layers. */
 static int hotter_first(const void *a, const void *b)
 {
     const hot_expert *x = a, *y = b;
-    return x->heat != y->heat ? (x->heat < y->heat ? 1 : -1) : (x->x > y->x) - (x->x < y->x);
+    if (x->heat != y->heat)
+        return x->heat < y->heat ? 1 : -1;
+    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->x > y->x) - (x->x < y->x);
 }
 
-/* At start the link is idle and nobody waits for a token: what earlier runs found hot is copied at full speed, everything where
- * everything fits. */
+/* At start the link is idle and nobody waits for a token: what earlier runs found hot is copied at full speed, then others as long as
+ * there are slots: any expert that lies in VRAM is better than an empty slot, and those of which nothing is known leave first. From
+ * disk only what is known to be hot. */
 static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *err)
 {
     XD_CLEANUP(xd_freep) hot_expert *hot = malloc((p->n_experts + 1u) * sizeof *hot);
     if (!hot)
         return xd_fail(err, XD_NOMEM, 0, "pager: order of experts");
     uint32_t n = 0;
+    bool all = p->n_slots == p->n_pages || (p->cfg->pager.warm_start && !p->disk);
     for (uint32_t x = 0; x < p->n_experts; x++) {
         float heat = policy_heat(p->pol, x);
-        if (heat > 0 || p->n_slots == p->n_pages)
-            hot[n++] = (hot_expert){heat, x};
+        if (heat > 0 || all)
+            hot[n++] = (hot_expert){heat, x - p->layers[p->expert_layer[x]].expert_base, x};
     }
     qsort(hot, n, sizeof *hot, hotter_first);
     if (p->disk) {
