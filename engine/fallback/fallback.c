@@ -137,8 +137,13 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
         f->in_place = (token_time){0};
     if (changed && change.to == FALLBACK_FALLBACK && change.from == FALLBACK_SUSPECT)
         f->staged = (token_time){0};
-    if (changed)
+    if (changed) {
+        /* What was read before the change says nothing of the link after it: a few bytes of a bad time, read again after a pause, would
+         * make the link suspect anew. */
+        f->acc_bytes = f->acc_ns = 0;
+        f->rate.bytes = f->rate.ns = 0;
         apply(f);
+    }
     pthread_mutex_lock(&f->lock);
     if (gbps == gbps)
         f->status.link_gbps = gbps;
