@@ -94,6 +94,8 @@ class Counts(unittest.TestCase):
     def test_refusals_and_stops(self):
         def ask():
             self.assertEqual(self.d.ask("/v1/completions", {"prompt": "x", "max_tokens": 10**6})[0], 400)
+            while 'expertd_http_requests_total{endpoint="/v1/completions",status="400"}' not in self.d.metrics():
+                pass  # counted when the answer has been sent: it may have arrived before
             self.d.complete(50, stop_token_ids=[self.d.complete(1, return_token_ids=True)["choices"][0]["token_ids"][0]])
         c = self.change(ask)
         self.assertEqual(c['expertd_http_requests_total{endpoint="/v1/completions",status="400"}'], 1)
