@@ -19,7 +19,7 @@ def run(*args, status=0):
 
 class Bench(unittest.TestCase):
     def test_a_sweep_counts_bytes_and_bounds(self):
-        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "24", "--sweep",
+        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "240", "--sweep",
                              "memory.expert_vram_share=50%,100%", "--sweep", "model.skew=balanced,zipf"))
         points = doc["points"]
         self.assertEqual([(p["settings"]["memory.expert_vram_share"], p["settings"]["model.skew"], p["sequences"]) for p in points],
@@ -31,7 +31,7 @@ class Bench(unittest.TestCase):
             got = p["host_bytes_per_step"] + p["vram_bytes_per_step"]
             if p["sequences"] == 1:
                 self.assertAlmostEqual(got, per_token)
-                context = 24 + (2 + 24) / 2
+                context = 24 + (2 + 240) / 2
                 moved = per_token + trunk + context * LAYERS * 2 * kv * 4
                 self.assertAlmostEqual(p["bound_tokens_per_s"], p["memory_gbps"] * 1e9 / moved, delta=0.04 * p["bound_tokens_per_s"])
             else:
@@ -69,7 +69,7 @@ class Bench(unittest.TestCase):
     def test_hits_are_one_table(self):
         for more in (["--json"], ["--sweep", "model.seed=1,2"]):
             self.assertIn("--hits prints one table", run("--hits", "8", *more, status=2))
-        out = run("--lengths", "8", "--tokens", "24", "--hits", "8", "--memory.expert_vram_share=50%").splitlines()
+        out = run("--lengths", "8", "--tokens", "240", "--hits", "8", "--memory.expert_vram_share=50%").splitlines()
         self.assertEqual(out[0].split(), ["tokens", "hit", "in", "%"])
         self.assertTrue(all(0 <= float(line.split()[1]) <= 100 for line in out[1:3]), out)
 
