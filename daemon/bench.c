@@ -176,12 +176,29 @@ static void print_point(const bench *b, const bench_point *pt, const verdict *v,
         cell(6, 2, vram && b->vram_first ? (double)vram / (double)b->vram_first : NAN, "");
     }
     printf("  %08x\n", (uint32_t)(pt->answers >> 32));
+    if (*pt->not_measured)
+        printf("  - decoding was not measured: %s\n", pt->not_measured);
     fflush(stdout);
 }
 
 static json_t *number(double v)
 {
     return isnan(v) || isinf(v) ? json_null() : json_real(v);
+}
+
+/* Rates that nobody knows are 0. */
+static json_t *rate(double v)
+{
+    return number(v > 0 ? v : NAN);
+}
+
+static const char *rate_text(char out[48], double v, const char *unit)
+{
+    if (v > 0)
+        snprintf(out, 48, "at %.*f %s", v < 1000 ? 1 : 0, v, unit);
+    else
+        snprintf(out, 48, "at an unknown rate");
+    return out;
 }
 
 static void note_point(const bench *b, const bench_limits *lim, const bench_point *pt, const verdict *v,
@@ -209,17 +226,19 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
         {"kv_host_bytes_per_step", pt->kv_host_bytes},
         {"hit_rate", v->hit},
         {"expert_read_gbps", v->read_bps / 1e9},
-        {"expert_read_limit_gbps", v->read_limit / 1e9},
         {"bound_tokens_per_s", v->bound_tps},
         {"reached", v->reached},
-        {"link_gbps", lim->link / 1e9},
-        {"memory_gbps", lim->memory / 1e9},
-        {"matrix_tflops", lim->flops / 1e12},
         {"load_s", load_s},
         {"vram_used_bytes", vram ? (double)vram : NAN},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         json_object_set_new(o, rows[i].name, number(rows[i].value));
+    json_object_set_new(o, "expert_read_limit_gbps", rate(v->read_limit / 1e9));
+    json_object_set_new(o, "link_gbps", rate(lim->link / 1e9));
+    json_object_set_new(o, "memory_gbps", rate(lim->memory / 1e9));
+    json_object_set_new(o, "matrix_tflops", rate(lim->flops / 1e12));
+    json_object_set_new(o, "decode_steps", json_integer((json_int_t)pt->decode_steps));
+    json_object_set_new(o, "decode_not_measured", *pt->not_measured ? json_string(pt->not_measured) : json_null());
     json_object_set_new(o, "answers", json_sprintf("%08x", (uint32_t)(pt->answers >> 32)));
     json_object_set_new(o, "prefill_bound_by", json_string(pt->prefill_bound.by));
     json_object_set_new(o, "bound_by", json_string(pt->step_bound.by));
@@ -271,11 +290,12 @@ static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, 
     const engine_info *info = engine_get_info(e);
     b->gpu = info->pci_bus_id[0];
     if (!b->c->json && !b->head_printed) {
-        printf("%s (%s) on %s; loaded in %.2f s; DRAM reads at %.1f GB/s", info->model_id, info->arch, info->backend,
-               load_s, b->dram / NS);
+        char dram[48], link[48], memory[48], flops[48];
+        printf("%s (%s) on %s; loaded in %.2f s; DRAM reads %s", info->model_id, info->arch, info->backend, load_s,
+               rate_text(dram, b->dram / NS, "GB/s"));
         if (b->gpu)
-            printf(", the link at %.1f, device memory at %.0f GB/s; 16-bit products %.0f TFLOPS", lim.link / NS,
-                   lim.memory / NS, lim.flops / 1e12);
+            printf(", the link %s, device memory %s; 16-bit products %s", rate_text(link, lim.link / NS, "GB/s"),
+                   rate_text(memory, lim.memory / NS, "GB/s"), rate_text(flops, lim.flops / 1e12, "TFLOPS"));
         printf("\n\n");
         print_head(b);
         b->head_printed = true;
@@ -401,7 +421,7 @@ int bench_main(const cli *c, const config *cfg)
     if (st)
         fprintf(stderr, "expertd: %s\n", err.msg);
     else if (c->json) {
-        json_t *o = json_pack("{s:s, s:f, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", b.dram / NS,
+        json_t *o = json_pack("{s:s, s:o, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", rate(b.dram / NS),
                               "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
         json_dumpf(o, stdout, JSON_INDENT(2));
         putchar('\n');

@@ -26,7 +26,9 @@ typedef struct bench_point {
     double total_s;                /* until the last answer was whole */
     double prefill_tps;
     bench_bound prefill_bound; /* seconds for all prompts */
-    /* While all requests decode; NAN where that was never the case. Bytes and times are of one step. */
+    /* Of the steps in which all requests decode; NAN where there was none, and not_measured says why. Bytes and times are of one step. */
+    uint64_t decode_steps;
+    const char *not_measured; /* "" */
     double decode_tps, step_ms, experts_ms;
     double host_bytes, vram_bytes; /* of experts, read by tier */
     double kv_host_bytes;          /* of the KV cache, read from host memory */

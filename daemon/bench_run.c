@@ -2,16 +2,17 @@
  * machine would have needed for the same bytes and products.
  *
  * What is measured is what a client gets, less HTTP. Prompts are pseudo-random token ids (prefix caching finds nothing in common),
- * answers are greedy and never stop early. A first short request keeps the engine busy while the others queue up, so that these start in
- * one step and no kernel is met for the first time. Decoding is judged from the moment when every request has two tokens (the first
- * step of a batch size is recorded, later ones replayed) until the first one ends.
+ * answers are greedy and never stop early. A first short request goes alone, so that no kernel is met for the first time; the others are
+ * held until all are queued, and start in one step. What is read and how long it takes is counted by the engine thread, step by step:
+ * decoding is judged by the steps in which all requests got a token and nothing else was done, the first of them left out (the first step
+ * of a batch size is recorded, later ones replayed). So no number depends on when the threads of a busy machine wake up, but for the
+ * time to the first token, which is a client's.
  *
  * The bound takes the bytes as they were read, by tier, from the engine's counters: it says how well the machine was used for them, not
  * whether other bytes would have been better. The link, the device's memory and its arithmetic work at the same time, so the longest of
  * the three is the bound. Attention's arithmetic is left out (few percent), its bytes are counted. */
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@
 #include "config/util.h"
 #include "daemon/bench.h"
 
-enum { GATE_TOKENS = 64 };
+enum { WARM_TOKENS = 64 };
 
 /* --- DRAM --------------------------------------------------------------------------------------------------------------- */
 
@@ -73,52 +74,46 @@ double bench_dram_rate(void)
     return best;
 }
 
-/* --- the engine's counters ---------------------------------------------------------------------------------------------- */
-
-/* The sum of all samples in Prometheus text whose line begins with `name`: a whole metric ("x_total"), or those of its samples that
- * a label selects ("x_total{phase=\"a"). 0 when there is none. */
-static double metric_sum(const char *text, const char *name)
-{
-    double sum = 0;
-    size_t n = strlen(name);
-    for (const char *l = text; l && *l; l = strchr(l, '\n') ? strchr(l, '\n') + 1 : NULL) {
-        if (strncmp(l, name, n) || (!strchr(name, '{') && l[n] != '{' && l[n] != ' '))
-            continue;
-        const char *space = l[n] == ' ' ? l + n : strchr(l, '}');
-        if (space)
-            sum += strtod(space + (*space == '}'), NULL);
-    }
-    return sum;
-}
-
-typedef struct moment {
-    uint64_t ns, tokens;
-    double host, vram, kv_host, experts_s, steps;
-} moment;
-
-static moment look(engine *e, uint64_t tokens)
-{
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    moment m = {.ns = xd_now_ns(), .tokens = tokens};
-    engine_metrics(e, &text);
-    const char *t = text.data ? text.data : "";
-    m.vram = metric_sum(t, "expertd_expert_read_bytes_total{tier=\"vram");
-    m.host = metric_sum(t, "expertd_expert_read_bytes_total") - m.vram;
-    m.kv_host = metric_sum(t, "expertd_kv_host_read_bytes_total");
-    m.experts_s = metric_sum(t, "expertd_step_seconds_total{phase=\"experts");
-    m.steps = metric_sum(t, "expertd_steps_total");
-    return m;
-}
-
 bench_limits bench_get_limits(engine *e, double dram)
 {
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    engine_metrics(e, &text);
     const engine_info *i = engine_get_info(e);
     bool cpu = !i->pci_bus_id[0];
-    return (bench_limits){.link = metric_sum(text.data ? text.data : "", "expertd_link_healthy_bytes_per_second"),
+    return (bench_limits){.link = engine_get_link_gbps(e) * 1e9,
                           .memory = cpu ? dram : i->memory_gbps * 1e9,
                           .flops = i->matrix_tflops * 1e12};
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------------- */
+
+/* Steps of one kind, summed. */
+typedef struct tally {
+    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, kv_host_bytes;
+} tally;
+
+enum { WITH_PROMPTS, FIRST, DECODE, REST, KINDS };
+
+/* What the engine thread writes while it runs the requests of one measurement: each step is counted where it belongs, whenever this
+ * process's other threads get to run. */
+typedef struct counter {
+    uint32_t seqs;
+    uint64_t last_ns; /* end of the step before; 0: none yet */
+    tally t[KINDS];
+} counter;
+
+static void count_step(void *user, const engine_step_facts *f)
+{
+    counter *c = user;
+    bool all = !f->prefill && f->n_seqs == c->seqs && f->n_tokens == c->seqs;
+    tally *t = &c->t[f->prefill ? WITH_PROMPTS : !all ? REST : c->t[FIRST].steps > 0 ? DECODE : FIRST];
+    t->steps++;
+    t->tokens += f->n_tokens;
+    t->context_tokens += (double)f->context_tokens;
+    t->seconds += (double)(f->end_ns - (c->last_ns ? c->last_ns : f->begin_ns)) / 1e9;
+    t->experts_s += (double)f->experts_ns / 1e9;
+    t->vram_bytes += (double)f->vram_bytes;
+    t->host_bytes += (double)f->host_bytes;
+    t->kv_host_bytes += (double)f->kv_host_bytes;
+    c->last_ns = f->end_ns;
 }
 
 /* --- the bound ---------------------------------------------------------------------------------------------------------- */
@@ -144,29 +139,33 @@ static bench_bound bound_of(const engine_info *i, const bench_limits *lim, doubl
     return b;
 }
 
-static void judge(engine *e, const bench_limits *lim, bench_point *pt, const moment *start, const moment *begun,
-                  const moment *begin, const moment *end)
+static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt, const counter *c)
 {
-    const engine_info *i = engine_get_info(e);
     double seqs = pt->seqs, prompts = seqs * pt->prompt;
-    pt->prefill_tps = prompts / ((double)(begun->ns - start->ns) / 1e9);
-    pt->prefill_bound =
-        bound_of(i, lim, begun->host - start->host, begun->vram - start->vram, begun->steps - start->steps, 0,
-                 begun->kv_host - start->kv_host, prompts * (double)i->token_weights + seqs * (double)i->head_weights);
-    double steps = end->steps - begin->steps, s = (double)(end->ns - begin->ns) / 1e9;
+    const tally *p = &c->t[WITH_PROMPTS], *d = &c->t[DECODE];
+    pt->prefill_tps = prompts / p->seconds;
+    pt->prefill_bound = bound_of(i, lim, p->host_bytes, p->vram_bytes, p->steps, 0, p->kv_host_bytes,
+                                 prompts * (double)i->token_weights + seqs * (double)i->head_weights);
     pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->kv_host_bytes = NAN;
     pt->step_bound = (bench_bound){NAN, ""};
-    if (!begin->ns || steps < 1 || end->tokens <= begin->tokens)
+    pt->not_measured = "";
+    if (!d->steps) {
+        pt->not_measured = pt->tokens < 3
+                               ? "it is measured from the third token on: ask for more with --tokens"
+                               : "the first answer ended before all requests had decoded together for two steps: "
+                                 "ask for more with --tokens, or raise engine.max_num_batched_tokens or kv.kv_budget";
         return;
-    pt->decode_tps = (double)(end->tokens - begin->tokens) / s;
-    pt->step_ms = s * 1e3 / steps;
-    pt->experts_ms = (end->experts_s - begin->experts_s) * 1e3 / steps;
-    pt->host_bytes = (end->host - begin->host) / steps;
-    pt->vram_bytes = (end->vram - begin->vram) / steps;
-    pt->kv_host_bytes = (end->kv_host - begin->kv_host) / steps;
-    double context = pt->prompt + (double)(begin->tokens + end->tokens) / 2 / seqs;
-    pt->step_bound = bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, seqs * context * (double)i->kv_token_bytes,
-                              pt->kv_host_bytes, seqs * (double)(i->token_weights + i->head_weights));
+    }
+    pt->decode_steps = (uint64_t)d->steps;
+    pt->decode_tps = d->tokens / d->seconds;
+    pt->step_ms = d->seconds * 1e3 / d->steps;
+    pt->experts_ms = d->experts_s * 1e3 / d->steps;
+    pt->host_bytes = d->host_bytes / d->steps;
+    pt->vram_bytes = d->vram_bytes / d->steps;
+    pt->kv_host_bytes = d->kv_host_bytes / d->steps;
+    pt->step_bound =
+        bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, d->context_tokens / d->steps * (double)i->kv_token_bytes,
+                 pt->kv_host_bytes, seqs * (double)(i->token_weights + i->head_weights));
 }
 
 /* --- requests ----------------------------------------------------------------------------------------------------------- */
@@ -174,7 +173,7 @@ static void judge(engine *e, const bench_limits *lim, bench_point *pt, const mom
 typedef struct waiter {
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    uint64_t signals, last_ns;
+    uint64_t signals;
 } waiter;
 
 static void wake(void *user)
@@ -182,7 +181,6 @@ static void wake(void *user)
     waiter *w = user;
     pthread_mutex_lock(&w->lock);
     w->signals++;
-    w->last_ns = xd_now_ns();
     pthread_cond_signal(&w->cond);
     pthread_mutex_unlock(&w->lock);
 }
@@ -241,92 +239,73 @@ static xd_status take_events(job *j, xd_err *err)
     return XD_OK;
 }
 
-/* Until the engine has begun the step that all who are submitted from now on will have missed. */
-static void wait_started(engine *e)
+/* Takes what comes until the n jobs are done. */
+static xd_status finish(job *jobs, uint32_t n, waiter *w, xd_err *err)
 {
-    for (double waiting = 1; waiting > 0; sched_yield()) {
-        XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-        engine_metrics(e, &text);
-        waiting = metric_sum(text.data ? text.data : "", "expertd_requests_waiting");
+    for (bool open = true; open;) {
+        open = false;
+        for (uint32_t i = 0; i < n; i++) {
+            xd_status st = take_events(&jobs[i], err);
+            if (st)
+                return st;
+            open = open || !engine_request_finished(jobs[i].r);
+        }
+        if (open)
+            sleep_on(w);
     }
-}
-
-static xd_status finish_gate(job *gate, waiter *w, xd_err *err)
-{
-    for (;;) {
-        xd_status st = take_events(gate, err);
-        if (st || engine_request_finished(gate->r))
-            return st;
-        sleep_on(w);
-    }
+    return XD_OK;
 }
 
 typedef struct run {
-    job jobs[BENCH_MAX_SEQS], gate;
-    waiter w, gate_w;
+    job jobs[BENCH_MAX_SEQS], first;
+    waiter w;
+    counter count;
 } run;
 
-/* Takes what comes until all are done, noting the moments between which all decode. */
-static xd_status watch(engine *e, run *u, bench_point *pt, const moment *start, const bench_limits *lim, xd_err *err)
+/* All begin in one step: none is taken before the last is there. */
+static xd_status measure_together(engine *e, run *u, const uint32_t *ids, const bench_limits *lim, bench_point *pt,
+                                  xd_err *err)
 {
-    moment begun = {0}, begin = {0}, end = {0};
-    uint32_t warm = pt->tokens > 8 ? 2 : 1;
-    for (bool open = true; open;) {
-        sleep_on(&u->w);
-        uint64_t total = 0;
-        uint32_t least = UINT32_MAX;
-        bool one_ended = false;
-        open = false;
-        for (uint32_t i = 0; i < pt->seqs; i++) {
-            xd_status st = take_events(&u->jobs[i], err);
-            if (st)
-                return st;
-            total += u->jobs[i].tokens;
-            least = XD_MIN(least, u->jobs[i].tokens);
-            one_ended = one_ended || u->jobs[i].tokens == pt->tokens;
-            open = open || !engine_request_finished(u->jobs[i].r);
-        }
-        if (least && !begun.ns)
-            begun = look(e, total);
-        if (least >= warm && !begin.ns && !one_ended)
-            begin = look(e, total);
-        else if (one_ended && !end.ns)
-            end = look(e, total);
-    }
-    pt->total_s = (double)(xd_now_ns() - start->ns) / 1e9;
+    xd_status st = XD_OK;
+    u->count = (counter){.seqs = pt->seqs};
+    engine_observe(e, count_step, &u->count);
+    engine_hold(e, true);
+    for (uint32_t i = 0; i < pt->seqs && !st; i++)
+        st = submit(e, ids + (uint64_t)i * pt->prompt, pt->prompt, pt->tokens, &u->w, &u->jobs[i], err);
+    uint64_t start_ns = xd_now_ns();
+    engine_hold(e, false);
+    if (!st)
+        st = finish(u->jobs, pt->seqs, &u->w, err);
+    engine_observe(e, NULL, NULL);
+    if (st)
+        return st;
+    pt->total_s = (double)(u->count.last_ns - start_ns) / 1e9;
     pt->ttft_ms = 0;
     pt->answers = 0;
     for (uint32_t i = 0; i < pt->seqs; i++) {
-        pt->ttft_ms += (double)(u->jobs[i].first_ns - start->ns) / 1e6 / pt->seqs;
+        pt->ttft_ms += (double)(u->jobs[i].first_ns - start_ns) / 1e6 / pt->seqs;
         pt->answers = (pt->answers ^ u->jobs[i].hash) * XD_MIX64_STEP;
     }
-    judge(e, lim, pt, start, &begun, &begin, &end);
+    judge(engine_get_info(e), lim, pt, &u->count);
     return XD_OK;
 }
 
 xd_status bench_measure(engine *e, const bench_limits *lim, bench_point *pt, uint64_t *seed, xd_err *err)
 {
-    uint32_t vocab = engine_get_info(e)->vocab, n_gate = XD_MIN((uint32_t)GATE_TOKENS, pt->prompt);
-    XD_CLEANUP(xd_freep) uint32_t *ids = malloc(((uint64_t)pt->prompt * pt->seqs + n_gate) * sizeof *ids);
+    uint32_t vocab = engine_get_info(e)->vocab, n_first = XD_MIN((uint32_t)WARM_TOKENS, pt->prompt);
+    XD_CLEANUP(xd_freep) uint32_t *ids = malloc(((uint64_t)pt->prompt * pt->seqs + n_first) * sizeof *ids);
     XD_CLEANUP(xd_freep) run *u = calloc(1, sizeof *u);
     if (!ids || !u)
         return xd_fail(err, XD_NOMEM, 0, "prompts");
-    u->w = (waiter){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
-    u->gate_w = (waiter){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
-    for (uint64_t k = 0; k < (uint64_t)pt->prompt * pt->seqs + n_gate; k++)
+    u->w = (waiter){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    for (uint64_t k = 0; k < (uint64_t)pt->prompt * pt->seqs + n_first; k++)
         ids[k] = (uint32_t)(next_random(seed) % vocab);
-    xd_status st = submit(e, ids + (uint64_t)pt->prompt * pt->seqs, n_gate, 1, &u->gate_w, &u->gate, err);
+    xd_status st = submit(e, ids + (uint64_t)pt->prompt * pt->seqs, n_first, 1, &u->w, &u->first, err);
     if (!st)
-        wait_started(e);
-    for (uint32_t i = 0; i < pt->seqs && !st; i++)
-        st = submit(e, ids + (uint64_t)i * pt->prompt, pt->prompt, pt->tokens, &u->w, &u->jobs[i], err);
+        st = finish(&u->first, 1, &u->w, err);
     if (!st)
-        st = finish_gate(&u->gate, &u->gate_w, err);
-    moment start = look(e, 0);
-    start.ns = u->gate_w.last_ns; /* the next step began then, whenever this thread woke up */
-    if (!st)
-        st = watch(e, u, pt, &start, lim, err);
-    engine_request_free(u->gate.r);
+        st = measure_together(e, u, ids, lim, pt, err);
+    engine_request_free(u->first.r);
     for (uint32_t i = 0; i < pt->seqs; i++)
         engine_request_free(u->jobs[i].r);
     return st;
@@ -334,46 +313,46 @@ xd_status bench_measure(engine *e, const bench_limits *lim, bench_point *pt, uin
 
 /* --- the hit rate over time --------------------------------------------------------------------------------------------- */
 
-static void look_at_hits(engine *e, double *ret_vram, double *ret_all)
+typedef struct hits {
+    uint32_t every, in_window, n;
+    double vram, all, *rates;
+} hits;
+
+/* What the prompt touched is left out. */
+static void count_hits(void *user, const engine_step_facts *f)
 {
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    engine_metrics(e, &text);
-    const char *t = text.data ? text.data : "";
-    *ret_vram = metric_sum(t, "expertd_expert_page_hits_total{tier=\"vram");
-    *ret_all = metric_sum(t, "expertd_expert_page_hits_total");
+    hits *h = user;
+    if (f->prefill)
+        return;
+    h->vram += (double)f->vram_pages;
+    h->all += (double)(f->vram_pages + f->host_pages);
+    if (++h->in_window < h->every)
+        return;
+    h->rates[h->n++] = h->all > 0 ? h->vram / h->all : 0;
+    h->in_window = 0;
+    h->vram = h->all = 0;
 }
 
 xd_status bench_hits(engine *e, uint32_t prompt, uint32_t tokens, uint32_t every, double *rates, uint32_t *ret_n,
                      uint64_t *ret_answers, xd_err *err)
 {
-    uint32_t vocab = engine_get_info(e)->vocab, n = 0, seen = 0;
+    uint32_t vocab = engine_get_info(e)->vocab;
     uint64_t seed = 1;
     XD_CLEANUP(xd_freep) uint32_t *ids = malloc(prompt * sizeof *ids);
     if (!ids)
         return xd_fail(err, XD_NOMEM, 0, "prompt");
     for (uint32_t k = 0; k < prompt; k++)
         ids[k] = (uint32_t)(next_random(&seed) % vocab);
-    waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
+    waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    hits h = {.every = every, .rates = rates};
     job j = {0};
-    double vram = 0, all = 0;
+    engine_observe(e, count_hits, &h);
     xd_status st = submit(e, ids, prompt, tokens, &w, &j, err);
-    if (st)
-        return st;
-    while (!st && !engine_request_finished(j.r)) {
-        sleep_on(&w);
-        st = take_events(&j, err);
-        if (st || (seen ? j.tokens - seen < every : !j.tokens)) /* what the prompt touched is left out */
-            continue;
-        double v, a;
-        look_at_hits(e, &v, &a);
-        if (seen && a > all)
-            rates[n++] = (v - vram) / (a - all);
-        vram = v;
-        all = a;
-        seen = j.tokens;
-    }
+    if (!st)
+        st = finish(&j, 1, &w, err);
+    engine_observe(e, NULL, NULL);
     engine_request_free(j.r);
-    *ret_n = n;
+    *ret_n = h.n;
     *ret_answers = j.hash;
     return st;
 }

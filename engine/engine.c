@@ -230,6 +230,7 @@ static xd_status load(engine *e, xd_err *err)
     if ((st = fallback_open(&fo, &e->fallback, err)))
         return st;
     know_pace(e);
+    pager_get_stats(c->pg, &e->seen_pager); /* what the self-test read is no step's */
     log_plan(e);
     return XD_OK;
 }
@@ -273,18 +274,20 @@ static bool take_inbox(engine *e, uint64_t until_ns)
 {
     uint64_t now = xd_now_ns(), idle = idle_ns(e);
     pthread_mutex_lock(&e->lock);
-    if ((!e->live || until_ns > now) && !e->inbox && !e->stop && !e->job) {
+    if ((!e->live || until_ns > now) && (!e->inbox || e->held) && !e->stop && !e->job) {
         struct timespec until = in_ns(e->live ? until_ns - now : idle);
         pthread_cond_timedwait(&e->wake, &e->lock, &until);
     }
     engine_job *job = e->job;
-    engine_request **end = &e->live;
-    while (*end)
-        end = &(*end)->next;
-    *end = e->inbox;
-    e->inbox = NULL;
-    e->inbox_tail = &e->inbox;
     bool go_on = !e->stop;
+    if (!e->held || e->cancel_all || e->stop) {
+        engine_request **end = &e->live;
+        while (*end)
+            end = &(*end)->next;
+        *end = e->inbox;
+        e->inbox = NULL;
+        e->inbox_tail = &e->inbox;
+    }
     pthread_mutex_unlock(&e->lock);
     if (job) {
         job->run(e, job->user);
@@ -523,6 +526,31 @@ void engine_call(engine *e, void (*f)(engine *e, void *user), void *user)
     pthread_cond_signal(&e->wake);
     while (!job.done)
         pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+typedef struct observer {
+    void (*note)(void *user, const engine_step_facts *facts);
+    void *user;
+} observer;
+
+static void set_observer(engine *e, void *user)
+{
+    const observer *o = user;
+    e->observe = o->note;
+    e->observe_user = o->user;
+}
+
+void engine_observe(engine *e, void (*note)(void *user, const engine_step_facts *facts), void *user)
+{
+    engine_call(e, set_observer, &(observer){note, user});
+}
+
+void engine_hold(engine *e, bool hold)
+{
+    pthread_mutex_lock(&e->lock);
+    e->held = hold;
+    pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
 }
 

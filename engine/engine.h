@@ -153,9 +153,29 @@ XD_DEFINE_CLEANUP(engine_request, engine_request_free)
 void engine_metrics(engine *e, xd_buf *out);
 /* The living picture for the status page and /health: a JSON object (owned text). */
 xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err) XD_MUST_CHECK;
+/* GB/s at which kernels read host memory while all is well; 0: there is no link, or it was not measured. Once READY. */
+double engine_get_link_gbps(engine *e);
 /* Forces a fallback state (CONF_FORCE_*). */
 xd_status engine_force_fallback(engine *e, int force, xd_err *err) XD_MUST_CHECK;
 /* Takes over the settings of `cfg` that may change while running (borrowed for the call). */
 void engine_reload(engine *e, const config *cfg);
+
+/* --- measuring --------------------------------------------------------------------------------------------------- */
+
+/* One step as it was. Bytes and pages are of experts; what does not lie in VRAM counts as the host's. */
+typedef struct engine_step_facts {
+    uint32_t n_seqs, n_tokens;
+    bool prefill;            /* some of the tokens belong to prompts */
+    uint64_t context_tokens; /* positions that attention looked at, the sum over the sequences */
+    uint64_t begin_ns, end_ns, experts_ns;
+    uint64_t vram_bytes, host_bytes, vram_pages, host_pages;
+    uint64_t kv_host_bytes; /* of KV blocks */
+} engine_step_facts;
+
+/* note(user, facts) is called on the engine thread after each step, before the step's events are told; it must not block or call
+ * the engine. NULL: no more, and none is under way when this returns. Once READY. */
+void engine_observe(engine *e, void (*note)(void *user, const engine_step_facts *facts), void *user);
+/* While held, requests are queued and none is begun; those that run go on. So requests can be made to start together. */
+void engine_hold(engine *e, bool hold);
 
 #endif

@@ -107,7 +107,7 @@ struct engine {
     xd_err failure;
     engine_request *inbox, **inbox_tail;
     uint32_t n_live, n_queued; /* submitted and not ended; of these, not started */
-    bool stop, cancel_all;
+    bool stop, cancel_all, held;
     engine_job *job;
     uint32_t max_queue; /* may be reloaded */
     uint64_t next_order;
@@ -123,7 +123,10 @@ struct engine {
         step_failed; /* the last one: the next goes without newcomers, who might need the same lost page, again and again */
     pace pace;       /* of steps with prompt pieces */
     uint64_t last_second_ns;
-    uint64_t seen_swap_ns, seen_require_ns, seen_link_wait_ns; /* of the last step's statistics */
+    pager_stats seen_pager; /* after the last step */
+    uint64_t seen_swap_ns;
+    void (*observe)(void *user, const engine_step_facts *facts); /* NULL: nobody */
+    void *observe_user;
 };
 
 /* request.c */

@@ -282,6 +282,13 @@ static json_t *map_json(engine *e)
     return rows;
 }
 
+double engine_get_link_gbps(engine *e)
+{
+    fallback_status f;
+    fallback_get_status(e->fallback, &f);
+    return f.healthy_gbps;
+}
+
 xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
 {
     seen s = look(e);

@@ -227,13 +227,15 @@ static void end_requests(engine *e, const xd_err *step_error)
     }
 }
 
-static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t schedule_ns, uint64_t sample_ns,
-                      uint64_t step_ns)
+/* `step` says who was in it and when it ended; the rest is filled in here. */
+static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, uint64_t sample_ns, uint64_t step_ns)
 {
     exec_times t;
     pager_stats ps;
     sched_stats ss;
     kv_stats ks;
+    const pager_stats *seen = &e->seen_pager;
+    uint32_t n_tokens = step->n_tokens;
     sched_get_stats(e->sched, &ss);
     atomic_store(&e->preemptions, ss.preempted_swap + ss.preempted_recompute);
     exec_get_times(e->c.x, &t);
@@ -243,11 +245,9 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, n_tokens);
     /* Moving KV blocks is a part of forming the step, waiting for pages a part of what lies between router and experts. */
     uint64_t kv_ns = XD_MIN(ks.swap_ns - e->seen_swap_ns, schedule_ns);
-    uint64_t waited_ns = ps.require_ns - e->seen_require_ns, require_ns = XD_MIN(waited_ns, t.router_ns);
-    uint64_t link_ns = t.experts_ns + ps.link_wait_ns - e->seen_link_wait_ns;
+    uint64_t waited_ns = ps.require_ns - seen->require_ns, require_ns = XD_MIN(waited_ns, t.router_ns);
+    uint64_t link_ns = t.experts_ns + ps.link_wait_ns - seen->link_wait_ns;
     e->seen_swap_ns = ks.swap_ns;
-    e->seen_require_ns = ps.require_ns;
-    e->seen_link_wait_ns = ps.link_wait_ns;
     metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - kv_ns);
     metrics_add(e->metrics, METRIC_TIME_KV, kv_ns);
     metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
@@ -267,13 +267,22 @@ static void note_step(engine *e, uint32_t n_tokens, bool prefill, uint64_t sched
     /* Waiting for the disk is no fault of the link. */
     fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(waited_ns, t.total_ns),
                              .link_ns = link_ns,
-                             .n_decode = prefill ? 0 : n_tokens,
-                             .decode_only = !prefill,
+                             .n_decode = step->prefill ? 0 : n_tokens,
+                             .decode_only = !step->prefill,
                              .shares_link = t.kv_host_bytes > 0};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
-    if (prefill)
+    if (step->prefill)
         pace_note(&e->pace, n_tokens, t.total_ns);
+    step->experts_ns = link_ns + require_ns;
+    step->vram_bytes = ps.bytes_vram - seen->bytes_vram;
+    step->host_bytes = ps.bytes_host + ps.bytes_disk - seen->bytes_host - seen->bytes_disk;
+    step->vram_pages = ps.hits_vram - seen->hits_vram;
+    step->host_pages = ps.hits_host + ps.hits_disk - seen->hits_host - seen->hits_disk;
+    step->kv_host_bytes = t.kv_host_bytes;
+    e->seen_pager = ps;
+    if (e->observe)
+        e->observe(e->observe_user, step);
 }
 
 static void nothing_fits(engine *e)
@@ -303,7 +312,7 @@ static bool fail_those_hurt(engine *e, const sched_entry *entries, uint32_t n, c
 void engine_step(engine *e)
 {
     uint64_t t0 = xd_now_ns();
-    uint32_t n = 0, n_tokens = 0, row = 0;
+    uint32_t n = 0, row = 0;
     const sched_entry *entries =
         sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), !e->step_failed, &n);
     if (!n) {
@@ -311,6 +320,7 @@ void engine_step(engine *e)
         return;
     }
     exec_batch b = {.seqs = e->run, .n_seqs = n};
+    engine_step_facts step = {.n_seqs = n, .begin_ns = t0};
     for (engine_request *r = e->live; r; r = r->next)
         r->in_step = false;
     for (uint32_t i = 0; i < n; i++) {
@@ -325,7 +335,8 @@ void engine_step(engine *e)
                             .salt = c->salt};
         q->blocks = kv_seq_blocks(en->seq->kv, &q->n_blocks);
         b.prefill = b.prefill || en->pos < en->seq->n_prompt;
-        n_tokens += en->n_tokens;
+        step.n_tokens += en->n_tokens;
+        step.context_tokens += en->pos + en->n_tokens;
         c->r->in_step = true;
         note_started(e, c->r, en->seq, t0);
     }
@@ -353,6 +364,8 @@ void engine_step(engine *e)
         row += en.n_rows;
     }
     uint64_t t3 = xd_now_ns();
-    note_step(e, n_tokens, b.prefill, t1 - t0, t3 - t2, t3 - t0);
+    step.prefill = b.prefill;
+    step.end_ns = t3;
+    note_step(e, &step, t1 - t0, t3 - t2, t3 - t0);
     end_requests(e, NULL);
 }

@@ -126,6 +126,25 @@ xd_status engine_force_fallback(engine *e, int force, xd_err *err)
     return XD_OK;
 }
 
+double engine_get_link_gbps(engine *e)
+{
+    (void)e;
+    return 0;
+}
+
+void engine_observe(engine *e, void (*note)(void *user, const engine_step_facts *facts), void *user)
+{
+    (void)e;
+    (void)note;
+    (void)user;
+}
+
+void engine_hold(engine *e, bool hold)
+{
+    (void)e;
+    (void)hold;
+}
+
 void engine_reload(engine *e, const config *cfg)
 {
     (void)e;

@@ -19,7 +19,7 @@ def run(*args, status=0):
 
 class Bench(unittest.TestCase):
     def test_a_sweep_counts_bytes_and_bounds(self):
-        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "240", "--sweep",
+        doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "40", "--sweep",
                              "memory.expert_vram_share=50%,100%", "--sweep", "model.skew=balanced,zipf"))
         points = doc["points"]
         self.assertEqual([(p["settings"]["memory.expert_vram_share"], p["settings"]["model.skew"], p["sequences"]) for p in points],
@@ -29,11 +29,12 @@ class Bench(unittest.TestCase):
         trunk = 2 * (VOCAB * D + D + LAYERS * (2 * q * D + 2 * kv * D + EXPERTS * D + 2 * D + 2 * HEAD_DIM))
         for p in points:
             got = p["host_bytes_per_step"] + p["vram_bytes_per_step"]
+            self.assertEqual((p["decode_steps"], p["decode_not_measured"]), (38, None))  # from the third token on
             if p["sequences"] == 1:
                 self.assertAlmostEqual(got, per_token)
-                context = 24 + (2 + 240) / 2
+                context = 24 + (2 + 39) / 2  # the step that gives token n + 1 reads the prompt and n tokens
                 moved = per_token + trunk + context * LAYERS * 2 * kv * 4
-                self.assertAlmostEqual(p["bound_tokens_per_s"], p["memory_gbps"] * 1e9 / moved, delta=0.04 * p["bound_tokens_per_s"])
+                self.assertAlmostEqual(p["bound_tokens_per_s"] * moved / (p["memory_gbps"] * 1e9), 1)
             else:
                 self.assertTrue(per_token < got <= min(3 * per_token, LAYERS * EXPERTS * 3 * D * D_FF * 2), got)
             self.assertEqual(p["bound_by"], "memory")
@@ -53,6 +54,20 @@ class Bench(unittest.TestCase):
         self.assertEqual(out[2].split()[:3], ["seed", "prompt", "seqs"])
         self.assertEqual([line.split()[:3] for line in out[3:5]], [["1", "8", "2"], ["2", "8", "2"]])
 
+    def test_what_cannot_be_measured_is_said(self):
+        for tokens, lengths, more, why in (("2", "8", [], "from the third token on"), ("4", "64", ["--engine.max_num_batched_tokens=32"],
+                                                                                    "the first answer ended before")):
+            args = ["--lengths", lengths, "--concurrency", "2", "--tokens", tokens, *more]
+            p = json.loads(run("--json", *args))["points"][0]
+            self.assertIn(why, p["decode_not_measured"])
+            self.assertEqual(p["decode_steps"], 0)
+            for name in ("decode_tokens_per_s", "ms_per_step", "host_bytes_per_step", "vram_bytes_per_step", "bound_tokens_per_s", "hit_rate"):
+                self.assertIsNone(p[name], name)
+            self.assertGreater(p["prefill_tokens_per_s"], 0)
+            table = run(*args).splitlines()
+            self.assertIn("decoding was not measured: ", table[4])
+            self.assertIn(why, table[4])
+
     def test_what_is_swept_meets_the_same_prompts(self):
         doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "24", "--sweep",
                              "memory.expert_vram_share=0,25%,50%,100%"))
@@ -71,7 +86,9 @@ class Bench(unittest.TestCase):
             self.assertIn("--hits prints one table", run("--hits", "8", *more, status=2))
         out = run("--lengths", "8", "--tokens", "240", "--hits", "8", "--memory.expert_vram_share=50%").splitlines()
         self.assertEqual(out[0].split(), ["tokens", "hit", "in", "%"])
-        self.assertTrue(all(0 <= float(line.split()[1]) <= 100 for line in out[1:3]), out)
+        rows = [line.split() for line in out[1:out.index("")]]
+        self.assertEqual([int(r[0]) for r in rows], list(range(8, 240, 8)))  # 239 steps after the prompt's
+        self.assertTrue(all(0 <= float(r[1]) <= 100 for r in rows), out)
 
     def test_wrong_sweeps(self):
         for text in ("memory.expert_vram_share", "=1", "a=", "a=1,,2"):
