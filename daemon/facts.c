@@ -243,6 +243,15 @@ static void read_gpus(const char *root, text_file *t, facts *f)
     }
 }
 
+uint32_t facts_count_gpus(void)
+{
+    XD_CLEANUP(xd_freep) text_file *t = malloc(sizeof *t);
+    facts f = {0};
+    if (t)
+        read_gpus("", t, &f);
+    return f.gpus_count;
+}
+
 static uint64_t file_bytes(const char *path)
 {
     struct stat st;

@@ -58,6 +58,8 @@ typedef struct facts {
 
 /* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */
 void facts_read(const char *root, const config *cfg, facts *ret);
+/* NVIDIA GPUs on this machine's PCIe bus, usable or not. */
+uint32_t facts_count_gpus(void);
 /* Adds what the GPU's own libraries tell; opens the device unless the configuration asks for the CPU. */
 void facts_read_device(const config *cfg, facts *f);
 /* Bytes of the GPU's memory that are in use, by all processes, as the driver counts them; 0: unknown. */

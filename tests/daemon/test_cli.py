@@ -1,4 +1,5 @@
 """The command line as a user meets it: help, errors, --print-config. argv[1] is the program."""
+import glob
 import json
 import os
 import subprocess
@@ -86,7 +87,7 @@ class Cli(unittest.TestCase):
 
     def test_inspect_of_the_demo_model(self):
         root = os.environ["EXPERTD_SOURCE_ROOT"]
-        r = run("inspect", *NO_FILE, root + "/config/demo", "--json")
+        r = run("inspect", *NO_FILE, root + "/config/demo", "--json", "--backend=cuda")
         self.assertEqual(r.returncode, 0, r.stderr)
         doc = json.loads(r.stdout)
         # config/demo/config.json
@@ -94,6 +95,36 @@ class Cli(unittest.TestCase):
         self.assertEqual(doc["expert_bytes"], 6 * 16 * 3 * 256 * 128 * 2)
         self.assertEqual(doc["expert_bytes_per_token"], 6 * 4 * 3 * 256 * 128 * 2)
         self.assertEqual(doc["kv_bytes_per_token"], 6 * 2 * 2 * 32 * 2)
+
+    def test_inspect_says_what_it_assumes(self):
+        moe = ["inspect", *NO_FILE, "synthetic:qwen3-30b-a3b"]
+
+        def placement(*more):
+            return json.loads(run(*moe, "--json", *more).stdout)["placement"], run(*moe, *more).stdout
+
+        at, text = placement("--backend=cuda")  # how much memory it has is not known, so nothing that depends on it is
+        self.assertEqual((at["device"], at["kv_bytes"], at["context"], at["vram_expert_bytes"]), ("gpu", None, None, None))
+        self.assertIn("on a GPU of unknown memory", text)
+        self.assertNotIn("tokens, context", text)
+        at, text = placement("--backend=cuda", "--kv-budget=6GiB")
+        self.assertEqual((at["kv_bytes"], at["vram_expert_bytes"]), (6 * 2**30, None))
+        at, text = placement("--vram-budget=12GiB")
+        self.assertEqual(at["device"], "gpu")
+        self.assertIn("on a GPU of whose memory expertd may use 12.00 GiB", text)
+        self.assertIn("51 GB/s (PCIe 5.0 x16)", text)
+        ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.assertEqual(at["ram_bytes"], ram)
+        self.assertEqual("too little" in text, 128 * 48 * 3 * 2048 * 768 * 2 > ram)  # the experts in BF16
+        at, text = placement("--backend=cpu")
+        self.assertEqual((at["device"], at["vram_expert_bytes"]), ("cpu", 0))
+        self.assertIn("on the CPU of this machine", text)
+        for word in ("device memory", "link", "PCIe", "cached experts"):
+            self.assertNotIn(word, text)
+        at, text = placement()
+        gpu = any(open(p).read().strip() == "0x10de" for p in glob.glob("/sys/bus/pci/devices/*/vendor"))
+        if not gpu:
+            self.assertEqual(at["device"], "cpu")
+            self.assertIn("which shows no GPU; --memory.vram_budget=12GiB", text)
 
     def test_inspect_shows_where_the_bytes_would_go(self):
         GIB = 2**30
