@@ -135,6 +135,13 @@ xd_status conf_set(config *c, const char *key, const char *value, xd_err *err) X
 bool conf_flag_stands_alone(const char *key, const char *next);
 /* Contradictions between options; conf_load() has called it. */
 xd_status conf_check(const config *c, xd_err *err) XD_MUST_CHECK;
+/* What a machine gives to this process; 0: unknown. */
+typedef struct conf_machine {
+    uint32_t cpus;      /* by affinity and control group */
+    uint64_t ram_bytes; /* by the machine and control group */
+} conf_machine;
+/* Settings that are allowed and surely not meant: say(user, text) for each, with the reason and what to set instead. */
+void conf_doubt(const config *c, const conf_machine *m, void (*say)(void *user, const char *text), void *user);
 void conf_free(config *c);
 XD_DEFINE_CLEANUP(config, conf_free)
 

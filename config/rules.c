@@ -1,7 +1,8 @@
-/* rules.c - contradictions between options: what no row of the table can see alone.
+/* rules.c - contradictions between options, which are refused, and doubts, which are only said: what no row of the table can see alone.
  *
- * Only what is wrong whatever the machine and the model are. Whether the sizes fit this machine is said by the engine when it
- * plans, with the arithmetic shown. */
+ * Refused is only what is wrong whatever the machine and the model are. Whether the sizes fit this machine is said by the engine when it
+ * plans, with the arithmetic shown. A doubt is about a setting that works, but so badly that nobody can have meant it. */
+#include <stdarg.h>
 #include <string.h>
 
 #include "config/options_priv.h"
@@ -110,4 +111,82 @@ xd_status conf_check(const config *c, xd_err *err)
             return st;
     }
     return XD_OK;
+}
+
+/* --- doubts --------------------------------------------------------------------------------------------------------- */
+
+typedef struct listener {
+    void (*say)(void *user, const char *text);
+    void *user;
+} listener;
+
+static void doubt(const listener *l, const char *fmt, ...) XD_PRINTF(2, 3);
+static void doubt(const listener *l, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    l->say(l->user, text);
+}
+
+static void doubt_server(const config *c, const listener *l)
+{
+    const char *host = c->server.host;
+    bool local = !strcmp(host, "localhost") || !strcmp(host, "::1") || !strncmp(host, "127.", 4);
+    if (!local && !*c->server.api_key && !*c->server.api_key_file)
+        doubt(l, "server.host = %s opens the API to the network and no API key is set", host);
+    if (c->server.max_connections < c->server.threads)
+        doubt(l, "server.max_connections = %u is less than server.threads = %u, each of which takes one: %u are taken",
+              c->server.max_connections, c->server.threads, c->server.threads);
+}
+
+static void doubt_threads(const config *c, const conf_machine *m, const listener *l)
+{
+    if (m->cpus && c->engine.threads > m->cpus && c->engine.backend != CONF_BACKEND_CUDA)
+        doubt(l,
+              "engine.threads = %u is more than the %u CPUs that expertd may use, and slower; auto takes one for each",
+              c->engine.threads, m->cpus);
+    if (m->cpus && c->server.threads > 16 && c->server.threads > 8 * m->cpus)
+        doubt(
+            l,
+            "server.threads = %u is far more than the %u CPUs that expertd may use; they only move bytes, 4 are plenty",
+            c->server.threads, m->cpus);
+}
+
+static void doubt_memory(const config *c, const conf_machine *m, const listener *l)
+{
+    char want[32], have[32];
+    uint64_t host = c->memory.host_budget == CONF_AUTO_BYTES ? 0 : c->memory.host_budget, sum = host + c->kv.swap_space;
+    if (m->ram_bytes && sum > m->ram_bytes)
+        doubt(l, "memory.host_budget and kv.swap_space are %s together, and there are %s of RAM",
+              xd_format_bytes(want, sizeof want, sum), xd_format_bytes(have, sizeof have, m->ram_bytes));
+}
+
+static void doubt_fallback(const config *c, const listener *l)
+{
+    if (!c->fallback.enabled)
+        return;
+    if (c->fallback.min_link_ratio > 0.95 && (c->fallback.min_link_gbps <= 0 || c->fallback.min_link_gbps > 64))
+        doubt(
+            l,
+            "fallback.min_link_ratio = %.0f%% takes the usual ups and downs of a link for a fault; 40%% is the default",
+            100 * c->fallback.min_link_ratio);
+    if (c->fallback.max_token_latency_ms > 0 && c->fallback.max_token_latency_ms < 1)
+        doubt(
+            l,
+            "fallback.max_token_latency_ms = %g takes the usual ups and downs of a token's time for a fault; 25 is the default",
+            c->fallback.max_token_latency_ms);
+}
+
+void conf_doubt(const config *c, const conf_machine *m, void (*say)(void *user, const char *text), void *user)
+{
+    const listener l = {say, user};
+    doubt_server(c, &l);
+    doubt_threads(c, m, &l);
+    doubt_memory(c, m, &l);
+    doubt_fallback(c, &l);
+    if (c->test.allow)
+        doubt(&l, "test.allow = yes: the keys of [test] make expertd fail on purpose");
 }

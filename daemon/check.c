@@ -35,10 +35,14 @@ static check_line *add(report *r, const char *id, check_level level, const char 
 
 static void judge_cpu(report *r, const facts *f)
 {
+    char usable[48] = "";
+    if (f->cpus_usable < f->cpus)
+        snprintf(usable, sizeof usable, " of which expertd may use %u", f->cpus_usable);
     const char *simd = f->avx512 ? "AVX-512" : f->avx2 ? "AVX2" : "no AVX2";
-    check_line *l = add(r, "cpu", f->avx2 || f->avx512 ? CHECK_OK : CHECK_WARN,
-                        "CPU kernels use AVX-512 or AVX2; without them the CPU backend is slow.", "%u CPUs, %s%s, %s",
-                        f->cpus, simd, f->amx ? " and AMX" : "", *f->cpu_model ? f->cpu_model : "unknown model");
+    check_line *l =
+        add(r, "cpu", f->avx2 || f->avx512 ? CHECK_OK : CHECK_WARN,
+            "CPU kernels use AVX-512 or AVX2; without them the CPU backend is slow.", "%u CPUs%s, %s%s, %s", f->cpus,
+            usable, simd, f->amx ? " and AMX" : "", *f->cpu_model ? f->cpu_model : "unknown model");
     if (l->level)
         MEND(l, "%s", "use a GPU, or a CPU of 2014 or later; in a virtual machine, pass the host's CPU through");
 }
@@ -298,6 +302,11 @@ static void judge_service(report *r, const facts *f, const config *cfg)
     }
 }
 
+static void add_doubt(void *user, const char *text)
+{
+    add(user, "settings", CHECK_WARN, "This is allowed, and hardly what was meant.", "%s", text);
+}
+
 size_t check_judge(const facts *f, const config *cfg, check_line *lines, size_t cap)
 {
     report r = {lines, 0, cap};
@@ -306,6 +315,8 @@ size_t check_judge(const facts *f, const config *cfg, check_line *lines, size_t 
     judge_kernel(&r, f, cfg);
     judge_gpus(&r, f, cfg);
     judge_service(&r, f, cfg);
+    const conf_machine machine = {f->cpus_usable, XD_MIN(f->mem_total_bytes, f->cgroup_limit_bytes)};
+    conf_doubt(cfg, &machine, add_doubt, &r);
     return r.count;
 }
 

@@ -28,7 +28,7 @@ typedef struct facts {
     uint64_t mem_total_bytes, mem_available_bytes, cgroup_limit_bytes, memlock_bytes, shm_bytes;
     uint64_t nofile, max_map_count;
     char cpu_model[96];
-    uint32_t cpus;
+    uint32_t cpus, cpus_usable; /* usable: by affinity and the CPU quota of the control group, rounded up */
     bool avx2, avx512, amx;
     int swappiness; /* -1 unknown */
     bool swap, zram, zswap;
@@ -58,6 +58,8 @@ typedef struct facts {
 
 /* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */
 void facts_read(const char *root, const config *cfg, facts *ret);
+/* CPUs and memory of facts_read() alone. */
+conf_machine facts_read_machine(const char *root);
 /* NVIDIA GPUs on this machine's PCIe bus, usable or not. */
 uint32_t facts_count_gpus(void);
 /* Adds what the GPU's own libraries tell; opens the device unless the configuration asks for the CPU. */

@@ -27,6 +27,7 @@
 
 #include "api/api.h"
 #include "daemon/daemon_priv.h"
+#include "daemon/facts.h"
 #include "engine/engine.h"
 
 #define NS_PER_S      1000000000ull
@@ -149,6 +150,18 @@ static void watch_loading(server *s)
     }
 }
 
+static void warn(void *user, const char *text)
+{
+    (void)user;
+    xd_log_warn("%s", text);
+}
+
+static void say_doubts(const config *cfg)
+{
+    const conf_machine machine = facts_read_machine("");
+    conf_doubt(cfg, &machine, warn, NULL);
+}
+
 /* ---- signals ---- */
 
 static void reload(server *s)
@@ -176,6 +189,7 @@ static void reload(server *s)
             xd_log_error("reload: %s", err.msg);
         engine_reload(s->engine, next);
         xd_log_set_level(next->log.level);
+        say_doubts(next);
         s->cfg = next;
         s->configs[s->configs_count++] = XD_TAKE(next);
         xd_log_info("configuration reloaded");
@@ -280,10 +294,7 @@ static xd_status start(server *s, bool is_demo, xd_err *err)
         xd_log_info(
             "no model is configured: serving the demo model in %s, which writes fairy-tale English without much sense",
             s->cfg->model.path);
-    bool local = !strcmp(s->cfg->server.host, "localhost") || !strcmp(s->cfg->server.host, "::1") ||
-                 !strncmp(s->cfg->server.host, "127.", 4);
-    if (!local && !*s->cfg->server.api_key && !*s->cfg->server.api_key_file)
-        xd_log_warn("server.host = %s opens the API to the network and no API key is set", s->cfg->server.host);
+    say_doubts(s->cfg);
     st = engine_start(s->cfg, &s->engine, err);
     if (st)
         return st;

@@ -17,6 +17,7 @@ static facts good(void)
         .nofile = 65536,
         .max_map_count = 65530,
         .cpus = 16,
+        .cpus_usable = 16,
         .avx2 = true,
         .avx512 = true,
         .thp = "madvise",
@@ -177,6 +178,21 @@ Test(check, what_keeps_it_from_serving_fails)
     cr_assert_eq(level_of(&f, "driver", NULL), CHECK_FAIL);
 }
 
+Test(check, doubtful_settings_are_lines)
+{
+    facts f = good();
+    XD_CLEANUP(conf_freep) config *c = NULL;
+    cr_assert(!conf_defaults(&c, NULL));
+    cr_assert(!conf_set(c, "engine.threads", "64", NULL));
+    check_line lines[CHECK_MAX_LINES];
+    size_t n = check_judge(&f, c, lines, XD_ARRAY_LEN(lines));
+    cr_assert_str_eq(lines[n - 1].id, "settings");
+    cr_assert_eq(lines[n - 1].level, CHECK_WARN);
+    cr_assert_str_eq(
+        lines[n - 1].what,
+        "engine.threads = 64 is more than the 16 CPUs that expertd may use, and slower; auto takes one for each");
+}
+
 static void put(const char *root, const char *path, const char *text)
 {
     char full[512];
@@ -203,6 +219,8 @@ Test(check, facts_are_read_as_the_kernel_writes_them)
     put(root, "/proc/self/cgroup", "0::/system.slice/expertd.service\n");
     put(root, "/sys/fs/cgroup/system.slice/expertd.service/memory.max", "max\n");
     put(root, "/sys/fs/cgroup/system.slice/memory.max", "34359738368\n");
+    put(root, "/sys/fs/cgroup/system.slice/expertd.service/cpu.max", "max 100000\n");
+    put(root, "/sys/fs/cgroup/system.slice/cpu.max", "50000 100000\n");
     put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
     put(root, "/sys/devices/system/node/node0/x", "");
     put(root, "/sys/devices/system/node/node1/x", "");
@@ -243,6 +261,7 @@ Test(check, facts_are_read_as_the_kernel_writes_them)
     cr_assert_eq(f.mem_available_bytes, 60000000ull * 1024);
     cr_assert_eq(f.swappiness, 60);
     cr_assert_eq(f.cgroup_limit_bytes, 32 * GIB);
+    cr_assert_eq(f.cpus_usable, 1); /* half of one */
     cr_assert_str_eq(f.thp, "madvise");
     cr_assert_eq(f.numa_nodes, 2);
     cr_assert_str_eq(f.driver, "570.86.15");

@@ -328,3 +328,54 @@ Test(options, the_example_file_is_the_one_that_the_table_makes)
     xd_err e;
     cr_assert_eq(conf_load(path, 0, NULL, &c, &e), XD_OK, "%s", e.msg);
 }
+
+static void note_doubt(void *user, const char *text)
+{
+    xd_buf_printf(user, "%s\n", text);
+}
+
+/* The doubts about the defaults with one or two settings changed, on a machine of 2 CPUs and 16 GiB. */
+static const char *doubts(const char *key, const char *value, const char *key2, const char *value2, xd_buf *out)
+{
+    XD_CLEANUP(conf_freep) config *c = NULL;
+    cr_assert(!conf_defaults(&c, NULL));
+    cr_assert(!key || !conf_set(c, key, value, NULL), "%s = %s", key, value);
+    cr_assert(!key2 || !conf_set(c, key2, value2, NULL), "%s = %s", key2, value2);
+    xd_buf_free(out);
+    conf_doubt(c, &(conf_machine){2, 16ull << 30}, note_doubt, out);
+    return out->data ? out->data : "";
+}
+
+Test(options, what_is_allowed_and_surely_not_meant_is_said)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    cr_assert_str_eq(doubts(NULL, NULL, NULL, NULL, &b), "");
+    static const struct {
+        const char *key, *value, *key2, *value2, *word; /* word NULL: no doubt */
+    } rows[] = {
+        {"engine.threads", "1024", NULL, NULL, "engine.threads = 1024 is more than the 2 CPUs"},
+        {"engine.threads", "2", NULL, NULL, NULL},
+        {"engine.threads", "64", "engine.backend", "cuda", NULL}, /* they do nothing there */
+        {"server.threads", "256", NULL, NULL, "server.threads = 256"},
+        {"server.threads", "16", NULL, NULL, NULL},
+        {"server.max_connections", "3", NULL, NULL, "less than server.threads = 4"},
+        {"server.host", "0.0.0.0", NULL, NULL, "no API key"},
+        {"server.host", "0.0.0.0", "server.api_key", "k", NULL},
+        {"server.host", "::1", NULL, NULL, NULL},
+        {"kv.swap_space", "10GiB", "memory.host_budget", "8GiB", "18.00 GiB together, and there are 16.00 GiB of RAM"},
+        {"kv.swap_space", "8GiB", "memory.host_budget", "8GiB", NULL},
+        {"fallback.min_link_ratio", "100%", "fallback.min_link_gbps", "none", "fallback.min_link_ratio = 100%"},
+        {"fallback.min_link_ratio", "100%", NULL, NULL, NULL}, /* both must be undercut */
+        {"fallback.max_token_latency_ms", "0.1", NULL, NULL, "fallback.max_token_latency_ms = 0.1"},
+        {"fallback.max_token_latency_ms", "0.1", "fallback.enabled", "no", NULL},
+        {"test.allow", "yes", NULL, NULL, "test.allow"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        const char *said = doubts(rows[i].key, rows[i].value, rows[i].key2, rows[i].value2, &b);
+        if (rows[i].word)
+            cr_assert(strstr(said, rows[i].word), "%s = %s: '%s'", rows[i].key, rows[i].value, said);
+        else
+            cr_assert_str_eq(said, "", "%s = %s: '%s'", rows[i].key, rows[i].value, said);
+    }
+    cr_assert(strstr(refusal("[engine]\nthreads = 1025\n", &(xd_err){0}), "1024"));
+}
