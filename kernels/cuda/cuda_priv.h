@@ -4,6 +4,7 @@
 #define KERNELS_CUDA_PRIV_H
 
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 #include "kernels/kernels.h"
 
@@ -41,7 +42,8 @@ struct cuda_dev {
     struct cuda_small *small; /* device memory */
     uint32_t *counters;       /* of warp.cuh: zero between launches */
     float *sink;              /* where the probe stores what it must not drop */
-    struct host_range *ranges;
+    pthread_mutex_t ranges_lock; /* held for a walk, never over a call of CUDA */
+    struct host_range *ranges;   /* under ranges_lock: any thread may copy while another registers */
     cudaDeviceProp prop;
     char err[256];
 };

@@ -3,7 +3,8 @@
  * Owns the streams, the registered host ranges and the time marks. Does no mathematics. Only plain allocations are used (no managed
  * memory), and no setting of the card is ever changed.
  * Every entry selects the device first, because the current device belongs to the calling thread and copy_async may come from
- * the pager's. */
+ * the pager's. For the same reason the list of registered ranges has a lock: an upload or a copy walks it on one thread while another
+ * may add or take out ranges. (That nobody unregisters what a copy still reads is the callers' business: copy_wait() first.) */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/overlap.cuh"
@@ -12,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <pthread.h>
 
 #ifndef XD_CUDA_ARCHS
 #define XD_CUDA_ARCHS "?"
@@ -132,6 +132,7 @@ static void dev_close(kern_dev *kd)
             cudaEventDestroy(d->stage_done[i]);
     }
     (void)cudaGetLastError();
+    pthread_mutex_destroy(&d->ranges_lock);
     free(d);
 }
 
@@ -288,21 +289,29 @@ static void run_pieces(host_work *w)
 static void unregister_owner(cuda_dev *d, void *owner)
 {
     uint32_t n = 0;
-    for (host_range *r = d->ranges; r; r = r->next)
-        n += !owner || r->owner == owner;
-    host_piece *pieces = static_cast<host_piece *>(calloc(n ? n : 1, sizeof *pieces));
-    host_work w = {d->gpu, 0, false, pieces, 0, 0};
+    host_range *taken = nullptr;
+    pthread_mutex_lock(&d->ranges_lock);
     for (host_range **pp = &d->ranges; *pp;) {
         host_range *r = *pp;
         if (owner && r->owner != owner) {
             pp = &r->next;
             continue;
         }
+        *pp = r->next;
+        r->next = taken;
+        taken = r;
+        n++;
+    }
+    pthread_mutex_unlock(&d->ranges_lock);
+    host_piece *pieces = static_cast<host_piece *>(calloc(n ? n : 1, sizeof *pieces));
+    host_work w = {d->gpu, 0, false, pieces, 0, 0};
+    while (taken) {
+        host_range *r = taken;
+        taken = r->next;
         if (pieces)
             pieces[w.n++].base = r->base;
         else
             (void)cudaHostUnregister(r->base);
-        *pp = r->next;
         free(r);
     }
     if (w.n)
@@ -328,6 +337,7 @@ static cudaError_t register_pieces(cuda_dev *d, void *owner, uintptr_t begin, ui
     host_work w = {d->gpu, flags, true, pieces, n, 0};
     run_pieces(&w);
     cudaError_t e = cudaSuccess;
+    host_range *made = nullptr, **last = &made;
     for (uint32_t i = 0; i < n; i++) {
         host_range *r = pieces[i].e == cudaSuccess ? static_cast<host_range *>(malloc(sizeof *r)) : nullptr;
         if (pieces[i].e == cudaSuccess && !r) {
@@ -335,13 +345,18 @@ static cudaError_t register_pieces(cuda_dev *d, void *owner, uintptr_t begin, ui
             pieces[i].e = cudaErrorMemoryAllocation;
         }
         if (r) {
-            *r = host_range{d->ranges, owner, pieces[i].base};
-            d->ranges = r;
+            *r = host_range{nullptr, owner, pieces[i].base};
+            *last = r;
+            last = &r->next;
         } else if (e == cudaSuccess) {
             e = pieces[i].e;
             *ret_bad = (uintptr_t)pieces[i].base;
         }
     }
+    pthread_mutex_lock(&d->ranges_lock);
+    *last = d->ranges;
+    d->ranges = made;
+    pthread_mutex_unlock(&d->ranges_lock);
     free(pieces);
     return e;
 }
@@ -394,17 +409,25 @@ void cuda_flush_mark(cuda_dev *d)
         (void)cuda_start(d, mark_kernel, 1, 1, 0, m);
 }
 
+/* How many of the n bytes from `host` on lie before the next registration begins. */
+static uint64_t bytes_to_next_range(cuda_dev *d, uintptr_t host, uint64_t n)
+{
+    pthread_mutex_lock(&d->ranges_lock);
+    for (const host_range *r = d->ranges; r; r = r->next)
+        if ((uintptr_t)r->base > host && (uintptr_t)r->base - host < n)
+            n = (uintptr_t)r->base - host;
+    pthread_mutex_unlock(&d->ranges_lock);
+    return n;
+}
+
 /* One copy must not cross from one registration to the next ("invalid argument"), and a page of weights or a KV block may. */
-static cudaError_t copy_pieces(const cuda_dev *d, void *dst, const void *src, uint64_t bytes, bool host_is_dst,
+static cudaError_t copy_pieces(cuda_dev *d, void *dst, const void *src, uint64_t bytes, bool host_is_dst,
                                cudaMemcpyKind kind, cudaStream_t stream)
 {
     cudaError_t e = cudaSuccess;
     for (uint64_t at = 0, n; at < bytes && e == cudaSuccess; at += n) {
         const uintptr_t host = (uintptr_t)(host_is_dst ? dst : src) + at;
-        n = bytes - at;
-        for (const host_range *r = d->ranges; r; r = r->next)
-            if ((uintptr_t)r->base > host && (uintptr_t)r->base - host < n)
-                n = (uintptr_t)r->base - host;
+        n = bytes_to_next_range(d, host, bytes - at);
         e = cudaMemcpyAsync((char *)dst + at, (const char *)src + at, n, kind, stream);
     }
     return e;
@@ -652,6 +675,7 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         return KERN_NOMEM;
     }
     d->base.ops = &cuda_ops;
+    pthread_mutex_init(&d->ranges_lock, nullptr);
     d->gpu = (int)opt->gpu;
     d->no_tile = listed(opt->disable, "cuda_tile");
     d->no_attn_mma = listed(opt->disable, "cuda_attn_mma");

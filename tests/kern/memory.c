@@ -1,6 +1,7 @@
 /* memory.c - cases of operations that move bytes: copies over registered host memory, staging of KV blocks. Every byte is compared. */
 #include "tests/kern/kc.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,14 +23,33 @@ static void same(kc *k, const char *what, const uint8_t *got, const uint8_t *wan
         }
 }
 
-/* Neighbouring registrations: a copy may begin in one and end in another. */
+/* Registers and unregisters a page that nobody copies, again and again. */
+typedef struct other {
+    kern_dev *dev;
+    uint8_t *page;
+    kern_status st;
+} other;
+
+static void *register_beside(void *arg)
+{
+    other *o = arg;
+    for (int i = 0; i < 20 && !o->st; i++) {
+        uint64_t addr;
+        o->st = o->dev->ops->host_register(o->dev, o->page, PAGE, false, &addr);
+        if (!o->st)
+            o->dev->ops->host_unregister(o->dev, o->page);
+    }
+    return NULL;
+}
+
+/* Neighbouring registrations: a copy may begin in one and end in another, while another thread registers other memory. */
 void case_copies(kc *k)
 {
     const uint32_t pages = kc_between(k, 2, 6), off = kc_below(k, 2 * PAGE - 64),
                    n = kc_between(k, 1, pages * PAGE - off);
     kc_case(k, "copies of %u bytes at %u over %u registrations", n, off, pages);
     const kern_ops *ops = k->dev->ops;
-    uint8_t *host = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *host = mmap(NULL, (pages + 2) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint8_t *want = kc_alloc(k, n), *back = kc_alloc(k, n);
     void *dev = NULL;
     uint64_t addr;
@@ -44,6 +64,9 @@ void case_copies(kc *k)
             break;
     }
     kc_status(&r, ops->alloc(k->dev, n, &dev));
+    other o = {.dev = k->dev, .page = host + (pages + 1) * PAGE};
+    pthread_t thread;
+    const bool beside = registered == pages && !pthread_create(&thread, NULL, register_beside, &o);
     if (dev && registered == pages) {
         random_bytes(k, host, pages * PAGE);
         memcpy(want, host + off, n);
@@ -62,11 +85,15 @@ void case_copies(kc *k)
         kc_status(&r, ops->sync(k->dev));
         same(k, "copied in the background", back, host + off, n);
     }
+    if (beside) {
+        pthread_join(thread, NULL);
+        kc_status(&r, o.st);
+    }
     if (dev)
         ops->free(k->dev, dev);
     while (registered)
         ops->host_unregister(k->dev, host + --registered * PAGE);
-    munmap(host, pages * PAGE);
+    munmap(host, (pages + 2) * PAGE);
     kc_end(&r);
 }
 
