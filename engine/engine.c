@@ -200,6 +200,17 @@ static void know_pace(engine *e)
     pace_init(&e->pace, fs.healthy_gbps > 0 ? bytes / fs.healthy_gbps : 0);
 }
 
+static xd_status watch_files(engine *e, xd_err *err)
+{
+    static const uint64_t every_ns = 5000000000ull;
+    uint32_t n;
+    const model_file *files = model_files(e->c.m, &n);
+    if (!n || files[0].anonymous)
+        return XD_OK;
+    xd_status st = files_check_loaded(files, n, model_file_look, err);
+    return st ? st : files_watch_start(files, n, every_ns, model_file_look, &e->files, err);
+}
+
 static xd_status load(engine *e, xd_err *err)
 {
     xd_status st = core_open(&e->c, e->cfg, e->cfg->model.path, set_progress, e, err);
@@ -228,6 +239,8 @@ static xd_status load(engine *e, xd_err *err)
                            .on_path = on_fallback_path,
                            .user = e};
     if ((st = fallback_open(&fo, &e->fallback, err)))
+        return st;
+    if ((st = watch_files(e, err)))
         return st;
     know_pace(e);
     pager_get_stats(c->pg, &e->seen_pager); /* what the self-test read is no step's */
@@ -366,7 +379,6 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
     take_limits(e, cfg);
     snprintf(e->what, sizeof e->what, "starting");
     pthread_mutex_init(&e->lock, NULL);
-    pthread_mutex_init(&e->files.lock, NULL);
     xd_cond_init(&e->wake);
     xd_cond_init(&e->changed);
     e->metrics = metrics_new();
@@ -429,6 +441,7 @@ void engine_free(engine *e)
     pthread_mutex_unlock(&e->lock);
     if (e->thread_started)
         pthread_join(e->thread, NULL);
+    files_watch_free(e->files);
     fallback_free(e->fallback);
     sched_free(e->sched);
     sampler_free(e->sampler);
@@ -439,7 +452,6 @@ void engine_free(engine *e)
     pthread_cond_destroy(&e->wake);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
-    pthread_mutex_destroy(&e->files.lock);
     free(e);
 }
 

@@ -8,6 +8,7 @@
 #include "engine/core.h"
 #include "engine/engine.h"
 #include "engine/fallback/fallback.h"
+#include "engine/files.h"
 #include "engine/metrics.h"
 #include "engine/schedule/pace.h"
 #include "engine/schedule/sched.h"
@@ -75,15 +76,6 @@ typedef struct engine_job { /* something to be run on the engine thread between 
     bool done;
 } engine_job;
 
-/* files.c: what the last look at the model's files showed. */
-typedef struct files_seen {
-    pthread_mutex_t lock;
-    uint64_t looked_ns;
-    bool looking;
-    uint32_t n_changed;
-    char warning[4400];
-} files_seen;
-
 struct engine {
     const config *cfg;
     pthread_t thread;
@@ -97,7 +89,7 @@ struct engine {
     fallback *fallback;
     exec_run_seq *run; /* [max_seqs] */
     metrics *metrics;
-    files_seen files;
+    files_watch *files; /* NULL: none is watched */
 
     pthread_mutex_t lock; /* all down to the next comment */
     pthread_cond_t wake, changed;
@@ -146,9 +138,6 @@ bool choice_bans(const choice *c); /* min_tokens: ending is not allowed yet */
 
 /* self_test.c: before the first request */
 xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
-
-/* files.c: how many of the model's files are not what was loaded, and a sentence about the worst. Any thread, once loaded. */
-uint32_t engine_look_at_files(engine *e, xd_buf *ret_warning);
 
 /* step.c */
 void engine_step(engine *e);

@@ -201,8 +201,12 @@ void engine_metrics(engine *e, xd_buf *out)
             (double)atomic_load(&e->preemptions));
     if (!is_loaded(&s))
         return;
+    files_seen files;
+    files_watch_peek(e->files, &files);
     gauge(out, "model_files_changed", "Files of the model that are no longer what was loaded: see /health.",
-          engine_look_at_files(e, NULL));
+          files.n_changed);
+    gauge(out, "model_files_look_age_seconds", "Time since the model's files were last looked at.",
+          (double)files.age_ns * 1e-9);
     kv_metrics(e, out);
     pager_metrics(e, out);
     link_metrics(e, out);
@@ -298,9 +302,13 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
                   "requests_waiting", (int)s.n_queued, "heartbeat", (json_int_t)engine_heartbeat(e));
     if (o && is_loaded(&s)) {
         const engine_info *i = &e->info;
-        XD_CLEANUP(xd_buf_free) xd_buf warning = {0};
-        if (engine_look_at_files(e, &warning) && warning.data)
-            json_object_set_new(o, "warning", json_string(warning.data));
+        files_seen files;
+        files_watch_peek(e->files, &files);
+        if (*files.warning)
+            json_object_set_new(o, "warning", json_string(files.warning));
+        json_object_set_new(
+            o, "files",
+            json_pack("{s:i, s:f}", "changed", (int)files.n_changed, "looked_s_ago", (double)files.age_ns * 1e-9));
         json_object_set_new(o, "model",
                             json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "id", i->model_id, "arch",
                                       i->arch, "dtype", i->dtype, "max_model_len", (int)i->max_model_len, "vocab",

@@ -2,8 +2,6 @@
  * parse in another form (NUL-terminated strings, aligned arrays) is copied once into small allocations. */
 #include "engine/model/gguf.h"
 
-#include "engine/model/map_file.h"
-
 #include <string.h>
 #include <sys/mman.h>
 
@@ -28,8 +26,7 @@ typedef struct entry {
 
 struct gguf {
     char *path;
-    void *base;
-    uint64_t bytes;
+    mapped_file map;
     entry *entries;
     uint32_t n_entries;
     gguf_tensor *tensors;
@@ -46,7 +43,7 @@ typedef struct cursor {
 static xd_status broken(cursor *c, const char *why)
 {
     return xd_fail(c->err, XD_BAD_MODEL, 0, "%s: %s at byte %llu (%s)", c->g->path, why,
-                   (unsigned long long)(c->at - (const unsigned char *)c->g->base), c->what);
+                   (unsigned long long)(c->at - (const unsigned char *)c->g->map.base), c->what);
 }
 
 static xd_status take(cursor *c, void *to, size_t n)
@@ -237,7 +234,11 @@ static int by_name(const void *a, const void *b)
 
 static xd_status parse(gguf *g, xd_err *err)
 {
-    cursor c = {.g = g, .at = g->base, .end = (const unsigned char *)g->base + g->bytes, .what = "header", .err = err};
+    cursor c = {.g = g,
+                .at = g->map.base,
+                .end = (const unsigned char *)g->map.base + g->map.bytes,
+                .what = "header",
+                .err = err};
     uint32_t magic = 0, version = 0;
     uint64_t n_tensors = 0, n_entries = 0;
     xd_status st;
@@ -269,16 +270,16 @@ static xd_status parse(gguf *g, xd_err *err)
     if (align & (align - 1))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: general.alignment %lld is not a power of two", g->path,
                        (long long)align);
-    uint64_t data = xd_align_up((uint64_t)(c.at - (const unsigned char *)g->base), (uint64_t)align);
+    uint64_t data = xd_align_up((uint64_t)(c.at - (const unsigned char *)g->map.base), (uint64_t)align);
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         gguf_tensor *t = &g->tensors[i];
         uint64_t end;
         if (offsets[i] % (uint64_t)align || !xd_add_u64(&end, data, offsets[i]) || !xd_add_u64(&end, end, t->bytes) ||
-            end > g->bytes)
+            end > g->map.bytes)
             return xd_fail(err, XD_BAD_MODEL, 0,
                            "%s: tensor '%s' lies outside the file or is not aligned: truncated download?", g->path,
                            t->name);
-        t->data = t->fmt == FMT_COUNT ? NULL : (const char *)g->base + data + offsets[i];
+        t->data = t->fmt == FMT_COUNT ? NULL : (const char *)g->map.base + data + offsets[i];
     }
     qsort(g->tensors, g->n_tensors, sizeof *g->tensors, by_name);
     for (uint32_t i = 1; i < g->n_tensors; i++)
@@ -292,7 +293,7 @@ xd_status gguf_open(const char *path, gguf **ret, xd_err *err)
     XD_CLEANUP(gguf_freep) gguf *g = calloc(1, sizeof *g);
     if (!g || !(g->path = strdup(path)))
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
-    xd_status st = model_map_file(path, &g->base, &g->bytes, err);
+    xd_status st = model_map_file(path, &g->map, err);
     if (st || (st = parse(g, err)))
         return st;
     *ret = XD_TAKE(g);
@@ -314,8 +315,8 @@ void gguf_free(gguf *g)
         free((char *)g->tensors[i].name);
     free(g->entries);
     free(g->tensors);
-    if (g->base)
-        munmap(g->base, g->bytes);
+    if (g->map.base)
+        munmap(g->map.base, g->map.bytes);
     free(g->path);
     free(g);
 }
@@ -333,10 +334,9 @@ const gguf_tensor *gguf_tensor_at(const gguf *g, uint32_t idx)
     return &g->tensors[idx];
 }
 
-void *gguf_map(const gguf *g, uint64_t *ret_bytes)
+const mapped_file *gguf_map(const gguf *g)
 {
-    *ret_bytes = g->bytes;
-    return g->base;
+    return &g->map;
 }
 
 const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name)

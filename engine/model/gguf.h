@@ -8,6 +8,7 @@
 
 #include "config/error.h"
 #include "config/util.h"
+#include "engine/model/map_file.h"
 #include "kernels/quant.h"
 
 typedef struct gguf gguf;
@@ -45,7 +46,7 @@ void gguf_free(gguf *g);
 XD_DEFINE_CLEANUP(gguf, gguf_free)
 
 const char *gguf_path(const gguf *g);
-void *gguf_map(const gguf *g, uint64_t *ret_bytes);
+const mapped_file *gguf_map(const gguf *g);
 uint32_t gguf_tensor_count(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, uint32_t idx);
 const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: none */

@@ -8,7 +8,7 @@
 
 #include "config/util.h"
 
-xd_status model_map_file(const char *path, void **ret, uint64_t *ret_bytes, xd_err *err)
+xd_status model_map_file(const char *path, mapped_file *ret, xd_err *err)
 {
     XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -22,7 +22,6 @@ xd_status model_map_file(const char *path, void **ret, uint64_t *ret_bytes, xd_e
     void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return xd_fail(err, XD_IO, errno, "map '%s' (%llu bytes)", path, (unsigned long long)bytes);
-    *ret = base;
-    *ret_bytes = bytes;
+    *ret = (mapped_file){base, bytes, sb.st_dev, sb.st_ino, sb.st_mtim.tv_sec * 1000000000ll + sb.st_mtim.tv_nsec};
     return XD_OK;
 }

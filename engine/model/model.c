@@ -136,8 +136,7 @@ static xd_status open_shards(model *m, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "list of files");
     m->n_files = m->n_shards;
     for (uint32_t i = 0; i < m->n_shards; i++) {
-        m->files[i].path = safetensors_path(m->shards[i]);
-        m->files[i].base = safetensors_map(m->shards[i], &m->files[i].bytes);
+        m->files[i] = model_file_of(safetensors_path(m->shards[i]), safetensors_map(m->shards[i]));
     }
     return XD_OK;
 }
@@ -422,14 +421,14 @@ static int64_t written_ns(const struct stat *sb)
     return sb->st_mtim.tv_sec * 1000000000ll + sb->st_mtim.tv_nsec;
 }
 
-static void stamp(model_file *f)
+model_file model_file_of(const char *path, const mapped_file *map)
 {
-    struct stat sb;
-    if (stat(f->path, &sb))
-        return; /* inode 0: it will be seen as gone */
-    f->device = sb.st_dev;
-    f->inode = sb.st_ino;
-    f->mtime_ns = written_ns(&sb);
+    return (model_file){.path = path,
+                        .base = map->base,
+                        .bytes = map->bytes,
+                        .device = map->device,
+                        .inode = map->inode,
+                        .mtime_ns = map->mtime_ns};
 }
 
 int model_file_look(const model_file *f)
@@ -473,9 +472,6 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err)
                              : open_dir(m, opt->path, err);
     if (st || (st = finish(m, err)))
         return st;
-    for (uint32_t i = 0; i < m->n_files; i++)
-        if (!m->files[i].anonymous)
-            stamp(&m->files[i]);
     if (opt->progress)
         opt->progress(opt->progress_user, 1);
     *ret = XD_TAKE(m);

@@ -61,7 +61,7 @@ typedef struct model_file { /* one mapping, MAP_SHARED PROT_READ (synthetic: ano
     void *base;
     uint64_t bytes;
     bool anonymous;
-    uint64_t device, inode; /* of the file that was opened, and when it had last been written */
+    uint64_t device, inode; /* of the file that was mapped, and when it had last been written by then */
     int64_t mtime_ns;
 } model_file;
 

@@ -305,8 +305,7 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "list of files");
     m->n_files = m->n_ggufs;
     for (uint32_t i = 0; i < m->n_ggufs; i++) {
-        m->files[i].path = gguf_path(m->ggufs[i]);
-        m->files[i].base = gguf_map(m->ggufs[i], &m->files[i].bytes);
+        m->files[i] = model_file_of(gguf_path(m->ggufs[i]), gguf_map(m->ggufs[i]));
     }
     return XD_OK;
 }

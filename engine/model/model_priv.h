@@ -50,6 +50,9 @@ const model_arch *model_arch_find(const char *model_type);
 xd_status model_read_params(model *m, const model_arch *arch, const json_t *config, const char *file,
                             xd_err *err) XD_MUST_CHECK;
 
+/* A file of the model as it was when it was mapped; path is borrowed. */
+model_file model_file_of(const char *path, const mapped_file *map);
+
 /* Opens path (the first of its parts) into m: everything but the sums. */
 xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */

@@ -5,15 +5,12 @@
  * (daemon/bus_error.c): model files must not be truncated in place while served (replace them by rename). */
 #include "engine/model/safetensors.h"
 
-#include "engine/model/map_file.h"
-
 #include <string.h>
 #include <sys/mman.h>
 
 struct safetensors {
     char *path;
-    void *base;
-    uint64_t bytes;
+    mapped_file map;
     uint32_t n;
     safetensors_entry *entries;
 };
@@ -91,17 +88,17 @@ static int by_name(const void *a, const void *b)
 
 static xd_status read_header(safetensors *s, xd_err *err)
 {
-    if (s->bytes < 8)
+    if (s->map.bytes < 8)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: too short for a safetensors file (%llu bytes)", s->path,
-                       (unsigned long long)s->bytes);
+                       (unsigned long long)s->map.bytes);
     uint64_t header;
-    memcpy(&header, s->base, 8);
-    if (header > SAFETENSORS_MAX_HEADER_BYTES || header > s->bytes - 8)
+    memcpy(&header, s->map.base, 8);
+    if (header > SAFETENSORS_MAX_HEADER_BYTES || header > s->map.bytes - 8)
         return xd_fail(err, XD_BAD_MODEL, 0,
                        "%s: header of %llu bytes does not fit the file (%llu bytes, at most %u allowed)", s->path,
-                       (unsigned long long)header, (unsigned long long)s->bytes, SAFETENSORS_MAX_HEADER_BYTES);
+                       (unsigned long long)header, (unsigned long long)s->map.bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t je;
-    json_t *root = json_loadb((const char *)s->base + 8, header, JSON_REJECT_DUPLICATES, &je);
+    json_t *root = json_loadb((const char *)s->map.base + 8, header, JSON_REJECT_DUPLICATES, &je);
     if (!root || !json_is_object(root)) {
         json_decref(root);
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: the header is not a JSON object: %s", s->path, je.text);
@@ -116,23 +113,23 @@ static xd_status read_header(safetensors *s, xd_err *err)
         if (st)
             break;
         if (strcmp(name, "__metadata__"))
-            st = read_entry(s, name, value, (const char *)s->base + 8 + header, s->bytes - 8 - header, err);
+            st = read_entry(s, name, value, (const char *)s->map.base + 8 + header, s->map.bytes - 8 - header, err);
     }
     json_decref(root);
     if (st)
         return st;
 
     qsort(s->entries, s->n, sizeof *s->entries, by_data);
-    const char *at = (const char *)s->base + 8 + header;
+    const char *at = (const char *)s->map.base + 8 + header;
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->entries[i].data != at)
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' overlaps another or leaves a hole", s->path,
                            s->entries[i].name);
         at += s->entries[i].bytes;
     }
-    if (at != (const char *)s->base + s->bytes)
+    if (at != (const char *)s->map.base + s->map.bytes)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %llu bytes at the end belong to no tensor", s->path,
-                       (unsigned long long)((const char *)s->base + s->bytes - at));
+                       (unsigned long long)((const char *)s->map.base + s->map.bytes - at));
     qsort(s->entries, s->n, sizeof *s->entries, by_name);
     return XD_OK;
 }
@@ -142,7 +139,7 @@ xd_status safetensors_open(const char *path, safetensors **ret, xd_err *err)
     XD_CLEANUP(safetensors_freep) safetensors *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path)))
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
-    xd_status st = model_map_file(path, &s->base, &s->bytes, err);
+    xd_status st = model_map_file(path, &s->map, err);
     if (st || (st = read_header(s, err)))
         return st;
     *ret = XD_TAKE(s);
@@ -156,8 +153,8 @@ void safetensors_free(safetensors *s)
     for (uint32_t i = 0; s->entries && i < s->n; i++)
         free((char *)s->entries[i].name);
     free(s->entries);
-    if (s->base)
-        munmap(s->base, s->bytes);
+    if (s->map.base)
+        munmap(s->map.base, s->map.bytes);
     free(s->path);
     free(s);
 }
@@ -181,8 +178,7 @@ const safetensors_entry *safetensors_find(const safetensors *s, const char *name
     return s->n ? bsearch(&key, s->entries, s->n, sizeof *s->entries, by_name) : NULL;
 }
 
-void *safetensors_map(const safetensors *s, uint64_t *ret_bytes)
+const mapped_file *safetensors_map(const safetensors *s)
 {
-    *ret_bytes = s->bytes;
-    return s->base;
+    return &s->map;
 }

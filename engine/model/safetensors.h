@@ -8,6 +8,7 @@
 
 #include "config/error.h"
 #include "config/util.h"
+#include "engine/model/map_file.h"
 
 #define SAFETENSORS_MAX_DIMS         8
 #define SAFETENSORS_MAX_HEADER_BYTES (100u << 20) /* the reference implementation's own limit */
@@ -33,6 +34,6 @@ uint32_t safetensors_count(const safetensors *s);
 const safetensors_entry *safetensors_at(const safetensors *s, uint32_t idx);       /* sorted by name */
 const safetensors_entry *safetensors_find(const safetensors *s, const char *name); /* NULL: none */
 const char *safetensors_path(const safetensors *s);
-void *safetensors_map(const safetensors *s, uint64_t *ret_bytes); /* the whole mapping */
+const mapped_file *safetensors_map(const safetensors *s);
 
 #endif

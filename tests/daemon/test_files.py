@@ -37,6 +37,10 @@ class Files(unittest.TestCase):
         d = self.start()
         self.assertNotIn("warning", json.loads(d.ask("/health")[1])["engine"])
         self.assertEqual(d.metrics()["expertd_model_files_changed"], 0)
+        files = json.loads(d.ask("/health")[1])["engine"]["files"]
+        self.assertEqual(files["changed"], 0)
+        self.assertGreaterEqual(files["looked_s_ago"], 0)
+        self.assertGreaterEqual(d.metrics()["expertd_model_files_look_age_seconds"], 0)
         want = d.complete(8)
         copy = self.weights + ".new"
         shutil.copyfile(self.weights, copy)
@@ -50,6 +54,29 @@ class Files(unittest.TestCase):
         self.assertEqual(d.complete(8)["choices"], want["choices"])
         self.assertEqual(d.stop(), 0)
         self.assertEqual(sum("model file" in line for line in d.log), 2, d.log)  # once a change, however often one asks
+
+    def test_a_file_written_while_it_is_loaded_ends_the_start(self):
+        stats = os.path.join(self.dir.name, "fifo")  # is opened for reading after the weights are mapped, and holds the start up
+        os.mkfifo(stats)
+        p = subprocess.Popen([EXE, "-c", "/dev/null", "--port=0", "-m", self.model, "--pager.stats_file=" + stats],
+                             stderr=subprocess.PIPE, text=True)
+        with open(stats, "wb"), open(self.weights, "ab") as f:
+            f.write(b"x")
+        err = p.communicate(timeout=60)[1]
+        self.assertEqual(p.returncode, 1, err)
+        self.assertRegex(err, r"cannot serve: model file '.*\.safetensors' was written to while it was being loaded")
+
+    def test_a_file_replaced_while_it_is_loaded_is_warned_of(self):
+        stats = os.path.join(self.dir.name, "fifo")
+        os.mkfifo(stats)
+        d = Daemon(EXE, "--model.path=" + self.model, "--pager.stats_file=" + stats)
+        with open(stats, "wb"):
+            shutil.copyfile(self.weights, self.weights + ".new")
+            os.rename(self.weights + ".new", self.weights)
+        d.wait_ready()
+        self.assertIn("was replaced by another file", self.warned(d))
+        os.unlink(stats)
+        self.assertEqual(d.stop(), 0)
 
     def test_a_file_written_in_place_is_warned_of(self):
         d = self.start()
