@@ -3,10 +3,12 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 bool xd_buf_reserve(xd_buf *b, size_t extra)
 {
@@ -240,6 +242,18 @@ char *xd_format_bytes(char *out, size_t cap, uint64_t bytes)
     }
     snprintf(out, cap, u ? "%.2f %s" : "%.0f %s", v, units[u]);
     return out;
+}
+
+bool xd_is_own_file(const char *path, uint64_t magic)
+{
+    struct stat sb;
+    if (stat(path, &sb)) /* nothing there, or opening it will say what is wrong */
+        return true;
+    if (!S_ISREG(sb.st_mode)) /* not opened: a pipe would wait, and a device may act on it */
+        return false;
+    uint64_t first;
+    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return sb.st_size == 0 || (fd >= 0 && read(fd, &first, sizeof first) == sizeof first && first == magic);
 }
 
 void xd_cond_init(pthread_cond_t *c)

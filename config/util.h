@@ -115,6 +115,10 @@ size_t xd_utf8_incomplete_tail(const char *s, size_t len);
 /* A condition variable whose timed waits go by xd_now_ns()'s clock, which nobody sets. */
 void xd_cond_init(pthread_cond_t *c);
 
+/* Whether a file that begins with `magic` may be written over what lies at `path`: nothing, an empty file, or one of the same kind. What
+ * cannot be told (no right to read) may not. */
+bool xd_is_own_file(const char *path, uint64_t magic);
+
 /* Sizes for people: "24GiB", "512 MiB", "1.5GB", "4096". false when malformed or too large for 64 bits. */
 bool xd_parse_bytes(const char *text, uint64_t *ret);
 /* Writes e.g. "1.50 GiB" into out and returns out. */

@@ -9,8 +9,6 @@
 #include "engine/engine_priv.h"
 
 #include <errno.h>
-#include <libgen.h>
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -141,18 +139,6 @@ static void on_fallback_path(void *user, const char *text)
 }
 
 /* Where the memory goes, as a table for the operator. */
-/* Statistics are saved in the background, where nobody would hear of it. */
-static void warn_of_stats_file(const config *cfg)
-{
-    char dir[PATH_MAX];
-    if (!cfg->pager.warm_start || !*cfg->pager.stats_file)
-        return;
-    snprintf(dir, sizeof dir, "%s", cfg->pager.stats_file);
-    if (access(dirname(dir), W_OK | X_OK))
-        xd_log_warn("pager.stats_file = %s cannot be written (%s): the next start will be cold", cfg->pager.stats_file,
-                    strerror(errno));
-}
-
 static void log_plan(const engine *e)
 {
     const core_plan *p = &e->c.plan;
@@ -179,7 +165,9 @@ static void log_plan(const engine *e)
         if (ps.not_in_place[0])
             xd_log_info("not in place: %s", ps.not_in_place);
     }
-    warn_of_stats_file(e->cfg);
+    xd_err err; /* they are saved in the background, where nobody would hear of it */
+    if (pager_check_stats(e->c.pg, &err))
+        xd_log_warn("pager.stats_file: %s; the next start will be cold", err.msg);
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
     if (e->c.max_model_len > e->c.hp->max_positions)

@@ -130,6 +130,8 @@ void pager_peek_stats(pager *p, pager_stats *ret);
 /* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. False:
  * not now, since a step is waiting for the disk. */
 bool pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);
+/* Whether hit statistics can be saved where they are to be. */
+xd_status pager_check_stats(const pager *p, xd_err *err) XD_MUST_CHECK;
 /* Saves hit statistics (warm start) now; also done on pager_free(). */
 xd_status pager_save_stats(pager *p, xd_err *err) XD_MUST_CHECK;
 

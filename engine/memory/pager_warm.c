@@ -75,11 +75,28 @@ static void sync_directory(const char *path)
         fsync(fd);
 }
 
+xd_status pager_check_stats(const pager *p, xd_err *err)
+{
+    char path[PATH_MAX];
+    if (!warm_path(p, path, sizeof path))
+        return XD_OK;
+    if (!xd_is_own_file(path, WARM_MAGIC))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "'%s' holds something else: it is not overwritten", path);
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    if (access(dirname(dir), W_OK | X_OK))
+        return xd_fail(err, XD_IO, errno, "'%s' cannot be written", path);
+    return XD_OK;
+}
+
 xd_status pager_save_stats(pager *p, xd_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX + 8];
     if (!warm_path(p, path, sizeof path))
         return XD_OK;
+    xd_status st = pager_check_stats(p, err);
+    if (st)
+        return st;
     uint64_t bytes = file_bytes(p);
     XD_CLEANUP(xd_freep) char *buf = malloc(bytes);
     if (!buf)

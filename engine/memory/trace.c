@@ -86,11 +86,14 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
     *w = (trace_writer){.fd = -1, .n_experts = n_experts, .record_bytes = record, .left_bytes = max_bytes};
     w->fill = malloc(BUFFER_BYTES);
     w->flush = malloc(BUFFER_BYTES);
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    bool own = xd_is_own_file(path, TRACE_MAGIC);
+    w->fd = own ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : -1;
     trace_header h = {TRACE_MAGIC, fingerprint, TRACE_VERSION, n_layers};
     xd_status st = XD_OK;
     if (!w->fill || !w->flush)
         st = xd_fail(err, XD_NOMEM, 0, "trace writer");
+    else if (!own)
+        st = xd_fail(err, XD_BAD_CONFIG, 0, "pager.trace_file '%s' holds something else: it is not overwritten", path);
     else if (w->fd < 0)
         st = xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
     else if (!write_all(w->fd, &h, sizeof h) || !write_all(w->fd, layer_experts, n_layers * sizeof *layer_experts))

@@ -231,6 +231,23 @@ Test(pager, a_warm_start_brings_back_what_was_hot)
     r.cfg->pager.stats_file = strdup("/nonexistent/heat");
     cr_assert_eq(pager_save_stats(r.p, &err), XD_IO);
     cr_assert(strstr(err.msg, "/nonexistent/heat"));
+    /* What holds something else stays as it is. */
+    static const char text[] = "somebody's notes, longer than a header\n";
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs(text, f) >= 0 && !fclose(f));
+    free(r.cfg->pager.stats_file);
+    r.cfg->pager.stats_file = strdup(path);
+    cr_assert_eq(pager_save_stats(r.p, &err), XD_BAD_CONFIG);
+    cr_assert(strstr(err.msg, "not overwritten"), "%s", err.msg);
+    char kept[64] = "";
+    f = fopen(path, "r");
+    cr_assert(f && fgets(kept, sizeof kept, f) && !strcmp(kept, text));
+    fclose(f);
+    cr_assert_eq(truncate(path, 0), 0);
+    cr_assert_eq(pager_save_stats(r.p, &err), XD_OK, "%s", err.msg);
+    free(r.cfg->pager.stats_file); /* a device would be replaced by a file */
+    r.cfg->pager.stats_file = strdup("/dev/null");
+    cr_assert_eq(pager_save_stats(r.p, &err), XD_BAD_CONFIG);
     pager_free(r.p);
     r.cfg->pager.warm_start = false;
     rig_open(&r, model_expert_bytes(r.m) / 3);

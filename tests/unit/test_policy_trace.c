@@ -435,6 +435,15 @@ Test(policy_trace, a_recorded_trace_reads_back_and_broken_ones_are_refused)
     fclose(f);
     cr_assert_eq(trace_load(path, &t, &err), XD_BAD_REQUEST);
     cr_assert_eq(trace_load("/nonexistent/trace", &t, &err), XD_NOT_FOUND);
+    /* What is no trace stays as it is. */
+    cr_assert_eq(trace_writer_open(path, 77, 3, layers, 30, &w, &err), XD_BAD_CONFIG);
+    cr_assert(strstr(err.msg, "not overwritten"), "%s", err.msg);
+    char kept[64] = "";
+    f = fopen(path, "r");
+    cr_assert(fgets(kept, sizeof kept, f) && !strcmp(kept, "not a trace, but long enough to be one"));
+    fclose(f);
+    cr_assert_eq(trace_writer_open("/dev/null", 77, 3, layers, 30, &w, &err), XD_BAD_CONFIG);
+    cr_assert_eq(truncate(path, 0), 0);
     /* The bound on the size holds: the trace ends, nothing fails. */
     cr_assert_eq(trace_writer_open(path, 77, 3, layers, 30, &w, NULL), XD_OK);
     for (uint32_t s = 0; s < 1000; s++)
