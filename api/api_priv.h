@@ -107,8 +107,11 @@ void conn_wake(conn *c);
 /* HTTP thread, inside a libmicrohttpd callback: true: the connection is suspended, the callback must return at once and will be
  * called again; false: there was a wake-up since the last call, look again. */
 bool conn_sleep(conn *c);
-/* HTTP thread. False: the connection lingers, nothing may be sent on it any more. */
-bool conn_set_phase(conn *c, conn_phase phase);
+/* HTTP thread: IDLE -> READING -> WORKING -> IDLE. request_id lives until conn_end(). False: the connection lingers, nothing may be
+ * sent on it any more. */
+bool conn_begin(conn *c, const char *request_id);
+bool conn_begin_work(conn *c);
+unsigned conn_end(conn *c);                  /* the status that conn_answer_raw() or the watcher has sent, or 0 */
 void conn_count_body(conn *c, size_t bytes); /* progress while READING */
 /* While set, the peer's close ends the exchange at once, and silence asks for heartbeats. */
 void conn_set_engine_busy(conn *c, bool busy, bool streaming);
@@ -117,8 +120,8 @@ bool conn_take_ping(conn *c); /* a heartbeat is due */
 void conn_touch(conn *c);     /* something was written */
 int conn_fd(const conn *c);
 /* Sends a complete error response past libmicrohttpd, which cannot answer before a body has ended, and lets the connection
- * linger. False: the connection lingers already. */
-bool conn_answer_raw(conn *c, const xd_err *err, const char *request_id);
+ * linger. Nothing when it lingers already. */
+void conn_answer_raw(conn *c, const xd_err *err);
 
 /* --- routes ------------------------------------------------------------------------------------------------------ */
 

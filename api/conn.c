@@ -44,6 +44,8 @@ struct conn {
 
     pthread_mutex_t lock; /* all below */
     conn_phase phase;
+    const char *request_id; /* of the request that is read or answered */
+    unsigned raw_status;    /* what was sent past libmicrohttpd */
     uint64_t phase_since_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
     uint64_t touched_ns;
@@ -88,19 +90,43 @@ bool conn_sleep(conn *c)
     return sleep;
 }
 
-bool conn_set_phase(conn *c, conn_phase phase)
+static bool set_phase_locked(conn *c, conn_phase phase)
+{
+    if (c->phase == CONN_LINGER)
+        return false;
+    c->phase = phase;
+    c->phase_since_ns = xd_now_ns();
+    c->body_bytes = 0;
+    if (phase == CONN_IDLE)
+        c->received_before = received_bytes(c->fd);
+    return true;
+}
+
+bool conn_begin(conn *c, const char *request_id)
 {
     pthread_mutex_lock(&c->lock);
-    bool ok = c->phase != CONN_LINGER;
-    if (ok) {
-        c->phase = phase;
-        c->phase_since_ns = xd_now_ns();
-        c->body_bytes = 0;
-        if (phase == CONN_IDLE)
-            c->received_before = received_bytes(c->fd);
-    }
+    c->request_id = request_id;
+    bool ok = set_phase_locked(c, CONN_READING);
     pthread_mutex_unlock(&c->lock);
     return ok;
+}
+
+bool conn_begin_work(conn *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool ok = set_phase_locked(c, CONN_WORKING);
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+unsigned conn_end(conn *c)
+{
+    pthread_mutex_lock(&c->lock);
+    (void)set_phase_locked(c, CONN_IDLE);
+    c->request_id = NULL;
+    unsigned status = c->raw_status;
+    pthread_mutex_unlock(&c->lock);
+    return status;
 }
 
 void conn_count_body(conn *c, size_t bytes)
@@ -159,10 +185,10 @@ static void hang_up_locked(conn *c)
     wake_locked(c);
 }
 
-static bool answer_raw_locked(conn *c, const xd_err *err, const char *request_id)
+static void answer_raw_locked(conn *c, const xd_err *err)
 {
     if (c->phase == CONN_LINGER)
-        return false;
+        return;
     unsigned status;
     json_t *json = reply_error_json(err, &status);
     char *body = json ? json_dumps(json, JSON_COMPACT) : NULL;
@@ -171,8 +197,8 @@ static bool answer_raw_locked(conn *c, const xd_err *err, const char *request_id
     xd_buf_printf(&head,
                   "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
                   status, MHD_get_reason_phrase_for(status), body ? strlen(body) : 0);
-    if (request_id)
-        xd_buf_printf(&head, "x-request-id: %s\r\n", request_id);
+    if (c->request_id)
+        xd_buf_printf(&head, "x-request-id: %s\r\n", c->request_id);
     xd_buf_puts(&head, "\r\n");
     xd_buf_puts(&head, body ? body : "");
     /* Nothing was sent on this request before, so a few hundred bytes fit the socket's buffer; if not, the peer is stuck. */
@@ -181,17 +207,16 @@ static bool answer_raw_locked(conn *c, const xd_err *err, const char *request_id
     shutdown(c->fd, SHUT_WR);
     free(body);
     xd_buf_free(&head);
+    c->raw_status = status;
     c->phase = CONN_LINGER;
     c->phase_since_ns = xd_now_ns();
-    return true;
 }
 
-bool conn_answer_raw(conn *c, const xd_err *err, const char *request_id)
+void conn_answer_raw(conn *c, const xd_err *err)
 {
     pthread_mutex_lock(&c->lock);
-    bool ok = answer_raw_locked(c, err, request_id);
+    answer_raw_locked(c, err);
     pthread_mutex_unlock(&c->lock);
-    return ok;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -283,7 +308,7 @@ static void time_out_locked(conn *c, const char *what)
 {
     xd_err err;
     xd_fail(&err, XD_TIMEOUT, 0, "the request's %s did not arrive in time", what);
-    answer_raw_locked(c, &err, NULL);
+    answer_raw_locked(c, &err);
     atomic_fetch_add(&c->a->metrics.timeouts, 1);
 }
 

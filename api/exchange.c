@@ -186,11 +186,10 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
 static enum MHD_Result take_header(exchange *x, const char *method)
 {
     x->head_seen = true;
-    if (!conn_set_phase(x->c, CONN_READING))
+    if (!conn_begin(x->c, x->id))
         return MHD_NO;
     if (check_framing(x, &x->early)) {
-        if (conn_answer_raw(x->c, &x->early, x->id))
-            x->status = (unsigned)xd_status_http(x->early.status);
+        conn_answer_raw(x->c, &x->early);
         return MHD_YES; /* when the body is said to be complete, the connection is closed */
     }
     if (strcmp(method, "OPTIONS") != 0)
@@ -200,7 +199,7 @@ static enum MHD_Result take_header(exchange *x, const char *method)
         xd_fail(&x->early, XD_TOO_LARGE, 0, "the body has %.20s bytes: at most %llu are taken", length,
                 (unsigned long long)x->body_limit);
     if (x->early.status && header(x, "Expect")) {
-        if (!conn_set_phase(x->c, CONN_WORKING))
+        if (!conn_begin_work(x->c))
             return MHD_NO;
         x->working = true;
         return reply_error(x, &x->early);
@@ -217,8 +216,7 @@ static enum MHD_Result take_body(exchange *x, const char *data, size_t len)
         if (!x->early.status)
             xd_fail(&x->early, XD_TOO_LARGE, 0, "the body is too large: at most %llu bytes are taken",
                     (unsigned long long)x->body_limit);
-        if (conn_answer_raw(x->c, &x->early, x->id))
-            x->status = (unsigned)xd_status_http(x->early.status);
+        conn_answer_raw(x->c, &x->early);
         xd_buf_free(&x->body);
     } else if (!x->early.status && !xd_buf_append(&x->body, data, len)) {
         xd_fail(&x->early, XD_NOMEM, 0, "out of memory for the body");
@@ -230,7 +228,7 @@ static enum MHD_Result take_body(exchange *x, const char *data, size_t len)
 static enum MHD_Result answer(exchange *x)
 {
     if (!x->working) {
-        if (!conn_set_phase(x->c, CONN_WORKING))
+        if (!conn_begin_work(x->c))
             return MHD_NO; /* answered already */
         x->working = true;
         if (strcmp(x->method, "OPTIONS") == 0) {
@@ -294,12 +292,12 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
         conn_set_engine_busy(x->c, false, false);
-    (void)conn_set_phase(x->c, CONN_IDLE);
+    unsigned raw_status = conn_end(x->c);
 
     uint64_t took_ns = xd_now_ns() - x->started_ns;
     if (engine_ns && engine_ns < took_ns)
         atomic_fetch_add(&a->metrics.outside_us, (took_ns - engine_ns) / 1000);
-    unsigned status = x->status && !(aborted && x->gen) ? x->status : 499;
+    unsigned status = raw_status ? raw_status : x->status && !(aborted && x->gen) ? x->status : 499;
     if (aborted && status == 499)
         atomic_fetch_add(&a->metrics.client_gone, 1);
     api_metrics_count(&a->metrics, x->route ? (size_t)(x->route - api_routes) : api_routes_count, status, took_ns);

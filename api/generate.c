@@ -326,6 +326,7 @@ static void pump(gen *g)
     if (!g->error.status)
         count_usage(g);
     cancel(g);
+    conn_set_engine_busy(g->x->c, false, false); /* who leaves now stops nothing */
     if (g->p.stream && g->replying)
         end_stream(g);
 }
@@ -381,9 +382,11 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
     gen *g = cls;
     conn *c = g->x->c;
     for (;;) {
-        if (conn_peer_gone(c))
-            return MHD_CONTENT_READER_END_WITH_ERROR;
         size_t have = g->out.len - g->out_taken;
+        /* Clients leave once they have read [DONE]: libmicrohttpd asks for more when it has sent what it had. */
+        bool told_all = !have && g->ended && !g->out.failed;
+        if (conn_peer_gone(c) && !told_all)
+            return MHD_CONTENT_READER_END_WITH_ERROR;
         if (have) {
             size_t n = XD_MIN(have, max);
             memcpy(buf, g->out.data + g->out_taken, n);

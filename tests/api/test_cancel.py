@@ -134,3 +134,17 @@ def test_a_storm_of_clients(start):
     server.wait_metric("expertd_http_streams", 0)
     server.wait_metric("expertd_http_connections", 1)
     print(f"{finished[0]} streams finished, {server.metric('fake_cancelled_total'):.0f} cancelled, {memory_kb(server)} kB")
+
+
+def test_a_client_that_leaves_at_the_last_event_has_been_answered(server):
+    """As OpenAI's Python client does: it closes at [DONE], which may be before the end of the chunked body has gone out."""
+    gone = server.metric("expertd_http_client_gone_total")
+    request = http_post("/v1/completions", {"prompt": "x" * 8, "stream": True})
+    for _ in range(200):
+        s = server.socket(request)
+        got = b""
+        while b"data: [DONE]\n\n" not in got:
+            got += s.recv(65536)
+        s.close()
+    server.wait_metric("expertd_http_in_flight", 1)
+    assert server.metric("expertd_http_client_gone_total") == gone

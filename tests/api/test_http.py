@@ -1,6 +1,7 @@
 """HTTP itself: methods, limits, broken requests, time-outs, keep-alive, keys, CORS."""
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -250,7 +251,13 @@ def test_half_a_body_is_408(start):
     server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
     data = http_post("/v1/completions", {"prompt": "ab"})[:-4]
     with server.socket(data) as s:
-        assert status_of(read_all(s)) == 408
+        answer = read_all(s)
+    assert status_of(answer) == 408 and b"\r\nx-request-id: req-" in answer
+    server.wait_metric("expertd_http_in_flight", 1)
+    name = 'expertd_http_requests_total{endpoint="/v1/completions",status='
+    assert server.metric(name + '"408"}') == 1, "counted as what was sent"
+    assert name + '"499"}' not in server.get("/metrics").body.decode()
+    assert re.search(r"POST /v1/completions 408 [0-9.]+ ms", server.log)
 
 
 def test_an_idle_connection_is_closed_without_a_word(start):
