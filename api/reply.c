@@ -10,6 +10,16 @@ static bool add(struct MHD_Response *r, const char *name, const char *value)
     return MHD_add_response_header(r, name, value) == MHD_YES;
 }
 
+/* What a web page may send: what its browser asks for, since clients add headers of their own (OpenAI's: x-stainless-*), and "*" would
+ * not cover Authorization. */
+static const char *allowed_headers(const exchange *x)
+{
+    static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ";
+    const char *asked = MHD_lookup_connection_value(x->mc, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    bool sane = asked && *asked && strlen(asked) <= 2048 && !asked[strspn(asked, name_chars)];
+    return sane ? asked : "Authorization, Content-Type, x-request-id";
+}
+
 static void add_cors(const exchange *x, struct MHD_Response *r)
 {
     const char *origin = x->settings->cors_origin;
@@ -21,7 +31,7 @@ static void add_cors(const exchange *x, struct MHD_Response *r)
         add(r, "Vary", "Origin");
     if (strcmp(x->method, "OPTIONS") == 0) {
         add(r, "Access-Control-Allow-Methods", x->allow);
-        add(r, "Access-Control-Allow-Headers", "Authorization, Content-Type, x-request-id");
+        add(r, "Access-Control-Allow-Headers", allowed_headers(x));
         add(r, "Access-Control-Max-Age", "86400");
     }
 }

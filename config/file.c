@@ -126,7 +126,7 @@ static bool resolve(const reader *r, const conf_option *o, const char *value, xd
     bool is_path = (o->flags & CONF_PATH) || ((o->flags & CONF_TEMPLATE) && !strchr(value, '{'));
     if (is_path && !strcmp(value, "."))
         xd_buf_puts(out, r->dir);
-    else if (is_path && *value && *value != '/' && strncmp(value, "synthetic:", 10))
+    else if (is_path && *value && *value != '/' && !conf_value_is_home(value) && strncmp(value, "synthetic:", 10))
         xd_buf_printf(out, "%s/%s", r->dir, value);
     else
         xd_buf_puts(out, value);
@@ -148,6 +148,10 @@ static void finish_value(reader *r)
     if (len > 1 && (*value == '"' || *value == '\'') && value[len - 1] == *value) {
         fail(r, r->at_line, name, "[%s] %s: values stand without quotes, which would be a part of them", o->section,
              o->key);
+        return;
+    }
+    if (!strchr(value, '{') && (strstr(value, " #") || strstr(value, "\t#"))) { /* a template may hold one */
+        fail(r, r->at_line, name, "[%s] %s: a comment behind a value begins with ; and not with #", o->section, o->key);
         return;
     }
     xd_status st = !r->value.failed && resolve(r, o, value, &text)

@@ -57,6 +57,7 @@ const conf_option *conf_find(const char *section, const char *key, size_t *ret_m
 const conf_option *conf_nearest(const char *section, const char *key);
 const char *conf_nearest_section(const char *name);
 
+bool conf_value_is_home(const char *text); /* "~" or "~/...", which only a shell understands */
 /* Parses and stores one value. On failure *why says what is wrong ("must be a whole number from 0 to 65535"). */
 xd_status conf_value_set(config *c, const conf_option *o, const char *text, xd_buf *why) XD_MUST_CHECK;
 void conf_value_format(const config *c, const conf_option *o, xd_buf *out);

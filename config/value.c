@@ -153,6 +153,11 @@ static xd_status set_string(config *c, const conf_option *o, const char *text)
     return XD_OK;
 }
 
+bool conf_value_is_home(const char *text)
+{
+    return *text == '~' && (!text[1] || text[1] == '/');
+}
+
 static bool clean_text(const char *text, bool lines)
 {
     for (const char *p = text; *p; p++)
@@ -194,6 +199,11 @@ xd_status conf_value_set(config *c, const conf_option *o, const char *text, xd_b
         if (!clean_text(text, (o->flags & CONF_TEMPLATE) != 0)) {
             if (why)
                 xd_buf_puts(why, "must not hold control characters");
+            return XD_BAD_CONFIG;
+        }
+        if ((o->flags & (CONF_PATH | CONF_TEMPLATE)) && conf_value_is_home(text)) {
+            if (why)
+                xd_buf_puts(why, "~ is known to the shell alone, and not behind a =: write the whole path");
             return XD_BAD_CONFIG;
         }
         return set_string(c, o, text);

@@ -301,6 +301,15 @@ def test_cors(start):
     assert "POST" in a.headers["Access-Control-Allow-Methods"] and "Authorization" in a.headers["Access-Control-Allow-Headers"]
     assert server.get("/v1/models").headers["Access-Control-Allow-Origin"] == "https://example.org"
 
+    def allowed(asked):
+        return server.request("OPTIONS", "/v1/chat/completions", headers={
+            "Origin": "https://example.org", "Access-Control-Request-Headers": asked}).headers["Access-Control-Allow-Headers"]
+
+    stainless = "authorization,content-type,x-stainless-arch,x-stainless-os"  # OpenAI's JavaScript client in a browser
+    assert allowed(stainless) == stainless
+    for strange in ["", "a;b", "a: b", "x" * 3000]:
+        assert allowed(strange) == "Authorization, Content-Type, x-request-id"
+
 
 def test_without_cors_there_are_no_cors_headers(server):
     assert "Access-Control-Allow-Origin" not in server.request("OPTIONS", "/v1/models").headers

@@ -148,6 +148,14 @@ Test(options, errors_name_file_line_key_and_what_is_allowed)
                      "t.conf:4: [server] port is given twice, first in line 2");
     cr_assert_str_eq(refusal("[server]\nhost = \"::\"\n", &e),
                      "t.conf:2: [server] host: values stand without quotes, which would be a part of them");
+    cr_assert_str_eq(refusal("[server]\nport = 80 # mine\n", &e),
+                     "t.conf:2: [server] port: a comment behind a value begins with ; and not with #");
+    cr_assert_str_eq(refusal("[model]\npath = /m\t# mine\n", &e),
+                     "t.conf:2: [model] path: a comment behind a value begins with ; and not with #");
+    cr_assert_str_eq(
+        refusal("[memory]\nnvme_path = ~/pages\n", &e),
+        "t.conf:2: [memory] nvme_path = ~/pages: ~ is known to the shell alone, and not behind a =: write the "
+        "whole path");
     cr_assert_str_eq(refusal("[server]\nport 8080\n", &e),
                      "t.conf:2: 'port 8080' is neither a [section] nor 'key = value'");
     cr_assert_str_eq(refusal("[server\n", &e), "t.conf:1: '[server': a section looks like [server]");
@@ -198,6 +206,7 @@ Test(options, bad_flags_are_explained)
     cr_assert_str_eq(flag_refusal("--prot=1", &e), "unknown option '--prot'; did you mean '--server.port'?");
     cr_assert_str_eq(flag_refusal("--threads=1", &e), "'--threads' could be --server.threads or --engine.threads");
     cr_assert_str_eq(flag_refusal("--port=abc", &e), "--server.port=abc: must be a whole number from 0 to 65535");
+    cr_assert(strstr(flag_refusal("--model=~/m", &e), "write the whole path"), "%s", e.msg);
     cr_assert_str_eq(flag_refusal("--port", &e), "'--port' needs a value: --port=...");
     cr_assert_str_eq(flag_refusal("8080", &e), "unexpected argument '8080'; options are --section.key=value");
     cr_assert_str_eq(flag_refusal("--zzzzzzzzz", &e), "unknown option '--zzzzzzzzz'; see --help");
@@ -223,6 +232,10 @@ Test(options, contradictions_are_refused)
         {"[model]\npath = synthetic:tiny\nskew = trace\n", "model.skew_trace"},
         {"[model]\npath = synthetic:tiny\nskew_trace = /t\n", "model.skew_trace"},
         {"[server]\ncors_origin = example.com\n", "server.cors_origin"},
+        {"[server]\ncors_origin = https://\n", "server.cors_origin"},
+        {"[server]\ncors_origin = https://example.com/\n", "server.cors_origin"},
+        {"[server]\ncors_origin = https://a.example, https://b.example\n", "server.cors_origin"},
+        {"[server]\ncors_origin = https://*.example.com\n", "server.cors_origin"},
         {"[server]\nidle_timeout = 5s\n", "server.heartbeat"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
@@ -234,7 +247,8 @@ Test(options, contradictions_are_refused)
 
 Test(options, relative_paths_mean_beside_the_file)
 {
-    char *path = make_file("[model]\npath = .\nchat_template = my.jinja\n[server]\napi_key_file = /etc/keys\n");
+    char *path = make_file("[model]\npath = .\nchat_template = my.jinja\n[server]\napi_key_file = /etc/keys\n"
+                           "[pager]\nstats_file = ~heat\n");
     XD_CLEANUP(conf_freep) config *c = NULL;
     xd_err e;
     cr_assert_eq(conf_load(path, 0, NULL, &c, &e), XD_OK, "%s", e.msg);
@@ -245,6 +259,8 @@ Test(options, relative_paths_mean_beside_the_file)
     snprintf(want, sizeof want, "%.*s/my.jinja", dir, path);
     cr_assert_str_eq(c->model.chat_template, want);
     cr_assert_str_eq(c->server.api_key_file, "/etc/keys");
+    snprintf(want, sizeof want, "%.*s/~heat", dir, path);
+    cr_assert_str_eq(c->pager.stats_file, want);
     remove_file(path);
 }
 
