@@ -19,6 +19,7 @@ typedef enum field_kind {
     FIELD_OBJECT,  /* const json_t *, borrowed */
     FIELD_ANY,     /* const json_t *, borrowed: the caller checks */
     FIELD_REFUSED, /* known, not supported: 400 with `why` unless it is null or false */
+    FIELD_OFF, /* known, not supported: the same, but a number within [min, max] switches it off, which many clients send */
 } field_kind;
 
 typedef struct field {

@@ -1,6 +1,6 @@
 /* request.c - the fields of /v1/chat/completions and /v1/completions: one table, then the rules that concern several fields.
  *
- * Everything is checked here, before the engine hears of it. What OpenAI or vLLM know and expertd cannot do yet is refused by
+ * Everything is checked here, before the engine hears of it. What OpenAI, vLLM or llama.cpp know and expertd cannot do yet is refused by
  * name: a parameter that is silently ignored gives answers that nobody asked for. Fields that only inform the provider (user,
  * metadata, store, service_tier, ...) are taken and have no effect. */
 #include <errno.h>
@@ -33,6 +33,8 @@ const field gen_fields[] = {
     {"chat_template_kwargs",         FIELD_OBJECT,  GEN_CHAT,       AT(template_kwargs),       0,       0,   NULL},
     {"continue_final_message",       FIELD_BOOL,    GEN_CHAT,       AT(continue_final_message), 0,      0,   NULL},
     {"documents",                    FIELD_ARRAY,   GEN_CHAT,       AT(documents),             0,       0,   NULL},
+    {"dry_multiplier",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"dynatemp_range",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"echo",                         FIELD_BOOL,    GEN_COMPLETION, AT(echo),                  0,       0,   NULL},
     {"echo",                         FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "only /v1/completions echoes"},
     {"frequency_penalty",            FIELD_REAL,    BOTH,           AT(frequency_penalty),     -2,      2,   NULL},
@@ -55,10 +57,13 @@ const field gen_fields[] = {
     {"messages",                     FIELD_ARRAY,   GEN_CHAT,       AT(messages),              0,       0,   NULL},
     {"min_p",                        FIELD_REAL,    BOTH,           AT(min_p),                 0,       1,   NULL},
     {"min_tokens",                   FIELD_INT,     BOTH,           AT(min_tokens),            0,       INT_MAX_TOKENS, NULL},
+    {"mirostat",                     FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"modalities",                   FIELD_ARRAY,   GEN_CHAT,       AT(modalities),            0,       0,   NULL},
     {"model",                        FIELD_STRING,  BOTH,           AT(model),                 0,       0,   NULL},
     {"n",                            FIELD_INT,     BOTH,           AT(n),                     1,       INT_MAX_TOKENS, NULL},
-    {"n_predict",                    FIELD_REFUSED, BOTH,           0,                         0,       0,   "use max_tokens"},
+    {"n_predict",                    FIELD_OFF,     BOTH,           0,                         -1,      -1,  "use max_tokens"},
+    {"n_probs",                      FIELD_OFF,     BOTH,           0,                         0,       0,   "use logprobs"},
+    {"no_repeat_ngram_size",         FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"parallel_tool_calls",          FIELD_BOOL,    GEN_CHAT,       AT(parallel_tool_calls),   0,       0,   NULL},
     {"parse_special",                FIELD_BOOL,    GEN_COMPLETION, AT(parse_special),         0,       0,   NULL},
     {"presence_penalty",             FIELD_REAL,    BOTH,           AT(presence_penalty),      -2,      2,   NULL},
@@ -66,7 +71,7 @@ const field gen_fields[] = {
     {"prompt",                       FIELD_ANY,     GEN_COMPLETION, AT(prompt),                0,       0,   NULL},
     {"prompt_logprobs",              FIELD_REFUSED, BOTH,           0,                         0,       0,   "use echo with logprobs on /v1/completions"},
     {"reasoning_effort",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_effort),      0,       0,   NULL},
-    {"repeat_penalty",               FIELD_REFUSED, BOTH,           0,                         0,       0,   "use repetition_penalty"},
+    {"repeat_penalty",               FIELD_OFF,     BOTH,           0,                         1,       1,   "use repetition_penalty"},
     {"repetition_penalty",           FIELD_REAL,    BOTH,           AT(repetition_penalty),    0.01,    100, NULL},
     {"response_format",              FIELD_OBJECT,  BOTH,           AT(response_format),       0,       0,   NULL},
     {"return_token_ids",             FIELD_BOOL,    BOTH,           AT(return_token_ids),      0,       0,   NULL},
@@ -80,15 +85,20 @@ const field gen_fields[] = {
     {"structured_outputs",           FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"suffix",                       FIELD_STRING,  GEN_COMPLETION, AT(suffix),                0,       0,   NULL},
     {"temperature",                  FIELD_REAL,    BOTH,           AT(temperature),           0,       2,   NULL},
+    {"tfs_z",                        FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
     {"tools",                        FIELD_ARRAY,   GEN_CHAT,       AT(tools),                 0,       0,   NULL},
+    {"top_a",                        FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"top_k",                        FIELD_INT,     BOTH,           AT(top_k),                 -1,      INT_MAX_TOKENS, NULL},
     {"top_logprobs",                 FIELD_INT,     GEN_CHAT,       AT(top_logprobs),          0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
+    {"top_n_sigma",                  FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
     {"top_p",                        FIELD_REAL,    BOTH,           AT(top_p),                 0,       1,   NULL},
     {"truncate_prompt_tokens",       FIELD_REFUSED, BOTH,           0,                         0,       0,   "a prompt is never cut silently"},
+    {"typical_p",                    FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"use_beam_search",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"user",                         FIELD_STRING,  BOTH,           AT(user),                  0,       0,   NULL},
     {"web_search_options",           FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   NULL},
+    {"xtc_probability",              FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
 };
 /* clang-format on */
 const size_t gen_fields_count = XD_ARRAY_LEN(gen_fields);

@@ -37,6 +37,11 @@ def test_wrong_types_are_refused_by_name(server, name, kind, endpoint, low, high
         if kind == "REFUSED":
             a = ask(server, endpoint, **{name: value})
             assert a.status == 400 and a.error["param"] == name and a.error["code"] == "unsupported_parameter"
+        if kind == "OFF":
+            a = ask(server, endpoint, **{name: value if type_name != "integer" else 2})
+            assert a.status == 400 and a.error["param"] == name and a.error["code"] == "unsupported_parameter"
+    if kind == "OFF":  # what clients send by default
+        assert ask(server, endpoint, **{name: float(low)}).status == ask(server, endpoint, **{name: int(high)}).status == 200
     if name not in ("prompt", "messages"):
         assert ask(server, endpoint, **{name: None}).status == 200, "null is as if absent"
     assert server.process.poll() is None
@@ -61,6 +66,20 @@ def test_ranges(server, name, kind, endpoint, low, high):
 def test_numbers_that_are_none(server, text):
     a = server.post("/v1/completions", '{"prompt":"a","temperature":%s}' % text)
     assert a.status == 400 and a.error
+
+
+@pytest.mark.parametrize("body,param", [
+    ('{"prompt":"a","seed":18446744073709551615}', "seed"), ('{"prompt":"a", "temperature" : -1e999 , "n":1}', "temperature"),
+    ('{"prompt":[1,99999999999999999999]}', None), ('{"prompt":"\\"n\\":","x":{"seed":\n1e400}}', "seed"),
+])
+def test_numbers_too_large_for_any_field(server, body, param):
+    a = server.post("/v1/completions", body)
+    assert a.status == 400 and a.error["param"] == param and "too large" in a.error["message"], a.body
+
+
+def test_a_number_with_a_point_is_no_integer(server):
+    a = server.post("/v1/completions", '{"prompt":"a","max_tokens":16.0}')
+    assert a.status == 400 and "an integer, not a number with a point" in a.error["message"]
 
 
 @pytest.mark.parametrize("body", [
