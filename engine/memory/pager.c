@@ -319,13 +319,14 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     uint32_t want = p->mode == PAGER_FULL     ? p->offer_cap
                     : p->mode == PAGER_STAGED ? 0
                                               : XD_MIN(policy_want(p->pol), p->offer_cap);
+    uint32_t offer = prefill || p->mode == PAGER_STAGED ? want : p->offer_cap;
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
         pager_make_room(p, want);
         p->admit_changed = policy_plan(p->pol, p->n_free_slots, p->admit) || p->admit_changed;
     }
-    xd_status st = upload_offers(p, XD_MIN(want, p->n_free_slots), err);
+    xd_status st = upload_offers(p, XD_MIN(offer, p->n_free_slots), err);
     if (!st)
         st = pager_upload_table(p, err);
     if (st)
@@ -373,7 +374,7 @@ static void count_step(pager *p)
         for (uint32_t e = 0; e < p->layers[l].n_experts; e++, x++)
             if (counts[x]) {
                 uint32_t n = count_expert(p, x);
-                missed += p->admit[x] ? n : 0;
+                missed += p->admit[x] == POLICY_WORTH_IT ? n : 0;
             }
         wanted += XD_MIN(missed, p->view.max_inserts);
     }

@@ -38,12 +38,14 @@ void policy_set_units(policy *p, uint32_t id, uint32_t units);
  * POLICY_NONE: none (always so for `static`). */
 uint32_t policy_victim(policy *p);
 
-/* What a step misses is kept in slots that were freed before it began: how many should be. It follows what steps could have filled,
- * which policy_missed() tells at their end. */
+/* What a step misses is kept in slots that were freed before it began: how many should be. It follows what steps could have filled
+ * with what is worth it, which policy_missed() tells at their end. */
 uint32_t policy_want(const policy *p);
 void policy_missed(policy *p, uint32_t units);
-/* Between steps, after room was made, with `n_free` units free. admit[id], all 1 at the beginning, becomes: would the expert be worth
- * more, once used, than what would have to go for it? What is resident in part is to be completed. False: nothing changed. */
+/* Between steps, after room was made, with `n_free` units free. admit[id], all 1 at the beginning, becomes: may the expert come in, once
+ * used? It is worth it where it would then be worth more than what has to go for it. What is there in part, or better than the worst
+ * that is there, may only take what is free anyway. False: nothing changed. */
+enum { POLICY_WORTH_IT = 1, POLICY_IF_FREE = 2 };
 bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit);
 
 /* Uses, each counting half after the longest of the half-lives: for the status page, and for saved statistics. */

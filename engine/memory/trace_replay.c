@@ -61,7 +61,7 @@ static uint32_t begin(cache *c)
     }
     uint32_t n_free = c->opt->capacity - c->n_resident;
     policy_plan(c->pol, n_free, c->admit);
-    return XD_MIN(want, n_free);
+    return n_free;
 }
 
 /* As pager_step_end(): ids ascend, so a layer's come together. */
@@ -283,6 +283,94 @@ static xd_status replay_fixed(const trace *t, const trace_options *opt, uint32_t
             hits += resident[t->ids[i]];
         count_hits(t, s, hits, step_hits, step_touched, res);
     }
+    return XD_OK;
+}
+
+/* --- nearby ------------------------------------------------------------------------------------------------------ */
+
+/* For each step the best set by the uses of the `reach` steps before it and as many after it, of the step itself excepted. A policy can
+ * count the former alone, so that it has to be longer in error about what is common now; and a set pays nothing here for changing.
+ * That is why a policy which judges by counts will hardly do better, and how far below the optimum it has to end up. */
+typedef struct window {
+    uint32_t *count; /* [n_experts] uses in the window */
+    uint32_t *with;  /* [2 * reach + 1] experts by count */
+    uint32_t bar, above,
+        capacity; /* `above` experts have a count above the bar, fewer than fit; those at the bar fit in part */
+} window;
+
+static void window_move(window *w, uint32_t x, bool in)
+{
+    uint32_t from = w->count[x], to = in ? from + 1 : from - 1;
+    w->with[from]--;
+    w->with[to]++;
+    w->count[x] = to;
+    w->above += (to > w->bar) - (from > w->bar);
+}
+
+static void window_move_step(window *w, const trace *t, uint32_t s, bool in)
+{
+    for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+        window_move(w, t->ids[i], in);
+}
+
+static void window_set_bar(window *w)
+{
+    while (w->above >= w->capacity && w->above)
+        w->above -= w->with[++w->bar];
+    while (w->bar && w->above + w->with[w->bar] < w->capacity)
+        w->above += w->with[w->bar--];
+}
+
+/* Which of the experts at the bar are in the set is left to chance. */
+static double window_hits(const window *w, const trace *t, uint32_t s)
+{
+    double hits = 0, share = w->with[w->bar] ? (double)(w->capacity - w->above) / w->with[w->bar] : 0;
+    for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+        hits += w->count[t->ids[i]] > w->bar ? 1 : w->count[t->ids[i]] == w->bar ? XD_MIN(share, 1.0) : 0;
+    return hits;
+}
+
+/* `steps` [n]: the decode steps. */
+static double hits_nearby(window *w, const trace *t, const uint32_t *steps, uint32_t n, uint32_t reach)
+{
+    double hits = 0;
+    memset(w->count, 0, t->n_experts * sizeof *w->count);
+    memset(w->with, 0, (2 * reach + 1) * sizeof *w->with);
+    w->with[0] = t->n_experts;
+    w->bar = w->above = 0;
+    for (uint32_t i = 0; i < XD_MIN(reach, n); i++)
+        window_move_step(w, t, steps[i], true);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > reach)
+            window_move_step(w, t, steps[i - reach - 1], false);
+        if (i)
+            window_move_step(w, t, steps[i - 1], true);
+        window_move_step(w, t, steps[i], false);
+        if (n - i > reach)
+            window_move_step(w, t, steps[i + reach], true);
+        window_set_bar(w);
+        hits += window_hits(w, t, steps[i]);
+    }
+    return hits;
+}
+
+static xd_status replay_nearby(const trace *t, const trace_options *opt, trace_result *res, xd_err *err)
+{
+    enum { MOST = 1024 };
+    XD_CLEANUP(xd_freep) uint32_t *steps = malloc((t->n_steps + 1u) * sizeof *steps);
+    XD_CLEANUP(xd_freep) uint32_t *count = malloc((t->n_experts + 1u) * sizeof *count);
+    XD_CLEANUP(xd_freep) uint32_t *with = malloc((2 * MOST + 1) * sizeof *with);
+    if (!steps || !count || !with)
+        return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < t->n_steps; s++)
+        if (!(t->flags[s] & TRACE_PREFILL)) {
+            steps[n++] = s;
+            res->touched += t->starts[s + 1] - t->starts[s];
+        }
+    window w = {.count = count, .with = with, .capacity = opt->capacity};
+    for (uint32_t reach = 4; reach <= MOST; reach *= 4)
+        res->hits = XD_MAX(res->hits, (uint64_t)(hits_nearby(&w, t, steps, n, reach) + 0.5));
     return XD_OK;
 }
 
