@@ -55,6 +55,9 @@ enum {
     TRACE_BELADY_CAPPED =
         -3,           /* may keep max_inserts misses a layer and step, takes those that are used again soonest */
     TRACE_FIXED = -4, /* the experts that the trace uses most, from beginning to end */
+    /* For each step those that the N steps before it and the N after it use most, without the step itself; of the N = 4, 16, 64, 256,
+     * 1024 the one that hits most. Fills neither step_hits nor step_touched. */
+    TRACE_NEARBY = -5,
 };
 
 typedef struct trace_result {

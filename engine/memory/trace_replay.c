@@ -7,8 +7,9 @@
  * Whom they are compared with knows the future. Belady (1966): of everything at hand after a step - the residents and what the step
  * has just streamed in - keep what is used again soonest. With fill-through a miss may be kept or not at no cost, so this is the
  * true optimum for experts of equal size. Two more are bound further: one must keep what it touches, as a cache does that cannot read
- * past itself; one may keep only as many a layer and step as the policies may. Last, the best choice that never changes: where uses
- * are independent of the past, nobody who does not see the future does better. */
+ * past itself; one may keep only as many a layer and step as the policies may. The best choice that never changes: where uses
+ * are independent of the past, nobody who does not see the future does better. Last, where they are independent but the traffic
+ * changes, the most that counts of uses can tell: see "nearby". */
 #include <math.h>
 #include <string.h>
 
@@ -79,7 +80,7 @@ static uint32_t end(cache *c, const uint32_t *ids, uint32_t n, uint32_t slots)
             if (c->resident[x] || !c->admit[x] || !left)
                 continue;
             left--;
-            wanted++;
+            wanted += c->admit[x] == POLICY_WORTH_IT;
             if (filled < slots)
                 c->fill[filled++] = x;
         }
@@ -382,9 +383,10 @@ xd_status trace_replay(const trace *t, const trace_options *opt, uint32_t *step_
         memset(step_hits, 0, t->n_steps * sizeof *step_hits);
     if (step_touched)
         memset(step_touched, 0, t->n_steps * sizeof *step_touched);
-    xd_status st = opt->policy == TRACE_FIXED ? replay_fixed(t, opt, step_hits, step_touched, &res, err)
-                   : opt->policy < 0          ? replay_future(t, opt, step_hits, step_touched, &res, err)
-                                              : replay_policy(t, opt, step_hits, step_touched, &res, err);
+    xd_status st = opt->policy == TRACE_FIXED    ? replay_fixed(t, opt, step_hits, step_touched, &res, err)
+                   : opt->policy == TRACE_NEARBY ? replay_nearby(t, opt, &res, err)
+                   : opt->policy < 0             ? replay_future(t, opt, step_hits, step_touched, &res, err)
+                                                 : replay_policy(t, opt, step_hits, step_touched, &res, err);
     if (st)
         return st;
     res.hit_rate = res.touched ? (double)res.hits / (double)res.touched : 0;
@@ -398,9 +400,9 @@ xd_status trace_report(const trace *t, uint32_t max_inserts, double layer_floor,
     static const struct {
         int kind;
         const char *name;
-    } columns[] = {{CONF_EVICT_LRU, "lru"},         {CONF_EVICT_LFU, "lfu"},   {CONF_EVICT_LFRU, "lfru"},
-                   {CONF_EVICT_STATIC, "static"},   {TRACE_FIXED, "best set"}, {TRACE_BELADY_STRICT, "strict"},
-                   {TRACE_BELADY_CAPPED, "capped"}, {TRACE_BELADY, "optimum"}};
+    } columns[] = {{CONF_EVICT_LRU, "lru"},         {CONF_EVICT_LFU, "lfu"},         {CONF_EVICT_LFRU, "lfru"},
+                   {CONF_EVICT_STATIC, "static"},   {TRACE_FIXED, "best set"},       {TRACE_NEARBY, "nearby"},
+                   {TRACE_BELADY_STRICT, "strict"}, {TRACE_BELADY_CAPPED, "capped"}, {TRACE_BELADY, "optimum"}};
     xd_buf_printf(out, "%u steps, %u layers, %u experts; hit rate in %%\n%-10s", t->n_steps, t->n_layers, t->n_experts,
                   "capacity");
     for (size_t k = 0; k < XD_ARRAY_LEN(columns); k++)
