@@ -3,6 +3,8 @@
  * One measurement is bench_run.c. Here every combination of prompt length and number of requests is measured, and that again for every
  * combination of swept settings (--sweep KEY=A,B,...), each with an engine of its own. A result is printed, never judged: a test must
  * not fail on a time. */
+#include <ctype.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +15,7 @@
 #include "daemon/facts.h"
 #include "engine/memory/trace.h"
 
-enum { MAX_POINTS = 16, MAX_VALUES = 16, MAX_FLAGS = CLI_MAX_SWEEPS + 3, MAX_TEXT = 256 };
+enum { MAX_POINTS = 16, MAX_VALUES = 16, MAX_FLAGS = CLI_MAX_SWEEPS + 3, MAX_TEXT = 256, MAX_TOKENS = 1 << 20 };
 
 static const double NS = 1e9;
 
@@ -36,18 +38,26 @@ typedef struct bench {
     json_t *list;
 } bench;
 
-static size_t parse_list(const char *text, const char *fallback, uint32_t max, uint32_t *out)
+/* "128,2048": at most `cap` numbers from 1 to `max`; 0 and a message otherwise. */
+static size_t parse_list(const char *option, const char *text, uint32_t max, size_t cap, uint32_t *out)
 {
     size_t n = 0;
-    for (const char *p = text ? text : fallback; *p && n < MAX_POINTS;) {
+    bool good = true;
+    for (const char *p = text; good && (!n || *p);) {
         char *end;
         unsigned long v = strtoul(p, &end, 10);
-        if (end == p || !v || v > max || (*end && *end != ','))
-            return 0;
-        out[n++] = (uint32_t)v;
+        good = n < cap && isdigit((unsigned char)*p) && v && v <= max && (!*end || (*end == ',' && end[1]));
+        if (good)
+            out[n++] = (uint32_t)v;
         p = end + (*end == ',');
     }
-    return n;
+    if (good)
+        return n;
+    fprintf(stderr,
+            cap > 1 ? "expertd: %s takes numbers from 1 to %u with commas between them, at most %zu\n"
+                    : "expertd: %s takes a number from 1 to %u\n",
+            option, max, cap);
+    return 0;
 }
 
 /* "section.key=a,b,c" */
@@ -79,6 +89,14 @@ static uint64_t peak_rss_bytes(void)
 {
     struct rusage u;
     return getrusage(RUSAGE_SELF, &u) ? 0 : (uint64_t)u.ru_maxrss * 1024;
+}
+
+/* The next peak_rss_bytes() is that of what comes (proc(5), clear_refs); where that is not allowed, it is that of all. */
+static void forget_peak(void)
+{
+    XD_CLEANUP(xd_closep) int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)!write(fd, "5", 1);
 }
 
 /* What each eviction policy would have hit on a recorded trace (pager.trace_file), beside Belady's optimum. */
@@ -403,12 +421,14 @@ int bench_main(const cli *c, const config *cfg)
     if (c->trace)
         return replay(c->trace, cfg);
     bench b = {.c = c};
-    b.n_lengths = parse_list(c->lengths, "128,1024", 1 << 20, b.lengths);
-    b.n_seqs = parse_list(c->concurrency, "1,8", BENCH_MAX_SEQS, b.seqs);
-    if (!b.n_lengths || !b.n_seqs || parse_list(c->tokens, "64", 1 << 20, &b.tokens) != 1)
-        return wrong("--lengths and --concurrency take numbers and commas, --tokens a number");
-    if (c->hits && (parse_list(c->hits, "", 1 << 20, &b.hits) != 1 || b.hits > b.tokens))
-        return wrong("--hits takes a number of tokens, at most --tokens");
+    b.n_lengths = parse_list("--lengths", c->lengths ? c->lengths : "128,1024", MAX_TOKENS, MAX_POINTS, b.lengths);
+    b.n_seqs = parse_list("--concurrency", c->concurrency ? c->concurrency : "1,8", BENCH_MAX_SEQS, MAX_POINTS, b.seqs);
+    bool good =
+        b.n_lengths && b.n_seqs && parse_list("--tokens", c->tokens ? c->tokens : "64", MAX_TOKENS, 1, &b.tokens);
+    if (good && c->hits)
+        good = parse_list("--hits", c->hits, b.tokens, 1, &b.hits);
+    if (!good)
+        return EXIT_USAGE;
     if (b.hits && (c->json || c->n_sweeps))
         return wrong("--hits prints one table: it goes without --json and --sweep");
     for (; b.n_sweeps < (size_t)c->n_sweeps; b.n_sweeps++)
@@ -416,6 +436,7 @@ int bench_main(const cli *c, const config *cfg)
             return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
     xd_err err;
     b.dram = bench_dram_rate();
+    forget_peak(); /* that buffer is no part of what serving takes */
     b.list = json_array();
     xd_status st = run_sweeps(&b, &err);
     if (st)
@@ -429,5 +450,5 @@ int bench_main(const cli *c, const config *cfg)
     } else if (!b.hits)
         print_end(&b);
     json_decref(b.list);
-    return st ? 1 : 0;
+    return st == XD_BAD_CONFIG ? EXIT_CONFIG : st ? 1 : 0;
 }

@@ -2,6 +2,7 @@
  *
  * The commands print to stdout; errors go to stderr as "expertd: ..." with the exit status 2 for a wrong command line and 78
  * for a wrong configuration. */
+#include <errno.h>
 #include <string.h>
 
 #include "daemon/daemon_priv.h"
@@ -83,6 +84,22 @@ static const char **own_value(cli *c, const char *name, size_t len)
     return NULL;
 }
 
+/* What a command does not look at is refused: it would seem to have had an effect. */
+static xd_status check_own(const cli *c, xd_err *err)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } of_bench[] = {{"--trace", c->trace},   {"--lengths", c->lengths}, {"--concurrency", c->concurrency},
+                    {"--tokens", c->tokens}, {"--hits", c->hits},       {"--sweep", c->n_sweeps}};
+    if (c->json && !strcmp(c->command, "serve"))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "'--json' is for check, inspect, bench and tokenize");
+    for (size_t i = 0; i < XD_ARRAY_LEN(of_bench) && strcmp(c->command, "bench"); i++)
+        if (of_bench[i].given)
+            return xd_fail(err, XD_BAD_CONFIG, 0, "'%s' is for bench", of_bench[i].name);
+    return XD_OK;
+}
+
 static xd_status take_positional(cli *c, const command *cmd, const char *arg, xd_err *err)
 {
     if (cmd->takes_text && !c->text)
@@ -160,6 +177,8 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
                 c.flags[c.flags_count++] = argv[++i];
         }
     }
+    if (!st)
+        st = check_own(&c, err);
     /* As a flag, so that settings which depend on the model are checked with it. */
     if (c.argument) {
         c.flags[c.flags_count++] = "--model.path";
@@ -211,7 +230,8 @@ static bool is_section(const char *name)
 
 static int print_out(xd_buf *out)
 {
-    bool ok = !out->failed && fwrite(out->data ? out->data : "", 1, out->len, stdout) == out->len && !fflush(stdout);
+    bool ok = !out->failed;
+    fwrite(out->data ? out->data : "", 1, out->len, stdout); /* whether it went well is asked once, at the end */
     xd_buf_free(out);
     return ok ? 0 : 1;
 }
@@ -259,5 +279,10 @@ int cli_run(int argc, char **argv)
         }
     }
     cli_clear(&c);
+    errno = 0;
+    if ((fflush(stdout) || ferror(stdout)) && !rc) { /* a full disk: half a table is no success */
+        xd_fail(&err, XD_IO, errno, "the output could not be written");
+        rc = fail(&err, 1);
+    }
     return rc;
 }

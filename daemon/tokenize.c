@@ -19,6 +19,8 @@ static xd_status read_stdin(xd_buf *out, xd_err *err)
 static xd_status open_tokenizer(const config *cfg, tokenizer **ret, xd_err *err)
 {
     size_t n = strlen(cfg->model.path);
+    if (!strncmp(cfg->model.path, "synthetic:", 10))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "a synthetic model has no tokenizer");
     if (n < 5 || strcmp(cfg->model.path + n - 5, ".gguf"))
         return tok_from_dir(cfg->model.path, ret, err);
     XD_CLEANUP(model_freep) model *m = NULL;

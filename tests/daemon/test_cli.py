@@ -45,6 +45,36 @@ class Cli(unittest.TestCase):
         self.refused(2, "'--config' needs a value", "--config")
         self.refused(2, "unexpected argument 'b'; see expertd --help", "inspect", "a", "b")
 
+    def test_options_that_a_command_does_not_look_at_are_refused(self):
+        self.refused(2, "'--json' is for check, inspect, bench and tokenize", "--json")
+        self.refused(2, "'--json' is for check, inspect, bench and tokenize", "serve", "--json")
+        for option in ("--trace", "--lengths", "--concurrency", "--tokens", "--hits", "--sweep"):
+            for command in ("serve", "check", "inspect", "tokenize"):
+                self.refused(2, f"'{option}' is for bench", command, option, "x")
+
+    def test_bench_says_what_its_options_take(self):
+        for option in ("--lengths", "--concurrency"):
+            most = {"--lengths": 1048576, "--concurrency": 1024}[option]
+            for value in ("0", "-1", "x", "", "1,,2", "1,", ",1", "1 2", str(most + 1), ",".join(["1"] * 17), "9" * 30):
+                self.refused(2, f"{option} takes numbers from 1 to {most} with commas between them, at most 16",
+                             "bench", "synthetic:tiny", *NO_FILE, f"{option}={value}")
+        for value in ("0", "1,2", "x", "1048577", ",".join(["7"] * 30)):
+            self.refused(2, "--tokens takes a number from 1 to 1048576", "bench", "synthetic:tiny", *NO_FILE, f"--tokens={value}")
+        self.refused(2, "--hits takes a number from 1 to 8", "bench", "synthetic:tiny", *NO_FILE, "--tokens=8", "--hits=9")
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
+        for args in (["--help"], ["--help", "all"], ["--version"], [*NO_FILE, "--print-config"], ["check", *NO_FILE, "--port=0"],
+                     ["check", *NO_FILE, "--port=0", "--json"], ["inspect", demo, *NO_FILE], ["inspect", demo, *NO_FILE, "--json"],
+                     ["tokenize", demo, "a", *NO_FILE], ["tokenize", demo, "a", *NO_FILE, "--json"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                r = subprocess.run([EXE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+            self.assertEqual(r.returncode, 1, args)
+            self.assertIn("expertd: the output could not be written", r.stderr, args)
+
+    def test_a_synthetic_model_has_no_tokenizer(self):
+        self.refused(1, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
+
     def test_a_wrong_setting_ends_with_status_78_and_a_hint(self):
         self.refused(78, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
         self.refused(78, "--server.port=70000: must be a whole number from 0 to 65535", *NO_FILE, "--port", "70000")
