@@ -264,12 +264,13 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns + link_ns - t.experts_ns);
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
-    /* Waiting for the disk is no fault of the link. */
+    /* Waiting for the disk is no fault of the link. Neither is what the host needs to launch a step that is not replayed: the disk
+     * tier asks for pages between a router and its experts, and experts may well have ended before the next kernel comes. */
     fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(waited_ns, t.total_ns),
                              .link_ns = link_ns,
                              .n_decode = step->prefill ? 0 : n_tokens,
                              .decode_only = !step->prefill,
-                             .shares_link = t.kv_host_bytes > 0};
+                             .link_mixed = t.kv_host_bytes > 0 || !t.recorded};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
     if (step->prefill)

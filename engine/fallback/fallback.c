@@ -236,7 +236,7 @@ static void weigh_step(fallback *f, const fallback_step_info *s, const pager_sta
     double bytes = (double)st->step_bytes_host, healthy = f->ctl.opt.healthy_gbps;
     if (st->step_link_ns) /* a simulated link says it itself */
         rate_note_exact(&f->rate, bytes, (double)st->step_link_ns);
-    else if (s->decode_only && s->n_decode && s->link_ns && !s->shares_link && healthy > 0 && is_direct(f))
+    else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && healthy > 0 && is_direct(f))
         rate_note(&f->rate, healthy, s->n_decode, bytes, (double)s->link_ns);
 }
 

@@ -17,6 +17,7 @@ struct cuda_small {
     uint32_t ticket, row_tickets[CUDA_FEW_ROWS];
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];
+    unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */
 };
 
 struct cuda_dev {
@@ -31,17 +32,16 @@ struct cuda_dev {
     cudaStream_t side;         /* KV blocks on their way from host memory, beside `stream` */
     cudaEvent_t stage_free[2]; /* a staging area has been read for the last time */
     cudaEvent_t stage_done[2]; /* it has been filled */
-    cudaEvent_t ev0, ev1;      /* probe */
     uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
     uint64_t *marks_dev;       /* the same as kernels see it */
     uint64_t *marks_gpu;       /* where a recording's kernels note times; its last one copies them to `marks` */
     uint64_t *mark;            /* to be noted by the next kernel, or NULL */
     uint32_t n_recorded_marks;
     bool recording;
-    bool joined;              /* the next kernel waits for another stream too: it must not begin early */
-    struct cuda_small *small; /* device memory */
-    uint32_t *counters;       /* of warp.cuh: zero between launches */
-    float *sink;              /* where the probe stores what it must not drop */
+    bool joined;                 /* the next kernel waits for another stream too: it must not begin early */
+    struct cuda_small *small;    /* device memory */
+    uint32_t *counters;          /* of warp.cuh: zero between launches */
+    float *sink;                 /* where the probe stores what it must not drop */
     pthread_mutex_t ranges_lock; /* held for a walk, never over a call of CUDA */
     struct host_range *ranges;   /* under ranges_lock: any thread may copy while another registers */
     cudaDeviceProp prop;
