@@ -2,6 +2,7 @@
  *
  * check_judge() is pure: facts in, lines out. "fail" is what would keep expertd from serving as configured, "warn" what makes it
  * slower or less safe. The exit status is 1 when a line fails. */
+#include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <string.h>
@@ -294,11 +295,26 @@ static void judge_service(report *r, const facts *f, const config *cfg)
                         : "use a local NVMe disk");
     }
     if (cfg->server.port) {
-        check_line *l = add(r, "port", f->port_free ? CHECK_OK : CHECK_WARN, "Only one program can listen on a port.",
-                            "%s port %u is %s", cfg->server.host, cfg->server.port,
-                            f->port_free ? "free" : "in use, not allowed, or not an address of this machine");
+        int e = f->port_errno;
+        bool used = e == EADDRINUSE, low = e == EACCES;
+        /* In use by expertd itself, and not allowed to whoever checks: neither need stop the service. */
+        check_line *l = add(r, "port",
+                            !e            ? CHECK_OK
+                            : used || low ? CHECK_WARN
+                                          : CHECK_FAIL,
+                            used  ? "Only one program can listen on a port."
+                            : low ? "Ports below 1024 are for root, or for systemd on behalf of others."
+                                  : "The daemon listens on an address of this machine.",
+                            "%s port %u %s", cfg->server.host, cfg->server.port,
+                            !e     ? "is free"
+                            : used ? "is in use"
+                            : low  ? "is not allowed to this user"
+                                   : "is no address of this machine");
         if (l->level)
-            MEND(l, "%s", "another server.port, or stop what listens there (it may be expertd itself)");
+            MEND(l, "%s",
+                 used  ? "another server.port, or stop what listens there (it may be expertd itself)"
+                 : low ? "another server.port, or expertd.socket, where systemd opens the port"
+                       : "server.host: 127.0.0.1 for this machine alone, 0.0.0.0 for every address");
     }
 }
 

@@ -415,19 +415,21 @@ static void read_disk(const config *cfg, facts *f)
         measure_disk(path, dir, f->disk_exists, f);
 }
 
-static bool can_bind(const char *host, uint32_t port)
+/* 0, or the errno of listening there. */
+static int try_bind(const char *host, uint32_t port)
 {
     char service[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
     snprintf(service, sizeof service, "%u", port);
     if (getaddrinfo(host, service, &hints, &list))
-        return false;
+        return EADDRNOTAVAIL;
     int on = 1;
     XD_CLEANUP(xd_closep) int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool ok = fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
               !bind(fd, list->ai_addr, list->ai_addrlen);
+    int e = ok ? 0 : errno;
     freeaddrinfo(list);
-    return ok;
+    return e;
 }
 
 void facts_read(const char *root, const config *cfg, facts *ret)
@@ -448,5 +450,5 @@ void facts_read(const char *root, const config *cfg, facts *ret)
         ret->nofile = r.rlim_max == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_max; /* the daemon raises its own */
     read_model(cfg, ret);
     read_disk(cfg, ret);
-    ret->port_free = can_bind(cfg->server.host, cfg->server.port);
+    ret->port_errno = try_bind(cfg->server.host, cfg->server.port);
 }

@@ -53,7 +53,7 @@ typedef struct facts {
     bool disk_checked, disk_exists;
     char disk_error[128];
     double disk_gbps; /* 0: not measured */
-    bool port_free;
+    int port_errno;   /* why server.port cannot be listened on; 0: it can */
 } facts;
 
 /* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */

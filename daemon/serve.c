@@ -15,6 +15,7 @@
  *  5. A configuration that the API or engine may still refer to lives until the end (configs[]).
  *  6. After the drain deadline the process ends within STOP_LIMIT_S whatever hangs: SIGALRM is left at its default. */
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,6 +24,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 #include "api/api.h"
@@ -45,6 +47,7 @@ typedef struct server {
     size_t configs_count;
     engine *engine;
     api *api;
+    char address[300]; /* where it listens, for people */
     int signal_fd, timer_fd, drained_fd;
     bool ready, draining, drained;
     xd_status failed;     /* why it cannot serve */
@@ -103,14 +106,10 @@ static void on_ready(server *s)
         return;
     }
     s->ready = true;
-    bool ipv6 = strchr(s->cfg->server.host, ':') != NULL;
-    char address[300];
-    snprintf(address, sizeof address, ipv6 ? "[%s]" : "%s", s->cfg->server.host);
     const xd_log_field fields[] = {{"MODEL", info->model_id}, {"BACKEND", info->backend}};
-    xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "ready: %s (%s, %s) on http://%s:%u", info->model_id,
-                info->arch, info->backend, address, api_port(s->api));
-    sd_notifyf(0, "READY=1\nSTATUS=Serving %s on %s:%u (%s)", info->model_id, s->cfg->server.host, api_port(s->api),
-               info->backend);
+    xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "ready: %s (%s, %s) on %s", info->model_id, info->arch,
+                info->backend, s->address);
+    sd_notifyf(0, "READY=1\nSTATUS=Serving %s on %s (%s)", info->model_id, s->address, info->backend);
     s->last_heartbeat = engine_heartbeat(s->engine);
     s->heartbeat_ns = xd_now_ns();
     uint64_t usec = 0;
@@ -281,6 +280,26 @@ static xd_status inherited_socket(int *ret, xd_err *err)
     return XD_OK;
 }
 
+static void set_address(server *s, int inherited_fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_un un;
+        struct sockaddr_storage room;
+    } at = {0};
+    socklen_t len = sizeof at;
+    char host[NI_MAXHOST];
+    snprintf(host, sizeof host, "%s", s->cfg->server.host);
+    if (inherited_fd >= 0 && !getsockname(inherited_fd, &at.any, &len) && at.any.sa_family == AF_UNIX) {
+        snprintf(s->address, sizeof s->address, "the socket %.107s", at.un.sun_path);
+        return;
+    }
+    if (inherited_fd >= 0) /* its address wins over server.host */
+        (void)!getnameinfo(&at.any, len, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    snprintf(s->address, sizeof s->address, strchr(host, ':') ? "http://[%.256s]:%u" : "http://%.256s:%u", host,
+             api_port(s->api));
+}
+
 static xd_status start(server *s, bool is_demo, xd_err *err)
 {
     int listen_fd = -1;
@@ -300,9 +319,14 @@ static xd_status start(server *s, bool is_demo, xd_err *err)
         return st;
     const api_options opt = {.cfg = s->cfg, .e = s->engine, .listen_fd = listen_fd};
     st = api_start(&opt, &s->api, err);
-    if (!st)
+    if (st)
+        return st;
+    set_address(s, listen_fd);
+    if (api_port(s->api))
         xd_log_info("listening on port %u; loading %s", api_port(s->api), s->cfg->model.path);
-    return st;
+    else
+        xd_log_info("listening on %s; loading %s", s->address, s->cfg->model.path);
+    return XD_OK;
 }
 
 static void run(server *s)

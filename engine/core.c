@@ -88,7 +88,12 @@ xd_status core_size(core_sizes *s, xd_err *err)
     if (s->cold)
         most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
                       (uint64_t)UINT32_MAX);
-    if (!s->n_blocks || (s->want_len && most < s->want_len))
+    if (!s->n_blocks)
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "one KV block of kv.block_size = %u tokens takes %s and the KV cache may take %s: raise kv.kv_budget",
+            s->block_size, bytes_text(a, s->block_bytes), bytes_text(b, kv));
+    if (s->want_len && most < s->want_len)
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
             "model.max_model_len = %u needs %s of KV cache and there are %s, %s of it kv.swap_space: raise kv.kv_budget or "

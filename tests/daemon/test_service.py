@@ -52,7 +52,7 @@ class Life(unittest.TestCase):
     def test_ready_then_term_ends_well(self):
         s = Service("fine")
         text = s.wait_for("READY=1")
-        self.assertIn("STATUS=Serving fake on 127.0.0.1:4242", text)
+        self.assertIn("STATUS=Serving fake on http://127.0.0.1:4242", text)
         rc, err = s.end(signal.SIGTERM)
         self.assertEqual(rc, 0, err)
         self.assertIn("stopped", err)
@@ -162,6 +162,17 @@ class Life(unittest.TestCase):
             rc, err = s.end(signal.SIGTERM)
         self.assertEqual(rc, 0, err)
         self.assertIn("listen_fd 3", err)
+
+    def test_the_address_that_is_told_is_that_of_the_socket(self):
+        with tempfile.TemporaryDirectory() as d, socket.create_server(("127.0.0.2", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+            unix.bind(d + "/sock")
+            unix.listen()
+            for listener, address in ((tcp, "http://127.0.0.2:"), (unix, f"the socket {d}/sock")):
+                fd = listener.fileno()
+                s = Service("fine", before=["sh", "-c", f'exec 3<&{fd}; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"', "sh"],
+                            pass_fds=[fd])
+                s.wait_for("READY=1")
+                self.assertIn(f" on {address}", s.end(signal.SIGTERM)[1])
 
     def test_json_log_lines_are_json(self):
         import json

@@ -22,7 +22,7 @@ class Bench(unittest.TestCase):
         doc = json.loads(run("--json", "--lengths", "24", "--concurrency", "1,3", "--tokens", "40", "--sweep",
                              "memory.expert_vram_share=50%,100%", "--sweep", "model.skew=balanced,zipf"))
         points = doc["points"]
-        self.assertTrue(0 < doc["peak_rss_bytes"] < 512 << 20, "the buffer that measures the memory (1 GiB) is not in it")
+        self.assertTrue(0 < doc["peak_rss_bytes"] < 1 << 30, "the buffer that measures the memory (1 GiB) is not in it")
         self.assertEqual([(p["settings"]["memory.expert_vram_share"], p["settings"]["model.skew"], p["sequences"]) for p in points],
                          [(s, k, n) for s in ("50%", "100%") for k in ("balanced", "zipf") for n in (1, 3)])
         per_token = LAYERS * TOP_K * 3 * D * D_FF * 2

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -31,8 +32,7 @@ static facts good(void)
         .device_name = "NVIDIA H200",
         .device_pci = "0000:1A:00.0", /* CUDA writes it in capitals */
         .device_gbps = 51,
-        .model_bytes = 60 * GIB,
-        .port_free = true};
+        .model_bytes = 60 * GIB};
 }
 
 static check_level level_of(const facts *f, const char *id, char *mend)
@@ -115,6 +115,24 @@ Test(check, the_measured_link_is_compared_with_the_wire)
     f.driver[0] = 0;
     cr_assert_eq(level_of(&f, "gpu", NULL), CHECK_OK);
     cr_assert_eq(level_of(&f, "driver", NULL), CHECK_WARN);
+}
+
+Test(check, a_port_that_cannot_be_had_is_told_by_its_reason)
+{
+    static const struct {
+        int e;
+        check_level level;
+        const char *mend;
+    } cases[] = {{EADDRINUSE, CHECK_WARN, "stop what listens there"},
+                 {EACCES, CHECK_WARN, "expertd.socket"},
+                 {EADDRNOTAVAIL, CHECK_FAIL, "server.host"}};
+    char mend[256];
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        facts f = good();
+        f.port_errno = cases[i].e;
+        cr_assert_eq(level_of(&f, "port", mend), cases[i].level);
+        cr_assert(strstr(mend, cases[i].mend), "%s", mend);
+    }
 }
 
 Test(check, memory_errors_are_told)

@@ -37,6 +37,18 @@ Test(core, a_context_within_the_budget_needs_no_staging)
     cr_assert_eq(s.stage_blocks, 0);
 }
 
+Test(core, a_budget_below_one_block_names_what_to_raise)
+{
+    for (uint32_t want = 0; want <= 4096; want += 4096) {
+        core_sizes s = sizes(want, 1 << 20, 0); /* a block takes 1.5 MiB */
+        xd_err err;
+        cr_assert_eq(core_size(&s, &err), XD_BAD_CONFIG);
+        cr_assert_str_eq(err.msg,
+                         "one KV block of kv.block_size = 16 tokens takes 1.50 MiB and the KV cache may take 1.00 MiB: "
+                         "raise kv.kv_budget");
+    }
+}
+
 Test(core, all_cold_blocks_of_one_sequence_can_be_staged_for_a_twentieth_of_the_budget)
 {
     const uint64_t kv = 6ull << 30;
