@@ -26,9 +26,9 @@ struct files_watch {
     pthread_t thread;
 
     pthread_mutex_t lock; /* all below */
-    pthread_cond_t wake;
+    pthread_cond_t wake, ended;
     uint32_t refs;
-    bool stop;
+    bool stop, has_ended;
     uint64_t looked_ns;
     uint32_t n_changed;
     char warning[sizeof(((files_seen *)0)->warning)];
@@ -83,6 +83,7 @@ static void unref(files_watch *w)
         free((char *)w->files[i].path);
     free(w->files);
     pthread_cond_destroy(&w->wake);
+    pthread_cond_destroy(&w->ended);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
@@ -130,6 +131,8 @@ static void *watch_main(void *arg)
         look_once(w);
         pthread_mutex_lock(&w->lock);
     }
+    w->has_ended = true;
+    pthread_cond_signal(&w->ended);
     pthread_mutex_unlock(&w->lock);
     unref(w);
     return NULL;
@@ -147,6 +150,7 @@ xd_status files_watch_start(const model_file *files, uint32_t n, uint64_t every_
     w->refs = 1;
     pthread_mutex_init(&w->lock, NULL);
     xd_cond_init(&w->wake);
+    xd_cond_init(&w->ended);
     w->files = calloc(n ? n : 1, sizeof *w->files);
     bool ok = w->files != NULL;
     for (uint32_t i = 0; i < n && ok; i++) {
@@ -191,9 +195,14 @@ void files_watch_free(files_watch *w)
     pthread_mutex_lock(&w->lock);
     w->stop = true;
     pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
     struct timespec until = at(xd_now_ns() + FREE_WAIT_S * 1000000000ull);
-    if (pthread_clockjoin_np(w->thread, NULL, CLOCK_MONOTONIC, &until))
+    while (!w->has_ended && !pthread_cond_timedwait(&w->ended, &w->lock, &until))
+        ;
+    bool ended = w->has_ended;
+    pthread_mutex_unlock(&w->lock);
+    if (ended)
+        pthread_join(w->thread, NULL);
+    else
         pthread_detach(w->thread);
     unref(w);
 }
