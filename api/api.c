@@ -81,23 +81,26 @@ enum { OTHER_FILES = 128 };
 
 /* A connection that comes when no file can be opened any more is neither taken nor refused, and keeps the threads busy. So the soft
  * limit is raised as far as it may be, and where that is too little fewer connections are taken. */
-static unsigned connections_for_files(unsigned wanted, unsigned least)
+static void share_files(api *a, unsigned wanted, unsigned least)
 {
+    a->max_connections = wanted;
+    a->headroom = api_headroom(wanted);
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY)
-        return wanted;
-    rlim_t need = (rlim_t)wanted + OTHER_FILES;
+        return;
+    rlim_t need = (rlim_t)wanted + a->headroom + OTHER_FILES;
     if (r.rlim_cur < need) {
         struct rlimit more = {.rlim_cur = XD_MIN(need, r.rlim_max), .rlim_max = r.rlim_max};
         if (!setrlimit(RLIMIT_NOFILE, &more))
             r = more;
     }
     if (r.rlim_cur >= need)
-        return wanted;
+        return;
     unsigned n = r.rlim_cur > OTHER_FILES + least ? (unsigned)r.rlim_cur - OTHER_FILES : least;
+    a->headroom = n / 4;
+    a->max_connections = XD_MAX(n - a->headroom, least);
     xd_log_warn("%llu open files are allowed: at most %u connections instead of server.max_connections = %u",
-                (unsigned long long)r.rlim_cur, n, wanted);
-    return n;
+                (unsigned long long)r.rlim_cur, a->max_connections, wanted);
 }
 
 /* A NUL in a path would end it early: it stays "%00", which no path has. */
@@ -144,17 +147,17 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     a->port = port_of(a->listen_fd);
 
     unsigned threads = XD_MAX(cfg->server.threads, 1u);
-    /* The pool's threads share the limit; libmicrohttpd stops accepting beyond it, and the kernel's backlog holds the rest. */
-    unsigned connections = connections_for_files(XD_MAX(cfg->server.max_connections, threads), threads);
-    a->max_connections = connections;
+    /* The pool's threads share the limit. Where it is reached libmicrohttpd stops accepting, so it is told a larger one, and conn.c decides
+     * who goes. */
+    share_files(a, XD_MAX(cfg->server.max_connections, threads), threads);
     unsigned timeout_s = cfg->server.idle_timeout_s ? cfg->server.idle_timeout_s + TIMEOUT_SLACK_S : 0;
     a->http = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, (uint16_t)a->port, NULL, NULL,
         exchange_handle, a, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_LISTEN_SOCKET, a->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, threads,
-        MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_POOL_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, a,
-        MHD_OPTION_NOTIFY_CONNECTION, conn_notify, a, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, a->max_connections + a->headroom, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_NOTIFY_COMPLETED,
+        exchange_completed, a, MHD_OPTION_NOTIFY_CONNECTION, conn_notify, a, MHD_OPTION_END);
     if (!a->http)
         return xd_fail(err, XD_IO, errno, "starting the HTTP server on port %u", a->port);
     a->listen_fd = -1; /* libmicrohttpd closes it */

@@ -8,6 +8,12 @@
 
 typedef struct api api;
 
+/* Connections beyond server.max_connections that are open for a moment: on their way out, to be refused, or of this machine. */
+static inline uint32_t api_headroom(uint32_t max_connections)
+{
+    return max_connections < 64 ? 16 : max_connections < 1024 ? max_connections / 4 : 256;
+}
+
 typedef struct api_options {
     const config *cfg; /* borrowed until api_free() */
     engine *e;         /* may still be loading: /health answers 503 then, other endpoints 503 with Retry-After */

@@ -42,7 +42,7 @@ typedef struct api_metrics {
     atomic_uint_fast64_t requests[API_MAX_ROUTES + 1][API_N_STATUS]; /* the last row: no such route */
     atomic_uint_fast64_t duration_bucket[API_MAX_ROUTES + 1][API_N_BUCKETS + 1];
     atomic_uint_fast64_t duration_us[API_MAX_ROUTES + 1];
-    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats, outside_us;
+    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats, outside_us, refused, evicted;
     atomic_int_fast64_t connections, in_flight, streams;
 } api_metrics;
 
@@ -60,7 +60,7 @@ struct api {
     struct MHD_Daemon *http;
     int listen_fd;
     uint32_t port;
-    uint32_t idle_timeout_s, max_connections;
+    uint32_t idle_timeout_s;
     atomic_uint heartbeat_s;
 
     pthread_mutex_t lock; /* settings, chat */
@@ -79,9 +79,10 @@ struct api {
     bool watching;
     int watch_epoll_fd, watch_event_fd;
     pthread_mutex_t conns_lock;
-    pthread_cond_t flushed; /* with lock: no exchange is in flight any more, while draining */
-    conn *conns;
-    uint64_t next_conn_id;
+    pthread_cond_t flushed;                       /* with lock: no exchange is in flight any more, while draining */
+    conn *conns, *idle_first, *idle_last;         /* under conns_lock, as all below */
+    uint32_t max_connections, headroom, n_taken, n_refused; /* taken: and not hung up on; refused: and not closed yet */
+    uint64_t next_conn_id, said_full_ns;
 };
 
 api_settings *api_settings_ref(api *a);
@@ -122,6 +123,7 @@ int conn_fd(const conn *c);
 /* Sends a complete error response past libmicrohttpd, which cannot answer before a body has ended, and lets the connection
  * linger. Nothing when it lingers already. */
 void conn_answer_raw(conn *c, const xd_err *err);
+bool conn_is_loopback(struct MHD_Connection *mc);
 
 /* --- routes ------------------------------------------------------------------------------------------------------ */
 

@@ -16,7 +16,12 @@
  * 3. A peer that shuts down only its sending side looks the same as one that has gone, and is treated so while the engine works
  *    for it (as nginx and uvicorn do). shutdown() makes libmicrohttpd end the connection whatever state it is in.
  * 4. Lock order: conns_lock, conn.lock, libmicrohttpd's own. conn.lock is held for a few instructions, so the engine thread may
- *    take it in its notify callback. */
+ *    take it in its notify callback.
+ * 5. Room for who comes is made at once, or refused at once: at server.max_connections the connection that has been idle longest is
+ *    hung up on; where none is idle the newcomer gets 503. So nobody waits in the kernel's queue behind a flood of silent
+ *    connections. libmicrohttpd is allowed `headroom` more: for those that are on their way out, and a few from this machine
+ *    (health checks). Idle connections are in a list of their own, longest first. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -27,11 +32,14 @@
 
 #include "api/api_priv.h"
 #include "config/error.h"
+#include "config/log.h"
 
 enum {
     TICK_MS = 1000,
-    PATIENCE_S = 120,           /* with an idle connection, while there is room for more */
-    LINGER_S = 2,               /* for a client to read an error while it is still sending */
+    LINGER_S = 2, /* for a client to read an error while it is still sending */
+    HEADER_S = 1, /* half a header that is older is nobody's who means it, when there is no room */
+    LOOK_AT = 16, /* idle connections, to find one to hang up on */
+    SAY_FULL_S = 60,
     MIN_BODY_BYTES_PER_S = 1024 /* a body slower than this after the idle time-out is an attack or a dead link */
 };
 
@@ -40,7 +48,8 @@ struct conn {
     struct MHD_Connection *mc;
     int fd;
     uint64_t id;
-    conn *prev, *next; /* conns_lock */
+    conn *prev, *next, *idle_prev, *idle_next; /* conns_lock, as the next line */
+    bool in_idle, taken, refused;
 
     pthread_mutex_t lock; /* all below */
     conn_phase phase;
@@ -90,6 +99,26 @@ bool conn_sleep(conn *c)
     return sleep;
 }
 
+static void idle_remove(api *a, conn *c)
+{
+    if (!c->in_idle)
+        return;
+    *(c->idle_prev ? &c->idle_prev->idle_next : &a->idle_first) = c->idle_next;
+    *(c->idle_next ? &c->idle_next->idle_prev : &a->idle_last) = c->idle_prev;
+    c->in_idle = false;
+}
+
+static void idle_append(api *a, conn *c)
+{
+    idle_remove(a, c);
+    c->idle_prev = a->idle_last;
+    c->idle_next = NULL;
+    *(a->idle_last ? &a->idle_last->idle_next : &a->idle_first) = c;
+    a->idle_last = c;
+    c->in_idle = true;
+}
+
+/* With both locks held. */
 static bool set_phase_locked(conn *c, conn_phase phase)
 {
     if (c->phase == CONN_LINGER)
@@ -99,33 +128,49 @@ static bool set_phase_locked(conn *c, conn_phase phase)
     c->body_bytes = 0;
     if (phase == CONN_IDLE)
         c->received_before = received_bytes(c->fd);
+    if (phase == CONN_IDLE && !c->hung_up)
+        idle_append(c->a, c);
+    else
+        idle_remove(c->a, c);
     return true;
+}
+
+static void lock_both(conn *c)
+{
+    pthread_mutex_lock(&c->a->conns_lock);
+    pthread_mutex_lock(&c->lock);
+}
+
+static void unlock_both(conn *c)
+{
+    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->a->conns_lock);
 }
 
 bool conn_begin(conn *c, const char *request_id)
 {
-    pthread_mutex_lock(&c->lock);
+    lock_both(c);
     c->request_id = request_id;
     bool ok = set_phase_locked(c, CONN_READING);
-    pthread_mutex_unlock(&c->lock);
+    unlock_both(c);
     return ok;
 }
 
 bool conn_begin_work(conn *c)
 {
-    pthread_mutex_lock(&c->lock);
+    lock_both(c);
     bool ok = set_phase_locked(c, CONN_WORKING);
-    pthread_mutex_unlock(&c->lock);
+    unlock_both(c);
     return ok;
 }
 
 unsigned conn_end(conn *c)
 {
-    pthread_mutex_lock(&c->lock);
+    lock_both(c);
     (void)set_phase_locked(c, CONN_IDLE);
     c->request_id = NULL;
     unsigned status = c->raw_status;
-    pthread_mutex_unlock(&c->lock);
+    unlock_both(c);
     return status;
 }
 
@@ -178,8 +223,12 @@ int conn_fd(const conn *c)
     return c->fd;
 }
 
+/* With both locks held. */
 static void hang_up_locked(conn *c)
 {
+    idle_remove(c->a, c);
+    c->a->n_taken -= c->taken;
+    c->taken = false;
     c->hung_up = true;
     shutdown(c->fd, SHUT_RDWR);
     wake_locked(c);
@@ -197,6 +246,8 @@ static void answer_raw_locked(conn *c, const xd_err *err)
     xd_buf_printf(&head,
                   "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
                   status, MHD_get_reason_phrase_for(status), body ? strlen(body) : 0);
+    if (status == 503)
+        xd_buf_puts(&head, "Retry-After: 1\r\n");
     if (c->request_id)
         xd_buf_printf(&head, "x-request-id: %s\r\n", c->request_id);
     xd_buf_puts(&head, "\r\n");
@@ -217,6 +268,105 @@ void conn_answer_raw(conn *c, const xd_err *err)
     pthread_mutex_lock(&c->lock);
     answer_raw_locked(c, err);
     pthread_mutex_unlock(&c->lock);
+}
+
+bool conn_is_loopback(struct MHD_Connection *mc)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (!info || !info->client_addr)
+        return false;
+    if (info->client_addr->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)info->client_addr;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    if (info->client_addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)info->client_addr;
+        return IN6_IS_ADDR_LOOPBACK(&in->sin6_addr) ||
+               (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && in->sin6_addr.s6_addr[12] == 127);
+    }
+    return false;
+}
+
+static void time_out_locked(conn *c, const char *what)
+{
+    xd_err err;
+    xd_fail(&err, XD_TIMEOUT, 0, "the request's %s did not arrive in time", what);
+    answer_raw_locked(c, &err);
+    atomic_fetch_add(&c->a->metrics.timeouts, 1);
+}
+
+/* The other threads go on while the watcher walks: a phase may have begun after `now` was read. */
+static uint64_t since(uint64_t then_ns, uint64_t now)
+{
+    return now > then_ns ? now - then_ns : 0;
+}
+
+/* --- room for one more ---------------------------------------------------------------------------------------------- */
+
+/* On which nothing is under way. */
+static bool is_merely_open(const conn *c)
+{
+    return c->phase == CONN_IDLE && !c->hung_up && received_bytes(c->fd) == c->received_before;
+}
+
+/* Hangs up on the connection that has been idle longest; else on the oldest half header. conns_lock is held. */
+static bool make_room(api *a)
+{
+    conn *half = NULL;
+    bool made = false;
+    uint64_t now = xd_now_ns();
+    int seen = 0;
+    for (conn *c = a->idle_first, *next; c && !made && seen < LOOK_AT; c = next, seen++) {
+        next = c->idle_next;
+        pthread_mutex_lock(&c->lock);
+        made = is_merely_open(c);
+        if (made)
+            hang_up_locked(c);
+        else if (!half && c->phase == CONN_IDLE && since(c->phase_since_ns, now) > HEADER_S * 1000000000ull)
+            half = c;
+        pthread_mutex_unlock(&c->lock);
+    }
+    if (!made && half) {
+        pthread_mutex_lock(&half->lock);
+        time_out_locked(half, "header");
+        hang_up_locked(half);
+        pthread_mutex_unlock(&half->lock);
+        made = true;
+    }
+    atomic_fetch_add(&a->metrics.evicted, made);
+    return made;
+}
+
+static void refuse(api *a, conn *c)
+{
+    xd_err err;
+    xd_fail(&err, XD_UNAVAILABLE, 0, "%u connections are open and busy: try again later", a->max_connections);
+    c->refused = true;
+    atomic_fetch_add(&a->metrics.refused, 1);
+    pthread_mutex_lock(&c->lock);
+    answer_raw_locked(c, &err);
+    if (++a->n_refused > a->headroom / 2)
+        hang_up_locked(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Is there room for c, or can some be made? conns_lock is held. */
+static void take_or_refuse(api *a, conn *c, bool is_local)
+{
+    uint64_t now = xd_now_ns();
+    bool full = a->n_taken >= a->max_connections;
+    if (full && (!a->said_full_ns || since(a->said_full_ns, now) > SAY_FULL_S * 1000000000ull)) {
+        a->said_full_ns = now;
+        xd_log_warn("server.max_connections = %u are open: idle ones are closed, and others refused where none is idle",
+                    a->max_connections);
+    }
+    if (full && !make_room(a) && a->n_taken >= a->max_connections + (is_local ? a->headroom / 4 : 0)) {
+        refuse(a, c);
+        return;
+    }
+    c->taken = true;
+    a->n_taken++;
+    idle_append(a, c);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -241,6 +391,7 @@ static void conn_open(api *a, struct MHD_Connection *mc, void **socket_context)
     if (a->conns)
         a->conns->prev = c;
     a->conns = c;
+    take_or_refuse(a, c, conn_is_loopback(mc));
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = c->id};
     (void)epoll_ctl(a->watch_epoll_fd, EPOLL_CTL_ADD, c->fd,
                     &ev); /* without it, a close is noticed on the next write */
@@ -252,6 +403,9 @@ static void conn_close(api *a, conn *c)
 {
     pthread_mutex_lock(&a->conns_lock);
     (void)epoll_ctl(a->watch_epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    idle_remove(a, c);
+    a->n_taken -= c->taken;
+    a->n_refused -= c->refused;
     if (c->prev)
         c->prev->next = c->next;
     else
@@ -304,20 +458,6 @@ static void peer_closed(api *a, uint64_t id)
     pthread_mutex_unlock(&a->conns_lock);
 }
 
-static void time_out_locked(conn *c, const char *what)
-{
-    xd_err err;
-    xd_fail(&err, XD_TIMEOUT, 0, "the request's %s did not arrive in time", what);
-    answer_raw_locked(c, &err);
-    atomic_fetch_add(&c->a->metrics.timeouts, 1);
-}
-
-/* The other threads go on while the watcher walks: a phase may have begun after `now` was read. */
-static uint64_t since(uint64_t then_ns, uint64_t now)
-{
-    return now > then_ns ? now - then_ns : 0;
-}
-
 static void check_clocks_locked(conn *c, uint64_t now)
 {
     api *a = c->a;
@@ -331,8 +471,10 @@ static void check_clocks_locked(conn *c, uint64_t now)
     switch (c->phase) {
     case CONN_IDLE:
         /* A connection that is merely kept alive is libmicrohttpd's to close; half a header is ours to answer. */
-        if (idle && age > idle && received_bytes(c->fd) > c->received_before)
+        if (idle && age > idle && received_bytes(c->fd) > c->received_before) {
             time_out_locked(c, "header");
+            idle_remove(a, c);
+        }
         break;
     case CONN_READING:
         if (idle && age > idle + c->body_bytes / MIN_BODY_BYTES_PER_S * s)
@@ -352,23 +494,9 @@ static void check_clocks_locked(conn *c, uint64_t now)
     }
 }
 
-/* Connections that are merely kept open give way when they take up nearly all of server.max_connections: else who comes next, a
- * health probe say, waits in the kernel's queue until they time out. Patience shrinks by the second; the longest idle go first. */
-static uint64_t next_patience_s(const api *a, uint64_t patience_s)
-{
-    uint64_t open = (uint64_t)atomic_load(&a->metrics.connections);
-    return open * 8 < a->max_connections * 7ull ? PATIENCE_S : XD_MAX(patience_s / 4, 1u);
-}
-
-static bool is_merely_open(const conn *c)
-{
-    return c->phase == CONN_IDLE && !c->hung_up && received_bytes(c->fd) == c->received_before;
-}
-
 static void *watch(void *arg)
 {
     api *a = arg;
-    uint64_t patience_s = PATIENCE_S;
     uint64_t next_tick_ns = xd_now_ns() + TICK_MS * 1000000u;
     while (!atomic_load(&a->closing)) {
         struct epoll_event ev[64];
@@ -382,14 +510,10 @@ static void *watch(void *arg)
         if (now < next_tick_ns)
             continue;
         next_tick_ns = now + TICK_MS * 1000000u;
-        patience_s = next_patience_s(a, patience_s);
         pthread_mutex_lock(&a->conns_lock);
         for (conn *c = a->conns; c; c = c->next) {
             pthread_mutex_lock(&c->lock);
             check_clocks_locked(c, now);
-            if (patience_s < PATIENCE_S && since(c->phase_since_ns, now) > patience_s * 1000000000u &&
-                is_merely_open(c))
-                hang_up_locked(c);
             pthread_mutex_unlock(&c->lock);
         }
         pthread_mutex_unlock(&a->conns_lock);

@@ -4,30 +4,11 @@
  * each wake-up until a response is queued. An error that is known early is kept until the body has been read, because a response
  * that is sent while the client still sends is lost to most clients (their unread bytes make the kernel reset the connection);
  * only clients that wait for "100 Continue" get it at once, and bodies over the limit are answered past libmicrohttpd. */
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "api/api_priv.h"
 #include "config/log.h"
-
-static bool peer_is_loopback(struct MHD_Connection *mc)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    if (!info || !info->client_addr)
-        return false;
-    if (info->client_addr->sa_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)info->client_addr;
-        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
-    }
-    if (info->client_addr->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)info->client_addr;
-        return IN6_IS_ADDR_LOOPBACK(&in->sin6_addr) ||
-               (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && in->sin6_addr.s6_addr[12] == 127);
-    }
-    return false;
-}
 
 static const char *header(const exchange *x, const char *name)
 {
@@ -135,7 +116,7 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
     if (!r)
         return xd_fail_field(err, XD_BAD_METHOD, NULL, "method_not_allowed", "'%.200s' takes %s, not %.16s", x->path,
                              x->allow, method);
-    if ((r->flags & ROUTE_ADMIN) && !peer_is_loopback(x->mc))
+    if ((r->flags & ROUTE_ADMIN) && !conn_is_loopback(x->mc))
         return xd_fail(err, XD_FORBIDDEN, 0, "'%s' is for clients on this machine", r->path);
     if (!(r->flags & ROUTE_OPEN) && !api_auth_ok(x->settings, header(x, "Authorization")))
         return xd_fail_field(err, XD_UNAUTHORIZED, NULL, "invalid_api_key",

@@ -92,6 +92,10 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         {"expertd_http_client_gone_total", "counter", "Requests whose client went away before the end.",
          (double)m->client_gone},
         {"expertd_http_timeouts_total", "counter", "Requests that did not arrive in time.", (double)m->timeouts},
+        {"expertd_http_connections_refused_total", "counter",
+         "Connections beyond server.max_connections that were answered with 503.", (double)m->refused},
+        {"expertd_http_connections_evicted_total", "counter",
+         "Idle connections that were closed to make room for others.", (double)m->evicted},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
         head(out, rows[i].name, rows[i].type, rows[i].help);

@@ -130,7 +130,7 @@ const conf_option conf_options[] = {
     U32(server, "threads", threads, "4", 1, 256, 0,
         "HTTP threads. They only move bytes and JSON; computing has its own."),
     U32(server, "max_connections", max_connections, "1024", 1, 65535, 0,
-        "Open connections beyond which new ones are refused."),
+        "Open connections. Beyond it the one that has been idle longest is closed for a new one; where none is idle, that gets 503."),
     BYTES(server, "max_body", max_body_bytes, "16MiB", 4 * KIB, GIB, 0,
           "Largest request body; a larger one is answered with 413."),
     U32(server, "max_queue", max_queue, "256", 1, 1e6, CONF_RELOAD,
