@@ -35,6 +35,7 @@
 #define UPLOAD_RUNS 4u
 /* Far more than all layers may add in a step. */
 #define OFFER_MAX   8192u
+#define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
 #define COPY_QUEUE  4096u
 #define FULL_COPIES 1024u
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
@@ -661,7 +662,7 @@ static xd_status open_tables(pager *p, xd_err *err)
 {
     const kern_ops *ops = p->dev->ops;
     uint64_t table_bytes = XD_MAX(p->n_pages, 1u) * sizeof *p->table;
-    p->offer_cap = XD_MIN(p->n_slots / POLICY_WANT_SHARE, OFFER_MAX);
+    p->offer_cap = XD_MIN(p->n_slots / OFFER_SHARE, OFFER_MAX);
     if (p->n_slots && !p->offer_cap)
         p->offer_cap = 1;
     p->offer_slot = malloc((p->offer_cap + 1) * sizeof *p->offer_slot);

@@ -36,6 +36,9 @@
  * page less in VRAM, so nothing is kept free when nothing is missed. */
 #define WANT_SLACK  1.25
 #define MISSES_GAIN 0.125
+/* At most one unit in so many is kept free. With an eighth, 8 local sequences hit 2 points less in a quarter of their experts, with a
+ * quarter 8, where max_inserts does not bind; elsewhere it makes no difference. */
+#define WANT_SHARE 16u
 /* A newcomer must be worth so much more than what goes for it: experts that are worth the same would change places for ever, and
  * each change waits in a free slot first. */
 #define MARGIN 1.2f
@@ -425,7 +428,7 @@ uint32_t policy_victim(policy *p)
 
 static uint64_t most_wanted(const policy *p)
 {
-    return XD_MAX(p->capacity_units / POLICY_WANT_SHARE, 1u);
+    return XD_MAX(p->capacity_units / WANT_SHARE, 1u);
 }
 
 uint32_t policy_want(const policy *p)

@@ -10,9 +10,6 @@
 #include "config/util.h"
 
 #define POLICY_NONE UINT32_MAX
-/* policy_want() is at most one unit in so many: more free slots would cost more hits than a burst could ever repay. */
-#define POLICY_WANT_SHARE 4u
-
 typedef struct policy policy;
 
 typedef struct policy_options {

@@ -167,7 +167,7 @@ Test(policy, the_bar_counts_units_not_experts)
     /* Experts 0-7 are resident with 3 units each, expert x being used in x + 1 of 16 steps; 8 in 4 of 16. Four units are wanted: two
      * experts will go for them, and 8 is worth more than these. */
     const uint32_t counts[] = {9};
-    policy_options o = {.kind = CONF_EVICT_LFU, .n_layers = 1, .layer_experts = counts, .capacity_units = 24};
+    policy_options o = {.kind = CONF_EVICT_LFU, .n_layers = 1, .layer_experts = counts, .capacity_units = 96};
     uint8_t admit[9];
     memset(admit, 1, sizeof admit);
     policy *p = policy_new(&o);
