@@ -573,6 +573,8 @@ xd_status engine_force_fallback(engine *e, int force, xd_err *err)
 {
     if (engine_get_phase(e, NULL, NULL, 0) != ENGINE_READY || !e->fallback)
         return xd_fail(err, XD_UNAVAILABLE, 0, "the engine is not ready");
+    if (force == CONF_FORCE_FALLBACK && !pager_has_link(e->c.pg))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "there is no link that could be avoided: the CPU reads the experts itself");
     fallback_force(e->fallback, force);
     return XD_OK;
 }

@@ -155,7 +155,7 @@ void engine_metrics(engine *e, xd_buf *out);
 xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err) XD_MUST_CHECK;
 /* GB/s at which kernels read host memory while all is well; 0: there is no link, or it was not measured. Once READY. */
 double engine_get_link_gbps(engine *e);
-/* Forces a fallback state (CONF_FORCE_*). */
+/* Forces a fallback state (CONF_FORCE_*). XD_UNSUPPORTED: there is no link. */
 xd_status engine_force_fallback(engine *e, int force, xd_err *err) XD_MUST_CHECK;
 /* Takes over the settings of `cfg` that may change while running (borrowed for the call). */
 void engine_reload(engine *e, const config *cfg);

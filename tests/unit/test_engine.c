@@ -542,6 +542,17 @@ Test(engine, metrics_count_and_status_is_json, .timeout = 60)
     done(w);
 }
 
+Test(engine, a_fallback_without_a_link_is_refused, .timeout = 60)
+{
+    world *w = make(NULL);
+    xd_err err;
+    cr_assert_eq(engine_force_fallback(w->e, CONF_FORCE_FALLBACK, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "no link"), "%s", err.msg);
+    cr_assert_eq(engine_force_fallback(w->e, CONF_FORCE_DIRECT, &err), XD_OK);
+    cr_assert_eq(engine_force_fallback(w->e, CONF_FORCE_NONE, &err), XD_OK);
+    done(w);
+}
+
 /* --- text: the demo model, whose tokenizer and greedy text are known ---------------------------------------------- */
 
 typedef struct demo_text {
