@@ -2,15 +2,19 @@
  *
  * One immutable copy is shared by reference count: a request keeps the one it began with, api_reload() swaps in a new one. */
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 #include "api/api_priv.h"
 
 enum { MAX_KEYS = 4096, MAX_KEY_BYTES = 512, MAX_KEY_FILE_BYTES = 1 << 20 };
 
-/* Adds each non-empty word of `text` between the characters of `separators`; '#' begins a comment line in a file. */
-static xd_status add_keys(api_settings *s, const char *text, const char *separators, const char *from, xd_err *err)
+/* Adds each non-empty word of `text` between separators; in a file, one a line, '#' begins a comment. None at all is an error: whoever
+ * wrote something there did not mean to let everybody in. */
+static xd_status add_keys(api_settings *s, const char *text, char separator, const char *from, xd_err *err)
 {
+    const char separators[] = {separator, 0};
+    size_t before = s->n_keys;
     while (*text) {
         size_t n = strcspn(text, separators);
         const char *word = text;
@@ -19,7 +23,7 @@ static xd_status add_keys(api_settings *s, const char *text, const char *separat
             word++, n--;
         while (n && (word[n - 1] == ' ' || word[n - 1] == '\t' || word[n - 1] == '\r'))
             n--;
-        if (!n || word[0] == '#')
+        if (!n || (separator == '\n' && word[0] == '#'))
             continue;
         if (n > MAX_KEY_BYTES || s->n_keys >= MAX_KEYS)
             return xd_fail(err, XD_BAD_CONFIG, 0, "%s: at most %d keys of at most %d bytes", from, MAX_KEYS,
@@ -33,7 +37,7 @@ static xd_status add_keys(api_settings *s, const char *text, const char *separat
             return xd_fail(err, XD_NOMEM, 0, "API keys");
         s->n_keys++;
     }
-    return XD_OK;
+    return s->n_keys > before ? XD_OK : xd_fail(err, XD_BAD_CONFIG, 0, "%s holds no key", from);
 }
 
 static xd_status add_key_file(api_settings *s, const char *path, xd_err *err)
@@ -49,11 +53,9 @@ static xd_status add_key_file(api_settings *s, const char *path, xd_err *err)
         return xd_fail(err, XD_BAD_CONFIG, 0, "server.api_key_file: '%s' is not a text file of at most %d bytes", path,
                        MAX_KEY_FILE_BYTES);
     text[n] = 0;
-    size_t before = s->n_keys;
-    xd_status st = add_keys(s, text, "\n", path, err);
-    if (!st && s->n_keys == before) /* an empty file must not open the door */
-        return xd_fail(err, XD_BAD_CONFIG, 0, "server.api_key_file: '%s' holds no key", path);
-    return st;
+    char from[PATH_MAX + 64];
+    snprintf(from, sizeof from, "server.api_key_file: '%s'", path);
+    return add_keys(s, text, '\n', from, err);
 }
 
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
@@ -74,7 +76,8 @@ xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
     s->cors_origin = strdup(cfg->server.cors_origin ? cfg->server.cors_origin : "");
     if (!s->cors_origin)
         return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
-    xd_status st = add_keys(s, cfg->server.api_key ? cfg->server.api_key : "", ",", "server.api_key", err);
+    const char *keys = cfg->server.api_key;
+    xd_status st = keys && *keys ? add_keys(s, keys, ',', "server.api_key", err) : XD_OK;
     if (!st && cfg->server.api_key_file && cfg->server.api_key_file[0])
         st = add_key_file(s, cfg->server.api_key_file, err);
     if (st)

@@ -23,6 +23,7 @@
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <systemd/sd-daemon.h>
@@ -155,10 +156,33 @@ static void warn(void *user, const char *text)
     xd_log_warn("%s", text);
 }
 
-static void say_doubts(const config *cfg)
+static bool others_can_read(const char *path)
+{
+    struct stat sb;
+    return !stat(path, &sb) && (sb.st_mode & S_IROTH);
+}
+
+/* A key that every user of the machine can read protects from the network alone. */
+static void doubt_secrecy(const cli *c, const config *cfg)
+{
+    const char *path = c->config_path ? c->config_path : CONF_DEFAULT_FILE;
+    XD_CLEANUP(conf_freep) config *file = NULL;
+    xd_err ignored;
+    if (*cfg->server.api_key && others_can_read(path) && !conf_load(path, 0, NULL, &file, &ignored) &&
+        *file->server.api_key)
+        xd_log_warn(
+            "%s holds server.api_key and every user of this machine can read it: chmod o-r, or server.api_key_file",
+            path);
+    if (*cfg->server.api_key_file && others_can_read(cfg->server.api_key_file))
+        xd_log_warn("every user of this machine can read server.api_key_file = %s: chmod o-r",
+                    cfg->server.api_key_file);
+}
+
+static void say_doubts(const cli *c, const config *cfg)
 {
     const conf_machine machine = facts_read_machine("");
     conf_doubt(cfg, &machine, warn, NULL);
+    doubt_secrecy(c, cfg);
 }
 
 /* ---- signals ---- */
@@ -188,7 +212,7 @@ static void reload(server *s)
             xd_log_error("reload: %s", err.msg);
         engine_reload(s->engine, next);
         xd_log_set_level(next->log.level);
-        say_doubts(next);
+        say_doubts(s->cli, next);
         s->cfg = next;
         s->configs[s->configs_count++] = XD_TAKE(next);
         xd_log_info("configuration reloaded");
@@ -313,7 +337,7 @@ static xd_status start(server *s, bool is_demo, xd_err *err)
         xd_log_info(
             "no model is configured: serving the demo model in %s, which writes fairy-tale English without much sense",
             s->cfg->model.path);
-    say_doubts(s->cfg);
+    say_doubts(s->cli, s->cfg);
     st = engine_start(s->cfg, &s->engine, err);
     if (st)
         return st;

@@ -325,13 +325,17 @@ def test_keys(start, tmp_path):
         assert server.get(path).status == 200, path
 
 
-def test_an_unusable_key_file_is_an_error(tmp_path):
+def test_keys_that_are_none_let_nobody_in(start, tmp_path):
     from conftest import Server
     empty = tmp_path / "keys"
     empty.write_text("# nothing\n")
     for path in [empty, tmp_path / "absent"]:
         with pytest.raises(RuntimeError, match="api_key_file"):
             Server(f"--server.api_key_file={path}")
+    for none in [",", " , ,", " "]:
+        with pytest.raises(RuntimeError, match="server.api_key holds no key"):
+            Server(f"--server.api_key={none}")
+    assert start("--server.api_key=#1").get("/v1/models").status == 401, "only a file has comments"
 
 
 def test_cors(start):

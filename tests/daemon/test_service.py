@@ -182,6 +182,20 @@ class Life(unittest.TestCase):
         lines = [json.loads(l) for l in err.splitlines() if l.startswith("{")]
         self.assertTrue(any(l.get("MODEL") == "fake" and l["level"] == "info" for l in lines), err)
 
+    def test_a_key_that_everybody_can_read_is_warned_of(self):
+        with tempfile.TemporaryDirectory() as d:
+            for name, text in (("conf", "[server]\nport = 0\napi_key = k\n"), ("keys", "k\n"), ("none", "[server]\nport = 0\n")):
+                with open(f"{d}/{name}", "w", encoding="utf-8") as f:
+                    f.write(text)
+            for mode, told in ((0o644, True), (0o640, False)):
+                os.chmod(d + "/conf", mode)
+                os.chmod(d + "/keys", mode)
+                for args in (["-c", d + "/conf"], ["--api_key_file", d + "/keys"], ["-c", d + "/none", "--api_key=k"]):
+                    s = Service("fine", *args)
+                    s.wait_for("READY=1")
+                    err = s.end(signal.SIGTERM)[1]
+                    self.assertEqual("every user of this machine can read" in err, told and args[-1] != "--api_key=k", err)
+
     def test_an_open_port_without_a_key_is_warned_of(self):
         s = Service("fine", "--host=0.0.0.0")
         s.wait_for("READY=1")
