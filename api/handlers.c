@@ -14,17 +14,25 @@ static enum MHD_Result out_of_memory(exchange *x)
 
 /* --- models ---------------------------------------------------------------------------------------------------------- */
 
-static json_t *model_json(const engine_info *info)
+static json_t *model_json(const engine_info *info, const char *name)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:[]}", "id", info->model_id, "object", "model", "created",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:[]}", "id", name, "object", "model", "created",
                      (json_int_t)info->created_unix_s, "owned_by", "expertd", "root", info->model_id, "max_model_len",
                      (json_int_t)info->max_model_len, "permission");
 }
 
 enum MHD_Result handle_models(exchange *x)
 {
-    return reply_json(x, 200,
-                      json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(engine_get_info(x->a->e))));
+    const engine_info *info = engine_get_info(x->a->e);
+    json_t *list = json_array();
+    json_array_append_new(list, model_json(info, info->model_id));
+    for (uint32_t i = 0; i < info->n_aliases; i++)
+        json_array_append_new(list, model_json(info, info->aliases[i]));
+    if (json_array_size(list) != info->n_aliases + 1u) { /* jansson takes a NULL for a failure: some memory was short */
+        json_decref(list);
+        return out_of_memory(x);
+    }
+    return reply_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 enum MHD_Result handle_model(exchange *x)
@@ -33,7 +41,7 @@ enum MHD_Result handle_model(exchange *x)
     const engine_info *info = engine_get_info(x->a->e);
     if (gen_check_model(info, x->path_rest, &err))
         return reply_error(x, &err);
-    return reply_json(x, 200, model_json(info));
+    return reply_json(x, 200, model_json(info, x->path_rest));
 }
 
 /* --- tokenize, detokenize: vLLM's shapes --------------------------------------------------------------------------------- */

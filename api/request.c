@@ -123,8 +123,12 @@ xd_status gen_check_model(const engine_info *info, const char *model, xd_err *er
 {
     if (!model || strcmp(model, info->model_id) == 0)
         return XD_OK;
+    for (uint32_t i = 0; i < info->n_aliases; i++)
+        if (strcmp(model, info->aliases[i]) == 0)
+            return XD_OK;
     return xd_fail_field(err, XD_NOT_FOUND, "model", "model_not_found",
-                         "the model '%.200s' does not exist; this server has '%s'", model, info->model_id);
+                         "the model '%.200s' does not exist; this server has '%s'%s", model, info->model_id,
+                         info->n_aliases ? ", under other names too: GET /v1/models" : "");
 }
 
 static xd_status need_tokenizer(const gen_context *ctx, const char *param, xd_err *err)

@@ -50,7 +50,7 @@ typedef struct config {
     } server;
     struct {
         char *path;              /* directory, file, "synthetic:NAME", or "" for the demo model */
-        char *served_model_name; /* "" : last part of the path */
+        char *served_model_name; /* list, see conf_next_word(); "" : last part of the path */
         uint32_t max_model_len;  /* 0: from the model, limited by memory */
         char *chat_template;     /* template text or file, "" : the model's own */
         int sampling_defaults;   /* CONF_DEFAULTS_* */
@@ -144,6 +144,11 @@ typedef struct conf_machine {
 void conf_doubt(const config *c, const conf_machine *m, void (*say)(void *user, const char *text), void *user);
 void conf_free(config *c);
 XD_DEFINE_CLEANUP(config, conf_free)
+
+#define CONF_MAX_NAME 255 /* bytes of one name in served_model_name */
+/* The words of a list with commas, without blanks around them: *ret_len bytes from *ret on, which may be 0. `at` moves on; false at
+ * the end. */
+bool conf_next_word(const char **at, const char **ret, size_t *ret_len);
 
 /* Compares; appends to `changed` a line for each option that differs and may change while running, and to `refused` one
  * for each that needs a restart. */

@@ -35,6 +35,37 @@ static xd_status check_server(const config *c, xd_err *err)
     return XD_OK;
 }
 
+bool conf_next_word(const char **at, const char **ret, size_t *ret_len)
+{
+    if (!*at)
+        return false;
+    const char *comma = strchr(*at, ','), *end = comma ? comma : *at + strlen(*at);
+    *ret = *at + strspn(*at, " \t");
+    while (end > *ret && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    *ret_len = end > *ret ? (size_t)(end - *ret) : 0;
+    *at = comma ? comma + 1 : NULL;
+    return true;
+}
+
+static xd_status check_names(const config *c, xd_err *err)
+{
+    const char *word, *other;
+    size_t n, n_other;
+    if (!*c->model.served_model_name)
+        return XD_OK;
+    for (const char *at = c->model.served_model_name; conf_next_word(&at, &word, &n);) {
+        if (!n)
+            REFUSE("model.served_model_name", "has an empty name between its commas");
+        if (n > CONF_MAX_NAME)
+            REFUSE("model.served_model_name", "has a name of %zu bytes; %d are allowed", n, CONF_MAX_NAME);
+        for (const char *rest = at; conf_next_word(&rest, &other, &n_other);)
+            if (n == n_other && !memcmp(word, other, n))
+                REFUSE("model.served_model_name", "names '%.*s' twice", (int)n, word);
+    }
+    return XD_OK;
+}
+
 static xd_status check_model(const config *c, xd_err *err)
 {
     bool synthetic = !strncmp(c->model.path, "synthetic:", 10);
@@ -47,7 +78,7 @@ static xd_status check_model(const config *c, xd_err *err)
         REFUSE("model.skew", "is for synthetic models only; a trained router decides for itself");
     if (!*c->model.skew_trace != (c->model.skew != CONF_SKEW_TRACE))
         REFUSE("model.skew_trace", "and skew = trace belong together");
-    return XD_OK;
+    return check_names(c, err);
 }
 
 static xd_status check_sizes(const config *c, xd_err *err)

@@ -51,6 +51,29 @@ static const char *last_part(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
+static xd_status name_model(engine *e, xd_err *err)
+{
+    engine_info *i = &e->info;
+    const char *at = e->cfg->model.served_model_name, *word;
+    size_t n;
+    if (!*at)
+        return XD_OK; /* fill_info() takes the path */
+    for (bool first = true; conf_next_word(&at, &word, &n); first = false) {
+        if (first) {
+            snprintf(i->model_id, sizeof i->model_id, "%.*s", (int)n, word);
+            continue;
+        }
+        char **grown = reallocarray(e->aliases, i->n_aliases + 1, sizeof *grown);
+        if (grown)
+            e->aliases = grown;
+        if (!grown || !(grown[i->n_aliases] = strndup(word, n)))
+            return xd_fail(err, XD_NOMEM, 0, "the model's names");
+        i->n_aliases++;
+    }
+    i->aliases = (const char *const *)e->aliases;
+    return XD_OK;
+}
+
 static void fill_info(engine *e)
 {
     const core *c = &e->c;
@@ -60,8 +83,8 @@ static void fill_info(engine *e)
     snprintf(path, sizeof path, "%s", cfg->model.path);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
         path[n - 1] = 0;
-    const char *name = cfg->model.served_model_name[0] ? cfg->model.served_model_name : last_part(path);
-    snprintf(i->model_id, sizeof i->model_id, "%s", name);
+    if (!i->model_id[0])
+        snprintf(i->model_id, sizeof i->model_id, "%s", last_part(path));
     snprintf(i->arch, sizeof i->arch, "%s", c->hp->arch);
     snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt).name);
     snprintf(i->backend, sizeof i->backend, "%s", c->backend);
@@ -75,7 +98,7 @@ static void fill_info(engine *e)
         i->n_experts = XD_MAX(i->n_experts, model_get_layer(c->m, l)->n_experts);
         i->top_k = XD_MAX(i->top_k, model_get_layer(c->m, l)->top_k);
     }
-    i->is_demo = strcmp(last_part(path), "demo") == 0 && strcmp(name, "demo") == 0;
+    i->is_demo = strcmp(last_part(path), "demo") == 0 && strcmp(i->model_id, "demo") == 0;
 }
 
 static void fill_costs(engine *e)
@@ -203,6 +226,8 @@ static xd_status load(engine *e, xd_err *err)
 {
     xd_status st = core_open(&e->c, e->cfg, e->cfg->model.path, set_progress, e, err);
     if (st)
+        return st;
+    if ((st = name_model(e, err)))
         return st;
     fill_info(e);
     fill_costs(e);
@@ -436,6 +461,9 @@ void engine_free(engine *e)
     free(e->run);
     tok_free(e->tok);
     core_close(&e->c);
+    for (uint32_t i = 0; i < e->info.n_aliases; i++)
+        free(e->aliases[i]);
+    free(e->aliases);
     metrics_free(e->metrics);
     pthread_cond_destroy(&e->wake);
     pthread_cond_destroy(&e->changed);

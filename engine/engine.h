@@ -34,7 +34,9 @@ uint64_t engine_heartbeat(const engine *e);
 
 /* Facts of the loaded model; valid once READY. */
 typedef struct engine_info {
-    char model_id[256]; /* served_model_name */
+    char model_id[CONF_MAX_NAME + 1]; /* the first of served_model_name */
+    const char *const *aliases;       /* [n_aliases] the others; borrowed from the engine */
+    uint32_t n_aliases;
     char arch[48], dtype[16], backend[64], backend_why[256];
     char model_dir[4096]; /* "" when there is none: no template, no tokenizer */
     /* What a GGUF file carries; NULL when it does not, or the model is a directory. Borrowed from the engine. */

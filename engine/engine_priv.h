@@ -82,6 +82,7 @@ struct engine {
     bool thread_started;
     core c;
     engine_info info;
+    char **aliases; /* info.aliases */
     tokenizer *tok;
     char no_tok_why[512];
     sched *sched;

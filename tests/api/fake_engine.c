@@ -102,6 +102,11 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
                             .max_model_len = MAX_LEN,
                             .vocab = VOCAB,
                             .created_unix_s = 1700000000};
+    static const char *const aliases[] = {"fake-too", "org/fake"};
+    if (cfg->model.path && strstr(cfg->model.path, "aliases")) {
+        e->info.aliases = aliases;
+        e->info.n_aliases = XD_ARRAY_LEN(aliases);
+    }
     if (getenv("FAKE_MODEL_DIR"))
         snprintf(e->info.model_dir, sizeof e->info.model_dir, "%s", getenv("FAKE_MODEL_DIR"));
     pthread_mutex_init(&e->lock, NULL);

@@ -187,6 +187,19 @@ def test_an_unknown_model_is_404(server):
     assert server.get("/v1/models/gpt-5").status == 404
 
 
+def test_a_model_of_several_names(start):
+    server = start(model="fake-aliases")
+    models = server.get("/v1/models").json["data"]
+    assert [(m["id"], m["root"]) for m in models] == [("fake", "fake"), ("fake-too", "fake"), ("org/fake", "fake")]
+    for name in ("fake", "fake-too", "org/fake"):
+        assert server.get("/v1/models/" + name).json["id"] == name
+        assert server.complete("ab", model=name).json["model"] == "fake"
+        assert server.chat("ab", model=name).json["model"] == "fake"
+        assert server.post("/tokenize", {"model": name, "prompt": "ab"}).status == 200
+    a = server.complete("ab", model="fake,fake-too")
+    assert a.status == 404 and "'fake', under other names too: GET /v1/models" in a.error["message"]
+
+
 def test_a_long_prompt_is_refused_with_both_numbers(server):
     for a in [server.complete("x" * 5000), server.complete([7] * 5000)]:
         assert a.status == 400 and a.error["code"] == "context_length_exceeded"

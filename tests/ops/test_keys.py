@@ -115,12 +115,17 @@ class Keys(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".jinja") as t:
             t.write("Once upon a time")
             t.flush()
-            d = self.start("-m", DEMO, "--served-model-name=tales", "--model.max_model_len=64", "--model.chat_template=" + t.name,
+            d = self.start("-m", DEMO, "--served-model-name=tales, stories", "--model.max_model_len=64", "--model.chat_template=" + t.name,
                            "--server.host=127.0.0.1", "--engine.self_test=no", "--kv.kv_dtype=f16", "--server.max_n=2", "--server.max_logprobs=1",
                            "--server.max_stop=1", "--engine.max_num_seqs=1")
         self.assertEqual(d.metrics()["expertd_expert_page_hits_total"], 0)  # no self-test has run
-        m = json.loads(d.ask("/v1/models")[1])["data"][0]
-        self.assertEqual((m["id"], m["max_model_len"]), ("tales", 64))
+        m = json.loads(d.ask("/v1/models")[1])["data"]
+        self.assertEqual([(x["id"], x["root"], x["max_model_len"]) for x in m], [("tales", "tales", 64), ("stories", "tales", 64)])
+        self.assertEqual(json.loads(d.ask("/v1/models/stories")[1])["id"], "stories")
+        for name in ("tales", "stories"):
+            a = json.loads(d.ask("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1})[1])
+            self.assertEqual(a["model"], "tales")
+        self.assertEqual(d.ask("/v1/completions", {"model": "tales, stories", "prompt": "x", "max_tokens": 1})[0], 404)
         chat = json.loads(d.ask("/tokenize", {"messages": [{"role": "user", "content": "x"}]})[1])
         plain = json.loads(d.ask("/tokenize", {"prompt": "Once upon a time"})[1])
         self.assertEqual(chat["tokens"], plain["tokens"])

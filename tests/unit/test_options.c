@@ -237,12 +237,40 @@ Test(options, contradictions_are_refused)
         {"[server]\ncors_origin = https://a.example, https://b.example\n", "server.cors_origin"},
         {"[server]\ncors_origin = https://*.example.com\n", "server.cors_origin"},
         {"[server]\nidle_timeout = 5s\n", "server.heartbeat"},
+        {"[model]\nserved_model_name = a,,b\n", "model.served_model_name"},
+        {"[model]\nserved_model_name = a, b,\n", "model.served_model_name"},
+        {"[model]\nserved_model_name = a, b , a\n", "model.served_model_name"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         xd_err e;
         refusal(cases[i].text, &e);
         cr_assert_str_eq(e.param, cases[i].param, "%s -> %s", cases[i].text, e.msg);
     }
+}
+
+Test(options, lists_have_words_between_commas)
+{
+    static const struct {
+        const char *text, *words; /* each in brackets */
+    } rows[] = {{"a", "[a]"}, {"a,b", "[a][b]"}, {" a b ,\tc ", "[a b][c]"},
+                {"", "[]"},   {",", "[][]"},     {"org/a, , b,", "[org/a][][b][]"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        XD_CLEANUP(xd_buf_free) xd_buf got = {0};
+        const char *word;
+        size_t n;
+        for (const char *at = rows[i].text; conf_next_word(&at, &word, &n);)
+            xd_buf_printf(&got, "[%.*s]", (int)n, word);
+        cr_assert_str_eq(got.data, rows[i].words);
+    }
+    XD_CLEANUP(xd_buf_free) xd_buf name = {0};
+    xd_buf_puts(&name, "[model]\nalias = ");
+    cr_assert(strstr(refusal(name.data, &(xd_err){0}), "alias")); /* a flag's name, not a key's */
+    xd_buf_clear(&name);
+    xd_buf_puts(&name, "[model]\nserved_model_name = ok,");
+    for (int i = 0; i <= CONF_MAX_NAME; i++)
+        xd_buf_putc(&name, 'x');
+    xd_buf_putc(&name, '\n');
+    cr_assert(strstr(refusal(name.data, &(xd_err){0}), "a name of 256 bytes; 255 are allowed"));
 }
 
 Test(options, relative_paths_mean_beside_the_file)
