@@ -3,13 +3,17 @@
  * Layout: header (4096 bytes) | checksums, 8 bytes a blob, padded to 4096 | blobs.
  * The header says how many blobs are complete. It is rewritten, as one block with a checksum of its own, only after the blobs and
  * their checksums have been synced: whenever the machine stops, what the header promises is there. A torn header begins anew.
- * A complete file's header also carries the hash of the table of checksums, so that with the length everything is covered. */
+ * A complete file's header also carries the hash of the table of checksums, so that with the length everything is covered.
+ *
+ * Who reads a file holds a shared lock on it (flock), who makes it an exclusive one: a second process, a benchmark beside the service
+ * say, never writes what the first one reads. Where a file system knows no locks there are none. */
 #include "engine/memory/page_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <xxhash.h>
@@ -194,6 +198,11 @@ static xd_status inspect(page_file *f, const page_file_options *opt, page_header
     return XD_OK;
 }
 
+static bool try_lock(int fd, int kind)
+{
+    return !flock(fd, kind | LOCK_NB) || errno != EWOULDBLOCK;
+}
+
 static bool try_direct(page_file *f, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
@@ -203,6 +212,7 @@ static bool try_direct(page_file *f, const char *path)
             close(fd);
         return false;
     }
+    (void)try_lock(fd, LOCK_SH); /* a lock belongs to what was opened; the file's own is shared by now */
     close(f->fd);
     f->fd = fd;
     return true;
@@ -222,11 +232,21 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
     if (f->fd < 0)
         return xd_fail(err, XD_IO, errno, "opening the page file '%s'", opt->path);
     page_header h;
+    bool alone = try_lock(f->fd, LOCK_EX);
+    if (!alone && !try_lock(f->fd, LOCK_SH))
+        return xd_fail(err, XD_UNAVAILABLE, 0, "the page file '%s' is being made by another process", opt->path);
     xd_status st = inspect(f, opt, &h, err);
-    if (!st && h.n_done < h.n_blobs)
+    bool make = !st && h.n_done < h.n_blobs;
+    if (make && !alone)
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "memory.nvme_path '%s' is in use by another process and holds the pages of another model, or of "
+                       "another memory.page_size: name another file",
+                       opt->path);
+    if (make)
         st = make_blobs(f, opt, &h, err);
     if (st)
         return st;
+    (void)try_lock(f->fd, LOCK_SH);
     f->direct = try_direct(f, opt->path);
     *ret = XD_TAKE(f);
     return XD_OK;

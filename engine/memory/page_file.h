@@ -24,7 +24,8 @@ typedef struct page_file_options {
 } page_file_options;
 
 /* Opens the file, or makes it, or goes on making it where an earlier run was interrupted. A file that is not a page file is never
- * overwritten (XD_BAD_CONFIG). XD_IO: the disk errs or is full (with the numbers). */
+ * overwritten (XD_BAD_CONFIG). XD_IO: the disk errs or is full (with the numbers). XD_UNAVAILABLE: another process is making it;
+ * XD_BAD_CONFIG also: one reads it, and it would have to be made anew. */
 xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *err) XD_MUST_CHECK;
 void page_file_free(page_file *f);
 XD_DEFINE_CLEANUP(page_file, page_file_free)

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #define TRACE_MAGIC   0x3145434152544458ull /* "XDTRACE1" */
@@ -87,7 +88,8 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
     w->fill = malloc(BUFFER_BYTES);
     w->flush = malloc(BUFFER_BYTES);
     bool own = xd_is_own_file(path, TRACE_MAGIC);
-    w->fd = own ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : -1;
+    w->fd = own ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
+    bool busy = w->fd >= 0 && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     trace_header h = {TRACE_MAGIC, fingerprint, TRACE_VERSION, n_layers};
     xd_status st = XD_OK;
     if (!w->fill || !w->flush)
@@ -96,7 +98,10 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
         st = xd_fail(err, XD_BAD_CONFIG, 0, "pager.trace_file '%s' holds something else: it is not overwritten", path);
     else if (w->fd < 0)
         st = xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
-    else if (!write_all(w->fd, &h, sizeof h) || !write_all(w->fd, layer_experts, n_layers * sizeof *layer_experts))
+    else if (busy)
+        st = xd_fail(err, XD_UNAVAILABLE, 0, "the trace '%s' is being recorded by another process", path);
+    else if (ftruncate(w->fd, 0) || !write_all(w->fd, &h, sizeof h) ||
+             !write_all(w->fd, layer_experts, n_layers * sizeof *layer_experts))
         st = xd_fail(err, XD_IO, errno, "writing the trace '%s'", path);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);

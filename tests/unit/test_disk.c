@@ -95,6 +95,37 @@ Test(disk, blobs_come_back_as_they_were_made)
     remove_path();
 }
 
+static void make_while_another_opens(void *user, uint32_t x, void *out)
+{
+    page_file_options o = file_options();
+    page_file *f;
+    xd_err err;
+    cr_assert_eq(page_file_open(&o, &f, &err), XD_UNAVAILABLE, "%s", err.msg);
+    make(user, x, out);
+}
+
+Test(disk, a_file_in_use_is_shared_and_never_made_anew)
+{
+    temp_path();
+    page_file_options o = file_options();
+    page_file *first, *second, *third;
+    xd_err err = {0};
+    o.make = make_while_another_opens;
+    cr_assert_eq(page_file_open(&o, &first, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(page_file_open(&o, &second, &err), XD_OK, "the same pages: %s", err.msg);
+    o.fingerprint++;
+    cr_assert_eq(page_file_open(&o, &third, &err), XD_BAD_CONFIG);
+    cr_assert(strstr(err.msg, "in use"), "%s", err.msg);
+    page_file_free(first);
+    cr_assert_eq(page_file_open(&o, &third, &err), XD_BAD_CONFIG, "the second still reads it");
+    read_all(second, false);
+    page_file_free(second);
+    o.make = make;
+    cr_assert_eq(page_file_open(&o, &third, &err), XD_OK, "%s", err.msg);
+    page_file_free(third);
+    remove_path();
+}
+
 Test(disk, a_file_of_another_length_is_replaced_once)
 {
     temp_path();

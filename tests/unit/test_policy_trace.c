@@ -522,6 +522,8 @@ Test(policy_trace, a_recorded_trace_reads_back_and_broken_ones_are_refused)
     uint32_t counts[13];
     trace_writer *w;
     cr_assert_eq(trace_writer_open(path, 77, 3, layers, 1u << 20, &w, NULL), XD_OK);
+    trace_writer *second;
+    cr_assert_eq(trace_writer_open(path, 77, 3, layers, 1u << 20, &second, NULL), XD_UNAVAILABLE, "it is in use");
     for (uint32_t s = 0; s < 1000; s++) {
         for (uint32_t x = 0; x < 13; x++)
             counts[x] = (s * 7 + x * 3) % 5 == 0 ? x + 1 : 0;
