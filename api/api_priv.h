@@ -79,8 +79,8 @@ struct api {
     bool watching;
     int watch_epoll_fd, watch_event_fd;
     pthread_mutex_t conns_lock;
-    pthread_cond_t flushed;                       /* with lock: no exchange is in flight any more, while draining */
-    conn *conns, *idle_first, *idle_last;         /* under conns_lock, as all below */
+    pthread_cond_t flushed;               /* with lock: no exchange is in flight any more, while draining */
+    conn *conns, *idle_first, *idle_last; /* under conns_lock, as all below */
     uint32_t max_connections, headroom, n_taken, n_refused; /* taken: and not hung up on; refused: and not closed yet */
     uint64_t next_conn_id, said_full_ns;
 };
@@ -171,7 +171,8 @@ struct exchange {
     xd_buf body;
     uint64_t body_seen, body_limit;
     bool head_seen, working;
-    gen *gen; /* completions */
+    gen *gen;     /* completions */
+    xd_err fault; /* what went wrong on our side, for the log; status XD_OK: nothing */
 };
 
 /* MHD_AccessHandlerCallback and MHD_RequestCompletedCallback. */
@@ -181,6 +182,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
 
 /* Each queues the response and returns the handler's value. */
 enum MHD_Result reply_error(exchange *x, const xd_err *err);
+void reply_note_fault(exchange *x, const xd_err *err);                  /* kept for the log where it is one of ours */
 enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes body; NULL: out of memory */
 enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b); /* takes the bytes */
 enum MHD_Result reply_static(exchange *x, const char *content_type, const char *text, size_t len);

@@ -287,12 +287,13 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         pthread_cond_broadcast(&a->flushed);
         pthread_mutex_unlock(&a->lock);
     }
-    if (x->settings->log_requests) {
+    if (x->settings->log_requests || x->fault.status) {
         const xd_log_field fields[] = {{"REQUEST_ID", x->id}};
         /* Probes and scrapers ask every few seconds: what they get is of interest only when it is not 200. */
         bool probe = x->route && (x->route->flags & ROUTE_OPEN) && status == 200;
-        xd_log_with(probe ? CONF_LOG_DEBUG : CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms", x->method,
-                    x->path, status, (double)took_ns / 1e6);
+        int level = x->fault.status ? CONF_LOG_ERROR : probe ? CONF_LOG_DEBUG : CONF_LOG_INFO;
+        xd_log_with(level, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms%s%s", x->method, x->path, status,
+                    (double)took_ns / 1e6, x->fault.status ? ": " : "", x->fault.msg);
     }
     xd_buf_free(&x->body);
     api_settings_unref(x->settings);

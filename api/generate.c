@@ -291,6 +291,7 @@ static void end_stream(gen *g)
 {
     if (g->error.status) {
         unsigned status;
+        reply_note_fault(g->x, &g->error);
         send_json(g, reply_error_json(&g->error, &status));
     } else if (g->p.include_usage) {
         json_t *root = envelope(g, g->p.kind == GEN_CHAT ? "chat.completion.chunk" : "text_completion");

@@ -112,9 +112,16 @@ json_t *reply_error_json(const xd_err *err, unsigned *ret_status)
                      err->code[0] ? json_string(err->code) : json_null());
 }
 
+void reply_note_fault(exchange *x, const xd_err *err)
+{
+    if (xd_status_http(err->status) >= 500 && !err->code[0])
+        x->fault = *err;
+}
+
 enum MHD_Result reply_error(exchange *x, const xd_err *err)
 {
     unsigned status;
+    reply_note_fault(x, err);
     json_t *json = reply_error_json(err, &status);
     xd_buf b = {0};
     if (!json || json_dump_callback(json, dump_piece, &b, JSON_COMPACT)) {

@@ -264,7 +264,8 @@ const conf_option conf_options[] = {
     ENUM(log, "format", format, "auto", log_formats, 0,
          "auto: journal under systemd, plain lines elsewhere."),
     BOOL(log, "requests", requests, "yes", CONF_RELOAD,
-         "Log one line for each request; for /health, /metrics and the status page only at debug, unless they fail."),
+         "Log one line for each request; for /health, /metrics and the status page only at debug, unless they fail. What failed on this "
+         "side is logged in any case, with the reason."),
     BOOL(log, "prompts", prompts, "no", CONF_RELOAD,
          "Log prompts and answers too. They are private: leave this off unless you must."),
 

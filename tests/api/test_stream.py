@@ -1,5 +1,6 @@
 """Bodies and event streams, checked through the official client and by hand. The fake engine repeats the prompt."""
 import json
+import re
 
 import openai
 import pytest
@@ -168,6 +169,14 @@ def test_an_error_inside_a_stream_is_an_event(server, client):
     assert "".join(c["choices"][0]["text"] for c in chunks[:-1]) == prompt[:204]
     with pytest.raises(openai.APIError, match="on fire"):
         list(client.completions.create(model="fake", prompt=prompt, max_tokens=900, stream=True))
+
+
+def test_the_log_says_why_an_answer_failed(start):
+    server = start("--log.requests=no", "--log.level=error")
+    assert server.complete("[error]").status == 500 and server.complete("x" * 9000).status == 400
+    server.complete("[midway]" + "x" * 400, stream=True, max_tokens=900)
+    assert len(re.findall(r"POST /v1/completions (?:500|200) [0-9.]+ ms: the device is on fire", server.log)) == 2, server.log
+    assert server.log.count("POST") == 2, "what a client did wrong is not told"
 
 
 def test_an_answer_that_the_engine_gave_up_is_an_error(server):
