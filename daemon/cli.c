@@ -41,23 +41,29 @@ void cli_print_help(const char *section, xd_buf *out)
                 "Usage: expertd [COMMAND] [--section.key=value]...\n\nCommands:\n");
     for (size_t i = 0; i < XD_ARRAY_LEN(commands); i++)
         xd_buf_printf(out, "  %-9s%-18s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    xd_buf_puts(
-        out, "\nExamples:\n"
-             "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
-             "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
-             "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
-             "  expertd check                                   is this machine ready?\n"
-             "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
-             "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
-             "Options:\n"
-             "  -m, --model PATH     the model (model.path)\n"
-             "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
-             "      --print-config   show the settings in force, as a configuration file, and exit\n"
-             "  -h, --help [SECTION] this text, or the settings of one section\n"
-             "      --help all       all settings\n"
-             "  -V, --version\n\n"
-             "bench: --lengths 128,2048  --concurrency 1,8  --tokens 64  --sweep KEY=A,B  --hits 16  --trace FILE\n\n"
-             "Settings (--section.key=value; the section may be left out where the key is unique):\n");
+    xd_buf_puts(out,
+                "\nExamples:\n"
+                "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
+                "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
+                "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
+                "  expertd check                                   is this machine ready?\n"
+                "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
+                "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
+                "Options:\n"
+                "  -m, --model PATH     the model (model.path)\n"
+                "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
+                "      --print-config   show the settings in force, as a configuration file, and exit\n"
+                "  -h, --help [SECTION] this text, or the settings of one section\n"
+                "      --help all       all settings\n"
+                "  -V, --version\n\n"
+                "Options of bench:\n"
+                "      --lengths 128,1024   tokens of the prompts\n"
+                "      --concurrency 1,8    requests at once\n"
+                "      --tokens 64          tokens of each answer\n"
+                "      --sweep KEY=A,B      once for each of these values of a setting; up to four times\n"
+                "      --hits 16            instead: the share of pages found in device memory, every 16 tokens\n"
+                "      --trace FILE         instead: what each eviction policy would have hit on a recorded trace\n\n"
+                "Settings (--section.key=value; the section may be left out where the key is unique):\n");
     for (size_t i = 0; i < 8; i++) {
         static const char *const names[] = {"server", "model", "engine", "kv", "memory", "pager", "fallback", "log"};
         xd_buf_printf(out, "  expertd --help %s\n", names[i]);

@@ -13,6 +13,8 @@
 
 #include "daemon/daemon_priv.h"
 
+#define JOURNAL_SOCKET "/run/systemd/journal/socket"
+
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 static bool stderr_is_journal(void)
@@ -115,11 +117,15 @@ void log_setup(const config *cfg)
     int format = cfg->log.format;
     if (format == CONF_LOGFMT_AUTO)
         format = stderr_is_journal() ? CONF_LOGFMT_JOURNAL : CONF_LOGFMT_PLAIN;
+    /* sd_journal_sendv() says that all went well where there is no journal, in a container say. */
+    bool no_journal = format == CONF_LOGFMT_JOURNAL && access(JOURNAL_SOCKET, W_OK);
     xd_log_set_level(cfg->log.level);
-    if (format == CONF_LOGFMT_JOURNAL)
+    if (format == CONF_LOGFMT_JOURNAL && !no_journal)
         xd_log_set_sink(sink_journal, NULL);
     else if (format == CONF_LOGFMT_JSON)
         xd_log_set_sink(sink_json, NULL);
     else
         xd_log_set_sink(sink_plain, (void *)(isatty(STDERR_FILENO) && !getenv("NO_COLOR") ? &coloured : &plain));
+    if (no_journal)
+        xd_log_warn("log.format = journal, and there is no journal here (" JOURNAL_SOCKET "): plain lines instead");
 }

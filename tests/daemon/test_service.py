@@ -196,6 +196,14 @@ class Life(unittest.TestCase):
                     err = s.end(signal.SIGTERM)[1]
                     self.assertEqual("every user of this machine can read" in err, told and args[-1] != "--api_key=k", err)
 
+    @unittest.skipIf(os.path.exists("/run/systemd/journal/socket"), "there is a journal")
+    def test_without_a_journal_nothing_is_lost(self):
+        s = Service("fine", "--log.format=journal")
+        s.wait_for("READY=1")
+        err = s.end(signal.SIGTERM)[1]
+        self.assertRegex(err, "warn +log.format = journal, and there is no journal here")
+        self.assertRegex(err, "info +ready: fake")
+
     def test_an_open_port_without_a_key_is_warned_of(self):
         s = Service("fine", "--host=0.0.0.0")
         s.wait_for("READY=1")
