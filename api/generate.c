@@ -492,6 +492,9 @@ static xd_status submit_all(gen *g, xd_err *err)
     for (size_t i = 0; i < p->n_prompts; i++) {
         o.prompt_ids = p->prompts[i].ids.data;
         o.n_prompt = (uint32_t)p->prompts[i].ids.len;
+        uint32_t len = g->ctx.info->max_model_len, room = o.n_prompt < len ? len - o.n_prompt : 1;
+        o.max_tokens =
+            p->is_usual_length ? XD_MIN((uint32_t)p->max_tokens, XD_MAX(room, o.min_tokens)) : (uint32_t)p->max_tokens;
         xd_status st = engine_submit(g->x->a->e, &o, &g->reqs[i], err);
         if (st)
             return st;

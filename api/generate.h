@@ -26,8 +26,9 @@ typedef struct gen_params {
         add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special;
 
     /* derived */
-    bool include_usage;
-    int32_t n_logprobs; /* -1 none */
+    bool include_usage,
+        is_usual_length; /* of the answer: the client has not asked for one, so what is left of the context will do */
+    int32_t n_logprobs;  /* -1 none */
     gen_prompt *prompts;
     size_t n_prompts;
     const char **stops;

@@ -306,7 +306,8 @@ static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err
         return unsupported(err, "suffix", "'suffix' is not supported");
     if (p->max_completion_tokens != FIELD_UNSET_INT)
         p->max_tokens = p->max_completion_tokens;
-    if (p->max_tokens == FIELD_UNSET_INT)
+    p->is_usual_length = p->max_tokens == FIELD_UNSET_INT;
+    if (p->is_usual_length)
         p->max_tokens = p->kind == GEN_CHAT ? (int64_t)UINT32_MAX : DEFAULT_COMPLETION_TOKENS;
     if (p->min_tokens > p->max_tokens)
         return bad(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)", (long long)p->min_tokens,
