@@ -223,7 +223,7 @@ size_t jx_count_chars(const char *s, size_t len);
 void jx_sb_add(jx *c, jx_sb *b, const char *data, size_t len, bool trusted);
 void jx_sb_str(jx *c, jx_sb *b, const jx_str *s);
 void jx_sb_sub(jx *c, jx_sb *b, const jx_str *s, size_t from, size_t to);
-void jx_sb_char(jx *c, jx_sb *b, int32_t code_point, bool trusted);
+void jx_sb_char(jx *c, jx_sb *b, int32_t ch, bool trusted);
 void jx_sb_fill(jx *c, jx_sb *b, const char *piece, size_t n, bool trusted); /* n times */
 const jx_str *jx_sb_done(jx *c, jx_sb *b);
 #define jx_sb_lit(c, b, text) jx_sb_add(c, b, text, sizeof(text) - 1, true)
@@ -336,7 +336,7 @@ typedef enum jx_op {
 jx_value jx_binary(jx *c, jx_op op, jx_value a, jx_value b);
 bool jx_compare_op(jx *c, jx_op op, jx_value a, jx_value b);
 jx_value jx_negate(jx *c, jx_value v, bool minus);
-jx_value jx_slice(jx *c, jx_value of, jx_value start, jx_value stop, jx_value step);
+jx_value jx_slice(jx *c, jx_value of, jx_value first, jx_value last, jx_value by);
 jx_value jx_getattr(jx *c, jx_value of, const jx_str *name);
 jx_value jx_getitem(jx *c, jx_value of, jx_value key);
 jx_value jx_attr_only(jx *c, jx_value of, const jx_str *name); /* never an item */
@@ -392,7 +392,7 @@ jx_value jx_splitlines(jx *c, const jx_str *s, bool keep);
 const jx_str *jx_replace(jx *c, const jx_str *s, const jx_str *old, const jx_str *with, int64_t max);
 const jx_str *jx_pad(jx *c, const jx_str *s, int64_t width, const jx_str *fill,
                      int how);                                         /* -1 ljust, 1 rjust, 0 center */
-void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *spec); /* format(v, spec) */
+void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text); /* format(v, text) */
 
 /* ---- syntax tree (parser.c), names (scope.c), evaluation (eval.c) ---- */
 
