@@ -9,6 +9,7 @@
 #include "engine/engine_priv.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,6 +52,30 @@ static const char *last_part(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
+/* The last part of the path; in Hugging Face's cache, .../models--ORG--NAME/snapshots/REVISION, that would be a hash: ORG/NAME then. */
+static void name_of_path(const char *given, char *out, size_t cap)
+{
+    char path[PATH_MAX], whole[PATH_MAX];
+    snprintf(path, sizeof path, "%s", given);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = 0;
+    const char *last = last_part(path);
+    if ((!strcmp(last, ".") || !strcmp(last, "..")) && realpath(path, whole))
+        last = last_part(strcpy(path, whole));
+    size_t parent = (size_t)(last - path) - (last > path); /* where the slash before it stands */
+    snprintf(out, cap, "%s", last);
+    if (parent < 10 || strncmp(path + parent - 10, "/snapshots", 10) != 0)
+        return;
+    path[parent - 10] = 0;
+    const char *repo = last_part(path);
+    if (strncmp(repo, "models--", 8) != 0 || !repo[8])
+        return;
+    repo += 8;
+    const char *dashes = strstr(repo, "--"); /* old models have no ORG */
+    snprintf(out, cap, "%.*s%s%s", dashes ? (int)(dashes - repo) : 0, repo, dashes ? "/" : "",
+             dashes ? dashes + 2 : repo);
+}
+
 static xd_status name_model(engine *e, xd_err *err)
 {
     engine_info *i = &e->info;
@@ -79,12 +104,10 @@ static void fill_info(engine *e)
     const core *c = &e->c;
     engine_info *i = &e->info;
     const config *cfg = e->cfg;
-    char path[4096];
-    snprintf(path, sizeof path, "%s", cfg->model.path);
-    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
-        path[n - 1] = 0;
+    char name[sizeof i->model_id];
+    name_of_path(cfg->model.path, name, sizeof name);
     if (!i->model_id[0])
-        snprintf(i->model_id, sizeof i->model_id, "%s", last_part(path));
+        snprintf(i->model_id, sizeof i->model_id, "%s", name);
     snprintf(i->arch, sizeof i->arch, "%s", c->hp->arch);
     snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt).name);
     snprintf(i->backend, sizeof i->backend, "%s", c->backend);
@@ -98,7 +121,7 @@ static void fill_info(engine *e)
         i->n_experts = XD_MAX(i->n_experts, model_get_layer(c->m, l)->n_experts);
         i->top_k = XD_MAX(i->top_k, model_get_layer(c->m, l)->top_k);
     }
-    i->is_demo = strcmp(last_part(path), "demo") == 0 && strcmp(i->model_id, "demo") == 0;
+    i->is_demo = strcmp(name, "demo") == 0 && strcmp(i->model_id, "demo") == 0;
 }
 
 static void fill_costs(engine *e)
@@ -602,7 +625,8 @@ xd_status engine_force_fallback(engine *e, int force, xd_err *err)
     if (engine_get_phase(e, NULL, NULL, 0) != ENGINE_READY || !e->fallback)
         return xd_fail(err, XD_UNAVAILABLE, 0, "the engine is not ready");
     if (force == CONF_FORCE_FALLBACK && !pager_has_link(e->c.pg))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "there is no link that could be avoided: the CPU reads the experts itself");
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "there is no link that could be avoided: the CPU reads the experts itself");
     fallback_force(e->fallback, force);
     return XD_OK;
 }

@@ -355,6 +355,14 @@ static const model_arch *choose_arch(const json_t *config, const char *file, xd_
     return a;
 }
 
+static bool has_snapshots(const char *path)
+{
+    char dir[4200];
+    struct stat info;
+    return snprintf(dir, sizeof dir, "%s/snapshots", path) < (int)sizeof dir && !stat(dir, &info) &&
+           S_ISDIR(info.st_mode);
+}
+
 static xd_status open_dir(model *m, const char *path, xd_err *err)
 {
     m->dir = strdup(path);
@@ -366,7 +374,10 @@ static xd_status open_dir(model *m, const char *path, xd_err *err)
     json_t *config;
     xd_status st = hf_load(file, &config, err);
     if (st == XD_NOT_FOUND)
-        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' is not a model directory: it has no config.json", path);
+        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' is not a model directory: it has no config.json%s", path,
+                       has_snapshots(path)
+                           ? "; this is Hugging Face's cache, the models are the directories in its snapshots/"
+                           : "");
     if (st)
         return st;
     bool tied;

@@ -103,6 +103,32 @@ class Files(unittest.TestCase):
         at = int(last.split("at byte ")[1].split(":")[0])
         self.assertTrue(size // 2 <= at < size, at)
 
+    def test_a_model_is_named_after_its_place(self):
+        hub = os.path.join(self.dir.name, "models--Org--A-Model--B", "snapshots", "ad44e777bcd18fa4")
+        os.makedirs(hub)
+        for name in os.listdir(self.model):  # as the cache does
+            os.symlink(os.path.join(self.model, name), os.path.join(hub, name))
+        plain = os.path.join(self.dir.name, "snapshots", "rev")
+        os.makedirs(os.path.dirname(plain))
+        os.symlink(self.model, plain)
+        here = os.getcwd()
+        self.addCleanup(os.chdir, here)
+        os.chdir(self.model)
+        for path, name in ((self.model, "model"), (self.model + "//", "model"), (".", "model"), ("./", "model"), (hub, "Org/A-Model--B"),
+                           (hub + "/", "Org/A-Model--B"), (plain, "rev")):
+            d = Daemon(exe, "--model.path=" + path, "--pager.warm_start=no").wait_ready()
+            self.assertEqual(json.loads(d.ask("/v1/models")[1])["data"][0]["id"], name, path)
+            if "/" in name:
+                self.assertEqual(d.ask("/v1/models/" + name)[0], 200)
+            self.assertEqual(d.stop(), 0)
+        old = os.path.join(self.dir.name, "models--gpt2")
+        os.rename(os.path.join(self.dir.name, "models--Org--A-Model--B"), old)
+        d = Daemon(exe, f"--model.path={old}/snapshots/ad44e777bcd18fa4", "--pager.warm_start=no").wait_ready()
+        self.assertEqual(json.loads(d.ask("/v1/models")[1])["data"][0]["id"], "gpt2")
+        self.assertEqual(d.stop(), 0)
+        r = subprocess.run([exe, "inspect", "-c", "/dev/null", old], capture_output=True, text=True, timeout=60)
+        self.assertIn("the models are the directories in its snapshots/", r.stderr)
+
     def refused(self, status, *args):
         """What a start says that ends with this status and never with READY."""
         r = subprocess.run([EXE, "-c", "/dev/null", "--port=0", "--no-warm-start", *args], capture_output=True, text=True, timeout=60)
