@@ -111,8 +111,8 @@ class Files(unittest.TestCase):
         plain = os.path.join(self.dir.name, "snapshots", "rev")
         os.makedirs(os.path.dirname(plain))
         os.symlink(self.model, plain)
-        here = os.getcwd()
-        self.addCleanup(os.chdir, here)
+        exe = os.path.abspath(EXE)
+        self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.model)
         for path, name in ((self.model, "model"), (self.model + "//", "model"), (".", "model"), ("./", "model"), (hub, "Org/A-Model--B"),
                            (hub + "/", "Org/A-Model--B"), (plain, "rev")):
