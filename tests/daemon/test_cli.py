@@ -72,6 +72,13 @@ class Cli(unittest.TestCase):
             self.assertEqual(r.returncode, 1, args)
             self.assertIn("expertd: the output could not be written", r.stderr, args)
 
+    def test_dev_refuses_arguments_that_it_would_ignore(self):
+        dev = os.environ["EXPERTD_SOURCE_ROOT"] + "/dev"
+        for command in ("demo", "setup", "kern", "fuzz", "fmt", "lint"):
+            r = subprocess.run([dev, command, "--port=1"], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((r.returncode, r.stdout), (1, ""))
+            self.assertIn(f"dev: {command} takes no arguments", r.stderr)
+
     def test_a_synthetic_model_has_no_tokenizer(self):
         self.refused(1, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
 
