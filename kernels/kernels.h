@@ -279,9 +279,12 @@ struct kern_ops {
     /* Background copy engine, a second low-priority stream: copies for the pager. Callable from the pager's thread. */
     kern_status (*copy_async)(kern_dev *d, void *dst, const void *src, uint64_t bytes);
     kern_status (*copy_wait)(kern_dev *d); /* until all copy_async() are done */
+    /* Between begin and end operations are noted, not run. So are upload() and download(), of whole words from and to alloc_host()
+     * memory: a replay finds what lies there then, and downloads when all else is done. */
     kern_status (*graph_begin)(kern_dev *d);
     kern_status (*graph_end)(kern_dev *d, kern_graph **ret);
     kern_status (*graph_launch)(kern_dev *d, kern_graph *g);
+    kern_status (*graph_wait)(kern_dev *d); /* until the last replay is done: as sync(), and sooner */
     void (*graph_free)(kern_dev *d, kern_graph *g);
 
     /* --- math ------------------------------------------------------------------------------------------------ */

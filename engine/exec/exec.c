@@ -1,8 +1,8 @@
 /* exec.c - workspaces, the upload of a step's inputs, recorded graphs, and the way of the results back.
  *
- * DESIGN. A step is: adopt the page table (pager_step_begin), pack all small inputs into one pinned buffer and upload it once, run
- * the operations (graph.c) or replay a recorded graph of the same shape, reduce the logits to what the caller wants, wait, hand the
- * counters to the pager (pager_step_end).
+ * DESIGN. A step is: adopt the page table (pager_step_begin), pack all small inputs into one pinned buffer, run the operations (graph.c:
+ * one upload, the layers, what the caller wants to know of the logits, downloads) or replay a recorded graph of the same shape,
+ * wait, hand the counters to the pager (pager_step_end).
  *
  * Recorded steps are decode steps only. Their batch size and context are rounded up to a bucket; padding rows have token_seq
  * UINT32_MAX and lie beyond n_live, so that no live row sees them. The kernels' rule that a row depends on nothing but its inputs
@@ -250,7 +250,8 @@ static uint32_t context_bucket(uint32_t n, uint32_t cap)
 
 static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, xd_err *err)
 {
-    exec_shape s = {.n_seqs = b->n_seqs, .recorded = x->info.can_record && x->opt.record && !b->prefill};
+    exec_shape s = {
+        .n_seqs = b->n_seqs, .recorded = x->info.can_record && x->opt.record && !b->prefill, .want = EXEC_WANT_ARGMAX};
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const exec_run_seq *q = &b->seqs[i];
         s.n_tokens += q->n_tokens;
@@ -258,6 +259,8 @@ static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, x
         s.max_blocks = XD_MAX(s.max_blocks, q->n_blocks);
         s.max_context = XD_MAX(s.max_context, q->pos + q->n_tokens);
         s.recorded = s.recorded && q->n_tokens == 1 && q->n_rows == 1;
+        if (q->n_rows && q->want == EXEC_WANT_TOP)
+            s.want = EXEC_WANT_TOP;
     }
     if (!s.n_tokens || s.n_tokens > x->opt.max_tokens || s.n_rows > x->opt.max_rows || s.n_seqs > x->opt.max_seqs ||
         s.max_context > x->opt.max_context)
@@ -328,7 +331,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
 static bool same_shape(const exec_shape *a, const exec_shape *b)
 {
     return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill &&
-           a->staged == b->staged;
+           a->staged == b->staged && a->want == b->want;
 }
 
 static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *view, xd_err *err)
@@ -361,37 +364,6 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
     return ks ? exec_kern_fail(x, ks, err, "replaying a recorded step") : XD_OK;
 }
 
-static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
-{
-    const kern_ops *ops = x->dev->ops;
-    uint32_t vocab = x->hp->vocab;
-    kern_status ks = KERN_OK;
-    if (!n_rows)
-        return XD_OK;
-    if (want == EXEC_WANT_TOP) {
-        uint64_t n = (uint64_t)n_rows * KERN_TOP_LOGITS * 4;
-        kern_top_logits_args top = {.logits = x->logits,
-                                    .ids = x->top_ids_dev,
-                                    .values = x->top_values_dev,
-                                    .logsumexp = x->top_lse_dev,
-                                    .n_tokens = n_rows,
-                                    .vocab = vocab};
-        ks = ops->top_logits(x->dev, &top);
-        if (!ks)
-            ks = ops->download(x->dev, x->top_ids_host, x->top_ids_dev, n);
-        if (!ks)
-            ks = ops->download(x->dev, x->top_values_host, x->top_values_dev, n);
-        if (!ks)
-            ks = ops->download(x->dev, x->top_lse_host, x->top_lse_dev, n_rows * 4ull);
-    } else {
-        kern_argmax_args best = {.logits = x->logits, .ids = x->argmax_dev, .n_tokens = n_rows, .vocab = vocab};
-        ks = ops->argmax(x->dev, &best);
-        if (!ks)
-            ks = ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull);
-    }
-    return ks ? exec_kern_fail(x, ks, err, "reading the step's tokens back") : XD_OK;
-}
-
 static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
 {
     const kern_ops *ops = x->dev->ops;
@@ -412,17 +384,16 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
     x->times = t;
 }
 
-static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view,
-                               exec_want want, uint32_t n_rows, xd_err *err)
+static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     exec_layout in = exec_layout_of(s);
     pack(x, b, s, &in);
-    kern_status ks = x->dev->ops->upload(x->dev, x->in_dev, x->in_host, (uint64_t)in.words * 4);
-    if (ks)
-        return exec_kern_fail(x, ks, err, "upload of a step's inputs");
     xd_status st;
+    kern_status ks = KERN_OK;
     if (s->recorded) {
         st = run_recorded(x, s, view, err);
+        if (!st)
+            ks = x->dev->ops->graph_wait(x->dev);
     } else {
         /* The hint of where each sequence's queries begin lies after the packed words, where room is left for it. */
         uint32_t *seq_start = x->in_host + x->in_cap_words - (b->n_seqs + 1), t = 0;
@@ -432,13 +403,10 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
             t += i < b->n_seqs ? b->seqs[i].n_tokens : 0;
         }
         st = exec_build(x, s, room ? seq_start : NULL, view, err);
+        if (!st)
+            ks = x->dev->ops->sync(x->dev);
     }
-    if (!st)
-        st = reduce(x, want, n_rows, err);
-    if (st)
-        return st;
-    ks = x->dev->ops->sync(x->dev);
-    return ks ? exec_kern_fail(x, ks, err, "running a step") : XD_OK;
+    return st ? st : ks ? exec_kern_fail(x, ks, err, "running a step") : XD_OK;
 }
 
 xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
@@ -447,13 +415,9 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     xd_status st = shape_of(x, b, &s, err);
     if (st)
         return st;
-    exec_want want = EXEC_WANT_ARGMAX;
     uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
+    for (uint32_t i = 0; i < b->n_seqs; i++)
         n_rows += b->seqs[i].n_rows;
-        if (b->seqs[i].n_rows && b->seqs[i].want == EXEC_WANT_TOP)
-            want = EXEC_WANT_TOP;
-    }
     memset(x->needs_lost, 0, b->n_seqs * sizeof *x->needs_lost);
     uint64_t begin_ns = xd_now_ns();
     const pager_view *view = NULL;
@@ -462,7 +426,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     s.fill = view->n_free && view->layers[0].fill_addr;
     st = exec_stage_step(x, b, &s, err);
     if (!st)
-        st = run_on_device(x, b, &s, view, want, n_rows, err);
+        st = run_on_device(x, b, &s, view, err);
     if (st) {
         /* Whatever was launched must have left the pages before the pager may move them. */
         if (!x->lost && x->dev->ops->sync(x->dev) == KERN_OK)
@@ -474,7 +438,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     take_times(x, &s, begin_ns);
 
     *ret = (exec_result){.n_rows = n_rows, .vocab = x->hp->vocab, .argmax = x->argmax_host};
-    if (want == EXEC_WANT_TOP) {
+    if (s.want == EXEC_WANT_TOP) {
         ret->argmax = NULL;
         ret->top_ids = x->top_ids_host;
         ret->top_values = x->top_values_host;

@@ -24,6 +24,7 @@ typedef struct exec_shape {
     bool fill;            /* missed pages are kept */
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
     bool staged;          /* some KV blocks come from host memory by way of the staging areas */
+    exec_want want;
 } exec_shape;
 
 /* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
@@ -120,7 +121,7 @@ xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err 
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
 uint64_t exec_stage_host_bytes(const exec *x);
 
-/* Launches (or records) every operation of a step up to the logits. */
+/* Launches (or records) every operation of a step: from the upload of its packed inputs to the download of its results. */
 xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err);
 
 #endif

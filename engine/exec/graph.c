@@ -279,6 +279,29 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     return XD_OK;
 }
 
+static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    uint32_t vocab = x->hp->vocab;
+    uint64_t n = (uint64_t)n_rows * KERN_TOP_LOGITS * 4;
+    if (want == EXEC_WANT_TOP) {
+        RUN(ops->top_logits(x->dev, &(kern_top_logits_args){.logits = x->logits,
+                                                            .ids = x->top_ids_dev,
+                                                            .values = x->top_values_dev,
+                                                            .logsumexp = x->top_lse_dev,
+                                                            .n_tokens = n_rows,
+                                                            .vocab = vocab}));
+        RUN(ops->download(x->dev, x->top_ids_host, x->top_ids_dev, n));
+        RUN(ops->download(x->dev, x->top_values_host, x->top_values_dev, n));
+        RUN(ops->download(x->dev, x->top_lse_host, x->top_lse_dev, n_rows * 4ull));
+    } else {
+        RUN(ops->argmax(x->dev, &(kern_argmax_args){
+                                    .logits = x->logits, .ids = x->argmax_dev, .n_tokens = n_rows, .vocab = vocab}));
+        RUN(ops->download(x->dev, x->argmax_host, x->argmax_dev, n_rows * 4ull));
+    }
+    return XD_OK;
+}
+
 /* Marks: one at the start; a layer: after attention, before the experts, after them; one after the head. */
 xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err)
 {
@@ -290,11 +313,11 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
     kv.block_table = x->in_dev + in.block_table;
     kv.max_blocks = s->max_blocks;
 
-    for (uint32_t i = 0; i < 2; i++) {
-        xd_status st = exec_stage_ahead(x, i, s, err);
-        if (st)
+    xd_status st;
+    RUN(ops->upload(x->dev, x->in_dev, x->in_host, in.words * sizeof(uint32_t)));
+    for (uint32_t i = 0; i < 2; i++)
+        if ((st = exec_stage_ahead(x, i, s, err)))
             return st;
-    }
     x->n_marks = 0;
     mark(x);
     RUN(ops->embed(x->dev, &(kern_embed_args){.y = x->x,
@@ -303,8 +326,7 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
                                               .n_tokens = s->n_tokens,
                                               .scale = hp->embed_scale}));
     for (uint32_t i = 0; i < hp->n_layers; i++) {
-        xd_status st = build_attention(x, i, s, seq_start, &kv, err);
-        if (st)
+        if ((st = build_attention(x, i, s, seq_start, &kv, err)))
             return st;
         mark(x);
         if ((st = build_ffn(x, i, s, view, err)))
@@ -324,5 +346,7 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
                                                     .norm_eps = hp->rms_eps}));
     }
     mark(x);
-    return XD_OK;
+    if (s->n_rows && (st = reduce(x, s->want, s->n_rows, err)))
+        return st;
+    return pager_step_fetch(x->pg, err);
 }

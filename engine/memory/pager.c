@@ -415,15 +415,17 @@ static void wait_until(uint64_t ns)
         ;
 }
 
+xd_status pager_step_fetch(pager *p, xd_err *err)
+{
+    if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at))
+        return pager_device_fail(p, err, "reading the step's counters");
+    return XD_OK;
+}
+
 xd_status pager_step_end(pager *p, xd_err *err)
 {
     if (!p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: no step to end");
-    if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at) ||
-        p->dev->ops->sync(p->dev)) {
-        pager_step_abort(p);
-        return pager_device_fail(p, err, "reading the step's counters");
-    }
     pthread_mutex_lock(&p->lock);
     count_step(p);
     apply_fills(p);

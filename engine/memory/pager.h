@@ -64,8 +64,10 @@ typedef struct pager_view {
 /* Adopts finished copies and decisions and uploads what changed. `prefill`: the step streams past the cache (no fill-through for
  * pages that only prompts touch). */
 xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err) XD_MUST_CHECK;
-/* After the device has finished the step: reads the counters (device memory, already synchronised), counts hits and bytes by tier,
- * makes filled slots resident from the next step, picks promotions and evictions. Never waits for a copy. */
+/* The last operation of a step: its counters come to the host. May be recorded with the others. */
+xd_status pager_step_fetch(pager *p, xd_err *err) XD_MUST_CHECK;
+/* After the device has finished the step, pager_step_fetch() included: counts hits and bytes by tier, makes filled slots
+ * resident from the next step, picks promotions and evictions. Never waits for a copy. */
 xd_status pager_step_end(pager *p, xd_err *err) XD_MUST_CHECK;
 
 /* Instead of pager_step_end() when the step was given up half-way (a device fault, an injected error): nothing it may have filled is

@@ -159,6 +159,11 @@ static kern_status dev_graph_launch(kern_dev *dev, kern_graph *g)
     return dev_graph_begin(dev);
 }
 
+static kern_status dev_graph_wait(kern_dev *dev)
+{
+    return dev_graph_begin(dev);
+}
+
 static void dev_graph_free(kern_dev *dev, kern_graph *g)
 {
     (void)dev;
@@ -239,6 +244,7 @@ static const kern_ops cpu_ops = {
     .graph_begin = dev_graph_begin,
     .graph_end = dev_graph_end,
     .graph_launch = dev_graph_launch,
+    .graph_wait = dev_graph_wait,
     .graph_free = dev_graph_free,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,

@@ -14,10 +14,26 @@ struct host_range; /* one registered chunk of host memory, dev.cu */
 
 /* What blocks of one launch leave for each other. Tickets count those that are done, and are zero between launches. */
 struct cuda_small {
-    uint32_t ticket, row_tickets[CUDA_FEW_ROWS];
+    uint32_t ticket, row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];
     unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */
+};
+
+/* What a recording's last kernel brings to the host. */
+#define CUDA_MAX_RESULTS 8
+struct cuda_results {
+    uint64_t *last; /* mark that waits for the end, or NULL */
+    const uint64_t *marks;
+    uint64_t *marks_host;
+    uint32_t n_marks, n;
+    struct {
+        uint32_t *to;
+        const uint32_t *from;
+        uint32_t words;
+    } copy[CUDA_MAX_RESULTS];
+    uint32_t *ticket, *n_done; /* device memory: blocks that are done, zero between launches; replays so far */
+    uint32_t *done;            /* host memory: the same, written when all the rest is there */
 };
 
 struct cuda_dev {
@@ -38,6 +54,9 @@ struct cuda_dev {
     uint64_t *mark;            /* to be noted by the next kernel, or NULL */
     uint32_t n_recorded_marks;
     bool recording;
+    cuda_results results;        /* of this recording */
+    uint32_t n_replays;          /* started; *results.done counts those that are done */
+    uint32_t *done;              /* pinned */
     bool joined;                 /* the next kernel waits for another stream too: it must not begin early */
     struct cuda_small *small;    /* device memory */
     uint32_t *counters;          /* of warp.cuh: zero between launches */

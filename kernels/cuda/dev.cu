@@ -62,13 +62,32 @@ __global__ void mark_kernel(uint64_t *slot)
     overlap_begin(slot);
 }
 
-/* The end of a recording: stores to host memory wait for the link, so they are made once, at the end. */
-__global__ void publish_kernel(uint64_t *last, const uint64_t *marks, uint64_t *host, uint32_t n)
+/* The begin of a recording: a step's inputs. Host memory is read past the caches, which may hold what lay there before. */
+__global__ void fetch_kernel(uint32_t *to, const uint32_t *from, uint32_t n)
 {
-    overlap_begin(last);
+    overlap_begin();
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        to[i] = __ldcv(from + i);
+}
+
+/* The end of a recording: stores to host memory wait for the link, so they are made once, at the end. */
+__global__ void publish_kernel(const __grid_constant__ cuda_results r)
+{
+    overlap_begin(r.last);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-        host[i] = marks[i];
+    if (blockIdx.x == 0)
+        for (uint32_t i = threadIdx.x; i < r.n_marks; i += blockDim.x)
+            r.marks_host[i] = __ldcg(r.marks + i);
+#pragma unroll 1
+    for (uint32_t k = 0; k < r.n; k++)
+        for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < r.copy[k].words; i += gridDim.x * blockDim.x)
+            r.copy[k].to[i] = __ldcg(r.copy[k].from + i);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(r.ticket, 1u) == gridDim.x - 1) {
+        *r.ticket = 0;
+        *reinterpret_cast<volatile uint32_t *>(r.done) = ++*r.n_done;
+    }
 }
 
 /* Reads n 16-byte words, eight loads in flight a thread. The time is taken here, first block to last: events would add whatever keeps the
@@ -114,6 +133,8 @@ static void dev_close(kern_dev *kd)
     unregister_owner(d, nullptr);
     if (d->marks)
         cudaFreeHost(d->marks);
+    if (d->done)
+        cudaFreeHost(d->done);
     if (d->sink)
         cudaFree(d->sink);
     if (d->counters)
@@ -440,6 +461,13 @@ static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t
 {
     cuda_dev *d = enter(kd);
     cuda_flush_mark(d);
+    if (d->recording) {
+        const uint32_t words = (uint32_t)(bytes / 4), blocks = (words + 255) / 256;
+        (void)cuda_start(d, fetch_kernel, blocks < 64 ? blocks : 64, 256, 0, (uint32_t *)dst, (const uint32_t *)src,
+                         words);
+        d->joined = true; /* kernels may read it before they wait */
+        return cuda_launched(d, "upload");
+    }
     cudaError_t e = copy_pieces(d, dst, src, bytes, false, cudaMemcpyHostToDevice, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "upload");
 }
@@ -447,6 +475,12 @@ static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t
 static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
+    if (d->recording) {
+        if (d->results.n == CUDA_MAX_RESULTS)
+            return cuda_unsupported(d, "more downloads in a recording than planned");
+        d->results.copy[d->results.n++] = {(uint32_t *)dst, (const uint32_t *)src, (uint32_t)(bytes / 4)};
+        return KERN_OK;
+    }
     cuda_flush_mark(d);
     cudaError_t e = copy_pieces(d, dst, src, bytes, true, cudaMemcpyDeviceToHost, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "download");
@@ -488,6 +522,7 @@ static kern_status dev_graph_begin(kern_dev *kd)
     cudaError_t e = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal);
     d->recording = e == cudaSuccess;
     d->n_recorded_marks = 0;
+    d->results.n = 0;
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "begin of a recording");
 }
 
@@ -495,10 +530,18 @@ static kern_status dev_graph_end(kern_dev *kd, kern_graph **ret)
 {
     cuda_dev *d = enter(kd);
     cudaGraph_t g = nullptr;
-    if (d->n_recorded_marks) {
-        uint64_t *last = cuda_take_mark(d);
-        (void)cuda_start(d, publish_kernel, 1, 256, 0, last, d->marks_gpu, d->marks_dev, d->n_recorded_marks);
-    }
+    d->results.last = cuda_take_mark(d);
+    d->results.marks = d->marks_gpu;
+    d->results.marks_host = d->marks_dev;
+    d->results.n_marks = d->n_recorded_marks;
+    d->results.ticket = &d->small->result_ticket;
+    d->results.n_done = &d->small->n_done;
+    d->results.done = d->done;
+    uint32_t words = 1;
+    for (uint32_t k = 0; k < d->results.n; k++)
+        words = d->results.copy[k].words > words ? d->results.copy[k].words : words;
+    const uint32_t blocks = (words + 1023) / 1024;
+    (void)cuda_start(d, publish_kernel, blocks < 16 ? blocks : 16, 256, 0, d->results);
     d->recording = false;
     cudaError_t e = cudaStreamEndCapture(d->stream, &g);
     if (e != cudaSuccess)
@@ -522,7 +565,32 @@ static kern_status dev_graph_launch(kern_dev *kd, kern_graph *g)
 {
     cuda_dev *d = enter(kd);
     cudaError_t e = cudaGraphLaunch(g->exec, d->stream);
-    return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "launch of a recording");
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "launch of a recording");
+    d->n_replays++;
+    return KERN_OK;
+}
+
+/* The driver tells the end of a stream's work some microseconds later than the work itself can. */
+static kern_status dev_graph_wait(kern_dev *kd)
+{
+    enum { LOOKS = 2048 }; /* before the driver is asked whether all is well */
+    cuda_dev *d = enter(kd);
+    for (uint32_t i = 1; __atomic_load_n(d->done, __ATOMIC_ACQUIRE) != d->n_replays; i++) {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#endif
+        if (i % LOOKS)
+            continue;
+        cudaError_t e = cudaStreamQuery(d->stream);
+        if (e == cudaSuccess)
+            d->n_replays = __atomic_load_n(d->done, __ATOMIC_ACQUIRE);
+        else if (e != cudaErrorNotReady)
+            return cuda_fail(d, e, "work on the GPU");
+        else
+            (void)cudaGetLastError();
+    }
+    return KERN_OK;
 }
 
 static void dev_graph_free(kern_dev *kd, kern_graph *g)
@@ -609,6 +677,7 @@ static const kern_ops cuda_ops = {
     dev_graph_begin,
     dev_graph_end,
     dev_graph_launch,
+    dev_graph_wait,
     dev_graph_free,
     cuda_embed,
     cuda_rmsnorm,
@@ -712,6 +781,7 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         (e = cudaStreamCreateWithPriority(&d->copy, cudaStreamNonBlocking, least)) != cudaSuccess ||
         (e = cudaHostAlloc((void **)&d->marks, KERN_MARKS * sizeof(uint64_t), cudaHostAllocMapped)) != cudaSuccess ||
         (e = cudaHostGetDevicePointer((void **)&d->marks_dev, d->marks, 0)) != cudaSuccess ||
+        (e = cudaHostAlloc((void **)&d->done, sizeof *d->done, cudaHostAllocMapped)) != cudaSuccess ||
         (e = cudaMalloc((void **)&d->sink, 256)) != cudaSuccess ||
         (e = cudaMalloc((void **)&d->counters, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
         (e = cudaMemset(d->counters, 0, WARP_N_COUNTERS * sizeof(uint32_t))) != cudaSuccess ||
@@ -730,6 +800,7 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     if (e != cudaSuccess)
         return open_failed(d, KERN_DEVICE, e, "preparing the GPU", why, cap);
     memset(d->marks, 0, KERN_MARKS * sizeof(uint64_t));
+    *d->done = 0;
     *ret = &d->base;
     return KERN_OK;
 }

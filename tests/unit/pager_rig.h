@@ -144,6 +144,7 @@ static xd_status try_step(rig *r, bool prefill, xd_err *err)
         }
         read_layer(r, v, l);
     }
+    cr_assert_eq(pager_step_fetch(r->p, err), XD_OK, "%s", err->msg);
     cr_assert_eq(pager_step_end(r->p, err), XD_OK, "%s", err->msg);
     return XD_OK;
 }

@@ -349,6 +349,7 @@ static void predicted_step(rig *r, bool oracle)
         }
         (void)before;
     }
+    cr_assert_eq(pager_step_fetch(r->p, &err), XD_OK);
     cr_assert_eq(pager_step_end(r->p, &err), XD_OK);
 }
 

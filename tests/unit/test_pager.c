@@ -69,6 +69,7 @@ Test(pager, keeps_pages_still_while_a_step_runs)
                 for (uint32_t pg = 0; pg < st.pages_total; pg++)
                     cr_assert_neq(v->free_slots[i], table[pg]);
         }
+        cr_assert_eq(pager_step_fetch(r.p, NULL), XD_OK);
         cr_assert_eq(pager_step_end(r.p, NULL), XD_OK);
     }
     rig_close(&r);
@@ -113,6 +114,7 @@ Test(pager, counts_what_a_step_touched_by_tier)
                     *(y->page_addr[i] >= v->arena_begin && y->page_addr[i] < v->arena_end ? &vram : &host) += bytes;
             }
         }
+        cr_assert_eq(pager_step_fetch(r.p, NULL), XD_OK);
         cr_assert_eq(pager_step_end(r.p, NULL), XD_OK);
         pager_get_stats(r.p, &after);
         cr_assert_eq(after.step_bytes_vram, vram);
