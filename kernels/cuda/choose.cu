@@ -25,18 +25,19 @@ static __device__ __forceinline__ void warp_best(float *v, uint32_t *id)
 
 __global__ void router_kernel(kern_router_args a)
 {
-    extern __shared__ float sh[];
+    extern __shared__ uint32_t sh[];
     const uint32_t warp = threadIdx.x / 32, t = blockIdx.x * (blockDim.x / 32) + warp;
+    uint32_t *s = sh + warp * (a.n_experts + 2 * a.top_k);
     overlap_begin();
     if (t < a.n_tokens)
-        pick_experts(a, t, sh + warp * a.n_experts);
+        pick_experts(a, t, true, s, s + a.n_experts + a.top_k);
 }
 
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     const uint32_t warps = 4;
-    const size_t smem = (size_t)warps * a->n_experts * sizeof(float);
+    const size_t smem = (size_t)warps * (a->n_experts + 2 * a->top_k) * sizeof(uint32_t);
     if (smem > 48 * 1024 || a->top_k > a->n_experts)
         return cuda_unsupported(d, "number of experts in the router");
     if (a->n_tokens)
@@ -53,7 +54,11 @@ __global__ void plan_few_kernel(kern_plan_args a)
 {
     __shared__ uint32_t s[PLAN_FEW + SCAN_WORDS];
     overlap_begin();
-    plan_few(a, s);
+    const uint32_t n = plan_pairs(a), used = plan_used(a);
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+        s[i] = a.ids[i];
+    __syncthreads();
+    plan_few(a, s, n, used, true, s + PLAN_FEW);
 }
 
 /* Each warp owns a contiguous run of pairs and a histogram of it; after a scan over (expert, warp) it places its run in order. */
@@ -63,8 +68,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
     __shared__ uint32_t s[PLAN_WARPS];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     overlap_begin();
-    const uint32_t live = a.n_live ? min(*a.n_live, a.n_tokens) : a.n_tokens;
-    const uint32_t n = live * a.top_k;
+    const uint32_t n = plan_pairs(a), used = plan_used(a);
     const uint32_t run = (n + hist_warps - 1) / hist_warps;
     const uint32_t begin = min(n, warp * run), end = warp < hist_warps ? min(n, begin + run) : begin;
 
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
     if (!a.fill_addr)
         return;
     __syncthreads();
-    plan_fill(a, s);
+    plan_fill(a, used, true, s, [&](uint32_t e) { return a.expert_start[e + 1] > a.expert_start[e]; });
 }
 
 kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)
@@ -153,13 +157,13 @@ static __device__ __forceinline__ void for_each_value(const float *x, uint32_t b
 
 /* A row is cut into parts, one a block; the last block of a row to end looks at all of them. */
 __global__ void __launch_bounds__(256)
-    argmax_kernel(kern_argmax_args a, float *part_best, uint32_t *part_id, uint32_t *tickets)
+    argmax_kernel(kern_argmax_args a, float *part_best, uint32_t *part_id, uint32_t *tickets, uint64_t *mark)
 {
     __shared__ float sv[8];
     __shared__ uint32_t si[8];
     const uint32_t t = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
                    size = (a.vocab + gridDim.y - 1) / gridDim.y;
-    overlap_begin();
+    overlap_begin(mark);
     float best = -INFINITY;
     uint32_t id = UINT32_MAX;
     auto take = [&](uint32_t i, float v) {
@@ -209,7 +213,7 @@ kern_status cuda_argmax(kern_dev *kd, const kern_argmax_args *a)
     static_assert(sizeof(cuda_small::best) / sizeof(float) == CUDA_FEW_ROWS * ARGMAX_PARTS, "parts of few rows");
     if (a->n_tokens)
         (void)cuda_start(d, argmax_kernel, dim3(a->n_tokens, parts), 256, 0, *a, d->small->best, d->small->id,
-                         d->small->row_tickets);
+                         d->small->row_tickets, cuda_take_mark(d));
     return cuda_launched(d, "argmax");
 }
 
@@ -250,14 +254,14 @@ template <typename E> static __device__ uint32_t nth_key(E each, uint32_t want, 
 /* At least as many values of a row as are wanted reach the wanted-th largest of the threads' own maxima. Nearly always few more do:
  * they are collected and sorted. Where ties make them too many (a flat row), the exact bound is searched over the whole row
  * and its ties are taken in order of id. */
-__global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a)
+__global__ void __launch_bounds__(1024) top_logits_kernel(kern_top_logits_args a, uint64_t *mark)
 {
     constexpr uint32_t ROOM = 1024;
     __shared__ uint32_t s[32], count, ids[ROOM], keys[ROOM];
     __shared__ float sf[32];
     const float *x = a.logits + (size_t)blockIdx.x * a.vocab;
     const uint32_t want = min(a.vocab, (uint32_t)KERN_TOP_LOGITS);
-    overlap_begin();
+    overlap_begin(mark);
 
     float max = -INFINITY, sum = 0;
     uint32_t top = 0, left;
@@ -334,6 +338,6 @@ kern_status cuda_top_logits(kern_dev *kd, const kern_top_logits_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (a->n_tokens)
-        (void)cuda_start(d, top_logits_kernel, a->n_tokens, 1024, 0, *a);
+        (void)cuda_start(d, top_logits_kernel, a->n_tokens, 1024, 0, *a, cuda_take_mark(d));
     return cuda_launched(d, "top_logits");
 }

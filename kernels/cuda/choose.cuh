@@ -17,62 +17,79 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* A warp chooses the experts of token t. `v` has room for n_experts floats. */
-static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, float *v)
+/* Back from it; -0 comes as +0. */
+static __device__ __forceinline__ float key_value(uint32_t k)
+{
+    return __uint_as_float(k == 0 ? 0x7fffffffu : k & 0x80000000u ? k & 0x7fffffffu : ~k);
+}
+
+/* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has room for n_experts + top_k words.
+ * What is not needed for the next choice is done after all of them, by a lane each. */
+static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, bool live, uint32_t *s,
+                                                    uint32_t *ids)
 {
     const uint32_t lane = threadIdx.x % 32;
     const float *logits = a.logits + (size_t)t * a.n_experts;
-    float max = -INFINITY, sum = 0;
-    for (uint32_t e = lane; e < a.n_experts; e += 32) {
-        v[e] = __ldcg(logits + e);
-        max = fmaxf(max, v[e]);
-    }
-    max = warp_max(max);
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        sum += expf(v[e] - max);
-    sum = warp_sum(sum);
-
-    /* Each lane knows the best of its own; only the one that lost it looks again. */
-    uint32_t key = 0, id = UINT32_MAX;
-    auto look = [&] {
-        key = 0;
-        id = UINT32_MAX;
-        for (uint32_t e = lane; e < a.n_experts; e += 32) {
-            const uint32_t k = order_key(v[e]);
-            if (k > key) {
-                key = k;
-                id = e;
-            }
+    uint32_t *keys = s, *best = s + a.n_experts;
+    uint32_t key = 0, id = UINT32_MAX; /* the best of this lane's own */
+    auto look = [&](uint32_t e, uint32_t k) {
+        if (k > key) {
+            key = k;
+            id = e;
         }
     };
-    look();
-    __syncwarp();
-    float chosen_sum = 0;
-    float *w = a.weights + (size_t)t * a.top_k;
+#pragma unroll 4
+    for (uint32_t e = lane; e < a.n_experts; e += 32) {
+        const uint32_t k = order_key(live ? __ldcg(logits + e) : 0.0f);
+        keys[e] = k;
+        look(e, k);
+    }
+    const uint32_t first = __reduce_max_sync(~0u, key);
+    const float max = first ? key_value(first) : -INFINITY;
+    float sum = 0;
+    if (a.scoring == KERN_SOFTMAX_TOPK) {
+#pragma unroll 1
+        for (uint32_t e = lane; e < a.n_experts; e += 32)
+            sum += expf(key_value(keys[e]) - max);
+        sum = warp_sum(sum);
+    }
+#pragma unroll 1
     for (uint32_t k = 0; k < a.top_k; k++) {
         const uint32_t top = __reduce_max_sync(~0u, key);
         uint32_t chosen = __reduce_min_sync(~0u, key == top ? id : UINT32_MAX);
-        float best = -INFINITY;
         if (top == 0) /* only NaN left: any id within range will do */
             chosen = k;
-        else
-            best = v[chosen];
-        const float score = a.scoring == KERN_SOFTMAX_TOPK ? expf(best - max) / sum : expf(best - max);
-        chosen_sum += score;
-        __syncwarp();
         if (lane == 0) {
-            a.ids[(size_t)t * a.top_k + k] = chosen;
-            w[k] = score;
+            best[k] = top;
+            ids[k] = chosen;
         }
-        if (lane == chosen % 32) {
-            v[chosen] = __int_as_float(0x7fffffff); /* taken: counts as NaN */
-            look();
+        if (lane == chosen % 32) { /* only the lane that lost its best looks again */
+            keys[chosen] = 0;      /* taken: counts as NaN */
+            key = 0;
+            id = UINT32_MAX;
+#pragma unroll 4
+            for (uint32_t e = lane; e < a.n_experts; e += 32)
+                look(e, keys[e]);
         }
-        __syncwarp();
     }
-    if (a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk)
-        for (uint32_t k = lane; k < a.top_k; k += 32)
-            w[k] /= chosen_sum;
+    __syncwarp();
+    float *scores = reinterpret_cast<float *>(best);
+#pragma unroll 1
+    for (uint32_t k = lane; k < a.top_k; k += 32) {
+        const float score = expf((best[k] ? key_value(best[k]) : -INFINITY) - max);
+        scores[k] = a.scoring == KERN_SOFTMAX_TOPK ? score / sum : score;
+    }
+    __syncwarp();
+    float chosen_sum = 0;
+#pragma unroll 4
+    for (uint32_t k = 0; k < a.top_k; k++)
+        chosen_sum += scores[k];
+    const bool divide = a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk;
+#pragma unroll 1
+    for (uint32_t k = lane; live && k < a.top_k; k += 32) {
+        a.ids[(size_t)t * a.top_k + k] = ids[k];
+        a.weights[(size_t)t * a.top_k + k] = divide ? scores[k] / chosen_sum : scores[k];
+    }
 }
 
 /* Exclusive prefix of v over the block; *total gets the sum. `s` has room for SCAN_WORDS words. */
@@ -103,69 +120,93 @@ static __device__ uint32_t block_scan(uint32_t v, uint32_t *s, uint32_t *total)
     return before + incl - v;
 }
 
-/* Gives free slots to the missed pages of touched experts, in order; every thread of the block, after a barrier behind the stores to
- * expert_start. */
-static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32_t *s)
+/* Gives free slots to the missed pages of touched experts, in order; every thread of the block. used0: slots taken before. Stores only
+ * where it is `live`. A thread takes neighbouring entries, so that one scan does for all of them. */
+template <typename T>
+static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32_t used0, bool live, uint32_t *s,
+                                                 T touched)
 {
-    const uint32_t used0 = a.free_used ? *a.free_used : 0;
     const uint32_t room = a.n_free > used0 ? min(a.n_free - used0, a.max_inserts) : 0;
-    uint32_t used = 0;
     const uint32_t entries = a.n_experts * a.pages;
-    for (uint32_t at = 0; at < entries; at += blockDim.x) {
-        const uint32_t i = at + threadIdx.x;
+    uint32_t used = 0;
+#pragma unroll 1
+    for (uint32_t at = 0; at < entries; at += blockDim.x * 32) {
+        const uint32_t each = min((entries - at + blockDim.x - 1) / blockDim.x, 32u), begin = at + threadIdx.x * each;
+        const uint32_t end = min(begin + each, entries);
         uint32_t want = 0;
-        if (i < entries && used < room) {
+#pragma unroll 1
+        for (uint32_t i = begin; i < end && used < room; i++) {
             const uint32_t e = i / a.pages;
             const uint64_t addr = a.page_addr[i];
-            want = a.expert_start[e + 1] > a.expert_start[e] && !(addr >= a.arena_begin && addr < a.arena_end) &&
-                   (!a.admit || a.admit[e]);
+            if (!(addr >= a.arena_begin && addr < a.arena_end) && (!a.admit || a.admit[e]) && touched(e))
+                want |= 1u << (i - begin);
         }
         uint32_t total;
-        const uint32_t slot = used + block_scan(want, s, &total);
-        if (i < entries) {
+        uint32_t slot = used + block_scan(__popc(want), s, &total);
+#pragma unroll 1
+        for (uint32_t i = begin; i < end && live; i++, want >>= 1) {
             uint64_t fill = 0;
-            if (want && slot < room) {
+            if (want & 1 && slot < room) {
                 fill = a.free_slots[used0 + slot];
                 a.fill_log[used0 + slot] = a.fill_log_base + i;
             }
+            slot += want & 1;
             a.fill_addr[i] = fill;
         }
         used += total;
     }
-    __syncthreads();
-    if (threadIdx.x == 0 && a.free_used)
+    if (threadIdx.x == 0 && a.free_used && live)
         *a.free_used = used0 + min(used, room);
 }
 
-/* The plan of at most PLAN_FEW pairs by any block: each pair's place is the number of pairs that come before it. `s` has room for
- * PLAN_FEW + SCAN_WORDS words. */
-static __device__ __forceinline__ void plan_few(const kern_plan_args &a, uint32_t *s)
+/* The plan of n <= PLAN_FEW pairs by any block: each pair's place is the number of pairs that come before it. `ids` are in shared
+ * memory, a barrier behind their stores; `s` has room for SCAN_WORDS words. */
+static __device__ __forceinline__ void plan_few(const kern_plan_args &a, const uint32_t *ids, uint32_t n,
+                                                uint32_t used0, bool live, uint32_t *s)
 {
-    const uint32_t live = a.n_live ? min(*a.n_live, a.n_tokens) : a.n_tokens, n = live * a.top_k;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-        s[i] = a.ids[i];
-    __syncthreads();
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const uint32_t e = s[i];
+        const uint32_t e = ids[i];
         uint32_t before = 0;
+#pragma unroll 4
         for (uint32_t j = 0; j < n; j++)
-            before += s[j] < e || (s[j] == e && j < i);
-        a.pairs[before] = i;
+            before += ids[j] < e || (ids[j] == e && j < i);
+        if (live)
+            a.pairs[before] = i;
     }
+#pragma unroll 1
     for (uint32_t e = threadIdx.x; e <= a.n_experts; e += blockDim.x) {
         uint32_t before = 0, own = 0;
+#pragma unroll 4
         for (uint32_t j = 0; j < n; j++) {
-            before += s[j] < e;
-            own += s[j] == e;
+            before += ids[j] < e;
+            own += ids[j] == e;
         }
-        a.expert_start[e] = before;
-        if (e < a.n_experts)
-            a.expert_count[e] = own;
+        if (live) {
+            a.expert_start[e] = before;
+            if (e < a.n_experts)
+                a.expert_count[e] = own;
+        }
     }
-    if (!a.fill_addr)
-        return;
-    __syncthreads();
-    plan_fill(a, s + PLAN_FEW);
+    if (a.fill_addr)
+        plan_fill(a, used0, live, s, [&](uint32_t e) {
+            bool any = false;
+#pragma unroll 4
+            for (uint32_t j = 0; j < n; j++)
+                any = any || ids[j] == e;
+            return any;
+        });
+}
+
+/* Slots that the layers before took. */
+static __device__ __forceinline__ uint32_t plan_used(const kern_plan_args &a)
+{
+    return a.fill_addr && a.free_used ? __ldcg(a.free_used) : 0;
+}
+
+static __device__ __forceinline__ uint32_t plan_pairs(const kern_plan_args &a)
+{
+    return (a.n_live ? min(*a.n_live, a.n_tokens) : a.n_tokens) * a.top_k;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* gemv.cuh - linear layers for up to 8 tokens: as many bytes in flight as the memory wants, and little code.
+/* gemv.cuh - linear layers for 2 to 8 tokens: as many bytes in flight as the memory wants, and little code.
  *
  * A block takes items of 16 weight rows. Their bytes are asked for before the block waits for the kernel ahead of it (overlap.cuh), so
  * that in a decode step the memory works while small kernels run. A warp owns 256 columns: it keeps its share of x in registers, already
@@ -37,11 +37,17 @@ static inline uint32_t gemv_pitch(int fmt, uint64_t row_bytes)
     return (uint32_t)row_bytes + (want + 128 - (uint32_t)row_bytes % 128) % 128;
 }
 
-/* False where the product belongs to another kernel. */
-static inline bool gemv_fits(const mm_params &p, int smem_max, int n_sm, gemv_shape *ret)
+/* What this kernel and that of gemv_one.cuh can do. */
+static inline bool gemv_can(const mm_params &p)
 {
-    if (p.mode != MM_LINEAR || p.n_tokens > GEMV_TOKENS || p.cols > GEMV_MAX_COLS || p.cols % 32 || p.row_bytes % 16 ||
-        (uintptr_t)p.w % 16 || (p.normed && (uintptr_t)p.normed % 16))
+    return p.mode == MM_LINEAR && p.n_tokens <= GEMV_TOKENS && p.cols <= GEMV_MAX_COLS && p.cols % 32 == 0 &&
+           p.row_bytes % 16 == 0 && (uintptr_t)p.w % 16 == 0 && (!p.normed || (uintptr_t)p.normed % 16 == 0);
+}
+
+/* False where the product belongs to another kernel. tail_bytes: shared memory for what follows the product. */
+static inline bool gemv_fits(const mm_params &p, uint32_t tail_bytes, int smem_max, int n_sm, gemv_shape *ret)
+{
+    if (!gemv_can(p))
         return false;
     gemv_shape s = {};
     const uint32_t blocks = p.cols / 32, items = (p.rows + 15) / 16;
@@ -52,7 +58,7 @@ static inline bool gemv_fits(const mm_params &p, int smem_max, int n_sm, gemv_sh
     /* 128 registers a thread */
     const uint32_t a_sm = GEMV_MAX_WARPS / s.warps < 4 ? GEMV_MAX_WARPS / s.warps : 4;
     const uint32_t fixed = s.bufs * blocks * (p.n_tokens * GEMV_PITCH + 16) * 4 + (p.norm ? p.cols * 4 : 0) +
-                           GEMV_TOKENS * GEMV_MAX_WARPS * 4;
+                           GEMV_TOKENS * GEMV_MAX_WARPS * 4 + tail_bytes;
     for (uint32_t share = a_sm; share > 0; share--) {
         s.grid = items < share * (uint32_t)n_sm ? items : share * (uint32_t)n_sm;
         const uint32_t room = ((uint32_t)smem_max - (share - 1) * 1024) / share, stage = 16 * s.pitch;
@@ -76,6 +82,54 @@ struct gemv_route {
     uint32_t *ticket; /* blocks that are done; zero between launches */
     bool with_plan;
 };
+
+/* Shared memory that gemv_choose() takes. */
+static inline uint32_t gemv_choose_bytes(const kern_router_args &a)
+{
+    return (a.n_tokens * (a.n_experts + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
+}
+
+/* Slots that the layers before have taken: to be asked for early. */
+static __device__ __forceinline__ uint32_t gemv_used(const gemv_route &r)
+{
+    return r.with_plan ? plan_used(r.plan) : 0;
+}
+
+/* The choice of all tokens' experts and the plan, by one block. Stores to device memory only where it is `live`. */
+static __device__ __forceinline__ void gemv_choose(const gemv_route &r, uint32_t n, bool live, uint32_t used,
+                                                   uint32_t *s)
+{
+    const uint32_t words = r.pick.n_experts + r.pick.top_k;
+    uint32_t *ids = s + n * words;
+    for (uint32_t k = threadIdx.x / 32; k < n; k += blockDim.x / 32)
+        pick_experts(r.pick, k, live, s + k * words, ids + k * r.pick.top_k);
+    if (!r.with_plan)
+        return;
+    const uint32_t pairs = plan_pairs(r.plan);
+    if (r.plan.ids != r.pick.ids) { /* other experts than the router's */
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x)
+            ids[i] = r.plan.ids[i];
+    }
+    __syncthreads();
+    plan_few(r.plan, ids, pairs, used, live, ids + PLAN_FEW);
+}
+
+/* After a block's last store of a product: true in the block that comes last. Every thread calls it. */
+static __device__ __forceinline__ bool gemv_is_last(uint32_t *ticket)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
 
 /* One row's share of lane t of block i of the warp's 8: the warp's columns begin at a multiple of 256, so at a multiple of 16 bytes. */
 template <int FMT>
@@ -144,6 +198,8 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
     unsigned char *ring = smem;
     float *norm = reinterpret_cast<float *>(ring + s.stages * 16 * s.pitch); /* [cols] where there is a norm */
     float *part = norm + (p.norm ? p.cols : 0);                              /* [token][warp] sums of squares */
+    if (threadIdx.x < GEMV_TOKENS * GEMV_MAX_WARPS && threadIdx.x % GEMV_MAX_WARPS >= blockDim.x / 32)
+        part[threadIdx.x] = 0;
     float *sums = part + GEMV_TOKENS * GEMV_MAX_WARPS; /* [buf]{[block][token] rows, [block][16] scales} */
     const uint32_t buf_floats = blocks * (n * GEMV_PITCH + 16);
 
@@ -160,6 +216,7 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
         cp_commit();
     }
     overlap_begin(p.mark);
+    const uint32_t used = ROUTE ? gemv_used(route) : 0;
 
     b_frag b[GEMV_BLOCKS];
     {
@@ -263,24 +320,9 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
         }
     }
 
-    if constexpr (ROUTE) {
-        __shared__ bool last;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0)
-            last = atomicAdd(route.ticket, 1u) == gridDim.x - 1;
-        __syncthreads();
-        if (!last)
-            return;
-        __threadfence();
-        if (threadIdx.x == 0)
-            *route.ticket = 0;
-        for (uint32_t tk = warp; tk < n; tk += blockDim.x / 32)
-            pick_experts(route.pick, tk, reinterpret_cast<float *>(smem) + warp * route.pick.n_experts);
-        __syncthreads();
-        if (route.with_plan)
-            plan_few(route.plan, reinterpret_cast<uint32_t *>(smem));
-    }
+    if constexpr (ROUTE)
+        if (gemv_is_last(route.ticket))
+            gemv_choose(route, n, true, used, reinterpret_cast<uint32_t *>(sums + s.bufs * buf_floats));
 }
 
 #endif

@@ -2,7 +2,6 @@
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
 
-#include "kernels/cuda/gemv.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/tile.cuh"
@@ -21,18 +20,6 @@ template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
         return e;
     p.mark = cuda_take_mark(d);
     return cuda_start(d, stream_kernel<FMT>, grid, STREAM_WARPS * 32 + 32, smem, p);
-}
-
-/* route: what follows the product in the same launch, or NULL. */
-template <int FMT>
-static cudaError_t launch_gemv(cuda_dev *d, mm_params p, const gemv_shape &s, const gemv_route *route)
-{
-    auto kernel = route ? gemv_kernel<FMT, true> : gemv_kernel<FMT, false>;
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)s.smem);
-    if (e != cudaSuccess)
-        return e;
-    p.mark = cuda_take_mark(d);
-    return cuda_start(d, kernel, s.grid, s.warps * 32, s.smem, p, s, route ? *route : gemv_route());
 }
 
 template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
@@ -67,11 +54,8 @@ template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params
 }
 
 /* A linear, or buckets of a MoE layer that are large enough for tiles. */
-template <int FMT> static cudaError_t launch_mm(cuda_dev *d, const mm_params &p, const gemv_route *route)
+template <int FMT> static cudaError_t launch_mm(cuda_dev *d, const mm_params &p)
 {
-    gemv_shape s;
-    if (gemv_fits(p, d->smem_max, d->n_sm, &s))
-        return launch_gemv<FMT>(d, p, s, route);
     const bool tile = !d->no_tile && p.n_tokens > STREAM_MAX_TOKENS;
     return tile ? launch_tile<FMT>(d, p) : launch_stream<FMT>(d, p);
 }

@@ -41,4 +41,16 @@ static __device__ __forceinline__ void cp_async16_once(uint32_t dst, const void 
                  : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void bulk_copy_once(uint32_t dst, uint64_t src, uint32_t bytes, uint64_t *bar,
+                                                      uint64_t policy)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+        "%4;" ::"r"(dst),
+        "l"(src), "r"(bytes), "r"((uint32_t)__cvta_generic_to_shared(bar)), "l"(policy)
+        : "memory");
+}
+#endif
+
 #endif

@@ -1,19 +1,24 @@
 /* matmul.cu - linear layers: checks, choice of format, launches. The experts of a MoE layer are in moe.cu.
  *
- * Each format's kernels are compiled in a file of their own (mm_*.cu), so that a build can use both cores. */
+ * Each format's kernels are compiled in a file of their own (mm_*.cu), those for few tokens in gemv.cu, so that a build can use both
+ * cores. */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/gemv.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/mm.cuh"
 
-kern_status mm_launch(cuda_dev *d, const mm_params &p, const gemv_route *route)
+kern_status mm_launch(cuda_dev *d, const mm_params &p)
 {
+    if (gemv_takes(d, p, nullptr)) {
+        const cudaError_t few = gemv_launch(d, p, nullptr);
+        return few == cudaSuccess ? KERN_OK : cuda_fail(d, few, "matrix product");
+    }
     cudaError_t e;
     switch (p.fmt) {
-    case FMT_F32: e = mm_launch_f32(d, p, route); break;
-    case FMT_F16: e = mm_launch_f16(d, p, route); break;
-    case FMT_BF16: e = mm_launch_bf16(d, p, route); break;
-    case FMT_Q8_0: e = mm_launch_q8_0(d, p, route); break;
+    case FMT_F32: e = mm_launch_f32(d, p); break;
+    case FMT_F16: e = mm_launch_f16(d, p); break;
+    case FMT_BF16: e = mm_launch_bf16(d, p); break;
+    case FMT_Q8_0: e = mm_launch_q8_0(d, p); break;
     default: return cuda_unsupported(d, "weight format");
     }
     if (e == cudaErrorInvalidValue)
@@ -62,8 +67,7 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
     if (!a->n_tokens || !a->w.rows)
         return KERN_OK;
     mm_params p = params_of(a);
-    gemv_shape s;
-    if (p.norm && !gemv_fits(p, d->smem_max, d->n_sm, &s)) {
+    if (p.norm && !gemv_takes(d, p, nullptr)) {
         const kern_rmsnorm_args norm = {a->normed, a->x, a->norm, a->n_tokens, a->w.cols, a->norm_eps};
         kern_status st = cuda_rmsnorm_rows(d, &norm, a->row_idx, a->x_stride);
         if (st)
@@ -73,7 +77,7 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
         p.norm = nullptr;
         p.row_idx = nullptr;
     }
-    return mm_launch(d, p, nullptr);
+    return mm_launch(d, p);
 }
 
 /* Few tokens: one launch, whose last block chooses and plans. */
@@ -81,16 +85,13 @@ kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_
                        const kern_plan_args *plan)
 {
     cuda_dev *d = cuda_of(kd);
+    gemv_route r = {*pick, {}, &d->small->ticket, plan != nullptr};
+    if (plan)
+        r.plan = *plan;
     const mm_params p = params_of(logits);
-    gemv_shape s;
-    const bool one = logits->n_tokens && logits->w.rows && linear_ok(logits) &&
-                     gemv_fits(p, d->smem_max, d->n_sm, &s) && (uint64_t)pick->n_tokens * pick->top_k <= PLAN_FEW &&
-                     pick->top_k <= pick->n_experts && (uint64_t)s.warps * pick->n_experts * sizeof(float) <= s.smem;
-    if (one) {
-        gemv_route r = {*pick, {}, &d->small->ticket, plan != nullptr};
-        if (plan)
-            r.plan = *plan;
-        return mm_launch(d, p, &r);
+    if (logits->n_tokens && logits->w.rows && linear_ok(logits) && gemv_takes(d, p, &r)) {
+        const cudaError_t e = gemv_launch(d, p, &r);
+        return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "router");
     }
     kern_status st = cuda_linear(kd, logits);
     if (!st)

@@ -10,14 +10,18 @@ struct mm_params;
 struct warp_params;
 
 /* matmul.cu */
-kern_status mm_launch(cuda_dev *d, const mm_params &p, const gemv_route *route);
+kern_status mm_launch(cuda_dev *d, const mm_params &p);
 /* Lanes read 4 activations at once. */
 bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes);
 
-cudaError_t mm_launch_f32(cuda_dev *d, const mm_params &p, const gemv_route *route);
-cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p, const gemv_route *route);
-cudaError_t mm_launch_bf16(cuda_dev *d, const mm_params &p, const gemv_route *route);
-cudaError_t mm_launch_q8_0(cuda_dev *d, const mm_params &p, const gemv_route *route);
+/* gemv.cu: is it a product of few tokens, which may have a norm before it and, unless `route` is NULL, the choice of experts behind it? */
+bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route);
+cudaError_t gemv_launch(cuda_dev *d, const mm_params &p, const gemv_route *route);
+
+cudaError_t mm_launch_f32(cuda_dev *d, const mm_params &p);
+cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p);
+cudaError_t mm_launch_bf16(cuda_dev *d, const mm_params &p);
+cudaError_t mm_launch_q8_0(cuda_dev *d, const mm_params &p);
 
 cudaError_t warp_launch_f32(cuda_dev *d, const warp_params &p, uint32_t smem);
 cudaError_t warp_launch_f16(cuda_dev *d, const warp_params &p, uint32_t smem);

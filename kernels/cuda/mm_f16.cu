@@ -1,9 +1,9 @@
 /* mm_f16.cu - the matrix products with F16 weights. */
 #include "kernels/cuda/launch.cuh"
 
-cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p, const gemv_route *route)
+cudaError_t mm_launch_f16(cuda_dev *d, const mm_params &p)
 {
-    return launch_mm<FMT_F16>(d, p, route);
+    return launch_mm<FMT_F16>(d, p);
 }
 
 cudaError_t warp_launch_f16(cuda_dev *d, const warp_params &p, uint32_t smem)

@@ -327,7 +327,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
             p.ready = counters;
             p.done = p.ready + (ph ? 1 : 2) * n_units;
             counters = p.done + n_units;
-            kern_status st = mm_launch(d, p, nullptr);
+            kern_status st = mm_launch(d, p);
             if (st)
                 return st;
         }

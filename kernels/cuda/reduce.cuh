@@ -75,12 +75,21 @@ static __device__ __forceinline__ float rms_group(float octet)
     return quad_sum(octet);
 }
 
-/* 1 / rms from the groups' sums. */
+/* Floats that the sums of a row's groups take, with zeros behind them: no such sum is below zero, so they change nothing. */
+static __host__ __device__ __forceinline__ uint32_t rms_groups(uint32_t dim)
+{
+    return ((dim + 255) / 256 + 3) & ~3u;
+}
+
+/* 1 / rms from the groups' sums, aligned to 16 bytes. */
 static __device__ __forceinline__ float rms_factor(const float *groups, uint32_t dim, float eps)
 {
     float sum = 0;
-    for (uint32_t i = 0; i < (dim + 255) / 256; i++)
-        sum += groups[i];
+#pragma unroll 1
+    for (uint32_t i = 0; i < rms_groups(dim); i += 4) {
+        const float4 q = *reinterpret_cast<const float4 *>(groups + i);
+        sum = sum + q.x + q.y + q.z + q.w;
+    }
     return 1.0f / sqrtf(sum / (float)dim + eps);
 }
 

@@ -42,11 +42,13 @@ kern_status cuda_embed(kern_dev *kd, const kern_embed_args *a)
 /* A block a row, a warp a group of 256 values. row_idx: rows of x, or NULL. */
 __global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uint32_t x_stride, uint64_t *mark)
 {
-    extern __shared__ float groups[];
+    extern __shared__ __align__(16) float groups[];
     overlap_begin(mark);
     const float *x = a.x + (size_t)(row_idx ? row_idx[blockIdx.x] : blockIdx.x) * x_stride;
     float *y = a.y + (size_t)blockIdx.x * a.dim;
     const uint32_t n = (a.dim + 255) / 256, lane = threadIdx.x % 32;
+    if (threadIdx.x < rms_groups(a.dim) - n)
+        groups[n + threadIdx.x] = 0;
     for (uint32_t q = threadIdx.x / 32; q < n; q += blockDim.x / 32) {
         float v[8];
 #pragma unroll
@@ -67,7 +69,7 @@ __global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uin
 
 kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride)
 {
-    const size_t smem = (a->dim + 255) / 256 * sizeof(float);
+    const size_t smem = rms_groups(a->dim) * sizeof(float);
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "dimension of a norm");
     if (a->n_tokens)

@@ -1,0 +1,55 @@
+/* gemv.cu - linear layers of up to 8 tokens: choice between gemv_one.cuh and gemv.cuh, launches. */
+#include "kernels/cuda/gemv_one.cuh"
+#include "kernels/cuda/matmul.h"
+
+static uint32_t tail_bytes(const gemv_route *route)
+{
+    return route ? gemv_choose_bytes(route->pick) : 0;
+}
+
+bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route)
+{
+    one_shape one;
+    gemv_shape few;
+    if (p.fmt != FMT_F32 && p.fmt != FMT_F16 && p.fmt != FMT_BF16 && p.fmt != FMT_Q8_0)
+        return false;
+    if (route && (route->pick.n_tokens > GEMV_TOKENS || route->pick.n_tokens * route->pick.top_k > PLAN_FEW ||
+                  route->pick.top_k > route->pick.n_experts))
+        return false;
+    return one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one) ||
+           gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few);
+}
+
+template <typename S>
+static cudaError_t launch(cuda_dev *d, void (*kernel)(mm_params, S, gemv_route), mm_params p, const S &s,
+                          uint32_t threads, const gemv_route *route)
+{
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)s.smem);
+    if (e != cudaSuccess)
+        return e;
+    p.mark = cuda_take_mark(d);
+    return cuda_start(d, kernel, s.grid, threads, s.smem, p, s, route ? *route : gemv_route());
+}
+
+template <int FMT> static cudaError_t launch_format(cuda_dev *d, const mm_params &p, const gemv_route *route)
+{
+    one_shape one;
+    gemv_shape few;
+    if (one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one)) {
+        one.warm = d->overlap;
+        return launch(d, route ? one_kernel<FMT, true> : one_kernel<FMT, false>, p, one, ONE_THREADS, route);
+    }
+    if (!gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few))
+        return cudaErrorInvalidValue;
+    return launch(d, route ? gemv_kernel<FMT, true> : gemv_kernel<FMT, false>, p, few, few.warps * 32, route);
+}
+
+cudaError_t gemv_launch(cuda_dev *d, const mm_params &p, const gemv_route *route)
+{
+    switch (p.fmt) {
+    case FMT_F32: return launch_format<FMT_F32>(d, p, route);
+    case FMT_F16: return launch_format<FMT_F16>(d, p, route);
+    case FMT_BF16: return launch_format<FMT_BF16>(d, p, route);
+    default: return launch_format<FMT_Q8_0>(d, p, route);
+    }
+}

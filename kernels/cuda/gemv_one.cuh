@@ -1,0 +1,292 @@
+/* gemv_one.cuh - linear layers of a single token, the bulk of a decode step's launches: their bytes at the memory's rate, and little else.
+ *
+ * The arithmetic is that of gemv.cuh. What differs serves the time from the end of the kernel ahead to the end of this one:
+ *  - Weights come by bulk copies, as many items at once as there is room for. Loads queue up behind each other in a multiprocessor: x,
+ *    asked for behind 200 KB of cp.async, came when these had come.
+ *  - x is split once, by all lanes, into shared memory: a lane an octet of columns, as rms_group() wants it. (In the layout of
+ *    the products only four lanes of a warp have anything of one token.)
+ *  - One warp more than those that multiply adds up the products of an item while the others are at the next, and asks for weights.
+ *  - Code comes from device memory at little more than a line of 128 bytes in 50 ns, and every layer finds the caches cold. So a
+ *    block runs through all of it once on nothing, without a store to device memory, before it waits for the kernel ahead.
+ *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile. */
+#ifndef KERNELS_CUDA_GEMV_ONE_CUH
+#define KERNELS_CUDA_GEMV_ONE_CUH
+
+#include "kernels/cuda/gemv.cuh"
+
+#define ONE_WARPS      8 /* that multiply */
+#define ONE_THREADS    (ONE_WARPS * 32 + 32)
+#define ONE_COLS       (ONE_WARPS * GEMV_BLOCKS * 32) /* of one pass over K */
+#define ONE_PASSES     (GEMV_MAX_COLS / ONE_COLS)
+#define ONE_MAX_STAGES 6
+
+struct one_shape {
+    uint32_t grid, smem;
+    uint32_t rows; /* of an item: 16, or 8 where there are so few that more blocks help */
+    uint32_t pitch, stages;
+    bool warm; /* a pass on nothing comes first */
+};
+
+/* Floats of a block of K in the products: 16 rows, of Q8_0 their scales too. */
+static constexpr __host__ __device__ uint32_t one_products(int fmt)
+{
+    return fmt == FMT_Q8_0 ? 32 : 16;
+}
+
+/* False where the product belongs to another kernel. tail_bytes as in gemv_fits(). */
+static inline bool one_fits(const mm_params &p, uint32_t tail_bytes, int smem_max, int n_sm, one_shape *ret)
+{
+    if (p.n_tokens != 1 || !gemv_can(p))
+        return false;
+    one_shape s = {};
+    const uint32_t blocks = p.cols / 32, n = (uint32_t)n_sm;
+    s.rows = p.rows <= 4 * n ? 8 : 16;
+    s.pitch = gemv_pitch((int)p.fmt, p.row_bytes);
+    const uint32_t items = (p.rows + s.rows - 1) / s.rows, stage = s.rows * s.pitch;
+    const uint32_t sums = one_products((int)p.fmt) * blocks * 4, x = blocks * 128 + rms_groups(GEMV_MAX_COLS) * 4;
+    /* Best is room for all of a block's items from the start; else for as many bytes as can be. */
+    uint32_t best = 0;
+    for (uint32_t share = 2; share > 0; share--) {
+        one_shape c = s;
+        c.grid = items < share * n ? items : share * n;
+        /* Where that costs no time, a few multiprocessors are left to the kernel that comes next. */
+        const uint32_t fewer = share * (n > 64 ? n - 4 : n), most = (items + c.grid - 1) / c.grid;
+        if (fewer < c.grid && (items + fewer - 1) / fewer == most)
+            c.grid = fewer;
+        const uint32_t room = ((uint32_t)smem_max - (share - 1) * 1024) / share;
+        const uint32_t fixed = x + (most > 1 ? 2 : 1) * sums + tail_bytes;
+        if (room < fixed + stage)
+            continue;
+        c.stages = (room - fixed) / stage;
+        c.stages = c.stages > ONE_MAX_STAGES ? ONE_MAX_STAGES : c.stages;
+        c.stages = c.stages > most ? most : c.stages;
+        c.smem = fixed + c.stages * stage;
+        const uint32_t worth = c.stages == most ? UINT32_MAX : share * c.stages;
+        if (worth > best) {
+            best = worth;
+            *ret = c;
+        }
+    }
+    return best > 0;
+}
+
+/* The rows of an item into a stage, by one warp. */
+static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_shape &s, uint32_t item,
+                                                 unsigned char *stage, uint64_t *full, uint64_t policy)
+{
+    const uint32_t lane = threadIdx.x % 32, bytes = (uint32_t)p.row_bytes, pitch = s.pitch;
+    const uint32_t valid = min(s.rows, p.rows - item * s.rows);
+    const unsigned char *src = p.w + (size_t)item * s.rows * p.row_bytes;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0)
+        bar_expect(full, valid * bytes);
+    __syncwarp();
+    if (lane < valid)
+        bulk_copy_once(smem_of(stage + lane * pitch), (uint64_t)(uintptr_t)(src + lane * p.row_bytes), bytes, full,
+                       policy);
+#else
+#pragma unroll 1
+    for (uint32_t r = 0; r < valid; r++)
+#pragma unroll 2
+        for (uint32_t u = lane * 16; u < bytes; u += 512)
+            cp_async16_once(smem_of(stage + r * pitch + u), src + r * p.row_bytes + u, policy);
+    bar_arrive_copies(full);
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+#define ONE_FULL_COUNT 1
+#else
+#define ONE_FULL_COUNT 32
+#endif
+
+/* x, normed and split, into `to`: [block]{hi, lo}. */
+static __device__ __forceinline__ void one_take_x(const mm_params &p, bool live, const float4 (&norm)[ONE_PASSES][2],
+                                                  float *part, unsigned char *to)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float *x = p.x + (p.row_idx ? (size_t)p.row_idx[0] * p.x_stride : 0);
+    float4 v[ONE_PASSES][2];
+#pragma unroll
+    for (int h = 0; h < ONE_PASSES; h++) {
+        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
+        const bool in = live && warp < ONE_WARPS && col < p.cols;
+        v[h][0] = load_floats(x + col, in);
+        v[h][1] = load_floats(x + col + 4, in);
+    }
+    float r = 0;
+    if (p.norm) {
+#pragma unroll
+        for (int h = 0; h < ONE_PASSES; h++) {
+            const float sum = rms_group(rms_octet(v[h][0], v[h][1]));
+            if (lane == 0 && warp < ONE_WARPS)
+                part[h * ONE_WARPS + warp] = sum;
+        }
+        __syncthreads();
+        r = rms_factor(part, p.cols, p.eps);
+    }
+#pragma unroll
+    for (int h = 0; h < ONE_PASSES; h++) {
+        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
+        if (warp >= ONE_WARPS || col >= p.cols)
+            break;
+        if (p.norm)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float4 &u = v[h][i];
+                const float4 w = norm[h][i];
+                u = make_float4(u.x * r * w.x, u.y * r * w.y, u.z * r * w.z, u.w * r * w.w);
+                if (blockIdx.x == 0 && live)
+                    *reinterpret_cast<float4 *>(p.normed + col + 4 * i) = u;
+            }
+        const b_frag f = split_x(v[h][0], v[h][1]);
+        unsigned char *at = to + col / 32 * 128 + lane % 4 * 16;
+        *reinterpret_cast<uint4 *>(at) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
+        *reinterpret_cast<uint4 *>(at + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
+    }
+    __syncwarp(); /* a warp needs what its own lanes have made */
+}
+
+/* Fresh products of an item, by a warp its blocks; of token 0, the only column that is not zero. */
+template <int FMT>
+static __device__ __forceinline__ void one_multiply(const mm_params &p, const one_shape &s, const unsigned char *stage,
+                                                    const unsigned char *x, float *products)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = p.cols / 32;
+    float *scales = products + blocks * 16;
+#pragma unroll 1
+    for (uint32_t block0 = warp * GEMV_BLOCKS; block0 < blocks; block0 += ONE_WARPS * GEMV_BLOCKS) {
+        const unsigned char *r0 = stage + g * s.pitch + block0 * fmt_block<FMT>::BYTES,
+                            *r1 = r0 + (s.rows - 8) * s.pitch; /* of 8 rows: the same again */
+#pragma unroll
+        for (int i = 0; i < GEMV_BLOCKS; i++) {
+            const uint32_t block = block0 + i;
+            if (block >= blocks)
+                break;
+            uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
+            if (lane < 4) {
+                hi = *reinterpret_cast<const uint4 *>(x + block * 128 + lane * 16);
+                lo = *reinterpret_cast<const uint4 *>(x + block * 128 + 64 + lane * 16);
+            }
+            const b_frag b = {{hi.x, hi.y, hi.z, hi.w}, {lo.x, lo.y, lo.z, lo.w}};
+            a_frag<FMT> a;
+            gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
+            gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
+            float out[4];
+            block_product<FMT>(out, a, b);
+            if (t == 0) {
+                products[block * 16 + g] = out[0];
+                products[block * 16 + 8 + g] = out[2];
+                if (FMT == FMT_Q8_0) {
+                    scales[block * 16 + g] = a.d0;
+                    scales[block * 16 + 8 + g] = a.d1;
+                }
+            }
+        }
+    }
+}
+
+/* Their sum, blocks of K in ascending order; a thread a row. */
+template <int FMT>
+static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, bool live, uint32_t item,
+                                               const float *products)
+{
+    const uint32_t lane = threadIdx.x % 32, row = item * s.rows + lane, blocks = p.cols / 32;
+    if (lane >= s.rows || row >= p.rows)
+        return;
+    const float before = live && p.accumulate ? p.y[row] : 0.0f, bias = live && p.bias ? p.bias[row] : 0.0f;
+    const float *c = products + lane, *d = c + blocks * 16;
+    float acc = 0;
+#pragma unroll 16
+    for (uint32_t j = 0; j < blocks; j++)
+        acc = FMT == FMT_Q8_0 ? fmaf(d[j * 16], c[j * 16], acc) : acc + c[j * 16];
+    if (p.bias)
+        acc += bias;
+    if (p.accumulate)
+        acc += before;
+    if (live)
+        p.y[row] = acc;
+}
+
+template <int FMT, bool ROUTE>
+__global__ void __launch_bounds__(ONE_THREADS, 2)
+    one_kernel(const __grid_constant__ mm_params p, const __grid_constant__ one_shape s,
+               const __grid_constant__ gemv_route route)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint64_t full[ONE_MAX_STAGES];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = p.cols / 32;
+    const uint32_t stage = s.rows * s.pitch, items = (p.rows + s.rows - 1) / s.rows, buf = one_products(FMT) * blocks;
+    const uint32_t n = (items - blockIdx.x + gridDim.x - 1) / gridDim.x; /* items of this block */
+    unsigned char *x = smem + s.stages * stage;                          /* [block]{hi, lo} */
+    float *part = reinterpret_cast<float *>(x + blocks * 128);           /* sums of squares */
+    float *products = part + rms_groups(GEMV_MAX_COLS); /* two of {[block][16] rows, [block][16] scales} */
+    uint32_t *tail = reinterpret_cast<uint32_t *>(products + (items > gridDim.x ? 2 : 1) * buf);
+
+    overlap_allow();
+    const uint64_t policy = once_policy();
+    float4 norm[ONE_PASSES][2];
+#pragma unroll
+    for (int h = 0; h < ONE_PASSES; h++) {
+        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
+        const bool in = p.norm && warp < ONE_WARPS && col < p.cols;
+        norm[h][0] = load_floats(p.norm + col, in);
+        norm[h][1] = load_floats(p.norm + col + 4, in);
+    }
+    if (threadIdx.x < rms_groups(GEMV_MAX_COLS))
+        part[threadIdx.x] = 0;
+    if (warp == ONE_WARPS) {
+        if (lane < s.stages)
+            bar_init(full + lane, ONE_FULL_COUNT);
+        bar_init_done();
+        __syncwarp();
+#pragma unroll 1
+        for (uint32_t k = 0; k < min(n, s.stages); k++)
+            one_fetch(p, s, blockIdx.x + k * gridDim.x, smem + k * stage, full + k, policy);
+    }
+    __syncthreads();
+
+    /* Twice, the first time on nothing. */
+#pragma unroll 1
+    for (int live = s.warm ? 0 : 1; live < 2; live++) {
+        uint32_t used = 0;
+        if (live) {
+            overlap_begin(p.mark);
+            if (ROUTE)
+                used = gemv_used(route);
+        }
+        one_take_x(p, live, norm, part, x);
+        const uint32_t turns = live ? n : 1;
+        uint32_t slot = 0, phase = 0;
+#pragma unroll 1
+        for (uint32_t k = 0; k <= turns; k++) {
+            if (warp == ONE_WARPS) {
+                if (k > 0) {
+                    const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
+                    if (live && ahead < n) /* the stage has been read */
+                        one_fetch(p, s, blockIdx.x + ahead * gridDim.x, smem + from * stage, full + from, policy);
+                    one_add<FMT>(p, s, live, blockIdx.x + (k - 1) * gridDim.x, products + (k - 1 & 1) * buf);
+                }
+            } else if (k < turns) {
+                if (live)
+                    bar_wait(full + slot, phase);
+                one_multiply<FMT>(p, s, smem + slot * stage, x, products + (k & 1) * buf);
+            }
+            if (k < turns)
+                __syncthreads();
+            if (++slot == s.stages) {
+                slot = 0;
+                phase ^= 1;
+            }
+        }
+        if constexpr (ROUTE) {
+            if (live && !gemv_is_last(route.ticket))
+                return;
+            gemv_choose(route, 1, live, used, tail);
+        }
+        if (!live)
+            __syncthreads();
+    }
+}
+
+#endif
