@@ -8,9 +8,13 @@
  * is kept short: a decode step runs it from cold instruction caches. */
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/load.cuh"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/rope.cuh"
+
+#include <cstring>
+#include <type_traits>
 
 /* Above this many (token, head) pairs a block walks all splits: there is enough to do without a second launch, and the scratch
  * stays small. */
@@ -18,17 +22,42 @@
 #define DECODE_TILES      (KERN_ATTN_SPLIT / ATTN_TILE)
 #define DECODE_WARPS      (DECODE_TILES + 2) /* with eight heads a group, two are left for K and V */
 
-template <int HD> struct decode_smem {
+/* A tile in shared memory: K, swizzled (attn_swizzle), and the dimensions of V from 64 on (decode_v_at); later, in place of K, the tile's
+ * result. What is left of V waits in registers. */
+template <int HD> struct decode_tile {
+    uint4 k[ATTN_TILE * HD / 8], v[HD > 64 ? ATTN_TILE * 8 : 1];
+};
+
+/* Of each tile the result only. */
+template <int HD> struct decode_result {
+    float o[16][HD];
+};
+
+template <int HD, bool AHEAD> struct decode_smem {
+    std::conditional_t<AHEAD, decode_tile<HD>, decode_result<HD>> tile[DECODE_TILES];
     uint4 q_hi[16 * HD / 8], q_lo[16 * HD / 8];
     const unsigned char *row[DECODE_TILES][ATTN_TILE];
     float m[DECODE_TILES][16], l[DECODE_TILES][16]; /* of the tiles */
     attn_weight w[DECODE_TILES][16];                /* with which each is merged into the split */
-    float split_m[16], split_l[16], sink_l[16];
+    float split_m[16], split_l[16], all_l[16];
     attn_weight split_w[16], sink_w[16];
     float cs[HD / 2], sn[HD / 2];
-    float all[16][HD];             /* merged splits */
-    float o[DECODE_TILES][16][HD]; /* tiles; before that, a head of each warp */
+    float all[16][HD];            /* merged splits */
+    float head[DECODE_WARPS][HD]; /* of each warp */
+    uint4 fresh_v[8];             /* the first 64 dimensions of this token's V */
 };
+
+/* Piece c of 16 bytes of position r: the lanes of attn_values() use different banks. */
+static __device__ __forceinline__ uint32_t decode_v_at(uint32_t r, uint32_t c)
+{
+    return r * 8 + (c ^ (r >> 1 & 3) << 1);
+}
+
+/* Position of entry i of the lane's 16 pieces of V. */
+static __device__ __forceinline__ uint32_t decode_v_row(uint32_t i)
+{
+    return 16 * (i / 4) + 2 * (threadIdx.x % 4) + i % 2 + i / 2 % 2 * 8;
+}
 
 /* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[head_dim]}. */
 static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32_t token, uint32_t head, uint32_t split,
@@ -38,14 +67,26 @@ static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32
            (((size_t)token * a.n_heads + head) * n_splits + split) * (a.kv.head_dim + 2);
 }
 
-/* rope_too: a.token_seq is rope's. */
-template <int HD>
+static __device__ __forceinline__ uint4 eight_halves(const float *v)
+{
+    uint4 r;
+    __half2 h[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        h[i] = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+    memcpy(&r, h, sizeof r);
+    return r;
+}
+
+/* rope_too: a.token_seq is rope's. AHEAD (only with it): K and V of older positions are fetched before the kernels ahead are waited
+ * for. */
+template <int HD, bool AHEAD>
 __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     attn_decode_kernel(const __grid_constant__ kern_attn_args a, const __grid_constant__ kern_rope_kv_args rope,
-                       bool rope_too, uint32_t row_groups)
+                       bool rope_too, uint32_t row_groups, uint64_t *mark)
 {
     extern __shared__ __align__(16) unsigned char smem[];
-    decode_smem<HD> &sm = *reinterpret_cast<decode_smem<HD> *>(smem);
+    decode_smem<HD, AHEAD> &sm = *reinterpret_cast<decode_smem<HD, AHEAD> *>(smem);
     const uint32_t token = blockIdx.z, kvh = blockIdx.y / row_groups, heads = a.n_heads / a.kv.n_kv_heads,
                    hd = a.kv.head_dim;
     const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
@@ -59,13 +100,15 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     const int begin = alone ? first_split : (int)blockIdx.x, end = alone ? last_split : (int)blockIdx.x;
     float *out = a.o + ((size_t)token * a.n_heads + head0) * hd;
     if (seq == UINT32_MAX || begin < first_split || end > last_split) {
-        overlap_begin();
+        overlap_begin(mark);
         for (uint32_t i = threadIdx.x; seq == UINT32_MAX && rope_too && blockIdx.x == 0 && i < n_rows * hd;
              i += blockDim.x)
             out[i] = 0;
         return;
     }
     const int fresh = rope_too && end == last_split ? span.last : -1; /* the position whose K and V this block makes */
+    /* It is fetched as the others are where it lies in a later split than the first. */
+    const int missing = begin == end ? fresh : -1;
     const uint32_t *table = a.kv.block_table + (size_t)seq * a.kv.max_blocks;
     const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * 2;
     const attn_span spans[2] = {span, span};
@@ -81,78 +124,147 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             const unsigned char *row =
                 pos >= span.first && pos <= span.last ? kv_row(a, table, kvh, (uint32_t)pos) : nullptr;
             sm.row[warp][i] = row;
-            for (uint32_t c = 0; row && c < hd * 2; c += 128) { /* later loads find it in L2 */
+            for (uint32_t c = 0; !AHEAD && row && c < hd * 2; c += 128) { /* later loads find it in L2 */
                 fetch_ahead(row + c);
                 fetch_ahead(row + v_off + c);
             }
         }
         __syncwarp();
     };
+    uint4 v[4][4]; /* 64 dimensions of the tile's V */
+    auto load_v = [&](uint32_t h) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const uint32_t r = decode_v_row(i);
+            const unsigned char *row = sm.row[warp][r];
+            v[i / 4][i % 4] = load16(row + v_off + 128 * h + 16 * g,
+                                     row && (!AHEAD || base + (int)r != missing) && 64 * h + 8 * g < hd);
+        }
+    };
+    /* All of the tile but the position that is not there yet. */
+    auto fetch_tile = [&] {
+        if constexpr (AHEAD) {
+            if (!on)
+                return;
+            decode_tile<HD> &to = sm.tile[warp];
+#pragma unroll 1
+            for (uint32_t i = lane; i < ATTN_TILE * (HD / 8); i += 32) {
+                const uint32_t r = i / (HD / 8), c = i % (HD / 8);
+                const unsigned char *row = sm.row[warp][r];
+                if (base + (int)r == missing)
+                    continue;
+                uint4 *k = &to.k[attn_swizzle<HD>(r, c)], *v1 = &to.v[decode_v_at(r, c % 8)];
+                const bool in = row && c * 8 < hd;
+                if (in)
+                    cp_async16(smem_of(k), (uint64_t)(uintptr_t)(row + c * 16));
+                else
+                    *k = none;
+                if (c < 8)
+                    continue;
+                if (in)
+                    cp_async16(smem_of(v1), (uint64_t)(uintptr_t)(row + v_off + c * 16));
+                else
+                    *v1 = none;
+            }
+            cp_commit();
+            load_v(0);
+        }
+    };
     find_rows(begin);
+    fetch_tile();
+    unsigned char *const place =
+        fresh >= 0 ? const_cast<unsigned char *>(kv_row(a, table, kvh, (uint32_t)fresh)) : nullptr;
     if (rope_too)
         rope_angles(rope, (uint32_t)span.last, sm.cs, sm.sn);
     for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
         sm.q_hi[i] = sm.q_lo[i] = none;
     __syncthreads();
-    overlap_begin();
-
-    const uint32_t n_heads = n_rows + (fresh >= 0 ? 2 : 0);
-    float *head = sm.o[0][0] + warp * HD;
-#pragma unroll 1
-    for (uint32_t i = warp; i < n_heads; i += DECODE_WARPS) {
-        const uint32_t h = i < n_rows ? head0 + i : a.n_heads + kvh + (i - n_rows) * a.kv.n_kv_heads;
-        const float *src = a.qkv + (size_t)token * a.qkv_stride + h * hd;
-        if (rope_too)
-            rope_head<HD / 32>(rope, h, src, head, sm.cs, sm.sn);
-        if (i >= n_rows)
-            rope_store(rope, rope_place(rope, h, seq, (uint32_t)span.last), head);
-        else if (lane < HD / 8)
-            put_q<HD>(sm.q_hi, sm.q_lo, i, lane, lane * 8 < hd ? (rope_too ? head : src) + lane * 8 : nullptr,
-                      a.scale * LOG2E);
-        __syncwarp();
-    }
-    __syncthreads(); /* Q is there, and K and V of this token */
 
     /* Columns of the merged results: a thread has one column of every step-th row. */
     const uint32_t step = blockDim.x / HD, col = threadIdx.x % HD;
     const bool mixes = threadIdx.x < step * HD && col < hd;
     float all_m = -INFINITY, all_l = 0; /* of row threadIdx.x, where that is below 16 */
+    /* The first split comes twice, first on nothing: its code then lies in the caches when the kernels ahead are done. */
+    bool live = !AHEAD;
+    if (live)
+        overlap_begin(mark);
 #pragma unroll 1
-    for (int split = begin; split <= end; split++) {
-        if (split > begin)
-            find_rows(split);
+    for (int split = begin; split <= end;) {
+        if (split == begin) {
+            const uint32_t n_heads = n_rows + (fresh >= 0 ? 2 : 0);
+            float *head = sm.head[warp];
+#pragma unroll 1
+            for (uint32_t i = warp; i < n_heads; i += DECODE_WARPS) {
+                const uint32_t h = i < n_rows ? head0 + i : a.n_heads + kvh + (i - n_rows) * a.kv.n_kv_heads;
+                const float *src = live ? a.qkv + (size_t)token * a.qkv_stride + h * hd : nullptr;
+                if (rope_too)
+                    rope_head<HD / 32>(rope, h, src, head, sm.cs, sm.sn);
+                const bool mine = lane < HD / 8 && lane * 8 < hd;
+                if (i < n_rows) {
+                    if (lane < HD / 8)
+                        put_q<HD>(sm.q_hi, sm.q_lo, i, lane, mine ? (rope_too ? head : src) + lane * 8 : nullptr,
+                                  a.scale * LOG2E);
+                } else if (lane < HD / 8) {
+                    const uint4 w = mine ? eight_halves(head + lane * 8) : none;
+                    const bool is_v = i > n_rows;
+                    if (live && mine)
+                        *reinterpret_cast<uint4 *>(place + (is_v ? v_off : 0) + lane * 16) = w;
+                    if constexpr (AHEAD) {
+                        const uint32_t r = (uint32_t)fresh % ATTN_TILE;
+                        decode_tile<HD> &to = sm.tile[(uint32_t)fresh / ATTN_TILE % DECODE_TILES];
+                        if (missing >= 0)
+                            (is_v ? lane < 8 ? sm.fresh_v[lane] : to.v[decode_v_at(r, lane % 8)]
+                                  : to.k[attn_swizzle<HD>(r, lane)]) = w;
+                    }
+                }
+                __syncwarp();
+            }
+            __syncthreads(); /* Q is there, and K and V of this token */
+        }
+        float(*const o_of)[HD] = reinterpret_cast<float(*)[HD]>(&sm.tile[warp % DECODE_TILES]);
         if (on) {
             float s[8][4];
-            uint4 k[8], ahead[8]; /* of this block of 32 dimensions, and of the next */
+            if constexpr (AHEAD) {
+                if (live)
+                    cp_wait<0>();
+                __syncwarp();
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+            uint4 k[8], next[8]; /* from device memory: of this block of 32 dimensions, and of the next */
             auto load_k = [&](uint32_t b) {
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
                     const unsigned char *r = sm.row[warp][8 * j + g];
-                    ahead[j] = load16(r + 64 * b + 16 * t, r && 32 * b + 8 * t < hd);
+                    next[j] = load16(r + 64 * b + 16 * t, r && 32 * b + 8 * t < hd);
                 }
             };
-            load_k(0);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+            if constexpr (!AHEAD)
+                load_k(0);
 #pragma unroll 1
             for (uint32_t b = 0; b < HD / 32; b++) {
+                if constexpr (AHEAD) {
+                    attn_scores_block<HD>(s, sm.q_hi, sm.q_lo, (int)b, [&](int j) {
+                        return sm.tile[warp].k[attn_swizzle<HD>(8 * j + g, 4 * b + t)];
+                    });
+                } else {
 #pragma unroll
-                for (int j = 0; j < 8; j++)
-                    k[j] = ahead[j];
-                if (b + 1 < HD / 32)
-                    load_k(b + 1);
-                attn_scores_block<HD>(s, sm.q_hi, sm.q_lo, (int)b, [&](int j) { return k[j]; });
-            }
-            uint4 v[4][4];
-            auto load_v = [&](uint32_t h) {
-#pragma unroll
-                for (int i = 0; i < 16; i++) {
-                    const unsigned char *r = sm.row[warp][16 * (i / 4) + 2 * t + i % 2 + i / 2 % 2 * 8];
-                    v[i / 4][i % 4] = load16(r + v_off + 128 * h + 16 * g, r && 64 * h + 8 * g < hd);
+                    for (int j = 0; j < 8; j++)
+                        k[j] = next[j];
+                    if (b + 1 < HD / 32)
+                        load_k(b + 1);
+                    attn_scores_block<HD>(s, sm.q_hi, sm.q_lo, (int)b, [&](int j) { return k[j]; });
                 }
-            };
-            load_v(0);
+            }
+            if constexpr (!AHEAD) {
+                load_v(0);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    if (base + (int)decode_v_row(i) == missing)
+                        v[i / 4][i % 4] = sm.fresh_v[g];
+            }
             attn_probs p;
             attn_softmax(p, s, base, spans);
             if (t == 0) {
@@ -161,18 +273,26 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 sm.l[warp][g] = p.l[0];
                 sm.l[warp][g + 8] = p.l[1];
             }
+            __syncwarp(); /* K has been read */
 #pragma unroll 1
-            for (uint32_t h = 0; h < HD / 64; h++) {
-                if (h)
+            for (uint32_t h = 0; h < (live ? HD / 64 : 1); h++) { /* the first half of V must last */
+                if constexpr (AHEAD) {
+                    if (h)
+#pragma unroll
+                        for (int i = 0; i < 16; i++)
+                            v[i / 4][i % 4] = sm.tile[warp].v[decode_v_at(decode_v_row(i), g)];
+                } else if (h) {
                     load_v(h);
+                }
                 float o[8][4];
                 attn_values(o, p, [&](int i, int which) { return v[i][which]; });
 #pragma unroll
                 for (int i = 0; i < 8; i += 4)
 #pragma unroll
                     for (int c = 0; c < 4; c++) /* row g: 0, 1; row g + 8: 2, 3 */
-                        *reinterpret_cast<float4 *>(&sm.o[warp][g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
-                            make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
+                        if (live)
+                            *reinterpret_cast<float4 *>(&o_of[g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
+                                make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
             }
         }
         __syncthreads();
@@ -187,42 +307,51 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                     sm.w[w][r] = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
             sm.split_m[r] = m;
             sm.split_l[r] = l;
-            if (alone && m != -INFINITY)
-                sm.split_w[r] = attn_merge(all_m, all_l, m, l);
+            if (alone && live) {
+                if (m != -INFINITY)
+                    sm.split_w[r] = attn_merge(all_m, all_l, m, l);
+                if (split == end && a.sinks && r < n_rows)
+                    sm.sink_w[r] = attn_merge(all_m, all_l, a.sinks[head0 + r] * LOG2E, 1.0f);
+                sm.all_l[r] = all_l;
+            }
         }
         __syncthreads();
 #pragma unroll 1
         for (uint32_t r = threadIdx.x / HD; mixes && r < n_rows; r += step) {
             float o = 0;
+#pragma unroll 1
             for (int w = first; w <= last; w++)
                 if (sm.m[w][r] != -INFINITY)
-                    o = attn_mix(o, sm.o[w][r][col], sm.w[w][r]);
+                    o = attn_mix(o, reinterpret_cast<const float(*)[HD]>(&sm.tile[w])[r][col], sm.w[w][r]);
             if (alone) {
-                const float before = split > begin ? sm.all[r][col] : 0.0f;
-                sm.all[r][col] = sm.split_m[r] != -INFINITY ? attn_mix(before, o, sm.split_w[r]) : before;
-                continue;
-            }
-            float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
-            part[2 + col] = o;
-            if (col == 0) {
-                part[0] = sm.split_m[r];
-                part[1] = sm.split_l[r];
+                float all = split > begin ? sm.all[r][col] : 0.0f;
+                if (sm.split_m[r] != -INFINITY)
+                    all = attn_mix(all, o, sm.split_w[r]);
+                if (split < end)
+                    sm.all[r][col] = all;
+                else if (live)
+                    out[r * hd + col] = (a.sinks ? attn_mix(all, 0.0f, sm.sink_w[r]) : all) / sm.all_l[r];
+            } else if (live) {
+                float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
+                part[2 + col] = o;
+                if (col == 0) {
+                    part[0] = sm.split_m[r];
+                    part[1] = sm.split_l[r];
+                }
             }
         }
-        if (split < end)
+        if (!live) {
+            live = true;
+            overlap_begin(mark);
+            continue;
+        }
+        split++;
+        if (split <= end) {
             __syncthreads(); /* before the next tiles */
+            find_rows(split);
+            fetch_tile();
+        }
     }
-    if (!alone)
-        return;
-    if (threadIdx.x < n_rows) {
-        if (a.sinks)
-            sm.sink_w[threadIdx.x] = attn_merge(all_m, all_l, a.sinks[head0 + threadIdx.x] * LOG2E, 1.0f);
-        sm.sink_l[threadIdx.x] = all_l;
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (uint32_t r = threadIdx.x / HD; mixes && r < n_rows; r += step)
-        out[r * hd + col] = (a.sinks ? attn_mix(sm.all[r][col], 0.0f, sm.sink_w[r]) : sm.all[r][col]) / sm.sink_l[r];
 }
 
 __global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t n_splits)
@@ -269,15 +398,15 @@ bool attn_decode_ropes(const kern_attn_args *a)
            a->rope->rot_dim <= a->kv.head_dim;
 }
 
-template <int HD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
+template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
+    const size_t smem = sizeof(decode_smem<HD, AHEAD>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
     uint32_t splits = splits_of(a->max_context);
     if ((uint64_t)a->n_tokens * a->n_heads > DECODE_SPLIT_ROWS || splits == 0)
         splits = 1;
-    const size_t smem = sizeof(decode_smem<HD>);
     cudaError_t e =
-        cudaFuncSetAttribute(attn_decode_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+        cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
     kern_attn_args all = *a;
@@ -291,15 +420,23 @@ template <int HD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_
         b.o += (size_t)at * a->n_heads * a->kv.head_dim;
         b.token_seq += at;
         b.token_pos += at;
-        (void)cuda_start(d, attn_decode_kernel<HD>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
-                         DECODE_WARPS * 32, smem, b, rope_too ? *a->rope : kern_rope_kv_args(), rope_too, row_groups);
+        (void)cuda_start(d, attn_decode_kernel<HD, AHEAD>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
+                         DECODE_WARPS * 32, smem, b, rope_too ? *a->rope : kern_rope_kv_args(), rope_too, row_groups,
+                         cuda_take_mark(d));
     }
     if (splits > 1)
         (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, all, splits);
     return cudaSuccess;
 }
 
+template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
+{
+    /* Whoever stored K and V of this step may still run; only where this kernel does so itself are all others there. */
+    const bool ahead = rope_too && d->overlap && sizeof(decode_smem<HD, true>) <= (size_t)d->smem_max;
+    return ahead ? launch_decode<HD, true>(d, a, rope_too) : launch_decode<HD, false>(d, a, rope_too);
+}
+
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
-    return a->kv.head_dim <= 64 ? launch_decode<64>(d, a, rope_too) : launch_decode<128>(d, a, rope_too);
+    return a->kv.head_dim <= 64 ? choose_decode<64>(d, a, rope_too) : choose_decode<128>(d, a, rope_too);
 }

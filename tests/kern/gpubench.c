@@ -596,6 +596,63 @@ static void check_attention(void)
     }
 }
 
+/* Decoding tokens whose heads are made by attention itself, against the same by rope_kv before it. */
+static void check_rope_attention(void)
+{
+    static const uint32_t shapes[][3] = {
+        {1, 1, 0},   {1, 64, 0},     {1, 65, 0},   {1, 129, 0},    {1, 513, 0},
+        {3, 700, 0}, {2, 1300, 100}, {40, 130, 0}, {40, 1300, 700}}; /* the last: window */
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        attn t = new_attn(shapes[i][0], shapes[i][1], 1);
+        t.a.window = shapes[i][2];
+        const size_t n = (size_t)t.a.n_tokens * HEADS * HEAD_DIM, qkv = (size_t)t.a.n_tokens * t.a.qkv_stride * 4,
+                     kv = (size_t)t.a.kv.max_blocks * t.a.n_tokens * t.a.kv.layer_bytes;
+        float *norm = floats(2 * HEAD_DIM, 1), *alone = malloc(n * 4), *fused = malloc(n * 4);
+        for (uint32_t j = HEAD_DIM; j < 2 * HEAD_DIM; j++)
+            norm[j] = 1.0f / (float)(1 + j * j);
+        float *norm_dev = put(norm, 2 * HEAD_DIM * 4);
+        void *qkv0 = malloc(qkv), *kv0 = malloc(kv), *kv_alone = malloc(kv), *kv_fused = malloc(kv);
+        get(qkv0, t.a.qkv, qkv);
+        get(kv0, t.blocks, kv);
+        kern_rope_kv_args r = {.qkv = (float *)(uintptr_t)t.a.qkv,
+                               .q_norm = norm_dev,
+                               .k_norm = norm_dev,
+                               .norm_eps = 1e-6f,
+                               .inv_freq = norm_dev + HEAD_DIM,
+                               .rope_scale = 1,
+                               .rot_dim = HEAD_DIM,
+                               .token_seq = t.a.token_seq,
+                               .token_pos = t.a.token_pos,
+                               .n_tokens = t.a.n_tokens,
+                               .n_heads = HEADS,
+                               .kv = t.a.kv};
+        t.a.one_each = true;
+        t.a.rope = &r;
+        for (int again = 0; again < 2; again++) /* the second time behind a kernel that still runs */
+            ok(dev->ops->attention(dev, &t.a), "attention");
+        get(fused, t.a.o, n * 4);
+        get(kv_fused, t.blocks, kv);
+        ok(dev->ops->upload(dev, r.qkv, qkv0, qkv), "upload");
+        ok(dev->ops->upload(dev, t.blocks, kv0, kv), "upload");
+        ok(dev->ops->rope_kv(dev, &r), "rope_kv");
+        t.a.rope = NULL;
+        ok(dev->ops->attention(dev, &t.a), "attention");
+        get(alone, t.a.o, n * 4);
+        get(kv_alone, t.blocks, kv);
+        char what[80];
+        snprintf(what, sizeof what, "attention with rotation, %u of context %u", shapes[i][0], shapes[i][1]);
+        same(what, alone, fused, n);
+        if (memcmp(kv_alone, kv_fused, kv)) {
+            printf("DIFFERENT: K and V of %s\n", what);
+            failed++;
+        }
+        free(alone), free(fused), free(qkv0), free(kv0), free(kv_alone), free(kv_fused);
+        dev->ops->free(dev, norm_dev);
+        munmap(norm, 4096);
+        free_attn(&t);
+    }
+}
+
 static void time_attention(void)
 {
     static const uint32_t shapes[][3] = {{1, 128, 1},   {1, 600, 1},   {1, 4096, 1},    {1, 32768, 1},  {32, 600, 1},
@@ -793,6 +850,7 @@ int main(int argc, char **argv)
     float *x = floats((size_t)MAX_TOK * D_MODEL, 1);
     if (check || trunk) {
         check_attention();
+        check_rope_attention();
         check_linear(x);
         check_route(x);
     }
