@@ -249,6 +249,13 @@ static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
     for (uint32_t l = 0; l < p->n_layers; l++)
         if ((st = take_layer(m, a, l, err)))
             return st;
+    /* A layer left out would give answers, and nobody would know what is wrong with them. */
+    char beyond[64];
+    const char *path;
+    snprintf(beyond, sizeof beyond, "model.layers.%u.input_layernorm.weight", p->n_layers);
+    if (find(m, beyond, &path))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), config.json says num_hidden_layers = %u", path,
+                       p->n_layers, p->n_layers);
     return XD_OK;
 }
 

@@ -234,6 +234,12 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     for (uint32_t l = 0; l < p->n_layers; l++)
         if ((st = take_layer(m, a, l, err)))
             return st;
+    char beyond[64];
+    snprintf(beyond, sizeof beyond, "blk.%u.attn_norm.weight", p->n_layers);
+    for (uint32_t i = 0; i < m->n_ggufs; i++)
+        if (gguf_tensor_find(m->ggufs[i], beyond))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), its metadata say block_count = %u",
+                           gguf_path(m->ggufs[i]), p->n_layers, p->n_layers);
     return XD_OK;
 }
 

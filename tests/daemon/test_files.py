@@ -162,6 +162,25 @@ class Files(unittest.TestCase):
             f.write(data)
         self.assertRegex(self.refused(1, "-m", path), r"'blk.0.attn_q.weight' has ggml type 2 \(Q4_0\); F32, F16, BF16 and Q8_0 can be read")
 
+    def test_layers_that_would_be_left_out_are_refused(self):
+        path = os.path.join(self.model, "config.json")
+        with open(path, encoding="utf-8") as f:
+            config = json.load(f)
+        config["num_hidden_layers"] -= 1
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        self.assertIn(" has layer 5 (from 0), config.json says num_hidden_layers = 5", self.refused(1, "-m", self.model))
+        path = os.path.join(self.dir.name, "model.gguf")
+        with open(os.path.join(ROOT, "tests", "data", "golden", "qwen3_moe-gguf", "model.gguf"), "rb") as f:
+            data = bytearray(f.read())
+        at = data.index(b"qwen3moe.block_count") + len(b"qwen3moe.block_count")
+        kind, layers = struct.unpack_from("<II", data, at)
+        self.assertEqual(kind, 4)  # u32
+        struct.pack_into("<I", data, at + 4, layers - 1)
+        with open(path, "wb") as f:
+            f.write(data)
+        self.assertIn(f" has layer {layers - 1} (from 0), its metadata say block_count = {layers - 1}", self.refused(1, "-m", path))
+
     def test_a_name_of_the_hub_is_answered_with_what_is_needed(self):
         self.assertIn("model 'Qwen/Qwen3-30B-A3B' (a path is needed, nothing is downloaded)", self.refused(1, "-m", "Qwen/Qwen3-30B-A3B"))
         self.assertNotIn("downloaded", self.refused(1, "-m", "/srv/nonexistent"))
