@@ -108,9 +108,9 @@ void conn_wake(conn *c);
 /* HTTP thread, inside a libmicrohttpd callback: true: the connection is suspended, the callback must return at once and will be
  * called again; false: there was a wake-up since the last call, look again. */
 bool conn_sleep(conn *c);
-/* HTTP thread: IDLE -> READING -> WORKING -> IDLE. request_id lives until conn_end(). False: the connection lingers, nothing may be
+/* HTTP thread: IDLE -> READING -> WORKING -> IDLE. The two texts live until conn_end(). False: the connection lingers, nothing may be
  * sent on it any more. */
-bool conn_begin(conn *c, const char *request_id);
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin);
 bool conn_begin_work(conn *c);
 unsigned conn_end(conn *c);                  /* the status that conn_answer_raw() or the watcher has sent, or 0 */
 void conn_count_body(conn *c, size_t bytes); /* progress while READING */

@@ -53,8 +53,8 @@ struct conn {
 
     pthread_mutex_t lock; /* all below */
     conn_phase phase;
-    const char *request_id; /* of the request that is read or answered */
-    unsigned raw_status;    /* what was sent past libmicrohttpd */
+    const char *request_id, *cors_origin; /* of the request that is read or answered */
+    unsigned raw_status;                  /* what was sent past libmicrohttpd */
     uint64_t phase_since_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
     uint64_t touched_ns;
@@ -147,10 +147,11 @@ static void unlock_both(conn *c)
     pthread_mutex_unlock(&c->a->conns_lock);
 }
 
-bool conn_begin(conn *c, const char *request_id)
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin)
 {
     lock_both(c);
     c->request_id = request_id;
+    c->cors_origin = cors_origin;
     bool ok = set_phase_locked(c, CONN_READING);
     unlock_both(c);
     return ok;
@@ -168,7 +169,7 @@ unsigned conn_end(conn *c)
 {
     lock_both(c);
     (void)set_phase_locked(c, CONN_IDLE);
-    c->request_id = NULL;
+    c->request_id = c->cors_origin = NULL;
     unsigned status = c->raw_status;
     unlock_both(c);
     return status;
@@ -250,6 +251,10 @@ static void answer_raw_locked(conn *c, const xd_err *err)
         xd_buf_puts(&head, "Retry-After: 1\r\n");
     if (c->request_id)
         xd_buf_printf(&head, "x-request-id: %s\r\n", c->request_id);
+    if (c->cors_origin && *c->cors_origin) /* else a page's script sees no more than a failure */
+        xd_buf_printf(
+            &head, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\nVary: Origin\r\n",
+            c->cors_origin);
     xd_buf_puts(&head, "\r\n");
     xd_buf_puts(&head, body ? body : "");
     /* Nothing was sent on this request before, so a few hundred bytes fit the socket's buffer; if not, the peer is stuck. */

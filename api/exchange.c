@@ -167,7 +167,7 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
 static enum MHD_Result take_header(exchange *x, const char *method)
 {
     x->head_seen = true;
-    if (!conn_begin(x->c, x->id))
+    if (!conn_begin(x->c, x->id, x->settings->cors_origin))
         return MHD_NO;
     if (check_framing(x, &x->early)) {
         conn_answer_raw(x->c, &x->early);

@@ -356,6 +356,17 @@ def test_cors(start):
         assert allowed(strange) == "Authorization, Content-Type, x-request-id"
 
 
+def test_an_answer_to_half_a_body_has_the_cors_headers(start):
+    server = start("--server.cors_origin=https://example.org", "--server.max_body=4KiB", "--server.idle_timeout=1s",
+                   "--server.heartbeat=none")
+    with server.socket(http_post("/v1/completions", {"prompt": "x" * 5000})[:-4]) as s:
+        too_large = read_all(s)
+    with server.socket(http_post("/v1/completions", {"prompt": "x"})[:-4]) as s:
+        late = read_all(s)
+    for answer, status in ((too_large, 413), (late, 408)):
+        assert status_of(answer) == status and b"\r\nAccess-Control-Allow-Origin: https://example.org\r\n" in answer
+
+
 def test_without_cors_there_are_no_cors_headers(server):
     assert "Access-Control-Allow-Origin" not in server.request("OPTIONS", "/v1/models").headers
 
