@@ -120,12 +120,17 @@ def test_a_long_prompt(daemon):
     a = daemon.complete([5] * (limit + 1))
     assert a.status == 400 and a.error["code"] == "context_length_exceeded"
     assert str(limit) in a.error["message"] and str(limit + 1) in a.error["message"]
-    # Who asks for no number of tokens gets what is left of the context, who asks for one gets that or an error.
-    a = daemon.complete([[5] * (limit - 3), [5] * 4], ignore_eos=True)
+
+
+def test_who_asks_for_no_number_of_tokens_gets_what_is_left_of_the_context():
+    limit = 64
+    d = Daemon(f"--model.max_model_len={limit}")
+    a = d.complete([[5] * (limit - 3), [5] * 4], ignore_eos=True)
     assert a.json["usage"]["completion_tokens"] == 3 + 16
-    assert daemon.complete([5] * (limit - 3), max_tokens=16).error["param"] == "max_tokens"
-    assert daemon.complete([5] * limit).error["param"] == "prompt"
-    assert daemon.complete([5] * (limit - 3), min_tokens=8).error["code"] == "context_length_exceeded"
+    assert d.complete([5] * (limit - 3), max_tokens=16).error["param"] == "max_tokens"
+    assert d.complete([5] * limit).error["param"] == "prompt"
+    assert d.complete([5] * (limit - 3), min_tokens=8).error["code"] == "context_length_exceeded"
+    assert d.stop() == 0, d.log
 
 
 def test_prefix_hits_are_reported(daemon):
