@@ -147,56 +147,50 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             if (!on)
                 return;
             decode_tile<HD> &to = sm.tile[warp];
-#pragma unroll 1
-            for (uint32_t i = lane; i < ATTN_TILE * (HD / 8); i += 32) {
-                const uint32_t r = i / (HD / 8), c = i % (HD / 8);
+            const uint32_t k_piece = lane % (HD / 8), v_piece = lane % 8;
+            auto fetch = [&](uint32_t r, uint4 *at, size_t off, bool in) {
                 const unsigned char *row = sm.row[warp][r];
                 if (base + (int)r == missing)
-                    continue;
-                uint4 *k = &to.k[attn_swizzle<HD>(r, c)], *v1 = &to.v[decode_v_at(r, c % 8)];
-                const bool in = row && c * 8 < hd;
-                if (in)
-                    cp_async16(smem_of(k), (uint64_t)(uintptr_t)(row + c * 16));
+                    return;
+                if (row && in)
+                    cp_async16(smem_of(at), (uint64_t)(uintptr_t)(row + off));
                 else
-                    *k = none;
-                if (c < 8)
-                    continue;
-                if (in)
-                    cp_async16(smem_of(v1), (uint64_t)(uintptr_t)(row + v_off + c * 16));
-                else
-                    *v1 = none;
-            }
+                    *at = none;
+            };
+#pragma unroll 4
+            for (uint32_t r = lane / (HD / 8); r < ATTN_TILE; r += 32 / (HD / 8))
+                fetch(r, &to.k[attn_swizzle<HD>(r, k_piece)], k_piece * 16, k_piece * 8 < hd);
+#pragma unroll 4
+            for (uint32_t r = lane / 8; HD > 64 && r < ATTN_TILE; r += 4)
+                fetch(r, &to.v[decode_v_at(r, v_piece)], v_off + 128 + v_piece * 16, 64 + v_piece * 8 < hd);
             cp_commit();
             load_v(0);
         }
     };
-    find_rows(begin);
-    fetch_tile();
-    unsigned char *const place =
-        fresh >= 0 ? const_cast<unsigned char *>(kv_row(a, table, kvh, (uint32_t)fresh)) : nullptr;
-    if (rope_too)
-        rope_angles(rope, (uint32_t)span.last, sm.cs, sm.sn);
-    for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
-        sm.q_hi[i] = sm.q_lo[i] = none;
-    __syncthreads();
-
     /* Columns of the merged results: a thread has one column of every step-th row. */
     const uint32_t step = blockDim.x / HD, col = threadIdx.x % HD;
     const bool mixes = threadIdx.x < step * HD && col < hd;
     float all_m = -INFINITY, all_l = 0; /* of row threadIdx.x, where that is below 16 */
-    /* The first split comes twice, first on nothing: its code then lies in the caches when the kernels ahead are done. */
-    bool live = !AHEAD;
-    if (live)
-        overlap_begin(mark);
 #pragma unroll 1
-    for (int split = begin; split <= end;) {
+    for (int split = begin; split <= end; split++) {
+        find_rows(split);
+        fetch_tile();
         if (split == begin) {
+            unsigned char *const place =
+                fresh >= 0 ? const_cast<unsigned char *>(kv_row(a, table, kvh, (uint32_t)fresh)) : nullptr;
+            if (rope_too)
+                rope_angles(rope, (uint32_t)span.last, sm.cs, sm.sn);
+            for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
+                sm.q_hi[i] = sm.q_lo[i] = none;
+            __syncthreads();
+
+            overlap_begin(mark);
             const uint32_t n_heads = n_rows + (fresh >= 0 ? 2 : 0);
             float *head = sm.head[warp];
 #pragma unroll 1
             for (uint32_t i = warp; i < n_heads; i += DECODE_WARPS) {
                 const uint32_t h = i < n_rows ? head0 + i : a.n_heads + kvh + (i - n_rows) * a.kv.n_kv_heads;
-                const float *src = live ? a.qkv + (size_t)token * a.qkv_stride + h * hd : nullptr;
+                const float *src = a.qkv + (size_t)token * a.qkv_stride + h * hd;
                 if (rope_too)
                     rope_head<HD / 32>(rope, h, src, head, sm.cs, sm.sn);
                 const bool mine = lane < HD / 8 && lane * 8 < hd;
@@ -207,7 +201,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 } else if (lane < HD / 8) {
                     const uint4 w = mine ? eight_halves(head + lane * 8) : none;
                     const bool is_v = i > n_rows;
-                    if (live && mine)
+                    if (mine)
                         *reinterpret_cast<uint4 *>(place + (is_v ? v_off : 0) + lane * 16) = w;
                     if constexpr (AHEAD) {
                         const uint32_t r = (uint32_t)fresh % ATTN_TILE;
@@ -225,8 +219,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
         if (on) {
             float s[8][4];
             if constexpr (AHEAD) {
-                if (live)
-                    cp_wait<0>();
+                cp_wait<0>();
                 __syncwarp();
             }
 #pragma unroll
@@ -275,7 +268,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             }
             __syncwarp(); /* K has been read */
 #pragma unroll 1
-            for (uint32_t h = 0; h < (live ? HD / 64 : 1); h++) { /* the first half of V must last */
+            for (uint32_t h = 0; h < HD / 64; h++) {
                 if constexpr (AHEAD) {
                     if (h)
 #pragma unroll
@@ -290,9 +283,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 for (int i = 0; i < 8; i += 4)
 #pragma unroll
                     for (int c = 0; c < 4; c++) /* row g: 0, 1; row g + 8: 2, 3 */
-                        if (live)
-                            *reinterpret_cast<float4 *>(&o_of[g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
-                                make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
+                        *reinterpret_cast<float4 *>(&o_of[g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
+                            make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
             }
         }
         __syncthreads();
@@ -307,7 +299,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                     sm.w[w][r] = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
             sm.split_m[r] = m;
             sm.split_l[r] = l;
-            if (alone && live) {
+            if (alone) {
                 if (m != -INFINITY)
                     sm.split_w[r] = attn_merge(all_m, all_l, m, l);
                 if (split == end && a.sinks && r < n_rows)
@@ -329,9 +321,9 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                     all = attn_mix(all, o, sm.split_w[r]);
                 if (split < end)
                     sm.all[r][col] = all;
-                else if (live)
+                else
                     out[r * hd + col] = (a.sinks ? attn_mix(all, 0.0f, sm.sink_w[r]) : all) / sm.all_l[r];
-            } else if (live) {
+            } else {
                 float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
                 part[2 + col] = o;
                 if (col == 0) {
@@ -340,17 +332,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 }
             }
         }
-        if (!live) {
-            live = true;
-            overlap_begin(mark);
-            continue;
-        }
-        split++;
-        if (split <= end) {
+        if (split < end)
             __syncthreads(); /* before the next tiles */
-            find_rows(split);
-            fetch_tile();
-        }
     }
 }
 

@@ -29,8 +29,10 @@ __global__ void router_kernel(kern_router_args a)
     const uint32_t warp = threadIdx.x / 32, t = blockIdx.x * (blockDim.x / 32) + warp;
     uint32_t *s = sh + warp * (a.n_experts + 2 * a.top_k);
     overlap_begin();
-    if (t < a.n_tokens)
+    if (t < a.n_tokens) {
+        pick_keys(a, t, s);
         pick_experts(a, t, true, s, s + a.n_experts + a.top_k);
+    }
 }
 
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
@@ -58,7 +60,7 @@ __global__ void plan_few_kernel(kern_plan_args a)
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
         s[i] = a.ids[i];
     __syncthreads();
-    plan_few(a, s, n, used, true, s + PLAN_FEW);
+    plan_few(a, s, n, used, plan_missing(a, 0), true, s + PLAN_FEW);
 }
 
 /* Each warp owns a contiguous run of pairs and a histogram of it; after a scan over (expert, warp) it places its run in order. */
@@ -117,7 +119,8 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(kern_plan_args a, ui
     if (!a.fill_addr)
         return;
     __syncthreads();
-    plan_fill(a, used, true, s, [&](uint32_t e) { return a.expert_start[e + 1] > a.expert_start[e]; });
+    plan_fill(a, used, plan_missing(a, 0), true, s,
+              [&](uint32_t e) { return a.expert_start[e + 1] > a.expert_start[e]; });
 }
 
 kern_status cuda_plan(kern_dev *kd, const kern_plan_args *a)

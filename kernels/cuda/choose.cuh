@@ -23,27 +23,36 @@ static __device__ __forceinline__ float key_value(uint32_t k)
     return __uint_as_float(k == 0 ? 0x7fffffffu : k & 0x80000000u ? k & 0x7fffffffu : ~k);
 }
 
-/* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has room for n_experts + top_k words.
- * What is not needed for the next choice is done after all of them, by a lane each. */
+/* This lane's keys of a row of logits. */
+static __device__ __forceinline__ void pick_keys(const kern_router_args &a, uint32_t t, uint32_t *keys)
+{
+    const float *logits = a.logits + (size_t)t * a.n_experts;
+#pragma unroll 4
+    for (uint32_t e = threadIdx.x % 32; e < a.n_experts; e += 32)
+        keys[e] = order_key(__ldcg(logits + e));
+}
+
+/* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has n_experts keys (each lane needs its
+ * own only) and room for top_k words. What is not needed for the next choice is done after all of them, by a lane each. */
 static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, bool live, uint32_t *s,
                                                     uint32_t *ids)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const float *logits = a.logits + (size_t)t * a.n_experts;
     uint32_t *keys = s, *best = s + a.n_experts;
     uint32_t key = 0, id = UINT32_MAX; /* the best of this lane's own */
-    auto look = [&](uint32_t e, uint32_t k) {
-        if (k > key) {
-            key = k;
-            id = e;
+    auto look = [&] {
+        key = 0;
+        id = UINT32_MAX;
+#pragma unroll 4
+        for (uint32_t e = lane; e < a.n_experts; e += 32) {
+            const uint32_t k = keys[e];
+            if (k > key) {
+                key = k;
+                id = e;
+            }
         }
     };
-#pragma unroll 4
-    for (uint32_t e = lane; e < a.n_experts; e += 32) {
-        const uint32_t k = order_key(live ? __ldcg(logits + e) : 0.0f);
-        keys[e] = k;
-        look(e, k);
-    }
+    look();
     const uint32_t first = __reduce_max_sync(~0u, key);
     const float max = first ? key_value(first) : -INFINITY;
     float sum = 0;
@@ -65,11 +74,7 @@ static __device__ __forceinline__ void pick_experts(const kern_router_args &a, u
         }
         if (lane == chosen % 32) { /* only the lane that lost its best looks again */
             keys[chosen] = 0;      /* taken: counts as NaN */
-            key = 0;
-            id = UINT32_MAX;
-#pragma unroll 4
-            for (uint32_t e = lane; e < a.n_experts; e += 32)
-                look(e, keys[e]);
+            look();
         }
     }
     __syncwarp();
@@ -120,27 +125,47 @@ static __device__ uint32_t block_scan(uint32_t v, uint32_t *s, uint32_t *total)
     return before + incl - v;
 }
 
-/* Gives free slots to the missed pages of touched experts, in order; every thread of the block. used0: slots taken before. Stores only
- * where it is `live`. A thread takes neighbouring entries, so that one scan does for all of them. */
+/* A turn of plan_fill() from entry `at` on: a thread takes neighbouring entries, so that one scan does for all of them. */
+static __device__ __forceinline__ uint32_t plan_each(const kern_plan_args &a, uint32_t at)
+{
+    return min((a.n_experts * a.pages - at + blockDim.x - 1) / blockDim.x, 32u);
+}
+
+/* Which of this thread's entries are missed pages worth a slot. What a step finds in the page table is there before it begins. */
+static __device__ __forceinline__ uint32_t plan_missing(const kern_plan_args &a, uint32_t at)
+{
+    if (!a.fill_addr)
+        return 0;
+    const uint32_t each = plan_each(a, at), begin = at + threadIdx.x * each,
+                   end = min(begin + each, a.n_experts * a.pages);
+    uint32_t missing = 0;
+#pragma unroll 2
+    for (uint32_t i = begin; i < end; i++) {
+        const uint64_t addr = a.page_addr[i];
+        if (!(addr >= a.arena_begin && addr < a.arena_end) && (!a.admit || a.admit[i / a.pages]))
+            missing |= 1u << (i - begin);
+    }
+    return missing;
+}
+
+/* Gives free slots to the missed pages of touched experts, in order; every thread of the block. used0: slots taken before; missing0:
+ * plan_missing(a, 0). Stores only where it is `live`. */
 template <typename T>
-static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32_t used0, bool live, uint32_t *s,
-                                                 T touched)
+static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32_t used0, uint32_t missing0, bool live,
+                                                 uint32_t *s, T touched)
 {
     const uint32_t room = a.n_free > used0 ? min(a.n_free - used0, a.max_inserts) : 0;
     const uint32_t entries = a.n_experts * a.pages;
     uint32_t used = 0;
 #pragma unroll 1
     for (uint32_t at = 0; at < entries; at += blockDim.x * 32) {
-        const uint32_t each = min((entries - at + blockDim.x - 1) / blockDim.x, 32u), begin = at + threadIdx.x * each;
-        const uint32_t end = min(begin + each, entries);
+        const uint32_t each = plan_each(a, at), begin = at + threadIdx.x * each, end = min(begin + each, entries);
+        const uint32_t missing = used >= room ? 0 : at ? plan_missing(a, at) : missing0;
         uint32_t want = 0;
 #pragma unroll 1
-        for (uint32_t i = begin; i < end && used < room; i++) {
-            const uint32_t e = i / a.pages;
-            const uint64_t addr = a.page_addr[i];
-            if (!(addr >= a.arena_begin && addr < a.arena_end) && (!a.admit || a.admit[e]) && touched(e))
-                want |= 1u << (i - begin);
-        }
+        for (uint32_t m = missing; m; m &= m - 1)
+            if (touched((begin + __ffs(m) - 1) / a.pages))
+                want |= m & -m;
         uint32_t total;
         uint32_t slot = used + block_scan(__popc(want), s, &total);
 #pragma unroll 1
@@ -162,7 +187,7 @@ static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32
 /* The plan of n <= PLAN_FEW pairs by any block: each pair's place is the number of pairs that come before it. `ids` are in shared
  * memory, a barrier behind their stores; `s` has room for SCAN_WORDS words. */
 static __device__ __forceinline__ void plan_few(const kern_plan_args &a, const uint32_t *ids, uint32_t n,
-                                                uint32_t used0, bool live, uint32_t *s)
+                                                uint32_t used0, uint32_t missing0, bool live, uint32_t *s)
 {
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -189,7 +214,7 @@ static __device__ __forceinline__ void plan_few(const kern_plan_args &a, const u
         }
     }
     if (a.fill_addr)
-        plan_fill(a, used0, live, s, [&](uint32_t e) {
+        plan_fill(a, used0, missing0, live, s, [&](uint32_t e) {
             bool any = false;
 #pragma unroll 4
             for (uint32_t j = 0; j < n; j++)

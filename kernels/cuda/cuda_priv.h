@@ -10,10 +10,13 @@
 
 struct host_range; /* one registered chunk of host memory, dev.cu */
 
-#define CUDA_FEW_ROWS 32
+#define CUDA_FEW_ROWS     32
+#define CUDA_ROUTE_LOGITS 1024
 
 /* What blocks of one launch leave for each other. Tickets count those that are done, and are zero between launches. */
 struct cuda_small {
+    uint64_t logits[CUDA_ROUTE_LOGITS]; /* each with the number of its launch, the last of which is n_routes */
+    uint32_t n_routes;
     uint32_t ticket, row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];

@@ -2,6 +2,8 @@
 #include "kernels/cuda/gemv_one.cuh"
 #include "kernels/cuda/matmul.h"
 
+static_assert(MM_MAX_EXPERTS == CUDA_ROUTE_LOGITS, "a logit of each expert of a layer");
+
 static uint32_t tail_bytes(const gemv_route *route)
 {
     return route ? gemv_choose_bytes(route->pick) : 0;
@@ -14,7 +16,7 @@ bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route)
     if (p.fmt != FMT_F32 && p.fmt != FMT_F16 && p.fmt != FMT_BF16 && p.fmt != FMT_Q8_0)
         return false;
     if (route && (route->pick.n_tokens > GEMV_TOKENS || route->pick.n_tokens * route->pick.top_k > PLAN_FEW ||
-                  route->pick.top_k > route->pick.n_experts))
+                  route->pick.n_experts > MM_MAX_EXPERTS || route->pick.top_k > route->pick.n_experts))
         return false;
     return one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one) ||
            gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few);
@@ -36,7 +38,8 @@ template <int FMT> static cudaError_t launch_format(cuda_dev *d, const mm_params
     one_shape one;
     gemv_shape few;
     if (one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one)) {
-        one.warm = d->overlap;
+        /* What follows the experts, which fill every multiprocessor, comes to life late: QKV and the head. */
+        one.warm = d->overlap && (route || !p.norm);
         return launch(d, route ? one_kernel<FMT, true> : one_kernel<FMT, false>, p, one, ONE_THREADS, route);
     }
     if (!gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few))

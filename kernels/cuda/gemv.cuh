@@ -80,6 +80,8 @@ struct gemv_route {
     kern_router_args pick;
     kern_plan_args plan;
     uint32_t *ticket; /* blocks that are done; zero between launches */
+    uint64_t *logits; /* gemv_one.cuh: [MM_MAX_EXPERTS] a logit below the number of the launch that made it */
+    uint32_t *launch; /* that number, of the last launch */
     bool with_plan;
 };
 
@@ -89,30 +91,43 @@ static inline uint32_t gemv_choose_bytes(const kern_router_args &a)
     return (a.n_tokens * (a.n_experts + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
 }
 
-/* Slots that the layers before have taken: to be asked for early. */
-static __device__ __forceinline__ uint32_t gemv_used(const gemv_route &r)
+/* What the plan needs and is there before the choice. */
+struct gemv_early {
+    uint32_t pairs, missing; /* before the kernels ahead are waited for */
+    uint32_t used;           /* after that */
+};
+
+static __device__ __forceinline__ gemv_early gemv_look_early(const gemv_route &r)
 {
-    return r.with_plan ? plan_used(r.plan) : 0;
+    gemv_early e = {};
+    if (r.with_plan) {
+        e.pairs = plan_pairs(r.plan);
+        e.missing = plan_missing(r.plan, 0);
+    }
+    return e;
 }
 
-/* The choice of all tokens' experts and the plan, by one block. Stores to device memory only where it is `live`. */
-static __device__ __forceinline__ void gemv_choose(const gemv_route &r, uint32_t n, bool live, uint32_t used,
-                                                   uint32_t *s)
+/* The choice of all tokens' experts and the plan, by one block. keys(token, its keys) is called by a warp. Stores to device memory only
+ * where it is `live`. */
+template <typename K>
+static __device__ __forceinline__ void gemv_choose(const gemv_route &r, uint32_t n, bool live, const gemv_early &early,
+                                                   uint32_t *s, K keys)
 {
     const uint32_t words = r.pick.n_experts + r.pick.top_k;
     uint32_t *ids = s + n * words;
-    for (uint32_t k = threadIdx.x / 32; k < n; k += blockDim.x / 32)
+    for (uint32_t k = threadIdx.x / 32; k < n; k += blockDim.x / 32) {
+        keys(k, s + k * words);
         pick_experts(r.pick, k, live, s + k * words, ids + k * r.pick.top_k);
+    }
     if (!r.with_plan)
         return;
-    const uint32_t pairs = plan_pairs(r.plan);
     if (r.plan.ids != r.pick.ids) { /* other experts than the router's */
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x)
+        for (uint32_t i = threadIdx.x; i < early.pairs; i += blockDim.x)
             ids[i] = r.plan.ids[i];
     }
     __syncthreads();
-    plan_few(r.plan, ids, pairs, used, live, ids + PLAN_FEW);
+    plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
 }
 
 /* After a block's last store of a product: true in the block that comes last. Every thread calls it. */
@@ -215,8 +230,12 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
             gemv_fetch(p, item, smem_of(ring) + k * 16 * s.pitch, s.pitch, policy);
         cp_commit();
     }
+    gemv_early early = {};
+    if constexpr (ROUTE)
+        early = gemv_look_early(route);
     overlap_begin(p.mark);
-    const uint32_t used = ROUTE ? gemv_used(route) : 0;
+    if (ROUTE && route.with_plan)
+        early.used = plan_used(route.plan);
 
     b_frag b[GEMV_BLOCKS];
     {
@@ -322,7 +341,8 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
 
     if constexpr (ROUTE)
         if (gemv_is_last(route.ticket))
-            gemv_choose(route, n, true, used, reinterpret_cast<uint32_t *>(sums + s.bufs * buf_floats));
+            gemv_choose(route, n, true, early, reinterpret_cast<uint32_t *>(sums + s.bufs * buf_floats),
+                        [&](uint32_t k, uint32_t *keys) { pick_keys(route.pick, k, keys); });
 }
 
 #endif

@@ -6,8 +6,9 @@
  *  - x is split once, by all lanes, into shared memory: a lane an octet of columns, as rms_group() wants it. (In the layout of
  *    the products only four lanes of a warp have anything of one token.)
  *  - One warp more than those that multiply adds up the products of an item while the others are at the next, and asks for weights.
- *  - Code comes from device memory at little more than a line of 128 bytes in 50 ns, and every layer finds the caches cold. So a
- *    block runs through all of it once on nothing, without a store to device memory, before it waits for the kernel ahead.
+ *  - Code comes from device memory at little more than a line of 128 bytes in 50 ns, and every layer finds the caches cold. So where a
+ *    block comes to life early, it runs through all of it once on nothing, without a store to device memory, before it waits.
+ *  - The router's blocks hand over logits and the news that they are there in one word each: no fence, no ticket.
  *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile. */
 #ifndef KERNELS_CUDA_GEMV_ONE_CUH
 #define KERNELS_CUDA_GEMV_ONE_CUH
@@ -147,49 +148,61 @@ static __device__ __forceinline__ void one_take_x(const mm_params &p, bool live,
     __syncwarp(); /* a warp needs what its own lanes have made */
 }
 
-/* Fresh products of an item, by a warp its blocks; of token 0, the only column that is not zero. */
+/* Fresh products of block i of the warp's 8; of token 0, the only column that is not zero. r0, r1: rows g and g + 8. */
+template <int FMT>
+static __device__ __forceinline__ void one_block(const unsigned char *r0, const unsigned char *r1,
+                                                 const unsigned char *x, int i, uint32_t block, float *products,
+                                                 float *scales)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
+    if (lane < 4) {
+        hi = *reinterpret_cast<const uint4 *>(x + block * 128 + lane * 16);
+        lo = *reinterpret_cast<const uint4 *>(x + block * 128 + 64 + lane * 16);
+    }
+    const b_frag b = {{hi.x, hi.y, hi.z, hi.w}, {lo.x, lo.y, lo.z, lo.w}};
+    a_frag<FMT> a;
+    gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
+    gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
+    float out[4];
+    block_product<FMT>(out, a, b);
+    if (t == 0) {
+        products[block * 16 + g] = out[0];
+        products[block * 16 + 8 + g] = out[2];
+        if (FMT == FMT_Q8_0) {
+            scales[block * 16 + g] = a.d0;
+            scales[block * 16 + 8 + g] = a.d1;
+        }
+    }
+}
+
+/* All products of an item, by a warp its blocks. */
 template <int FMT>
 static __device__ __forceinline__ void one_multiply(const mm_params &p, const one_shape &s, const unsigned char *stage,
                                                     const unsigned char *x, float *products)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = p.cols / 32;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, blocks = p.cols / 32;
     float *scales = products + blocks * 16;
 #pragma unroll 1
     for (uint32_t block0 = warp * GEMV_BLOCKS; block0 < blocks; block0 += ONE_WARPS * GEMV_BLOCKS) {
         const unsigned char *r0 = stage + g * s.pitch + block0 * fmt_block<FMT>::BYTES,
                             *r1 = r0 + (s.rows - 8) * s.pitch; /* of 8 rows: the same again */
+        if (block0 + GEMV_BLOCKS <= blocks) {                  /* without branches, so that they overlap */
 #pragma unroll
-        for (int i = 0; i < GEMV_BLOCKS; i++) {
-            const uint32_t block = block0 + i;
-            if (block >= blocks)
-                break;
-            uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
-            if (lane < 4) {
-                hi = *reinterpret_cast<const uint4 *>(x + block * 128 + lane * 16);
-                lo = *reinterpret_cast<const uint4 *>(x + block * 128 + 64 + lane * 16);
-            }
-            const b_frag b = {{hi.x, hi.y, hi.z, hi.w}, {lo.x, lo.y, lo.z, lo.w}};
-            a_frag<FMT> a;
-            gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
-            gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
-            float out[4];
-            block_product<FMT>(out, a, b);
-            if (t == 0) {
-                products[block * 16 + g] = out[0];
-                products[block * 16 + 8 + g] = out[2];
-                if (FMT == FMT_Q8_0) {
-                    scales[block * 16 + g] = a.d0;
-                    scales[block * 16 + 8 + g] = a.d1;
-                }
-            }
+            for (int i = 0; i < GEMV_BLOCKS; i++)
+                one_block<FMT>(r0, r1, x, i, block0 + i, products, scales);
+        } else {
+#pragma unroll 1
+            for (int i = 0; block0 + i < blocks; i++)
+                one_block<FMT>(r0, r1, x, i, block0 + i, products, scales);
         }
     }
 }
 
 /* Their sum, blocks of K in ascending order; a thread a row. */
-template <int FMT>
-static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, bool live, uint32_t item,
-                                               const float *products)
+template <int FMT, bool ROUTE>
+static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, const gemv_route &route,
+                                               uint32_t launch, bool live, uint32_t item, const float *products)
 {
     const uint32_t lane = threadIdx.x % 32, row = item * s.rows + lane, blocks = p.cols / 32;
     if (lane >= s.rows || row >= p.rows)
@@ -204,8 +217,26 @@ static __device__ __forceinline__ void one_add(const mm_params &p, const one_sha
         acc += bias;
     if (p.accumulate)
         acc += before;
+    if (ROUTE && live)
+        reinterpret_cast<volatile uint64_t *>(route.logits)[row] = (uint64_t)launch << 32 | __float_as_uint(acc);
     if (live)
         p.y[row] = acc;
+}
+
+/* This lane's keys, when the blocks that make the logits have stored them. */
+static __device__ __forceinline__ void one_keys(const gemv_route &route, bool live, uint32_t launch, uint32_t *keys)
+{
+    const volatile uint64_t *logits = route.logits;
+    bool all;
+    do {
+        all = true;
+#pragma unroll 4
+        for (uint32_t e = threadIdx.x % 32; e < route.pick.n_experts; e += 32) {
+            const uint64_t v = live ? logits[e] : 0;
+            all = all && (uint32_t)(v >> 32) == launch;
+            keys[e] = order_key(__uint_as_float((uint32_t)v));
+        }
+    } while (!__all_sync(~0u, all));
 }
 
 template <int FMT, bool ROUTE>
@@ -246,14 +277,21 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
     }
     __syncthreads();
 
-    /* Twice, the first time on nothing. */
+    gemv_early early = {};
+    const bool chooses = ROUTE && blockIdx.x == 0;
+    if (chooses)
+        early = gemv_look_early(route);
+
+        /* Twice, the first time on nothing. */
 #pragma unroll 1
     for (int live = s.warm ? 0 : 1; live < 2; live++) {
-        uint32_t used = 0;
+        uint32_t launch = 0;
         if (live) {
             overlap_begin(p.mark);
             if (ROUTE)
-                used = gemv_used(route);
+                launch = __ldcg(route.launch) + 1;
+            if (chooses && route.with_plan)
+                early.used = plan_used(route.plan);
         }
         one_take_x(p, live, norm, part, x);
         const uint32_t turns = live ? n : 1;
@@ -265,7 +303,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                     const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
                     if (live && ahead < n) /* the stage has been read */
                         one_fetch(p, s, blockIdx.x + ahead * gridDim.x, smem + from * stage, full + from, policy);
-                    one_add<FMT>(p, s, live, blockIdx.x + (k - 1) * gridDim.x, products + (k - 1 & 1) * buf);
+                    one_add<FMT, ROUTE>(p, s, route, launch, live, blockIdx.x + (k - 1) * gridDim.x,
+                                        products + (k - 1 & 1) * buf);
                 }
             } else if (k < turns) {
                 if (live)
@@ -279,11 +318,11 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                 phase ^= 1;
             }
         }
-        if constexpr (ROUTE) {
-            if (live && !gemv_is_last(route.ticket))
-                return;
-            gemv_choose(route, 1, live, used, tail);
-        }
+        if (chooses)
+            gemv_choose(route, 1, live, early, tail,
+                        [&](uint32_t, uint32_t *keys) { one_keys(route, live, launch, keys); });
+        if (chooses && live && threadIdx.x == 0)
+            *route.launch = launch;
         if (!live)
             __syncthreads();
     }

@@ -85,7 +85,7 @@ kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_
                        const kern_plan_args *plan)
 {
     cuda_dev *d = cuda_of(kd);
-    gemv_route r = {*pick, {}, &d->small->ticket, plan != nullptr};
+    gemv_route r = {*pick, {}, &d->small->ticket, d->small->logits, &d->small->n_routes, plan != nullptr};
     if (plan)
         r.plan = *plan;
     const mm_params p = params_of(logits);

@@ -26,7 +26,7 @@ static __device__ __forceinline__ rope_kind rope_kind_of(const kern_rope_kv_args
     return h < a.n_heads ? ROPE_Q : h < a.n_heads + a.kv.n_kv_heads ? ROPE_K : ROPE_V;
 }
 
-/* Head h, `src` (NULL: zeros), normed and rotated into `head` (shared memory). N: values a lane. */
+/* Head h, `src`, normed and rotated into `head` (shared memory). N: values a lane. */
 template <int N>
 static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uint32_t h, const float *src, float *head,
                                                  const float *cs, const float *sn)
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uin
 #pragma unroll
     for (int j = 0; j < N; j++) {
         const uint32_t i = lane + 32 * j;
-        v[j] = src && i < hd ? src[i] : 0.0f;
+        v[j] = i < hd ? src[i] : 0.0f;
         w[j] = norm && i < hd ? norm[i] : 1.0f;
     }
     if (norm) {
