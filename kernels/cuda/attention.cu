@@ -201,6 +201,7 @@ template <int HD> static cudaError_t launch_prefill(cuda_dev *d, const kern_attn
 {
     const uint32_t per_block = PREFILL_ROWS / (a->n_heads / a->kv.n_kv_heads);
     const size_t smem = sizeof(prefill_smem<HD>);
+    static_assert(sizeof(prefill_smem<HD>) <= CUDA_LEAST_SMEM, "for every chip");
     cudaError_t e =
         cudaFuncSetAttribute(attn_prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)

@@ -383,6 +383,7 @@ bool attn_decode_ropes(const kern_attn_args *a)
 
 template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
+    static_assert(sizeof(decode_smem<HD, false>) <= CUDA_LEAST_SMEM, "for every chip");
     const size_t smem = sizeof(decode_smem<HD, AHEAD>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
     uint32_t splits = splits_of(a->max_context);

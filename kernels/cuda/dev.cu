@@ -774,6 +774,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     /* Code made for older chips, compiled when it was loaded, does not wait for the kernel before. */
     d->overlap = d->prop.major >= 9 && fa.ptxVersion >= 90 && !listed(opt->disable, "cuda_overlap");
     d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
+    if (listed(opt->disable, "cuda_large_smem") && d->smem_max > CUDA_LEAST_SMEM)
+        d->smem_max = CUDA_LEAST_SMEM;
 
     int least = 0, greatest = 0;
     if ((e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||

@@ -28,7 +28,7 @@ template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any align
     static constexpr uint32_t BYTES = 2 * fmt_block<FMT>::BYTES;
     static constexpr uint32_t UNITS = (BYTES + 14 + 15) / 16;
     static constexpr uint32_t PITCH = FMT == FMT_Q8_0  ? 96
-                                      : FMT == FMT_F32 ? 320
+                                      : FMT == FMT_F32 ? 272
                                                        : 192; /* quads of neighbouring rows do not collide */
 };
 
@@ -644,6 +644,7 @@ template <int FMT> __global__ void __launch_bounds__(TILE_BLOCK, 1) tile_kernel(
 /* Stages and tokens a tile for `smem_max` bytes of shared memory. */
 template <int FMT> static inline bool tile_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
 {
+    static_assert(2 * tile_stage_bytes<FMT>(32) + sizeof(tile_rows) + 2048 <= CUDA_LEAST_SMEM, "for every chip");
     const uint32_t fixed = sizeof(tile_rows) + 2048 + (p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4);
     for (uint32_t tokens = 128; tokens >= 32; tokens /= 2)
         for (uint32_t stages = tokens == 32 ? 2 : 4; stages >= (tokens == 128 ? 3 : 2); stages--) {

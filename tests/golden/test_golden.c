@@ -1,6 +1,6 @@
 /* test_golden.c - logits, router choices and greedy tokens of whole models against Hugging Face transformers.
  *
- *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--cases=N] [--tokens=N] [FOLDER ...]
+ *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--disable=LIST] [--cases=N] [--tokens=N] [FOLDER ...]
  *
  * Folders hold a checkpoint and golden.json (see tests/data/golden/README.md). Without any: every folder of EXPERTD_GOLDEN_DIR, else
  * of tests/data/golden, and the demo model. Prints the errors met; fails above 2e-2 of the largest logit. Models of an architecture
@@ -287,6 +287,8 @@ int main(int argc, char **argv)
             st = conf_set(cfg, "engine.backend", argv[i] + 10, &err);
         else if (strncmp(argv[i], "--kv=", 5) == 0)
             st = conf_set(cfg, "kv.kv_dtype", argv[i] + 5, &err);
+        else if (strncmp(argv[i], "--disable=", 10) == 0)
+            st = conf_set(cfg, "engine.kernels_disable", argv[i] + 10, &err);
         else if (strncmp(argv[i], "--cases=", 8) == 0)
             most.cases = (uint32_t)strtoul(argv[i] + 8, NULL, 10);
         else if (strncmp(argv[i], "--tokens=", 9) == 0)

@@ -108,22 +108,37 @@ static int run_cpu(kc *k, const options *o)
     return good ? 0 : 1;
 }
 
+/* The same cases as on this chip, without tiles, and as on the chips with the least shared memory: what one can do, all must. */
 static int run_cuda(kc *k, const options *o)
 {
-    kern_options opt = {.numa_node = -1};
-    char why[512] = "";
-    if (kern_cuda_open(&opt, &k->dev, why, sizeof why) != KERN_OK) {
-        printf("skipped: no CUDA backend: %s\n", why);
-        return 77;
-    }
-    k->other = k->dev;
-    k->cuda = true;
+    static const char *const sets[][2] = {
+        {"cuda", NULL}, {"cuda_streams", "cuda_tile"}, {"cuda_small", "cuda_large_smem,cuda_overlap"}};
     bool good = true;
-    if (o->bench)
-        kc_bench(k->dev, o->only);
-    else
-        good = check(k, o, "cuda");
-    k->dev->ops->close(k->dev);
+    uint32_t n_unsupported = 0;
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        if (o->rows ? strcmp(o->rows, sets[i][0]) != 0 : o->bench && i > 0)
+            continue;
+        kern_options opt = {.numa_node = -1, .disable = sets[i][1]};
+        char why[512] = "";
+        if (kern_cuda_open(&opt, &k->dev, why, sizeof why) != KERN_OK) {
+            printf("skipped: no CUDA backend: %s\n", why);
+            return 77;
+        }
+        k->other = k->dev;
+        k->cuda = true;
+        if (o->bench) {
+            kc_bench(k->dev, o->only);
+        } else {
+            good = check(k, o, sets[i][0]) && good;
+            if (i == 0)
+                n_unsupported = k->n_unsupported;
+            else if (!o->rows && k->n_unsupported != n_unsupported) {
+                printf("  FAIL: %u unsupported on %s\n", n_unsupported, sets[0][0]);
+                good = false;
+            }
+        }
+        k->dev->ops->close(k->dev);
+    }
     return good ? 0 : 1;
 }
 
