@@ -126,7 +126,7 @@ static bool is_listed(const char *list, const char *name, size_t len)
 /* A name that matches nothing would look as if it had helped. */
 static xd_status check_disable(const char *list, xd_err *err)
 {
-    static const char words[] = "avx2,avx512,graphs,cuda,cuda_tile,cuda_attn_mma,cuda_overlap";
+    static const char words[] = "avx2,avx512,graphs,cuda,cuda_tile,cuda_attn_mma,cuda_overlap,cuda_large_smem";
     for (const char *p = list; *p;) {
         size_t n = strcspn(p, ",");
         char name[64];
