@@ -203,6 +203,22 @@ static bool try_lock(int fd, int kind)
     return !flock(fd, kind | LOCK_NB) || errno != EWOULDBLOCK;
 }
 
+/* flock() lets go of the one kind of lock before it takes the other: whoever came between has changed the file, or keeps us out. */
+static xd_status make_alone(page_file *f, const page_file_options *opt, page_header *h, xd_err *err)
+{
+    if (!try_lock(f->fd, LOCK_EX))
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "memory.nvme_path '%s' is in use by another process and does not hold the pages of this model in "
+                       "pages of memory.page_size: name another file",
+                       opt->path);
+    xd_status st = inspect(f, opt, h, err);
+    if (!st && h->n_done < h->n_blobs)
+        st = make_blobs(f, opt, h, err);
+    if (!st && !try_lock(f->fd, LOCK_SH))
+        st = xd_fail(err, XD_UNAVAILABLE, 0, "the page file '%s' was taken by another process", opt->path);
+    return st;
+}
+
 static bool try_direct(page_file *f, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
@@ -212,7 +228,7 @@ static bool try_direct(page_file *f, const char *path)
             close(fd);
         return false;
     }
-    (void)try_lock(fd, LOCK_SH); /* a lock belongs to what was opened; the file's own is shared by now */
+    (void)try_lock(fd, LOCK_SH); /* a lock belongs to what was opened; the file's own is shared, too */
     close(f->fd);
     f->fd = fd;
     return true;
@@ -232,21 +248,13 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
     if (f->fd < 0)
         return xd_fail(err, XD_IO, errno, "opening the page file '%s'", opt->path);
     page_header h;
-    bool alone = try_lock(f->fd, LOCK_EX);
-    if (!alone && !try_lock(f->fd, LOCK_SH))
+    if (!try_lock(f->fd, LOCK_SH))
         return xd_fail(err, XD_UNAVAILABLE, 0, "the page file '%s' is being made by another process", opt->path);
     xd_status st = inspect(f, opt, &h, err);
-    bool make = !st && h.n_done < h.n_blobs;
-    if (make && !alone)
-        return xd_fail(err, XD_BAD_CONFIG, 0,
-                       "memory.nvme_path '%s' is in use by another process and holds the pages of another model, or of "
-                       "another memory.page_size: name another file",
-                       opt->path);
-    if (make)
-        st = make_blobs(f, opt, &h, err);
+    if (!st && h.n_done < h.n_blobs)
+        st = make_alone(f, opt, &h, err);
     if (st)
         return st;
-    (void)try_lock(f->fd, LOCK_SH);
     f->direct = try_direct(f, opt->path);
     *ret = XD_TAKE(f);
     return XD_OK;
