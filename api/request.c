@@ -308,7 +308,7 @@ static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err
         p->max_tokens = p->max_completion_tokens;
     p->is_usual_length = p->max_tokens == FIELD_UNSET_INT;
     if (p->is_usual_length)
-        p->max_tokens = p->kind == GEN_CHAT ? (int64_t)UINT32_MAX : DEFAULT_COMPLETION_TOKENS;
+        p->max_tokens = p->kind == GEN_CHAT ? (int64_t)UINT32_MAX : XD_MAX(DEFAULT_COMPLETION_TOKENS, p->min_tokens);
     if (p->min_tokens > p->max_tokens)
         return bad(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)", (long long)p->min_tokens,
                    (long long)p->max_tokens);
