@@ -1,7 +1,7 @@
 /* request.c - the fields of /v1/chat/completions and /v1/completions: one table, then the rules that concern several fields.
  *
- * Everything is checked here, before the engine hears of it. What OpenAI, vLLM or llama.cpp know and expertd cannot do yet is refused by
- * name: a parameter that is silently ignored gives answers that nobody asked for. Fields that only inform the provider (user,
+ * Everything is checked here, before the engine hears of it. What OpenAI, vLLM or llama.cpp know and expertd cannot do yet is refused
+ * by name: a parameter that is silently ignored gives answers that nobody asked for. Fields that only inform the provider (user,
  * metadata, store, service_tier, ...) are taken and have no effect. */
 #include <errno.h>
 #include <math.h>
@@ -15,6 +15,7 @@ enum {
     MAX_STOP_IDS = 128,
     MAX_BIAS = 1024,
     DEFAULT_COMPLETION_TOKENS = 16, /* OpenAI's */
+    UNLIMITED_TOKENS = -1,          /* llama.cpp's, and what its clients send */
 };
 
 #define BOTH           (GEN_CHAT | GEN_COMPLETION)
@@ -51,9 +52,9 @@ const field gen_fields[] = {
     {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
     {"logprobs",                     FIELD_INT,     GEN_COMPLETION, AT(logprobs),              0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
     {"logprobs",                     FIELD_BOOL,    GEN_CHAT,       AT(want_logprobs),         0,       0,   NULL},
-    {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), 1,       INT_MAX_TOKENS, NULL},
-    {"max_tokens",                   FIELD_INT,     GEN_CHAT,       AT(max_tokens),            1,       INT_MAX_TOKENS, NULL},
-    {"max_tokens",                   FIELD_INT,     GEN_COMPLETION, AT(max_tokens),            0,       INT_MAX_TOKENS, NULL},
+    {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), -1,      INT_MAX_TOKENS, NULL},
+    {"max_tokens",                   FIELD_INT,     GEN_CHAT,       AT(max_tokens),            -1,      INT_MAX_TOKENS, NULL},
+    {"max_tokens",                   FIELD_INT,     GEN_COMPLETION, AT(max_tokens),            -1,      INT_MAX_TOKENS, NULL},
     {"messages",                     FIELD_ARRAY,   GEN_CHAT,       AT(messages),              0,       0,   NULL},
     {"min_p",                        FIELD_REAL,    BOTH,           AT(min_p),                 0,       1,   NULL},
     {"min_tokens",                   FIELD_INT,     BOTH,           AT(min_tokens),            0,       INT_MAX_TOKENS, NULL},
@@ -304,11 +305,16 @@ static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err
         return unsupported(err, "best_of", "'best_of' other than n is not supported");
     if (p->suffix && p->suffix[0])
         return unsupported(err, "suffix", "'suffix' is not supported");
-    if (p->max_completion_tokens != FIELD_UNSET_INT)
+    bool newer_name = p->max_completion_tokens != FIELD_UNSET_INT;
+    if (newer_name)
         p->max_tokens = p->max_completion_tokens;
-    p->is_usual_length = p->max_tokens == FIELD_UNSET_INT;
+    if (p->kind == GEN_CHAT && p->max_tokens == 0)
+        return bad(err, newer_name ? "max_completion_tokens" : "max_tokens", "an answer has at least one token");
+    bool given = p->max_tokens != FIELD_UNSET_INT;
+    p->is_usual_length = !given || p->max_tokens == UNLIMITED_TOKENS;
     if (p->is_usual_length)
-        p->max_tokens = p->kind == GEN_CHAT ? (int64_t)UINT32_MAX : XD_MAX(DEFAULT_COMPLETION_TOKENS, p->min_tokens);
+        p->max_tokens =
+            p->kind == GEN_CHAT || given ? (int64_t)UINT32_MAX : XD_MAX(DEFAULT_COMPLETION_TOKENS, p->min_tokens);
     if (p->min_tokens > p->max_tokens)
         return bad(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)", (long long)p->min_tokens,
                    (long long)p->max_tokens);

@@ -130,6 +130,7 @@ def test_who_asks_for_no_number_of_tokens_gets_what_is_left_of_the_context():
     assert d.complete([5] * (limit - 3), max_tokens=16).error["param"] == "max_tokens"
     assert d.complete([5] * limit).error["param"] == "prompt"
     assert d.complete([5] * (limit - 3), min_tokens=8).error["code"] == "context_length_exceeded"
+    assert d.complete([5] * 40, max_tokens=-1, ignore_eos=True).json["usage"]["completion_tokens"] == limit - 40
     assert d.complete([5] * 4, min_tokens=20, ignore_eos=True).json["usage"]["completion_tokens"] == 20
     assert d.stop() == 0, d.log
 

@@ -153,6 +153,15 @@ def test_chat_only(server, fields, param):
     assert a.status == 400 and a.error["param"] == param
 
 
+def test_no_limit_is_said_by_minus_one(server):
+    """As llama.cpp's clients do. The fake engine ends after the prompt's repetition."""
+    long = "ab" * 30
+    for a in [ask(server, "completions", prompt=long, max_tokens=-1), ask(server, "chat", max_tokens=-1),
+              ask(server, "chat", max_completion_tokens=-1)]:
+        assert a.status == 200 and a.json["choices"][0]["finish_reason"] == "stop", a.body
+    assert ask(server, "completions", prompt=long, max_tokens=-1).json["usage"]["completion_tokens"] > 16
+
+
 @pytest.mark.parametrize("prompt", [
     "", [], [""], ["a", ""], [[]], [[1], []], [1.5], [True], [None], {}, 5, True, [1, "a"], ["a", 1], [[1, "a"]], [512], [-1],
     [[512]], [2**40], [["a"]], ["a"] * 129,
