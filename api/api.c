@@ -76,9 +76,6 @@ static void log_mhd(void *cls, const char *fmt, va_list ap)
     xd_log_debug("http: %s", text);
 }
 
-/* The open files of everything else: the model's, the page file, threads' and journal's. */
-enum { OTHER_FILES = 128 };
-
 /* A connection that comes when no file can be opened any more is neither taken nor refused, and keeps the threads busy. So the soft
  * limit is raised as far as it may be, and where that is too little fewer connections are taken. */
 static void share_files(api *a, unsigned wanted, unsigned least)
@@ -88,7 +85,7 @@ static void share_files(api *a, unsigned wanted, unsigned least)
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY)
         return;
-    rlim_t need = (rlim_t)wanted + a->headroom + OTHER_FILES;
+    rlim_t need = (rlim_t)wanted + a->headroom + API_OTHER_FILES;
     if (r.rlim_cur < need) {
         struct rlimit more = {.rlim_cur = XD_MIN(need, r.rlim_max), .rlim_max = r.rlim_max};
         if (!setrlimit(RLIMIT_NOFILE, &more))
@@ -96,7 +93,7 @@ static void share_files(api *a, unsigned wanted, unsigned least)
     }
     if (r.rlim_cur >= need)
         return;
-    unsigned n = r.rlim_cur > OTHER_FILES + least ? (unsigned)r.rlim_cur - OTHER_FILES : least;
+    unsigned n = r.rlim_cur > API_OTHER_FILES + least ? (unsigned)r.rlim_cur - API_OTHER_FILES : least;
     a->headroom = n / 4;
     a->max_connections = XD_MAX(n - a->headroom, least);
     xd_log_warn("%llu open files are allowed: at most %u connections instead of server.max_connections = %u",

@@ -8,6 +8,9 @@
 
 typedef struct api api;
 
+/* The open files of everything else: the model's, the page file, threads' and journal's. */
+enum { API_OTHER_FILES = 128 };
+
 /* Connections beyond server.max_connections that are open for a moment: on their way out, to be refused, or of this machine. */
 static inline uint32_t api_headroom(uint32_t max_connections)
 {

@@ -122,7 +122,8 @@ static void judge_kernel(report *r, const facts *f, const config *cfg)
             f->numa_nodes > 1 ? "s" : "", f->numa_nodes > 1 && f->numa_balancing ? ", automatic balancing is on" : "");
     if (l->level)
         MEND(l, "%s", "sysctl kernel.numa_balancing=0");
-    uint64_t files = (uint64_t)cfg->server.max_connections + api_headroom(cfg->server.max_connections) + 128;
+    uint64_t files =
+        (uint64_t)cfg->server.max_connections + api_headroom(cfg->server.max_connections) + API_OTHER_FILES;
     l = add(r, "files", f->nofile < files ? CHECK_WARN : CHECK_OK,
             "Every connection is an open file; with fewer files the daemon takes fewer connections.",
             "%llu open files allowed, %llu needed for server.max_connections = %u", (unsigned long long)f->nofile,

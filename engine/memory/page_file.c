@@ -207,10 +207,11 @@ static bool try_lock(int fd, int kind)
 static xd_status make_alone(page_file *f, const page_file_options *opt, page_header *h, xd_err *err)
 {
     if (!try_lock(f->fd, LOCK_EX))
-        return xd_fail(err, XD_BAD_CONFIG, 0,
-                       "memory.nvme_path '%s' is in use by another process and does not hold the pages of this model in "
-                       "pages of memory.page_size: name another file",
-                       opt->path);
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "memory.nvme_path '%s' is in use by another process and does not hold the pages of this model in "
+            "pages of memory.page_size: name another file",
+            opt->path);
     xd_status st = inspect(f, opt, h, err);
     if (!st && h->n_done < h->n_blobs)
         st = make_blobs(f, opt, h, err);

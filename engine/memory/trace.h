@@ -15,7 +15,8 @@
 
 typedef struct trace_writer trace_writer;
 
-/* Creates `path` (an older trace is replaced; anything else, and one that is being recorded, is not). Stops recording, silently, at max_bytes or when the disk cannot follow. */
+/* Creates `path` (an older trace is replaced; anything else, and one that is being recorded, is not). Stops recording, silently, at
+ * max_bytes or when the disk cannot follow. */
 xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_layers, const uint32_t *layer_experts,
                             uint64_t max_bytes, trace_writer **ret, xd_err *err) XD_MUST_CHECK;
 /* counts[x] != 0: expert x (over all layers) was touched. No I/O: a thread of the writer's own does that. */

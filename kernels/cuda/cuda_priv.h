@@ -13,10 +13,10 @@ struct host_range; /* one registered chunk of host memory, dev.cu */
 #define CUDA_FEW_ROWS     32
 #define CUDA_ROUTE_LOGITS 1024
 
-/* What blocks of one launch leave for each other. Tickets count those that are done, and are zero between launches. */
 /* Shared memory that a block may have on the smallest of the supported chips (8.6, 8.9, 12.0). */
 #define CUDA_LEAST_SMEM (99 * 1024)
 
+/* What blocks of one launch leave for each other. Tickets count those that are done, and are zero between launches. */
 struct cuda_small {
     uint64_t logits[CUDA_ROUTE_LOGITS]; /* each with the number of its launch, the last of which is n_routes */
     uint32_t n_routes;
