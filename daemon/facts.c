@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <netdb.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -16,6 +15,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/facts.h"
+#include "engine/cgroup.h"
 #include "engine/fallback/link.h"
 
 typedef struct text_file {
@@ -94,54 +94,7 @@ static void read_cpu(const char *root, text_file *t, facts *f)
     f->cpus = n > 0 ? (uint32_t)n : 0;
     cpu_set_t set;
     f->cpus_usable = sched_getaffinity(0, sizeof set, &set) ? f->cpus : (uint32_t)CPU_COUNT(&set);
-}
-
-/* The next longer path on the way from our own cgroup (v2) up to the root: false when there is none. */
-typedef struct cgroup_walk {
-    char group[PATH_MAX / 2];
-    bool begun;
-} cgroup_walk;
-
-static bool next_cgroup(cgroup_walk *w, const char *root, text_file *t)
-{
-    if (!w->begun) {
-        const char *own = strstr(slurp(t, root, "/proc/self/cgroup"), "0::");
-        snprintf(w->group, sizeof w->group, "/");
-        if (own)
-            copy_line(w->group, sizeof w->group, own + 3);
-        w->begun = true;
-    } else {
-        char *end = strrchr(w->group, '/');
-        if (!end)
-            return false;
-        *end = 0;
-    }
-    return *w->group;
-}
-
-static const char *slurp_cgroup(const cgroup_walk *w, const char *root, text_file *t, const char *file)
-{
-    char path[PATH_MAX];
-    path_of(path, sizeof path, "/sys/fs/cgroup%s/%s", strcmp(w->group, "/") ? w->group : "", file);
-    return slurp(t, root, path);
-}
-
-/* A quota of 150 ms in every 100 keeps two CPUs busy, one of them half of the time. */
-static void limit_cpus(facts *f, double quota_us, double period_us)
-{
-    if (quota_us > 0 && period_us > 0)
-        f->cpus_usable = XD_MIN(f->cpus_usable, (uint32_t)fmin(ceil(quota_us / period_us), UINT32_MAX));
-}
-
-static void read_quota(const char *root, text_file *t, facts *f)
-{
-    double quota, period;
-    for (cgroup_walk w = {0}; next_cgroup(&w, root, t);)
-        if (sscanf(slurp_cgroup(&w, root, t, "cpu.max"), "%lf %lf", &quota, &period) == 2)
-            limit_cpus(f, quota, period);
-    quota = strtod(slurp(t, root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), NULL); /* v1; -1: none */
-    period = strtod(slurp(t, root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us"), NULL);
-    limit_cpus(f, quota, period);
+    f->cpus_usable = XD_MIN(f->cpus_usable, cgroup_cpus(root));
 }
 
 static void read_memory(const char *root, text_file *t, facts *f)
@@ -162,8 +115,8 @@ static void read_memory(const char *root, text_file *t, facts *f)
 
     char path[PATH_MAX];
     f->cgroup_limit_bytes = FACTS_UNLIMITED;
-    for (cgroup_walk w = {0}; next_cgroup(&w, root, t);) { /* the tightest counts */
-        const char *limit = slurp_cgroup(&w, root, t, "memory.max");
+    for (cgroup_walk w = {0}; cgroup_next(&w, root);) { /* the tightest counts */
+        const char *limit = slurp(t, root, path_of(path, sizeof path, "/sys/fs/cgroup%s/memory.max", w.group));
         if (isdigit((unsigned char)*limit))
             f->cgroup_limit_bytes = XD_MIN(f->cgroup_limit_bytes, strtoull(limit, NULL, 10));
     }
@@ -294,7 +247,6 @@ conf_machine facts_read_machine(const char *root)
     if (!t)
         return (conf_machine){0};
     read_cpu(root, t, &f);
-    read_quota(root, t, &f);
     read_memory(root, t, &f);
     return (conf_machine){f.cpus_usable, XD_MIN(f.mem_total_bytes, f.cgroup_limit_bytes)};
 }
@@ -439,7 +391,6 @@ void facts_read(const char *root, const config *cfg, facts *ret)
     if (!t)
         return;
     read_cpu(root, t, ret);
-    read_quota(root, t, ret);
     read_memory(root, t, ret);
     read_gpus(root, t, ret);
     free(t);

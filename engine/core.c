@@ -5,8 +5,11 @@
 #include "engine/core.h"
 
 #include <numa.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "engine/cgroup.h"
 
 enum {
     DEFAULT_CONTEXT = 4096, /* tokens a sequence that `auto` makes room for */
@@ -16,7 +19,7 @@ enum {
     MIN_ROWS = 32,
     STAGE_SHARE = 4, /* of the KV budget, at most */
 };
-static const uint64_t DEVICE_HEADROOM = 320ull << 20; /* drivers slow down near full; cuBLAS and graphs need some too */
+static const uint64_t DEVICE_HEADROOM = 320ull << 20; /* drivers slow down near full; recordings need some too */
 
 static const char *bytes_text(char out[32], uint64_t n)
 {
@@ -141,6 +144,15 @@ static xd_status check_disable(const char *list, xd_err *err)
     return XD_OK;
 }
 
+/* More threads than a control group's quota keeps busy are stopped together, in the middle of a step. */
+static uint32_t threads_of(const config *cfg)
+{
+    cpu_set_t set;
+    uint32_t quota = cgroup_cpus("");
+    bool tight = !cfg->engine.threads && !sched_getaffinity(0, sizeof set, &set) && quota < (uint32_t)CPU_COUNT(&set);
+    return tight ? quota : cfg->engine.threads;
+}
+
 static xd_status open_device(core *c, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -150,7 +162,7 @@ static xd_status open_device(core *c, xd_err *err)
     int node = cfg->engine.numa_node;
     if (node >= 0 && (numa_available() < 0 || node > numa_max_node()))
         return xd_fail(err, XD_BAD_CONFIG, 0, "engine.numa_node = %d: this machine has no such node", node);
-    kern_options o = {.n_threads = cfg->engine.threads,
+    kern_options o = {.n_threads = threads_of(cfg),
                       .gpu = cfg->engine.gpu,
                       .numa_node = cfg->engine.numa_node,
                       .disable = cfg->engine.kernels_disable};

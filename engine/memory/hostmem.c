@@ -8,11 +8,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <numa.h>
 #include <numaif.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+
+#include "engine/cgroup.h"
 
 #define CHUNK_BYTES_MAX (8ull << 30)
 #define HUGE_BYTES      (2ull << 20)
@@ -51,31 +54,21 @@ static uint64_t meminfo_available(void)
 /* The tightest limit of our cgroup and its parents. Page cache is reclaimable, so it does not count as used. */
 static uint64_t cgroup_available(void)
 {
-    XD_CLEANUP(xd_fclosep) FILE *f = fopen("/proc/self/cgroup", "re");
-    char line[4096], group[4096] = "", path[4200];
-    while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, "0::", 3)) {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(group, sizeof group, "%s", line + 3);
-        }
+    char line[256], path[PATH_MAX];
     uint64_t best = UINT64_MAX;
-    for (;;) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
-        uint64_t max = read_u64_file(path);
-        if (max != UINT64_MAX) {
-            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
-            XD_CLEANUP(xd_fclosep) FILE *st = fopen(path, "re");
-            uint64_t v, used = 0;
-            while (st && fgets(line, sizeof line, st))
-                if (sscanf(line, "anon %" SCNu64, &v) == 1 || sscanf(line, "unevictable %" SCNu64, &v) == 1)
-                    used = XD_MAX(used, v);
-            best = XD_MIN(best, max > used ? max - used : 0);
-        }
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            return best;
-        *slash = 0;
+    for (cgroup_walk w = {0}; cgroup_next(&w, "");) {
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", w.group);
+        uint64_t max = read_u64_file(path), v, used = 0;
+        if (max == UINT64_MAX)
+            continue;
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", w.group);
+        XD_CLEANUP(xd_fclosep) FILE *st = fopen(path, "re");
+        while (st && fgets(line, sizeof line, st))
+            if (sscanf(line, "anon %" SCNu64, &v) == 1 || sscanf(line, "unevictable %" SCNu64, &v) == 1)
+                used = XD_MAX(used, v);
+        best = XD_MIN(best, max > used ? max - used : 0);
     }
+    return best;
 }
 
 uint64_t hostmem_available_bytes(void)
