@@ -21,6 +21,7 @@
 
 enum { CONF_BACKEND_AUTO, CONF_BACKEND_CPU, CONF_BACKEND_CUDA };
 enum { CONF_KV_AUTO, CONF_KV_F16, CONF_KV_F32 };
+enum { CONF_AHEAD_AUTO, CONF_AHEAD_YES, CONF_AHEAD_NO };
 enum { CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC };
 enum { CONF_TIER_AUTO, CONF_TIER_IN_PLACE, CONF_TIER_POOL };
 enum { CONF_DEFAULTS_MODEL, CONF_DEFAULTS_NONE };
@@ -94,6 +95,7 @@ typedef struct config {
         int eviction;         /* CONF_EVICT_* */
         uint32_t max_inserts; /* pages kept a layer and step */
         double layer_floor;   /* share of the arena that is divided evenly among layers */
+        int read_ahead; /* CONF_AHEAD_* */
         bool warm_start;
         char *stats_file; /* "" : state directory */
         uint32_t stats_interval_s;

@@ -139,7 +139,7 @@ static void print_head(const bench *b)
            "prefill t/s", "reached", "decode t/s", "ms/step", "experts ms", "read GB/s", "of limit", "hit", "host GB",
            "vram GB", "bound t/s", "reached", "total s", "x");
     if (b->gpu)
-        printf(" %9s %6s", "VRAM MiB", "x");
+        printf(" %9s %6s %8s %7s %6s", "VRAM MiB", "x", "ahead GB", "wasted", "right");
     printf(" %9s\n", "answers");
 }
 
@@ -163,7 +163,7 @@ static verdict judge(const bench *b, const bench_limits *lim, const bench_point 
     v.prefill_reached = pt->prefill_bound.seconds * pt->prefill_tps / ((double)pt->prompt * pt->seqs);
     v.hit = bytes > 0 ? pt->vram_bytes / bytes : NAN;
     v.read_limit = b->gpu ? lim->link : lim->memory;
-    v.read_bps = pt->experts_ms > 0 ? (b->gpu ? pt->host_bytes : bytes) / pt->experts_ms * 1e3 : NAN;
+    v.read_bps = pt->experts_ms > 0 ? (b->gpu ? pt->host_bytes - pt->early_bytes : bytes) / pt->experts_ms * 1e3 : NAN;
     v.bound_tps = pt->seqs / pt->step_bound.seconds;
     v.reached = pt->decode_tps / v.bound_tps;
     return v;
@@ -192,6 +192,9 @@ static void print_point(const bench *b, const bench_point *pt, const verdict *v,
     if (b->gpu) {
         cell(9, 0, vram ? (double)vram / 1048576 : NAN, "");
         cell(6, 2, vram && b->vram_first ? (double)vram / (double)b->vram_first : NAN, "");
+        cell(8, 3, pt->early_bytes / 1e9, "");
+        cell(7, 3, pt->wasted_bytes / 1e9, "");
+        cell(6, 0, 100 * pt->right, "%");
     }
     printf("  %08x\n", (uint32_t)(pt->answers >> 32));
     if (*pt->not_measured)
@@ -241,6 +244,9 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
         {"experts_ms_per_step", pt->experts_ms},
         {"host_bytes_per_step", pt->host_bytes},
         {"vram_bytes_per_step", pt->vram_bytes},
+        {"read_ahead_useful_bytes_per_step", pt->early_bytes},
+        {"read_ahead_wasted_bytes_per_step", pt->wasted_bytes},
+        {"read_ahead_right", pt->right},
         {"kv_host_bytes_per_step", pt->kv_host_bytes},
         {"hit_rate", v->hit},
         {"expert_read_gbps", v->read_bps / 1e9},
@@ -405,9 +411,13 @@ static void print_end(const bench *b)
         "\npeak resident memory %s. reached: of the bound, the least time for the bytes as they were read by tier (link and\n"
         "memory work together) and for the products. read GB/s, of limit: %s while experts are computed.\n"
         "hit, host and vram GB: expert bytes of a decode step. x: times the same\n"
-        "with the first value of the last swept setting. answers: a hash of all tokens.\n",
+        "with the first value of the last swept setting. answers: a hash of all tokens.\n%s",
         xd_format_bytes(rss, sizeof rss, peak_rss_bytes()),
-        b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,");
+        b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,",
+        b->gpu
+            ? "ahead GB: the part of host GB that was read before its layer came, and not counted in read GB/s; wasted: GB read\n"
+              "so for nothing; right: experts outside of VRAM that were predicted, and then picked.\n"
+            : "");
 }
 
 static int wrong(const char *text)

@@ -30,9 +30,11 @@ typedef struct bench_point {
     uint64_t decode_steps;
     const char *not_measured; /* "" */
     double decode_tps, step_ms, experts_ms;
-    double host_bytes, vram_bytes; /* of experts, read by tier */
-    double kv_host_bytes;          /* of the KV cache, read from host memory */
-    uint64_t answers;              /* a hash of all tokens, equal where the answers are */
+    double host_bytes, vram_bytes;    /* of experts, read by tier */
+    double early_bytes, wasted_bytes; /* of experts, read ahead of their layer: those of host_bytes; others */
+    double right;                     /* share of the experts predicted for that which were picked; NAN: none were */
+    double kv_host_bytes;             /* of the KV cache, read from host memory */
+    uint64_t answers;                 /* a hash of all tokens, equal where the answers are */
     bench_bound step_bound;
 } bench_point;
 

@@ -88,6 +88,7 @@ bench_limits bench_get_limits(engine *e, double dram)
 /* Steps of one kind, summed. */
 typedef struct tally {
     double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, kv_host_bytes;
+    double early_bytes, wasted_bytes, predictions, right;
 } tally;
 
 enum { WITH_PROMPTS, FIRST, DECODE, REST, KINDS };
@@ -113,6 +114,10 @@ static void count_step(void *user, const engine_step_facts *f)
     t->vram_bytes += (double)f->vram_bytes;
     t->host_bytes += (double)f->host_bytes;
     t->kv_host_bytes += (double)f->kv_host_bytes;
+    t->early_bytes += (double)f->early_bytes;
+    t->wasted_bytes += (double)f->wasted_bytes;
+    t->predictions += (double)f->predictions;
+    t->right += (double)f->predictions_right;
     c->last_ns = f->end_ns;
 }
 
@@ -147,6 +152,7 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->prefill_bound = bound_of(i, lim, p->host_bytes, p->vram_bytes, p->steps, 0, p->kv_host_bytes,
                                  prompts * (double)i->token_weights + seqs * (double)i->head_weights);
     pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->kv_host_bytes = NAN;
+    pt->early_bytes = pt->wasted_bytes = pt->right = NAN;
     pt->step_bound = (bench_bound){NAN, ""};
     pt->not_measured = "";
     if (!d->steps) {
@@ -163,6 +169,9 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->host_bytes = d->host_bytes / d->steps;
     pt->vram_bytes = d->vram_bytes / d->steps;
     pt->kv_host_bytes = d->kv_host_bytes / d->steps;
+    pt->early_bytes = d->early_bytes / d->steps;
+    pt->wasted_bytes = d->wasted_bytes / d->steps;
+    pt->right = d->predictions > 0 ? d->right / d->predictions : NAN;
     pt->step_bound =
         bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, d->context_tokens / d->steps * (double)i->kv_token_bytes,
                  pt->kv_host_bytes, seqs * (double)(i->token_weights + i->head_weights));

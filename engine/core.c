@@ -242,6 +242,8 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_context = context,
                        .block_size = cfg->kv.block_size,
                        .record = !is_listed(cfg->engine.kernels_disable, "graphs", strlen("graphs")),
+                       .read_ahead = cfg->pager.read_ahead != CONF_AHEAD_NO,
+                       .always_ahead = cfg->pager.read_ahead == CONF_AHEAD_YES,
                        .routes = c->routes,
                        .progress = on_progress,
                        .progress_user = s};

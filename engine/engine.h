@@ -172,6 +172,8 @@ typedef struct engine_step_facts {
     uint64_t begin_ns, end_ns, experts_ns;
     uint64_t vram_bytes, host_bytes, vram_pages, host_pages;
     uint64_t kv_host_bytes; /* of KV blocks */
+    /* Experts that were read ahead of their layer: of host_bytes, and for nothing; experts that were predicted, and of those picked. */
+    uint64_t early_bytes, wasted_bytes, predictions, predictions_right;
 } engine_step_facts;
 
 /* note(user, facts) is called on the engine thread after each step, before the step's events are told; it must not block or call

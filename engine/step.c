@@ -255,6 +255,11 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     metrics_add(e->metrics, ps.mode == PAGER_STAGED ? METRIC_TIME_EXPERTS_STAGED : METRIC_TIME_EXPERTS_DISK,
                 require_ns);
     metrics_add(e->metrics, METRIC_KV_HOST_BYTES, t.kv_host_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_USEFUL, t.ahead.useful_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_WASTED, t.ahead.wasted_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_PREDICTIONS, t.ahead.predictions);
+    metrics_add(e->metrics, METRIC_AHEAD_RIGHT, t.ahead.right);
+    metrics_add(e->metrics, METRIC_AHEAD_GIVEN_UP, t.ahead.given_up);
     metrics_add(e->metrics, METRIC_TIME_HEAD, t.head_ns);
     metrics_add(e->metrics, METRIC_TIME_SAMPLE, sample_ns);
     metrics_add(e->metrics, METRIC_TIME_STEP, step_ns);
@@ -268,6 +273,7 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
      * tier asks for pages between a router and its experts, and experts may well have ended before the next kernel comes. */
     fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(waited_ns, t.total_ns),
                              .link_ns = link_ns,
+                             .early_bytes = t.ahead.useful_bytes,
                              .n_decode = step->prefill ? 0 : n_tokens,
                              .decode_only = !step->prefill,
                              .link_mixed = t.kv_host_bytes > 0 || !t.recorded};
@@ -281,6 +287,10 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     step->vram_pages = ps.hits_vram - seen->hits_vram;
     step->host_pages = ps.hits_host + ps.hits_disk - seen->hits_host - seen->hits_disk;
     step->kv_host_bytes = t.kv_host_bytes;
+    step->early_bytes = t.ahead.useful_bytes;
+    step->wasted_bytes = t.ahead.wasted_bytes;
+    step->predictions = t.ahead.predictions;
+    step->predictions_right = t.ahead.right;
     e->seen_pager = ps;
     if (e->observe)
         e->observe(e->observe_user, step);

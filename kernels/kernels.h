@@ -205,6 +205,36 @@ typedef struct kern_plan_args {
     uint32_t fill_log_base; /* entry = fill_log_base + expert * pages + page */
 } kern_plan_args;
 
+/* Reading ahead. Between two layers' experts a step reads nothing from the host. A reader beside it uses that time: it brings rows of gate and
+ * up of the experts that the next layer will probably pick, and that are not in VRAM, to device memory. What has arrived when the layer
+ * makes its plan is read there, all else where it lies. Results do not depend on it, nor does a step wait for a reader that does not
+ * run. Only in recorded steps. */
+typedef struct kern_ahead {
+    void *memory; /* device [kern_ops.ahead_bytes()], zero before the first step; begins with kern_ahead_counts */
+    const uint32_t *step; /* device scalar: not 0, and another one in every step */
+    kern_expert_geom geom;
+    uint32_t first,
+        n_layers; /* layers [first, n_layers) are read ahead for: they and the one before have this geometry */
+} kern_ahead;
+
+/* Totals. */
+typedef struct kern_ahead_counts {
+    uint64_t useful_bytes, wasted_bytes; /* of experts that were then picked; of others */
+    uint64_t predictions, right; /* experts outside of VRAM that were predicted for a layer; those that it picked */
+    uint64_t given_up;           /* steps in which the reader did not find the others running beside it */
+} kern_ahead_counts;
+
+/* What the router of a layer has to do with it: of one token, with a plan. */
+typedef struct kern_route_ahead {
+    const kern_ahead *ahead;
+    uint32_t layer; /* the router's own */
+    /* The next layer, as linear and router take it; data NULL: it is not read ahead for. It has as many columns as this one. */
+    kern_mat w;
+    const float *norm;
+    uint32_t top_k;
+    const uint64_t *page_addr;
+} kern_route_ahead;
+
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
  * FFN_e(x) = down (silu(gate x) * (up x)). Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole. */
@@ -220,8 +250,10 @@ typedef struct kern_moe_args {
     uint64_t arena_begin, arena_end; /* hint for the order of work: pages outside are slow */
     kern_expert_geom geom;
     uint32_t n_tokens, top_k, n_experts;
-    const uint32_t *n_live; /* as in plan */
-    void *scratch;          /* kern_ops.moe_scratch_bytes() */
+    const uint32_t *n_live;  /* as in plan */
+    void *scratch;           /* kern_ops.moe_scratch_bytes() */
+    const kern_ahead *ahead; /* or NULL; then route was given the same */
+    uint32_t layer;          /* with ahead */
 } kern_moe_args;
 
 /* Greedy choice: ids[t] = index of the largest logit, the lower id on ties; UINT32_MAX where the row holds no finite largest. */
@@ -297,9 +329,9 @@ struct kern_ops {
     kern_status (*router)(kern_dev *d, const kern_router_args *a);
     kern_status (*plan)(kern_dev *d, const kern_plan_args *a);
     /* linear, router and, unless it is NULL, plan: one after another, or in one launch where the backend can. pick->logits is
-     * logits->y. */
+     * logits->y. ahead, which needs a plan, may be NULL. */
     kern_status (*route)(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick,
-                         const kern_plan_args *plan);
+                         const kern_plan_args *plan, const kern_route_ahead *ahead);
     kern_status (*moe)(kern_dev *d, const kern_moe_args *a);
     kern_status (*argmax)(kern_dev *d, const kern_argmax_args *a);
     kern_status (*top_logits)(kern_dev *d, const kern_top_logits_args *a);
@@ -317,6 +349,14 @@ struct kern_ops {
     /* --- staging of KV blocks that lie in host memory ----------------------------------------------------------- */
     kern_status (*kv_stage)(kern_dev *d, const kern_kv_stage_args *a);
     kern_status (*kv_stage_wait)(kern_dev *d, uint32_t slot);
+
+    /* --- reading ahead ------------------------------------------------------------------------------------------ */
+    /* 0: the device cannot, and the others are not called. */
+    uint64_t (*ahead_bytes)(kern_dev *d, uint32_t n_layers, const kern_expert_geom *geom);
+    bool (*ahead_fits)(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick); /* such a router */
+    /* While recording: starts the reader beside the operations that follow; none after this one has to do with it. */
+    kern_status (*ahead_begin)(kern_dev *d, const kern_ahead *a);
+    void (*ahead_end)(kern_dev *d);
 };
 #define KERN_MARKS 1024
 

@@ -119,12 +119,14 @@ static xd_status alloc_host(exec *x, xd_err *err)
     x->fetch_max = x->info.unified ? o->max_rows : XD_MIN(o->max_rows, 32);
     uint64_t fetch = x->info.unified ? 0 : (uint64_t)x->fetch_max * x->hp->vocab;
     uint64_t likely = EXEC_PREDICT_TOKENS * (uint64_t)x->hp->top_k_max + x->hp->n_experts_max;
-    uint64_t words =
-        x->in_cap_words + (uint64_t)o->max_rows * (2 + 2 * KERN_TOP_LOGITS) + x->hp->n_experts_max + likely + fetch;
+    uint64_t words = sizeof *x->ahead.counts / 4 + x->in_cap_words + (uint64_t)o->max_rows * (2 + 2 * KERN_TOP_LOGITS) +
+                     x->hp->n_experts_max + likely + fetch;
     kern_status ks = x->dev->ops->alloc_host(x->dev, words * 4, &x->host_owned);
     if (ks)
         return exec_kern_fail(x, ks, err, "allocation of pinned host memory for a step's results");
-    uint32_t *p = x->host_owned;
+    x->ahead.counts = x->host_owned;
+    *x->ahead.counts = (kern_ahead_counts){0};
+    uint32_t *p = (uint32_t *)(x->ahead.counts + 1);
     x->in_host = p;
     p += x->in_cap_words;
     x->argmax_host = p;
@@ -175,7 +177,7 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
     if ((st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) || (st = alloc_host(x, err)) ||
-        (st = fill_dense_picks(x, err)))
+        (st = fill_dense_picks(x, err)) || (st = exec_ahead_open(x, err)))
         return st;
     *ret = XD_TAKE(x);
     return XD_OK;
@@ -318,6 +320,9 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         pack_picks(x, b, s, w + in->picks);
     memset(w, 0, in->ids * sizeof *w);
     w[in->n_live] = t;
+    if (!++x->ahead.step) /* 0 is no step's number */
+        x->ahead.step = 1;
+    w[EXEC_STEP_WORD] = x->ahead.step;
     for (; t < s->n_tokens; t++) {
         w[in->ids + t] = 0;
         w[in->token_seq + t] = UINT32_MAX;
@@ -331,7 +336,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
 static bool same_shape(const exec_shape *a, const exec_shape *b)
 {
     return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill &&
-           a->staged == b->staged && a->want == b->want;
+           a->staged == b->staged && a->want == b->want && a->ahead == b->ahead;
 }
 
 static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *view, xd_err *err)
@@ -380,6 +385,7 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
         t.head_ns = ops->mark_ns(x->dev, 3 * n, 3 * n + 1, &d) ? 0 : d;
     }
     t.kv_host_bytes = exec_stage_host_bytes(x);
+    exec_ahead_take(x, s, &t);
     t.total_ns = xd_now_ns() - begin_ns;
     x->times = t;
 }
@@ -425,6 +431,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
         return st;
     s.fill = view->n_free && view->layers[0].fill_addr;
     st = exec_stage_step(x, b, &s, err);
+    s.ahead = exec_ahead_wanted(x, &s);
     if (!st)
         st = run_on_device(x, b, &s, view, err);
     if (st) {

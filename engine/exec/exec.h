@@ -25,6 +25,8 @@ typedef struct exec_options {
     uint64_t page_size; /* how experts will be cut: sizes the scratch */
     uint32_t max_tokens, max_seqs, max_rows, max_context, block_size;
     bool record;          /* decode steps as recorded graphs, where the device can */
+    bool read_ahead;      /* of the next layer's likely experts, where it pays */
+    bool always_ahead;    /* with read_ahead: wherever it is possible */
     const routes *routes; /* decode steps take their picks from a trace; NULL: from the router. Borrowed */
     void (*progress)(void *user, double fraction);
     void *progress_user;
@@ -72,7 +74,8 @@ typedef struct exec_result {
 /* Split of a step's time on the device, and of the host's part around it. */
 typedef struct exec_times {
     uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
-    uint64_t kv_host_bytes; /* KV that had to come from host memory */
+    uint64_t kv_host_bytes;  /* KV that had to come from host memory */
+    kern_ahead_counts ahead; /* of this step */
     bool recorded;
 } exec_times;
 

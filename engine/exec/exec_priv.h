@@ -25,6 +25,7 @@ typedef struct exec_shape {
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
     bool staged;          /* some KV blocks come from host memory by way of the staging areas */
     exec_want want;
+    bool ahead; /* a reader runs beside it */
 } exec_shape;
 
 /* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
@@ -37,7 +38,16 @@ typedef struct exec_stage {
     uint32_t step, n_old, n_all, n_direct; /* of this step; direct: read in place */
 } exec_stage;
 
-/* Offsets, in words, of the step's inputs within the one packed buffer. */
+/* ahead.c */
+typedef struct exec_ahead {
+    bool on, pays;
+    kern_ahead k;
+    kern_ahead_counts *counts, seen; /* pinned: as of the last recorded step; as of the last look */
+    uint32_t given_up;               /* steps in a row */
+    uint32_t step;                   /* number of the last step */
+} exec_ahead;
+
+/* Offsets, in words, of the step's inputs within the one packed buffer. Word EXEC_STEP_WORD is the step's number. */
 typedef struct exec_layout {
     uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, picks, block_table, words;
 } exec_layout;
@@ -49,6 +59,7 @@ typedef struct exec_graph {
 
 /* Steps of more tokens touch nearly every expert anyway: nothing is left to predict. */
 enum { EXEC_MAX_GRAPHS = 512, EXEC_MAX_OWNED = 48, EXEC_PREDICT_TOKENS = 64 };
+enum { EXEC_STEP_WORD = 1, EXEC_AHEAD_TOKENS = 1 };
 
 struct exec {
     exec_options opt;
@@ -91,6 +102,7 @@ struct exec {
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
     exec_stage stage;
+    exec_ahead ahead;
     exec_graph graphs[EXEC_MAX_GRAPHS];
     uint32_t n_graphs;
     pager_view graphs_view; /* that they were recorded with */
@@ -120,6 +132,17 @@ xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err 
 /* Before a layer's attention, behind the store of K and V: its blocks are there; *ret is where attention finds them. */
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
 uint64_t exec_stage_host_bytes(const exec *x);
+
+xd_status exec_ahead_open(exec *x, xd_err *err);
+bool exec_ahead_wanted(exec *x, const exec_shape *s);
+/* What the layer's router and experts are told; NULL: nothing. */
+const kern_ahead *exec_ahead_of(const exec *x, uint32_t layer, const exec_shape *s);
+/* After the step has been waited for. */
+void exec_ahead_take(exec *x, const exec_shape *s, exec_times *t);
+
+/* A layer's router for n_tokens rows of x->x; pick->ids is left to the caller. */
+void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_linear_args *logits,
+                      kern_router_args *pick);
 
 /* Launches (or records) every operation of a step: from the upload of its packed inputs to the download of its results. */
 xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err);

@@ -126,14 +126,37 @@ static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
            s->n_tokens <= EXEC_PREDICT_TOKENS && pager_wants_prediction(x->pg);
 }
 
+void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_linear_args *logits,
+                      kern_router_args *pick)
+{
+    const model_params *hp = x->hp;
+    const exec_layer *l = &x->layers[layer];
+    const model_layer *ml = model_get_layer(x->m, layer);
+    *logits = (kern_linear_args){.y = x->router_logits,
+                                 .x = x->x,
+                                 .w = l->router,
+                                 .n_tokens = n_tokens,
+                                 .x_stride = hp->d_model,
+                                 .y_stride = ml->n_experts,
+                                 .norm = l->ffn_norm,
+                                 .normed = x->h,
+                                 .norm_eps = hp->rms_eps};
+    *pick = (kern_router_args){.logits = x->router_logits,
+                               .weights = x->router_weights,
+                               .n_tokens = n_tokens,
+                               .n_experts = ml->n_experts,
+                               .top_k = ml->top_k,
+                               .scoring = hp->scoring,
+                               .norm_topk = hp->norm_topk};
+}
+
 /* Norm before the FFN, the router's picks of this layer on the present hidden state, into ids and x->router_weights, and the plan. */
-static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *ids, const kern_plan_args *plan,
-                       xd_err *err)
+static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, uint32_t *ids,
+                       const kern_plan_args *plan, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
-    const model_layer *ml = model_get_layer(x->m, layer);
     if (!l->router.data) {
         RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
                                                       .x = x->x,
@@ -145,24 +168,19 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *i
             RUN(ops->plan(x->dev, plan));
         return XD_OK;
     }
-    const kern_linear_args logits = {.y = x->router_logits,
-                                     .x = x->x,
-                                     .w = l->router,
-                                     .n_tokens = s->n_tokens,
-                                     .x_stride = hp->d_model,
-                                     .y_stride = ml->n_experts,
-                                     .norm = l->ffn_norm,
-                                     .normed = x->h,
-                                     .norm_eps = hp->rms_eps};
-    const kern_router_args pick = {.logits = x->router_logits,
-                                   .ids = ids,
-                                   .weights = x->router_weights,
-                                   .n_tokens = s->n_tokens,
-                                   .n_experts = ml->n_experts,
-                                   .top_k = ml->top_k,
-                                   .scoring = hp->scoring,
-                                   .norm_topk = hp->norm_topk};
-    RUN(ops->route(x->dev, &logits, &pick, plan));
+    kern_linear_args logits;
+    kern_router_args pick;
+    exec_router_args(x, layer, s->n_tokens, &logits, &pick);
+    pick.ids = ids;
+    const kern_ahead *ahead = plan ? exec_ahead_of(x, layer, s) : NULL;
+    kern_route_ahead next = {.ahead = ahead, .layer = layer};
+    if (ahead && layer + 1 < hp->n_layers) {
+        next.w = x->layers[layer + 1].router;
+        next.norm = x->layers[layer + 1].ffn_norm;
+        next.top_k = model_get_layer(x->m, layer + 1)->top_k;
+        next.page_addr = view->layers[layer + 1].page_addr;
+    }
+    RUN(ops->route(x->dev, &logits, &pick, plan, ahead ? &next : NULL));
     return XD_OK;
 }
 
@@ -171,7 +189,7 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, uint32_t *i
 static xd_status predict(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
-    xd_status st = route(x, layer + 1, s, x->likely_ids, NULL, err);
+    xd_status st = route(x, layer + 1, s, NULL, x->likely_ids, NULL, err);
     if (st)
         return st;
     uint32_t top_k = model_get_layer(x->m, layer + 1)->top_k;
@@ -243,7 +261,7 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         plan.fill_log = view->fill_log;
         plan.fill_log_base = pl->fill_log_base;
     }
-    if ((st = route(x, layer, s, x->router_ids, &plan, err)))
+    if ((st = route(x, layer, s, view, x->router_ids, &plan, err)))
         return st;
     if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
         return st;
@@ -275,7 +293,9 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
                                           .top_k = ml->top_k,
                                           .n_experts = ml->n_experts,
                                           .n_live = n_live,
-                                          .scratch = x->moe_scratch}));
+                                          .scratch = x->moe_scratch,
+                                          .ahead = exec_ahead_of(x, layer, s),
+                                          .layer = layer}));
     return XD_OK;
 }
 
@@ -318,6 +338,8 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
     for (uint32_t i = 0; i < 2; i++)
         if ((st = exec_stage_ahead(x, i, s, err)))
             return st;
+    if (s->ahead)
+        RUN(ops->ahead_begin(x->dev, &x->ahead.k));
     x->n_marks = 0;
     mark(x);
     RUN(ops->embed(x->dev, &(kern_embed_args){.y = x->x,
@@ -333,6 +355,8 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
             return st;
         mark(x);
     }
+    if (s->ahead)
+        ops->ahead_end(x->dev);
     if (s->n_rows) {
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
                                                     .x = x->x,
@@ -346,6 +370,8 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
                                                     .norm_eps = hp->rms_eps}));
     }
     mark(x);
+    if (s->ahead)
+        RUN(ops->download(x->dev, x->ahead.counts, x->ahead.k.memory, sizeof *x->ahead.counts));
     if (s->n_rows && (st = reduce(x, s->want, s->n_rows, err)))
         return st;
     return pager_step_fetch(x->pg, err);

@@ -231,9 +231,9 @@ static bool is_direct(const fallback *f)
 }
 
 /* Takes a step's rate into account where it is known. */
-static void weigh_step(fallback *f, const fallback_step_info *s, const pager_stats *st)
+static void weigh_step(fallback *f, const fallback_step_info *s, const pager_stats *st, uint64_t read_bytes)
 {
-    double bytes = (double)st->step_bytes_host, healthy = f->ctl.opt.healthy_gbps;
+    double bytes = (double)read_bytes, healthy = f->ctl.opt.healthy_gbps;
     if (st->step_link_ns) /* a simulated link says it itself */
         rate_note_exact(&f->rate, bytes, (double)st->step_link_ns);
     else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && healthy > 0 && is_direct(f))
@@ -246,8 +246,9 @@ void fallback_step(fallback *f, const fallback_step_info *s)
         return;
     pager_stats st;
     pager_get_stats(f->pages, &st);
-    weigh_step(f, s, &st);
-    f->acc_bytes += st.step_bytes_host;
+    uint64_t bytes = st.step_bytes_host - XD_MIN(s->early_bytes, st.step_bytes_host);
+    weigh_step(f, s, &st, bytes);
+    f->acc_bytes += bytes;
     f->acc_ns += XD_MAX(s->link_ns ? s->link_ns : s->step_ns, st.step_link_ns);
     if (f->acc_ns >= PASSIVE_NS) {
         double gbps = (double)f->acc_bytes / (double)f->acc_ns;

@@ -30,11 +30,12 @@ void fallback_free(fallback *f);
 XD_DEFINE_CLEANUP(fallback, fallback_free)
 
 typedef struct fallback_step_info {
-    uint64_t step_ns;  /* whole step, less waiting for the disk */
-    uint64_t link_ns;  /* time in which experts were read, when measured; 0: unknown */
-    uint32_t n_decode; /* sequences that decoded */
-    bool decode_only;  /* no prompt tokens in it */
-    bool link_mixed;   /* link_ns is not the link's alone: it read more than experts, or waited for the host */
+    uint64_t step_ns;     /* whole step, less waiting for the disk */
+    uint64_t link_ns;     /* time in which experts were read, when measured; 0: unknown */
+    uint64_t early_bytes; /* of experts that had been read before that time */
+    uint32_t n_decode;    /* sequences that decoded */
+    bool decode_only;     /* no prompt tokens in it */
+    bool link_mixed;      /* link_ns is not the link's alone: it read more than experts, or waited for the host */
 } fallback_step_info;
 
 /* After pager_step_end(). */

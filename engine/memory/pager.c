@@ -388,8 +388,12 @@ static void count_step(pager *p)
     p->stats.bytes_host += p->stats.step_bytes_host;
     if (p->tracer)
         trace_writer_step(p->tracer, counts, p->step_prefill);
-    if (!p->step_prefill)
-        policy_missed(p->pol, wanted);
+    if (p->step_prefill)
+        return;
+    policy_missed(p->pol, wanted);
+    double bytes = (double)p->stats.step_bytes_host;
+    p->decode_host_bytes += p->decode_known ? (bytes - p->decode_host_bytes) / 16 : bytes;
+    p->decode_known = true;
 }
 
 static void apply_fills(pager *p)
@@ -464,6 +468,13 @@ void pager_idle(pager *p)
     if (p->mode == PAGER_FULL)
         promote_all(p);
     pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t pager_read_in_place(const pager *p)
+{
+    if (p->mode != PAGER_DIRECT || p->disk || p->n_slots_used == p->n_pages)
+        return 0;
+    return p->decode_known ? (uint64_t)p->decode_host_bytes : UINT64_MAX;
 }
 
 /* --- the link ---------------------------------------------------------------------------------------------------- */

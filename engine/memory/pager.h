@@ -95,6 +95,9 @@ void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely);
 enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
+/* In a step, by the engine thread: bytes that a decode step read where they lie in host memory, lately (UINT64_MAX: not yet known). 0 while
+ * it is not done so, or copies of the pager's use the link. */
+uint64_t pager_read_in_place(const pager *p);
 
 /* Rate at which kernels read the host tier now (GB/s), by a short read that runs alone: engine thread, between steps. An injected link
  * rate counts. XD_UNSUPPORTED when there is nothing to read. */

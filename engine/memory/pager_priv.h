@@ -105,7 +105,8 @@ struct pager {
 
     pager_layer_view *layer_views;
     pager_view view;
-    bool in_step, step_prefill;
+    bool in_step, step_prefill, decode_known;
+    double decode_host_bytes; /* of a decode step, decaying mean */
     uint64_t step_started_ns;
     /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
     uint32_t *stage_slot, *stage_page;

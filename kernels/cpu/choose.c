@@ -70,8 +70,9 @@ kern_status cpu_router(kern_dev *dev, const kern_router_args *a)
 }
 
 kern_status cpu_route(kern_dev *dev, const kern_linear_args *logits, const kern_router_args *pick,
-                      const kern_plan_args *plan)
+                      const kern_plan_args *plan, const kern_route_ahead *ahead)
 {
+    (void)ahead; /* ahead_bytes is 0 */
     kern_status st = cpu_linear(dev, logits);
     if (!st)
         st = cpu_router(dev, pick);

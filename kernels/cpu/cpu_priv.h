@@ -122,7 +122,7 @@ uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_
 /* choose.c */
 kern_status cpu_router(kern_dev *dev, const kern_router_args *a);
 kern_status cpu_route(kern_dev *dev, const kern_linear_args *logits, const kern_router_args *pick,
-                      const kern_plan_args *plan);
+                      const kern_plan_args *plan, const kern_route_ahead *ahead);
 kern_status cpu_argmax(kern_dev *dev, const kern_argmax_args *a);
 kern_status cpu_top_logits(kern_dev *dev, const kern_top_logits_args *a);
 

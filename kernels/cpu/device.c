@@ -225,6 +225,12 @@ static kern_status dev_kv_stage_wait(kern_dev *dev, uint32_t slot)
     return KERN_OK;
 }
 
+static uint64_t dev_ahead_bytes(kern_dev *dev, uint32_t n_layers, const kern_expert_geom *geom)
+{
+    (void)dev, (void)n_layers, (void)geom; /* there is no link that could idle */
+    return 0;
+}
+
 static const kern_ops cpu_ops = {
     .close = dev_close,
     .info = dev_info,
@@ -265,6 +271,7 @@ static const kern_ops cpu_ops = {
     .mark_ns = dev_mark_ns,
     .kv_stage = cpu_kv_stage,
     .kv_stage_wait = dev_kv_stage_wait,
+    .ahead_bytes = dev_ahead_bytes,
 };
 
 kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret)

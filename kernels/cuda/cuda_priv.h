@@ -20,7 +20,7 @@ struct host_range; /* one registered chunk of host memory, dev.cu */
 struct cuda_small {
     uint64_t logits[CUDA_ROUTE_LOGITS]; /* each with the number of its launch, the last of which is n_routes */
     uint32_t n_routes;
-    uint32_t ticket, row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
+    uint32_t ticket, next_ticket, row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];
     unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */
@@ -48,16 +48,21 @@ struct cuda_dev {
     int n_sm;
     int smem_max;              /* dynamic shared memory a block may ask for */
     bool no_tile, no_attn_mma; /* rows switched off by kern_options.disable */
+    bool has_bulk;             /* compute capability 9.0 and code made for it: bulk copies */
     bool overlap;              /* kernels may begin before the one ahead of them has ended: overlap.cuh */
     cudaStream_t stream;       /* every operation */
     cudaStream_t copy;         /* background copies, low priority */
     cudaStream_t side;         /* KV blocks on their way from host memory, beside `stream` */
     cudaEvent_t stage_free[2]; /* a staging area has been read for the last time */
     cudaEvent_t stage_done[2]; /* it has been filled */
-    uint64_t *marks;           /* pinned, [KERN_MARKS] nanoseconds of the global timer */
-    uint64_t *marks_dev;       /* the same as kernels see it */
-    uint64_t *marks_gpu;       /* where a recording's kernels note times; its last one copies them to `marks` */
-    uint64_t *mark;            /* to be noted by the next kernel, or NULL */
+    cudaStream_t ahead;        /* the reader of a recorded step: ahead.cu */
+    cudaEvent_t ahead_begun, ahead_done;
+    bool reads_ahead;    /* the recording has a reader */
+    int held_sms;        /* by it, from the operations that are being recorded */
+    uint64_t *marks;     /* pinned, [KERN_MARKS] nanoseconds of the global timer */
+    uint64_t *marks_dev; /* the same as kernels see it */
+    uint64_t *marks_gpu; /* where a recording's kernels note times; its last one copies them to `marks` */
+    uint64_t *mark;      /* to be noted by the next kernel, or NULL */
     uint32_t n_recorded_marks;
     bool recording;
     cuda_results results;        /* of this recording */
@@ -72,6 +77,12 @@ struct cuda_dev {
     cudaDeviceProp prop;
     char err[256];
 };
+
+/* Multiprocessors that the next operation finds. */
+static inline int cuda_sms(const cuda_dev *d)
+{
+    return d->n_sm - d->held_sms;
+}
 
 static inline cuda_dev *cuda_of(kern_dev *d)
 {
@@ -141,10 +152,18 @@ uint64_t cuda_attn_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_he
 kern_status cuda_kv_stage(kern_dev *d, const kern_kv_stage_args *a);
 kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);
 
+/* ahead.cu */
+struct ahead_mem;
+uint64_t cuda_ahead_bytes(kern_dev *d, uint32_t n_layers, const kern_expert_geom *geom);
+kern_status cuda_ahead_begin(kern_dev *d, const kern_ahead *a);
+void cuda_ahead_end(kern_dev *d);
+bool cuda_ahead_mem(const cuda_dev *d, const kern_ahead *a, ahead_mem *ret);
+
 /* matmul.cu */
 kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);
 kern_status cuda_route(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick,
-                       const kern_plan_args *plan);
+                       const kern_plan_args *plan, const kern_route_ahead *ahead);
+bool cuda_ahead_fits(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick);
 
 /* moe.cu */
 kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);

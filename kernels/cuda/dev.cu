@@ -130,6 +130,8 @@ static void dev_close(kern_dev *kd)
         cudaStreamSynchronize(d->copy);
     if (d->side)
         cudaStreamSynchronize(d->side);
+    if (d->ahead)
+        cudaStreamSynchronize(d->ahead);
     unregister_owner(d, nullptr);
     if (d->marks)
         cudaFreeHost(d->marks);
@@ -149,6 +151,12 @@ static void dev_close(kern_dev *kd)
         cudaStreamDestroy(d->copy);
     if (d->side)
         cudaStreamDestroy(d->side);
+    if (d->ahead)
+        cudaStreamDestroy(d->ahead);
+    if (d->ahead_begun)
+        cudaEventDestroy(d->ahead_begun);
+    if (d->ahead_done)
+        cudaEventDestroy(d->ahead_done);
     for (int i = 0; i < 2; i++) {
         if (d->stage_free[i])
             cudaEventDestroy(d->stage_free[i]);
@@ -523,6 +531,8 @@ static kern_status dev_graph_begin(kern_dev *kd)
     d->recording = e == cudaSuccess;
     d->n_recorded_marks = 0;
     d->results.n = 0;
+    d->reads_ahead = false;
+    d->held_sms = 0;
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "begin of a recording");
 }
 
@@ -542,7 +552,10 @@ static kern_status dev_graph_end(kern_dev *kd, kern_graph **ret)
         words = d->results.copy[k].words > words ? d->results.copy[k].words : words;
     const uint32_t blocks = (words + 1023) / 1024;
     (void)cuda_start(d, publish_kernel, blocks < 16 ? blocks : 16, 256, 0, d->results);
+    if (d->reads_ahead) /* nothing comes behind it, but a recording has one end */
+        (void)cudaStreamWaitEvent(d->stream, d->ahead_done, 0);
     d->recording = false;
+    d->held_sms = 0;
     cudaError_t e = cudaStreamEndCapture(d->stream, &g);
     if (e != cudaSuccess)
         return cuda_fail(d, e, "end of a recording");
@@ -698,6 +711,10 @@ static const kern_ops cuda_ops = {
     dev_mark_ns,
     cuda_kv_stage,
     cuda_kv_stage_wait,
+    cuda_ahead_bytes,
+    cuda_ahead_fits,
+    cuda_ahead_begin,
+    cuda_ahead_end,
 };
 
 static bool listed(const char *list, const char *word)
@@ -772,7 +789,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     (void)cudaDeviceSetCacheConfig(cudaFuncCachePreferShared);
     d->n_sm = d->prop.multiProcessorCount;
     /* Code made for older chips, compiled when it was loaded, does not wait for the kernel before. */
-    d->overlap = d->prop.major >= 9 && fa.ptxVersion >= 90 && !listed(opt->disable, "cuda_overlap");
+    d->has_bulk = d->prop.major >= 9 && fa.ptxVersion >= 90;
+    d->overlap = d->has_bulk && !listed(opt->disable, "cuda_overlap");
     d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
     if (listed(opt->disable, "cuda_large_smem") && d->smem_max > CUDA_LEAST_SMEM)
         d->smem_max = CUDA_LEAST_SMEM;
@@ -793,7 +811,10 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         return open_failed(d, e == cudaErrorMemoryAllocation ? KERN_NOMEM : KERN_DEVICE, e, "preparing the GPU", why,
                            cap);
     /* As urgent as the rest: it is what the next layer will wait for, and takes next to nothing from this one. */
-    e = cudaStreamCreateWithPriority(&d->side, cudaStreamNonBlocking, greatest);
+    if ((e = cudaStreamCreateWithPriority(&d->ahead, cudaStreamNonBlocking, greatest)) == cudaSuccess &&
+        (e = cudaEventCreateWithFlags(&d->ahead_begun, cudaEventDisableTiming)) == cudaSuccess &&
+        (e = cudaEventCreateWithFlags(&d->ahead_done, cudaEventDisableTiming)) == cudaSuccess)
+        e = cudaStreamCreateWithPriority(&d->side, cudaStreamNonBlocking, greatest);
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
         e = cudaEventCreateWithFlags(&d->stage_free[i], cudaEventDisableTiming);
         if (e == cudaSuccess)

@@ -2,6 +2,7 @@
 #ifndef KERNELS_CUDA_EXPERTS_H
 #define KERNELS_CUDA_EXPERTS_H
 
+#include "kernels/cuda/ahead.cuh"
 #include "kernels/cuda/mm.cuh"
 
 #define WARP_COUNT     8 /* in a block */
@@ -9,11 +10,12 @@
 
 enum warp_tier { WARP_VRAM, WARP_HOST };
 
-/* Words of device memory that are zero between launches: the next item over the link, blocks that have left, items of gate and up that
- * are done of each expert, experts that are done of each 16 rows of the result. */
+/* Words of device memory that are zero between launches: the next item over the link, blocks that have left, warps that read the host and
+ * have left, items of gate and up that are done of each expert, experts that are done of each 16 rows of the result. */
 #define WARP_QUEUE      0
 #define WARP_EXIT       1
-#define WARP_READY      2
+#define WARP_LEFT       2
+#define WARP_READY      3
 #define WARP_SUMS       (WARP_READY + MM_MAX_EXPERTS)
 #define WARP_MAX_SUMS   4096
 #define WARP_N_COUNTERS (WARP_SUMS + WARP_MAX_SUMS)
@@ -36,6 +38,9 @@ struct warp_params {
     const float *weights;
     const uint32_t *n_live;
     uint32_t *counters; /* [WARP_N_COUNTERS] */
+    ahead_mem ahead;    /* lists NULL: off */
+    uint32_t layer;     /* with ahead */
+    bool ahead_own;     /* the layer has a list */
 };
 
 #endif

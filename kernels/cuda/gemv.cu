@@ -18,8 +18,20 @@ bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route)
     if (route && (route->pick.n_tokens > GEMV_TOKENS || route->pick.n_tokens * route->pick.top_k > PLAN_FEW ||
                   route->pick.n_experts > MM_MAX_EXPERTS || route->pick.top_k > route->pick.n_experts))
         return false;
-    return one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one) ||
-           gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few);
+    return one_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &one) ||
+           gemv_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &few);
+}
+
+bool gemv_is_one(const cuda_dev *d, const mm_params &p, const gemv_route *route)
+{
+    one_shape one;
+    return one_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &one);
+}
+
+/* The next router's product goes to blocks behind those of the own one. */
+static uint32_t next_blocks(const gemv_route *route)
+{
+    return route && route->ahead.w ? route->ahead.grid : 0;
 }
 
 template <typename S>
@@ -30,19 +42,19 @@ static cudaError_t launch(cuda_dev *d, void (*kernel)(mm_params, S, gemv_route),
     if (e != cudaSuccess)
         return e;
     p.mark = cuda_take_mark(d);
-    return cuda_start(d, kernel, s.grid, threads, s.smem, p, s, route ? *route : gemv_route());
+    return cuda_start(d, kernel, s.grid + next_blocks(route), threads, s.smem, p, s, route ? *route : gemv_route());
 }
 
 template <int FMT> static cudaError_t launch_format(cuda_dev *d, const mm_params &p, const gemv_route *route)
 {
     one_shape one;
     gemv_shape few;
-    if (one_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &one)) {
+    if (one_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &one)) {
         /* What follows the experts, which fill every multiprocessor, comes to life late: QKV and the head. */
         one.warm = d->overlap && (route || !p.norm);
         return launch(d, route ? one_kernel<FMT, true> : one_kernel<FMT, false>, p, one, ONE_THREADS, route);
     }
-    if (!gemv_fits(p, tail_bytes(route), d->smem_max, d->n_sm, &few))
+    if (!gemv_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &few))
         return cudaErrorInvalidValue;
     return launch(d, route ? gemv_kernel<FMT, true> : gemv_kernel<FMT, false>, p, few, few.warps * 32, route);
 }

@@ -10,6 +10,7 @@
 #ifndef KERNELS_CUDA_GEMV_CUH
 #define KERNELS_CUDA_GEMV_CUH
 
+#include "kernels/cuda/ahead.cuh"
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/frag.cuh"
@@ -83,6 +84,7 @@ struct gemv_route {
     uint64_t *logits; /* gemv_one.cuh: [MM_MAX_EXPERTS] a logit below the number of the launch that made it */
     uint32_t *launch; /* that number, of the last launch */
     bool with_plan;
+    ahead_route ahead; /* for gemv_one.cuh */
 };
 
 /* Shared memory that gemv_choose() takes. */
@@ -127,17 +129,20 @@ static __device__ __forceinline__ void gemv_choose(const gemv_route &r, uint32_t
             ids[i] = r.plan.ids[i];
     }
     __syncthreads();
+    const uint32_t closed = live && r.ahead.own ? ahead_close(r.ahead) : 0;
     plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
+    if (r.ahead.own)
+        ahead_settle(r.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
 }
 
-/* After a block's last store of a product: true in the block that comes last. Every thread calls it. */
-static __device__ __forceinline__ bool gemv_is_last(uint32_t *ticket)
+/* After a block's last store of a product: true in the block that comes last of n. Every thread calls it. */
+static __device__ __forceinline__ bool gemv_is_last(uint32_t *ticket, uint32_t n)
 {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+        last = atomicAdd(ticket, 1u) == n - 1;
         if (last)
             *ticket = 0;
     }
@@ -340,7 +345,7 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
     }
 
     if constexpr (ROUTE)
-        if (gemv_is_last(route.ticket))
+        if (gemv_is_last(route.ticket, gridDim.x))
             gemv_choose(route, n, true, early, reinterpret_cast<uint32_t *>(sums + s.bufs * buf_floats),
                         [&](uint32_t k, uint32_t *keys) { pick_keys(route.pick, k, keys); });
 }

@@ -9,7 +9,9 @@
  *  - Code comes from device memory at little more than a line of 128 bytes in 50 ns, and every layer finds the caches cold. So where a
  *    block comes to life early, it runs through all of it once on nothing, without a store to device memory, before it waits.
  *  - The router's blocks hand over logits and the news that they are there in one word each: no fence, no ticket.
- *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile. */
+ *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile.
+ * Beside a router's product, blocks from s.grid on make that of the next layer's router of the same x, and the last of them writes the
+ * list of what to read ahead (ahead.cuh). */
 #ifndef KERNELS_CUDA_GEMV_ONE_CUH
 #define KERNELS_CUDA_GEMV_ONE_CUH
 
@@ -72,12 +74,13 @@ static inline bool one_fits(const mm_params &p, uint32_t tail_bytes, int smem_ma
 }
 
 /* The rows of an item into a stage, by one warp. */
-static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_shape &s, uint32_t item,
-                                                 unsigned char *stage, uint64_t *full, uint64_t policy)
+static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_shape &s, const unsigned char *w,
+                                                 uint32_t rows, uint32_t item, unsigned char *stage, uint64_t *full,
+                                                 uint64_t policy)
 {
     const uint32_t lane = threadIdx.x % 32, bytes = (uint32_t)p.row_bytes, pitch = s.pitch;
-    const uint32_t valid = min(s.rows, p.rows - item * s.rows);
-    const unsigned char *src = p.w + (size_t)item * s.rows * p.row_bytes;
+    const uint32_t valid = min(s.rows, rows - item * s.rows);
+    const unsigned char *src = w + (size_t)item * s.rows * p.row_bytes;
 #if __CUDA_ARCH__ >= 900
     if (lane == 0)
         bar_expect(full, valid * bytes);
@@ -202,12 +205,13 @@ static __device__ __forceinline__ void one_multiply(const mm_params &p, const on
 /* Their sum, blocks of K in ascending order; a thread a row. */
 template <int FMT, bool ROUTE>
 static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, const gemv_route &route,
-                                               uint32_t launch, bool live, uint32_t item, const float *products)
+                                               uint32_t launch, bool live, bool next, float *y, uint32_t rows,
+                                               uint32_t item, const float *products)
 {
     const uint32_t lane = threadIdx.x % 32, row = item * s.rows + lane, blocks = p.cols / 32;
-    if (lane >= s.rows || row >= p.rows)
+    if (lane >= s.rows || row >= rows)
         return;
-    const float before = live && p.accumulate ? p.y[row] : 0.0f, bias = live && p.bias ? p.bias[row] : 0.0f;
+    const float before = live && p.accumulate ? y[row] : 0.0f, bias = live && p.bias ? p.bias[row] : 0.0f;
     const float *c = products + lane, *d = c + blocks * 16;
     float acc = 0;
 #pragma unroll 16
@@ -217,10 +221,10 @@ static __device__ __forceinline__ void one_add(const mm_params &p, const one_sha
         acc += bias;
     if (p.accumulate)
         acc += before;
-    if (ROUTE && live)
+    if (ROUTE && live && !next)
         reinterpret_cast<volatile uint64_t *>(route.logits)[row] = (uint64_t)launch << 32 | __float_as_uint(acc);
     if (live)
-        p.y[row] = acc;
+        y[row] = acc;
 }
 
 /* This lane's keys, when the blocks that make the logits have stored them. */
@@ -247,22 +251,27 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[ONE_MAX_STAGES];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = p.cols / 32;
-    const uint32_t stage = s.rows * s.pitch, items = (p.rows + s.rows - 1) / s.rows, buf = one_products(FMT) * blocks;
-    const uint32_t n = (items - blockIdx.x + gridDim.x - 1) / gridDim.x; /* items of this block */
-    unsigned char *x = smem + s.stages * stage;                          /* [block]{hi, lo} */
-    float *part = reinterpret_cast<float *>(x + blocks * 128);           /* sums of squares */
-    float *products = part + rms_groups(GEMV_MAX_COLS); /* two of {[block][16] rows, [block][16] scales} */
-    uint32_t *tail = reinterpret_cast<uint32_t *>(products + (items > gridDim.x ? 2 : 1) * buf);
+    const bool next = ROUTE && blockIdx.x >= s.grid; /* works for the next layer */
+    const uint32_t first = next ? blockIdx.x - s.grid : blockIdx.x, n_blocks = next ? route.ahead.grid : s.grid;
+    const unsigned char *w = next ? route.ahead.w : p.w;
+    const uint32_t rows = next ? route.ahead.n_experts : p.rows;
+    const uint32_t stage = s.rows * s.pitch, items = (rows + s.rows - 1) / s.rows, buf = one_products(FMT) * blocks;
+    const uint32_t n = (items - first + n_blocks - 1) / n_blocks; /* items of this block */
+    unsigned char *x = smem + s.stages * stage;                   /* [block]{hi, lo} */
+    float *part = reinterpret_cast<float *>(x + blocks * 128);    /* sums of squares */
+    float *products = part + rms_groups(GEMV_MAX_COLS);           /* two of {[block][16] rows, [block][16] scales} */
+    uint32_t *tail = reinterpret_cast<uint32_t *>(products + (items > n_blocks ? 2 : 1) * buf);
 
     overlap_allow();
     const uint64_t policy = once_policy();
+    const float *norm_at = next ? route.ahead.norm : p.norm;
     float4 norm[ONE_PASSES][2];
 #pragma unroll
     for (int h = 0; h < ONE_PASSES; h++) {
         const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
         const bool in = p.norm && warp < ONE_WARPS && col < p.cols;
-        norm[h][0] = load_floats(p.norm + col, in);
-        norm[h][1] = load_floats(p.norm + col + 4, in);
+        norm[h][0] = load_floats(norm_at + col, in);
+        norm[h][1] = load_floats(norm_at + col + 4, in);
     }
     if (threadIdx.x < rms_groups(GEMV_MAX_COLS))
         part[threadIdx.x] = 0;
@@ -273,8 +282,11 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
         __syncwarp();
 #pragma unroll 1
         for (uint32_t k = 0; k < min(n, s.stages); k++)
-            one_fetch(p, s, blockIdx.x + k * gridDim.x, smem + k * stage, full + k, policy);
+            one_fetch(p, s, w, rows, first + k * n_blocks, smem + k * stage, full + k, policy);
     }
+    __shared__ uint32_t missing[32];
+    if (ROUTE && next && warp == 0)
+        missing[lane] = ahead_missing(route.ahead);
     __syncthreads();
 
     gemv_early early = {};
@@ -288,7 +300,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
         uint32_t launch = 0;
         if (live) {
             overlap_begin(p.mark);
-            if (ROUTE)
+            if (ROUTE && !next)
                 launch = __ldcg(route.launch) + 1;
             if (chooses && route.with_plan)
                 early.used = plan_used(route.plan);
@@ -302,9 +314,9 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                 if (k > 0) {
                     const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
                     if (live && ahead < n) /* the stage has been read */
-                        one_fetch(p, s, blockIdx.x + ahead * gridDim.x, smem + from * stage, full + from, policy);
-                    one_add<FMT, ROUTE>(p, s, route, launch, live, blockIdx.x + (k - 1) * gridDim.x,
-                                        products + (k - 1 & 1) * buf);
+                        one_fetch(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from, policy);
+                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? route.ahead.m.logits : p.y, rows,
+                                        first + (k - 1) * n_blocks, products + (k - 1 & 1) * buf);
                 }
             } else if (k < turns) {
                 if (live)
@@ -323,6 +335,12 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                         [&](uint32_t, uint32_t *keys) { one_keys(route, live, launch, keys); });
         if (chooses && live && threadIdx.x == 0)
             *route.launch = launch;
+        if (ROUTE && next) {
+            if (live && !gemv_is_last(route.ahead.ticket, n_blocks))
+                return;
+            if (warp == 0)
+                ahead_write_list(route.ahead, live, missing[lane], reinterpret_cast<float *>(tail));
+        }
         if (!live)
             __syncthreads();
     }

@@ -12,7 +12,7 @@ template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
     uint32_t smem = 0;
     if (!stream_shape(&p, d->smem_max, &smem))
         return cudaErrorInvalidValue;
-    uint32_t grid = (uint32_t)d->n_sm;
+    uint32_t grid = (uint32_t)cuda_sms(d);
     if (p.mode == MM_LINEAR)
         grid = min(grid, (p.rows + 15) / 16);
     cudaError_t e = cudaFuncSetAttribute(stream_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
@@ -50,7 +50,7 @@ template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params
         return e;
     warp_params marked = P;
     marked.p[0].mark = cuda_take_mark(d);
-    return cuda_start(d, warp_kernel<FMT>, (uint32_t)d->n_sm, WARP_COUNT * 32, smem, marked);
+    return cuda_start(d, warp_kernel<FMT>, (uint32_t)cuda_sms(d), WARP_COUNT * 32, smem, marked);
 }
 
 /* A linear, or buckets of a MoE layer that are large enough for tiles. */

@@ -80,16 +80,65 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
     return mm_launch(d, p);
 }
 
-/* Few tokens: one launch, whose last block chooses and plans. */
-kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_router_args *pick,
-                       const kern_plan_args *plan)
+static gemv_route route_of(cuda_dev *d, const kern_router_args *pick, const kern_plan_args *plan)
 {
-    cuda_dev *d = cuda_of(kd);
-    gemv_route r = {*pick, {}, &d->small->ticket, d->small->logits, &d->small->n_routes, plan != nullptr};
+    gemv_route r = {*pick, {}, &d->small->ticket, d->small->logits, &d->small->n_routes, plan != nullptr, {}};
     if (plan)
         r.plan = *plan;
+    return r;
+}
+
+static bool route_fits(const cuda_dev *d, const kern_linear_args *logits, const gemv_route *r)
+{
+    return logits->n_tokens && logits->w.rows && linear_ok(logits) && gemv_takes(d, params_of(logits), r);
+}
+
+bool cuda_ahead_fits(kern_dev *kd, const kern_linear_args *logits, const kern_router_args *pick)
+{
+    cuda_dev *d = cuda_of(kd);
+    const gemv_route r = route_of(d, pick, nullptr);
+    return pick->n_experts <= MM_MAX_EXPERTS && route_fits(d, logits, &r) && gemv_is_one(d, params_of(logits), &r);
+}
+
+static bool ahead_of(cuda_dev *d, const kern_route_ahead *a, const kern_plan_args *plan, ahead_route *ret)
+{
+    ahead_route r = {};
+    if (!plan || !cuda_ahead_mem(d, a->ahead, &r.m))
+        return false;
+    const kern_expert_geom *g = &a->ahead->geom;
+    r.layer = a->layer;
+    r.own = a->layer >= a->ahead->first;
+    r.ticket = &d->small->next_ticket;
+    if (a->w.data) {
+        r.w = static_cast<const unsigned char *>(a->w.data);
+        r.norm = a->norm;
+        r.page_addr = a->page_addr;
+        r.arena_begin = plan->arena_begin;
+        r.arena_end = plan->arena_end;
+        r.n_experts = a->w.rows;
+        r.top_k = a->top_k;
+        r.pages = g->pages;
+        r.first_page0 = g->first_page[0];
+        r.first_page1 = g->first_page[1];
+        r.page_rows = g->page_rows[0];
+        r.rows = g->d_ff;
+        r.unit_pages = (g->d_ff + g->page_rows[0] - 1) / g->page_rows[0];
+        r.grid = (a->w.rows + 7) / 8; /* a block an item: there is room for no second one */
+    }
+    *ret = r;
+    return true;
+}
+
+/* Few tokens: one launch, whose last block chooses and plans. */
+kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_router_args *pick,
+                       const kern_plan_args *plan, const kern_route_ahead *ahead)
+{
+    cuda_dev *d = cuda_of(kd);
+    gemv_route r = route_of(d, pick, plan);
     const mm_params p = params_of(logits);
-    if (logits->n_tokens && logits->w.rows && linear_ok(logits) && gemv_takes(d, p, &r)) {
+    if (ahead && (!cuda_ahead_fits(kd, logits, pick) || !ahead_of(d, ahead, plan, &r.ahead)))
+        return cuda_unsupported(d, "reading ahead with such a router");
+    if (route_fits(d, logits, &r)) {
         const cudaError_t e = gemv_launch(d, p, &r);
         return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "router");
     }

@@ -16,6 +16,7 @@ bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes);
 
 /* gemv.cu: is it a product of few tokens, which may have a norm before it and, unless `route` is NULL, the choice of experts behind it? */
 bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route);
+bool gemv_is_one(const cuda_dev *d, const mm_params &p, const gemv_route *route); /* by gemv_one.cuh */
 cudaError_t gemv_launch(cuda_dev *d, const mm_params &p, const gemv_route *route);
 
 cudaError_t mm_launch_f32(cuda_dev *d, const mm_params &p);

@@ -182,7 +182,8 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
 {
     const mm_params *p = P->p;
     const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64;
-    const uint32_t lists = p[0].n_experts * (p[0].unit_pages + p[1].unit_pages) * 4, fixed = lists + 4096;
+    const uint32_t lists = (p[0].n_experts * (p[0].unit_pages + p[1].unit_pages) + AHEAD_UNITS) * 4,
+                   fixed = lists + 4096;
     if (smem_max < fixed + 32 * 1024)
         return false;
     uint32_t room = (smem_max - fixed) & ~127u;
@@ -294,6 +295,12 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
         P.weights = a->weights;
         P.n_live = a->n_live;
         P.counters = d->counters;
+        if (a->ahead) {
+            if (!cuda_ahead_mem(d, a->ahead, &P.ahead))
+                return cuda_unsupported(d, "reading ahead");
+            P.layer = a->layer;
+            P.ahead_own = a->layer >= a->ahead->first;
+        }
         /* Enough stages in flight to fill the link, and warps to keep up with it. */
         P.host_blocks = 16;
         if (!P.x_pitch) {

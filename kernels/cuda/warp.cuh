@@ -14,7 +14,9 @@
  * 0.5 KiB and laid out against bank conflicts. Over the link, whole rows are fetched as one run of memory that lands at the same
  * place of a 128-byte line as it came from: a line that crosses a line of shared memory becomes two requests. Those items are dealt
  * on demand, so that the end of the work is even.
- * Fill-through: what a stage holds of a missed page is also stored to the page's slot. */
+ * Fill-through: what a stage holds of a missed page is also stored to the page's slot.
+ * Reading ahead (ahead.cuh): a unit that the reader has taken tiles of is in both lists. Those tiles are items of the VRAM side, the
+ * others of the host's. Towards the end of the host's, the link is left to the reader. */
 #ifndef KERNELS_CUDA_WARP_CUH
 #define KERNELS_CUDA_WARP_CUH
 
@@ -45,6 +47,13 @@ struct warp_note {
     uint32_t group;
 };
 
+/* The layer's list of what was read ahead, in shared memory. A unit in the lists of units has its place in this one, counted from 1, in its
+ * upper 8 bits. */
+struct warp_ahead {
+    uint32_t step, n, unit[AHEAD_UNITS], taken[AHEAD_READERS];
+    bool wanted[AHEAD_UNITS];
+};
+
 /* A warp's walk. Items of phase 0 come before those of phase 1. */
 struct warp_walk {
     uint32_t i, step, end[2]; /* end of each phase's items, in one numbering */
@@ -52,16 +61,23 @@ struct warp_walk {
     const uint32_t *units[2];
     int dir; /* of the list: 1 host, -1 VRAM */
     uint32_t tier;
+    const warp_ahead *ahead;
 };
+
+/* Entries of the list of units of phase 0. */
+static __device__ __forceinline__ uint32_t warp_cap0(const mm_params &p)
+{
+    return p.n_experts * p.unit_pages + AHEAD_UNITS;
+}
 
 /* Lists the units of both phases as list_units() does, in one pass. counts: host and VRAM units of phase 0, then of phase 1. */
 static __device__ void warp_list(const warp_params &P, uint32_t *units, uint64_t *scratch, uint32_t (&counts)[4])
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     const mm_params &p0 = P.p[0];
-    const uint32_t cap0 = p0.n_experts * p0.unit_pages, cap1 = p0.n_experts * P.p[1].unit_pages;
+    const uint32_t cap0 = warp_cap0(p0), cap1 = p0.n_experts * P.p[1].unit_pages;
     uint64_t done = 0; /* four counts of 16 bits */
-    for (uint32_t at = 0; at < max(cap0, cap1); at += blockDim.x) {
+    for (uint32_t at = 0; at < max(cap0 - AHEAD_UNITS, cap1); at += blockDim.x) {
         const uint32_t i = at + threadIdx.x;
         uint32_t unit[2] = {0, 0}, n[2] = {0, 0};
         uint64_t a[2][2] = {};
@@ -109,7 +125,49 @@ static __device__ void warp_list(const warp_params &P, uint32_t *units, uint64_t
         counts[k] = (uint32_t)(done >> 16 * k) & 0xffff;
 }
 
-/* Item number i of the walk; false for the empty places behind a short last page. */
+static __device__ __forceinline__ void warp_load_ahead(const warp_params &P, warp_ahead &a)
+{
+    const ahead_list *q = ahead_list_of(P.ahead, P.layer);
+    if (threadIdx.x < AHEAD_READERS)
+        a.taken[threadIdx.x] = __ldcg(&q->taken[threadIdx.x]);
+    if (threadIdx.x < AHEAD_UNITS) {
+        a.unit[threadIdx.x] = __ldcg(&q->unit[threadIdx.x]);
+        a.wanted[threadIdx.x] = false;
+    }
+    if (threadIdx.x == 0) {
+        a.n = __ldcg(&q->n_units);
+        a.step = *P.ahead.step;
+    }
+}
+
+/* Behind warp_list(), by all threads: units that the reader has tiles of are marked, and listed on the VRAM side too. */
+static __device__ void warp_list_ahead(const warp_params &P, uint32_t *units, uint32_t (&counts)[4], warp_ahead &a)
+{
+    const uint32_t cap0 = warp_cap0(P.p[0]);
+    for (uint32_t i = threadIdx.x; i < counts[0]; i += blockDim.x)
+        for (uint32_t k = 0; k < a.n; k++) {
+            if (units[i] != a.unit[k])
+                continue;
+            uint32_t tiles = 0;
+            for (uint32_t r = 0; r < 1u << P.ahead.readers_log2; r++)
+                tiles += ahead_taken_of(P.ahead, k, r, a.taken[r]);
+            if (tiles) {
+                units[i] |= (k + 1) << 24;
+                a.wanted[k] = true;
+            }
+            break;
+        }
+    __syncthreads();
+    for (uint32_t k = 0; k < a.n; k++)
+        if (a.wanted[k]) {
+            if (threadIdx.x == 0)
+                units[cap0 - 1 - counts[1]] = a.unit[k] | (k + 1) << 24;
+            counts[1]++;
+        }
+    __syncthreads();
+}
+
+/* Item number i of the walk; false for the empty places behind a short last page, and for what belongs to the other side. */
 static __device__ __forceinline__ bool warp_find(const warp_params &P, const warp_walk &w, uint32_t i, warp_item &it)
 {
     const uint32_t phase = i >= w.end[0];
@@ -120,15 +178,34 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
         i -= w.end[0];
     const uint32_t tiles = phase ? w.tiles[1] : w.tiles[0];
     const uint32_t unit = (phase ? w.units[1] : w.units[0])[(int)(i / tiles) * w.dir];
-    const uint32_t e = unit >> 12, page = unit & 4095;
+    const uint32_t e = unit >> 12 & 4095, page = unit & 4095, ahead = unit >> 24;
     const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
     const uint32_t r = (i % tiles) * (phase ? 16 : 8);
     if (r >= in_page)
+        return false;
+    const uint32_t tile = ahead ? (ahead - 1) * tiles + i % tiles : 0;
+    const bool there = ahead && tile >> P.ahead.readers_log2 <
+                                    w.ahead->taken[tile & ((1u << P.ahead.readers_log2) - 1)]; /* read ahead */
+    if (ahead && there == (w.tier == WARP_HOST))
         return false;
     const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
     const uint64_t off = r * p.row_bytes, off1 = phase ? off + 8 * p.row_bytes : off;
     it.base[0] = addr[p.first_page0 + page] + off;
     it.base[1] = addr[p.first_page1 + page] + off1;
+    if (there) {
+        const uint64_t place = (uint64_t)(uintptr_t)ahead_place(P.ahead, P.layer, tile);
+        it.base[0] = place + (it.base[0] & 127);
+        it.base[1] = place + P.ahead.half_bytes + (it.base[1] & 127);
+        if (threadIdx.x % 32 == 0) {
+            const uint32_t *done = ahead_done(P.ahead, P.layer, tile);
+            while (load_acquire(done) != w.ahead->step) {
+            }
+        }
+        __syncwarp();
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.proxy.async;" ::: "memory"); /* it is fetched by bulk copies */
+#endif
+    }
     if (p.fill_addr) {
         const uint64_t *fill = p.fill_addr + (size_t)e * p.pages;
         const uint64_t f0 = fill[p.first_page0 + page], f1 = fill[p.first_page1 + page];
@@ -517,20 +594,28 @@ __global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_c
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const mm_params &p = P.p[0];
     unsigned char *x = smem, *ring = smem + P.x_bytes;
+    __shared__ warp_ahead ahead;
     overlap_begin(p.mark);
+    if (P.ahead_own)
+        warp_load_ahead(P, ahead);
     if (P.x_pitch)
         warp_split_x(p, x, P.x_pitch);
 
     uint32_t *units = reinterpret_cast<uint32_t *>(ring + P.ring_bytes), counts[4];
     warp_list(P, units, scratch, counts);
-    const uint32_t cap0 = p.n_experts * p.unit_pages, cap1 = p.n_experts * P.p[1].unit_pages;
+    if (P.ahead_own)
+        warp_list_ahead(P, units, counts, ahead);
+    const uint32_t cap0 = warp_cap0(p), cap1 = p.n_experts * P.p[1].unit_pages;
     const uint32_t n_summands = (counts[2] + counts[3]) / P.p[1].unit_pages;
     const bool any_host = counts[0] + counts[2] > 0, any_vram = counts[1] + counts[3] > 0;
+    if (P.ahead.lists && !any_host && blockIdx.x + threadIdx.x == 0)
+        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
     const uint32_t readers = min(P.host_blocks, any_vram ? max(gridDim.x / 4, 1u) : gridDim.x);
     const bool host = any_host && blockIdx.x < readers;
     warp_walk w;
     w.tier = host ? WARP_HOST : WARP_VRAM;
     w.dir = host ? 1 : -1;
+    w.ahead = &ahead;
 #pragma unroll
     for (int ph = 0; ph < 2; ph++) {
         const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
@@ -553,6 +638,13 @@ __global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_c
     if (warp < n_warps)
         warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
                        n_summands);
+    if (P.ahead.lists && host && warp < n_warps && lane == 0) {
+        /* Half of the warps have found nothing more to ask for. What the others wait for takes about as long as the reader needs to
+         * begin, and what it takes from them it has read for the next layer. */
+        const uint32_t all = readers * n_warps, left = atomicAdd(P.counters + WARP_LEFT, 1u) + 1;
+        if (left == (all + 1) / 2)
+            store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
+    }
 
     /* Whoever leaves last clears the counters for the next launch. */
     __syncthreads();

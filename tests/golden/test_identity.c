@@ -3,8 +3,9 @@
  *   test_identity [--backend=cpu|cuda] [--disable=LIST] [--only=PART_OF_A_NAME] [MODEL_DIR]
  *
  * Three probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties) run alone, among 31
- * others, with 0, 10 and 100 % of the expert pages in VRAM, with preemption by recomputation and by swapping, with prefix caching
- * on (cold and warm) and off, in prompt chunks of 16, 64 and 512 tokens, and as choices of one request. Exit 77: no backend. */
+ * others, with 0, 10 and 100 % of the expert pages in VRAM, with and without reading ahead (which the CPU does not do), with preemption by
+ * recomputation and by swapping, with prefix caching on (cold and warm) and off, in prompt chunks of 16, 64 and 512 tokens, and
+ * as choices of one request. Exit 77: no backend. */
 #include "tests/golden/client.h"
 
 enum { N_OTHERS = 31 };
@@ -14,11 +15,24 @@ typedef struct setup {
     double vram;        /* share of the expert bytes */
     const char *chunk;  /* engine.max_num_batched_tokens */
     uint32_t kv_tokens; /* room of the KV cache */
-    bool prefix, others, no_graphs, twice, swap, want_preemption, want_cached, want_vram_hits;
+    bool prefix, others, no_graphs, no_ahead, twice, swap, want_preemption, want_cached, want_vram_hits, want_ahead;
 } setup;
 
 static const setup setups[] = {
-    {.name = "alone", .chunk = "512", .kv_tokens = 40 * MAX_LEN},
+    {.name = "alone", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .no_ahead = true},
+    {.name = "read ahead", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .want_ahead = true},
+    {.name = "read ahead, 25 % in VRAM",
+     .vram = 0.25,
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .twice = true,
+     .want_ahead = true},
+    {.name = "read ahead, 50 % in VRAM",
+     .vram = 0.5,
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .twice = true,
+     .want_ahead = true},
     {.name = "among 31 others", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .others = true},
     {.name = "10 % of the pages in VRAM",
      .vram = 0.1,
@@ -104,6 +118,7 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
         (st = conf_set(*ret, "engine.max_num_seqs", "16", err)) ||
         (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
         (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
+        (st = conf_set(*ret, "pager.read_ahead", s->no_ahead && z ? "no" : "yes", err)) ||
         (st = conf_set(*ret, "kv.block_size", "16", err)) || (st = conf_set(*ret, "pager.warm_start", "no", err)) ||
         (st = conf_set(*ret, "engine.kernels_disable", s->no_graphs ? "graphs" : disabled, err)) ||
         (st = conf_set(*ret, "kv.swap_space", s->swap ? "64MiB" : "0", err)))
@@ -167,6 +182,15 @@ static bool run_setup(const setup *s, const sizes *z, const char *backend, const
         printf("    no page was read from VRAM\n");
         ok = false;
     }
+    double useful = metric(e, "read_ahead_useful_bytes_total"), wasted = metric(e, "read_ahead_wasted_bytes_total");
+    if (z->device && s->want_ahead && !(metric(e, "read_ahead_predictions_total") > 0)) {
+        printf("    nothing was read ahead\n");
+        ok = false;
+    }
+    if (useful + wasted > 0)
+        printf("    read ahead: %.0f KiB used, %.0f not, %.0f of %.0f predictions right, given up in %.0f steps\n",
+               useful / 1024, wasted / 1024, metric(e, "read_ahead_predictions_right_total"),
+               metric(e, "read_ahead_predictions_total"), metric(e, "read_ahead_given_up_total"));
     if (left) {
         printf("    %lld KV blocks are still owned\n", (long long)left);
         ok = false;

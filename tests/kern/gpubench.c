@@ -770,7 +770,7 @@ static void check_route(const float *x)
         live = n > 1 ? n - 1 : 1;
         ok(dev->ops->upload(dev, n_live, &live, 4), "upload");
         ok(dev->ops->clear(dev, dr, sizeof *dr), "clear");
-        ok(dev->ops->route(dev, &logits, &pick, &plan), "route");
+        ok(dev->ops->route(dev, &logits, &pick, &plan, NULL), "route");
         get(&one, dr, sizeof one);
         ok(dev->ops->clear(dev, dr, sizeof *dr), "clear");
         ok(dev->ops->linear(dev, &logits), "linear");

@@ -96,6 +96,8 @@ Test(pager, counts_what_a_step_touched_by_tier)
     rig r = {0};
     rig_open_model(&r, 20000);
     rig_open(&r, model_expert_bytes(r.m) / 3);
+    uint64_t least = UINT64_MAX, most = 0;
+    cr_assert_eq(pager_read_in_place(r.p), UINT64_MAX);
     for (int s = 0; s < 60; s++) {
         const pager_view *v;
         pager_stats before, after;
@@ -120,7 +122,17 @@ Test(pager, counts_what_a_step_touched_by_tier)
         cr_assert_eq(after.step_bytes_vram, vram);
         cr_assert_eq(after.step_bytes_host, host);
         cr_assert_eq(after.bytes_host - before.bytes_host, host);
+        least = XD_MIN(least, host);
+        most = XD_MAX(most, host);
+        cr_assert_geq(pager_read_in_place(r.p), least);
+        cr_assert_leq(pager_read_in_place(r.p), most);
     }
+    cr_assert_lt(least, most);
+    uint64_t lately = pager_read_in_place(r.p);
+    step(&r, true); /* what a prompt reads says nothing of the steps after it */
+    cr_assert_eq(pager_read_in_place(r.p), lately);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, NULL), XD_OK);
+    cr_assert_eq(pager_read_in_place(r.p), 0);
     rig_close(&r);
 }
 

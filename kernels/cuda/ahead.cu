@@ -1,0 +1,193 @@
+/* ahead.cu - the reader of a recorded step: copies tiles of likely experts to device memory while the link would idle (ahead.cuh).
+ *
+ * One small kernel beside the whole step, on a few multiprocessors of its own. A lane of each warp asks for tiles and stores them, both
+ * by bulk copies: nothing goes through registers. The step never waits for it to begin. It waits for the step, but not for
+ * long: where kernels do not run side by side (under a sanitizer, for one) it leaves, and is not started again by who sees that it
+ * was given up. */
+#include "kernels/cuda/ahead.cuh"
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/overlap.cuh"
+
+#define AHEAD_STAGES   2
+#define AHEAD_WARPS    (AHEAD_READERS / AHEAD_BLOCKS)
+#define AHEAD_BYTES    (6ull << 20)   /* of a list: more than the link brings between two layers' experts */
+#define AHEAD_MIN_SMS  32             /* on fewer, AHEAD_BLOCKS would be missed */
+#define AHEAD_PATIENCE (100ull << 20) /* ns; a layer takes some milliseconds at most */
+
+struct ahead_shape {
+    ahead_mem m;
+    uint32_t warps, stages; /* of a block; of a warp */
+    uint64_t bytes;         /* of the memory */
+};
+
+static uint64_t up256(uint64_t n)
+{
+    return (n + 255) & ~255ull;
+}
+
+static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geom *g, void *memory, ahead_shape *ret)
+{
+    ahead_shape s = {};
+    const uint32_t rows = g->page_rows[0] < g->d_ff ? g->page_rows[0] : g->d_ff;
+    const uint64_t room = (uint64_t)d->smem_max - 1024; /* beside barriers */
+    const uint64_t unit = 2ull * rows * g->row_bytes[0];
+    const uint64_t half = (8 * g->row_bytes[0] + 127 + 15 + 127) & ~127ull;
+    if (!d->has_bulk || d->n_sm < AHEAD_MIN_SMS || !rows || g->page_rows[0] != g->page_rows[1] ||
+        g->row_bytes[0] != g->row_bytes[1] || (g->d_ff + rows - 1) / rows > 4095 || 2 * half > room)
+        return false;
+    s.m.units = (uint32_t)((AHEAD_BYTES + unit - 1) / unit);
+    s.m.units = s.m.units < AHEAD_UNITS ? s.m.units : AHEAD_UNITS;
+    s.m.tiles = (rows + 7) / 8;
+    s.m.half_bytes = (uint32_t)half;
+    s.m.row_bytes = (uint32_t)g->row_bytes[0];
+    s.warps = AHEAD_WARPS * 2 * half <= room ? AHEAD_WARPS : 1;
+    s.stages = (uint32_t)(room / (s.warps * 2 * half));
+    s.stages = s.stages < AHEAD_STAGES ? s.stages : AHEAD_STAGES;
+    while (1u << s.m.readers_log2 < s.warps * AHEAD_BLOCKS)
+        s.m.readers_log2++;
+    unsigned char *at = static_cast<unsigned char *>(memory);
+    const uint64_t n_tiles = (uint64_t)s.m.units * s.m.tiles;
+    auto take = [&](uint64_t bytes) {
+        unsigned char *p = memory ? at + s.bytes : nullptr;
+        s.bytes += up256(bytes);
+        return p;
+    };
+    s.m.counts = reinterpret_cast<kern_ahead_counts *>(take(sizeof(kern_ahead_counts)));
+    s.m.lists = reinterpret_cast<ahead_list *>(take((n_layers + 1ull) * sizeof(ahead_list)));
+    s.m.done = reinterpret_cast<uint32_t *>(take(n_layers * n_tiles * sizeof(uint32_t)));
+    s.m.logits = reinterpret_cast<float *>(take(MM_MAX_EXPERTS * sizeof(float)));
+    s.m.area = take(2 * n_tiles * 2 * half);
+    *ret = s;
+    return true;
+}
+
+uint64_t cuda_ahead_bytes(kern_dev *kd, uint32_t n_layers, const kern_expert_geom *geom)
+{
+    ahead_shape s;
+    return shape_of(cuda_of(kd), n_layers, geom, nullptr, &s) ? s.bytes : 0;
+}
+
+bool cuda_ahead_mem(const cuda_dev *d, const kern_ahead *a, ahead_mem *ret)
+{
+    ahead_shape s;
+    if (!shape_of(d, a->n_layers, &a->geom, a->memory, &s))
+        return false;
+    *ret = s.m;
+    ret->step = a->step;
+    return true;
+}
+
+#if __CUDA_ARCH__ >= 900
+static __device__ bool wait_for(const uint32_t *word, uint32_t step)
+{
+    for (uint64_t begin = global_ns(); load_acquire(word) != step; __nanosleep(100))
+        if (global_ns() - begin > AHEAD_PATIENCE)
+            return false;
+    return true;
+}
+
+static __device__ __forceinline__ void bulk_store(uint64_t dst, uint32_t src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes)
+                 : "memory");
+}
+
+/* 8 rows of one half: where they begin, and how many whole 16-byte units cover them. */
+struct ahead_half {
+    uint64_t src; /* of the first unit */
+    uint32_t at, bytes;
+};
+
+static __device__ __forceinline__ ahead_half half_of(const ahead_mem &m, const ahead_list *q, uint32_t tile, uint32_t h)
+{
+    const uint32_t k = tile / m.tiles, r = tile % m.tiles * 8, n = min(8u, __ldcg(&q->rows[k]) - r);
+    const uint64_t src = __ldcg(&q->src[k][h]) + (uint64_t)r * m.row_bytes;
+    const uint32_t shift = (uint32_t)src & 15;
+    return {src - shift, h * m.half_bytes + ((uint32_t)src & 112), (shift + n * m.row_bytes + 15) & ~15u};
+}
+#endif
+
+__global__ void __launch_bounds__(AHEAD_WARPS * 32, 1)
+    ahead_kernel(const __grid_constant__ ahead_mem m, uint32_t first, uint32_t n_layers, uint32_t stages)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint64_t full[AHEAD_WARPS][AHEAD_STAGES];
+    __shared__ uint32_t held[AHEAD_WARPS][AHEAD_STAGES]; /* tile in each stage */
+    const uint32_t warp = threadIdx.x / 32, reader = blockIdx.x * (blockDim.x / 32) + warp, step = *m.step;
+    if (threadIdx.x % 32)
+        return;
+    const uint32_t ring = smem_of(smem) + warp * stages * 2 * m.half_bytes;
+    for (uint32_t i = 0; i < stages; i++)
+        bar_init(&full[warp][i], 1);
+    bar_init_done();
+    uint32_t asked = 0, stored = 0; /* tiles in all */
+    for (uint32_t layer = first; layer < n_layers; layer++) {
+        ahead_list *q = ahead_list_of(m, layer);
+        if (!wait_for(&q->ready, step) || !wait_for(&q->go, step)) {
+            if (reader == 0)
+                atomicAdd(reinterpret_cast<unsigned long long *>(&m.counts->given_up), 1ull);
+            return;
+        }
+        /* Who read this place last did so by bulk copies too, but what is known of it came by words. */
+        asm volatile("fence.proxy.async;" ::: "memory");
+        const uint32_t n = __ldcg(&q->n_units) * m.tiles;
+        for (bool open = true;;) {
+            while (open && asked - stored < stages) {
+                const uint32_t i = atomicAdd(&q->head[reader], 1u);
+                const uint32_t tile = (i << m.readers_log2) + reader;
+                open = !(i & AHEAD_CLOSED) && tile < n;
+                if (!open || tile % m.tiles * 8 >= __ldcg(&q->rows[tile / m.tiles]))
+                    continue;
+                const uint32_t st = asked % stages, to = ring + st * 2 * m.half_bytes;
+                const ahead_half a = half_of(m, q, tile, 0), b = half_of(m, q, tile, 1);
+                held[warp][st] = tile;
+                bar_expect(&full[warp][st], a.bytes + b.bytes);
+                bulk_copy(to + a.at, a.src, a.bytes, &full[warp][st]);
+                bulk_copy(to + b.at, b.src, b.bytes, &full[warp][st]);
+                asked++;
+            }
+            if (asked == stored)
+                break;
+            const uint32_t st = stored % stages, from = ring + st * 2 * m.half_bytes, tile = held[warp][st];
+            const ahead_half a = half_of(m, q, tile, 0), b = half_of(m, q, tile, 1);
+            const uint64_t place = (uint64_t)(uintptr_t)ahead_place(m, layer, tile);
+            bar_wait(&full[warp][st], stored / stages & 1);
+            bulk_store(place + a.at, from + a.at, a.bytes);
+            bulk_store(place + b.at, from + b.at, b.bytes);
+            asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;\n\tfence.proxy.async;" ::
+                             : "memory");
+            store_release(ahead_done(m, layer, tile), step);
+            stored++;
+        }
+    }
+#endif
+}
+
+kern_status cuda_ahead_begin(kern_dev *kd, const kern_ahead *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    ahead_shape s;
+    if (!d->recording || !shape_of(d, a->n_layers, &a->geom, a->memory, &s))
+        return cuda_unsupported(d, "reading ahead");
+    s.m.step = a->step;
+    const uint32_t smem = s.warps * s.stages * 2 * s.m.half_bytes;
+    cudaError_t e = cudaFuncSetAttribute(ahead_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(d->ahead_begun, d->stream);
+    if (e == cudaSuccess)
+        e = cudaStreamWaitEvent(d->ahead, d->ahead_begun, 0);
+    if (e != cudaSuccess)
+        return cuda_fail(d, e, "reading ahead");
+    ahead_kernel<<<AHEAD_BLOCKS, s.warps * 32, smem, d->ahead>>>(s.m, a->first, a->n_layers, s.stages);
+    d->reads_ahead = true;
+    d->held_sms = AHEAD_BLOCKS;
+    e = cudaEventRecord(d->ahead_done, d->ahead);
+    return e == cudaSuccess ? cuda_launched(d, "reading ahead") : cuda_fail(d, e, "reading ahead");
+}
+
+void cuda_ahead_end(kern_dev *kd)
+{
+    cuda_of(kd)->held_sms = 0;
+}
