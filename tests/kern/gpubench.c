@@ -1,6 +1,7 @@
 /* gpubench.c - the CUDA operations at the layer geometry of Qwen3-30B-A3B: bits first, then times.
  *
- *   gpubench [check|trunk|time] ...      nothing: all; trunk: the checks without experts. Exit 77: no GPU.
+ *   gpubench [check|trunk|time|experts [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; experts: only times of
+ *                                                     up to 32 tokens' experts. Exit 77: no GPU.
  *
  * The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 
 #define D_MODEL   2048u
@@ -366,7 +368,7 @@ static void check_moe(const experts *e, kern_dev *stream_only, const float *x)
     }
 }
 
-static void time_moe(const experts *e, const float *x)
+static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
 {
     double host_gbps = 0, vram_gbps = 0;
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, e->layer_bytes, &host_gbps), "probe");
@@ -386,7 +388,7 @@ static void time_moe(const experts *e, const float *x)
     free(other);
     static const char *const sides[] = {"host", "VRAM", "half"};
     static const uint32_t sizes[] = {1, 2, 4, 8, 32, 64, 256, 512, 2048, 16384};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= max_tokens; i++)
         for (int side = 0; side < 3; side++) {
             batch b = new_batch(e, sizes[i], x);
             uint64_t *const *addr = side == 2 ? mixed : side ? e->addr_vram : e->addr_host;
@@ -834,7 +836,7 @@ static void time_small(const float *x)
 int main(int argc, char **argv)
 {
     bool check = argc < 2 || strcmp(argv[1], "check") == 0, times = argc < 2 || strcmp(argv[1], "time") == 0;
-    bool trunk = argc > 1 && strcmp(argv[1], "trunk") == 0;
+    bool trunk = argc > 1 && strcmp(argv[1], "trunk") == 0, few = argc > 1 && strcmp(argv[1], "experts") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -860,11 +862,15 @@ int main(int argc, char **argv)
     }
     static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
     for (int i = 0; i < 2 && !trunk; i++) {
+        if (argc > 2 && strcasecmp(argv[2], kern_fmt_get(fmts[i]).name) != 0)
+            continue;
         experts e = load(fmts[i]);
         if (check)
             check_moe(&e, stream_only, x);
+        if (few)
+            time_moe(&e, x, 32);
         if (times) {
-            time_moe(&e, x);
+            time_moe(&e, x, MAX_TOK);
             time_linear(fmts[i], x);
         }
         unload(&e);
