@@ -105,20 +105,20 @@ template <int N> static __device__ __forceinline__ void load_row(const unsigned 
     }
 }
 
-/* Two int8 of w (bytes i and i + 1 of the word) as bf16: 0x4300 | low 7 bits is 128 + those bits, 0x4300 | sign bit is 128 or 256,
- * and the difference is exact. */
+/* Two int8 of w as bf16, 64 times smaller: bytes 0..255 by themselves are bf16 of that many times 2^-133 (subnormal up to 127, and normal
+ * numbers go on where those end), so one multiply-add by 2^127 with -128/64 gives every value, exactly. The scale makes up for it. */
 static __device__ __forceinline__ uint32_t int8_pair(uint32_t w, uint32_t selector)
 {
-    const uint32_t v = __byte_perm(w, 0x43434343u, selector);
-    const uint32_t a = v & 0x437f437fu, b = v & 0x43804380u;
+    const uint32_t v = __byte_perm(w ^ 0x80808080u, 0, selector);
     uint32_t r;
-#if __CUDA_ARCH__ >= 900
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-    /* a - b as b * -1 + a */
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(b), "r"(0xbf80bf80u), "r"(a));
-#endif
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(0x7f007f00u), "r"(0xc000c000u));
     return r;
+}
+
+/* The scale of a Q8_0 block for products of int8_pair(). */
+static __device__ __forceinline__ float int8_scale(uint16_t half)
+{
+    return 64.0f * __half2float(__ushort_as_half(half));
 }
 
 /* One row's share of lane t: `p` is the row's first byte of this block in shared memory. */
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32
     if constexpr (FMT == FMT_Q8_0) {
         uint32_t w[2];
         load_words(p + 2 + 8 * t, w);
-        *d = __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(p)));
+        *d = int8_scale(*reinterpret_cast<const uint16_t *>(p));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             r[0][2 * i] = int8_pair(w[i], 0x4140);
@@ -184,7 +184,7 @@ template <> struct row_reader<FMT_Q8_0> {
     {
         const uint32_t *q = (odd ? first[1] : first[0]) + b / 2 * 17, by = odd ? 16 - shift : shift;
         const uint32_t w[3] = {q[0], q[1], q[2]};
-        *d = __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(p + b * 34)));
+        *d = int8_scale(*reinterpret_cast<const uint16_t *>(p + b * 34));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t v = __funnelshift_r(w[i], w[i + 1], by);
@@ -220,22 +220,28 @@ static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag
         }
 }
 
-/* acc += (scale *) A B for one block. stream_add() does the same with products from memory. */
+/* acc += (scale *) c for one block. stream_add() does the same with products from memory. */
 template <int FMT>
-static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<FMT> &a, const b_frag &b)
+static __device__ __forceinline__ void block_add(float (&acc)[4], const float (&c)[4], float d0, float d1)
 {
-    float c[4];
-    block_product<FMT>(c, a, b);
     if constexpr (FMT == FMT_Q8_0) {
-        acc[0] = fmaf(a.d0, c[0], acc[0]);
-        acc[1] = fmaf(a.d0, c[1], acc[1]);
-        acc[2] = fmaf(a.d1, c[2], acc[2]);
-        acc[3] = fmaf(a.d1, c[3], acc[3]);
+        acc[0] = fmaf(d0, c[0], acc[0]);
+        acc[1] = fmaf(d0, c[1], acc[1]);
+        acc[2] = fmaf(d1, c[2], acc[2]);
+        acc[3] = fmaf(d1, c[3], acc[3]);
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             acc[i] += c[i];
     }
+}
+
+template <int FMT>
+static __device__ __forceinline__ void block_mma(float (&acc)[4], const a_frag<FMT> &a, const b_frag &b)
+{
+    float c[4];
+    block_product<FMT>(c, a, b);
+    block_add<FMT>(acc, c, a.d0, a.d1);
 }
 
 /* --- asynchronous copies into shared memory ------------------------------------------------------------------------------ */

@@ -171,7 +171,7 @@ static __device__ __forceinline__ void gemv_row(const unsigned char *row, int i,
             q[1] = w[10 + 2 * t];
             scale = (uint16_t)(w[8] >> 16);
         }
-        *d = __half2float(__ushort_as_half(scale));
+        *d = int8_scale(scale);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             r[0][2 * k] = int8_pair(q[k], 0x4140);
