@@ -95,7 +95,7 @@ typedef struct config {
         int eviction;         /* CONF_EVICT_* */
         uint32_t max_inserts; /* pages kept a layer and step */
         double layer_floor;   /* share of the arena that is divided evenly among layers */
-        int read_ahead; /* CONF_AHEAD_* */
+        int read_ahead;       /* CONF_AHEAD_* */
         bool warm_start;
         char *stats_file; /* "" : state directory */
         uint32_t stats_interval_s;
