@@ -29,7 +29,7 @@ ELSEWHERE = {
     "tests/unit/test_fallback.c": ["test.link_profile"],
     "tests/unit/test_pager.c": ["test.vram_free"],
     "tests/unit/test_policy.c": ["pager.layer_floor"],
-    "tests/golden/test_identity.c": ["engine.backend"],
+    "tests/golden/test_identity.c": ["engine.backend", "pager.read_ahead"],
 }
 NEEDS_A_GPU = ["memory.gpu_memory_utilization"]
 PROVEN = {}
