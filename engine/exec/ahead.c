@@ -1,9 +1,10 @@
 /* ahead.c - reading ahead: whether a step does, what the kernels are told, and what came of it.
  *
  * In a recorded step of one token the link is used only while experts compute. Where all goes well, a reader beside the step brings
- * rows of the next layer's likely experts to device memory in between (kern_ahead). It is left out where there is nothing to
- * gain (nearly all is found in VRAM, or the experts of several tokens take so long that the rest hardly counts) or where others need the link (KV blocks, copies of the pager). A device that does not run
- * kernels side by side makes the reader give up; after a few such steps none is started any more. */
+ * rows of the next layer's likely experts to device memory in between (kern_ahead). It is left out where there is nothing to gain
+ * (nearly all is found in VRAM, or the experts of several tokens take so long that the rest hardly counts) or where others need the
+ * link (KV blocks, copies of the pager). A device that does not run kernels side by side makes the reader give up; after a few such
+ * steps none is started any more. */
 #include <string.h>
 
 #include "engine/exec/exec_priv.h"

@@ -85,6 +85,7 @@ __global__ void publish_kernel(const __grid_constant__ cuda_results r)
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0 && atomicAdd(r.ticket, 1u) == gridDim.x - 1) {
+        __threadfence_system(); /* what the other blocks stored comes before `done` for the host, too */
         *r.ticket = 0;
         *reinterpret_cast<volatile uint32_t *>(r.done) = ++*r.n_done;
     }
