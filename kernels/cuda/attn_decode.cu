@@ -38,11 +38,9 @@ template <int HD, bool AHEAD> struct decode_smem {
     uint4 q_hi[16 * HD / 8], q_lo[16 * HD / 8];
     const unsigned char *row[DECODE_TILES][ATTN_TILE];
     float m[DECODE_TILES][16], l[DECODE_TILES][16]; /* of the tiles */
-    attn_weight w[DECODE_TILES][16];                /* with which each is merged into the split */
-    float split_m[16], split_l[16], all_l[16];
-    attn_weight split_w[16], sink_w[16];
+    float all_m[16], all_l[16];                     /* of the splits so far */
     float cs[HD / 2], sn[HD / 2];
-    float all[16][HD];            /* merged splits */
+    float4 all[16][HD / 4];       /* merged splits */
     float head[DECODE_WARPS][HD]; /* of each warp */
     uint4 fresh_v[8];             /* the first 64 dimensions of this token's V */
 };
@@ -78,6 +76,68 @@ static __device__ __forceinline__ uint4 eight_halves(const float *v)
     return r;
 }
 
+/* attn_softmax() of rows that all see `span`, in small loops: `w`, [8][32], holds the lane's scores and then its probabilities. */
+static __device__ __forceinline__ void decode_softmax(attn_probs &p, const float (&s)[8][4], int base, attn_span span,
+                                                      uint4 *w)
+{
+    const int t = threadIdx.x % 4;
+    float4 *own = reinterpret_cast<float4 *>(w) + threadIdx.x % 32;
+    uint4 *probs = w + threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        own[32 * j] = make_float4(s[j][0], s[j][1], s[j][2], s[j][3]);
+    auto masked = [&](int j) {
+        const int pos = base + 8 * j + 2 * t;
+        const bool a = pos >= span.first && pos <= span.last, b = pos + 1 >= span.first && pos + 1 <= span.last;
+        const float4 v = own[32 * j];
+        return make_float4(a ? v.x : -INFINITY, b ? v.y : -INFINITY, a ? v.z : -INFINITY, b ? v.w : -INFINITY);
+    };
+    float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, off[2];
+#pragma unroll 2
+    for (int j = 0; j < 8; j++) {
+        const float4 v = masked(j);
+        m[0] = fmaxf(fmaxf(m[0], v.x), v.y);
+        m[1] = fmaxf(fmaxf(m[1], v.z), v.w);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 1));
+        m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 2));
+        off[r] = m[r] == -INFINITY ? 0.0f : m[r];
+    }
+#pragma unroll 2
+    for (int j = 0; j < 8; j++) {
+        float4 v = masked(j);
+        v = make_float4(exp2f(v.x - off[0]), exp2f(v.y - off[0]), exp2f(v.z - off[1]), exp2f(v.w - off[1]));
+        l[0] = l[0] + v.x + v.y;
+        l[1] = l[1] + v.z + v.w;
+        uint4 q;
+        split_half(v.x, v.y, &q.x, &q.z);
+        split_half(v.z, v.w, &q.y, &q.w);
+        probs[32 * j] = q;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l[r] += __shfl_xor_sync(~0u, l[r], 1);
+        l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        p.m[r] = m[r];
+        p.l[r] = l[r];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint4 a = probs[32 * (2 * k)], b = probs[32 * (2 * k + 1)];
+        p.hi[k][0] = a.x, p.hi[k][1] = a.y, p.hi[k][2] = b.x, p.hi[k][3] = b.y;
+        p.lo[k][0] = a.z, p.lo[k][1] = a.w, p.lo[k][2] = b.z, p.lo[k][3] = b.w;
+    }
+}
+
+/* Four columns. */
+static __device__ __forceinline__ float4 attn_mix4(float4 o, float4 o_new, attn_weight w)
+{
+    return make_float4(attn_mix(o.x, o_new.x, w), attn_mix(o.y, o_new.y, w), attn_mix(o.z, o_new.z, w),
+                       attn_mix(o.w, o_new.w, w));
+}
+
 /* rope_too: a.token_seq is rope's. AHEAD (only with it): K and V of older positions are fetched before the kernels ahead are waited
  * for. */
 template <int HD, bool AHEAD>
@@ -111,7 +171,6 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     const int missing = begin == end ? fresh : -1;
     const uint32_t *table = a.kv.block_table + (size_t)seq * a.kv.max_blocks;
     const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * 2;
-    const attn_span spans[2] = {span, span};
     const uint4 none = make_uint4(0, 0, 0, 0);
 
     int base = 0;
@@ -157,20 +216,16 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 else
                     *at = none;
             };
-#pragma unroll 4
+#pragma unroll 2
             for (uint32_t r = lane / (HD / 8); r < ATTN_TILE; r += 32 / (HD / 8))
                 fetch(r, &to.k[attn_swizzle<HD>(r, k_piece)], k_piece * 16, k_piece * 8 < hd);
-#pragma unroll 4
+#pragma unroll 2
             for (uint32_t r = lane / 8; HD > 64 && r < ATTN_TILE; r += 4)
                 fetch(r, &to.v[decode_v_at(r, v_piece)], v_off + 128 + v_piece * 16, 64 + v_piece * 8 < hd);
             cp_commit();
             load_v(0);
         }
     };
-    /* Columns of the merged results: a thread has one column of every step-th row. */
-    const uint32_t step = blockDim.x / HD, col = threadIdx.x % HD;
-    const bool mixes = threadIdx.x < step * HD && col < hd;
-    float all_m = -INFINITY, all_l = 0; /* of row threadIdx.x, where that is below 16 */
 #pragma unroll 1
     for (int split = begin; split <= end; split++) {
         find_rows(split);
@@ -178,8 +233,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
         if (split == begin) {
             unsigned char *const place =
                 fresh >= 0 ? const_cast<unsigned char *>(kv_row(a, table, kvh, (uint32_t)fresh)) : nullptr;
-            if (rope_too)
-                rope_angles(rope, (uint32_t)span.last, sm.cs, sm.sn);
+            if (rope_too && warp >= DECODE_TILES) /* which have no tile to fetch */
+                rope_angles(rope, (uint32_t)span.last, DECODE_TILES * 32, sm.cs, sm.sn);
             for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
                 sm.q_hi[i] = sm.q_lo[i] = none;
             __syncthreads();
@@ -259,14 +314,15 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                         v[i / 4][i % 4] = sm.fresh_v[g];
             }
             attn_probs p;
-            attn_softmax(p, s, base, spans);
+            __syncwarp(); /* K has been read */
+            decode_softmax(p, s, base, span, reinterpret_cast<uint4 *>(&sm.tile[warp]));
             if (t == 0) {
                 sm.m[warp][g] = p.m[0];
                 sm.m[warp][g + 8] = p.m[1];
                 sm.l[warp][g] = p.l[0];
                 sm.l[warp][g + 8] = p.l[1];
             }
-            __syncwarp(); /* K has been read */
+            __syncwarp(); /* so have its scores */
 #pragma unroll 1
             for (uint32_t h = 0; h < HD / 64; h++) {
                 if constexpr (AHEAD) {
@@ -288,49 +344,51 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             }
         }
         __syncthreads();
+        /* A warp a row, four columns a lane. */
         const int first = max(span.first - split * KERN_ATTN_SPLIT, 0) / ATTN_TILE;
         const int last = min(span.last - split * KERN_ATTN_SPLIT, KERN_ATTN_SPLIT - 1) / ATTN_TILE;
-        if (threadIdx.x < 16) {
-            const uint32_t r = threadIdx.x;
+#pragma unroll 1
+        for (uint32_t r = warp; r < n_rows; r += DECODE_WARPS) {
+            const float4 zero = make_float4(0, 0, 0, 0);
             float m = -INFINITY, l = 0;
+            float4 o = zero;
 #pragma unroll 1
             for (int w = first; w <= last; w++)
-                if (sm.m[w][r] != -INFINITY)
-                    sm.w[w][r] = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
-            sm.split_m[r] = m;
-            sm.split_l[r] = l;
-            if (alone) {
-                if (m != -INFINITY)
-                    sm.split_w[r] = attn_merge(all_m, all_l, m, l);
-                if (split == end && a.sinks && r < n_rows)
-                    sm.sink_w[r] = attn_merge(all_m, all_l, a.sinks[head0 + r] * LOG2E, 1.0f);
-                sm.all_l[r] = all_l;
-            }
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (uint32_t r = threadIdx.x / HD; mixes && r < n_rows; r += step) {
-            float o = 0;
-#pragma unroll 1
-            for (int w = first; w <= last; w++)
-                if (sm.m[w][r] != -INFINITY)
-                    o = attn_mix(o, reinterpret_cast<const float(*)[HD]>(&sm.tile[w])[r][col], sm.w[w][r]);
-            if (alone) {
-                float all = split > begin ? sm.all[r][col] : 0.0f;
-                if (sm.split_m[r] != -INFINITY)
-                    all = attn_mix(all, o, sm.split_w[r]);
-                if (split < end)
-                    sm.all[r][col] = all;
-                else
-                    out[r * hd + col] = (a.sinks ? attn_mix(all, 0.0f, sm.sink_w[r]) : all) / sm.all_l[r];
-            } else {
-                float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
-                part[2 + col] = o;
-                if (col == 0) {
-                    part[0] = sm.split_m[r];
-                    part[1] = sm.split_l[r];
+                if (sm.m[w][r] != -INFINITY) {
+                    const attn_weight k = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
+                    if (lane < HD / 4)
+                        o = attn_mix4(o, reinterpret_cast<const float4 *>(&sm.tile[w])[r * (HD / 4) + lane], k);
                 }
+            const bool mine = lane * 4 < hd;
+            if (!alone) {
+                float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
+                if (mine) { /* two floats ahead of them: not aligned to more */
+                    *reinterpret_cast<float2 *>(part + 2 + lane * 4) = make_float2(o.x, o.y);
+                    *reinterpret_cast<float2 *>(part + 4 + lane * 4) = make_float2(o.z, o.w);
+                }
+                if (lane == 0) {
+                    part[0] = m;
+                    part[1] = l;
+                }
+                continue;
             }
+            float all_m = split > begin ? sm.all_m[r] : -INFINITY, all_l = split > begin ? sm.all_l[r] : 0;
+            float4 all = split > begin && lane < HD / 4 ? sm.all[r][lane] : zero;
+            if (m != -INFINITY)
+                all = attn_mix4(all, o, attn_merge(all_m, all_l, m, l));
+            if (split < end) {
+                if (lane < HD / 4)
+                    sm.all[r][lane] = all;
+                sm.all_m[r] = all_m;
+                sm.all_l[r] = all_l;
+                __syncwarp();
+                continue;
+            }
+            if (a.sinks)
+                all = attn_mix4(all, zero, attn_merge(all_m, all_l, a.sinks[head0 + r] * LOG2E, 1.0f));
+            if (mine)
+                *reinterpret_cast<float4 *>(out + r * hd + lane * 4) =
+                    make_float4(all.x / all_l, all.y / all_l, all.z / all_l, all.w / all_l);
         }
         if (split < end)
             __syncthreads(); /* before the next tiles */

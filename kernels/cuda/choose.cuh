@@ -32,6 +32,30 @@ static __device__ __forceinline__ void pick_keys(const kern_router_args &a, uint
         keys[e] = order_key(__ldcg(logits + e));
 }
 
+/* The weights of the chosen, from their keys, by a warp. */
+static __device__ __forceinline__ void pick_scores(const kern_router_args &a, uint32_t t, bool live, float max,
+                                                   float sum, uint32_t *best, const uint32_t *ids)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float *scores = reinterpret_cast<float *>(best);
+#pragma unroll 1
+    for (uint32_t k = lane; k < a.top_k; k += 32) {
+        const float score = expf((best[k] ? key_value(best[k]) : -INFINITY) - max);
+        scores[k] = a.scoring == KERN_SOFTMAX_TOPK ? score / sum : score;
+    }
+    __syncwarp();
+    float chosen_sum = 0;
+#pragma unroll 4
+    for (uint32_t k = 0; k < a.top_k; k++)
+        chosen_sum += scores[k];
+    const bool divide = a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk;
+#pragma unroll 1
+    for (uint32_t k = lane; live && k < a.top_k; k += 32) {
+        a.ids[(size_t)t * a.top_k + k] = ids[k];
+        a.weights[(size_t)t * a.top_k + k] = divide ? scores[k] / chosen_sum : scores[k];
+    }
+}
+
 /* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has n_experts keys (each lane needs its
  * own only) and room for top_k words. What is not needed for the next choice is done after all of them, by a lane each. */
 static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, bool live, uint32_t *s,
@@ -78,23 +102,7 @@ static __device__ __forceinline__ void pick_experts(const kern_router_args &a, u
         }
     }
     __syncwarp();
-    float *scores = reinterpret_cast<float *>(best);
-#pragma unroll 1
-    for (uint32_t k = lane; k < a.top_k; k += 32) {
-        const float score = expf((best[k] ? key_value(best[k]) : -INFINITY) - max);
-        scores[k] = a.scoring == KERN_SOFTMAX_TOPK ? score / sum : score;
-    }
-    __syncwarp();
-    float chosen_sum = 0;
-#pragma unroll 4
-    for (uint32_t k = 0; k < a.top_k; k++)
-        chosen_sum += scores[k];
-    const bool divide = a.scoring == KERN_TOPK_SOFTMAX || a.norm_topk;
-#pragma unroll 1
-    for (uint32_t k = lane; live && k < a.top_k; k += 32) {
-        a.ids[(size_t)t * a.top_k + k] = ids[k];
-        a.weights[(size_t)t * a.top_k + k] = divide ? scores[k] / chosen_sum : scores[k];
-    }
+    pick_scores(a, t, live, max, sum, best, ids);
 }
 
 /* Exclusive prefix of v over the block; *total gets the sum. `s` has room for SCAN_WORDS words. */
@@ -166,8 +174,9 @@ static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32
         for (uint32_t m = missing; m; m &= m - 1)
             if (touched((begin + __ffs(m) - 1) / a.pages))
                 want |= m & -m;
-        uint32_t total;
-        uint32_t slot = used + block_scan(__popc(want), s, &total);
+        uint32_t total = 0, slot = used;
+        if (__syncthreads_or(want != 0))
+            slot += block_scan(__popc(want), s, &total);
 #pragma unroll 1
         for (uint32_t i = begin; i < end && live; i++, want >>= 1) {
             uint64_t fill = 0;
@@ -189,8 +198,10 @@ static __device__ __forceinline__ void plan_fill(const kern_plan_args &a, uint32
 static __device__ __forceinline__ void plan_few(const kern_plan_args &a, const uint32_t *ids, uint32_t n,
                                                 uint32_t used0, uint32_t missing0, bool live, uint32_t *s)
 {
+    /* From the last thread on: the first warp may have something else to do. */
+    const uint32_t from_last = blockDim.x - 1 - threadIdx.x;
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+    for (uint32_t i = from_last; i < n; i += blockDim.x) {
         const uint32_t e = ids[i];
         uint32_t before = 0;
 #pragma unroll 4
@@ -200,7 +211,7 @@ static __device__ __forceinline__ void plan_few(const kern_plan_args &a, const u
             a.pairs[before] = i;
     }
 #pragma unroll 1
-    for (uint32_t e = threadIdx.x; e <= a.n_experts; e += blockDim.x) {
+    for (uint32_t e = from_last; e <= a.n_experts; e += blockDim.x) {
         uint32_t before = 0, own = 0;
 #pragma unroll 4
         for (uint32_t j = 0; j < n; j++) {

@@ -90,7 +90,7 @@ struct gemv_route {
 /* Shared memory that gemv_choose() takes. */
 static inline uint32_t gemv_choose_bytes(const kern_router_args &a)
 {
-    return (a.n_tokens * (a.n_experts + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
+    return (a.n_tokens * (a.n_experts + 3 + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
 }
 
 /* What the plan needs and is there before the choice. */

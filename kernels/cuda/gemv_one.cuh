@@ -17,11 +17,11 @@
 
 #include "kernels/cuda/gemv.cuh"
 
-#define ONE_WARPS      8 /* that multiply */
+#define ONE_WARPS      16 /* that multiply */
 #define ONE_THREADS    (ONE_WARPS * 32 + 32)
-#define ONE_COLS       (ONE_WARPS * GEMV_BLOCKS * 32) /* of one pass over K */
-#define ONE_PASSES     (GEMV_MAX_COLS / ONE_COLS)
+#define ONE_BLOCKS     4 /* of 32 columns, a warp and pass */
 #define ONE_MAX_STAGES 6
+static_assert(ONE_WARPS * 256 >= GEMV_MAX_COLS, "a lane takes one octet of x");
 
 struct one_shape {
     uint32_t grid, smem;
@@ -104,54 +104,38 @@ static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_s
 #define ONE_FULL_COUNT 32
 #endif
 
-/* x, normed and split, into `to`: [block]{hi, lo}. */
-static __device__ __forceinline__ void one_take_x(const mm_params &p, bool live, const float4 (&norm)[ONE_PASSES][2],
-                                                  float *part, unsigned char *to)
+/* x, normed and split, into `to`: [block]{hi, lo}. A barrier must follow. */
+static __device__ __forceinline__ void one_take_x(const mm_params &p, const float *norm_at, bool live, float *part,
+                                                  unsigned char *to)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float *x = p.x + (p.row_idx ? (size_t)p.row_idx[0] * p.x_stride : 0);
-    float4 v[ONE_PASSES][2];
-#pragma unroll
-    for (int h = 0; h < ONE_PASSES; h++) {
-        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
-        const bool in = live && warp < ONE_WARPS && col < p.cols;
-        v[h][0] = load_floats(x + col, in);
-        v[h][1] = load_floats(x + col + 4, in);
-    }
-    float r = 0;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = warp * 256 + lane * 8;
+    const bool in = col < p.cols;
+    const float *x = p.x + (p.row_idx ? (size_t)p.row_idx[0] * p.x_stride : 0) + col;
+    float4 v[2] = {load_floats(x, live && in), load_floats(x + 4, live && in)};
     if (p.norm) {
-#pragma unroll
-        for (int h = 0; h < ONE_PASSES; h++) {
-            const float sum = rms_group(rms_octet(v[h][0], v[h][1]));
-            if (lane == 0 && warp < ONE_WARPS)
-                part[h * ONE_WARPS + warp] = sum;
-        }
+        const float4 norm[2] = {load_floats(norm_at + col, in), load_floats(norm_at + col + 4, in)};
+        const float sum = rms_group(rms_octet(v[0], v[1]));
+        if (lane == 0 && warp < ONE_WARPS)
+            part[warp] = sum;
         __syncthreads();
-        r = rms_factor(part, p.cols, p.eps);
-    }
+        const float r = rms_factor(part, p.cols, p.eps);
 #pragma unroll
-    for (int h = 0; h < ONE_PASSES; h++) {
-        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
-        if (warp >= ONE_WARPS || col >= p.cols)
-            break;
-        if (p.norm)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float4 &u = v[h][i];
-                const float4 w = norm[h][i];
-                u = make_float4(u.x * r * w.x, u.y * r * w.y, u.z * r * w.z, u.w * r * w.w);
-                if (blockIdx.x == 0 && live)
-                    *reinterpret_cast<float4 *>(p.normed + col + 4 * i) = u;
-            }
-        const b_frag f = split_x(v[h][0], v[h][1]);
-        unsigned char *at = to + col / 32 * 128 + lane % 4 * 16;
-        *reinterpret_cast<uint4 *>(at) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
-        *reinterpret_cast<uint4 *>(at + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
+        for (int i = 0; i < 2; i++) {
+            const float4 w = norm[i];
+            v[i] = make_float4(v[i].x * r * w.x, v[i].y * r * w.y, v[i].z * r * w.z, v[i].w * r * w.w);
+            if (blockIdx.x == 0 && live && in)
+                *reinterpret_cast<float4 *>(p.normed + col + 4 * i) = v[i];
+        }
     }
-    __syncwarp(); /* a warp needs what its own lanes have made */
+    if (!in)
+        return;
+    const b_frag f = split_x(v[0], v[1]);
+    unsigned char *at = to + col / 32 * 128 + lane % 4 * 16;
+    *reinterpret_cast<uint4 *>(at) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
+    *reinterpret_cast<uint4 *>(at + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
 }
 
-/* Fresh products of block i of the warp's 8; of token 0, the only column that is not zero. r0, r1: rows g and g + 8. */
+/* Fresh products of block i of the warp's; of token 0, the only column that is not zero. r0, r1: rows g and g + 8. */
 template <int FMT>
 static __device__ __forceinline__ void one_block(const unsigned char *r0, const unsigned char *r1,
                                                  const unsigned char *x, int i, uint32_t block, float *products,
@@ -187,12 +171,12 @@ static __device__ __forceinline__ void one_multiply(const mm_params &p, const on
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, blocks = p.cols / 32;
     float *scales = products + blocks * 16;
 #pragma unroll 1
-    for (uint32_t block0 = warp * GEMV_BLOCKS; block0 < blocks; block0 += ONE_WARPS * GEMV_BLOCKS) {
+    for (uint32_t block0 = warp * ONE_BLOCKS; block0 < blocks; block0 += ONE_WARPS * ONE_BLOCKS) {
         const unsigned char *r0 = stage + g * s.pitch + block0 * fmt_block<FMT>::BYTES,
                             *r1 = r0 + (s.rows - 8) * s.pitch; /* of 8 rows: the same again */
-        if (block0 + GEMV_BLOCKS <= blocks) {                  /* without branches, so that they overlap */
+        if (block0 + ONE_BLOCKS <= blocks) {                   /* without branches, so that they overlap */
 #pragma unroll
-            for (int i = 0; i < GEMV_BLOCKS; i++)
+            for (int i = 0; i < ONE_BLOCKS; i++)
                 one_block<FMT>(r0, r1, x, i, block0 + i, products, scales);
         } else {
 #pragma unroll 1
@@ -227,20 +211,67 @@ static __device__ __forceinline__ void one_add(const mm_params &p, const one_sha
         y[row] = acc;
 }
 
-/* This lane's keys, when the blocks that make the logits have stored them. */
-static __device__ __forceinline__ void one_keys(const gemv_route &route, bool live, uint32_t launch, uint32_t *keys)
+/* What pick_experts(), gemv_choose() do for one token, by all warps at once: a thread a share of an expert's rank. */
+static __device__ __forceinline__ void one_choose(const gemv_route &route, bool live, uint32_t launch,
+                                                  const gemv_early &early, uint32_t *s)
 {
-    const volatile uint64_t *logits = route.logits;
-    bool all;
-    do {
-        all = true;
-#pragma unroll 4
-        for (uint32_t e = threadIdx.x % 32; e < route.pick.n_experts; e += 32) {
-            const uint64_t v = live ? logits[e] : 0;
-            all = all && (uint32_t)(v >> 32) == launch;
-            keys[e] = order_key(__uint_as_float((uint32_t)v));
+    const kern_router_args &a = route.pick;
+    const uint32_t n = a.n_experts, lane = threadIdx.x % 32, padded = (n + 3) & ~3u;
+    uint32_t *keys = s, *best = keys + padded, *ids = best + a.top_k;
+    /* An expert's logit may come at any time. */
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
+        uint64_t v = (uint64_t)launch << 32;
+        if (live && e < n)
+            do
+                v = reinterpret_cast<const volatile uint64_t *>(route.logits)[e];
+            while ((uint32_t)(v >> 32) != launch);
+        keys[e] = e < n ? order_key(__uint_as_float((uint32_t)v)) : 0;
+    }
+    __syncthreads();
+    /* Experts before this one: larger ones, and those of the same size with a lower id. Four threads share the work. */
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i / 4 < (n + 7 & ~7u); i += blockDim.x) {
+        const uint32_t e = i / 4, key = keys[min(e, n - 1)];
+        uint32_t rank = 0;
+#pragma unroll 2
+        for (uint32_t f = i % 4 * 4; f < padded; f += 16) {
+            const uint4 q = *reinterpret_cast<const uint4 *>(keys + f);
+            rank += (q.x > key || (q.x == key && f < e)) + (q.y > key || (q.y == key && f + 1 < e)) +
+                    (q.z > key || (q.z == key && f + 2 < e)) + (q.w > key || (q.w == key && f + 3 < e));
         }
-    } while (!__all_sync(~0u, all));
+        rank += __shfl_xor_sync(~0u, rank, 1);
+        rank += __shfl_xor_sync(~0u, rank, 2);
+        if (i % 4 == 0 && e < n && rank < a.top_k) {
+            best[rank] = key;
+            ids[rank] = key ? e : rank; /* only NaN left: any id within range will do */
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float max = best[0] ? key_value(best[0]) : -INFINITY;
+        float sum = 0;
+        if (a.scoring == KERN_SOFTMAX_TOPK) {
+#pragma unroll 2
+            for (uint32_t e = lane; e < n; e += 32)
+                sum += expf(key_value(keys[e]) - max);
+            sum = warp_sum(sum);
+        }
+        __syncwarp(); /* all know the largest */
+        pick_scores(a, 0, live, max, sum, best, ids);
+    }
+    if (!route.with_plan)
+        return;
+    if (route.plan.ids != a.ids) { /* other experts than the router's */
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < early.pairs; i += blockDim.x)
+            ids[i] = route.plan.ids[i];
+        __syncthreads();
+    }
+    const uint32_t closed = live && route.ahead.own ? ahead_close(route.ahead) : 0;
+    plan_few(route.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
+    if (route.ahead.own)
+        ahead_settle(route.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
 }
 
 template <int FMT, bool ROUTE>
@@ -264,15 +295,9 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
 
     overlap_allow();
     const uint64_t policy = once_policy();
-    const float *norm_at = next ? route.ahead.norm : p.norm;
-    float4 norm[ONE_PASSES][2];
-#pragma unroll
-    for (int h = 0; h < ONE_PASSES; h++) {
-        const uint32_t col = h * ONE_COLS + warp * 256 + lane * 8;
-        const bool in = p.norm && warp < ONE_WARPS && col < p.cols;
-        norm[h][0] = load_floats(norm_at + col, in);
-        norm[h][1] = load_floats(norm_at + col + 4, in);
-    }
+    const float *norm = next ? route.ahead.norm : p.norm;
+    if (p.norm && warp * 256 + lane * 8 < p.cols)
+        fetch_ahead(norm + warp * 256 + lane * 8);
     if (threadIdx.x < rms_groups(GEMV_MAX_COLS))
         part[threadIdx.x] = 0;
     if (warp == ONE_WARPS) {
@@ -305,7 +330,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
             if (chooses && route.with_plan)
                 early.used = plan_used(route.plan);
         }
-        one_take_x(p, live, norm, part, x);
+        one_take_x(p, norm, live, part, x);
+        __syncthreads();
         const uint32_t turns = live ? n : 1;
         uint32_t slot = 0, phase = 0;
 #pragma unroll 1
@@ -331,8 +357,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
             }
         }
         if (chooses)
-            gemv_choose(route, 1, live, early, tail,
-                        [&](uint32_t, uint32_t *keys) { one_keys(route, live, launch, keys); });
+            one_choose(route, live, launch, early, tail);
         if (chooses && live && threadIdx.x == 0)
             *route.launch = launch;
         if (ROUTE && next) {

@@ -7,11 +7,12 @@
 
 #include <cuda_fp16.h>
 
-/* cos and sin of the rot_dim / 2 angles of a position, by all threads of the block; a barrier must follow. */
-static __device__ __forceinline__ void rope_angles(const kern_rope_kv_args &a, uint32_t pos, float *cs, float *sn)
+/* cos and sin of the rot_dim / 2 angles of a position, by all threads of the block from `first` on; a barrier must follow. */
+static __device__ __forceinline__ void rope_angles(const kern_rope_kv_args &a, uint32_t pos, uint32_t first, float *cs,
+                                                   float *sn)
 {
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < a.rot_dim / 2; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x - first; i < a.rot_dim / 2; i += blockDim.x - first) {
         float s, c;
         sincosf((float)pos * a.inv_freq[i], &s, &c);
         cs[i] = c * a.rope_scale;

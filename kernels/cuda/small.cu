@@ -108,7 +108,7 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
     float *cs = sh, *sn = sh + a.rot_dim / 2, *head = sh + a.rot_dim + warp * hd;
     const uint32_t seq = a.token_seq[t], pos = a.token_pos[t], heads = a.n_heads + 2 * a.kv.n_kv_heads;
     if (seq != UINT32_MAX)
-        rope_angles(a, pos, cs, sn);
+        rope_angles(a, pos, 0, cs, sn);
     __syncthreads();
     overlap_begin();
     if (seq == UINT32_MAX)
