@@ -247,7 +247,8 @@ typedef struct kern_moe_args {
     const uint32_t *pairs;           /* [n_tokens * top_k] */
     const uint64_t *page_addr;       /* [n_experts][geom.pages]: VRAM or mapped host, the kernel cannot tell */
     const uint64_t *fill_addr;       /* or NULL */
-    uint64_t arena_begin, arena_end; /* hint for the order of work: pages outside are slow */
+    /* Hint for the order of work: pages outside are slow. Those inside begin at multiples of 16 bytes. */
+    uint64_t arena_begin, arena_end;
     kern_expert_geom geom;
     uint32_t n_tokens, top_k, n_experts;
     const uint32_t *n_live;  /* as in plan */

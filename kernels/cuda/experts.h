@@ -1,4 +1,4 @@
-/* experts.h - what the host side tells warp.cuh: how rows are cut into chunks, the shared memory, and the counters. */
+/* experts.h - what the host side tells warp.cuh and team.cuh: how rows are cut into chunks, the shared memory, and the counters. */
 #ifndef KERNELS_CUDA_EXPERTS_H
 #define KERNELS_CUDA_EXPERTS_H
 
@@ -10,8 +10,9 @@
 
 enum warp_tier { WARP_VRAM, WARP_HOST };
 
-/* Words of device memory that are zero between launches: the next item over the link, blocks that have left, warps that read the host and
- * have left, items of gate and up that are done of each expert, experts that are done of each 16 rows of the result. */
+/* Words of device memory that are zero between launches: the next item over the link (in a layer that lies in VRAM: items of gate and
+ * up that are done), blocks that have left, warps that read the host and have left, items of gate and up that are done of each expert,
+ * experts that are done of each 16 rows of the result. */
 #define WARP_QUEUE      0
 #define WARP_EXIT       1
 #define WARP_LEFT       2
@@ -28,12 +29,35 @@ struct warp_cut {
     uint32_t mask;                   /* bits of its address that a row keeps */
 };
 
+/* What team.cuh makes of a matrix: units of blocks of 32 along K, and how many of them a stage holds. */
+#define TEAM_BLOCKS     8 /* of a unit */
+#define TEAM_UNITS      8 /* of a stage, at most */
+#define TEAM_MAX_STAGES 8
+#ifndef TEAM_WORKERS
+#define TEAM_WORKERS 10 /* warps that multiply; two more serve them */
+#endif
+#define TEAM_THREADS ((TEAM_WORKERS + 2) * 32)
+#define TEAM_SUMS    16 /* stages whose sums are kept */
+
+struct team_cut {
+    uint32_t units, stage_units, n_chunks;
+    uint32_t step_stages, step_units; /* from a warp's unit to its next */
+    uint32_t pitch;                   /* between rows; row_bytes: they are one run of memory */
+};
+
+struct team_shape {
+    team_cut cut[2];
+    uint32_t stages, slot_bytes; /* stages 0: not to be used */
+    uint32_t groups;             /* of 8 tokens, at most */
+};
+
 struct warp_params {
     mm_params p[2];                             /* gate and up, down */
     warp_cut cut[2][2];                         /* [gate and up, down][tier] */
     uint32_t slot_bytes[2], slots[2], warps[2]; /* of each tier: a stage, stages a warp, warps at work */
     uint32_t x_pitch, x_bytes, ring_bytes;      /* shared memory: rows of split x (0: in device memory), the stages */
     uint32_t host_blocks;                       /* that read over the link where there are others */
+    team_shape team;                            /* where the layer lies in VRAM */
     float *y;                                   /* gets the sum over picks; NULL: left to a later launch */
     const float *weights;
     const uint32_t *n_live;

@@ -2,10 +2,10 @@
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
 
+#include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/tile.cuh"
-#include "kernels/cuda/warp.cuh"
 
 template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
 {
@@ -50,7 +50,7 @@ template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params
         return e;
     warp_params marked = P;
     marked.p[0].mark = cuda_take_mark(d);
-    return cuda_start(d, warp_kernel<FMT>, (uint32_t)cuda_sms(d), WARP_COUNT * 32, smem, marked);
+    return cuda_start(d, warp_kernel<FMT>, (uint32_t)cuda_sms(d), TEAM_THREADS, smem, marked);
 }
 
 /* A linear, or buckets of a MoE layer that are large enough for tiles. */

@@ -84,8 +84,9 @@ static moe_scratch scratch_of(const cuda_dev *d, uint64_t tokens, uint32_t top_k
     moe_scratch s = {};
     s.out = up256(tokens * top_k * act_stride(g) * sizeof(float));
     s.split = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
-    s.counters =
-        s.split + up256((d->no_tile || tokens < SPLIT_TOKENS ? tokens : SPLIT_TOKENS) * x_stride(g) * sizeof(float));
+    /* and 1 KiB: team.cuh reads whole units of 256 positions */
+    s.counters = s.split + 1024 +
+                 up256((d->no_tile || tokens < SPLIT_TOKENS ? tokens : SPLIT_TOKENS) * x_stride(g) * sizeof(float));
     if (tokens <= MM_STREAM_TOKENS) {
         s.bytes = s.counters;
         return s;
@@ -177,13 +178,56 @@ static uint32_t bank_pitch(uint32_t fmt, uint32_t len)
     return align_to(n + 64, 128) - 64;
 }
 
+/* How team.cuh fetches a layer of few tokens that lies in VRAM into the room that the stages have: rows of 16 bytes' multiples, far enough
+ * apart for the banks. No stages where it does not fit. */
+static void team_shape_of(warp_params *P, uint32_t room)
+{
+    const mm_params *p = P->p;
+    const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64, few = 4; /* stages */
+    const uint32_t pairs = align_to(p[0].n_tokens * p[0].top_k * 4, 128), apart = fmt == FMT_Q8_0  ? 32
+                                                                                  : fmt == FMT_F32 ? 16
+                                                                                                   : 64;
+    team_shape t = {};
+    t.groups = (p[0].n_tokens + 7) / 8;
+    const uint32_t fixed = pairs + TEAM_SUMS * t.groups * 512;
+    if (p[0].n_tokens > MM_STREAM_TOKENS || room < fixed)
+        return;
+    room -= fixed;
+    for (int ph = 0; ph < 2; ph++) {
+        team_cut &cut = t.cut[ph];
+        if (p[ph].cols % 32 || p[ph].row_bytes % 16)
+            return;
+        cut.units = (p[ph].cols / 32 + TEAM_BLOCKS - 1) / TEAM_BLOCKS;
+        for (cut.stage_units = cut.units < TEAM_UNITS ? cut.units : TEAM_UNITS;; cut.stage_units--) {
+            if (!cut.stage_units)
+                return;
+            cut.n_chunks = cut.units / cut.stage_units;
+            const uint32_t len = cut.stage_units * TEAM_BLOCKS * block;
+            cut.pitch = len + (apart + 128 - len % 128) % 128;
+            if (cut.n_chunks == 1 && fmt == FMT_Q8_0 && p[ph].row_bytes % 32 == 16)
+                cut.pitch = (uint32_t)p[ph].row_bytes;
+            if (cut.units % cut.stage_units == 0 && 16 * cut.pitch * few <= room)
+                break;
+        }
+        cut.step_stages = TEAM_WORKERS / cut.stage_units;
+        cut.step_units = TEAM_WORKERS % cut.stage_units;
+        t.slot_bytes = 16 * cut.pitch > t.slot_bytes ? 16 * cut.pitch : t.slot_bytes;
+    }
+    t.stages = room / t.slot_bytes;
+    /* Sums are kept for longer than any warp can be ahead of another. */
+    const uint32_t step = t.cut[0].step_stages > t.cut[1].step_stages ? t.cut[0].step_stages : t.cut[1].step_stages;
+    const uint32_t most = step + 2 + TEAM_MAX_STAGES > TEAM_SUMS ? TEAM_SUMS - 2 - step : TEAM_MAX_STAGES;
+    t.stages = t.stages > most ? most : t.stages;
+    P->team = t;
+}
+
 /* Shared memory of warp.cuh: split x, the stages of all warps, the lists of units. False where nothing fits. */
 static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
 {
     const mm_params *p = P->p;
     const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64;
     const uint32_t lists = (p[0].n_experts * (p[0].unit_pages + p[1].unit_pages) + AHEAD_UNITS) * 4,
-                   fixed = lists + 4096;
+                   fixed = lists + 6144;
     if (smem_max < fixed + 32 * 1024)
         return false;
     uint32_t room = (smem_max - fixed) & ~127u;
@@ -247,6 +291,9 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
         const uint32_t n = P->warps[tier] * P->slots[tier] * P->slot_bytes[tier];
         P->ring_bytes = n > P->ring_bytes ? align_to(n, 128) : P->ring_bytes;
     }
+    team_shape_of(P, room);
+    if (P->team.stages)
+        P->ring_bytes = room;
     *ret_smem = P->x_bytes + P->ring_bytes + lists;
     return true;
 }

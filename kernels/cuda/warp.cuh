@@ -10,6 +10,7 @@
  * rows of the result adds the picks there. Nobody waits for an item that comes later in the order than his own, so it cannot lock
  * up while all blocks of the grid are on the chip, one on each multiprocessor.
  *
+ * Layers that lie in VRAM go through team.cuh where the chip has bulk copies.
  * Where pages lie on both sides, a few blocks read the host's and the others those in VRAM. From VRAM, rows are fetched in chunks of
  * 0.5 KiB and laid out against bank conflicts. Over the link, whole rows are fetched as one run of memory that lands at the same
  * place of a 128-byte line as it came from: a line that crosses a line of shared memory becomes two requests. Those items are dealt
@@ -385,12 +386,19 @@ static __device__ __forceinline__ void store_split(unsigned char *row, uint32_t 
     at[32] = __float2bfloat16_rn(v - __bfloat162float(hi));
 }
 
+/* Number of the 16 rows from row0 on: rows of a page begin on a tile of their own. */
+static __device__ __forceinline__ uint32_t warp_sum_tile(const mm_params &p, uint32_t row0)
+{
+    const uint32_t page = row0 / p.page_rows, tiles = (p.page_rows + 15) / 16;
+    return page * tiles + (row0 - page * p.page_rows) / 16;
+}
+
 /* y += the picks of 16 rows, in their order; all experts' rows are there. */
-static __device__ void warp_sum_picks(const warp_params &P, const warp_item &it)
+static __device__ void warp_sum_picks(const warp_params &P, uint32_t row0, uint32_t valid0, uint32_t valid1)
 {
     const mm_params &p = P.p[1];
-    const uint32_t lane = threadIdx.x % 32, r = lane % 16, row = it.row0 + r;
-    if (r % 8 >= (r < 8 ? it.valid[0] : it.valid[1]))
+    const uint32_t lane = threadIdx.x % 32, r = lane % 16, row = row0 + r;
+    if (r % 8 >= (r < 8 ? valid0 : valid1))
         return;
     const uint32_t live = P.n_live ? min(*P.n_live, p.n_tokens) : p.n_tokens;
     for (uint32_t token = lane / 16; token < live; token += 2) {
@@ -439,16 +447,13 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
     }
     if (!P.y)
         return;
-    /* Rows of a page begin on a tile of their own. */
-    const uint32_t page = it.row0 / p.page_rows, tiles = (p.page_rows + 15) / 16;
-    const uint32_t tile = page * tiles + (it.row0 - page * p.page_rows) / 16;
     uint32_t before = 0;
     if (lane == 0)
-        before = atomicAdd(P.counters + WARP_SUMS + tile, 1u);
+        before = atomicAdd(P.counters + WARP_SUMS + warp_sum_tile(p, it.row0), 1u);
     if (__shfl_sync(~0u, before, 0) + 1 != n_summands)
         return;
     __threadfence();
-    warp_sum_picks(P, it);
+    warp_sum_picks(P, it.row0, it.valid[0], it.valid[1]);
 }
 
 /* Items of gate and up of one expert. */
@@ -570,10 +575,10 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
 }
 
 /* x of all tokens, split, in shared memory. */
-static __device__ void warp_split_x(const mm_params &p, unsigned char *x, uint32_t pitch)
+static __device__ void warp_split_x(const mm_params &p, unsigned char *x, uint32_t pitch, uint32_t n_threads)
 {
     const uint32_t units = (p.cols + 31) / 32 * 4;
-    for (uint32_t i = threadIdx.x; i < p.n_tokens * units; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < p.n_tokens * units; i += n_threads) {
         const uint32_t row = i / units, u = i % units, k = u * 8;
         const float4 *src = reinterpret_cast<const float4 *>(p.x + (size_t)row * p.x_stride + k);
         const float4 zero = make_float4(0, 0, 0, 0);
@@ -582,82 +587,6 @@ static __device__ void warp_split_x(const mm_params &p, unsigned char *x, uint32
         *reinterpret_cast<uint4 *>(dst) = make_uint4(f.hi[0], f.hi[1], f.hi[2], f.hi[3]);
         *reinterpret_cast<uint4 *>(dst + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
     }
-}
-
-template <int FMT>
-__global__ void __launch_bounds__(WARP_COUNT * 32, 1) warp_kernel(const __grid_constant__ warp_params P)
-{
-    extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ uint64_t full[WARP_COUNT][WARP_MAX_SLOTS], scratch[WARP_COUNT];
-    __shared__ warp_note notes[WARP_COUNT][WARP_MAX_SLOTS];
-    __shared__ uint32_t last;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const mm_params &p = P.p[0];
-    unsigned char *x = smem, *ring = smem + P.x_bytes;
-    __shared__ warp_ahead ahead;
-    overlap_begin(p.mark);
-    if (P.ahead_own)
-        warp_load_ahead(P, ahead);
-    if (P.x_pitch)
-        warp_split_x(p, x, P.x_pitch);
-
-    uint32_t *units = reinterpret_cast<uint32_t *>(ring + P.ring_bytes), counts[4];
-    warp_list(P, units, scratch, counts);
-    if (P.ahead_own)
-        warp_list_ahead(P, units, counts, ahead);
-    const uint32_t cap0 = warp_cap0(p), cap1 = p.n_experts * P.p[1].unit_pages;
-    const uint32_t n_summands = (counts[2] + counts[3]) / P.p[1].unit_pages;
-    const bool any_host = counts[0] + counts[2] > 0, any_vram = counts[1] + counts[3] > 0;
-    if (P.ahead.lists && !any_host && blockIdx.x + threadIdx.x == 0)
-        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
-    const uint32_t readers = min(P.host_blocks, any_vram ? max(gridDim.x / 4, 1u) : gridDim.x);
-    const bool host = any_host && blockIdx.x < readers;
-    warp_walk w;
-    w.tier = host ? WARP_HOST : WARP_VRAM;
-    w.dir = host ? 1 : -1;
-    w.ahead = &ahead;
-#pragma unroll
-    for (int ph = 0; ph < 2; ph++) {
-        const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
-        w.tiles[ph] = (page_rows + rows - 1) / rows;
-        w.end[ph] = counts[2 * ph + !host] * w.tiles[ph] + (ph ? w.end[0] : 0);
-    }
-    w.units[0] = units + (host ? 0 : cap0 - 1);
-    w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
-    if (lane < WARP_MAX_SLOTS)
-        bar_init(&full[warp][lane], WARP_FULL_COUNT);
-    bar_init_done();
-    __syncwarp();
-    const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
-    const uint32_t slots = host ? P.slots[WARP_HOST] : P.slots[WARP_VRAM];
-    const uint32_t slot_bytes = host ? P.slot_bytes[WARP_HOST] : P.slot_bytes[WARP_VRAM];
-    const uint32_t n_blocks = host ? readers : any_host ? gridDim.x - readers : gridDim.x;
-    const uint32_t rank = host || !any_host ? blockIdx.x : blockIdx.x - readers;
-    w.i = warp * n_blocks + rank;
-    w.step = n_blocks * n_warps;
-    if (warp < n_warps)
-        warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
-                       n_summands);
-    if (P.ahead.lists && host && warp < n_warps && lane == 0) {
-        /* Half of the warps have found nothing more to ask for. What the others wait for takes about as long as the reader needs to
-         * begin, and what it takes from them it has read for the next layer. */
-        const uint32_t all = readers * n_warps, left = atomicAdd(P.counters + WARP_LEFT, 1u) + 1;
-        if (left == (all + 1) / 2)
-            store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
-    }
-
-    /* Whoever leaves last clears the counters for the next launch. */
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(P.counters + WARP_EXIT, 1u) + 1 == gridDim.x;
-    __syncthreads();
-    if (!last)
-        return;
-    for (uint32_t i = threadIdx.x; i < WARP_READY + p.n_experts; i += blockDim.x)
-        P.counters[i] = 0;
-    const uint32_t n_sums = P.y ? P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16) : 0;
-    for (uint32_t i = threadIdx.x; i < n_sums; i += blockDim.x)
-        P.counters[WARP_SUMS + i] = 0;
 }
 
 #endif

@@ -610,6 +610,8 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
         a.fill_addr = p.fill_addr;
         a.arena_begin = p.arena_begin;
         a.arena_end = p.arena_end;
+    } else if (c->n_experts % 2) {
+        a.arena_end = UINT64_MAX; /* all of it is VRAM */
     }
     a.expert_start = p.expert_start;
     a.pairs = p.pairs;

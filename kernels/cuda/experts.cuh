@@ -1,0 +1,108 @@
+/* experts.cuh - the experts of a MoE layer in one launch: which blocks read what, and by which of the two ways.
+ *
+ * A layer that lies in VRAM goes through team.cuh. Where something has to come from the host, a few blocks read over the link and the
+ * others what lies in VRAM, all by warp.cuh. */
+#ifndef KERNELS_CUDA_EXPERTS_CUH
+#define KERNELS_CUDA_EXPERTS_CUH
+
+#include "kernels/cuda/team.cuh"
+#include "kernels/cuda/warp.cuh"
+
+template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kernel(const __grid_constant__ warp_params P)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint64_t full[WARP_COUNT][WARP_MAX_SLOTS], scratch[TEAM_THREADS / 32];
+    __shared__ warp_note notes[WARP_COUNT][WARP_MAX_SLOTS];
+    __shared__ uint32_t last;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const mm_params &p = P.p[0];
+    unsigned char *x = smem, *ring = smem + P.x_bytes;
+    __shared__ warp_ahead ahead;
+#if __CUDA_ARCH__ >= 900
+    __shared__ team_shared shared;
+    if (P.team.stages) {
+        team_init(shared);
+        /* Addresses of pages are written between steps only. */
+        for (uint32_t i = threadIdx.x * 16; i < p.n_experts * p.pages && blockIdx.x < 4; i += blockDim.x * 16)
+            fetch_ahead(p.page_addr + i);
+    }
+#endif
+    overlap_begin(p.mark);
+    if (P.ahead_own)
+        warp_load_ahead(P, ahead);
+
+    uint32_t *units = reinterpret_cast<uint32_t *>(ring + P.ring_bytes), counts[4];
+    warp_list(P, units, scratch, counts);
+    if (P.ahead_own)
+        warp_list_ahead(P, units, counts, ahead);
+    const uint32_t cap0 = warp_cap0(p), cap1 = p.n_experts * P.p[1].unit_pages;
+    const uint32_t n_summands = (counts[2] + counts[3]) / P.p[1].unit_pages;
+    const bool any_host = counts[0] + counts[2] > 0, any_vram = counts[1] + counts[3] > 0;
+    if (P.ahead.lists && !any_host && blockIdx.x + threadIdx.x == 0)
+        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
+    const uint32_t readers = min(P.host_blocks, any_vram ? max(gridDim.x / 4, 1u) : gridDim.x);
+    const bool host = any_host && blockIdx.x < readers;
+    warp_walk w;
+    w.tier = host ? WARP_HOST : WARP_VRAM;
+    w.dir = host ? 1 : -1;
+    w.ahead = &ahead;
+#pragma unroll
+    for (int ph = 0; ph < 2; ph++) {
+        const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
+        w.tiles[ph] = (page_rows + rows - 1) / rows;
+        w.end[ph] = counts[2 * ph + !host] * w.tiles[ph] + (ph ? w.end[0] : 0);
+    }
+    w.units[0] = units + (host ? 0 : cap0 - 1);
+    w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
+    bool team = false;
+#if __CUDA_ARCH__ >= 900
+    team = P.team.stages && !any_host;
+    if (team) {
+        w.i = blockIdx.x;
+        w.step = gridDim.x;
+        team_run<FMT>(P, w, ring, x, n_summands, shared);
+    }
+#endif
+    const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
+    const uint32_t slots = host ? P.slots[WARP_HOST] : P.slots[WARP_VRAM];
+    const uint32_t slot_bytes = host ? P.slot_bytes[WARP_HOST] : P.slot_bytes[WARP_VRAM];
+    const uint32_t n_blocks = host ? readers : any_host ? gridDim.x - readers : gridDim.x;
+    const uint32_t rank = host || !any_host ? blockIdx.x : blockIdx.x - readers;
+    if (!team && P.x_pitch) {
+        warp_split_x(p, x, P.x_pitch, blockDim.x);
+        __syncthreads();
+    }
+    if (!team && warp < n_warps) {
+        w.i = warp * n_blocks + rank;
+        w.step = n_blocks * n_warps;
+        if (lane < WARP_MAX_SLOTS)
+            bar_init(&full[warp][lane], WARP_FULL_COUNT);
+        bar_init_done();
+        __syncwarp();
+        warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
+                       n_summands);
+    }
+
+    if (P.ahead.lists && host && warp < n_warps && lane == 0) {
+        /* Half of the warps have found nothing more to ask for. What the others wait for takes about as long as the reader needs to
+         * begin, and what it takes from them it has read for the next layer. */
+        const uint32_t all = readers * n_warps, left = atomicAdd(P.counters + WARP_LEFT, 1u) + 1;
+        if (left == (all + 1) / 2)
+            store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
+    }
+
+    /* Whoever leaves last clears the counters for the next launch. */
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(P.counters + WARP_EXIT, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    if (!last)
+        return;
+    for (uint32_t i = threadIdx.x; i < WARP_READY + p.n_experts; i += blockDim.x)
+        P.counters[i] = 0;
+    const uint32_t n_sums = P.y ? P.p[1].unit_pages * ((P.p[1].page_rows + 15) / 16) : 0;
+    for (uint32_t i = threadIdx.x; i < n_sums; i += blockDim.x)
+        P.counters[WARP_SUMS + i] = 0;
+}
+
+#endif
