@@ -192,6 +192,8 @@ static void team_shape_of(warp_params *P, uint32_t room)
     const uint32_t fixed = pairs + TEAM_SUMS * t.groups * 512;
     if (p[0].n_tokens > MM_STREAM_TOKENS || room < fixed)
         return;
+    if (p[0].n_tokens == 1 && fmt == FMT_Q8_0) /* the hand-over from warp to warp costs what the fetching saves */
+        return;
     room -= fixed;
     for (int ph = 0; ph < 2; ph++) {
         team_cut &cut = t.cut[ph];
