@@ -39,7 +39,8 @@
 #define COPY_QUEUE  4096u
 #define FULL_COPIES 1024u
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
-#define PROBE_BYTES (32ull << 20)
+#define PROBE_BYTES     (32ull << 20)
+#define PROBE_MAX_READS 8u
 /* 350 000 steps of a model with 48 layers of 128 experts. */
 #define TRACE_BYTES_MAX (256ull << 20)
 
@@ -501,13 +502,17 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
     /* Memory read at a simulated rate needs no reading. */
     if (!p->unified || sim <= 0) {
         uint64_t bytes = XD_MIN(p->host.probe_bytes, PROBE_BYTES);
-        if (p->probe_at + bytes > p->host.probe_bytes)
-            p->probe_at = 0;
-        if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
-            return pager_device_fail(p, err, "probing the link");
-        p->probe_at += bytes; /* another part each time: no cache helps */
-        if (sim > 0)
-            gbps = XD_MIN(gbps, sim);
+        double best = 0;
+        /* A small host tier is read several times: what it costs to begin would be taken for the link. */
+        for (uint32_t n = 0; n == 0 || (n * bytes < PROBE_BYTES && n < PROBE_MAX_READS); n++) {
+            if (p->probe_at + bytes > p->host.probe_bytes)
+                p->probe_at = 0;
+            if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
+                return pager_device_fail(p, err, "probing the link");
+            p->probe_at += bytes; /* another part each time: no cache helps */
+            best = XD_MAX(best, gbps);
+        }
+        gbps = sim > 0 ? XD_MIN(best, sim) : best;
     }
     *ret_gbps = gbps;
     return XD_OK;
