@@ -114,8 +114,7 @@ static void states(char out[64])
 static void states_that_count(const setup *s, char out[64])
 {
     states(out);
-    bool scripted = s->phases[0].gbps || s->link_profile; /* a GPU's own link may be slow for a moment */
-    if ((s->may_suspect || !scripted) && !strchr(out, 'F'))
+    if (s->may_suspect && !strchr(out, 'F'))
         out[0] = 0;
 }
 
