@@ -242,11 +242,11 @@ typedef struct kern_moe_args {
     const float *x; /* [n_tokens][d_model] */
     float *y;       /* [n_tokens][d_model] */
     const uint32_t *ids;
-    const float *weights;            /* [n_tokens][top_k] */
-    const uint32_t *expert_start;    /* [n_experts + 1], from plan */
-    const uint32_t *pairs;           /* [n_tokens * top_k] */
-    const uint64_t *page_addr;       /* [n_experts][geom.pages]: VRAM or mapped host, the kernel cannot tell */
-    const uint64_t *fill_addr;       /* or NULL */
+    const float *weights;         /* [n_tokens][top_k] */
+    const uint32_t *expert_start; /* [n_experts + 1], from plan */
+    const uint32_t *pairs;        /* [n_tokens * top_k] */
+    const uint64_t *page_addr;    /* [n_experts][geom.pages]: VRAM or mapped host, the kernel cannot tell */
+    const uint64_t *fill_addr;    /* or NULL */
     /* Hint for the order of work: pages outside are slow. Those inside begin at multiples of 16 bytes. */
     uint64_t arena_begin, arena_end;
     kern_expert_geom geom;

@@ -109,6 +109,16 @@ static __device__ __forceinline__ gemv_early gemv_look_early(const gemv_route &r
     return e;
 }
 
+/* The plan, by all threads of the block, behind a barrier. ids: the experts of all pairs, in shared memory, and PLAN_FEW words on the
+ * memory of plan_few() and ahead_settle(). */
+static __device__ __forceinline__ void gemv_plan(const gemv_route &r, bool live, const gemv_early &early, uint32_t *ids)
+{
+    const uint32_t closed = live && r.ahead.own ? ahead_close(r.ahead) : 0;
+    plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
+    if (r.ahead.own)
+        ahead_settle(r.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
+}
+
 /* The choice of all tokens' experts and the plan, by one block. keys(token, its keys) is called by a warp. Stores to device memory only
  * where it is `live`. */
 template <typename K>
@@ -129,10 +139,7 @@ static __device__ __forceinline__ void gemv_choose(const gemv_route &r, uint32_t
             ids[i] = r.plan.ids[i];
     }
     __syncthreads();
-    const uint32_t closed = live && r.ahead.own ? ahead_close(r.ahead) : 0;
-    plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
-    if (r.ahead.own)
-        ahead_settle(r.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
+    gemv_plan(r, live, early, ids);
 }
 
 /* After a block's last store of a product: true in the block that comes last of n. Every thread calls it. */

@@ -268,10 +268,7 @@ static __device__ __forceinline__ void one_choose(const gemv_route &route, bool 
             ids[i] = route.plan.ids[i];
         __syncthreads();
     }
-    const uint32_t closed = live && route.ahead.own ? ahead_close(route.ahead) : 0;
-    plan_few(route.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
-    if (route.ahead.own)
-        ahead_settle(route.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
+    gemv_plan(route, live, early, ids);
 }
 
 template <int FMT, bool ROUTE>
