@@ -12,6 +12,7 @@
 
 /* Pairs a dot call gets at most. */
 #define PAIR_GROUP 64
+#define NOWHERE    UINT32_MAX
 
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a)
 {
@@ -59,7 +60,7 @@ typedef struct moe_job {
     cpu_dot_fn *dot;
     uint32_t n_touched, n_live, n_pairs, n_workers;
     uint32_t *touched; /* [n_touched] expert ids */
-    uint32_t *place;   /* [n_pairs] where in `pairs` the pair token * top_k + pick is */
+    uint32_t *place;   /* [n_live * top_k] where in `pairs` the pair token * top_k + pick is, or NOWHERE */
     float *hidden;     /* [n_pairs][d_ff] */
     float *workspace;  /* [workers][workspace_floats] */
     size_t workspace_floats;
@@ -177,6 +178,8 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
         float sum[CPU_ROW_BLOCK] = {0};
         for (uint32_t k = 0; k < a->top_k; k++) {
             uint32_t pair = t * a->top_k + k;
+            if (j->place[pair] == NOWHERE)
+                continue;
             const float *out = down + (size_t)j->place[pair] * CPU_ROW_BLOCK;
             for (uint32_t r = 0; r < n_rows; r++)
                 sum[r] += a->weights[pair] * out[r];
@@ -205,15 +208,18 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
     j.n_workers = pool_count(d->pool);
     if (j.n_pairs == 0)
         return KERN_OK;
-    j.n_live = j.n_pairs / a->top_k;
+    j.n_live = a->n_live ? MIN(*a->n_live, a->n_tokens) : a->n_tokens;
+    uint32_t n_picks = j.n_live * a->top_k;
     j.touched = a->scratch;
-    j.place = j.touched + j.n_pairs; /* no more experts are touched than there are pairs */
-    j.hidden = (float *)(void *)(j.place + j.n_pairs);
+    j.place = j.touched + n_picks; /* no more experts are touched than there are pairs */
+    j.hidden = (float *)(void *)(j.place + n_picks);
     j.workspace = j.hidden + (size_t)j.n_pairs * g->d_ff;
     j.workspace_floats = workspace_floats(j.n_pairs);
     for (uint32_t e = 0; e < a->n_experts; e++)
         if (a->expert_start[e] != a->expert_start[e + 1])
             j.touched[j.n_touched++] = e;
+    if (j.n_pairs < n_picks)
+        memset(j.place, 0xff, n_picks * sizeof *j.place); /* NOWHERE */
     for (uint32_t i = 0; i < j.n_pairs; i++)
         j.place[a->pairs[i]] = i;
 

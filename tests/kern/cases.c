@@ -551,7 +551,25 @@ typedef struct moe_case {
     uint32_t *ids;
     bool fill;
     uint32_t padded; /* rows beyond n_live */
+    uint32_t split;  /* not 0: every so many-th expert is computed by a call of its own */
 } moe_case;
+
+/* The pairs of the experts that are every split-th, or of all others, as a plan of their own. */
+static void plan_part(kc *k, kc_run *r, const moe_case *c, kern_moe_args *a, bool every)
+{
+    uint32_t n_picks = a->n_tokens * c->top_k, n = 0;
+    uint32_t *start = NEW(k, c->n_experts + 1, uint32_t), *pairs = NEW(k, n_picks, uint32_t);
+    uint32_t *all_start = NEW(k, c->n_experts + 1, uint32_t), *all = NEW(k, n_picks, uint32_t);
+    kc_get(r, all_start, a->expert_start, (c->n_experts + 1) * 4);
+    kc_get(r, all, a->pairs, all_start[c->n_experts] * 4);
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        for (uint32_t i = all_start[e]; i < all_start[e + 1] && (e % c->split == 0) == every; i++)
+            pairs[n++] = all[i];
+        start[e + 1] = n;
+    }
+    a->expert_start = kc_put(r, start, (c->n_experts + 1) * 4);
+    a->pairs = kc_put(r, pairs, n_picks * 4);
+}
 
 static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
 {
@@ -616,7 +634,14 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     a.expert_start = p.expert_start;
     a.pairs = p.pairs;
     kc_status(&r, d->ops->plan(d, &p));
-    kc_status(&r, d->ops->moe(d, &a));
+    for (int part = 0; part < 2 && c->split && d != k->ref; part++) {
+        kern_moe_args half = a;
+        plan_part(k, &r, c, &half, part);
+        kc_status(&r, d->ops->clear(d, a.scratch, d->ops->moe_scratch_bytes(d, rows, top_k, &c->g)));
+        kc_status(&r, d->ops->moe(d, &half));
+    }
+    if (!c->split || d == k->ref)
+        kc_status(&r, d->ops->moe(d, &a));
     kc_get(&r, out, a.y, (size_t)n * dm * 4);
 
     uint32_t *start = NEW(k, c->n_experts + 1, uint32_t), *pairs = NEW(k, rows * top_k, uint32_t);
@@ -715,8 +740,10 @@ static void check_moe(kc *k, kern_fmt fmt, const float *scales)
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
     c.fill = kc_below(k, 2);
     c.padded = kc_below(k, 2) ? 0 : kc_between(k, 1, 5);
-    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u%s", kern_fmt_get(fmt).name,
-            g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded, scales ? " scaled" : "");
+    c.split = c.fill || scales ? 0 : kc_below(k, 4);
+    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s",
+            kern_fmt_get(fmt).name, g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded, c.split,
+            scales ? " scaled" : "");
 
     for (uint32_t m = 0; m < 3; m++) {
         uint32_t rows = m == 2 ? g.d_model : g.d_ff;
