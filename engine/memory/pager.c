@@ -148,8 +148,7 @@ void pager_adopt_copies(pager *p)
         }
 }
 
-/* Starts the copy of a page into a free slot; false: no slot, no room in the queue, or nothing to do. */
-static bool promote_page(pager *p, uint32_t pg)
+bool pager_promote_page(pager *p, uint32_t pg)
 {
     pager_page *g = &p->pages[pg];
     if (g->slot != PG_NONE || g->copying != PG_NONE || !g->src || !p->n_free_slots)
@@ -171,7 +170,7 @@ static void promote_all(pager *p)
     uint32_t pending = pager_copier_pending(&p->copier);
     for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots && pending < FULL_COPIES; pg++)
         if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && p->pages[pg].src) {
-            if (!promote_page(p, pg))
+            if (!pager_promote_page(p, pg))
                 return;
             pending++;
         }
@@ -218,7 +217,7 @@ static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *er
     for (uint32_t i = 0; i < n && p->n_free_slots; i++) {
         uint32_t first = pager_expert_first_page(p, hot[i].x);
         for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots && p->pages[first + k].src; k++)
-            while (!promote_page(p, first + k)) { /* the queue is full */
+            while (!pager_promote_page(p, first + k)) { /* the queue is full */
                 pager_copier_drain(&p->copier);
                 pager_adopt_copies(p);
                 if (opt->progress)
@@ -320,8 +319,9 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
      * VRAM when the experts run: kernels would not fill a slot from there. */
     uint32_t want = p->mode == PAGER_FULL     ? p->offer_cap
                     : p->mode == PAGER_STAGED ? 0
+                    : p->mode == PAGER_CPU    ? pager_cpu_room(p)
                                               : XD_MIN(policy_want(p->pol), p->offer_cap);
-    uint32_t offer = prefill || p->mode == PAGER_STAGED ? want : p->offer_cap;
+    uint32_t offer = p->mode == PAGER_STAGED || p->mode == PAGER_CPU ? 0 : prefill ? want : p->offer_cap;
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
@@ -340,7 +340,9 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         p->staged_in_pages = 0;
         p->staged_in_bytes = 0;
         p->disk_in_pages = 0;
-        p->stats.step_bytes_host = p->stats.step_bytes_vram = 0;
+        if (p->mode == PAGER_CPU)
+            memset(p->on_cpu, 0, p->n_experts);
+        p->stats.step_bytes_host = p->stats.step_bytes_vram = p->stats.step_bytes_cpu = 0;
         *ret = &p->view;
     }
     pthread_mutex_unlock(&p->lock);
@@ -351,15 +353,16 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
 static uint32_t count_expert(pager *p, uint32_t x)
 {
     uint32_t first = pager_expert_first_page(p, x), n = pager_expert_pages(p, x), missed = 0;
+    bool on_cpu = p->mode == PAGER_CPU && p->on_cpu[x]; /* all of it, whatever part lies in VRAM */
     for (uint32_t i = 0; i < n; i++) {
         const pager_page *g = &p->pages[first + i];
-        if (g->slot != PG_NONE) {
+        missed += g->slot == PG_NONE;
+        if (g->slot != PG_NONE && !on_cpu) {
             p->stats.hits_vram++;
             p->stats.step_bytes_vram += g->bytes;
         } else {
             p->stats.hits_host++;
-            p->stats.step_bytes_host += g->bytes;
-            missed++;
+            *(on_cpu ? &p->stats.step_bytes_cpu : &p->stats.step_bytes_host) += g->bytes;
         }
     }
     if (!p->step_prefill)
@@ -387,12 +390,13 @@ static void count_step(pager *p)
     p->stats.step_bytes_host += p->staged_in_bytes;
     p->stats.bytes_vram += p->stats.step_bytes_vram;
     p->stats.bytes_host += p->stats.step_bytes_host;
+    p->stats.bytes_cpu += p->stats.step_bytes_cpu;
     if (p->tracer)
         trace_writer_step(p->tracer, counts, p->step_prefill);
     if (p->step_prefill)
         return;
     policy_missed(p->pol, wanted);
-    double bytes = (double)p->stats.step_bytes_host;
+    double bytes = (double)(p->stats.step_bytes_host + p->stats.step_bytes_cpu);
     p->decode_host_bytes += p->decode_known ? (bytes - p->decode_host_bytes) / 16 : bytes;
     p->decode_known = true;
 }
@@ -435,6 +439,8 @@ xd_status pager_step_end(pager *p, xd_err *err)
     count_step(p);
     apply_fills(p);
     pager_unstage(p);
+    if (pager_wants_cpu(p))
+        pager_cpu_promote(p);
     if (!p->step_prefill)
         policy_advance(p->pol);
     p->in_step = false;
@@ -814,6 +820,7 @@ void pager_free(pager *p)
     free(p->layer_views);
     free(p->stage_slot);
     free(p->stage_page);
+    pager_cpu_close(p);
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->seen_lock);
     free(p);

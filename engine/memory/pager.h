@@ -91,10 +91,20 @@ void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely);
 
 /* Fallback: how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
  * copied in bulk into staging slots. FULL: everything is promoted to VRAM; beyond the arena, memory that is free is taken and later
- * given back. Fails when not all pages would fit, or when some lie on disk. After a failure to enter STAGED the mode is DIRECT. */
-enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL };
+ * given back. Fails when not all pages would fit, or when some lie on disk. CPU: as STAGED for steps with prompts, in place where there
+ * is no room for staging; what others miss the caller may compute on the CPU. After a failure to enter STAGED the mode is DIRECT. */
+enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL, PAGER_CPU };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
+/* PAGER_CPU, in a step without prompts: pager_leave_to_cpu() should be asked, behind pager_require(). */
+bool pager_wants_cpu(const pager *p);
+typedef struct pager_cpu_share {
+    const uint8_t *left;       /* [n_experts] not 0: computed by the caller */
+    const uint64_t *host_addr; /* [n_experts][geom.pages] of those: where each page lies in host memory, for the CPU */
+} pager_cpu_share;
+/* Which of the touched experts the caller now has to compute: those that are not whole in VRAM. False: none. What *ret points to holds
+ * until the step ends. Who does not ask may let kernels read them in place. */
+bool pager_leave_to_cpu(pager *p, uint32_t layer, const uint32_t *expert_touched, pager_cpu_share *ret);
 /* In a step, by the engine thread: bytes that a decode step read where they lie in host memory, lately (UINT64_MAX: not yet known). 0 while
  * it is not done so, or copies of the pager's use the link. */
 uint64_t pager_read_in_place(const pager *p);
@@ -115,13 +125,14 @@ typedef struct pager_stats {
     uint64_t host_capacity_bytes;
     uint64_t hits_vram, hits_host, hits_disk;    /* pages touched, by tier; monotonic */
     uint64_t bytes_vram, bytes_host, bytes_disk; /* read by tier; monotonic */
+    uint64_t bytes_cpu;                          /* left to the CPU, which reads them in host memory; monotonic */
     uint64_t promotions, fills, evictions;       /* pages; monotonic */
     uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
     uint64_t io_errors, checksum_errors;
     uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
     uint64_t link_wait_ns; /* time added to steps by a simulated link */
     uint64_t disk_busy_ns; /* time in which the page file was being read */
-    uint64_t step_bytes_host, step_bytes_vram; /* of the last step */
+    uint64_t step_bytes_host, step_bytes_vram, step_bytes_cpu; /* of the last step */
     uint64_t step_link_ns; /* least time that a simulated link needed for them; 0: none is simulated */
     uint64_t table_version;
     int mode;

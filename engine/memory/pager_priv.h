@@ -112,6 +112,9 @@ struct pager {
     uint32_t *stage_slot, *stage_page;
     uint32_t n_stage, n_staged;
     uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
+    /* PAGER_CPU: experts that this step leaves to the CPU, and their pages' places in host memory; NULL before it was ever entered. */
+    uint8_t *on_cpu;    /* [n_experts] */
+    uint64_t *cpu_addr; /* [n_pages] */
 
     trace_writer *tracer;
     pager_copier copier;
@@ -134,6 +137,8 @@ void pager_make_resident(pager *p, uint32_t pg, uint32_t slot);
 void pager_put_free(pager *p, uint32_t slot);
 void pager_adopt_copies(pager *p);
 uint32_t pager_evict_page(pager *p, uint32_t pg); /* the slot is the caller's */
+/* Starts the copy of a page into a free slot; false: no slot, no room in the queue, or nothing to do. */
+bool pager_promote_page(pager *p, uint32_t pg);
 void pager_make_room(pager *p, uint32_t want_free);
 uint64_t pager_slot_addr(const pager *p, uint32_t slot);
 uint32_t pager_expert_first_page(const pager *p, uint32_t x);
@@ -144,6 +149,12 @@ xd_status pager_device_fail(const pager *p, xd_err *err, const char *what);
 /* pager_stage.c */
 void pager_unstage(pager *p);
 void pager_set_view(pager *p); /* what follows from the mode */
+
+/* pager_cpu.c */
+xd_status pager_cpu_open(pager *p, xd_err *err) XD_MUST_CHECK;
+void pager_cpu_close(pager *p);
+uint32_t pager_cpu_room(const pager *p); /* slots that should be free before a step */
+void pager_cpu_promote(pager *p);        /* at a step's end: begins to copy what it missed and should have in VRAM */
 
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;

@@ -26,7 +26,7 @@ void pager_unstage(pager *p)
 
 bool pager_needs_require(const pager *p)
 {
-    return p->disk || p->mode == PAGER_STAGED;
+    return p->disk || p->mode == PAGER_STAGED || p->mode == PAGER_CPU;
 }
 
 static xd_status copy_in(pager *p, uint32_t pg, uint32_t slot, xd_err *err)
@@ -96,7 +96,7 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
     uint64_t begin_ns = xd_now_ns();
     pager_unstage(p);
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
-    if (!st && p->mode == PAGER_STAGED)
+    if (!st && (p->mode == PAGER_STAGED || (p->mode == PAGER_CPU && p->step_prefill)))
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
     p->stats.require_ns += xd_now_ns() - begin_ns;
@@ -221,14 +221,17 @@ xd_status pager_set_mode(pager *p, int mode, xd_err *err)
     if (p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: the mode changes inside a step");
     pthread_mutex_lock(&p->lock);
-    xd_status st = mode == PAGER_FULL ? take_extra(p, err) : XD_OK;
+    xd_status st = mode == PAGER_FULL ? take_extra(p, err) : mode == PAGER_CPU ? pager_cpu_open(p, err) : XD_OK;
     if (!st) {
         if (p->mode == PAGER_FULL)
             give_back_extra(p);
-        give_back_stage(p);
+        bool stages = mode == PAGER_STAGED || mode == PAGER_CPU;
+        if (!stages)
+            give_back_stage(p);
         p->mode = PAGER_DIRECT;
-        if (mode == PAGER_STAGED)
-            st = take_stage(p, err);
+        xd_status staged = stages && !p->n_stage ? take_stage(p, err) : XD_OK;
+        if (mode == PAGER_STAGED) /* PAGER_CPU goes on without: what its prompts miss is then read in place */
+            st = staged;
     }
     if (!st)
         p->mode = mode;

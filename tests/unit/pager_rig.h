@@ -17,6 +17,7 @@ typedef struct rig {
     uint64_t rng;
     uint32_t n_tokens, top_k;
     uint32_t *ids, *starts, *pairs;
+    uint64_t cpu_bytes; /* of experts that steps left to the CPU */
 } rig;
 
 static uint32_t rnd(rig *r, uint32_t n)
@@ -111,6 +112,32 @@ static void read_layer(rig *r, const pager_view *v, uint32_t l)
     }
 }
 
+/* The share of the CPU: read where it is said to lie, and then no longer the kernels' business. What is left to these is whole in VRAM. */
+static void read_cpu_share(rig *r, const pager_view *v, uint32_t l)
+{
+    const pager_layer_view *y = &v->layers[l];
+    pager_cpu_share share = {0};
+    bool any = pager_leave_to_cpu(r->p, l, y->expert_count, &share), seen = false;
+    for (uint32_t e = 0; e < y->n_experts; e++) {
+        cr_assert(y->expert_count[e] || !share.left[e], "layer %u expert %u was not picked", l, e);
+        for (uint32_t i = 0; y->expert_count[e] && i < y->geom.pages; i++) {
+            uint64_t bytes, at = y->page_addr[e * y->geom.pages + i];
+            const char *want = page_of_file(r, l, e, i, &bytes);
+            if (share.left[e]) {
+                const void *host = (const void *)(uintptr_t)share.host_addr[e * y->geom.pages + i];
+                cr_assert_eq(memcmp(host, want, bytes), 0, "layer %u expert %u page %u", l, e, i);
+                r->cpu_bytes += bytes;
+            } else {
+                cr_assert(at >= v->arena_begin && at < v->arena_end, "layer %u expert %u page %u", l, e, i);
+            }
+        }
+        seen = seen || share.left[e];
+        if (share.left[e])
+            y->expert_count[e] = 0; /* for read_layer(); the caller puts it back */
+    }
+    cr_assert_eq(any, seen);
+}
+
 static void pick(rig *r, uint32_t l)
 {
     uint32_t n = model_get_layer(r->m, l)->n_experts;
@@ -142,7 +169,13 @@ static xd_status try_step(rig *r, bool prefill, xd_err *err)
                 return st;
             }
         }
+        cr_assert_eq(pager_wants_cpu(r->p), pager_get_mode(r->p) == PAGER_CPU && !prefill);
+        uint32_t counts[256];
+        memcpy(counts, v->layers[l].expert_count, v->layers[l].n_experts * sizeof *counts);
+        if (pager_wants_cpu(r->p))
+            read_cpu_share(r, v, l);
         read_layer(r, v, l);
+        memcpy(v->layers[l].expert_count, counts, v->layers[l].n_experts * sizeof *counts);
     }
     cr_assert_eq(pager_step_fetch(r->p, err), XD_OK, "%s", err->msg);
     cr_assert_eq(pager_step_end(r->p, err), XD_OK, "%s", err->msg);

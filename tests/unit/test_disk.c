@@ -287,6 +287,26 @@ Test(disk, all_bytes_are_right_over_three_tiers)
     }
 }
 
+/* The CPU is only ever given what has been brought to host memory before. */
+Test(disk, what_lies_on_disk_comes_to_host_memory_before_the_cpu_computes_it)
+{
+    rig r = {0};
+    rig_open_disk(&r, 0.4, 0.1);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, NULL), XD_OK);
+    for (int s = 0; s < 200; s++) {
+        r.n_tokens = s % 9 == 0 ? 24 : 3;
+        step(&r, s % 9 == 0);
+    }
+    pager_stats st;
+    pager_get_stats(r.p, &st);
+    cr_assert_gt(r.cpu_bytes, 0);
+    cr_assert_eq(st.bytes_cpu, r.cpu_bytes);
+    cr_assert_gt(st.hits_disk, 0);
+    cr_assert_eq(st.io_errors + st.checksum_errors, 0);
+    rig_close(&r);
+    remove_path();
+}
+
 Test(disk, errors_fail_steps_but_never_bytes)
 {
     rig r = {0};

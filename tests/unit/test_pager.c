@@ -160,6 +160,64 @@ Test(pager, bytes_stay_right_while_modes_change)
     }
 }
 
+/* Also without any slot, where nothing can be staged. */
+Test(pager, decode_steps_leave_to_the_cpu_what_is_not_in_vram)
+{
+    static const double arenas[] = {0, 0.02, 0.3, 2};
+    for (size_t k = 0; k < XD_ARRAY_LEN(arenas); k++) {
+        rig r = {0};
+        xd_err err = {0};
+        rig_open_model(&r, 20000);
+        rig_open(&r, (uint64_t)(arenas[k] * (double)model_expert_bytes(r.m)));
+        pager_stats st;
+        uint64_t cpu_bytes = 0;
+        for (int s = 0; s < 300; s++) {
+            if (s % 50 == 10)
+                cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, &err), XD_OK, "%s", err.msg);
+            if (s % 50 == 40)
+                cr_assert_eq(pager_set_mode(r.p, s % 100 == 40 && k > 1 ? PAGER_STAGED : PAGER_DIRECT, &err), XD_OK,
+                             "%s", err.msg);
+            r.cpu_bytes = 0;
+            step(&r, s % 5 == 0);
+            pager_get_stats(r.p, &st);
+            cr_assert_eq(st.step_bytes_cpu, r.cpu_bytes);
+            if (pager_get_mode(r.p) == PAGER_CPU && s % 5)
+                cr_assert_eq(st.step_bytes_host, 0, "the link was used");
+            cpu_bytes += r.cpu_bytes;
+            pager_idle(r.p);
+        }
+        cr_assert_eq(st.bytes_cpu, cpu_bytes);
+        cr_assert_gt(cpu_bytes, 0);
+        cr_assert_leq(st.slots_used, st.slots_total);
+        rig_close(&r);
+    }
+}
+
+/* Steps on the CPU fill no slots: copies beside them have to. */
+Test(pager, vram_follows_the_traffic_while_the_cpu_computes)
+{
+    rig r = {0};
+    rig_open_model(&r, 20000);
+    rig_open(&r, model_expert_bytes(r.m) / 2);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, NULL), XD_OK);
+    r.n_tokens = 1;
+    uint64_t first = 0, last = 0;
+    for (int s = 0; s < 400; s++) {
+        r.rng = 7; /* the same experts over and over */
+        r.cpu_bytes = 0;
+        step(&r, false);
+        first = s ? first : r.cpu_bytes;
+        last = r.cpu_bytes;
+    }
+    pager_stats st;
+    pager_get_stats(r.p, &st);
+    cr_assert_gt(first, 0);
+    cr_assert_lt(last, first);
+    cr_assert_gt(st.promotions, 0);
+    cr_assert_eq(st.fills, 0);
+    rig_close(&r);
+}
+
 Test(pager, full_mode_ends_with_everything_in_vram)
 {
     rig r = {0};
