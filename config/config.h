@@ -121,7 +121,8 @@ typedef struct config {
         char *link_profile; /* "0:50,10:5,20:50": seconds:GB/s */
         double disk_gbps;
         double disk_error_rate, alloc_error_rate, page_loss_rate;
-        uint64_t vram_free; /* CPU backend: what a fallback may take beyond the arena */
+        uint64_t vram_free;  /* CPU backend: what a fallback may take beyond the arena */
+        uint64_t vram_piece; /* larger allocations of it fail; 0: none does */
         uint32_t seed;
     } test;
 } config;

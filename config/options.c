@@ -290,6 +290,8 @@ const conf_option conf_options[] = {
           "Share of disk reads that bring wrong bytes."),
     BYTES(test, "vram_free", vram_free, "0", 0, 64 * TIB, 0,
           "Device memory beyond vram_budget that the CPU backend pretends to have free for a fallback."),
+    BYTES(test, "vram_piece", vram_piece, "0", 0, 64 * TIB, 0,
+          "A fallback gets no more device memory than this in one piece. 0: no limit."),
     U32(test, "seed", seed, "1", 0, UINT32_MAX, 0,
         "Seed of the injected faults."),
 };

@@ -81,6 +81,8 @@ static void pager_metrics(engine *e, xd_buf *out)
     gauge(out, "expert_pages", "Expert pages of the model.", (double)p.pages_total);
     gauge(out, "host_tier_bytes", "Host memory that expert pages may take.", (double)p.host_capacity_bytes);
     gauge(out, "arena_slots", "Page slots in VRAM.", (double)p.slots_total);
+    gauge(out, "arena_slots_spare", "Of the page slots in VRAM, those that a fallback took from what was free.",
+          (double)p.slots_spare);
     gauge(out, "arena_slots_used", "Page slots in VRAM that hold a page.", (double)p.slots_used);
     counter(out, "prefetch_useful_bytes_total", "Bytes read ahead and then used.", (double)p.prefetched_useful_bytes);
     counter(out, "prefetch_wasted_bytes_total", "Bytes read ahead and never used.", (double)p.prefetched_wasted_bytes);
@@ -231,14 +233,15 @@ static json_t *pager_json(engine *e)
 {
     pager_stats p;
     pager_peek_stats(e->c.pg, &p);
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "pages_total",
-        (json_int_t)p.pages_total, "slots_total", (json_int_t)p.slots_total, "slots_used", (json_int_t)p.slots_used,
-        "vram_bytes", (json_int_t)p.vram_bytes, "host_bytes", (json_int_t)p.host_bytes, "disk_bytes",
-        (json_int_t)p.disk_bytes, "hits_vram", (json_int_t)p.hits_vram, "hits_host", (json_int_t)p.hits_host,
-        "hits_disk", (json_int_t)p.hits_disk, "bytes_vram", (json_int_t)p.bytes_vram, "bytes_host",
-        (json_int_t)p.bytes_host, "bytes_disk", (json_int_t)p.bytes_disk, "promotions", (json_int_t)p.promotions,
-        "fills", (json_int_t)p.fills, "evictions", (json_int_t)p.evictions, "in_place", p.in_place, "policy", p.policy);
+    return json_pack("{s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}",
+                     "pages_total", (json_int_t)p.pages_total, "slots_total", (json_int_t)p.slots_total, "slots_spare",
+                     (json_int_t)p.slots_spare, "filling", p.filling, "slots_used", (json_int_t)p.slots_used,
+                     "vram_bytes", (json_int_t)p.vram_bytes, "host_bytes", (json_int_t)p.host_bytes, "disk_bytes",
+                     (json_int_t)p.disk_bytes, "hits_vram", (json_int_t)p.hits_vram, "hits_host",
+                     (json_int_t)p.hits_host, "hits_disk", (json_int_t)p.hits_disk, "bytes_vram",
+                     (json_int_t)p.bytes_vram, "bytes_host", (json_int_t)p.bytes_host, "bytes_disk",
+                     (json_int_t)p.bytes_disk, "promotions", (json_int_t)p.promotions, "fills", (json_int_t)p.fills,
+                     "evictions", (json_int_t)p.evictions, "in_place", p.in_place, "policy", p.policy);
 }
 
 static json_t *kv_json(engine *e)

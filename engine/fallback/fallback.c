@@ -46,7 +46,7 @@ struct fallback {
     rate_meter rate;
     token_time in_place, staged; /* while suspicious; since the last fallback */
     bool fell;                   /* the pager was asked for another path */
-    uint64_t full_since_ns;      /* loading into VRAM since; 0: not under way */
+    uint64_t load_since_ns;      /* loading into VRAM since; 0: not under way */
     pthread_mutex_t lock;        /* status, force */
     fallback_status status;
     int force;
@@ -104,8 +104,23 @@ static void tell_path(fallback *f, const char *fmt, ...)
         f->on_path(f->user, text);
 }
 
-/* What the state asks of the pager: everything in VRAM if it fits, else staged copies. A refusal is remembered, and asked again only
- * with the next change. */
+/* A part of the experts has no place in VRAM. */
+static void tell_part(fallback *f, const pager_stats *st, const char *why)
+{
+    char spare[32];
+    if (st->slots_spare)
+        tell_path(
+            f,
+            "%s of free VRAM are taken: %.0f %% of the expert pages have a place there; others are copied in bulk "
+            "before they are used (%.150s)",
+            xd_format_bytes(spare, sizeof spare, st->slots_spare * st->slot_bytes),
+            100 * (double)st->slots_total / (double)st->pages_total, why);
+    else
+        tell_path(f, "missing experts are copied in bulk before they are used (%.200s)", why);
+}
+
+/* What the state asks of the pager: everything in VRAM if it fits, else as much as fits and staged copies. A refusal is remembered,
+ * and asked again only with the next change. */
 static void apply(fallback *f)
 {
     bool fall = f->ctl.state == FALLBACK_FALLBACK || f->ctl.state == FALLBACK_RECOVERING;
@@ -113,15 +128,23 @@ static void apply(fallback *f)
         return;
     f->fell = fall;
     xd_err err = {0}, no_room = {0};
-    xd_status st;
-    uint64_t begin_ns = xd_now_ns();
-    if (!fall)
-        st = pager_set_mode(f->pages, PAGER_DIRECT, &err);
-    else if ((st = pager_set_mode(f->pages, PAGER_FULL, &no_room)))
-        st = pager_set_mode(f->pages, PAGER_STAGED, &err);
-    f->full_since_ns = fall && !no_room.status ? begin_ns : 0;
-    if (fall && !st && no_room.status)
-        tell_path(f, "missing experts are copied in bulk before they are used (%.200s)", no_room.msg);
+    xd_status st = XD_OK;
+    f->load_since_ns = 0;
+    if (fall) {
+        f->load_since_ns = xd_now_ns();
+        bool all = pager_take_spare(f->pages, &no_room);
+        st = pager_set_mode(f->pages, all ? PAGER_FULL : PAGER_STAGED, &err);
+        if (!all) {
+            pager_stats ps;
+            pager_get_stats(f->pages, &ps);
+            if (!ps.filling)
+                f->load_since_ns = 0;
+            if (!st)
+                tell_part(f, &ps, no_room.msg);
+        }
+    } else {
+        pager_give_back_spare(f->pages);
+    }
     pthread_mutex_lock(&f->lock);
     f->status.full_load_ns = 0;
     snprintf(f->status.problem, sizeof f->status.problem, "%.255s", st ? err.msg : "");
@@ -184,7 +207,7 @@ static void compare_paths(fallback *f, const fallback_step_info *s)
     bool staged = pager_get_mode(f->pages) == PAGER_STAGED && f->ctl.opt.force == CONF_FORCE_NONE;
     if (f->ctl.state == FALLBACK_SUSPECT)
         note_token(&f->in_place, s);
-    else if (staged)
+    else if (staged && !f->load_since_ns) /* beside the copies that fill VRAM it would tell too little */
         note_token(&f->staged, s);
     for (uint32_t i = 0; staged && i < BATCH_SLOTS; i++) {
         if (f->in_place.n[i] < COMPARE_STEPS || f->staged.n[i] < COMPARE_STEPS ||
@@ -196,23 +219,30 @@ static void compare_paths(fallback *f, const fallback_step_info *s)
     }
 }
 
-/* Until then steps read what is missing over the bad link as before, beside the copies: the end of that is worth a line. */
+/* Until then what is missing crosses the bad link as before, beside the copies: the end of that is worth a line. */
 static void watch_load(fallback *f)
 {
     pager_stats st;
-    if (!f->full_since_ns)
+    if (!f->load_since_ns)
         return;
     pager_get_stats(f->pages, &st);
-    if (st.slots_used < st.pages_total)
+    bool full = st.mode == PAGER_FULL;
+    if (full ? st.slots_used < st.pages_total : st.filling)
         return;
-    uint64_t ns = xd_now_ns() - f->full_since_ns;
-    char size[32];
-    f->full_since_ns = 0;
-    pthread_mutex_lock(&f->lock);
-    f->status.full_load_ns = ns;
-    pthread_mutex_unlock(&f->lock);
-    tell_path(f, "all %s of experts lie in VRAM after %.2f s: steps no longer use the link",
-              xd_format_bytes(size, sizeof size, st.vram_bytes), (double)ns * 1e-9);
+    uint64_t ns = xd_now_ns() - f->load_since_ns;
+    char size[32], of[32];
+    f->load_since_ns = 0;
+    xd_format_bytes(size, sizeof size, st.vram_bytes);
+    if (full) {
+        pthread_mutex_lock(&f->lock);
+        f->status.full_load_ns = ns;
+        pthread_mutex_unlock(&f->lock);
+        tell_path(f, "all %s of experts lie in VRAM after %.2f s: steps no longer use the link", size,
+                  (double)ns * 1e-9);
+    } else if (st.slots_spare) {
+        tell_path(f, "%s of the experts' %s lie in VRAM after %.2f s", size,
+                  xd_format_bytes(of, sizeof of, st.expert_bytes_total), (double)ns * 1e-9);
+    }
 }
 
 static uint64_t probe_wait_ns(const fallback *f)

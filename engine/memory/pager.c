@@ -37,7 +37,6 @@
 #define OFFER_MAX   8192u
 #define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
 #define COPY_QUEUE  4096u
-#define FULL_COPIES 1024u
 /* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
 #define PROBE_BYTES     (32ull << 20)
 #define PROBE_MAX_READS 8u
@@ -48,7 +47,7 @@ uint64_t pager_slot_addr(const pager *p, uint32_t slot)
 {
     if (slot < p->n_arena_slots)
         return (uint64_t)(uintptr_t)p->arena + slot * p->slot_bytes;
-    return (uint64_t)(uintptr_t)p->extra + (slot - p->n_arena_slots) * p->slot_bytes;
+    return pager_spare_addr(p, slot);
 }
 
 static uint32_t *io_used(const pager *p)
@@ -148,89 +147,6 @@ void pager_adopt_copies(pager *p)
         }
 }
 
-bool pager_promote_page(pager *p, uint32_t pg)
-{
-    pager_page *g = &p->pages[pg];
-    if (g->slot != PG_NONE || g->copying != PG_NONE || !g->src || !p->n_free_slots)
-        return false;
-    uint32_t slot = p->free_slot[p->n_free_slots - 1];
-    pager_copy_job job = {
-        .page = pg, .slot = slot, .dst = (void *)(uintptr_t)pager_slot_addr(p, slot), .src = g->src, .bytes = g->bytes};
-    if (!pager_copier_push(&p->copier, &job))
-        return false;
-    p->n_free_slots--;
-    g->copying = slot;
-    p->slot_page[slot] = pg;
-    return true;
-}
-
-/* Only so many at a time: the other free slots are for what steps read. */
-static void promote_all(pager *p)
-{
-    uint32_t pending = pager_copier_pending(&p->copier);
-    for (uint32_t pg = 0; pg < p->n_pages && p->n_free_slots && pending < FULL_COPIES; pg++)
-        if (p->pages[pg].slot == PG_NONE && p->pages[pg].copying == PG_NONE && p->pages[pg].src) {
-            if (!pager_promote_page(p, pg))
-                return;
-            pending++;
-        }
-}
-
-typedef struct hot_expert {
-    float heat;
-    uint32_t at, x; /* its place in its layer; among all */
-} hot_expert;
-
-/* Experts of which nothing is known are spread evenly over the layers. */
-static int hotter_first(const void *a, const void *b)
-{
-    const hot_expert *x = a, *y = b;
-    if (x->heat != y->heat)
-        return x->heat < y->heat ? 1 : -1;
-    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->x > y->x) - (x->x < y->x);
-}
-
-/* At start the link is idle and nobody waits for a token: what earlier runs found hot is copied at full speed, then others as long as
- * there are slots: any expert that lies in VRAM is better than an empty slot, and those of which nothing is known leave first. From
- * disk only what is known to be hot. */
-static xd_status promote_at_start(pager *p, const pager_options *opt, xd_err *err)
-{
-    XD_CLEANUP(xd_freep) hot_expert *hot = malloc((p->n_experts + 1u) * sizeof *hot);
-    if (!hot)
-        return xd_fail(err, XD_NOMEM, 0, "pager: order of experts");
-    uint32_t n = 0;
-    bool all = p->n_slots == p->n_pages || (p->cfg->pager.warm_start && !p->disk);
-    for (uint32_t x = 0; x < p->n_experts; x++) {
-        float heat = policy_heat(p->pol, x);
-        if (heat > 0 || all)
-            hot[n++] = (hot_expert){heat, x - p->layers[p->expert_layer[x]].expert_base, x};
-    }
-    qsort(hot, n, sizeof *hot, hotter_first);
-    if (p->disk) {
-        XD_CLEANUP(xd_freep) uint32_t *order = malloc((n + 1u) * sizeof *order);
-        if (!order)
-            return xd_fail(err, XD_NOMEM, 0, "pager: order of experts");
-        for (uint32_t i = 0; i < n; i++)
-            order[i] = hot[i].x;
-        pager_disk_preload(p, order, n);
-    }
-    for (uint32_t i = 0; i < n && p->n_free_slots; i++) {
-        uint32_t first = pager_expert_first_page(p, hot[i].x);
-        for (uint32_t k = 0; k < pager_expert_pages(p, hot[i].x) && p->n_free_slots && p->pages[first + k].src; k++)
-            while (!pager_promote_page(p, first + k)) { /* the queue is full */
-                pager_copier_drain(&p->copier);
-                pager_adopt_copies(p);
-                if (opt->progress)
-                    opt->progress(opt->progress_user, (double)p->n_slots_used / p->n_slots);
-                if (p->pages[first + k].slot != PG_NONE || !p->n_free_slots)
-                    break;
-            }
-    }
-    pager_copier_drain(&p->copier);
-    pager_adopt_copies(p);
-    return XD_OK;
-}
-
 /* --- uploads ----------------------------------------------------------------------------------------------------- */
 
 static kern_status upload_entries(pager *p, uint32_t first_bit, uint32_t n_bits)
@@ -312,8 +228,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     pager_adopt_copies(p);
     if (p->disk)
         pager_disk_step(p);
-    if (p->mode == PAGER_FULL)
-        promote_all(p);
+    pager_fill_more(p);
     /* FULL has a slot for every page: nothing is pushed out, and steps keep all that they read anyway. On a busy link that is the
      * quicker way, since kernels get a larger share of it than the copy engine. In STAGED what the plan still takes for missing is in
      * VRAM when the experts run: kernels would not fill a slot from there. */
@@ -472,14 +387,13 @@ void pager_idle(pager *p)
         return;
     pthread_mutex_lock(&p->lock);
     pager_adopt_copies(p);
-    if (p->mode == PAGER_FULL)
-        promote_all(p);
+    pager_fill_more(p);
     pthread_mutex_unlock(&p->lock);
 }
 
 uint64_t pager_read_in_place(const pager *p)
 {
-    if (p->mode != PAGER_DIRECT || p->disk || p->n_slots_used == p->n_pages)
+    if (p->mode != PAGER_DIRECT || p->disk || p->filling || p->n_slots_used == p->n_pages)
         return 0;
     return p->decode_known ? (uint64_t)p->decode_host_bytes : UINT64_MAX;
 }
@@ -539,6 +453,7 @@ static void tell_stats(pager *p, pager_stats *ret)
         snprintf(ret->disk_reader, sizeof ret->disk_reader, "%s", pager_disk_reader(p));
         ret->disk_busy_ns = pager_disk_busy_ns(p);
     }
+    ret->filling = p->filling;
     ret->table_version = p->view.version;
     ret->mode = p->mode;
     pthread_mutex_lock(&p->seen_lock);
@@ -636,6 +551,7 @@ static xd_status open_geometry(pager *p, xd_err *err)
         }
     }
     p->slot_bytes = xd_align_up(max_page, 256);
+    p->stats.slot_bytes = p->slot_bytes;
     p->stats.pages_total = p->n_pages;
     p->stats.page_bytes_max = max_page;
     return XD_OK;
@@ -777,12 +693,12 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     if ((st = link_sim_init(&p->sim, p->cfg, xd_now_ns(), err)) || (st = open_geometry(p, err)) ||
         (st = pager_host_open(p, opt, err)) || (st = open_arena(p, opt->arena_bytes, err)) ||
         (st = open_policy(p, err)) || (st = open_tables(p, err)) || (st = open_views(p, err)) ||
-        (st = pager_copier_start(p, COPY_QUEUE, err)))
+        (st = pager_stage_open(p, err)) || (st = pager_copier_start(p, COPY_QUEUE, err)))
         return st;
     p->stats.host_capacity_bytes = p->host.bytes;
     p->stats.in_place = p->host.in_place;
     pager_load_stats(p);
-    if ((st = promote_at_start(p, opt, err)) || (st = open_trace(p, err)))
+    if ((st = pager_fill_at_start(p, opt, err)) || (st = open_trace(p, err)))
         return st;
     p->opened = true;
     if ((st = pager_upload_table(p, err)))
@@ -800,7 +716,9 @@ void pager_free(pager *p)
     trace_writer_close(p->tracer);
     if (p->opened)
         (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower */
-    void *dev_mem[] = {p->arena, p->extra, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        ops->free(p->dev, p->pieces[i].base);
+    void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
     for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
         if (dev_mem[i])
             ops->free(p->dev, dev_mem[i]);
@@ -820,6 +738,7 @@ void pager_free(pager *p)
     free(p->layer_views);
     free(p->stage_slot);
     free(p->stage_page);
+    free(p->order);
     pager_cpu_close(p);
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->seen_lock);

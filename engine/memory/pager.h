@@ -89,10 +89,18 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
 bool pager_wants_prediction(const pager *p); /* otherwise it would do nothing: the caller need not predict */
 void pager_predict(pager *p, uint32_t layer, const uint32_t *expert_likely);
 
-/* Fallback: how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
- * copied in bulk into staging slots. FULL: everything is promoted to VRAM; beyond the arena, memory that is free is taken and later
- * given back. Fails when not all pages would fit, or when some lie on disk. CPU: as STAGED for steps with prompts, in place where there
- * is no room for staging; what others miss the caller may compute on the CPU. After a failure to enter STAGED the mode is DIRECT. */
+/* Fallback, where experts lie: device memory that is free becomes slots beyond the arena, for all pages where it suffices and
+ * memory.expert_vram_share allows it, else as many as fit. Whatever the mode, they are filled in the background, hottest experts first.
+ * True: every page has a slot, none lies on disk only, and PAGER_FULL can be had; else *why says what keeps the others out. May be
+ * called again; between steps, as those below. */
+bool pager_take_spare(pager *p, xd_err *why);
+/* The mode is DIRECT then. */
+void pager_give_back_spare(pager *p);
+
+/* Fallback, how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
+ * copied in bulk into staging slots. FULL: each page has a slot, what is missing is on its way there, and steps keep all they read. Fails
+ * where not every page has one, or when some lie on disk. CPU: as STAGED for steps with prompts, in place where there is no room for
+ * staging; what others miss the caller may compute on the CPU. After a failure to enter STAGED the mode is DIRECT. */
 enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL, PAGER_CPU };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
@@ -120,6 +128,7 @@ xd_status pager_reload(pager *p, const config *cfg, xd_err *err) XD_MUST_CHECK;
 
 typedef struct pager_stats {
     uint64_t pages_total, slots_total, slots_used, page_bytes_max;
+    uint64_t slot_bytes, slots_spare; /* of slots_total: beyond the arena */
     uint64_t expert_bytes_total, vram_bytes, host_bytes,
         disk_bytes; /* where pages lie now; a page in VRAM counts once, there */
     uint64_t host_capacity_bytes;
@@ -136,6 +145,7 @@ typedef struct pager_stats {
     uint64_t step_link_ns; /* least time that a simulated link needed for them; 0: none is simulated */
     uint64_t table_version;
     int mode;
+    bool filling; /* free slots are being filled in the background */
     bool in_place;
     char not_in_place[160];           /* why the mapped files are not the host tier although that was tried, or "" */
     char policy[16], disk_reader[16]; /* disk_reader: "io_uring", "threads", or "" */

@@ -8,6 +8,8 @@
 
 #include "engine/memory/pager_priv.h"
 
+#define SAVE_RETRY_NS 20000000u
+
 /* Copies handed to the device at once: enough to keep the copy engine busy (16 MiB reach its full rate), few enough that a stop or
  * an adoption does not wait long. */
 #define BATCH_BYTES (32ull << 20)
@@ -17,16 +19,17 @@ static struct timespec timespec_of(uint64_t ns)
     return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-/* Waits for a job; when the interval has passed, saves the statistics: file I/O is not for the engine thread. */
+/* Waits for a job; when the interval has passed, saves the statistics: file I/O is not for the engine thread. Who holds the pager's
+ * lock may be waiting for this thread's copies, so that lock is never waited for here. */
 static void wait_or_save(pager_copier *c)
 {
     struct timespec at = timespec_of(c->save_at_ns);
     if (pthread_cond_timedwait(&c->wake, &c->lock, &at) != ETIMEDOUT)
         return;
     pthread_mutex_unlock(&c->lock);
-    (void)!pager_save_stats(c->owner, NULL); /* tried again after the next interval, and at the end */
+    bool busy = !pager_try_save_stats(c->owner); /* an error: tried again after the next interval, and at the end */
     pthread_mutex_lock(&c->lock);
-    c->save_at_ns = xd_now_ns() + c->save_interval_ns;
+    c->save_at_ns = xd_now_ns() + (busy ? SAVE_RETRY_NS : c->save_interval_ns);
 }
 
 static void *copier_main(void *arg)
@@ -42,11 +45,12 @@ static void *copier_main(void *arg)
         if (c->stop)
             break;
         c->busy = true;
-        /* The queue's front stays in place while it is copied: only this thread removes from it. */
+        /* The queue's front stays in place while it is copied: only this thread removes from there. */
         uint32_t n = 0;
         uint64_t bytes = 0;
         while (n < c->n_queue && bytes < BATCH_BYTES)
             bytes += c->queue[n++].bytes;
+        c->n_running = n;
         pthread_mutex_unlock(&c->lock);
         kern_status st = KERN_OK;
         for (uint32_t i = 0; i < n && !st; i++)
@@ -60,6 +64,7 @@ static void *copier_main(void *arg)
         }
         memmove(c->queue, c->queue + n, (c->n_queue - n) * sizeof *c->queue);
         c->n_queue -= n;
+        c->n_running = 0;
     }
     c->busy = false;
     pthread_cond_broadcast(&c->idle);
@@ -140,6 +145,18 @@ uint32_t pager_copier_pending(pager_copier *c)
     uint32_t n = c->n_queue + c->n_done;
     pthread_mutex_unlock(&c->lock);
     return n;
+}
+
+void pager_copier_cancel(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = c->n_running; i < c->n_queue; i++) {
+        c->done[c->n_done] = c->queue[i];
+        c->done[c->n_done++].failed = true;
+    }
+    c->n_queue = c->n_running;
+    pthread_mutex_unlock(&c->lock);
+    pager_copier_drain(c);
 }
 
 void pager_copier_drain(pager_copier *c)

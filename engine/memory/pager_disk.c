@@ -277,6 +277,14 @@ bool pager_disk_has(const pager *p, uint32_t x)
     return !on_disk_only(p, x) && !p->disk->loading[x];
 }
 
+bool pager_disk_between(const pager *p, uint64_t lo, uint64_t hi)
+{
+    for (uint32_t u = 0; u < p->disk->n_units; u++)
+        if (hostmem_addr(p->host.pool, u) >= lo && hostmem_addr(p->host.pool, u) < hi)
+            return true;
+    return false;
+}
+
 const char *pager_disk_reader(const pager *p)
 {
     return disk_io_name(p->disk->io);

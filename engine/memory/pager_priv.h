@@ -1,5 +1,5 @@
-/* pager_priv.h - the pager's state, shared by its files: pager.c (steps, residency), pager_host.c (the host tier), pager_copy.c (the
- * copy thread). */
+/* pager_priv.h - the pager's state, shared by its files: pager.c (steps, residency), pager_spare.c (bulk filling, memory beyond the
+ * arena), pager_stage.c (modes, staging), pager_host.c (the host tier), pager_disk.c (the disk), pager_copy.c (the copy thread). */
 #ifndef ENGINE_PAGER_PRIV_H
 #define ENGINE_PAGER_PRIV_H
 
@@ -12,7 +12,8 @@
 #include "engine/memory/policy.h"
 #include "engine/memory/trace.h"
 
-#define PG_NONE UINT32_MAX
+#define PG_NONE   UINT32_MAX
+#define PG_PIECES 32u
 
 typedef struct pager_layer {
     kern_expert_geom geom;
@@ -46,10 +47,20 @@ typedef struct pager_copier {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
-    pager_copy_job *queue, *done; /* [cap] each */
-    uint32_t n_queue, n_done, cap;
+    pager_copy_job *queue, *done;             /* [cap] each */
+    uint32_t n_queue, n_running, n_done, cap; /* n_running: of the queue's front, being copied */
     bool started, stop, busy;
 } pager_copier;
+
+typedef struct pager_piece { /* device memory beyond the arena */
+    char *base;
+    uint32_t first_slot; /* up to the next piece's */
+} pager_piece;
+
+typedef struct pager_hot {
+    float heat;
+    uint32_t at, x; /* the expert's place in its layer; among all */
+} pager_hot;
 
 typedef struct pager_host { /* the host tier */
     struct pager_reg {
@@ -80,9 +91,9 @@ struct pager {
     /* arena */
     char *arena;
     uint64_t slot_bytes, arena_bytes;
-    uint32_t n_slots, n_slots_used; /* n_slots: those of `extra` included */
-    char *extra;                    /* FULL beyond the arena: slots from n_arena_slots on */
-    uint32_t n_arena_slots;
+    uint32_t n_slots, n_slots_used; /* n_slots: those of all pieces included */
+    uint32_t n_arena_slots, n_pieces;
+    pager_piece pieces[PG_PIECES];
     uint32_t *slot_page; /* [n_pages] page that lies there or is being copied there, or PG_NONE */
     uint32_t *free_slot; /* stack of slots that hold nothing */
     uint32_t n_free_slots;
@@ -109,12 +120,17 @@ struct pager {
     double decode_host_bytes; /* of a decode step, decaying mean */
     uint64_t step_started_ns;
     /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
-    uint32_t *stage_slot, *stage_page;
-    uint32_t n_stage, n_staged;
+    uint32_t *stage_slot, *stage_page; /* [stage_cap], as many as a layer has pages */
+    uint32_t stage_cap, n_stage, n_staged;
     uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
     /* PAGER_CPU: experts that this step leaves to the CPU, and their pages' places in host memory; NULL before it was ever entered. */
     uint8_t *on_cpu;    /* [n_experts] */
     uint64_t *cpu_addr; /* [n_pages] */
+
+    /* A fill under way: experts before order_at have all been asked for. */
+    pager_hot *order; /* [n_experts] */
+    uint32_t n_order, order_at;
+    bool filling;
 
     trace_writer *tracer;
     pager_copier copier;
@@ -146,9 +162,17 @@ uint32_t pager_expert_pages(const pager *p, uint32_t x);
 xd_status pager_upload_table(pager *p, xd_err *err);
 xd_status pager_device_fail(const pager *p, xd_err *err, const char *what);
 
+/* pager_spare.c */
+xd_status pager_fill_at_start(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
+void pager_fill_begin(pager *p); /* free slots are filled from now on */
+void pager_fill_more(pager *p);  /* between steps */
+uint64_t pager_spare_addr(const pager *p, uint32_t slot);
+void pager_drop_spare(pager *p); /* nobody reads there, and nothing is staged there */
+void pager_set_view(pager *p);   /* what follows from the mode and the pieces */
+
 /* pager_stage.c */
+xd_status pager_stage_open(pager *p, xd_err *err) XD_MUST_CHECK;
 void pager_unstage(pager *p);
-void pager_set_view(pager *p); /* what follows from the mode */
 
 /* pager_cpu.c */
 xd_status pager_cpu_open(pager *p, xd_err *err) XD_MUST_CHECK;
@@ -166,14 +190,16 @@ xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, i
                           xd_err *err) XD_MUST_CHECK;
 void pager_disk_close(pager *p);
 xd_status pager_disk_require(pager *p, uint32_t layer, uint32_t *touched, xd_err *err) XD_MUST_CHECK;
-void pager_disk_step(pager *p);                  /* between steps */
-bool pager_disk_has(const pager *p, uint32_t x); /* the expert is in host memory */
+void pager_disk_step(pager *p);                                    /* between steps */
+bool pager_disk_has(const pager *p, uint32_t x);                   /* the expert is in host memory */
+bool pager_disk_between(const pager *p, uint64_t lo, uint64_t hi); /* the pool has units at such addresses */
 void pager_disk_preload(pager *p, const uint32_t *hottest_first, uint32_t n);
 const char *pager_disk_reader(const pager *p);
 uint64_t pager_disk_busy_ns(const pager *p);
 
 /* pager_warm.c */
-bool pager_load_stats(pager *p); /* false: nothing there that fits this model */
+bool pager_load_stats(pager *p);     /* false: nothing there that fits this model */
+bool pager_try_save_stats(pager *p); /* false: somebody holds the lock; nothing was done */
 
 /* pager_copy.c */
 xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err) XD_MUST_CHECK;
@@ -182,5 +208,6 @@ bool pager_copier_push(pager_copier *c, const pager_copy_job *job); /* false: fu
 uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
 uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */
+void pager_copier_cancel(pager_copier *c);      /* the same, and what has not begun has failed */
 
 #endif

@@ -10,8 +10,6 @@
 
 /* Staging takes at most this share of the arena from the cache. */
 #define STAGE_SHARE 4u
-/* Drivers slow down when a device is nearly full. */
-#define GROW_HEADROOM (512ull << 20)
 
 void pager_unstage(pager *p)
 {
@@ -78,7 +76,7 @@ static xd_status stage_layer(pager *p, uint32_t layer, const uint32_t *touched, 
         for (uint32_t pg = first; pg < first + y->geom.pages; pg++) {
             if (p->pages[pg].slot != PG_NONE)
                 continue;
-            bool keep = !p->step_prefill && kept < p->view.max_inserts;
+            bool keep = !p->step_prefill && kept < p->cfg->pager.max_inserts;
             xd_status st = stage_page(p, pg, keep, err);
             if (st)
                 return st;
@@ -112,21 +110,23 @@ static void give_back_stage(pager *p)
         pager_put_free(p, p->stage_slot[--p->n_stage]);
 }
 
+xd_status pager_stage_open(pager *p, xd_err *err)
+{
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        p->stage_cap = XD_MAX(p->stage_cap, p->layers[l].n_experts * p->layers[l].geom.pages);
+    p->stage_slot = malloc((p->stage_cap + 1u) * sizeof *p->stage_slot);
+    p->stage_page = malloc((p->stage_cap + 1u) * sizeof *p->stage_page);
+    if (!p->stage_slot || !p->stage_page)
+        return xd_fail(err, XD_NOMEM, 0, "pager: %u staging slots", p->stage_cap);
+    return XD_OK;
+}
+
 static xd_status take_stage(pager *p, xd_err *err)
 {
-    uint32_t most = 0;
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        most = XD_MAX(most, p->layers[l].n_experts * p->layers[l].geom.pages);
-    uint32_t want = XD_MIN(most, p->n_slots / STAGE_SHARE);
+    uint32_t want = XD_MIN(p->stage_cap, p->n_slots / STAGE_SHARE);
     if (!want)
         return xd_fail(err, XD_NOMEM, 0, "staging needs at least %u VRAM slots, there are %u: raise memory.vram_budget",
                        STAGE_SHARE, p->n_slots);
-    if (!p->stage_slot) {
-        p->stage_slot = malloc(want * sizeof *p->stage_slot);
-        p->stage_page = malloc(want * sizeof *p->stage_page);
-        if (!p->stage_slot || !p->stage_page)
-            return xd_fail(err, XD_NOMEM, 0, "pager: %u staging slots", want);
-    }
     pager_make_room(p, want);
     /* The policy may have refused (static, floors). */
     for (uint32_t s = 0; s < p->n_slots && p->n_free_slots < want; s++) {
@@ -139,92 +139,18 @@ static xd_status take_stage(pager *p, xd_err *err)
     return XD_OK;
 }
 
-static uint64_t free_vram(const pager *p)
-{
-    if (p->unified)
-        return p->cfg->test.allow ? p->cfg->test.vram_free : 0;
-    kern_dev_info info;
-    p->dev->ops->info(p->dev, &info);
-    return info.memory_free_bytes > GROW_HEADROOM ? info.memory_free_bytes - GROW_HEADROOM : 0;
-}
-
-/* Kernels tell VRAM from host memory by one range of addresses. With memory beyond the arena it spans both allocations, where no
- * page of the host happens to lie between them; else those slots are taken for host memory, which is right but slower. */
-void pager_set_view(pager *p)
-{
-    uint64_t begin = (uint64_t)(uintptr_t)p->arena, end = begin + p->arena_bytes;
-    if (p->extra) {
-        uint64_t lo = (uint64_t)(uintptr_t)p->extra, hi = lo + (p->n_slots - p->n_arena_slots) * p->slot_bytes;
-        if (p->arena_bytes) {
-            lo = XD_MIN(lo, begin);
-            hi = XD_MAX(hi, end);
-        }
-        bool mixed = false;
-        for (uint32_t pg = 0; pg < p->n_pages && !mixed; pg++)
-            mixed = p->pages[pg].host_addr >= lo && p->pages[pg].host_addr < hi;
-        begin = mixed ? begin : lo;
-        end = mixed ? end : hi;
-    }
-    p->view.arena_begin = begin;
-    p->view.arena_end = end;
-    p->view.max_inserts = p->extra ? p->offer_cap : XD_MIN(p->cfg->pager.max_inserts, p->offer_cap);
-}
-
-/* FULL: slots for all pages, beyond the arena where the device has memory to spare. */
-static xd_status take_extra(pager *p, xd_err *err)
-{
-    uint64_t bytes = (p->n_pages - p->n_slots) * p->slot_bytes, spare = free_vram(p);
-    if (!bytes)
-        return XD_OK;
-    char a[32], b[32];
-    if (p->disk)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "experts that lie on disk are not loaded into VRAM all at once");
-    if (p->cfg->memory.expert_vram_share < 1)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "memory.expert_vram_share forbids more experts in VRAM");
-    if (bytes > spare || p->dev->ops->alloc(p->dev, bytes, (void **)&p->extra) != KERN_OK) {
-        p->extra = NULL;
-        return xd_fail(err, XD_NOMEM, 0, "all expert pages do not fit into VRAM: %s more are needed and %s are free",
-                       xd_format_bytes(a, sizeof a, bytes), xd_format_bytes(b, sizeof b, spare));
-    }
-    for (uint32_t s = p->n_pages; s-- > p->n_slots;)
-        pager_put_free(p, s);
-    p->stats.slots_total = p->n_slots = p->n_pages;
-    pager_set_view(p);
-    return XD_OK;
-}
-
-/* No step runs, so nobody reads there; the next one begins with the table that no longer leads there. */
-static void give_back_extra(pager *p)
-{
-    if (!p->extra)
-        return;
-    pager_copier_drain(&p->copier);
-    pager_adopt_copies(p);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < p->n_free_slots; i++)
-        if (p->free_slot[i] < p->n_arena_slots)
-            p->free_slot[kept++] = p->free_slot[i];
-    p->n_free_slots = kept;
-    for (uint32_t s = p->n_arena_slots; s < p->n_slots; s++)
-        if (p->slot_page[s] != PG_NONE)
-            pager_evict_page(p, p->slot_page[s]);
-    p->dev->ops->free(p->dev, p->extra);
-    p->extra = NULL;
-    p->stats.slots_total = p->n_slots = p->n_arena_slots;
-    pager_set_view(p);
-}
-
 xd_status pager_set_mode(pager *p, int mode, xd_err *err)
 {
     if (mode == p->mode)
         return XD_OK;
     if (p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: the mode changes inside a step");
+    if (mode == PAGER_FULL && (p->n_slots < p->n_pages || p->disk))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "only %u of %u expert pages have a place in VRAM%s", p->n_slots,
+                       p->n_pages, p->disk ? ", and some may lie on disk" : "");
     pthread_mutex_lock(&p->lock);
-    xd_status st = mode == PAGER_FULL ? take_extra(p, err) : mode == PAGER_CPU ? pager_cpu_open(p, err) : XD_OK;
+    xd_status st = mode == PAGER_CPU ? pager_cpu_open(p, err) : XD_OK;
     if (!st) {
-        if (p->mode == PAGER_FULL)
-            give_back_extra(p);
         bool stages = mode == PAGER_STAGED || mode == PAGER_CPU;
         if (!stages)
             give_back_stage(p);
@@ -235,12 +161,22 @@ xd_status pager_set_mode(pager *p, int mode, xd_err *err)
     }
     if (!st)
         p->mode = mode;
-    if (!st && mode == PAGER_FULL) { /* nobody decides there who may come in: everybody may */
+    if (p->mode == PAGER_FULL) { /* nobody decides there who may come in: everybody may */
         memset(p->admit, 1, p->n_experts);
         p->admit_changed = true;
+        pager_fill_begin(p);
     }
+    pager_set_view(p);
     pthread_mutex_unlock(&p->lock);
     return st;
+}
+
+void pager_give_back_spare(pager *p)
+{
+    (void)!pager_set_mode(p, PAGER_DIRECT, NULL);
+    pthread_mutex_lock(&p->lock);
+    pager_drop_spare(p);
+    pthread_mutex_unlock(&p->lock);
 }
 
 int pager_get_mode(const pager *p)

@@ -89,7 +89,8 @@ xd_status pager_check_stats(const pager *p, xd_err *err)
     return XD_OK;
 }
 
-xd_status pager_save_stats(pager *p, xd_err *err)
+/* `wait`: for the lock; else *ret_busy is set when somebody holds it. */
+static xd_status save(pager *p, bool wait, bool *ret_busy, xd_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX + 8];
     if (!warm_path(p, path, sizeof path))
@@ -103,7 +104,11 @@ xd_status pager_save_stats(pager *p, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "saving hit statistics");
     warm_header h = {WARM_MAGIC, model_fingerprint(p->m), WARM_VERSION, p->n_experts};
     memcpy(buf, &h, sizeof h);
-    pthread_mutex_lock(&p->lock);
+    *ret_busy = !wait && pthread_mutex_trylock(&p->lock);
+    if (*ret_busy)
+        return XD_OK;
+    if (wait)
+        pthread_mutex_lock(&p->lock);
     for (uint32_t x = 0; x < p->n_experts; x++) {
         float heat = policy_heat(p->pol, x);
         memcpy(buf + sizeof h + x * sizeof heat, &heat, sizeof heat);
@@ -120,6 +125,19 @@ xd_status pager_save_stats(pager *p, xd_err *err)
     }
     sync_directory(path);
     return XD_OK;
+}
+
+xd_status pager_save_stats(pager *p, xd_err *err)
+{
+    bool busy = false;
+    return save(p, true, &busy, err);
+}
+
+bool pager_try_save_stats(pager *p)
+{
+    bool busy = false;
+    (void)!save(p, false, &busy, NULL);
+    return !busy;
 }
 
 bool pager_load_stats(pager *p)

@@ -80,6 +80,7 @@ struct policy {
     double a[RATES][RATES], b[RATES];
     float (*estimate)[RATES]; /* [n] when the steps began that are learnt from */
     bool learning;
+    double layer_floor;
     uint64_t *layer_units, floor_units, capacity_units;
     policy_entry *list;
     uint32_t list_n, list_at, list_made, planned;
@@ -102,6 +103,12 @@ static void set_scale(policy *p)
     }
 }
 
+void policy_set_capacity(policy *p, uint64_t units)
+{
+    p->capacity_units = units;
+    p->floor_units = p->n_layers ? (uint64_t)((double)units * p->layer_floor / p->n_layers) : 0;
+}
+
 policy *policy_new(const policy_options *opt)
 {
     XD_CLEANUP(policy_freep) policy *p = calloc(1, sizeof *p);
@@ -110,7 +117,7 @@ policy *policy_new(const policy_options *opt)
     p->kind = opt->kind;
     p->step_len = XD_MAX(opt->advances_a_step, 1u);
     p->n_layers = opt->n_layers;
-    p->capacity_units = opt->capacity_units;
+    p->layer_floor = opt->layer_floor;
     p->now = 1;
     for (uint32_t l = 0; l < opt->n_layers; l++)
         p->n += opt->layer_experts[l];
@@ -138,8 +145,7 @@ policy *policy_new(const policy_options *opt)
         p->weight[k] = p->kind == CONF_EVICT_LFRU ? first_weights[k] : k == SLOWEST;
     }
     set_scale(p);
-    if (opt->n_layers)
-        p->floor_units = (uint64_t)((double)opt->capacity_units * opt->layer_floor / opt->n_layers);
+    policy_set_capacity(p, opt->capacity_units);
     return XD_TAKE(p);
 }
 

@@ -130,7 +130,8 @@ static json_int_t number(engine *e, const char *group, const char *name)
     if (engine_status_json(e, false, &b, &err))
         return -1;
     json_t *o = json_loads(b.data, 0, NULL), *g = json_object_get(o, group);
-    json_int_t v = json_integer_value(json_is_object(g) ? json_object_get(g, name) : json_object_get(o, name));
+    json_t *found = json_is_object(g) ? json_object_get(g, name) : json_object_get(o, name);
+    json_int_t v = json_is_true(found) ? 1 : json_integer_value(found);
     size_t i;
     json_t *row;
     json_array_foreach (g, i, row) {

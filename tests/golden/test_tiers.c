@@ -23,8 +23,10 @@ typedef struct phase {
 
 typedef struct setup {
     const char *name;
-    double host, arena; /* shares of the expert bytes; host 0: all, in place */
-    const char *force, *vram_free, *page_loss, *disk_errors, *latency_ms, *window, *cooldown, *link_profile;
+    double host, arena,
+        spare; /* shares of the expert bytes; host 0: all, in place; spare: VRAM that a fallback finds free */
+    const char *force, *vram_free, *vram_piece, *page_loss, *disk_errors, *latency_ms, *window, *cooldown,
+        *link_profile;
     int mode;  /* wanted in the end */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail;
@@ -43,12 +45,47 @@ static const setup setups[] = {
     {.name = "25 % in VRAM, forced: full", .arena = 0.25, .force = "fallback", .vram_free = "1GiB", .mode = 2},
     {.name = "no arena, forced: full", .force = "fallback", .vram_free = "1GiB", .mode = 2},
     {.name = "all in VRAM, forced: full", .arena = 1.5, .force = "fallback", .mode = 2},
+    {.name = "25 % in VRAM, forced: a part", .arena = 0.25, .spare = 0.3, .force = "fallback", .mode = 1},
+    {.name = "no arena, forced: a part", .spare = 0.4, .force = "fallback", .mode = 1},
+    {.name = "25 % in VRAM, forced: a part in pieces",
+     .arena = 0.25,
+     .spare = 0.3,
+     .vram_piece = "1MiB",
+     .force = "fallback",
+     .mode = 1},
+    {.name = "25 % in VRAM, forced: full in pieces",
+     .arena = 0.25,
+     .vram_free = "1GiB",
+     .vram_piece = "1MiB",
+     .force = "fallback",
+     .mode = 2},
+    {.name = "40 % in RAM, 10 % in VRAM, a part",
+     .host = 0.4,
+     .arena = 0.1,
+     .spare = 0.3,
+     .force = "fallback",
+     .mode = 1},
+    {.name = "40 % in RAM, 10 % in VRAM, room for all",
+     .host = 0.4,
+     .arena = 0.1,
+     .spare = 1.2,
+     .force = "fallback",
+     .mode = 1},
     {.name = "sudden drop, recovery", .arena = 0.25, .phases = {{"5", "SF"}, {"50", "SFRD"}}},
     {.name = "sudden drop, full, recovery",
      .arena = 0.25,
      .vram_free = "1GiB",
      .phases = {{"5", "SF"}, {"5", "SF"}, {"50", "SFRD"}}},
-    {.name = "the same over a page file", .host = 0.4, .arena = 0.1, .phases = {{"5", "SF"}, {"50", "SFRD"}}},
+    {.name = "sudden drop, a part, recovery, twice",
+     .arena = 0.25,
+     .spare = 0.3,
+     .phases = {{"5", "SF"}, {"5", "SF"}, {"50", "SFRD"}, {"5", "SFRDSF"}, {"50", "SFRDSFRD"}}},
+    {.name = "drop and recovery over a page file", .host = 0.4, .arena = 0.1, .phases = {{"5", "SF"}, {"50", "SFRD"}}},
+    {.name = "drop, a part, recovery over a page file",
+     .host = 0.4,
+     .arena = 0.1,
+     .spare = 0.3,
+     .phases = {{"5", "SF"}, {"5", "SF"}, {"50", "SFRD"}}},
     {.name = "slow decline",
      .arena = 0.25,
      .phases = {{"40", ""}, {"30", ""}, {"22", ""}, {"15", "SF"}, {"10", "SF"}, {"50", "SFRD"}}},
@@ -163,6 +200,7 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
                                    {"test.link_gbps", gbps},
                                    {"test.link_profile", either(s->link_profile, "")},
                                    {"test.vram_free", either(s->vram_free, "0")},
+                                   {"test.vram_piece", either(s->vram_piece, "0")},
                                    {"test.page_loss_rate", either(s->page_loss, "0")},
                                    {"test.disk_error_rate", either(s->disk_errors, "0")},
                                    /* It would meet the injected errors before any request does. */
@@ -176,6 +214,8 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
         st = conf_set(*ret, "memory.expert_vram_share", share, err);
     else if (!st)
         st = set_bytes(*ret, "memory.vram_budget", (json_int_t)((double)at->experts * s->arena), err);
+    if (!st && s->spare > 0)
+        st = set_bytes(*ret, "test.vram_free", (json_int_t)((double)at->experts * s->spare), err);
     if (!st && s->host > 0 && !(st = conf_set(*ret, "memory.nvme_path", at->page_file, err)))
         st = set_bytes(*ret, "memory.host_budget", (json_int_t)((double)at->experts * s->host), err);
     return st;
@@ -252,7 +292,14 @@ static bool check_state(engine *e, const setup *s)
             printf("    the pager's mode is %lld\n", (long long)mode);
             ok = false;
         }
+        while (number(e, "pager", "filling"))
+            usleep(10000);
     }
+    json_int_t spare = number(e, "pager", "slots_spare");
+    if (s->spare > 0 || spare)
+        printf("    %lld of %lld slots are of free memory, %lld of all hold a page\n", (long long)spare,
+               (long long)number(e, "pager", "slots_total"), (long long)number(e, "pager", "slots_used"));
+    ok = ok && (spare > 0) == (s->force && (s->spare > 0 || s->vram_free));
     double predictions = metric(e, "prefetch_predictions_total"), right = metric(e, "prefetch_predictions_right_total");
     if (s->host > 0) {
         printf(
@@ -316,7 +363,7 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
 
 static bool needs_simulated_vram(const setup *s)
 {
-    return s->vram_free || s->mode == 2;
+    return s->vram_free || s->spare > 0 || s->mode == 2;
 }
 
 /* The size of the experts, and the answers of an undisturbed engine. */

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "tests/ops/daemon.py": ["server.port"],
     "tests/unit/test_controller.c": ["fallback.window", "fallback.cooldown", "fallback.max_token_latency_ms"],
     "tests/unit/test_fallback.c": ["test.link_profile"],
-    "tests/unit/test_pager.c": ["test.vram_free"],
+    "tests/unit/test_pager_spare.c": ["test.vram_free", "test.vram_piece"],
     "tests/unit/test_policy.c": ["pager.layer_floor"],
     "tests/golden/test_identity.c": ["engine.backend", "pager.read_ahead"],
 }

@@ -11,7 +11,7 @@ typedef struct rig {
     config *cfg;
     pager *p;
     fallback *f;
-    char states[64];
+    char states[64], path[1024];
 } rig;
 
 static void on_change(void *user, const controller_change *c)
@@ -22,7 +22,15 @@ static void on_change(void *user, const controller_change *c)
     r->states[n + 1] = 0;
 }
 
-static void rig_open(rig *r, double gbps, double arena_share)
+static void on_path(void *user, const char *text)
+{
+    rig *r = user;
+    size_t n = strlen(r->path);
+    snprintf(r->path + n, sizeof r->path - n, "%s\n", text);
+}
+
+/* spare_share: of the experts' bytes, what is free beyond the arena */
+static void rig_open_spare(rig *r, double gbps, double arena_share, double spare_share)
 {
     xd_err err = {0};
     kern_options ko = {.n_threads = 1, .numa_node = -1};
@@ -37,13 +45,20 @@ static void rig_open(rig *r, double gbps, double arena_share)
     r->cfg->fallback.probe_interval_s = 0.05;
     r->cfg->test.allow = true;
     r->cfg->test.link_gbps = gbps;
+    r->cfg->test.vram_free = (uint64_t)(spare_share * (double)model_expert_bytes(r->m));
     pager_options po = {.dev = r->dev,
                         .m = r->m,
                         .cfg = r->cfg,
                         .arena_bytes = (uint64_t)(arena_share * (double)model_expert_bytes(r->m))};
     cr_assert_eq(pager_open(&po, &r->p, &err), XD_OK, "%s", err.msg);
-    fallback_options fo = {.dev = r->dev, .pages = r->p, .cfg = r->cfg, .on_change = on_change, .user = r};
+    fallback_options fo = {
+        .dev = r->dev, .pages = r->p, .cfg = r->cfg, .on_change = on_change, .on_path = on_path, .user = r};
     cr_assert_eq(fallback_open(&fo, &r->f, &err), XD_OK, "%s", err.msg);
+}
+
+static void rig_open(rig *r, double gbps, double arena_share)
+{
+    rig_open_spare(r, gbps, arena_share, 0);
 }
 
 static void rig_close(rig *r)
@@ -131,6 +146,61 @@ Test(fallback, what_fits_is_loaded_whole)
     set_link(&r, 5);
     tick_until(&r, "SF");
     cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
+    rig_close(&r);
+}
+
+Test(fallback, what_does_not_fit_is_loaded_in_part_and_given_back)
+{
+    rig r = {0};
+    pager_stats st;
+    rig_open_spare(&r, 50, 0.25, 0.3);
+    for (int round = 0; round < 2; round++) {
+        r.states[0] = r.path[0] = 0;
+        set_link(&r, 5);
+        tick_until(&r, "SF");
+        cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+        cr_assert(strstr(r.path, "of free VRAM are taken"), "%s", r.path);
+        cr_assert(strstr(r.path, "are free)"), "%s", r.path);
+        pager_get_stats(r.p, &st);
+        cr_assert_gt(st.slots_spare, 0);
+        while (!strstr(r.path, "lie in VRAM after")) { /* the copies' end is a line */
+            pager_idle(r.p);
+            fallback_tick(r.f);
+        }
+        pager_get_stats(r.p, &st);
+        cr_assert(!st.filling);
+        cr_assert_gt(st.slots_used, st.slots_total / 2);
+        set_link(&r, 50);
+        tick_until(&r, "SFRD");
+        pager_get_stats(r.p, &st);
+        cr_assert_eq(st.slots_spare, 0);
+    }
+    rig_close(&r);
+}
+
+Test(fallback, a_part_stays_when_staging_is_given_up)
+{
+    rig r = {0};
+    pager_stats st;
+    rig_open_spare(&r, 50, 0.25, 0.3);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    decode(&r, 8, 80); /* beside the copies: it does not count */
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    while (!strstr(r.path, "lie in VRAM after")) {
+        pager_idle(r.p);
+        fallback_tick(r.f);
+    }
+    decode(&r, 8, 80);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    pager_get_stats(r.p, &st);
+    cr_assert_gt(st.slots_spare, 0);
+    set_link(&r, 50);
+    tick_until(&r, "SFRD");
+    pager_get_stats(r.p, &st);
+    cr_assert_eq(st.slots_spare, 0);
     rig_close(&r);
 }
 

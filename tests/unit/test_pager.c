@@ -224,8 +224,8 @@ Test(pager, full_mode_ends_with_everything_in_vram)
     rig_open_model(&r, 20000);
     rig_open(&r, model_expert_bytes(r.m) / 2);
     xd_err err = {0};
-    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_NOMEM);
-    cr_assert(strstr(err.msg, "do not fit"));
+    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "have a place"), "%s", err.msg);
     cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
     pager_free(r.p);
     rig_open(&r, model_expert_bytes(r.m) * 2);
@@ -330,50 +330,6 @@ Test(pager, a_warm_start_brings_back_what_was_hot)
     rmdir(dir);
 }
 
-Test(pager, full_mode_takes_free_vram_and_gives_it_back)
-{
-    rig r = {0};
-    rig_open_model(&r, 20000);
-    r.cfg->test.allow = true;
-    rig_open(&r, model_expert_bytes(r.m) / 3);
-    pager_stats before, st;
-    pager_get_stats(r.p, &before);
-    cr_assert_lt(before.slots_total, before.pages_total);
-    uint64_t need = (before.pages_total - before.slots_total) * 20480;
-    r.cfg->test.vram_free = need / 2;
-    xd_err err = {0};
-    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_NOMEM);
-    cr_assert(strstr(err.msg, "are free"), "%s", err.msg);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
-    r.cfg->test.vram_free = need;
-    for (int round = 0; round < 3; round++) {
-        cr_assert_eq(pager_set_mode(r.p, round % 2 ? PAGER_STAGED : PAGER_DIRECT, &err), XD_OK, "%s", err.msg);
-        for (int s = 0; s < 20; s++)
-            step(&r, s % 5 == 0);
-        cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK, "%s", err.msg);
-        pager_get_stats(r.p, &st);
-        cr_assert_eq(st.slots_total, st.pages_total);
-        /* Steps go on meanwhile, and it ends even without steps. The copy thread is another: the loop waits for it. */
-        for (int s = 0; st.slots_used < st.pages_total; s++) {
-            if (s < 20)
-                step(&r, s % 5 == 0);
-            pager_idle(r.p);
-            pager_get_stats(r.p, &st);
-        }
-        cr_assert_eq(st.vram_bytes, st.expert_bytes_total);
-        step(&r, false);
-        pager_get_stats(r.p, &st);
-        cr_assert_eq(st.step_bytes_host, 0);
-        cr_assert_eq(pager_set_mode(r.p, PAGER_DIRECT, &err), XD_OK, "%s", err.msg);
-        pager_get_stats(r.p, &st);
-        cr_assert_eq(st.slots_total, before.slots_total);
-        cr_assert_leq(st.slots_used, st.slots_total);
-        for (int s = 0; s < 20; s++)
-            step(&r, s % 5 == 0);
-    }
-    rig_close(&r);
-}
-
 /* The replay of a recorded trace tells what the pager does: the same policy, used in the same way. It counts experts where the pager
  * counts pages, so the two differ a little. */
 Test(pager, hits_as_the_replay_of_its_own_trace_says)
@@ -444,9 +400,10 @@ Test(pager, everybody_is_admitted_where_everybody_has_a_slot)
     for (int s = 0; s < 400; s++)
         step(&r, false);
     cr_assert_lt(count_admitted(&r), all);
+    cr_assert(pager_take_spare(r.p, &err), "%s", err.msg);
     cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK, "%s", err.msg);
     cr_assert_eq(count_admitted(&r), all);
-    cr_assert_eq(pager_set_mode(r.p, PAGER_DIRECT, &err), XD_OK, "%s", err.msg);
+    pager_give_back_spare(r.p);
     for (int s = 0; s < 40; s++)
         step(&r, false);
     cr_assert_lt(count_admitted(&r), all);
