@@ -238,6 +238,25 @@ class Tiers(unittest.TestCase):
         m = d.metrics()
         self.assertEqual((m['expertd_fallback_state{state="direct"}'], m['expertd_expert_path{mode="direct"}']), (1, 1))
 
+    def test_free_memory_holds_a_part(self):
+        d = self.run_with("--memory.vram_budget=2MiB", "--test.allow=yes", "--test.vram_free=3MiB", "--test.link_gbps=50",
+                          "--server.admin=yes")
+        before = d.metrics()
+        self.assertEqual(before["expertd_arena_slots_spare"], 0)
+        self.assertEqual(d.ask("/admin/fallback", {"state": "fallback"})[0], 200)
+        while (p := json.loads(d.ask("/status.json")[1])["engine"]["pager"])["slots_spare"] == 0 or p["filling"]:  # what is waited for comes, or the suite's limit
+            pass
+        m = d.metrics()
+        self.assertEqual(m["expertd_arena_slots_spare"], 3 * 2**20 / PAGE)
+        self.assertEqual(m["expertd_arena_slots"], before["expertd_arena_slots"] + 3 * 2**20 / PAGE)
+        self.assertEqual(m['expertd_expert_path{mode="staged"}'], 1)
+        self.assertGreater(m["expertd_arena_slots_used"], before["expertd_arena_slots_used"])
+        self.assertRegex("".join(d.log), r"3\.00 MiB of free VRAM are taken: \d+ % of the expert pages have a place there")
+        self.assertEqual(d.ask("/admin/fallback", {"state": "direct"})[0], 200)
+        while d.metrics()["expertd_arena_slots_spare"]:
+            pass
+        self.assertEqual(d.metrics()["expertd_arena_slots"], before["expertd_arena_slots"])
+
 
 class Exposition(unittest.TestCase):
     def test_readable_from_the_first_moment_and_only_growing(self):
