@@ -153,6 +153,29 @@ static uint32_t threads_of(const config *cfg)
     return tight ? quota : cfg->engine.threads;
 }
 
+static xd_status open_backend(core *c, const kern_options *o, xd_err *err)
+{
+    const config *cfg = c->cfg;
+    if (cfg->engine.backend != CONF_BACKEND_CPU) {
+        char why[192] = "";
+        if (kern_cuda_open(o, &c->dev, why, sizeof why) == KERN_OK) {
+            c->backend = "cuda";
+            snprintf(c->backend_why, sizeof c->backend_why, "%s",
+                     cfg->engine.backend == CONF_BACKEND_CUDA ? "asked for" : "a usable GPU was found");
+            return XD_OK;
+        }
+        if (cfg->engine.backend == CONF_BACKEND_CUDA)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "engine.backend = cuda: %s", why);
+        snprintf(c->backend_why, sizeof c->backend_why, "no GPU: %s", why);
+    } else {
+        snprintf(c->backend_why, sizeof c->backend_why, "asked for");
+    }
+    if (kern_cpu_open(o, &c->dev) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0, "the CPU backend did not start");
+    c->backend = "cpu";
+    return XD_OK;
+}
+
 static xd_status open_device(core *c, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -166,25 +189,15 @@ static xd_status open_device(core *c, xd_err *err)
                       .gpu = cfg->engine.gpu,
                       .numa_node = cfg->engine.numa_node,
                       .disable = cfg->engine.kernels_disable};
-    if (cfg->engine.backend != CONF_BACKEND_CPU) {
-        char why[192] = "";
-        if (kern_cuda_open(&o, &c->dev, why, sizeof why) == KERN_OK) {
-            c->backend = "cuda";
-            snprintf(c->backend_why, sizeof c->backend_why, "%s",
-                     cfg->engine.backend == CONF_BACKEND_CUDA ? "asked for" : "a usable GPU was found");
-            c->dev->ops->info(c->dev, &c->info);
-            return XD_OK;
-        }
-        if (cfg->engine.backend == CONF_BACKEND_CUDA)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "engine.backend = cuda: %s", why);
-        snprintf(c->backend_why, sizeof c->backend_why, "no GPU: %s", why);
-    } else {
-        snprintf(c->backend_why, sizeof c->backend_why, "asked for");
-    }
-    if (kern_cpu_open(&o, &c->dev) != KERN_OK)
-        return xd_fail(err, XD_NOMEM, 0, "the CPU backend did not start");
-    c->backend = "cpu";
+    if ((st = open_backend(c, &o, err)))
+        return st;
     c->dev->ops->info(c->dev, &c->info);
+    if (cfg->engine.deterministic)
+        return XD_OK;
+    if (c->info.unified)
+        c->cpu = c->dev;
+    else if (kern_cpu_open(&o, &c->cpu) != KERN_OK)
+        return xd_fail(err, XD_NOMEM, 0, "the CPU's kernels, for engine.deterministic = no, did not start");
     return XD_OK;
 }
 
@@ -234,6 +247,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
     c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
     exec_options xo = {.dev = c->dev,
+                       .cpu = c->cpu,
                        .m = c->m,
                        .page_size = cfg->memory.page_size,
                        .max_tokens = c->max_tokens,
@@ -355,6 +369,8 @@ void core_close(core *c)
     exec_free(c->x);
     routes_free(c->routes);
     model_free(c->m);
+    if (c->cpu && c->cpu != c->dev)
+        c->cpu->ops->close(c->cpu);
     if (c->dev)
         c->dev->ops->close(c->dev);
     *c = (core){0};

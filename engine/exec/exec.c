@@ -46,8 +46,7 @@ xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *wha
     return XD_OK;
 }
 
-/* Scratch of the expert kernels: the largest over the distinct cuts of the layers. */
-static xd_status moe_scratch_bytes(exec *x, uint64_t *ret, xd_err *err)
+xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err)
 {
     uint64_t most = 0;
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
@@ -56,7 +55,7 @@ static xd_status moe_scratch_bytes(exec *x, uint64_t *ret, xd_err *err)
         xd_status st = pager_geometry(l, x->hp->d_model, x->opt.page_size, &g, err);
         if (st)
             return st;
-        uint64_t n = x->dev->ops->moe_scratch_bytes(x->dev, x->opt.max_tokens, l->top_k, &g);
+        uint64_t n = dev->ops->moe_scratch_bytes(dev, n_tokens, l->top_k, &g);
         most = XD_MAX(most, n);
     }
     *ret = most;
@@ -68,7 +67,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     const model_params *hp = x->hp;
     const exec_options *o = &x->opt;
     uint64_t t = o->max_tokens, f = sizeof(float), moe = 0;
-    xd_status st = moe_scratch_bytes(x, &moe, err);
+    xd_status st = exec_moe_scratch_bytes(x, x->dev, o->max_tokens, &moe, err);
     if (st)
         return st;
     x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
@@ -177,7 +176,7 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
     if ((st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) || (st = alloc_host(x, err)) ||
-        (st = fill_dense_picks(x, err)) || (st = exec_ahead_open(x, err)))
+        (st = fill_dense_picks(x, err)) || (st = exec_split_open(x, err)) || (st = exec_ahead_open(x, err)))
         return st;
     *ret = XD_TAKE(x);
     return XD_OK;
@@ -201,6 +200,7 @@ void exec_free(exec *x)
         x->dev->ops->free_host(x->dev, x->host_owned);
     free(x->needs_lost);
     exec_stage_close(x);
+    exec_split_close(x);
     free(x->observed_ids);
     free(x->observed_weights);
     free(x->layers);
@@ -384,6 +384,7 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
         }
         t.head_ns = ops->mark_ns(x->dev, 3 * n, 3 * n + 1, &d) ? 0 : d;
     }
+    t.cpu_ns = x->split.ns;
     t.kv_host_bytes = exec_stage_host_bytes(x);
     exec_ahead_take(x, s, &t);
     t.total_ns = xd_now_ns() - begin_ns;
@@ -432,6 +433,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     s.fill = view->n_free && view->layers[0].fill_addr;
     st = exec_stage_step(x, b, &s, err);
     s.ahead = exec_ahead_wanted(x, &s);
+    x->split.ns = 0;
     if (!st)
         st = run_on_device(x, b, &s, view, err);
     if (st) {

@@ -38,6 +38,21 @@ typedef struct exec_stage {
     uint32_t step, n_old, n_all, n_direct; /* of this step; direct: read in place */
 } exec_stage;
 
+/* split.c */
+typedef struct exec_side { /* a plan that leaves out the picks of the other side */
+    uint32_t *start, *pairs;
+} exec_side;
+
+typedef struct exec_split {
+    kern_dev *cpu;          /* NULL: no experts on the CPU */
+    void *host_owned;       /* pinned: what goes over the link, for max_seqs tokens */
+    float *x, *h, *weights; /* residual stream, input of the experts, weights of the picks */
+    uint32_t *ids;
+    exec_side device, host; /* device: pinned */
+    void *scratch;          /* of the CPU's experts */
+    uint64_t ns;            /* that the CPU computed, in this step */
+} exec_split;
+
 /* ahead.c */
 typedef struct exec_ahead {
     bool on, pays;
@@ -102,6 +117,7 @@ struct exec {
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
     exec_stage stage;
+    exec_split split;
     exec_ahead ahead;
     exec_graph graphs[EXEC_MAX_GRAPHS];
     uint32_t n_graphs;
@@ -119,6 +135,8 @@ struct exec {
 xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what);
 xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
 xd_status exec_load_trunk(exec *x, xd_err *err);
+/* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */
+xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err);
 exec_layout exec_layout_of(const exec_shape *s);
 /* Writes row `row` of a block table [][max_blocks], filled up with zeros. */
 void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks);
@@ -132,6 +150,18 @@ xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err 
 /* Before a layer's attention, behind the store of K and V: its blocks are there; *ret is where attention finds them. */
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
 uint64_t exec_stage_host_bytes(const exec *x);
+
+xd_status exec_split_open(exec *x, xd_err *err);
+void exec_split_close(exec *x);
+/* The pager may leave experts of this step to the CPU, and they fit. */
+bool exec_split_wanted(const exec *x, const exec_shape *s);
+/* Behind a layer's router: what the CPU needs is under way. */
+xd_status exec_split_fetch(exec *x, const exec_shape *s, uint32_t top_k, const uint32_t *ids, const float *weights,
+                           xd_err *err);
+/* Behind pager_require(): computes what is left to the CPU and gives the device the plan of the others. *ret_device becomes false where
+ * there are none. */
+xd_status exec_split_run(exec *x, uint32_t layer, const exec_shape *s, const pager_layer_view *pl, uint32_t top_k,
+                         bool *ret_device, xd_err *err);
 
 xd_status exec_ahead_open(exec *x, xd_err *err);
 bool exec_ahead_wanted(exec *x, const exec_shape *s);

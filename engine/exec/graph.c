@@ -265,7 +265,10 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         return st;
     if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
         return st;
+    bool split = exec_split_wanted(x, s), device = true;
     if (pager_needs_require(x->pg)) {
+        if (split && (st = exec_split_fetch(x, s, ml->top_k, ids, weights, err)))
+            return st;
         RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
         RUN(ops->sync(x->dev));
         if ((st = pager_require(x->pg, layer, x->counts_host, err))) {
@@ -276,8 +279,12 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
         /* Faults come first; what is read ahead arrives while these experts compute. */
         if (predicted)
             tell_prediction(x, layer, s);
+        if (split && (st = exec_split_run(x, layer, s, pl, ml->top_k, &device, err)))
+            return st;
     }
     mark(x);
+    if (!device)
+        return XD_OK;
     RUN(ops->moe(x->dev, &(kern_moe_args){.x = x->h,
                                           .y = x->x,
                                           .ids = ids,

@@ -1,11 +1,12 @@
 /* test_golden.c - logits, router choices and greedy tokens of whole models against Hugging Face transformers.
  *
- *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--disable=LIST] [--cases=N] [--tokens=N] [FOLDER ...]
+ *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--disable=LIST] [--cases=N] [--tokens=N] [--cpu-experts] [FOLDER ...]
  *
  * Folders hold a checkpoint and golden.json (see tests/data/golden/README.md). Without any: every folder of EXPERTD_GOLDEN_DIR, else
  * of tests/data/golden, and the demo model. Prints the errors met; fails above 2e-2 of the largest logit. Models of an architecture
  * that is not known are named and left out. --cases and --tokens: only the first cases and greedy tokens, for tools that make everything
- * a thousand times slower. Exit 77: the backend is not there. */
+ * a thousand times slower. --cpu-experts: half of the experts fit into VRAM, and decode steps leave the others to the CPU. Exit 77: the
+ * backend is not there. */
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
@@ -19,6 +20,7 @@ static const double TOLERANCE = 2e-2;
 
 typedef struct limits { /* of each model */
     uint32_t cases, tokens;
+    bool cpu_experts;
 } limits;
 
 typedef struct picks { /* router choices of the last run: [layer][token * k + pick] */
@@ -221,6 +223,8 @@ static int run_model(const config *cfg, const limits *most, const char *dir)
         return backend ? 77 : st == XD_UNSUPPORTED ? 2 : 1;
     }
     tally t = {0};
+    if (most->cpu_experts && pager_set_mode(c.pg, PAGER_CPU, &err))
+        printf("%-18s %s\n", name, err.msg);
     const json_t *cases = json_object_get(g, "cases");
     double scale = json_number_value(json_object_get(g, "max_abs_logit"));
     bool ok = true;
@@ -229,7 +233,10 @@ static int run_model(const config *cfg, const limits *most, const char *dir)
         double s = scale > 0 ? scale : json_number_value(json_array_get(json_object_get(top, "values"), 0));
         ok = run_case(&c, jc, s, most->tokens, &t);
     }
-    ok = ok && t.worst < TOLERANCE && !t.router_wrong && !t.greedy_wrong && t.n_logits;
+    pager_stats ps;
+    pager_get_stats(c.pg, &ps);
+    ok = ok && t.worst < TOLERANCE && !t.router_wrong && !t.greedy_wrong && t.n_logits &&
+         most->cpu_experts == (ps.bytes_cpu > 0);
     printf(
         "%-18s %s: largest error %.2e of the largest logit (%u logits), router %u of %u tokens wrong, greedy %u tokens, "
         "%u wrong, %u ties [%s]\n",
@@ -272,7 +279,7 @@ int main(int argc, char **argv)
     const char *root = getenv("EXPERTD_SOURCE_ROOT"), *given = getenv("EXPERTD_GOLDEN_DIR");
     char path[4096];
     int worst = 0, n = 0, n_dirs = 0;
-    limits most = {UINT32_MAX, UINT32_MAX};
+    limits most = {.cases = UINT32_MAX, .tokens = UINT32_MAX};
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (conf_defaults(&cfg, &err) || conf_set(cfg, "engine.backend", "cpu", &err) ||
         conf_set(cfg, "engine.max_num_seqs", "4", &err) ||
@@ -289,7 +296,11 @@ int main(int argc, char **argv)
             st = conf_set(cfg, "kv.kv_dtype", argv[i] + 5, &err);
         else if (strncmp(argv[i], "--disable=", 10) == 0)
             st = conf_set(cfg, "engine.kernels_disable", argv[i] + 10, &err);
-        else if (strncmp(argv[i], "--cases=", 8) == 0)
+        else if (strcmp(argv[i], "--cpu-experts") == 0) {
+            most.cpu_experts = true;
+            st = conf_set(cfg, "engine.deterministic", "no", &err);
+            st = st ? st : conf_set(cfg, "memory.expert_vram_share", "50%", &err);
+        } else if (strncmp(argv[i], "--cases=", 8) == 0)
             most.cases = (uint32_t)strtoul(argv[i] + 8, NULL, 10);
         else if (strncmp(argv[i], "--tokens=", 9) == 0)
             most.tokens = (uint32_t)strtoul(argv[i] + 9, NULL, 10);

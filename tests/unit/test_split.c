@@ -1,0 +1,154 @@
+/* Decode steps of which the CPU computes a part of the experts, against the same steps undivided. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/core.h"
+
+enum { N_SEQS = 3, PROMPT = 21, STEPS = 12 };
+/* Of the largest logit. Sums in another order, in float32: what is seen is 2e-7. */
+#define TOLERANCE 1e-5
+
+typedef struct setup {
+    const char *model, *dtype;
+    double arena, host; /* shares of the experts; host 0: all */
+    int mode;
+} setup;
+
+typedef struct run {
+    float *logits; /* [STEPS][N_SEQS][vocab] */
+    uint32_t vocab;
+    pager_stats stats;
+    uint64_t cpu_ns;
+} run;
+
+static void open_core(core *c, config **cfg, const setup *s, const char *page_file)
+{
+    xd_err err = {0};
+    cr_assert_eq(conf_defaults(cfg, &err), XD_OK, "%s", err.msg);
+    const char *const rows[][2] = {{"engine.backend", "cpu"},
+                                   {"engine.threads", "2"},
+                                   {"engine.deterministic", s->mode == PAGER_CPU ? "no" : "yes"},
+                                   {"engine.max_num_seqs", "4"},
+                                   {"engine.max_num_batched_tokens", "64"},
+                                   {"model.max_model_len", "128"},
+                                   {"model.dtype", s->dtype},
+                                   {"memory.page_size", "64KiB"},
+                                   {"pager.warm_start", "no"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        cr_assert_eq(conf_set(*cfg, rows[i][0], rows[i][1], &err), XD_OK, "%s", err.msg);
+    model *m;
+    model_options mo = {.path = s->model, .dtype = s->dtype, .seed = (*cfg)->model.seed};
+    cr_assert_eq(model_open(&mo, &m, &err), XD_OK, "%s", err.msg);
+    double bytes = (double)model_expert_bytes(m);
+    model_free(m);
+    (*cfg)->memory.vram_budget = (uint64_t)(s->arena * bytes);
+    if (s->host > 0) {
+        (*cfg)->memory.host_budget = (uint64_t)(s->host * bytes);
+        cr_assert_eq(conf_set(*cfg, "memory.nvme_path", page_file, &err), XD_OK, "%s", err.msg);
+    }
+    cr_assert_eq(core_open(c, *cfg, s->model, NULL, NULL, &err), XD_OK, "%s", err.msg);
+}
+
+/* The same ids in every run: what is compared are logits, not choices. */
+static uint32_t id_at(uint32_t seq, uint32_t pos, uint32_t vocab)
+{
+    return (seq * 7919 + pos * 104729 + 17) % vocab;
+}
+
+static void forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logits)
+{
+    exec_run_seq q[N_SEQS];
+    uint32_t ids[N_SEQS][PROMPT], rows[N_SEQS];
+    xd_err err = {0};
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        cr_assert_eq(kv_seq_reserve(c->kv, seq[i], pos + n), XD_OK);
+        for (uint32_t j = 0; j < n; j++)
+            ids[i][j] = id_at(i, pos + j, c->hp->vocab);
+        q[i] = (exec_run_seq){.ids = ids[i], .pos = pos, .n_tokens = n, .n_rows = 1, .want = EXEC_WANT_LOGITS};
+        q[i].blocks = kv_seq_blocks(seq[i], &q[i].n_blocks);
+        rows[i] = i;
+    }
+    exec_result res;
+    const float *row[N_SEQS];
+    exec_batch b = {.seqs = q, .n_seqs = N_SEQS, .prefill = n > 1};
+    cr_assert_eq(exec_run(c->x, &b, &res, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(exec_fetch_rows(c->x, rows, N_SEQS, row, &err), XD_OK, "%s", err.msg);
+    for (uint32_t i = 0; logits && i < N_SEQS; i++)
+        memcpy(logits + (size_t)i * c->hp->vocab, row[i], c->hp->vocab * sizeof *logits);
+}
+
+static run decode(const setup *s)
+{
+    char dir[] = "/tmp/xd-split-XXXXXX", page_file[64];
+    cr_assert(mkdtemp(dir));
+    snprintf(page_file, sizeof page_file, "%s/pages", dir);
+    core c;
+    config *cfg;
+    open_core(&c, &cfg, s, page_file);
+    run r = {.vocab = c.hp->vocab};
+    r.logits = malloc((size_t)STEPS * N_SEQS * r.vocab * sizeof *r.logits);
+    xd_err err = {0};
+    cr_assert_eq(pager_set_mode(c.pg, s->mode, &err), XD_OK, "%s", err.msg);
+    kv_seq *seq[N_SEQS];
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        cr_assert_eq(kv_seq_new(c.kv, &seq[i], &err), XD_OK, "%s", err.msg);
+    forward(&c, seq, 0, PROMPT, NULL);
+    for (uint32_t t = 0; t < STEPS; t++) {
+        forward(&c, seq, PROMPT + t, 1, r.logits + (size_t)t * N_SEQS * r.vocab);
+        exec_times times;
+        exec_get_times(c.x, &times);
+        r.cpu_ns += times.cpu_ns;
+        cr_assert_leq(times.cpu_ns, times.total_ns);
+    }
+    pager_get_stats(c.pg, &r.stats);
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        kv_seq_free(c.kv, seq[i]);
+    core_close(&c);
+    conf_free(cfg);
+    unlink(page_file);
+    rmdir(dir);
+    return r;
+}
+
+static double worst_error(const run *a, const run *b)
+{
+    double most = 0, worst = 0;
+    for (size_t i = 0; i < (size_t)STEPS * N_SEQS * a->vocab; i++) {
+        cr_assert(isfinite(b->logits[i]));
+        most = fmax(most, fabs((double)a->logits[i]));
+        worst = fmax(worst, fabs((double)a->logits[i] - (double)b->logits[i]));
+    }
+    return worst / most;
+}
+
+static void compare(const char *name, const char *dtype)
+{
+    static const struct {
+        double arena, host;
+    } tiers[] = {{0, 0}, {0.1, 0}, {0.5, 0}, {0, 0.5}, {0.2, 0.5}};
+    run whole = decode(&(setup){.model = name, .dtype = dtype, .mode = PAGER_DIRECT});
+    cr_assert_eq(whole.stats.bytes_cpu, 0);
+    cr_assert_eq(whole.cpu_ns, 0);
+    for (size_t i = 0; i < XD_ARRAY_LEN(tiers); i++) {
+        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_CPU});
+        double e = worst_error(&whole, &split);
+        printf("%s %s, %2.0f %% in VRAM, %3.0f %% in RAM: %.2e of the largest logit, CPU %llu KiB\n", name, dtype,
+               100 * tiers[i].arena, tiers[i].host > 0 ? 100 * tiers[i].host : 100, e,
+               (unsigned long long)split.stats.bytes_cpu / 1024);
+        cr_assert_lt(e, TOLERANCE);
+        cr_assert_gt(split.stats.bytes_cpu, 0);
+        cr_assert_gt(split.cpu_ns, 0);
+        if (tiers[i].arena >= 0.5) /* both sides have had something to do */
+            cr_assert_gt(split.stats.hits_vram, 0);
+        free(split.logits);
+    }
+    free(whole.logits);
+}
+
+Test(split, a_divided_layer_gives_the_undivided_ones_numbers, .timeout = 120)
+{
+    compare("synthetic:tiny", "bf16");
+    compare("synthetic:tiny", "q8_0");
+}
