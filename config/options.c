@@ -192,7 +192,9 @@ const conf_option conf_options[] = {
     BOOL(engine, "enable_prefix_caching", enable_prefix_caching, "yes", 0,
          "Reuse the KV blocks of prompts that begin alike."),
     BOOL(engine, "deterministic", deterministic, "yes", 0,
-         "The same request gives the same tokens, bit for bit, whatever else runs and wherever pages lie. There is no other mode yet."),
+         "The same request gives the same tokens, bit for bit, whatever else runs and wherever pages lie. no: in a fallback (see below) that "
+         "has no room for all experts in device memory, the CPU may compute those that are missing, where tokens are then quicker. It adds in "
+         "another order, so that numbers differ in their last digits, and a token may where two are almost equally likely."),
     BOOL(engine, "self_test", self_test, "yes", 0,
          "Generate one real token before the service is reported ready."),
     STRING(engine, "kernels_disable", kernels_disable, "", 0,

@@ -103,14 +103,6 @@ static xd_status check_sizes(const config *c, xd_err *err)
     return XD_OK;
 }
 
-static xd_status check_engine(const config *c, xd_err *err)
-{
-    if (!c->engine.deterministic)
-        REFUSE("engine.deterministic",
-               "must be yes: every path here gives the same bits, and none is faster for giving them up");
-    return XD_OK;
-}
-
 static xd_status check_fallback(const config *c, xd_err *err)
 {
     if (c->fallback.force == CONF_FORCE_FALLBACK && !c->fallback.enabled)
@@ -142,8 +134,8 @@ static xd_status check_test(const config *c, xd_err *err)
 
 xd_status conf_check(const config *c, xd_err *err)
 {
-    xd_status (*const rules[])(const config *, xd_err *) = {check_server, check_model,    check_engine,
-                                                            check_sizes,  check_fallback, check_test};
+    xd_status (*const rules[])(const config *, xd_err *) = {check_server, check_model, check_sizes, check_fallback,
+                                                            check_test};
     for (size_t i = 0; i < XD_ARRAY_LEN(rules); i++) {
         xd_status st = rules[i](c, err);
         if (st)
@@ -205,8 +197,12 @@ static void doubt_memory(const config *c, const conf_machine *m, const listener 
 
 static void doubt_fallback(const config *c, const listener *l)
 {
-    if (!c->fallback.enabled)
+    if (!c->fallback.enabled) {
+        if (!c->engine.deterministic)
+            doubt(l,
+                  "engine.deterministic = no changes nothing without fallback.enabled = yes: only a fallback uses it");
         return;
+    }
     if (c->fallback.min_link_ratio > 0.95 && (c->fallback.min_link_gbps <= 0 || c->fallback.min_link_gbps > 64))
         doubt(
             l,

@@ -270,6 +270,7 @@ static xd_status load(engine *e, xd_err *err)
     }
     fallback_options fo = {.dev = c->dev,
                            .pages = c->pg,
+                           .cpu = c->cpu != NULL,
                            .cfg = e->cfg,
                            .on_change = on_fallback_change,
                            .on_path = on_fallback_path,

@@ -32,6 +32,7 @@
     X(TIME_EXPERTS_HOST, "step_seconds_total", "phase=\"experts_host\"", "")                                         \
     X(TIME_EXPERTS_DISK, "step_seconds_total", "phase=\"experts_disk\"", "")                                         \
     X(TIME_EXPERTS_STAGED, "step_seconds_total", "phase=\"experts_staged\"", "")                                     \
+    X(TIME_EXPERTS_CPU, "step_seconds_total", "phase=\"experts_cpu\"", "")                                           \
     X(TIME_KV, "step_seconds_total", "phase=\"kv\"", "")                                                             \
     X(TIME_HEAD, "step_seconds_total", "phase=\"head\"", "")                                                         \
     X(TIME_SAMPLE, "step_seconds_total", "phase=\"sample\"", "")                                                     \

@@ -7,6 +7,7 @@
 #include "engine/engine_priv.h"
 
 static const char *const phase_names[] = {"loading", "ready", "draining", "failed"};
+static const char *const pager_modes[] = {"direct", "staged", "full", "cpu"}; /* by PAGER_* */
 
 /* Sequences run by the scheduler change under its own thread; these two are published under the lock. */
 typedef struct seen {
@@ -73,6 +74,8 @@ static void pager_metrics(engine *e, xd_buf *out)
             p.hits_vram, p.hits_host, p.hits_disk);
     by_tier(out, "expert_read_bytes_total", "counter", "Expert bytes that steps read, by where they lay.", p.bytes_vram,
             p.bytes_host, p.bytes_disk);
+    counter(out, "expert_cpu_bytes_total", "Expert bytes in host memory that the CPU computed with.",
+            (double)p.bytes_cpu);
     by_tier(out, "expert_resident_bytes", "gauge", "Expert bytes by where they lie now.", p.vram_bytes, p.host_bytes,
             p.disk_bytes);
     counter(out, "expert_pages_promoted_total", "Pages copied into VRAM in the background.", (double)p.promotions);
@@ -172,10 +175,17 @@ static void link_metrics(engine *e, xd_buf *out)
         snprintf(label, sizeof label, "state=\"%s\"", fallback_state_name((fallback_state)i));
         metrics_sample(out, "fallback_entered_total", label, (double)f.entered[i]);
     }
-    static const char *const modes[] = {"mode=\"direct\"", "mode=\"staged\"", "mode=\"full\""};
     metrics_head(out, "expert_path", "gauge", "1 for the way in which experts outside of VRAM are read now.");
-    for (int i = 0; i < 3; i++)
-        metrics_sample(out, "expert_path", modes[i], f.pager_mode == i);
+    for (size_t i = 0; i < XD_ARRAY_LEN(pager_modes); i++) {
+        char label[48];
+        snprintf(label, sizeof label, "mode=\"%s\"", pager_modes[i]);
+        metrics_sample(out, "expert_path", label, f.pager_mode == (int)i);
+    }
+    static const char *const ways[N_PATHS] = {"path=\"in_place\"", "path=\"staged\"", "path=\"cpu\""};
+    metrics_head(out, "fallback_token_seconds", "gauge",
+                 "Time of a decode step on each path, as this fallback compared them; 0: not known.");
+    for (int i = 0; i < N_PATHS; i++)
+        metrics_sample(out, "fallback_token_seconds", ways[i], f.token_ms[i] * 1e-3);
     gauge(out, "fallback_watching", "1 when there is a link that is watched.", f.watching);
     counter(out, "fallback_transitions_total", "Changes of the fallback state.", (double)f.transitions);
     counter(out, "link_probes_total", "Probes of the link's rate.", (double)f.probes);
@@ -259,13 +269,14 @@ static json_t *fallback_json(engine *e)
 {
     fallback_status f;
     fallback_get_status(e->fallback, &f);
-    return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}", "state",
-                     fallback_state_name(f.state), "watching", f.watching, "pager_mode", f.pager_mode, "link_gbps",
-                     f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps", f.bad_below_gbps, "transitions",
-                     (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem, "link_known", f.link.known,
-                     "link_gts", f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width",
-                     (int)f.link.width, "link_best_width", (int)f.link.best_width, "full_load_s",
-                     (double)f.full_load_ns * 1e-9);
+    return json_pack(
+        "{s:s, s:b, s:i, s:s, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}", "state",
+        fallback_state_name(f.state), "watching", f.watching, "pager_mode", f.pager_mode, "path",
+        pager_modes[f.pager_mode], "token_ms", "in_place", f.token_ms[PATH_IN_PLACE], "staged", f.token_ms[PATH_STAGED],
+        "cpu", f.token_ms[PATH_CPU], "link_gbps", f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps",
+        f.bad_below_gbps, "transitions", (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem,
+        "link_known", f.link.known, "link_gts", f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width",
+        (int)f.link.width, "link_best_width", (int)f.link.best_width, "full_load_s", (double)f.full_load_ns * 1e-9);
 }
 
 /* Tier and heat of every expert as text, one character each: small enough to be polled by a page. */

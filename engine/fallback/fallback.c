@@ -21,15 +21,8 @@
 #define SLOW_TOKEN_PROBE_NS 50000000u  /* at most 2 % of the time goes into asking after slow tokens */
 #define DROP_RATIO          0.6        /* a passive rate below this share of its recent level calls for a probe */
 #define PASSIVE_GAIN        0.2
-#define COMPARE_STEPS       6u  /* of each path */
-#define COMPARE_RATIO       1.1 /* in favour of the path that was taken */
 #define SYSFS_NS            5000000000u
 #define START_PROBES        3
-
-typedef struct token_time { /* mean time of decode steps, by log2 of the batch */
-    double ms[BATCH_SLOTS];
-    uint32_t n[BATCH_SLOTS];
-} token_time;
 
 struct fallback {
     kern_dev *dev;
@@ -39,15 +32,16 @@ struct fallback {
     void *user;
     char sysfs_root[256], pci_bus_id[32];
     controller ctl;
-    bool watching, want_probe;
+    bool watching, want_probe, cpu;
     uint64_t probe_interval_ns, last_probe_ns, last_sysfs_ns;
     uint64_t acc_bytes, acc_ns, n_probes;
     double passive_gbps; /* recent level of the lower bound */
     rate_meter rate;
-    token_time in_place, staged; /* while suspicious; since the last fallback */
-    bool fell;                   /* the pager was asked for another path */
-    uint64_t load_since_ns;      /* loading into VRAM since; 0: not under way */
-    pthread_mutex_t lock;        /* status, force */
+    paths paths;            /* in place: while suspicious; others: since the last fallback */
+    uint32_t batch;         /* of the last decode step */
+    bool fell;              /* the pager was asked for another path */
+    uint64_t load_since_ns; /* loading into VRAM since; 0: not under way */
+    pthread_mutex_t lock;   /* status, force */
     fallback_status status;
     int force;
 };
@@ -83,6 +77,10 @@ static void publish(fallback *f, const controller_change *change)
     s->bad_below_gbps = controller_bad_below_gbps(&f->ctl.opt);
     s->good_above_gbps = controller_good_above_gbps(&f->ctl.opt);
     s->pager_mode = pager_get_mode(f->pages);
+    for (int i = 0; i < N_PATHS; i++) {
+        const struct path_time *t = &f->paths.time[i];
+        s->token_ms[i] = s->state != FALLBACK_DIRECT && t->n[batch_slot(f->batch)] ? t->ms[batch_slot(f->batch)] : 0;
+    }
     if (change) {
         s->since_ns = change->now_ns;
         s->transitions++;
@@ -105,22 +103,41 @@ static void tell_path(fallback *f, const char *fmt, ...)
 }
 
 /* A part of the experts has no place in VRAM. */
-static void tell_part(fallback *f, const pager_stats *st, const char *why)
+static void tell_part(fallback *f, const char *why)
 {
+    pager_stats st;
     char spare[32];
-    if (st->slots_spare)
+    pager_get_stats(f->pages, &st);
+    if (st.slots_spare)
         tell_path(
             f,
             "%s of free VRAM are taken: %.0f %% of the expert pages have a place there; others are copied in bulk "
             "before they are used (%.150s)",
-            xd_format_bytes(spare, sizeof spare, st->slots_spare * st->slot_bytes),
-            100 * (double)st->slots_total / (double)st->pages_total, why);
+            xd_format_bytes(spare, sizeof spare, st.slots_spare * st.slot_bytes),
+            100 * (double)st.slots_total / (double)st.pages_total, why);
     else
         tell_path(f, "missing experts are copied in bulk before they are used (%.200s)", why);
 }
 
-/* What the state asks of the pager: everything in VRAM if it fits, else as much as fits and staged copies. A refusal is remembered,
- * and asked again only with the next change. */
+/* Not everything fits: staged copies, or the CPU where there is not even room for them. */
+static xd_status take_path(fallback *f, const char *why, xd_err *err)
+{
+    xd_err no_stage = {0};
+    xd_status st = pager_set_mode(f->pages, PAGER_STAGED, &no_stage);
+    f->paths.may[PATH_STAGED] = !st;
+    f->paths.may[PATH_CPU] = f->cpu && (!st || !pager_set_mode(f->pages, PAGER_CPU, NULL));
+    paths_begin(&f->paths);
+    if (!st)
+        tell_part(f, why);
+    else if (f->paths.may[PATH_CPU])
+        tell_path(f, "missing experts are computed on the CPU (%.200s)", no_stage.msg);
+    else
+        *err = no_stage;
+    return f->paths.may[PATH_CPU] ? XD_OK : st;
+}
+
+/* What the state asks of the pager: everything in VRAM if it fits, else as much as fits and another path. A refusal is remembered, and asked
+ * again only with the next change. */
 static void apply(fallback *f)
 {
     bool fall = f->ctl.state == FALLBACK_FALLBACK || f->ctl.state == FALLBACK_RECOVERING;
@@ -133,14 +150,12 @@ static void apply(fallback *f)
     if (fall) {
         f->load_since_ns = xd_now_ns();
         bool all = pager_take_spare(f->pages, &no_room);
-        st = pager_set_mode(f->pages, all ? PAGER_FULL : PAGER_STAGED, &err);
+        st = all ? pager_set_mode(f->pages, PAGER_FULL, &err) : take_path(f, no_room.msg, &err);
         if (!all) {
             pager_stats ps;
             pager_get_stats(f->pages, &ps);
             if (!ps.filling)
                 f->load_since_ns = 0;
-            if (!st)
-                tell_part(f, &ps, no_room.msg);
         }
     } else {
         pager_give_back_spare(f->pages);
@@ -157,9 +172,7 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
     controller_change change;
     bool changed = controller_feed(&f->ctl, &s, &change);
     if (changed && change.to == FALLBACK_SUSPECT)
-        f->in_place = (token_time){0};
-    if (changed && change.to == FALLBACK_FALLBACK && change.from == FALLBACK_SUSPECT)
-        f->staged = (token_time){0};
+        f->paths.time[PATH_IN_PLACE] = (struct path_time){0};
     if (changed) {
         /* What was read before the change says nothing of the link after it: a few bytes of a bad time, read again after a pause, would
          * make the link suspect anew. */
@@ -193,30 +206,45 @@ static void probe(fallback *f)
     feed(f, gbps, NAN, 0);
 }
 
-static void note_token(token_time *t, const fallback_step_info *s)
+static void tell_choice(fallback *f, const path_verdict *v)
 {
-    uint32_t i = batch_slot(s->n_decode);
-    t->n[i]++;
-    t->ms[i] += ((double)s->step_ns * 1e-6 - t->ms[i]) / t->n[i];
+    static const char *const is[] = {"read in place after all", "copied in bulk", "computed on the CPU"};
+    static const char *const with[] = {"in place", "with bulk copies", "with the CPU"};
+    char batch[64] = "";
+    if (v->best != PATH_IN_PLACE && v->batch_to == 1)
+        snprintf(batch, sizeof batch, "while one sequence runs, ");
+    else if (v->best != PATH_IN_PLACE)
+        snprintf(batch, sizeof batch, "while %u to %u sequences run, ", v->batch_from, v->batch_to);
+    tell_path(f, "%smissing experts are %s: a token took %.1f ms, %s %.1f ms", batch, is[v->best], v->best_ms,
+              with[v->other], v->other_ms);
 }
 
-/* Staging is the better way where a link is bad at small reads. Where others crowd it, kernels may get a larger share than the
- * copy engine: then missing pages are read in place again, though the state stays what it is. What tokens take decides. */
+/* The state stays what it is while the path changes: what tokens take decides. Where an operator holds the fallback, it does not go back
+ * to reading in place. */
 static void compare_paths(fallback *f, const fallback_step_info *s)
 {
-    bool staged = pager_get_mode(f->pages) == PAGER_STAGED && f->ctl.opt.force == CONF_FORCE_NONE;
+    static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_CPU};
+    paths *p = &f->paths;
+    int mode = pager_get_mode(f->pages);
+    double ms = (double)s->step_ns * 1e-6;
+    f->batch = s->n_decode;
     if (f->ctl.state == FALLBACK_SUSPECT)
-        note_token(&f->in_place, s);
-    else if (staged && !f->load_since_ns) /* beside the copies that fill VRAM it would tell too little */
-        note_token(&f->staged, s);
-    for (uint32_t i = 0; staged && i < BATCH_SLOTS; i++) {
-        if (f->in_place.n[i] < COMPARE_STEPS || f->staged.n[i] < COMPARE_STEPS ||
-            f->staged.ms[i] < COMPARE_RATIO * f->in_place.ms[i] || pager_set_mode(f->pages, PAGER_DIRECT, NULL))
-            continue;
-        tell_path(f, "missing experts are read in place after all: a token took %.1f ms, with bulk copies %.1f ms",
-                  f->in_place.ms[i], f->staged.ms[i]);
-        staged = false;
+        paths_note(p, PATH_IN_PLACE, s->n_decode, ms);
+    /* Beside the copies that fill VRAM, tokens tell too little. */
+    if (f->ctl.state == FALLBACK_SUSPECT || f->load_since_ns || (mode != PAGER_STAGED && mode != PAGER_CPU))
+        return;
+    expert_path now = mode == PAGER_CPU ? PATH_CPU : PATH_STAGED;
+    path_verdict news;
+    bool is_news;
+    p->may[PATH_IN_PLACE] = f->ctl.opt.force == CONF_FORCE_NONE;
+    paths_note(p, now, s->n_decode, ms);
+    expert_path next = paths_next(p, now, s->n_decode, &is_news, &news);
+    if (next != now && pager_set_mode(f->pages, modes[next], NULL)) {
+        p->may[next] = false;
+        is_news = false;
     }
+    if (is_news)
+        tell_choice(f, &news);
 }
 
 /* Until then what is missing crosses the bad link as before, beside the copies: the end of that is worth a line. */
@@ -368,6 +396,7 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     f->on_change = opt->on_change;
     f->on_path = opt->on_path;
     f->user = opt->user;
+    f->cpu = opt->cpu;
     kern_dev_info info;
     f->dev->ops->info(f->dev, &info);
     snprintf(f->pci_bus_id, sizeof f->pci_bus_id, "%.31s", info.pci_bus_id);

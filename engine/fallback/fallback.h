@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "engine/fallback/controller.h"
 #include "engine/fallback/link.h"
+#include "engine/fallback/paths.h"
 #include "engine/memory/pager.h"
 
 typedef struct fallback fallback;
@@ -15,6 +16,7 @@ typedef struct fallback fallback;
 typedef struct fallback_options {
     kern_dev *dev;
     pager *pages;
+    bool cpu;               /* the CPU may compute experts (PAGER_CPU) */
     const config *cfg;      /* fallback.*, for the call; later fallback_reload() */
     const char *sysfs_root; /* NULL: "/sys" */
     /* A change of state, for the log; on the engine thread. */
@@ -30,7 +32,7 @@ void fallback_free(fallback *f);
 XD_DEFINE_CLEANUP(fallback, fallback_free)
 
 typedef struct fallback_step_info {
-    uint64_t step_ns;     /* whole step, less waiting for the disk */
+    uint64_t step_ns;     /* whole step, less waiting for the disk: copies and the CPU's work count */
     uint64_t link_ns;     /* time in which experts were read, when measured; 0: unknown */
     uint64_t early_bytes; /* of experts that had been read before that time */
     uint32_t n_decode;    /* sequences that decoded */
@@ -55,7 +57,9 @@ typedef struct fallback_status {
     double bad_below_gbps, good_above_gbps;
     link_info link;
     uint64_t since_ns, transitions, probes;
-    uint64_t entered[4];   /* times each state was entered */
+    uint64_t entered[4]; /* times each state was entered */
+    double token_ms
+        [N_PATHS]; /* mean of decode steps of the last batch size on each way, since the last suspicion; 0: not known */
     uint64_t full_load_ns; /* what loading everything into VRAM took in this fallback; 0: not done, or not tried */
     char reason[160];      /* of the last change, or "" */
     char problem[256];     /* why the pager could not do what the state asks, or "" */

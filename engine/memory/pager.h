@@ -139,6 +139,7 @@ typedef struct pager_stats {
     uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
     uint64_t io_errors, checksum_errors;
     uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
+    uint64_t stage_ns;     /* of that, for staged copies */
     uint64_t link_wait_ns; /* time added to steps by a simulated link */
     uint64_t disk_busy_ns; /* time in which the page file was being read */
     uint64_t step_bytes_host, step_bytes_vram, step_bytes_cpu; /* of the last step */

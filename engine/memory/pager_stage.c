@@ -94,10 +94,14 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
     uint64_t begin_ns = xd_now_ns();
     pager_unstage(p);
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
-    if (!st && (p->mode == PAGER_STAGED || (p->mode == PAGER_CPU && p->step_prefill)))
+    uint64_t there_ns = xd_now_ns();
+    bool stages = p->mode == PAGER_STAGED || (p->mode == PAGER_CPU && p->step_prefill);
+    if (!st && stages)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
-    p->stats.require_ns += xd_now_ns() - begin_ns;
+    uint64_t end_ns = xd_now_ns();
+    p->stats.require_ns += end_ns - begin_ns;
+    p->stats.stage_ns += stages ? end_ns - there_ns : 0;
     pthread_mutex_unlock(&p->lock);
     return st ? st : up;
 }

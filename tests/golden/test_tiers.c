@@ -5,7 +5,8 @@
  * The demo model on the CPU backend, or on a GPU: there without the set-ups that need a simulated VRAM. First an undisturbed run; then a host tier of 40 % over a page file, with and without an arena,
  * with a disk that errs and pages that get lost; forced fallbacks, staged and full; contexts that are longer than the KV budget; and scripted link rates. A script is a list of
  * rates, each held until the fallback controller has gone where it must go, so that the speed of the machine decides nothing.
- * Requests run nearly all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones. */
+ * Requests run nearly all the time and each must answer as the undisturbed run did; the transitions must be exactly the expected ones.
+ * Where the CPU may compute experts (engine.deterministic = no), answers may differ by roundings, but by no more. */
 #include <math.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ typedef struct setup {
     int mode;  /* wanted in the end */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail;
+    bool cpu;                   /* engine.deterministic = no, and that is used */
     const char *cold_kv, *seqs; /* cold_kv: a KV budget that is smaller than a context */
     phase phases[MAX_PHASES];
 } setup;
@@ -103,6 +105,18 @@ static const setup setups[] = {
      .arena = 0.25,
      .latency_ms = "0.1",
      .phases = {{"5", "SF"}, {"50", "SFRD"}, {"50", "SFRD"}}},
+    {.name = "drop to a crawl: the CPU computes",
+     .arena = 0.25,
+     .cpu = true,
+     .phases = {{"0.05", "SF"}, {"0.05", "SF"}, {"50", "SFRD"}}},
+    {.name = "the same without an arena", .cpu = true, .phases = {{"0.05", "SF"}, {"0.05", "SF"}, {"50", "SFRD"}}},
+    {.name = "40 % in RAM, 10 % in VRAM, the CPU", .host = 0.4, .arena = 0.1, .force = "fallback", .cpu = true},
+    {.name = "40 % in RAM, pages get lost, the CPU",
+     .host = 0.4,
+     .force = "fallback",
+     .page_loss = "2%",
+     .may_fail = true,
+     .cpu = true},
     {.name = "a profile over time",
      .arena = 0.25,
      .idle = true,
@@ -115,12 +129,19 @@ static struct {
     char states[64];
     uint64_t fell_ns[16]; /* entries of FALLBACK from SUSPECT */
     uint32_t n_fell;
+    bool on_cpu; /* the log says that the CPU computes */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* "link: direct -> suspect: why" */
 static void on_log(void *ctx, int level, const char *message, const xd_log_field *fields, size_t n)
 {
     (void)ctx, (void)level, (void)fields, (void)n;
+    if (strstr(message, "missing experts are computed on the CPU")) {
+        printf("    %s\n", message);
+        pthread_mutex_lock(&seen.lock);
+        seen.on_cpu = true;
+        pthread_mutex_unlock(&seen.lock);
+    }
     const char *to = strncmp(message, "link: ", 6) ? NULL : strstr(message, " -> ");
     if (!to)
         return;
@@ -182,6 +203,7 @@ static const char *either(const char *a, const char *b)
 static xd_status configure(config **ret, const setup *s, const place *at, const char *gbps, xd_err *err)
 {
     const char *const rows[][2] = {{"engine.backend", at->backend},
+                                   {"engine.deterministic", s->cpu ? "no" : "yes"},
                                    {"model.path", at->model},
                                    {"model.max_model_len", at->long_prompts ? "768" : "256"},
                                    {"engine.max_num_seqs", either(s->seqs, "4")},
@@ -222,8 +244,28 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
 }
 
 typedef struct tally {
-    uint32_t answered, failed;
+    uint32_t answered, failed, other;
 } tally;
+
+/* The same tokens with log probabilities that nearly agree, up to a token where two were as good: of a greedy answer (0) it can be told
+ * that they were, a drawn one goes its own way from there. */
+static bool as_good(const answer *a, const answer *b, uint32_t which, tally *n)
+{
+    if (a->failed || b->failed || a->n != b->n)
+        return false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        bool other = a->ids[i] != b->ids[i];
+        if ((!other || which == 0) && fabsf(a->logprob[i] - b->logprob[i]) > 5e-3f) {
+            printf("    request %u: token %u is %u (%.9g), alone it was %u (%.9g)\n", which, i, b->ids[i],
+                   (double)b->logprob[i], a->ids[i], (double)a->logprob[i]);
+            return false;
+        }
+        n->other += other;
+        if (other)
+            break;
+    }
+    return true;
+}
 
 /* A round of all requests at once. Each must answer as it did undisturbed; where the disk errs, it may fail instead. */
 static bool ask(engine *e, const setup *s, const place *at, const answer *want, answer *got, tally *n)
@@ -239,7 +281,7 @@ static bool ask(engine *e, const setup *s, const place *at, const answer *want, 
         finish(r[i], &got[i], 0);
         if (s->may_fail && got[i].failed)
             n->failed++;
-        else if (!want || same(&want[i], &got[i], what))
+        else if (!want || (s->cpu ? as_good(&want[i], &got[i], i, n) : same(&want[i], &got[i], what)))
             n->answered++;
         else
             ok = false;
@@ -288,7 +330,7 @@ static bool check_state(engine *e, const setup *s)
         /* The copies go on while nothing else does; the test's own time limit ends a loop that never does. */
         while (mode == 2 && number(e, "pager", "slots_used") < number(e, "pager", "pages_total"))
             usleep(10000);
-        if (mode != s->mode) {
+        if (mode != s->mode && !s->cpu) {
             printf("    the pager's mode is %lld\n", (long long)mode);
             ok = false;
         }
@@ -316,6 +358,10 @@ static bool check_state(engine *e, const setup *s)
                metric(e, "kv_host_read_bytes_total") / 1048576);
         ok = ok && metric(e, "kv_swap_blocks_used") > 0 && metric(e, "kv_host_read_bytes_total") > 0;
     }
+    double cpu_bytes = metric(e, "expert_cpu_bytes_total");
+    if (s->cpu)
+        printf("    %.0f MiB of experts were computed on the CPU\n", cpu_bytes / 1048576);
+    ok = ok && (cpu_bytes > 0) == s->cpu && (seen.on_cpu || !s->cpu || s->force);
     if (s->disk_errors)
         ok = ok && metric(e, "expert_io_errors_total") > 0;
     if (s->page_loss)
@@ -330,8 +376,9 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
     engine *e = NULL;
     memset(seen.states, 0, sizeof seen.states);
     seen.n_fell = 0;
+    seen.on_cpu = false;
     printf("%s\n", s->name);
-    if (configure(&cfg, s, at, s->phases[0].gbps ? "50" : "none", &err) || engine_start(cfg, &e, &err) ||
+    if (configure(&cfg, s, at, s->phases[0].gbps || s->cpu ? "50" : "none", &err) || engine_start(cfg, &e, &err) ||
         engine_wait_ready(e, NULL, NULL, &err)) {
         printf("FAIL: %s\n", err.msg);
         engine_free(e);
@@ -355,8 +402,10 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
         printf("    transitions %s, wanted %s\n", end, expected);
         ok = false;
     }
-    printf("    %s: %u answers identical, %u failed as they may, transitions '%s'\n", ok ? "ok" : "FAIL", n.answered,
-           n.failed, end);
+    printf("    %s: %u answers %s, %u failed as they may, transitions '%s'\n", ok ? "ok" : "FAIL", n.answered,
+           s->cpu ? "as good" : "identical", n.failed, end);
+    if (s->cpu)
+        printf("    %u of them with another token\n", n.other);
     engine_free(e);
     return ok;
 }
@@ -436,6 +485,6 @@ int main(int argc, char **argv)
     xd_log_set_sink(NULL, NULL);
     unlink(page_file);
     rmdir(dir);
-    printf("%s\n", ok ? "identical in every set-up" : "FAIL");
+    printf("%s\n", ok ? "identical in every set-up, as good where the CPU computes" : "FAIL");
     return ok ? 0 : 1;
 }

@@ -93,8 +93,26 @@ class Keys(unittest.TestCase):
             self.refused("test.allow", "--test." + fault)
 
     @proves("engine.deterministic")
-    def test_what_cannot_be_had_is_refused(self):
-        self.refused("engine.deterministic", "--engine.deterministic=no")
+    def test_experts_on_the_cpu(self):
+        """Over a link of 20 MB/s the CPU is the quicker way by far, and taken unless that is forbidden. Without a fallback it has no effect."""
+        link = SMALL + ["--test.allow=yes", "--test.link_gbps=0.02", "--fallback.force=fallback"]
+        free = self.start(*link, "--engine.deterministic=no")
+        self.assertEqual(free.complete(60)["usage"]["completion_tokens"], 60)
+        m = free.metrics()
+        self.assertEqual((m['expertd_expert_path{mode="cpu"}'], m['expertd_expert_path{mode="staged"}']), (1, 0))
+        self.assertGreater(m["expertd_expert_cpu_bytes_total"], 0)
+        self.assertGreater(m['expertd_step_seconds_total{phase="experts_cpu"}'], 0)
+        staged, cpu = (m[f'expertd_fallback_token_seconds{{path="{p}"}}'] for p in ("staged", "cpu"))
+        self.assertLess(1.1 * cpu, staged)
+        f = self.engine(free)["fallback"]
+        self.assertEqual((f["state"], f["path"]), ("fallback", "cpu"))
+        self.assertAlmostEqual(f["token_ms"]["staged"], 1000 * staged, delta=staged)
+        while "missing experts are computed on the CPU: a token took" not in "".join(free.log):  # the log comes through a pipe
+            pass
+        for strict in (self.start(*link), self.start(*SMALL, "--engine.deterministic=no")):
+            strict.complete(20)
+            m = strict.metrics()
+            self.assertEqual((m['expertd_expert_path{mode="cpu"}'], m["expertd_expert_cpu_bytes_total"]), (0, 0))
 
     @proves("engine.numa_node", "engine.kernels_disable", "engine.gpu", "kv.block_size")
     def test_names_that_match_nothing_stop_the_start(self):

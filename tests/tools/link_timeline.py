@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 
-PATHS = ["direct", "staged", "full"]
+PATHS = ["direct", "staged", "full", "cpu"]
 
 
 class Daemon:

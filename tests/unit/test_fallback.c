@@ -11,6 +11,7 @@ typedef struct rig {
     config *cfg;
     pager *p;
     fallback *f;
+    bool cpu;
     char states[64], path[1024];
 } rig;
 
@@ -51,8 +52,13 @@ static void rig_open_spare(rig *r, double gbps, double arena_share, double spare
                         .cfg = r->cfg,
                         .arena_bytes = (uint64_t)(arena_share * (double)model_expert_bytes(r->m))};
     cr_assert_eq(pager_open(&po, &r->p, &err), XD_OK, "%s", err.msg);
-    fallback_options fo = {
-        .dev = r->dev, .pages = r->p, .cfg = r->cfg, .on_change = on_change, .on_path = on_path, .user = r};
+    fallback_options fo = {.dev = r->dev,
+                           .pages = r->p,
+                           .cpu = r->cpu,
+                           .cfg = r->cfg,
+                           .on_change = on_change,
+                           .on_path = on_path,
+                           .user = r};
     cr_assert_eq(fallback_open(&fo, &r->f, &err), XD_OK, "%s", err.msg);
 }
 
@@ -137,6 +143,114 @@ Test(fallback, staging_that_makes_tokens_slower_is_given_up)
     cr_assert_eq(mode_after_staging(40), PAGER_STAGED);
     cr_assert_eq(mode_after_staging(52), PAGER_STAGED);
     cr_assert_eq(mode_after_staging(80), PAGER_DIRECT);
+}
+
+/* Scripted times: what a token takes on each path. */
+static void decode_on(rig *r, uint32_t steps, uint32_t n_seqs, double staged_ms, double cpu_ms)
+{
+    for (uint32_t i = 0; i < steps; i++) {
+        double ms = pager_get_mode(r->p) == PAGER_CPU ? cpu_ms : staged_ms;
+        fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6), .n_decode = n_seqs, .decode_only = true};
+        fallback_step(r->f, &s);
+    }
+}
+
+Test(fallback, the_cpu_computes_what_is_missing_where_tokens_are_quicker)
+{
+    rig r = {0};
+    fallback_status st;
+    r.cpu = true;
+    rig_open(&r, 50, 0.5);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED, "tried first");
+    decode_on(&r, 12, 1, 45, 20);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    cr_assert(strstr(r.path, "while one sequence runs, missing experts are computed on the CPU: a token took 20.0 ms, "
+                             "with bulk copies 45.0 ms\n"),
+              "%s", r.path);
+    fallback_get_status(r.f, &st);
+    cr_assert_eq(st.pager_mode, PAGER_CPU);
+    cr_assert_float_eq(st.token_ms[PATH_IN_PLACE], 50, 1e-6);
+    cr_assert_float_eq(st.token_ms[PATH_STAGED], 45, 1e-6);
+    cr_assert_float_eq(st.token_ms[PATH_CPU], 20, 1e-6);
+    cr_assert_eq(st.state, FALLBACK_FALLBACK);
+    set_link(&r, 50);
+    tick_until(&r, "SFRD");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    rig_close(&r);
+}
+
+Test(fallback, a_slower_cpu_is_given_up_and_so_is_all_that_is_slower_than_in_place)
+{
+    rig r = {0};
+    r.cpu = true;
+    rig_open(&r, 50, 0.5);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    decode_on(&r, 6, 1, 45, 400);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU, "on trial");
+    decode_on(&r, 1, 1, 45, 400); /* more than six steps of the other: no need to see the rest */
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    cr_assert(strstr(r.path, "copied in bulk: a token took 45.0 ms, with the CPU 400.0 ms"), "%s", r.path);
+    decode_on(&r, 500, 1, 45, 400);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    rig_close(&r);
+
+    r = (rig){0};
+    r.cpu = true;
+    rig_open(&r, 50, 0.5);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    decode_on(&r, 14, 1, 80, 60);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    cr_assert(strstr(r.path, "missing experts are read in place after all: a token took 50.0 ms, with the CPU 60.0 ms"),
+              "%s", r.path);
+    cr_assert_str_eq(r.states, "SF");
+    rig_close(&r);
+}
+
+Test(fallback, without_a_cache_there_is_still_the_cpu)
+{
+    rig r = {0};
+    r.cpu = true;
+    rig_open(&r, 50, 0);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    tick_until(&r, "SF");
+    fallback_status st;
+    fallback_get_status(r.f, &st);
+    cr_assert_str_eq(st.problem, "");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    cr_assert(strstr(r.path, "computed on the CPU (staging needs"), "%s", r.path);
+    decode_on(&r, 8, 1, 0, 40);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    decode_on(&r, 8, 1, 0, 90);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+    rig_close(&r);
+}
+
+Test(fallback, an_operators_fallback_chooses_but_does_not_read_in_place)
+{
+    rig r = {0};
+    r.cpu = true;
+    rig_open(&r, 50, 0.5);
+    fallback_force(r.f, CONF_FORCE_FALLBACK);
+    tick_until(&r, "F");
+    decode_on(&r, 12, 1, 45, 20);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    decode_on(&r, 200, 1, 45, 2000);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU, "chosen for a while");
+    decode_on(&r, 1200, 1, 45, 2000);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    rig_close(&r);
 }
 
 Test(fallback, what_fits_is_loaded_whole)

@@ -1,0 +1,40 @@
+/* paths.h - in a fallback that has no room for all experts in VRAM: which way of coming at the missing ones gives the quicker tokens.
+ * Pure: no clock, no I/O. */
+#ifndef ENGINE_PATHS_H
+#define ENGINE_PATHS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/fallback/batch.h"
+
+typedef enum expert_path { PATH_IN_PLACE, PATH_STAGED, PATH_CPU, N_PATHS } expert_path;
+
+typedef struct paths { /* zeroed: nothing known, nothing allowed */
+    bool may[N_PATHS];
+    struct path_time { /* mean time of decode steps, by log2 of the batch */
+        double ms[BATCH_SLOTS];
+        uint32_t n[BATCH_SLOTS];
+    } time[N_PATHS];
+    struct path_choice {
+        expert_path best; /* once it is known */
+        bool known;       /* for now */
+        bool told;        /* the choice has been told before */
+        uint32_t held;    /* steps since it was made */
+    } choice[BATCH_SLOTS];
+} paths;
+
+typedef struct path_verdict { /* a choice that is news */
+    expert_path best, other;  /* other: the quickest of those left behind */
+    double best_ms, other_ms;
+    uint32_t batch_from, batch_to; /* the sequences in a step that it holds for */
+} path_verdict;
+
+/* Forgets the times of the ways that only a fallback takes. */
+void paths_begin(paths *p);
+void paths_note(paths *p, expert_path now, uint32_t batch, double ms);
+/* The way that the next step should take, behind paths_note() of the last one, which took `now`. PATH_IN_PLACE is final: nothing is
+ * asked again before paths_begin(). *ret_news: *ret tells something that should be said. */
+expert_path paths_next(paths *p, expert_path now, uint32_t batch, bool *ret_news, path_verdict *ret);
+
+#endif

@@ -1,0 +1,151 @@
+#include <criterion/criterion.h>
+
+#include "engine/fallback/paths.h"
+
+/* Decodes on the chosen way; what a token takes on each is given. Returns the way after that, counts the steps on each and the news. */
+typedef struct drive {
+    paths p;
+    expert_path now;
+    double ms[N_PATHS];
+    uint32_t steps[N_PATHS], news;
+    path_verdict last;
+} drive;
+
+static void begin(drive *d, bool staged, bool cpu)
+{
+    d->p.may[PATH_STAGED] = staged;
+    d->p.may[PATH_CPU] = cpu;
+    d->now = staged ? PATH_STAGED : PATH_CPU;
+    paths_begin(&d->p);
+}
+
+static expert_path go(drive *d, uint32_t steps, uint32_t batch)
+{
+    for (uint32_t i = 0; i < steps; i++) {
+        bool news;
+        d->steps[d->now]++;
+        paths_note(&d->p, d->now, batch, d->ms[d->now]);
+        d->now = paths_next(&d->p, d->now, batch, &news, &d->last);
+        d->news += news;
+    }
+    return d->now;
+}
+
+static void was_suspected(drive *d, uint32_t steps, uint32_t batch)
+{
+    d->p.may[PATH_IN_PLACE] = true;
+    for (uint32_t i = 0; i < steps; i++)
+        paths_note(&d->p, PATH_IN_PLACE, batch, d->ms[PATH_IN_PLACE]);
+}
+
+Test(paths, without_the_cpu_staging_stays_unless_it_is_slower_than_in_place)
+{
+    drive d = {.ms = {50, 54, 0}};
+    was_suspected(&d, 6, 1);
+    begin(&d, true, false);
+    cr_assert_eq(go(&d, 3000, 1), PATH_STAGED, "within ten percent");
+    cr_assert_eq(d.news, 0);
+    d = (drive){.ms = {50, 56, 0}};
+    was_suspected(&d, 6, 1);
+    begin(&d, true, false);
+    cr_assert_eq(go(&d, 5, 1), PATH_STAGED);
+    cr_assert_eq(go(&d, 1, 1), PATH_IN_PLACE);
+    cr_assert_eq(d.news, 1);
+    cr_assert_eq(d.last.best, PATH_IN_PLACE);
+    cr_assert_float_eq(d.last.best_ms, 50, 1e-9);
+    cr_assert_float_eq(d.last.other_ms, 56, 1e-9);
+    cr_assert_eq(go(&d, 3000, 1), PATH_IN_PLACE, "that is final");
+    d = (drive){.ms = {50, 500, 0}};
+    was_suspected(&d, 5, 1); /* too few to tell */
+    begin(&d, true, false);
+    cr_assert_eq(go(&d, 3000, 1), PATH_STAGED);
+}
+
+Test(paths, the_quickest_wins)
+{
+    static const struct {
+        double ms[N_PATHS];
+        expert_path want;
+    } rows[] = {{{90, 60, 30}, PATH_CPU},      {{90, 30, 60}, PATH_STAGED},    {{20, 60, 30}, PATH_IN_PLACE},
+                {{20, 30, 60}, PATH_IN_PLACE}, {{90, 30, 28}, PATH_STAGED},    {{90, 30, 27}, PATH_CPU},
+                {{31, 60, 33}, PATH_CPU},      {{30, 3000, 33}, PATH_IN_PLACE}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        drive d = {.ms = {rows[i].ms[0], rows[i].ms[1], rows[i].ms[2]}};
+        was_suspected(&d, 8, 4);
+        begin(&d, true, true);
+        cr_assert_eq(go(&d, 40, 4), rows[i].want, "row %zu", i);
+    }
+}
+
+/* A way that takes forty times as long is seen through after one step, and at most six steps of it are ever run in a trial. */
+Test(paths, a_hopeless_trial_is_cut_short)
+{
+    drive d = {.ms = {0, 10, 400}};
+    begin(&d, true, true);
+    cr_assert_eq(go(&d, 100, 1), PATH_STAGED);
+    cr_assert_eq(d.steps[PATH_CPU], 1);
+    d = (drive){.ms = {0, 10, 12}};
+    begin(&d, true, true);
+    cr_assert_eq(go(&d, 100, 1), PATH_STAGED);
+    cr_assert_eq(d.steps[PATH_CPU], 6);
+    cr_assert_eq(d.news, 1, "the first choice is told, either way");
+    cr_assert_eq(d.last.other, PATH_CPU);
+}
+
+Test(paths, the_choice_is_made_anew_now_and_then_with_fresh_times)
+{
+    drive d = {.ms = {0, 40, 20}};
+    begin(&d, true, true);
+    cr_assert_eq(go(&d, 100, 1), PATH_CPU);
+    d.ms[PATH_CPU] = 80; /* somebody else works there now */
+    cr_assert_eq(go(&d, 1100, 1), PATH_STAGED);
+    cr_assert_eq(d.news, 2);
+    cr_assert_float_eq(d.last.other_ms, 80, 1e-9);
+    d.ms[PATH_CPU] = 20;
+    cr_assert_eq(go(&d, 1100, 1), PATH_CPU);
+    cr_assert_eq(d.news, 3);
+    uint32_t before = d.steps[PATH_STAGED];
+    cr_assert_eq(go(&d, 10000, 1), PATH_CPU);
+    cr_assert_eq(d.news, 3, "nothing new");
+    cr_assert_leq(d.steps[PATH_STAGED] - before, 60, "trials are rare");
+}
+
+Test(paths, each_size_of_the_batch_has_its_own_choice)
+{
+    drive d = {.ms = {0, 40, 20}};
+    begin(&d, true, true);
+    cr_assert_eq(go(&d, 50, 1), PATH_CPU);
+    cr_assert_eq(d.last.batch_to, 1);
+    d.ms[PATH_CPU] = 90;
+    cr_assert_eq(go(&d, 50, 8), PATH_STAGED);
+    cr_assert_eq(d.last.batch_from, 8);
+    cr_assert_eq(d.last.batch_to, 15);
+    cr_assert_eq(d.news, 2);
+    for (int i = 0; i < 100; i++) { /* in turn: the choices stand, and are not told again */
+        d.ms[PATH_CPU] = i % 2 ? 90 : 20;
+        cr_assert_eq(go(&d, 1, i % 2 ? 8 : 1), i % 2 ? PATH_STAGED : PATH_CPU);
+    }
+    cr_assert_eq(d.news, 2);
+}
+
+Test(paths, where_nothing_can_be_staged_the_cpu_is_compared_with_in_place)
+{
+    drive d = {.ms = {50, 0, 40}};
+    was_suspected(&d, 6, 1);
+    begin(&d, false, true);
+    cr_assert_eq(go(&d, 50, 1), PATH_CPU);
+    d = (drive){.ms = {50, 0, 60}};
+    was_suspected(&d, 6, 1);
+    begin(&d, false, true);
+    cr_assert_eq(go(&d, 50, 1), PATH_IN_PLACE);
+}
+
+Test(paths, an_operators_fallback_does_not_read_in_place)
+{
+    drive d = {.ms = {1, 40, 43}};
+    was_suspected(&d, 6, 1);
+    begin(&d, true, true);
+    d.p.may[PATH_IN_PLACE] = false;
+    cr_assert_eq(go(&d, 50, 1), PATH_STAGED);
+    cr_assert_eq(d.steps[PATH_CPU], 6, "what may not be taken says nothing of the others");
+}
