@@ -245,6 +245,12 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     c->max_rows = XD_MAX(c->max_seqs, MIN_ROWS);
     /* The KV cache is sized after the executor, which needs a bound of the context first. */
     uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
+    if (c->hp->rope_grows && context > c->hp->max_positions)
+        return xd_fail(
+            err, XD_UNSUPPORTED, 0,
+            "model.max_model_len = %u: with rope type 'dynamic' this model's rotary frequencies would change "
+            "beyond max_position_embeddings = %u, which is not possible here",
+            context, c->hp->max_positions);
     c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
     exec_options xo = {.dev = c->dev,
                        .cpu = c->cpu,

@@ -3,66 +3,70 @@
  * Tensor names and defaults are those of Hugging Face transformers (modeling_*.py, configuration_*.py). */
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/model/hf_config.h"
 #include "engine/model/model_priv.h"
 #include "engine/model/rope.h"
 
-static uint32_t json_u32(const json_t *o, const char *key)
-{
-    json_int_t v = json_integer_value(json_object_get(o, key));
-    return v > 0 && v < UINT32_MAX ? (uint32_t)v : 0;
-}
-
-/* Mixtral, Mistral: the same window in every layer. */
-static uint32_t window_always(const json_t *config, uint32_t layer)
-{
-    (void)layer;
-    return json_u32(config, "sliding_window");
-}
-
-/* Qwen: only with use_sliding_window, in the layers that layer_types names, or from max_window_layers on. */
-static uint32_t window_qwen(const json_t *config, uint32_t layer)
-{
-    if (!json_is_true(json_object_get(config, "use_sliding_window")))
-        return 0;
-    const char *type = json_string_value(json_array_get(json_object_get(config, "layer_types"), layer));
-    bool sliding = type ? !strcmp(type, "sliding_attention") : layer >= json_u32(config, "max_window_layers");
-    return sliding ? json_u32(config, "sliding_window") : 0;
-}
-
-/* Qwen3-MoE's attention slides, once switched on, in every layer (modeling_qwen3_moe.py). */
-static uint32_t window_qwen_moe(const json_t *config, uint32_t layer)
-{
-    return json_is_true(json_object_get(config, "use_sliding_window")) ? window_always(config, layer) : 0;
-}
-
 #define QWEN_EXPERT(m)    "model.layers.%u.mlp.experts.%u." m "_proj.weight"
 #define MIXTRAL_EXPERT(m) "model.layers.%u.block_sparse_moe.experts.%u." m ".weight"
 
 static const model_arch archs[] = {
-    {"llama", "LlamaForCausalLM", 10000, {NULL}, NULL, false, false, false, NULL},
-    {"mistral", "MistralForCausalLM", 10000, {NULL}, NULL, false, false, false, window_always},
-    {"mixtral",
-     "MixtralForCausalLM",
-     1e6,
-     {MIXTRAL_EXPERT("w1"), MIXTRAL_EXPERT("w3"), MIXTRAL_EXPERT("w2")},
-     "model.layers.%u.block_sparse_moe.gate.weight",
-     true,
-     false,
-     false,
-     window_always},
-    {"qwen2", "Qwen2ForCausalLM", 10000, {NULL}, NULL, false, false, true, window_qwen},
-    {"qwen3", "Qwen3ForCausalLM", 10000, {NULL}, NULL, false, true, false, window_qwen},
-    {"qwen3_moe",
-     "Qwen3MoeForCausalLM",
-     10000,
-     {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
-     "model.layers.%u.mlp.gate.weight",
-     false,
-     true,
-     false,
-     window_qwen_moe},
+    {.model_type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048}",
+     .default_theta = 10000,
+     .bias = MODEL_BIAS_ASKED},
+    {.model_type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"max_position_embeddings\":131072,"
+                 "\"sliding_window\":4096}",
+     .default_theta = 10000,
+     .window = MODEL_WINDOW_ALL},
+    {.model_type = "mixtral",
+     .class_name = "MixtralForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"num_local_experts\":8,\"num_experts_per_tok\":2}",
+     .default_theta = 1e6,
+     .experts = {MIXTRAL_EXPERT("w1"), MIXTRAL_EXPERT("w3"), MIXTRAL_EXPERT("w2")},
+     .router = "model.layers.%u.block_sparse_moe.gate.weight",
+     .moe_size_key = "intermediate_size",
+     .norm_topk_always = true,
+     .window = MODEL_WINDOW_ALL},
+    {.model_type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":4096,\"intermediate_size\":22016,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"max_position_embeddings\":32768,"
+                 "\"sliding_window\":4096,\"max_window_layers\":28}",
+     .default_theta = 10000,
+     .bias = MODEL_BIAS_QKV,
+     .window = MODEL_WINDOW_LISTED},
+    {.model_type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":4096,\"intermediate_size\":22016,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"head_dim\":128,"
+                 "\"max_position_embeddings\":32768,\"sliding_window\":4096,\"max_window_layers\":28}",
+     .default_theta = 10000,
+     .qk_norm = true,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_LISTED},
+    {.model_type = "qwen3_moe",
+     .class_name = "Qwen3MoeForCausalLM",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":2048,\"intermediate_size\":6144,\"num_hidden_layers\":24,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":4,\"max_position_embeddings\":32768,"
+                 "\"sliding_window\":4096,\"moe_intermediate_size\":768,\"num_experts_per_tok\":8,"
+                 "\"num_local_experts\":128}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .qk_norm = true,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_SWITCHED},
 };
 
 const model_arch *model_arch_find(const char *model_type)
@@ -76,6 +80,70 @@ const model_arch *model_arch_find(const char *model_type)
 const char *model_known_archs(void)
 {
     return "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe";
+}
+
+/* transformers calls the experts by one name and reads another too. */
+static xd_status name_experts(json_t *config, xd_err *err)
+{
+    json_t *n = json_object_get(config, "num_experts");
+    if (!n || hf_has(config, "num_local_experts"))
+        return XD_OK;
+    return json_object_set(config, "num_local_experts", n) ? xd_fail(err, XD_NOMEM, 0, "configuration") : XD_OK;
+}
+
+static xd_status check_class(const model_arch *a, const json_t *config, const char *file, xd_err *err)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    for (size_t i = 0; name && i < XD_ARRAY_LEN(archs); i++)
+        if (!strcasecmp(name, archs[i].class_name)) /* early checkpoints say LLaMAForCausalLM */
+            return XD_OK;
+    return name ? xd_fail(err, XD_UNSUPPORTED, 0, "%s: architectures names '%s'; of model_type '%s' %s is known", file,
+                          name, a->model_type, a->class_name)
+                : XD_OK;
+}
+
+xd_status model_arch_complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
+{
+    xd_status st = check_class(a, config, file, err);
+    if (st || (st = name_experts(config, err)))
+        return st;
+    XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
+    return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
+                                                                     : XD_OK;
+}
+
+/* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types
+ * names, or from max_window_layers on; Qwen3-MoE in all. A list that says something else than what the family does is refused. */
+static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    uint32_t window = 0, first = 0, n_layers = m->params.n_layers;
+    bool use = a->window != MODEL_WINDOW_NONE;
+    xd_status st = XD_OK;
+    if (a->window == MODEL_WINDOW_SWITCHED || a->window == MODEL_WINDOW_LISTED)
+        st = hf_bool(c, file, "use_sliding_window", false, &use, err);
+    if (!st && use)
+        st = hf_u32(c, file, "sliding_window", 0, 1, INT32_MAX, &window, err);
+    if (!st && a->window == MODEL_WINDOW_LISTED)
+        st = hf_u32(c, file, "max_window_layers", 0, 0, INT32_MAX, &first, err);
+    if (st)
+        return st;
+    const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
+    if (types && json_array_size(types) != n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        bool sliding = window && l >= first;
+        const char *type = json_string_value(json_array_get(types, l));
+        bool listed = type && !strcmp(type, "sliding_attention");
+        if (types && a->window == MODEL_WINDOW_LISTED)
+            sliding = listed && window;
+        if (types && (!type || listed != sliding || (!listed && strcmp(type, "full_attention"))))
+            return xd_fail(
+                err, XD_UNSUPPORTED, 0,
+                "%s: layer_types has '%s' for layer %u, whose attention is %s in a %s model of this configuration",
+                file, type ? type : "(no text)", l, sliding ? "sliding_attention" : "full_attention", a->model_type);
+        m->layers[l].window = sliding ? window : 0;
+    }
+    return XD_OK;
 }
 
 /* A layer of a MoE family may still be dense: mlp_only_layers, decoder_sparse_step (Qwen). */
@@ -96,18 +164,17 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
     model_params *p = &m->params;
     uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, sparse_step;
     xd_status st;
-    const char *n_key = hf_has(c, "num_experts") ? "num_experts" : "num_local_experts";
-    const char *moe_key = hf_has(c, "moe_intermediate_size") ? "moe_intermediate_size" : "intermediate_size";
     if ((st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &sparse_step, err)) ||
         (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)))
         return st;
-    if (a->experts[0] && ((st = hf_u32(c, file, n_key, 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
+    if (a->experts[0] && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
                           (st = hf_u32(c, file, "num_experts_per_tok", 0, 1, MODEL_MAX_TOP_K, &top_k, err)) ||
-                          (st = hf_u32(c, file, moe_key, 0, 1, 1u << 20, &d_ff_moe, err))))
+                          (st = hf_u32(c, file, a->moe_size_key, 0, 1, 1u << 20, &d_ff_moe, err))))
         return st;
     if (a->experts[0] && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
         return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: num_experts, num_experts_per_tok (at most num_experts) and %s are needed", file, moe_key);
+                       "%s: num_local_experts, num_experts_per_tok (at most as many) and %s are needed", file,
+                       a->moe_size_key);
 
     m->layers = calloc(p->n_layers, sizeof *m->layers);
     if (!m->layers)
@@ -119,7 +186,6 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         m->layers[l].n_experts = moe ? n_experts : 1;
         m->layers[l].top_k = moe ? top_k : 1;
         m->layers[l].d_ff = moe ? d_ff_moe : d_ff;
-        m->layers[l].window = a->window ? a->window(c, l) : 0;
         if (!m->layers[l].d_ff)
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: intermediate_size is needed for the dense layer %u", file, l);
         p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
@@ -127,6 +193,8 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         p->d_ff_max = XD_MAX(p->d_ff_max, m->layers[l].d_ff);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
+    if ((st = read_windows(m, a, c, file, err)))
+        return st;
     m->experts = calloc(n_tensors, sizeof *m->experts);
     if (!m->experts)
         return xd_fail(err, XD_NOMEM, 0, "expert table of the model");
@@ -142,7 +210,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
 {
     model_params *p = &m->params;
     double eps;
-    bool norm_topk;
+    bool norm_topk, biased;
     xd_status st;
     snprintf(p->arch, sizeof p->arch, "%s", a->model_type);
     if ((st = hf_u32(c, file, "num_hidden_layers", 0, 1, MODEL_MAX_LAYERS, &p->n_layers, err)) ||
@@ -154,7 +222,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         (st = hf_u32(c, file, "vocab_size", 0, 1, 1u << 24, &p->vocab, err)) ||
         (st = hf_u32(c, file, "max_position_embeddings", 0, 1, 1u << 30, &p->max_positions, err)) ||
         (st = hf_real(c, file, "rms_norm_eps", 1e-6, 0, 1, &eps, err)) ||
-        (st = hf_bool(c, file, "norm_topk_prob", false, &norm_topk, err)))
+        (st = hf_bool(c, file, "norm_topk_prob", false, &norm_topk, err)) ||
+        (st = hf_bool(c, file, "attention_bias", false, &biased, err)))
         return st;
     if (!p->n_layers || !p->d_model || !p->n_heads || !p->vocab || !p->max_positions)
         return xd_fail(
@@ -165,7 +234,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %u heads cannot share %u key/value heads of even size (%u)", file,
                        p->n_heads, p->n_kv_heads, p->head_dim);
     const char *act = hf_string(c, "hidden_act");
-    if (act && strcmp(act, "silu"))
+    if (act && strcmp(act, "silu") && strcmp(act, "swish")) /* two names of one function */
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file, act,
                        a->model_type);
     if (hf_has(c, "quantization_config"))
@@ -181,6 +250,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->scoring = KERN_SOFTMAX_TOPK;
     p->norm_topk = a->norm_topk_always || norm_topk;
     p->bos_id = -1;
+    m->attention_bias = biased && a->bias == MODEL_BIAS_ASKED;
     if ((st = rope_read(c, file, a->default_theta, p, err)))
         return st;
     return read_layers(m, a, c, file, err);

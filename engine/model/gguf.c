@@ -339,10 +339,23 @@ const mapped_file *gguf_map(const gguf *g)
     return &g->map;
 }
 
-const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name)
+static gguf_tensor *find_tensor(const gguf *g, const char *name)
 {
     gguf_tensor key = {.name = name};
     return g->n_tensors ? bsearch(&key, g->tensors, g->n_tensors, sizeof *g->tensors, by_name) : NULL;
+}
+
+const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name)
+{
+    return find_tensor(g, name);
+}
+
+const gguf_tensor *gguf_tensor_take(gguf *g, const char *name)
+{
+    gguf_tensor *t = find_tensor(g, name);
+    if (t)
+        t->taken = true;
+    return t;
 }
 
 static const entry *find(const gguf *g, const char *key)

@@ -37,6 +37,7 @@ typedef struct gguf_tensor {
     kern_fmt fmt;       /* FMT_COUNT: a type that cannot be read */
     const void *data;
     uint64_t bytes;
+    bool taken; /* by gguf_tensor_take() */
 } gguf_tensor;
 
 /* Maps the file read-only and shared and checks everything in it: counts, lengths, types, alignment (a power of two up to 1 MiB),
@@ -50,6 +51,8 @@ const mapped_file *gguf_map(const gguf *g);
 uint32_t gguf_tensor_count(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, uint32_t idx);
 const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: none */
+/* As gguf_tensor_find(), and notes that somebody has a use for it. */
+const gguf_tensor *gguf_tensor_take(gguf *g, const char *name);
 
 bool gguf_has(const gguf *g, const char *key);
 /* Any integer type (and bool) within [min, max]; absent gives fallback. Else XD_BAD_MODEL. */

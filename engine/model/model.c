@@ -20,9 +20,11 @@ static xd_status read_ids(const json_t *v, const char *file, model_params *p, xd
     p->n_eos = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)p->vocab)
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: eos_token_id must be ids below vocab_size (%u)", file, p->vocab);
-        p->eos_ids[p->n_eos++] = (uint32_t)json_integer_value(id);
+        if (!json_is_integer(id))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: eos_token_id must be an id or a list of ids", file);
+        /* Others are never sampled: small models keep the ids of a large one's vocabulary. */
+        if (json_integer_value(id) >= 0 && json_integer_value(id) < (json_int_t)p->vocab)
+            p->eos_ids[p->n_eos++] = (uint32_t)json_integer_value(id);
     }
     return XD_OK;
 }
@@ -99,38 +101,40 @@ static xd_status open_shard(model *m, const char *name, xd_err *err)
 }
 
 /* The index only lists the shards: where a tensor is, their own headers tell. */
-static xd_status open_shards(model *m, xd_err *err)
+static xd_status open_indexed(model *m, xd_err *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", m->dir);
     json_t *index;
-    xd_err e;
-    xd_status st = hf_load(path, &index, &e);
-    if (st == XD_NOT_FOUND) {
-        st = open_shard(m, "model.safetensors", err);
-        if (st == XD_NOT_FOUND)
-            return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has neither model.safetensors nor model.safetensors.index.json",
-                           m->dir);
-    } else if (st) {
-        *err = e;
-    } else {
-        const char *tensor;
-        json_t *file;
-        json_t *map = json_object_get(index, "weight_map");
-        if (!json_is_object(map))
-            st = xd_fail(err, XD_BAD_MODEL, 0, "%s: no weight_map object", path);
-        json_object_foreach (map, tensor, file) {
-            if (st)
-                break;
-            st = json_is_string(file)
-                     ? open_shard(m, json_string_value(file), err)
-                     : xd_fail(err, XD_BAD_MODEL, 0, "%s: the file of '%s' is not a string", path, tensor);
-        }
-        json_decref(index);
-    }
+    xd_status st = hf_load(path, &index, err);
+    if (st == XD_NOT_FOUND)
+        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has neither model.safetensors nor model.safetensors.index.json",
+                       m->dir);
     if (st)
         return st;
+    const char *tensor;
+    json_t *file;
+    json_t *map = json_object_get(index, "weight_map");
+    if (!json_is_object(map))
+        st = xd_fail(err, XD_BAD_MODEL, 0, "%s: no weight_map object", path);
+    json_object_foreach (map, tensor, file) {
+        if (st)
+            break;
+        st = json_is_string(file) ? open_shard(m, json_string_value(file), err)
+                                  : xd_fail(err, XD_BAD_MODEL, 0, "%s: the file of '%s' is not a string", path, tensor);
+    }
+    json_decref(index);
+    return st;
+}
 
+/* A single file comes before an index, as in transformers. */
+static xd_status open_shards(model *m, xd_err *err)
+{
+    xd_status st = open_shard(m, "model.safetensors", err);
+    if (st == XD_NOT_FOUND)
+        st = open_indexed(m, err);
+    if (st)
+        return st;
     m->files = calloc(m->n_shards, sizeof *m->files);
     if (!m->files)
         return xd_fail(err, XD_NOMEM, 0, "list of files");
@@ -144,7 +148,7 @@ static xd_status open_shards(model *m, xd_err *err)
 static const safetensors_entry *find(const model *m, const char *name, const char **ret_path)
 {
     for (uint32_t i = 0; i < m->n_shards; i++) {
-        const safetensors_entry *e = safetensors_find(m->shards[i], name);
+        const safetensors_entry *e = safetensors_take(m->shards[i], name);
         if (e) {
             *ret_path = safetensors_path(m->shards[i]);
             return e;
@@ -181,33 +185,37 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
 
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
+    enum { NEVER, MAYBE, MUST };
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    const int o_bias = m->attention_bias ? MAYBE : NEVER, qkv_bias = a->bias == MODEL_BIAS_QKV ? MUST : o_bias;
+    const int norms = a->qk_norm ? MUST : NEVER;
     const struct {
         const char *name;
         uint32_t rows, cols;
-        bool optional;
+        int there;
         model_tensor *to;
     } parts[] = {
-        {"input_layernorm.weight", 1, d, false, &y->attn_norm},
-        {"self_attn.q_proj.weight", q, d, false, &y->q},
-        {"self_attn.k_proj.weight", kv, d, false, &y->k},
-        {"self_attn.v_proj.weight", kv, d, false, &y->v},
-        {"self_attn.o_proj.weight", d, q, false, &y->o},
-        {"self_attn.q_proj.bias", 1, q, !a->qkv_bias, &y->q_bias},
-        {"self_attn.k_proj.bias", 1, kv, !a->qkv_bias, &y->k_bias},
-        {"self_attn.v_proj.bias", 1, kv, !a->qkv_bias, &y->v_bias},
-        {"self_attn.o_proj.bias", 1, d, true, &y->o_bias},
-        {"self_attn.q_norm.weight", 1, p->head_dim, !a->qk_norm, &y->q_norm},
-        {"self_attn.k_norm.weight", 1, p->head_dim, !a->qk_norm, &y->k_norm},
-        {"post_attention_layernorm.weight", 1, d, false, &y->ffn_norm},
+        {"input_layernorm.weight", 1, d, MUST, &y->attn_norm},
+        {"self_attn.q_proj.weight", q, d, MUST, &y->q},
+        {"self_attn.k_proj.weight", kv, d, MUST, &y->k},
+        {"self_attn.v_proj.weight", kv, d, MUST, &y->v},
+        {"self_attn.o_proj.weight", d, q, MUST, &y->o},
+        {"self_attn.q_proj.bias", 1, q, qkv_bias, &y->q_bias},
+        {"self_attn.k_proj.bias", 1, kv, qkv_bias, &y->k_bias},
+        {"self_attn.v_proj.bias", 1, kv, qkv_bias, &y->v_bias},
+        {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
+        {"self_attn.q_norm.weight", 1, p->head_dim, norms, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->head_dim, norms, &y->k_norm},
+        {"post_attention_layernorm.weight", 1, d, MUST, &y->ffn_norm},
     };
     xd_status st;
     char name[192];
     for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
         snprintf(name, sizeof name, "model.layers.%u.%s", l, parts[i].name);
-        if ((st = take(m, name, parts[i].rows, parts[i].cols, parts[i].optional, parts[i].to, err)))
+        if (parts[i].there != NEVER &&
+            (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }
     static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
@@ -235,16 +243,42 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     return XD_OK;
 }
 
+/* Tied, a file has one of the two, or both alike; where they differ, config.json is wrong about it (transformers 5 decides so too). */
+static xd_status take_embedding(model *m, bool tied, xd_err *err)
+{
+    const model_params *p = &m->params;
+    model_tensor *embed = &m->embed, *head = &m->lm_head;
+    xd_status st;
+    if ((st = take(m, "lm_head.weight", p->vocab, p->d_model, tied, head, err)) ||
+        (st = take(m, "model.embed_tokens.weight", p->vocab, p->d_model, tied && head->data, embed, err)))
+        return st;
+    if (!embed->data)
+        *embed = *head;
+    if (!head->data || (tied && head->fmt == embed->fmt && !memcmp(head->data, embed->data, head->bytes)))
+        *head = *embed;
+    return XD_OK;
+}
+
+/* A tensor of a layer that nobody asked for changes what the model computes where it comes from. */
+static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *err)
+{
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
+            const safetensors_entry *e = safetensors_at(m->shards[i], k);
+            if (!e->taken && !strncmp(e->name, "model.layers.", 13) && !strstr(e->name, ".rotary_emb.inv_freq"))
+                return xd_fail(err, XD_UNSUPPORTED, 0,
+                               "%s: tensor '%s' has no place in a %s model as config.json describes it",
+                               safetensors_path(m->shards[i]), e->name, a->model_type);
+        }
+    return XD_OK;
+}
+
 static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
 {
     const model_params *p = &m->params;
     xd_status st;
-    if ((st = take(m, "model.embed_tokens.weight", p->vocab, p->d_model, false, &m->embed, err)) ||
+    if ((st = take_embedding(m, tied, err)) ||
         (st = take(m, "model.norm.weight", 1, p->d_model, false, &m->final_norm, err)))
-        return st;
-    if (tied)
-        m->lm_head = m->embed;
-    else if ((st = take(m, "lm_head.weight", p->vocab, p->d_model, false, &m->lm_head, err)))
         return st;
     for (uint32_t l = 0; l < p->n_layers; l++)
         if ((st = take_layer(m, a, l, err)))
@@ -256,7 +290,7 @@ static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
     if (find(m, beyond, &path))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), config.json says num_hidden_layers = %u", path,
                        p->n_layers, p->n_layers);
-    return XD_OK;
+    return check_all_taken(m, a, err);
 }
 
 static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
@@ -352,14 +386,14 @@ static xd_status finish(model *m, xd_err *err)
     return XD_OK;
 }
 
-static const model_arch *choose_arch(const json_t *config, const char *file, xd_err *err)
+static xd_status choose_arch(json_t *config, const char *file, const model_arch **ret, xd_err *err)
 {
     const char *type = hf_string(config, "model_type");
-    const model_arch *a = type ? model_arch_find(type) : NULL;
-    if (!a)
-        xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file, type ? type : "(none)",
-                model_known_archs());
-    return a;
+    *ret = type ? model_arch_find(type) : NULL;
+    if (!*ret)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
+                       type ? type : "(none)", model_known_archs());
+    return model_arch_complete(*ret, config, file, err);
 }
 
 static bool has_snapshots(const char *path)
@@ -388,11 +422,10 @@ static xd_status open_dir(model *m, const char *path, xd_err *err)
     if (st)
         return st;
     bool tied;
-    const model_arch *a = choose_arch(config, file, err);
-    if (!a)
-        st = err ? err->status : XD_UNSUPPORTED;
-    else if (!(st = model_read_params(m, a, config, file, err)) && !(st = read_defaults(m, config, file, err)) &&
-             !(st = open_shards(m, err)) && !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))
+    const model_arch *a = NULL;
+    if (!(st = choose_arch(config, file, &a, err)) && !(st = model_read_params(m, a, config, file, err)) &&
+        !(st = read_defaults(m, config, file, err)) && !(st = open_shards(m, err)) &&
+        !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))
         st = take_all(m, a, tied, err);
     json_decref(config);
     return st;
@@ -417,10 +450,9 @@ static xd_status open_synthetic(model *m, const model_options *opt, xd_err *err)
                    ? xd_fail(err, XD_NOT_FOUND, 0, "'%s' is neither a known geometry (%s) nor a config.json", name,
                              model_synthetic_names())
                    : st;
-    const model_arch *a = choose_arch(config, name, err);
-    if (!a)
-        st = err ? err->status : XD_UNSUPPORTED;
-    else if (!(st = model_read_params(m, a, config, name, err)) && !(st = read_defaults(m, config, name, err)))
+    const model_arch *a = NULL;
+    if (!(st = choose_arch(config, name, &a, err)) && !(st = model_read_params(m, a, config, name, err)) &&
+        !(st = read_defaults(m, config, name, err)))
         st = model_make_synthetic(m, opt, fmt, err);
     json_decref(config);
     return st;

@@ -44,6 +44,7 @@ typedef struct model_params {
     uint32_t rot_dim;
     float inv_freq[MODEL_MAX_ROT / 2];
     float rope_scale;
+    bool rope_grows;       /* beyond max_positions other frequencies would be needed ("dynamic") */
     bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_scoring scoring;
     bool norm_topk;

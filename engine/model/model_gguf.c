@@ -3,6 +3,7 @@
  *
  * llama.cpp's converter permutes the rows of Q and K of the `llama` family for its interleaved rotary order; such a model is read
  * as it is, with rope_interleaved set. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/model/gguf.h"
@@ -64,7 +65,7 @@ static const struct {
     {"attention.head_count_kv", "num_key_value_heads"},
     {"attention.key_length", "head_dim"},
     {"feed_forward_length", "intermediate_size"},
-    {"expert_count", "num_experts"},
+    {"expert_count", "num_local_experts"},
     {"expert_used_count", "num_experts_per_tok"},
     {"expert_feed_forward_length", "moe_intermediate_size"},
     {"context_length", "max_position_embeddings"},
@@ -74,17 +75,22 @@ static const struct {
 static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_err *err)
 {
     char key[96];
-    double theta, factor, original;
+    double theta, factor, original, fast, slow;
     xd_status st;
-    if ((st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.freq_base"), 10000, 1, 1e12, &theta, err)) ||
+    if ((st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.yarn_beta_fast"), 32, 0, 1e6, &fast, err)) ||
+        (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.yarn_beta_slow"), 1, 0, 1e6, &slow, err)) ||
+        (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.freq_base"), 10000, 1, 1e12, &theta, err)) ||
         (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.factor"), 1, 1e-3, 1e6, &factor, err)) ||
         (st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.original_context_length"), 0, 0, 1e9,
                         &original, err)))
         return st;
     const char *type = gguf_string(g, arch_key(key, sizeof key, arch, "rope.scaling.type"));
-    if (!type || !strcmp(type, "none"))
+    if (!type) /* llama.cpp's choice */
+        type = "linear";
+    if (!strcmp(type, "none"))
         type = "default";
-    json_t *rope = json_pack("{s:s, s:f, s:f}", "rope_type", type, "rope_theta", theta, "factor", factor);
+    json_t *rope = json_pack("{s:s, s:f, s:f, s:f, s:f}", "rope_type", type, "rope_theta", theta, "factor", factor,
+                             "beta_fast", fast, "beta_slow", slow);
     if (rope && original > 0)
         json_object_set_new(rope, "original_max_position_embeddings", json_real(original));
     return json_object_set_new(config, "rope_parameters", rope) ? xd_fail(err, XD_NOMEM, 0, "rope parameters") : XD_OK;
@@ -108,10 +114,15 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
             return st;
         json_object_set_new(config, int_keys[i].hf, json_integer(v));
     }
-    bool moe = json_integer_value(json_object_get(config, "num_experts")) > 0;
+    bool moe = json_integer_value(json_object_get(config, "num_local_experts")) > 0;
     if (!moe)
-        json_object_del(config, "num_experts");
-    const char *type = !strcmp(arch, "llama")      ? (moe ? "mixtral" : "llama")
+        json_object_del(config, "num_local_experts");
+    bool window = json_integer_value(json_object_get(config, "sliding_window")) > 0;
+    if (!window)
+        json_object_del(config, "sliding_window");
+    const char *type = !strcmp(arch, "llama")      ? (moe      ? "mixtral"
+                                                      : window ? "mistral"
+                                                               : "llama")
                        : !strcmp(arch, "qwen3moe") ? "qwen3_moe"
                                                    : arch;
     *ret_arch = model_arch_find(type);
@@ -119,17 +130,24 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: architecture '%s' is not known; known in GGUF are llama, qwen2, qwen3, qwen3moe",
                        gguf_path(g), arch);
+    if (window && (*ret_arch)->window != MODEL_WINDOW_ALL)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
+                       arch);
+    /* Mixtral's config.json has one key for what may be two here. */
+    json_t *expert_size = json_object_get(config, "moe_intermediate_size");
+    if (expert_size && (*ret_arch)->experts[0])
+        json_object_set(config, (*ret_arch)->moe_size_key, expert_size);
     m->params.rope_interleaved = !strcmp(arch, "llama");
-    if (gguf_tensor_find(g, "rope_freqs.weight"))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary factors in a tensor (rope_freqs.weight) cannot be read",
-                       gguf_path(g));
-    if ((st = gguf_real(g, arch_key(key, sizeof key, arch, "attention.layer_norm_rms_epsilon"), 1e-6, 0, 1, &eps,
+    int64_t norm;
+    if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "expert_weights_norm"), 1, 0, 1, &norm, err)) ||
+        (st = gguf_real(g, arch_key(key, sizeof key, arch, "attention.layer_norm_rms_epsilon"), 1e-6, 0, 1, &eps,
                         err)) ||
         (st = add_rope(g, arch, config, err)))
         return st;
     json_object_set_new(config, "rms_norm_eps", json_real(eps));
-    /* llama.cpp normalises the chosen weights for both families. */
-    json_object_set_new(config, "norm_topk_prob", json_true());
+    /* Where the file does not say llama.cpp normalises the chosen weights, for both families. */
+    json_object_set_new(config, "norm_topk_prob", json_boolean(norm));
     const gguf_tensor *embed = NULL;
     for (uint32_t i = 0; i < m->n_ggufs && !embed; i++)
         embed = gguf_tensor_find(m->ggufs[i], "token_embd.weight");
@@ -157,7 +175,7 @@ static xd_status take(const model *m, const char *name, uint32_t count, uint32_t
 {
     const gguf_tensor *t = NULL;
     for (uint32_t i = 0; i < m->n_ggufs && !t; i++)
-        t = gguf_tensor_find(m->ggufs[i], name);
+        t = gguf_tensor_take(m->ggufs[i], name);
     if (!t)
         return optional ? XD_OK
                         : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", gguf_path(m->ggufs[0]), name);
@@ -194,13 +212,13 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"attn_k.weight", 1, kv, d, false, &y->k},
         {"attn_v.weight", 1, kv, d, false, &y->v},
         {"attn_output.weight", 1, d, q, false, &y->o},
-        {"attn_q.bias", 1, 1, q, !a->qkv_bias, &y->q_bias},
-        {"attn_k.bias", 1, 1, kv, !a->qkv_bias, &y->k_bias},
-        {"attn_v.bias", 1, 1, kv, !a->qkv_bias, &y->v_bias},
+        {"attn_q.bias", 1, 1, q, a->bias != MODEL_BIAS_QKV, &y->q_bias},
+        {"attn_k.bias", 1, 1, kv, a->bias != MODEL_BIAS_QKV, &y->k_bias},
+        {"attn_v.bias", 1, 1, kv, a->bias != MODEL_BIAS_QKV, &y->v_bias},
         {"attn_output.bias", 1, 1, d, true, &y->o_bias},
-        {"attn_q_norm.weight", 1, 1, p->head_dim, !a->qk_norm, &y->q_norm},
-        {"attn_k_norm.weight", 1, 1, p->head_dim, !a->qk_norm, &y->k_norm},
         {"ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {a->qk_norm ? "attn_q_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->q_norm},
+        {a->qk_norm ? "attn_k_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->k_norm},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
         {y->moe ? "ffn_gate_exps.weight" : "ffn_gate.weight", n, y->d_ff, d, false, &experts[MODEL_GATE]},
         {y->moe ? "ffn_up_exps.weight" : "ffn_up.weight", n, y->d_ff, d, false, &experts[MODEL_UP]},
@@ -209,6 +227,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     xd_status st;
     char name[96];
     for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+        if (!parts[i].name)
+            continue;
         snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
         if ((st = take(m, name, parts[i].count, parts[i].rows, parts[i].cols, parts[i].optional, parts[i].to,
                        MODEL_MATRICES, err)))
@@ -218,6 +238,81 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     if (experts[1].fmt != experts[0].fmt || experts[2].fmt != experts[0].fmt)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: the expert matrices of layer %u are stored in different types",
                        gguf_path(m->ggufs[0]), l);
+    return XD_OK;
+}
+
+/* Llama 3's frequency bands come as a tensor of divisors. */
+static xd_status divide_frequencies(model *m, xd_err *err)
+{
+    model_params *p = &m->params;
+    model_tensor t = {0};
+    xd_status st = take(m, "rope_freqs.weight", 1, 1, p->rot_dim / 2, true, &t, 1, err);
+    if (st || !t.data)
+        return st;
+    if (t.fmt != FMT_F32)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor 'rope_freqs.weight' is not F32", gguf_path(m->ggufs[0]));
+    for (uint32_t i = 0; i < p->rot_dim / 2; i++) {
+        float by;
+        memcpy(&by, (const char *)t.data + i * sizeof by, sizeof by);
+        if (!(by > 0))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor 'rope_freqs.weight' divides by %g", gguf_path(m->ggufs[0]),
+                           (double)by);
+        p->inv_freq[i] /= by;
+    }
+    return XD_OK;
+}
+
+/* Metadata that would change the result. A value that says "as usual" is fine. */
+static xd_status check_keys(const model *m, xd_err *err)
+{
+    const double head_dim = m->params.head_dim;
+    const struct {
+        const char *key;
+        double usual, none;
+    } keys[] = {
+        {"attention.causal", 1, 1},
+        {"attention.clamp_kqv", 0, 0},
+        {"attention.max_alibi_bias", 0, 0},
+        {"attention.output_scale", 0, 1},
+        {"attention.scale", 0, 0},
+        {"attention.temperature_scale", 0, 0},
+        {"attention.value_length", head_dim, head_dim},
+        {"attn_logit_softcapping", 0, 0},
+        {"embedding_scale", 0, 1},
+        {"expert_gating_func", 0, 1},
+        {"expert_group_count", 0, 1},
+        {"expert_group_used_count", 0, 1},
+        {"expert_shared_count", 0, 0},
+        {"expert_weights_scale", 0, 1},
+        {"final_logit_softcapping", 0, 0},
+        {"interleave_moe_layer_step", 0, 1},
+        {"leading_dense_block_count", 0, 0},
+        {"logit_scale", 0, 1},
+        {"nextn_predict_layers", 0, 0},
+        {"residual_scale", 0, 1},
+        {"rope.dimension_count", head_dim, head_dim},
+        {"rope.scale_linear", 0, 1},
+        {"rope.scaling.alpha", 0, 1},
+        {"rope.scaling.attn_factor", 0, 1},
+        {"rope.scaling.yarn_attn_factor", 1, 1},
+        {"rope.scaling.yarn_ext_factor", -1, 1},
+        {"rope.scaling.yarn_log_multiplier", 0, 0},
+        {"router_logit_softcapping", 0, 0},
+        {"use_parallel_residual", 0, 0},
+    };
+    const gguf *g = m->ggufs[0];
+    const char *arch = gguf_string(g, "general.architecture");
+    char key[96];
+    double v;
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+        xd_status st =
+            gguf_real(g, arch_key(key, sizeof key, arch, keys[i].key), keys[i].usual, -HUGE_VAL, HUGE_VAL, &v, err);
+        if (st)
+            return st;
+        if (v != keys[i].usual && v != keys[i].none)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %g is not known for %s models", gguf_path(g), key, v,
+                           arch);
+    }
     return XD_OK;
 }
 
@@ -240,6 +335,15 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
         if (gguf_tensor_find(m->ggufs[i], beyond))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), its metadata say block_count = %u",
                            gguf_path(m->ggufs[i]), p->n_layers, p->n_layers);
+    if ((st = divide_frequencies(m, err)))
+        return st;
+    for (uint32_t i = 0; i < m->n_ggufs; i++)
+        for (uint32_t k = 0; k < gguf_tensor_count(m->ggufs[i]); k++) {
+            const gguf_tensor *t = gguf_tensor_at(m->ggufs[i], k);
+            if (!t->taken)
+                return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' has no place in a %s model",
+                               gguf_path(m->ggufs[i]), t->name, a->model_type);
+        }
     return XD_OK;
 }
 
@@ -303,7 +407,7 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err)
     if (!config)
         return xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", path);
     if ((st = open_splits(m, path, err)) || (st = make_config(m, &a, config, err)) ||
-        (st = model_read_params(m, a, config, path, err)) || (st = take_all(m, a, err)) ||
+        (st = model_read_params(m, a, config, path, err)) || (st = check_keys(m, err)) || (st = take_all(m, a, err)) ||
         (st = read_vocabulary(m, err)))
         return st;
     m->files = calloc(m->n_ggufs, sizeof *m->files);

@@ -18,6 +18,7 @@ struct model {
     model_layer *layers;   /* [n_layers] */
     model_tensor *experts; /* all layers' expert tensors, layer by layer */
     model_tensor embed, final_norm, lm_head;
+    bool attention_bias; /* Q, K, V and O may have biases */
     model_file *files;
     uint32_t n_files;
     safetensors **shards; /* [n_shards], NULL for a synthetic model */
@@ -34,16 +35,28 @@ struct model {
  * `experts` for layer, then expert. */
 typedef struct model_arch {
     const char *model_type, *class_name;
+    const char *defaults; /* JSON: what config.json need not say */
     double default_theta;
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
-    const char *router;
-    bool norm_topk_always;  /* else norm_topk_prob, default false */
-    bool qk_norm, qkv_bias; /* tensors that must exist */
-    /* Sliding window of a layer given the config; NULL: none. */
-    uint32_t (*window)(const json_t *config, uint32_t layer);
+    const char *router, *moe_size_key;
+    bool norm_topk_always; /* else norm_topk_prob, default false */
+    bool qk_norm;          /* tensors that must exist; without it they must not */
+    enum {
+        MODEL_BIAS_NONE,
+        MODEL_BIAS_QKV,   /* must exist */
+        MODEL_BIAS_ASKED, /* of Q, K, V and O, with attention_bias */
+    } bias;
+    enum {
+        MODEL_WINDOW_NONE,
+        MODEL_WINDOW_ALL,      /* sliding_window in every layer */
+        MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
+        MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
+    } window;
 } model_arch;
 
 const model_arch *model_arch_find(const char *model_type);
+/* Gives config (of a config.json) what it leaves to the defaults of its family; XD_UNSUPPORTED where it names another class of model. */
+xd_status model_arch_complete(const model_arch *arch, json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* Reads config.json's hyper-parameters into m->params and allocates m->layers and m->experts with n_experts, top_k, d_ff and window
  * of each layer. `file` is for messages. */

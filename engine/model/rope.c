@@ -21,13 +21,15 @@ static xd_status yarn(const json_t *r, const char *file, double theta, double fa
     double fast, slow, attention, mscale, mscale_all;
     bool truncate;
     xd_status st;
-    if ((st = hf_real(r, file, "beta_fast", 32, 1e-6, 1e6, &fast, err)) ||
-        (st = hf_real(r, file, "beta_slow", 1, 1e-6, 1e6, &slow, err)) ||
+    if ((st = hf_real(r, file, "beta_fast", 32, 0, 1e6, &fast, err)) ||
+        (st = hf_real(r, file, "beta_slow", 1, 0, 1e6, &slow, err)) ||
         (st = hf_real(r, file, "attention_factor", 0, 0, 1e3, &attention, err)) ||
         (st = hf_real(r, file, "mscale", 0, 0, 1e3, &mscale, err)) ||
         (st = hf_real(r, file, "mscale_all_dim", 0, 0, 1e3, &mscale_all, err)) ||
         (st = hf_bool(r, file, "truncate", true, &truncate, err)))
         return st;
+    fast = fast > 0 ? fast : 32; /* 0 says nothing, as null */
+    slow = slow > 0 ? slow : 1;
     if (attention > 0)
         p->rope_scale = (float)attention;
     else if (mscale > 0 && mscale_all > 0)
@@ -69,27 +71,53 @@ static xd_status llama3(const json_t *r, const char *file, double theta, double 
     return XD_OK;
 }
 
+/* rope_scaling comes before rope_parameters, and an empty object says nothing. */
+static const json_t *find_parameters(const json_t *config)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+        const json_t *r = json_object_get(config, keys[i]);
+        if (json_object_size(r))
+            return r;
+    }
+    return NULL;
+}
+
+/* Parameters of each layer type in objects of their own, and heads of which a part is rotated: no family here has them. */
+static xd_status refuse_unknown(const json_t *config, const json_t *r, const char *file, xd_err *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)r, key, value)
+        if (json_is_object(value))
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rope parameters by layer types ('%s') are not known", file,
+                           key);
+    double partial;
+    xd_status st = hf_real(config, file, "partial_rotary_factor", 1, 0, 1, &partial, err);
+    if (!st && r)
+        st = hf_real(r, file, "partial_rotary_factor", partial, 0, 1, &partial, err);
+    if (!st && partial != 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: partial_rotary_factor %g is not known for this model_type", file,
+                       partial);
+    return st;
+}
+
 xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
 {
-    const json_t *r = json_object_get(config, "rope_parameters");
-    if (!json_is_object(r))
-        r = json_object_get(config, "rope_scaling");
-    if (!json_is_object(r))
-        r = NULL;
+    const json_t *r = find_parameters(config);
     const char *type = r ? hf_string(r, "rope_type") : NULL;
     if (r && !type)
         type = hf_string(r, "type");
     if (!type)
         type = "default";
 
-    double theta, partial, factor, original;
+    double theta, factor, original;
     xd_status st;
-    if ((st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
-        (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))) ||
-        (st = hf_real(config, file, "partial_rotary_factor", 1, 0.01, 1, &partial, err)) ||
-        (r && (st = hf_real(r, file, "partial_rotary_factor", partial, 0.01, 1, &partial, err))))
+    if ((st = refuse_unknown(config, r, file, err)) ||
+        (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
+        (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
-    p->rot_dim = (uint32_t)(p->head_dim * partial) & ~1u;
+    p->rot_dim = p->head_dim;
     if (p->rot_dim < 2 || p->rot_dim > MODEL_MAX_ROT)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2 to %d are possible", file,
                        p->rot_dim, MODEL_MAX_ROT);
@@ -98,19 +126,27 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
         p->inv_freq[i] = (float)pow(theta, -2.0 * i / p->rot_dim);
     if (!strcmp(type, "default"))
         return XD_OK;
-
-    if ((st = hf_real(r, file, "factor", 1, 1e-3, 1e6, &factor, err)) ||
-        (st = hf_real(r, file, "original_max_position_embeddings", p->max_positions, 1, 1e9, &original, err)))
-        return st;
-    if (!strcmp(type, "linear")) {
-        for (uint32_t i = 0; i < p->rot_dim / 2; i++)
-            p->inv_freq[i] = (float)(pow(theta, -2.0 * i / p->rot_dim) / factor);
+    /* The base grows with a text that is longer than the model was made for; up to there it is the plain one. */
+    p->rope_grows = !strcmp(type, "dynamic");
+    if (p->rope_grows)
         return XD_OK;
-    }
+
+    bool is_yarn = !strcmp(type, "yarn");
+    if (!is_yarn && strcmp(type, "linear") && strcmp(type, "llama3"))
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: rope type '%s' is not known; default, dynamic, linear, llama3 and yarn are", file, type);
+    /* The value beside rope_scaling comes before the one inside. */
+    if ((st = hf_real(r, file, "original_max_position_embeddings", p->max_positions, 1, 1e9, &original, err)) ||
+        (st = hf_real(config, file, "original_max_position_embeddings", original, 1, 1e9, &original, err)) ||
+        (st = hf_real(r, file, "factor", p->max_positions / original, 1e-3, 1e6, &factor, err)))
+        return st;
+    if (!is_yarn && !hf_has(r, "factor"))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope type '%s' needs a factor", file, type);
+    if (is_yarn)
+        return yarn(r, file, theta, factor, original, p, err);
     if (!strcmp(type, "llama3"))
         return llama3(r, file, theta, factor, original, p, err);
-    if (!strcmp(type, "yarn"))
-        return yarn(r, file, theta, factor, original, p, err);
-    return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rope type '%s' is not known; default, linear, llama3 and yarn are",
-                   file, type);
+    for (uint32_t i = 0; i < p->rot_dim / 2; i++)
+        p->inv_freq[i] = (float)(pow(theta, -2.0 * i / p->rot_dim) / factor);
+    return XD_OK;
 }

@@ -172,10 +172,23 @@ const char *safetensors_path(const safetensors *s)
     return s->path;
 }
 
-const safetensors_entry *safetensors_find(const safetensors *s, const char *name)
+static safetensors_entry *find(const safetensors *s, const char *name)
 {
     safetensors_entry key = {.name = name};
     return s->n ? bsearch(&key, s->entries, s->n, sizeof *s->entries, by_name) : NULL;
+}
+
+const safetensors_entry *safetensors_find(const safetensors *s, const char *name)
+{
+    return find(s, name);
+}
+
+const safetensors_entry *safetensors_take(safetensors *s, const char *name)
+{
+    safetensors_entry *e = find(s, name);
+    if (e)
+        e->taken = true;
+    return e;
 }
 
 const mapped_file *safetensors_map(const safetensors *s)

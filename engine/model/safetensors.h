@@ -4,6 +4,7 @@
 #define ENGINE_SAFETENSORS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "config/error.h"
@@ -22,6 +23,7 @@ typedef struct safetensors_entry {
     uint64_t shape[SAFETENSORS_MAX_DIMS];
     const void *data; /* inside the mapping */
     uint64_t bytes;
+    bool taken; /* by safetensors_take() */
 } safetensors_entry;
 
 /* Maps the file read-only and shared, and checks every entry: known dtype, begin <= end <= file size, span == shape x dtype,
@@ -33,6 +35,8 @@ XD_DEFINE_CLEANUP(safetensors, safetensors_free)
 uint32_t safetensors_count(const safetensors *s);
 const safetensors_entry *safetensors_at(const safetensors *s, uint32_t idx);       /* sorted by name */
 const safetensors_entry *safetensors_find(const safetensors *s, const char *name); /* NULL: none */
+/* As safetensors_find(), and notes that somebody has a use for it. */
+const safetensors_entry *safetensors_take(safetensors *s, const char *name);
 const char *safetensors_path(const safetensors *s);
 const mapped_file *safetensors_map(const safetensors *s);
 

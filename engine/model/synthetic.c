@@ -183,7 +183,7 @@ static bool plan_model(plan *p, model *m)
         if (ok && a->qk_norm)
             ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
-        if (ok && a->qkv_bias)
+        if (ok && a->bias == MODEL_BIAS_QKV)
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, 0.1f) && plan_add(p, &y->k_bias, 1, kv, FMT_BF16, 0.1f) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, 0.1f);
         if (ok && y->moe)

@@ -21,10 +21,13 @@ def read_safetensors(path):
     for name, t in header.items():
         if name == "__metadata__":
             continue
-        assert t["dtype"] == "BF16", t
         begin, end = t["data_offsets"]
-        u16 = np.frombuffer(raw[8 + n + begin:8 + n + end], dtype=np.uint16)
-        yield name, (u16.astype(np.uint32) << 16).view(np.float32).reshape(t["shape"])
+        data = raw[8 + n + begin:8 + n + end]
+        if t["dtype"] == "BF16":
+            data = (np.frombuffer(data, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            data = np.frombuffer(data, dtype={"F16": np.float16, "F32": np.float32}[t["dtype"]]).astype(np.float32)
+        yield name, data.reshape(t["shape"])
 
 
 def permute(w, heads):
@@ -50,12 +53,45 @@ def add_tokenizer(w, t, config, pre="qwen2"):
         w.add_chat_template(config["chat_template"])
 
 
-def main(src, out, kind="bf16"):
+def add_rope_scaling(w, c, head_dim):
+    """What llama.cpp's converter writes of rope_scaling; Llama 3's bands become a tensor of divisors."""
+    r = c.get("rope_scaling") or {}
+    kind = r.get("rope_type", r.get("type"))
+    if kind == "linear":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(r["factor"])
+    elif kind == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(r["factor"])
+        w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+    elif kind == "llama3":
+        original, low, high = r["original_max_position_embeddings"], r["low_freq_factor"], r["high_freq_factor"]
+        divisors = []
+        for freq in 1.0 / (c["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)):
+            turns = original * freq / (2 * np.pi)
+            smooth = min(max((turns - low) / (high - low), 0), 1)
+            divisors.append(1 / ((1 - smooth) / r["factor"] + smooth))
+        w.add_tensor("rope_freqs.weight", np.array(divisors, dtype=np.float32))
+
+
+def add_keys(w, arch, keys):
+    for key, value in keys.items():
+        w.kv_data[0].pop(f"{arch}.{key}", None)
+        if isinstance(value, list):
+            w.add_array(f"{arch}.{key}", value)
+        else:
+            kind = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32}[type(value)]
+            w.add_key_value(f"{arch}.{key}", value, kind)
+
+
+def main(src, out, kind="bf16", keys=None, tensors=None):
+    """keys: of the architecture, set or replaced; tensors: names of further ones."""
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
-    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}.get(c["model_type"], c["model_type"])
+    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
+    kv_heads = kv_heads or heads
     experts = c.get("num_experts") or c.get("num_local_experts") or 0
 
     w = gguf.GGUFWriter(out, arch)
@@ -75,6 +111,10 @@ def main(src, out, kind="bf16"):
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
+    add_rope_scaling(w, c, head_dim)
+    add_keys(w, arch, keys or {})
+    for name in tensors or ():
+        w.add_tensor(name, np.ones(head_dim, dtype=np.float32))
 
     if (src / "tokenizer.json").exists():
         add_tokenizer(w, json.loads((src / "tokenizer.json").read_text()), json.loads((src / "tokenizer_config.json").read_text()))
@@ -91,7 +131,7 @@ def main(src, out, kind="bf16"):
     stacks = {}
     for path in sorted(src.glob("*.safetensors")):
         for name, data in read_safetensors(path):
-            if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
                 data = permute(data, heads if "q_proj" in name else kv_heads)
             if ".experts." in name:
                 before, after = name.split(".experts.")

@@ -8,6 +8,7 @@
  * a thousand times slower. --cpu-experts: half of the experts fit into VRAM, and decode steps leave the others to the CPU. Exit 77: the
  * backend is not there. */
 #include <dirent.h>
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -84,7 +85,8 @@ typedef struct tally {
     uint32_t n_logits, router_tokens, router_wrong, greedy, greedy_wrong, ties;
 } tally;
 
-/* A disagreement is a tie where the margin of the reference between the last chosen and the first left out is tiny. */
+/* A disagreement is a tie where the margin of the reference between the last chosen and the first left out is tiny, or where the last
+ * chosen has no weight: the reference chooses by probability, and those are all zero there. */
 static bool router_tie(const json_t *module, uint32_t token, uint32_t k)
 {
     const json_t *f = json_array_get(json_object_get(module, "float"), 0), *row = json_array_get(f, token);
@@ -101,7 +103,7 @@ static bool router_tie(const json_t *module, uint32_t token, uint32_t k)
                 v[i] = v[j];
                 v[j] = t;
             }
-    return v[k - 1] - v[k] < 2e-3 * fabs(v[0]);
+    return v[k - 1] - v[k] <= 2e-3 * fabs(v[0]) || v[k - 1] - v[0] < log(FLT_MIN);
 }
 
 static void compare_router(const json_t *by_token, const json_t *module, const picks *p, uint32_t layer, tally *t)
@@ -198,8 +200,26 @@ static bool run_case(core *c, const json_t *jc, double scale, uint32_t max_token
     return ok;
 }
 
+/* Prompts may be longer than the context that config.json tells. */
+static bool allow_length(config *cfg, const json_t *golden, const char *dir)
+{
+    char path[4096], text[32] = "0";
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *c = json_load_file(path, 0, NULL), *jc;
+    json_int_t context = json_integer_value(json_object_get(c, "max_position_embeddings"));
+    json_decref(c);
+    size_t longest = 0, i;
+    json_array_foreach (json_object_get(golden, "cases"), i, jc)
+        longest = XD_MAX(longest, json_array_size(json_object_get(jc, "prompt_ids")) +
+                                      json_array_size(json_object_get(jc, "greedy_ids")));
+    if (context > 0 && longest > (size_t)context)
+        snprintf(text, sizeof text, "%zu", longest);
+    xd_err err;
+    return conf_set(cfg, "model.max_model_len", text, &err) == XD_OK || fail(&err);
+}
+
 /* 0 good, 1 bad, 2 left out, 77 no backend. */
-static int run_model(const config *cfg, const limits *most, const char *dir)
+static int run_model(config *cfg, const limits *most, const char *dir)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/golden.json", dir);
@@ -208,6 +228,10 @@ static int run_model(const config *cfg, const limits *most, const char *dir)
     const char *name = strrchr(dir, '/') ? strrchr(dir, '/') + 1 : dir;
     if (!g) {
         printf("%-18s no readable golden.json: %s\n", name, je.text);
+        return 1;
+    }
+    if (!allow_length(cfg, g, dir)) {
+        json_decref(g);
         return 1;
     }
     char gguf[4096];
@@ -252,7 +276,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int run_folder(const config *cfg, const limits *most, const char *root, int *ret_n)
+static int run_folder(config *cfg, const limits *most, const char *root, int *ret_n)
 {
     struct dirent **list = NULL;
     int n = scandir(root, &list, NULL, by_name), worst = 0;

@@ -133,7 +133,7 @@ Test(model, names_what_is_wrong_in_config_json)
     } bad[] = {
         {"{}", "model_type '(none)' is not known; known are llama", XD_UNSUPPORTED},
         {"{\"model_type\":\"gpt9\"}", "'gpt9' is not known", XD_UNSUPPORTED},
-        {"{\"model_type\":\"llama\"}", "are needed", XD_BAD_MODEL},
+        {"{\"model_type\":\"llama\"}", "neither model.safetensors nor", XD_NOT_FOUND}, /* the family's defaults */
         {"{\"model_type\":\"llama\",\"hidden_size\":\"64\"}", "'hidden_size' must be a number", XD_BAD_MODEL},
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":1e9}", "'num_hidden_layers' must be a number from 1 to 1024",
          XD_BAD_MODEL},
@@ -143,12 +143,10 @@ Test(model, names_what_is_wrong_in_config_json)
         {"{\"model_type\":\"llama\",\"quantization_config\":{}," REST "}", "quantized", XD_UNSUPPORTED},
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"longrope\"},\"intermediate_size\":8," REST "}",
          "rope type 'longrope'", XD_UNSUPPORTED},
-        {"{\"model_type\":\"llama\"," REST "}", "intermediate_size is needed", XD_BAD_MODEL},
-        {"{\"model_type\":\"mixtral\",\"intermediate_size\":8,\"num_local_experts\":4,\"num_experts_per_tok\":5," REST
+        {"{\"model_type\":\"mixtral\",\"intermediate_size\":8,\"num_local_experts\":4,\"num_experts_per_tok\":5,\"num_key_value_heads\":2," REST
          "}",
-         "at most num_experts", XD_BAD_MODEL},
-        {"{\"model_type\":\"llama\",\"intermediate_size\":8,\"eos_token_id\":16," REST "}", "below vocab_size",
-         XD_BAD_MODEL},
+         "at most as many", XD_BAD_MODEL},
+        {"{\"model_type\":\"llama\",\"eos_token_id\":[\"</s>\"]," REST "}", "must be an id or a list", XD_BAD_MODEL},
         {"{\"model_type\":\"llama\",\"intermediate_size\":8," REST "}", "neither model.safetensors nor", XD_NOT_FOUND},
         {"nonsense", "not valid JSON", XD_BAD_MODEL},
         {"[1]", "not a JSON object", XD_BAD_MODEL},
@@ -189,7 +187,8 @@ Test(model, synthetic_model_is_the_same_for_a_seed)
     cr_assert_neq(prints[0], prints[2]);
 }
 
-/* Expected values: the formulas of transformers' modeling_rope_utils.py evaluated in double by a separate script. */
+/* Expected values: the formulas of transformers' modeling_rope_utils.py evaluated in double by a separate script, the later ones by
+ * transformers 5.24 itself. */
 Test(model, rope_frequencies_are_those_of_transformers)
 {
     static const struct {
@@ -221,6 +220,43 @@ Test(model, rope_frequencies_are_those_of_transformers)
          1.3465735902799727,
          {1, 0.019335001126540362, 0.00045648391922324086, 3.0235114281192144e-07},
          {0, 10, 16, 31}},
+        /* the length beside rope_scaling comes before the one inside */
+        {"{\"rope_theta\":1000000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},"
+         "\"original_max_position_embeddings\":32768}",
+         128,
+         1.138629436111989,
+         {1, 0.0010643609566614032, 4.4456985051510856e-05, 3.102344408034696e-07},
+         {0, 30, 40, 63}},
+        /* no factor: how much longer the context has become */
+        {"{\"rope_theta\":1000000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":null,\"beta_fast\":0,"
+         "\"original_max_position_embeddings\":16384}}",
+         128,
+         1.2079441541679836,
+         {1, 0.0007473172736354172, 2.2228492525755428e-05, 1.551172204017348e-07},
+         {0, 30, 40, 63}},
+        {"{\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,"
+         "\"beta_fast\":16,\"beta_slow\":2,\"mscale\":0.707,\"mscale_all_dim\":1.0}}",
+         64,
+         0.9210423553163399,
+         {1, 0.10000000149011612, 0.00566666666418314, 3.3338035336782923e-06},
+         {0, 8, 16, 31}},
+        /* rope_scaling comes before rope_parameters, unless it is empty */
+        {"{\"rope_theta\":5000,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+         "\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":777,\"factor\":8}}",
+         128,
+         1,
+         {0.5, 0.0070710680447518826, 0.002438449300825596, 0.00011423427349654958},
+         {0, 32, 40, 63}},
+        {"{\"rope_theta\":5000,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":777}}",
+         128,
+         1,
+         {1, 0.03587479889392853, 0.015613017603754997, 0.001428044750355184},
+         {0, 32, 40, 63}},
+        {"{\"rope_theta\":5000,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":8}}",
+         128,
+         1,
+         {1, 0.014142136089503765, 0.004876898601651192, 0.00022846854699309915},
+         {0, 32, 40, 63}},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         json_t *o = json_loads(cases[i].config, 0, NULL);
@@ -232,5 +268,6 @@ Test(model, rope_frequencies_are_those_of_transformers)
             cr_assert_float_eq(p.inv_freq[cases[i].idx[k]] / cases[i].freq[k], 1, 1e-6, "%s [%u]: %g", cases[i].config,
                                cases[i].idx[k], (double)p.inv_freq[cases[i].idx[k]]);
         cr_assert_float_eq(p.rope_scale, cases[i].scale, 1e-6);
+        cr_assert_eq(p.rope_grows, strstr(cases[i].config, "dynamic") != NULL);
     }
 }

@@ -1,0 +1,385 @@
+/* What a family of models takes from its configuration, and what it refuses rather than compute wrongly. The defaults are those of
+ * transformers 5.24 (configuration_*.py). Configurations without weights are opened as synthetic models. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/model/model.h"
+
+static char dir[64];
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/xd_families_XXXXXX");
+    cr_assert(mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
+    cr_assert_eq(system(cmd), 0);
+}
+
+static const char *put(const char *name, const void *data, size_t len)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    cr_assert(f && fwrite(data, 1, len, f) == len && !fclose(f));
+    return path;
+}
+
+static xd_status open_config(const char *config, model **ret, xd_err *err)
+{
+    char path[160];
+    snprintf(path, sizeof path, "synthetic:%s", put("config.json", config, strlen(config)));
+    return model_open(&(model_options){.path = path}, ret, err);
+}
+
+TestSuite(families, .init = make_dir, .fini = remove_dir);
+
+#define SIZES \
+    "\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":32,\"vocab_size\":16,\"intermediate_size\":32"
+#define WINDOW "\"use_sliding_window\":true,\"sliding_window\":12"
+
+Test(families, have_the_defaults_of_their_classes)
+{
+    static const struct {
+        const char *config;
+        uint32_t kv_heads, head_dim, max_positions, window[3], n_experts, top_k, d_ff;
+        float eps;
+        bool norm_topk;
+    } cases[] = {
+        {"{\"model_type\":\"llama\"," SIZES "}", 32, 2, 2048, {0}, 1, 1, 32, 1e-6f, false},
+        {"{\"model_type\":\"llama\",\"head_dim\":null,\"num_key_value_heads\":null,\"hidden_act\":\"swish\"," SIZES "}",
+         32,
+         2,
+         2048,
+         {0},
+         1,
+         1,
+         32,
+         1e-6f,
+         false},
+        {"{\"model_type\":\"mistral\"," SIZES "}", 8, 2, 131072, {4096, 4096, 4096}, 1, 1, 32, 1e-6f, false},
+        {"{\"model_type\":\"mistral\",\"sliding_window\":null," SIZES "}", 8, 2, 131072, {0}, 1, 1, 32, 1e-6f, false},
+        {"{\"model_type\":\"mixtral\",\"moe_intermediate_size\":7," SIZES "}",
+         8,
+         2,
+         131072,
+         {0},
+         8,
+         2,
+         32,
+         1e-5f,
+         true},
+        {"{\"model_type\":\"qwen2\",\"sliding_window\":12,\"max_window_layers\":0," SIZES "}",
+         32,
+         2,
+         32768,
+         {0},
+         1,
+         1,
+         32,
+         1e-6f,
+         false},
+        {"{\"model_type\":\"qwen2\"," WINDOW "," SIZES "}", 32, 2, 32768, {0}, 1, 1, 32, 1e-6f, false},
+        {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":2," SIZES "}",
+         32,
+         2,
+         32768,
+         {0, 0, 4096},
+         1,
+         1,
+         32,
+         1e-6f,
+         false},
+        {"{\"model_type\":\"qwen3\"," WINDOW ",\"max_window_layers\":3,\"layer_types\":"
+         "[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]," SIZES "}",
+         32,
+         128,
+         32768,
+         {12, 0, 12},
+         1,
+         1,
+         32,
+         1e-6f,
+         false},
+        {"{\"model_type\":\"qwen3_moe\"," WINDOW "," SIZES "}", 4, 2, 32768, {12, 12, 12}, 128, 8, 768, 1e-6f, false},
+        {"{\"model_type\":\"qwen3_moe\",\"num_experts\":5,\"num_experts_per_tok\":5," SIZES "}",
+         4,
+         2,
+         32768,
+         {0},
+         5,
+         5,
+         768,
+         1e-6f,
+         false},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        const model_params *p = model_get_params(m);
+        cr_expect_eq(p->n_kv_heads, cases[i].kv_heads, "%s: %u", cases[i].config, p->n_kv_heads);
+        cr_expect_eq(p->head_dim, cases[i].head_dim, "%s: %u", cases[i].config, p->head_dim);
+        cr_expect_eq(p->max_positions, cases[i].max_positions, "%s: %u", cases[i].config, p->max_positions);
+        cr_expect(p->rms_eps == cases[i].eps && p->norm_topk == cases[i].norm_topk, "%s", cases[i].config);
+        for (uint32_t l = 0; l < 3; l++) {
+            const model_layer *y = model_get_layer(m, l);
+            cr_expect_eq(y->window, cases[i].window[l], "%s: %u", cases[i].config, y->window);
+            cr_expect(y->n_experts == cases[i].n_experts && y->top_k == cases[i].top_k && y->d_ff == cases[i].d_ff,
+                      "%s", cases[i].config);
+        }
+    }
+}
+
+Test(families, refuse_by_name_what_they_do_not_compute)
+{
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
+        {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}",
+         "'LlamaForSequenceClassification'"},
+        {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}", "partial_rotary_factor 0.5"},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"default\",\"partial_rotary_factor\":0.25}," SIZES
+         "}",
+         "partial_rotary_factor 0.25"},
+        {"{\"model_type\":\"qwen3\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5}}," SIZES "}",
+         "by layer types ('full_attention')"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"linear\"}," SIZES "}", "'linear' needs a factor"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2}," SIZES "}",
+         "'longrope'"},
+        {"{\"model_type\":\"mistral\",\"sliding_window\":\"16\"," SIZES "}", "'sliding_window' must be a number"},
+        {"{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]," SIZES
+         "}",
+         "layer_types has 'full_attention' for layer 0"},
+        {"{\"model_type\":\"qwen2\",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]," SIZES
+         "}",
+         "layer_types has 'sliding_attention' for layer 1"},
+        {"{\"model_type\":\"qwen3\",\"layer_types\":[\"chunked_attention\",\"full_attention\",\"full_attention\"]," SIZES
+         "}",
+         "layer_types has 'chunked_attention' for layer 0"},
+        {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]," SIZES "}", "layer_types must list"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        model *m = NULL;
+        xd_err err;
+        xd_status st = open_config(cases[i].config, &m, &err);
+        cr_expect(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
+        cr_expect(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
+        model_free(m);
+    }
+}
+
+/* The folder of tests/data/golden with another file beside its weights, both named by an index. */
+static xd_status open_with(const char *golden, const char *header, size_t bytes, model **ret, xd_err *err)
+{
+    static const char *const links[] = {"config.json", "first.safetensors"};
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char from[4096], to[128];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(from, sizeof from, "%s/tests/data/golden/%s/%s", root ? root : ".", golden,
+                 i ? "model.safetensors" : links[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, links[i]);
+        unlink(to);
+        cr_assert_eq(symlink(from, to), 0);
+    }
+    static const char index[] = "{\"weight_map\":{\"a\":\"first.safetensors\",\"b\":\"second.safetensors\"}}";
+    put("model.safetensors.index.json", index, sizeof index - 1);
+    xd_buf b = {0};
+    uint64_t n = strlen(header);
+    xd_buf_append(&b, &n, 8);
+    xd_buf_puts(&b, header);
+    for (size_t i = 0; i < bytes; i++)
+        xd_buf_putc(&b, 0);
+    put("second.safetensors", b.data, b.len);
+    xd_buf_free(&b);
+    return model_open(&(model_options){.path = dir}, ret, err);
+}
+
+Test(families, refuse_a_layers_tensor_that_nobody_asked_for)
+{
+    static const char *const strange[] = {
+        "model.layers.1.self_attn.o_proj.bias",            /* attention_bias is false */
+        "model.layers.0.self_attn.q_norm.weight",          /* of qwen3 */
+        "model.layers.0.mlp.shared_expert.up_proj.weight", /* of qwen2_moe */
+    };
+    static const char *const harmless[] = {"model.layers.0.self_attn.rotary_emb.inv_freq", "visual.patch.weight"};
+    char header[256];
+    xd_err err;
+    for (size_t i = 0; i < XD_ARRAY_LEN(strange); i++) {
+        model *m = NULL;
+        snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}",
+                 strange[i]);
+        cr_expect_eq(open_with("llama", header, 256, &m, &err), XD_UNSUPPORTED, "%s", strange[i]);
+        cr_expect(strstr(err.msg, strange[i]), "%s -> %s", strange[i], err.msg);
+        model_free(m);
+    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(harmless); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}",
+                 harmless[i]);
+        cr_expect_eq(open_with("llama", header, 256, &m, &err), XD_OK, "%s -> %s", harmless[i], err.msg);
+    }
+}
+
+/* qwen3's fixture is tied and has no head. One that differs is used (transformers 5: config.json is wrong then). */
+Test(families, use_a_head_of_its_own_where_the_file_has_one)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_with("qwen3",
+                           "{\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[384,64],\"data_offsets\":[0,49152]}}",
+                           49152, &m, &err),
+                 XD_OK, "%s", err.msg);
+    cr_assert_neq(model_lm_head(m)->data, model_embed(m)->data);
+    XD_CLEANUP(model_freep) model *plain = NULL;
+    cr_assert_eq(open_with("qwen3", "{}", 0, &plain, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(model_lm_head(plain)->data, model_embed(plain)->data);
+}
+
+/* As transformers: the index beside it may be of another age. */
+Test(families, read_a_single_file_before_an_index)
+{
+    model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_with("llama", "{}", 0, &m, &err), XD_OK, "%s", err.msg);
+    model_free(m);
+    put("model.safetensors", "broken", 6);
+    cr_assert_eq(model_open(&(model_options){.path = dir}, &m, &err), XD_BAD_MODEL);
+    cr_assert(strstr(err.msg, "model.safetensors: too short"), "%s", err.msg);
+}
+
+Test(families, never_stop_at_ids_outside_the_vocabulary)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(
+        open_config("{\"model_type\":\"llama\",\"eos_token_id\":[3,-1,16,5],\"bos_token_id\":16," SIZES "}", &m, &err),
+        XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->n_eos == 2 && p->eos_ids[0] == 3 && p->eos_ids[1] == 5 && p->bos_id == -1);
+}
+
+/* ---- GGUF: metadata alone, so that what is wrong with them must be found before a tensor is missed ---------------------------- */
+
+typedef struct meta {
+    xd_buf b;
+    uint64_t n;
+} meta;
+
+static void put_key(meta *w, const char *key, uint32_t type)
+{
+    uint64_t n = strlen(key);
+    xd_buf_append(&w->b, &n, 8);
+    xd_buf_puts(&w->b, key);
+    xd_buf_append(&w->b, &type, 4);
+    w->n++;
+}
+
+static void put_u32(meta *w, const char *key, uint32_t v)
+{
+    put_key(w, key, 4);
+    xd_buf_append(&w->b, &v, 4);
+}
+
+static void put_f32(meta *w, const char *key, float v)
+{
+    put_key(w, key, 6);
+    xd_buf_append(&w->b, &v, 4);
+}
+
+static void put_text(meta *w, const char *key, const char *v)
+{
+    uint64_t n = strlen(v);
+    put_key(w, key, 8);
+    xd_buf_append(&w->b, &n, 8);
+    xd_buf_puts(&w->b, v);
+}
+
+/* A model with one tensor, the embedding of 16 tokens, and the metadata of a small llama or qwen2, and `key` = `value`. */
+static xd_status open_meta(const char *arch, const char *key, float value, xd_err *err)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", 1},          {"embedding_length", 64},       {"attention.head_count", 4},
+                 {"feed_forward_length", 32}, {"attention.head_count_kv", 2}, {"context_length", 128}};
+    meta w = {0};
+    char name[96];
+    put_text(&w, "general.architecture", arch);
+    for (size_t i = 0; i < XD_ARRAY_LEN(sizes); i++) {
+        snprintf(name, sizeof name, "%s.%s", arch, sizes[i].key);
+        put_u32(&w, name, sizes[i].value);
+    }
+    snprintf(name, sizeof name, "%s.%s", arch, key);
+    if (value == (float)(uint32_t)value)
+        put_u32(&w, name, (uint32_t)value);
+    else
+        put_f32(&w, name, value);
+
+    xd_buf file = {0};
+    uint32_t version = 3, dims = 2, type = 0;
+    uint64_t one = 1, len = strlen("token_embd.weight"), shape[] = {64, 16}, offset = 0;
+    xd_buf_puts(&file, "GGUF");
+    xd_buf_append(&file, &version, 4);
+    xd_buf_append(&file, &one, 8);
+    xd_buf_append(&file, &w.n, 8);
+    xd_buf_append(&file, w.b.data, w.b.len);
+    xd_buf_append(&file, &len, 8);
+    xd_buf_puts(&file, "token_embd.weight");
+    xd_buf_append(&file, &dims, 4);
+    xd_buf_append(&file, shape, sizeof shape);
+    xd_buf_append(&file, &type, 4);
+    xd_buf_append(&file, &offset, 8);
+    while (file.len % 32)
+        xd_buf_putc(&file, 0);
+    for (int i = 0; i < 64 * 16 * 4; i++)
+        xd_buf_putc(&file, 0);
+    const char *path = put("m.gguf", file.data, file.len);
+    xd_buf_free(&file);
+    xd_buf_free(&w.b);
+    model *m = NULL;
+    xd_status st = model_open(&(model_options){.path = path}, &m, err);
+    cr_assert_null(m);
+    return st;
+}
+
+Test(families, refuse_gguf_metadata_that_change_the_result)
+{
+    static const struct {
+        const char *key;
+        float bad, usual;
+    } cases[] = {
+        {"attention.value_length", 24, 16},
+        {"rope.dimension_count", 8, 16},
+        {"attention.scale", 0.3f, 0},
+        {"attention.clamp_kqv", 8, 0},
+        {"attention.causal", 0, 1},
+        {"logit_scale", 0.5f, 1},
+        {"embedding_scale", 12, 1},
+        {"residual_scale", 0.25f, 1},
+        {"attn_logit_softcapping", 50, 0},
+        {"final_logit_softcapping", 30, 0},
+        {"expert_shared_count", 1, 0},
+        {"expert_weights_scale", 2.5f, 1},
+        {"expert_gating_func", 2, 1},
+        {"leading_dense_block_count", 1, 0},
+        {"rope.scale_linear", 4, 1},
+        {"rope.scaling.attn_factor", 0.8f, 1},
+        {"rope.scaling.yarn_log_multiplier", 0.1f, 0},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        xd_err err;
+        cr_expect_eq(open_meta("llama", cases[i].key, cases[i].bad, &err), XD_UNSUPPORTED, "%s", cases[i].key);
+        cr_expect(strstr(err.msg, cases[i].key), "%s -> %s", cases[i].key, err.msg);
+        cr_expect_eq(open_meta("llama", cases[i].key, cases[i].usual, &err), XD_BAD_MODEL);
+        cr_expect(strstr(err.msg, "tensor 'output_norm.weight' is missing"), "%s -> %s", cases[i].key, err.msg);
+    }
+    xd_err err;
+    cr_expect_eq(open_meta("qwen2", "attention.sliding_window", 64, &err), XD_UNSUPPORTED);
+    cr_expect(strstr(err.msg, "qwen2.attention.sliding_window"), "%s", err.msg);
+}
