@@ -92,6 +92,10 @@ static void pager_metrics(engine *e, xd_buf *out)
     counter(out, "prefetch_predictions_total", "Experts that were predicted for a layer.", (double)p.predictions);
     counter(out, "prefetch_predictions_right_total", "Predicted experts that the layer then picked.",
             (double)p.predictions_right);
+    counter(out, "staged_ahead_useful_bytes_total",
+            "Expert bytes staged for a prompt's next layer while one computed, and then used.",
+            (double)p.staged_ahead_useful_bytes);
+    counter(out, "staged_ahead_wasted_bytes_total", "The same, and not used.", (double)p.staged_ahead_wasted_bytes);
     counter(out, "disk_busy_seconds_total", "Time in which the page file was being read.",
             (double)p.disk_busy_ns * 1e-9);
     counter(out, "expert_io_errors_total", "Failed reads of the page file.", (double)p.io_errors);

@@ -14,7 +14,7 @@
  *  1. The table the device sees changes only in step_begin, and in require (between two layers, in stream order). Between begin and
  *     end every entry that a kernel may read points to bytes that do not change.
  *  2. slot_page[s] == g exactly when pages[g].slot == s or pages[g].copying == s or g is staged in s. Every other slot is on the free
- *     stack (or waits in stage_slot).
+ *     stack (or waits in stage_free).
  *  3. A slot is written only after its last reader's step ended: it is unmapped in step_begin, when the step before has ended; or in
  *     stream order behind its readers (require).
  *  4. Offered slots belong to the step. What it consumed is learnt in step_end and becomes visible to the next
@@ -137,6 +137,11 @@ void pager_adopt_copies(pager *p)
     while ((n = pager_copier_take(&p->copier, jobs, XD_ARRAY_LEN(jobs))))
         for (uint32_t i = 0; i < n; i++) {
             pager_page *g = &p->pages[jobs[i].page];
+            if (jobs[i].staged) {
+                if (jobs[i].failed)
+                    pager_staged_failed(p, jobs[i].slot);
+                continue;
+            }
             g->copying = PG_NONE;
             if (jobs[i].failed || g->slot != PG_NONE) { /* a step was faster */
                 pager_put_free(p, jobs[i].slot);
@@ -255,6 +260,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         p->staged_in_pages = 0;
         p->staged_in_bytes = 0;
         p->disk_in_pages = 0;
+        p->step_is_wide = false;
         if (p->mode == PAGER_CPU)
             memset(p->on_cpu, 0, p->n_experts);
         p->stats.step_bytes_host = p->stats.step_bytes_vram = p->stats.step_bytes_cpu = 0;
@@ -736,8 +742,7 @@ void pager_free(pager *p)
     free(p->offer_slot);
     free(p->dirty);
     free(p->layer_views);
-    free(p->stage_slot);
-    free(p->stage_page);
+    pager_stage_close(p);
     free(p->order);
     pager_cpu_close(p);
     pthread_mutex_destroy(&p->lock);

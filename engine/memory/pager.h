@@ -80,8 +80,9 @@ void pager_idle(pager *p);
  * the experts of each layer (and cannot record whole steps). */
 bool pager_needs_require(const pager *p);
 /* Brings the pages of the experts with expert_touched[e] != 0 [host] into host memory or VRAM and uploads their addresses; faults
- * are read together. XD_UNAVAILABLE (503) when the disk fails: only experts that could not be read are then left in expert_touched;
- * the step is given up, who needs none of them may run again, and the pages are tried again when they are needed again. */
+ * are read together. Everything that was launched before has ended by then: who knows expert_touched has waited for it. XD_UNAVAILABLE
+ * (503) when the disk fails: only experts that could not be read are then left in expert_touched; the step is given up, who needs none
+ * of them may run again, and the pages are tried again when they are needed again. */
 xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_err *err) XD_MUST_CHECK;
 
 /* Experts that the layer will likely need (expert_likely[e] != 0): read ahead from disk at lower priority, between two layers or steps.
@@ -137,6 +138,8 @@ typedef struct pager_stats {
     uint64_t bytes_cpu;                          /* left to the CPU, which reads them in host memory; monotonic */
     uint64_t promotions, fills, evictions;       /* pages; monotonic */
     uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
+    uint64_t staged_ahead_useful_bytes,
+        staged_ahead_wasted_bytes; /* STAGED: copied for the next layer while one computes */
     uint64_t io_errors, checksum_errors;
     uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
     uint64_t stage_ns;     /* of that, for staged copies */

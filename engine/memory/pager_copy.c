@@ -116,12 +116,13 @@ void pager_copier_stop(pager_copier *c)
     *c = (pager_copier){0};
 }
 
-bool pager_copier_push(pager_copier *c, const pager_copy_job *job)
+bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n)
 {
     pthread_mutex_lock(&c->lock);
-    bool ok = c->n_queue + c->n_done < c->cap;
+    bool ok = c->n_queue + c->n_done + n <= c->cap;
     if (ok) {
-        c->queue[c->n_queue++] = *job;
+        memcpy(c->queue + c->n_queue, jobs, n * sizeof *jobs);
+        c->n_queue += n;
         pthread_cond_signal(&c->wake);
     }
     pthread_mutex_unlock(&c->lock);

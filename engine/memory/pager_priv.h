@@ -36,6 +36,7 @@ typedef struct pager_copy_job {
     void *dst;
     const void *src;
     uint64_t bytes;
+    bool staged; /* for a layer of this step: the slot is not the page's */
     bool failed;
 } pager_copy_job;
 
@@ -56,6 +57,10 @@ typedef struct pager_piece { /* device memory beyond the arena */
     char *base;
     uint32_t first_slot; /* up to the next piece's */
 } pager_piece;
+
+typedef struct pager_staged {
+    uint32_t page, slot;
+} pager_staged;
 
 typedef struct pager_hot {
     float heat;
@@ -119,9 +124,12 @@ struct pager {
     bool in_step, step_prefill, decode_known;
     double decode_host_bytes; /* of a decode step, decaying mean */
     uint64_t step_started_ns;
-    /* STAGED: slots for pages of the layer that is about to run, and what lies in them now. */
-    uint32_t *stage_slot, *stage_page; /* [stage_cap], as many as a layer has pages */
-    uint32_t stage_cap, n_stage, n_staged;
+    /* STAGED: n_stage slots for pages of the layer that is about to run, and of the next one. Each is free, or holds a page that the
+     * table shows, or a page of the next layer that the copy thread brings. */
+    uint32_t *stage_free;
+    pager_staged *stage_now, *stage_next;
+    uint32_t n_stage, n_stage_free, n_stage_now, n_stage_next;
+    bool step_is_wide;                         /* the last layer with a choice needed most of its experts */
     uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
     /* PAGER_CPU: experts that this step leaves to the CPU, and their pages' places in host memory; NULL before it was ever entered. */
     uint8_t *on_cpu;    /* [n_experts] */
@@ -172,7 +180,9 @@ void pager_set_view(pager *p);   /* what follows from the mode and the pieces */
 
 /* pager_stage.c */
 xd_status pager_stage_open(pager *p, xd_err *err) XD_MUST_CHECK;
+void pager_stage_close(pager *p);
 void pager_unstage(pager *p);
+void pager_staged_failed(pager *p, uint32_t slot); /* its copy for the next layer */
 
 /* pager_cpu.c */
 xd_status pager_cpu_open(pager *p, xd_err *err) XD_MUST_CHECK;
@@ -204,7 +214,7 @@ bool pager_try_save_stats(pager *p); /* false: somebody holds the lock; nothing 
 /* pager_copy.c */
 xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err) XD_MUST_CHECK;
 void pager_copier_stop(pager_copier *c);
-bool pager_copier_push(pager_copier *c, const pager_copy_job *job); /* false: full */
+bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n); /* false: no room for all: none is */
 uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
 uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */

@@ -29,7 +29,7 @@ bool pager_promote_page(pager *p, uint32_t pg)
     uint32_t slot = p->free_slot[p->n_free_slots - 1];
     pager_copy_job job = {
         .page = pg, .slot = slot, .dst = (void *)(uintptr_t)pager_slot_addr(p, slot), .src = g->src, .bytes = g->bytes};
-    if (!pager_copier_push(&p->copier, &job))
+    if (!pager_copier_push(&p->copier, &job, 1))
         return false;
     p->n_free_slots--;
     g->copying = slot;

@@ -2,25 +2,130 @@
  *
  * STAGED is the traditional path for a link that is bad at small reads: the missed pages of a layer are copied into VRAM in bulk
  * before its experts run. A decode miss takes a victim's slot and stays. A prompt's miss, and what exceeds the cap on insertions,
- * goes through a few staging slots and is forgotten when the next layer comes. What finds no slot is read in place as ever. Copies,
- * table and kernels are in one stream, so that order alone keeps them apart. */
+ * goes through a few staging slots and is forgotten when the next layer comes. What finds no slot is read in place as ever. These copies,
+ * table and kernels are in one stream, so that order alone keeps them apart.
+ *
+ * Double buffer. A prompt's step that needs most experts of a layer will need most of the next layer's. Staging slots that the layer at
+ * hand leaves free are given to the copy thread, which brings pages of the next layer while this one computes. No events are needed:
+ *  1. When a layer requires its pages, the host has waited for its counts, so all kernels of earlier layers have ended: whatever slot is
+ *     free then has no reader, and none gets one before it is in the table.
+ *  2. The next require waits for the copy thread before it puts such a slot into the table. Only then a kernel is launched that reads it.
+ *  3. What no longer can be used (experts that were not picked, a step's end) leaves its slot only after the copy thread is done with it.
+ * The present layer goes first: it has its slots before the next one is given any. Decode steps are not read ahead for: next to copies over
+ * a bad link the experts of a few tokens compute in no time, so there is nothing to hide, and each wrong guess costs as much as a miss. */
 #include <string.h>
 
 #include "engine/memory/pager_priv.h"
 
-/* Staging takes at most this share of the arena from the cache. */
+/* Staging takes at most this share of the slots from the cache. */
 #define STAGE_SHARE 4u
+/* A step that touched this share of a layer's experts is taken to need the next layer whole. */
+#define MOST_EXPERTS 0.75
+#define AHEAD_JOBS   64u
 
+static void free_staged(pager *p, pager_staged *s)
+{
+    p->slot_page[s->slot] = PG_NONE;
+    p->stage_free[p->n_stage_free++] = s->slot;
+}
+
+static void put_staged(pager *p, uint32_t pg, uint32_t slot)
+{
+    p->stage_now[p->n_stage_now++] = (pager_staged){pg, slot};
+    p->slot_page[slot] = pg;
+    pager_set_entry(p, pg, pager_slot_addr(p, slot));
+}
+
+static void unstage_layer(pager *p)
+{
+    while (p->n_stage_now) {
+        pager_staged *s = &p->stage_now[--p->n_stage_now];
+        pager_set_entry(p, s->page, p->pages[s->page].host_addr);
+        free_staged(p, s);
+    }
+}
+
+/* --- the next layer's pages -------------------------------------------------------------------------------------- */
+
+/* False: its queue is full; the pages are not brought then. */
+static bool push_ahead(pager *p, const pager_copy_job *jobs, uint32_t *n)
+{
+    bool pushed = pager_copier_push(&p->copier, jobs, *n);
+    for (; !pushed && *n; --*n)
+        free_staged(p, &p->stage_next[--p->n_stage_next]);
+    *n = 0;
+    return pushed;
+}
+
+/* Gives the copy thread pages that the layer will probably want. It has no other work: so who waits for it waits for these alone. */
+static void stage_ahead(pager *p, uint32_t layer)
+{
+    if (!p->step_prefill || p->disk || layer == p->n_layers || p->filling || pager_copier_pending(&p->copier))
+        return;
+    const pager_layer *y = &p->layers[layer];
+    if (y->n_experts > 1 && !p->step_is_wide)
+        return;
+    pager_copy_job jobs[AHEAD_JOBS];
+    uint32_t n = 0, end = y->page_base + y->n_experts * y->geom.pages;
+    for (uint32_t pg = y->page_base; pg < end && p->n_stage_free; pg++) {
+        const pager_page *g = &p->pages[pg];
+        if (g->slot != PG_NONE)
+            continue;
+        uint32_t slot = p->stage_free[--p->n_stage_free];
+        p->stage_next[p->n_stage_next++] = (pager_staged){pg, slot};
+        p->slot_page[slot] = pg;
+        jobs[n++] = (pager_copy_job){.page = pg,
+                                     .slot = slot,
+                                     .dst = (void *)(uintptr_t)pager_slot_addr(p, slot),
+                                     .src = g->src,
+                                     .bytes = g->bytes,
+                                     .staged = true};
+        if (n == AHEAD_JOBS && !push_ahead(p, jobs, &n))
+            return;
+    }
+    push_ahead(p, jobs, &n);
+}
+
+void pager_staged_failed(pager *p, uint32_t slot)
+{
+    for (uint32_t i = 0; i < p->n_stage_next; i++)
+        if (p->stage_next[i].slot == slot)
+            p->stage_next[i].page = PG_NONE;
+}
+
+/* What was brought for the layer is there; of other experts than the touched ones nothing is kept. */
+static void adopt_ahead(pager *p, uint32_t layer, const uint32_t *touched)
+{
+    if (!p->n_stage_next)
+        return;
+    pager_copier_drain(&p->copier);
+    pager_adopt_copies(p);
+    while (p->n_stage_next) {
+        pager_staged *s = &p->stage_next[--p->n_stage_next];
+        const pager_page *g = s->page == PG_NONE ? NULL : &p->pages[s->page];
+        bool useful = g && p->expert_layer[g->expert] == layer && touched[g->expert - p->layers[layer].expert_base];
+        if (g)
+            *(useful ? &p->stats.staged_ahead_useful_bytes : &p->stats.staged_ahead_wasted_bytes) += g->bytes;
+        if (useful)
+            put_staged(p, s->page, s->slot);
+        else
+            free_staged(p, s);
+    }
+}
+
+/* The step is over, or given up. */
 void pager_unstage(pager *p)
 {
-    for (uint32_t i = 0; i < p->n_staged; i++) {
-        uint32_t pg = p->stage_page[i];
-        if (p->pages[pg].slot == PG_NONE) /* else it became resident meanwhile */
-            pager_set_entry(p, pg, p->pages[pg].host_addr);
-        p->slot_page[p->stage_slot[i]] = PG_NONE;
-    }
-    p->n_staged = 0;
+    unstage_layer(p);
+    if (!p->n_stage_next)
+        return;
+    pager_copier_cancel(&p->copier);
+    pager_adopt_copies(p);
+    while (p->n_stage_next)
+        free_staged(p, &p->stage_next[--p->n_stage_next]);
 }
+
+/* --- the present layer's ----------------------------------------------------------------------------------------- */
 
 bool pager_needs_require(const pager *p)
 {
@@ -49,13 +154,12 @@ static xd_status stage_page(pager *p, uint32_t pg, bool keep, xd_err *err)
         p->stats.promotions++;
         p->staged_in_pages++;
         p->staged_in_bytes += p->pages[pg].bytes;
-    } else if (p->n_staged < p->n_stage) {
-        uint32_t slot = p->stage_slot[p->n_staged];
+    } else if (p->n_stage_free) {
+        uint32_t slot = p->stage_free[p->n_stage_free - 1];
         if ((st = copy_in(p, pg, slot, err)))
             return st;
-        p->stage_page[p->n_staged++] = pg;
-        p->slot_page[slot] = pg;
-        pager_set_entry(p, pg, pager_slot_addr(p, slot));
+        p->n_stage_free--;
+        put_staged(p, pg, slot);
     }
     return st;
 }
@@ -68,13 +172,14 @@ static xd_status stage_layer(pager *p, uint32_t layer, const uint32_t *touched, 
         for (uint32_t e = 0; e < y->n_experts; e++)
             if (touched[e])
                 policy_touch(p->pol, y->expert_base + e);
-    uint32_t kept = 0;
+    uint32_t kept = 0, n_touched = 0;
     for (uint32_t e = 0; e < y->n_experts; e++) {
         if (!touched[e])
             continue;
+        n_touched++;
         uint32_t first = y->page_base + e * y->geom.pages;
         for (uint32_t pg = first; pg < first + y->geom.pages; pg++) {
-            if (p->pages[pg].slot != PG_NONE)
+            if (p->pages[pg].slot != PG_NONE || p->table[pg] != p->pages[pg].host_addr) /* there, or staged ahead */
                 continue;
             bool keep = !p->step_prefill && kept < p->cfg->pager.max_inserts;
             xd_status st = stage_page(p, pg, keep, err);
@@ -83,6 +188,8 @@ static xd_status stage_layer(pager *p, uint32_t layer, const uint32_t *touched, 
             kept += keep;
         }
     }
+    if (y->n_experts > 1)
+        p->step_is_wide = n_touched >= MOST_EXPERTS * y->n_experts;
     return XD_OK;
 }
 
@@ -92,16 +199,20 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
         return xd_fail(err, XD_INTERNAL, 0, "pager: layer %u is required outside of a step", layer);
     pthread_mutex_lock(&p->lock);
     uint64_t begin_ns = xd_now_ns();
-    pager_unstage(p);
+    unstage_layer(p);
+    adopt_ahead(p, layer, expert_touched);
+    uint64_t disk_begin_ns = xd_now_ns();
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
-    uint64_t there_ns = xd_now_ns();
+    uint64_t disk_ns = xd_now_ns() - disk_begin_ns;
     bool stages = p->mode == PAGER_STAGED || (p->mode == PAGER_CPU && p->step_prefill);
     if (!st && stages)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
-    uint64_t end_ns = xd_now_ns();
-    p->stats.require_ns += end_ns - begin_ns;
-    p->stats.stage_ns += stages ? end_ns - there_ns : 0;
+    if (!st && !up && stages)
+        stage_ahead(p, layer + 1);
+    uint64_t all_ns = xd_now_ns() - begin_ns;
+    p->stats.require_ns += all_ns;
+    p->stats.stage_ns += stages ? all_ns - disk_ns : 0;
     pthread_mutex_unlock(&p->lock);
     return st ? st : up;
 }
@@ -110,24 +221,48 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
 
 static void give_back_stage(pager *p)
 {
-    while (p->n_stage)
-        pager_put_free(p, p->stage_slot[--p->n_stage]);
+    while (p->n_stage_free)
+        pager_put_free(p, p->stage_free[--p->n_stage_free]);
+    p->n_stage = 0;
+}
+
+static uint32_t layer_pages(const pager *p)
+{
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        most = XD_MAX(most, p->layers[l].n_experts * p->layers[l].geom.pages);
+    return most;
 }
 
 xd_status pager_stage_open(pager *p, xd_err *err)
 {
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        p->stage_cap = XD_MAX(p->stage_cap, p->layers[l].n_experts * p->layers[l].geom.pages);
-    p->stage_slot = malloc((p->stage_cap + 1u) * sizeof *p->stage_slot);
-    p->stage_page = malloc((p->stage_cap + 1u) * sizeof *p->stage_page);
-    if (!p->stage_slot || !p->stage_page)
-        return xd_fail(err, XD_NOMEM, 0, "pager: %u staging slots", p->stage_cap);
+    uint32_t cap = XD_MIN(2 * layer_pages(p), p->n_pages);
+    p->stage_free = malloc((cap + 1u) * sizeof *p->stage_free);
+    p->stage_now = malloc((cap + 1u) * sizeof *p->stage_now);
+    p->stage_next = malloc((cap + 1u) * sizeof *p->stage_next);
+    if (!p->stage_free || !p->stage_now || !p->stage_next)
+        return xd_fail(err, XD_NOMEM, 0, "pager: %u staging slots", cap);
     return XD_OK;
+}
+
+void pager_stage_close(pager *p)
+{
+    free(p->stage_free);
+    free(p->stage_now);
+    free(p->stage_next);
+}
+
+/* One layer may miss all it has; two layers in turn miss what has no slot, on average. */
+static uint32_t stage_want(const pager *p)
+{
+    uint32_t two_layers = p->n_layers ? 2 * ((p->n_pages - p->n_slots + p->n_layers - 1) / p->n_layers) : 0;
+    uint32_t most = layer_pages(p);
+    return XD_MIN(XD_MIN(XD_MAX(most, two_layers), XD_MIN(2 * most, p->n_pages)), p->n_slots / STAGE_SHARE);
 }
 
 static xd_status take_stage(pager *p, xd_err *err)
 {
-    uint32_t want = XD_MIN(p->stage_cap, p->n_slots / STAGE_SHARE);
+    uint32_t want = stage_want(p);
     if (!want)
         return xd_fail(err, XD_NOMEM, 0, "staging needs at least %u VRAM slots, there are %u: raise memory.vram_budget",
                        STAGE_SHARE, p->n_slots);
@@ -138,8 +273,10 @@ static xd_status take_stage(pager *p, xd_err *err)
         if (pg != PG_NONE && p->pages[pg].slot == s)
             pager_put_free(p, pager_evict_page(p, pg));
     }
-    while (p->n_stage < want && p->n_free_slots)
-        p->stage_slot[p->n_stage++] = p->free_slot[--p->n_free_slots];
+    while (p->n_stage < want && p->n_free_slots) {
+        p->stage_free[p->n_stage_free++] = p->free_slot[--p->n_free_slots];
+        p->n_stage++;
+    }
     return XD_OK;
 }
 

@@ -28,7 +28,8 @@ typedef struct setup {
         spare; /* shares of the expert bytes; host 0: all, in place; spare: VRAM that a fallback finds free */
     const char *force, *vram_free, *vram_piece, *page_loss, *disk_errors, *latency_ms, *window, *cooldown,
         *link_profile;
-    int mode;  /* wanted in the end */
+    int mode;          /* wanted in the end */
+    bool copies_ahead; /* two layers' misses have room for staging */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail;
     bool cpu;                   /* engine.deterministic = no, and that is used */
@@ -48,6 +49,7 @@ static const setup setups[] = {
     {.name = "no arena, forced: full", .force = "fallback", .vram_free = "1GiB", .mode = 2},
     {.name = "all in VRAM, forced: full", .arena = 1.5, .force = "fallback", .mode = 2},
     {.name = "25 % in VRAM, forced: a part", .arena = 0.25, .spare = 0.3, .force = "fallback", .mode = 1},
+    {.name = "80 % in VRAM, forced: staged ahead", .arena = 0.8, .force = "fallback", .mode = 1, .copies_ahead = true},
     {.name = "no arena, forced: a part", .spare = 0.4, .force = "fallback", .mode = 1},
     {.name = "25 % in VRAM, forced: a part in pieces",
      .arena = 0.25,
@@ -342,6 +344,10 @@ static bool check_state(engine *e, const setup *s)
         printf("    %lld of %lld slots are of free memory, %lld of all hold a page\n", (long long)spare,
                (long long)number(e, "pager", "slots_total"), (long long)number(e, "pager", "slots_used"));
     ok = ok && (spare > 0) == (s->force && (s->spare > 0 || s->vram_free));
+    double ahead = metric(e, "staged_ahead_useful_bytes_total"), vain = metric(e, "staged_ahead_wasted_bytes_total");
+    if (s->copies_ahead || ahead > 0)
+        printf("    %.0f KiB were staged for the next layer and used, %.0f KiB not\n", ahead / 1024, vain / 1024);
+    ok = ok && (!s->copies_ahead || ahead > 0);
     double predictions = metric(e, "prefetch_predictions_total"), right = metric(e, "prefetch_predictions_right_total");
     if (s->host > 0) {
         printf(
