@@ -157,21 +157,29 @@ static const safetensors_entry *find(const model *m, const char *name, const cha
     return NULL;
 }
 
+static xd_status format_of(const safetensors_entry *e, const char *path, kern_fmt *ret, xd_err *err)
+{
+    *ret = !strcmp(e->dtype, "BF16")  ? FMT_BF16
+           : !strcmp(e->dtype, "F16") ? FMT_F16
+           : !strcmp(e->dtype, "F32") ? FMT_F32
+                                      : FMT_COUNT;
+    return *ret == FMT_COUNT ? xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; BF16, F16 and F32 can be read",
+                                       path, e->name, e->dtype)
+                             : XD_OK;
+}
+
 /* Takes tensor `name` as [rows][cols] (rows 1: a vector). */
 static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t cols, bool optional, model_tensor *ret,
                       xd_err *err)
 {
     const char *path = NULL;
     const safetensors_entry *e = find(m, name, &path);
+    kern_fmt fmt;
     if (!e)
         return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
-    kern_fmt fmt = !strcmp(e->dtype, "BF16")  ? FMT_BF16
-                   : !strcmp(e->dtype, "F16") ? FMT_F16
-                   : !strcmp(e->dtype, "F32") ? FMT_F32
-                                              : FMT_COUNT;
-    if (fmt == FMT_COUNT)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; BF16, F16 and F32 can be read", path, name,
-                       e->dtype);
+    xd_status st = format_of(e, path, &fmt, err);
+    if (st)
+        return st;
     bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
                                             : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
     if (!fits)
@@ -181,6 +189,68 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
                        (unsigned long long)(e->n_dims > 1 ? e->shape[1] : 0), rows, cols);
     *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fmt};
     return XD_OK;
+}
+
+/* Takes the experts' tensor [n_experts][parts * rows][cols] as matrices [rows][cols]; those of expert e begin at ret[e * MODEL_MATRICES]. */
+static xd_status take_packed(const model *m, uint32_t layer, const char *what, uint32_t n_experts, uint32_t parts,
+                             uint32_t rows, uint32_t cols, model_tensor *ret, xd_err *err)
+{
+    char name[96];
+    const char *path = NULL;
+    kern_fmt fmt;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, what);
+    const safetensors_entry *e = find(m, name, &path);
+    if (!e)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    xd_status st = format_of(e, path, &fmt, err);
+    if (st)
+        return st;
+    if (e->n_dims != 3 || e->shape[0] != n_experts || e->shape[1] != (uint64_t)parts * rows || e->shape[2] != cols)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape, config.json needs [%u, %u, %u]",
+                       path, name, n_experts, parts * rows, cols);
+    const uint64_t bytes = e->bytes / n_experts / parts;
+    for (uint32_t i = 0; i < n_experts * parts; i++)
+        ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] =
+            (model_tensor){(const char *)e->data + i * bytes, bytes, rows, cols, fmt};
+    return XD_OK;
+}
+
+/* One tensor a matrix, or, as transformers 5 holds them and may save them, all experts' gate and up in one, gate first, and down in another:
+ * then the router has the newer name too. */
+static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    model_tensor *experts = m->experts + (y->experts - m->experts);
+    char name[192];
+    const char *path;
+    xd_status st;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj", l);
+    bool packed = y->moe && find(m, name, &path);
+    if (packed && ((st = take_packed(m, l, "gate_up_proj", y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                   (st = take_packed(m, l, "down_proj", y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+        return st;
+    for (uint32_t e = 0; e < y->n_experts; e++) {
+        for (int k = 0; k < MODEL_MATRICES; k++) {
+            if (y->moe)
+                snprintf(name, sizeof name, a->experts[k], l, e);
+            else
+                snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
+            uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
+            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
+            if (!packed && (st = take(m, name, rows, cols, false, t, err)))
+                return st;
+            if (t->fmt != experts[0].fmt)
+                return xd_fail(err, XD_UNSUPPORTED, 0,
+                               "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
+        }
+    }
+    y->expert_fmt = experts[0].fmt;
+    if (!y->moe)
+        return XD_OK;
+    snprintf(name, sizeof name, packed ? "model.layers.%u.mlp.gate.weight" : a->router, l);
+    return take(m, name, y->n_experts, d, false, &y->router, err);
 }
 
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
@@ -218,29 +288,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }
-    static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
-    model_tensor *experts = m->experts + (y->experts - m->experts);
-    for (uint32_t e = 0; e < y->n_experts; e++) {
-        for (int k = 0; k < MODEL_MATRICES; k++) {
-            if (y->moe)
-                snprintf(name, sizeof name, a->experts[k], l, e);
-            else
-                snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
-            uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
-            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
-            if ((st = take(m, name, rows, cols, false, t, err)))
-                return st;
-            if (t->fmt != experts[0].fmt)
-                return xd_fail(err, XD_UNSUPPORTED, 0,
-                               "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
-        }
-    }
-    y->expert_fmt = experts[0].fmt;
-    if (y->moe) {
-        snprintf(name, sizeof name, a->router, l);
-        return take(m, name, y->n_experts, d, false, &y->router, err);
-    }
-    return XD_OK;
+    return take_experts(m, a, l, err);
 }
 
 /* Tied, a file has one of the two, or both alike; where they differ, config.json is wrong about it (transformers 5 decides so too). */

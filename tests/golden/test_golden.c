@@ -24,8 +24,11 @@ typedef struct limits { /* of each model */
     bool cpu_experts;
 } limits;
 
-typedef struct picks { /* router choices of the last run: [layer][token * k + pick] */
-    uint32_t n_layers, n_tokens;
+#define STEP_TOKENS 512 /* engine.max_num_batched_tokens; longer prompts are computed in several steps */
+#define MAX_LENGTH  4096
+
+typedef struct picks {                  /* router choices of the prompt: [layer][token * k + pick] */
+    uint32_t n_layers, n_tokens, first; /* first: of this step */
     uint32_t k[256];
     uint32_t *ids[256];
 } picks;
@@ -37,10 +40,10 @@ static void on_router(void *user, uint32_t layer, const uint32_t *ids, const flo
     picks *p = user;
     if (layer >= XD_ARRAY_LEN(p->ids))
         return;
-    p->ids[layer] = realloc(p->ids[layer], (size_t)n_tokens * k * sizeof(uint32_t));
-    memcpy(p->ids[layer], ids, (size_t)n_tokens * k * sizeof(uint32_t));
+    p->n_tokens = p->first + n_tokens;
+    p->ids[layer] = realloc(p->ids[layer], (size_t)p->n_tokens * k * sizeof(uint32_t));
+    memcpy(p->ids[layer] + (size_t)p->first * k, ids, (size_t)n_tokens * k * sizeof(uint32_t));
     p->k[layer] = k;
-    p->n_tokens = n_tokens;
 }
 
 static bool fail(const xd_err *err)
@@ -62,7 +65,7 @@ static bool run(core *c, kv_seq *s, const uint32_t *ids, uint32_t pos, uint32_t 
     q.blocks = kv_seq_blocks(s, &q.n_blocks);
     if (exec_run(c->x, &(exec_batch){.seqs = &q, .n_seqs = 1, .prefill = n - pos > 1}, &res, &err))
         return fail(&err);
-    uint32_t rows[512];
+    uint32_t rows[STEP_TOKENS];
     for (uint32_t i = 0; i < n_rows; i++)
         rows[i] = i;
     return exec_fetch_rows(c->x, rows, n_rows, ret, &err) ? fail(&err) : true;
@@ -164,17 +167,20 @@ static bool run_case(core *c, const json_t *jc, double scale, uint32_t max_token
     picks p = {.n_layers = c->hp->n_layers};
     const json_t *prompt = json_object_get(jc, "prompt_ids"), *greedy = json_object_get(jc, "greedy_ids"),
                  *margin = json_object_get(jc, "greedy_top2_margin");
-    uint32_t n = (uint32_t)json_array_size(prompt), n_greedy = (uint32_t)json_array_size(greedy), ids[1024];
+    uint32_t n = (uint32_t)json_array_size(prompt), n_greedy = (uint32_t)json_array_size(greedy), ids[MAX_LENGTH];
     uint32_t n_rows = json_array_size(json_object_get(jc, "logit_positions")) > 1 ? n : 1;
-    const float *rows[512];
+    const float *rows[STEP_TOKENS];
     xd_err err = {0};
     kv_seq *s = NULL;
-    if (n + n_greedy > XD_ARRAY_LEN(ids) || kv_seq_new(c->kv, &s, &err) ||
+    if (n + n_greedy > XD_ARRAY_LEN(ids) || n_rows > STEP_TOKENS || kv_seq_new(c->kv, &s, &err) ||
         exec_observe_router(c->x, on_router, &p, &err))
         return fail(&err);
     for (uint32_t i = 0; i < n; i++)
         ids[i] = (uint32_t)json_integer_value(json_array_get(prompt, i));
-    bool ok = run(c, s, ids, 0, n, n_rows, rows);
+    bool ok = true;
+    for (; ok && n - p.first > STEP_TOKENS; p.first += STEP_TOKENS)
+        ok = run(c, s, ids, p.first, p.first + STEP_TOKENS, 1, rows);
+    ok = ok && run(c, s, ids, p.first, n, n_rows, rows);
     (void)!exec_observe_router(c->x, NULL, NULL, NULL);
     if (ok) {
         check_logits(jc, scale, rows, n_rows, n, t);

@@ -158,6 +158,14 @@ def fill_variants():
         v("gguf-yarn", gguf="bf16", cfg=rope(type="yarn", factor=4.0, original_max_position_embeddings=64))
         v("gguf-eps", gguf="bf16", cfg={"rms_norm_eps": 0.01})
         v("gguf-theta", gguf="bf16", cfg={"rope_theta": 1e6})
+    # contexts of several steps and several splits of the attention
+    for a, cfg in (("llama", {}), ("llama", {"num_attention_heads": 8, "num_key_value_heads": 1}), ("mistral", {"sliding_window": 700}),
+                   ("mistral", {"sliding_window": 513}), ("mixtral", {"sliding_window": 512}),
+                   ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 300}),
+                   ("qwen2", {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 1}),
+                   ("qwen3", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=512))):
+        variant(f"long-{a}-{next(iter(cfg.values()), 'plain')}" if a != "qwen3" else "long-qwen3-yarn", a,
+                cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, **cfg}, prompts=[530, 1500, 1024], greedy=4)
     # attention bias
     for a in ("llama", "qwen3", "qwen3_moe"):
         variant(f"{a}-bias", a, cfg={"attention_bias": True})
@@ -227,7 +235,6 @@ def fill_variants():
     q("mlp-only", cfg={"mlp_only_layers": [0, 2], "num_hidden_layers": 4})
     q("mlp-only-and-step", cfg={"mlp_only_layers": [1], "decoder_sparse_step": 2, "num_hidden_layers": 5})
     q("mlp-only-all", cfg={"mlp_only_layers": [0, 1, 2]})
-    q("gguf-dense-layer", "blk.0.ffn_gate_inp.weight' is missing", cfg={"mlp_only_layers": [0]}, gguf="bf16")
     q("top-k-too-many", "at most as many", cfg={"num_experts_per_tok": 10}, no_reference=True)
     q("router-f32", files=router_f32)
     q("router-zero", weights=lambda s: {k: (t * 0 if "mlp.gate.weight" in k else t) for k, t in s.items()},
@@ -263,6 +270,20 @@ def fill_variants():
     variant("gguf-unknown-tensor", "llama", "blk.0.attn_sinks.weight", gguf="bf16", gguf_tensors=["blk.0.attn_sinks.weight"], no_reference=True)
     variant("gguf-llama-qk-norm", "llama", "blk.0.attn_q_norm.weight", gguf="bf16", gguf_tensors=["blk.0.attn_q_norm.weight"],
             no_reference=True)
+
+
+    # the ones in tests/data/golden
+    tiny = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "vocab_size": 61}
+    variant("llama3-gguf", "llama", gguf="bf16", cfg={**tiny, "tie_word_embeddings": True, **rope(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)}, prompts=[1, 17, 120])
+    variant("qwen3-layers", "qwen3", cfg={**tiny, "num_hidden_layers": 3, "head_dim": 10, "attention_bias": True, "tie_word_embeddings": True,
+            "use_sliding_window": True, "sliding_window": 12, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
+    variant("qwen3_moe-odd", "qwen3_moe", dtype="float16", cfg={**tiny, "hidden_size": 30, "num_attention_heads": 3, "num_key_value_heads": 1,
+            "head_dim": 6, "num_experts": 7, "num_experts_per_tok": 5, "moe_intermediate_size": 11, "norm_topk_prob": False,
+            "num_hidden_layers": 3, "decoder_sparse_step": 2})
+    variant("mixtral-packed", "mixtral", packed=True, shards="8KB", cfg={**tiny, "num_local_experts": 3, "num_experts_per_tok": 3})
+    variant("mistral-long", "mistral", cfg={**tiny, "head_dim": 4, "sliding_window": 513, "max_position_embeddings": 1024}, prompts=[530, 1100],
+            greedy=8)
 
 
 # ---- making -------------------------------------------------------------------------------------------------------------------
@@ -460,7 +481,7 @@ def make(root, name, v):
         ref.eval()
         if v.get("gguf"):
             round_trip(ref, v["gguf"], state)
-        gold.update(reference(ref, v.get("prompts", [1, 17, 70]), c["vocab_size"], 24 if max(v.get("prompts", [1])) < 400 else 8))
+        gold.update(reference(ref, v.get("prompts", [1, 17, 70]), c["vocab_size"], v.get("greedy", 24 if max(v.get("prompts", [1])) < 400 else 8)))
         gold["loading"] = {k: sorted(map(str, x)) for k, x in loading.items() if x}
     gold["reference"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
     if v.get("gguf"):
