@@ -17,7 +17,14 @@
  *
  * Counts are kept in units that grow instead of being halved all the time: nothing ages in the background. Victims come from a list
  * of the lowest worths, sorted when it is made and used up before it is made again; what was used meanwhile is skipped, what came in
- * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions. */
+ * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
+ *
+ * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
+ * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
+ * experts near the bar more; a higher bar in layers that miss more than max_inserts lets in; to learn from the decoding rows of steps
+ * that hold a part of a prompt as well (0.2 points where a third or half of the steps do, and less where many sequences are local).
+ * What would: slots that are offered with their page still in them, for layers behind the page's own, gain 0.4 points on average, up to 3
+ * with several local sequences. The operation that fills slots takes them from one list for all layers. */
 #include "engine/memory/policy.h"
 
 #include <math.h>

@@ -59,6 +59,8 @@ enum {
     /* For each step those that the N steps before it and the N after it use most, without the step itself; of the N = 4, 16, 64, 256,
      * 1024 the one that hits most. Fills neither step_hits nor step_touched. */
     TRACE_NEARBY = -5,
+    /* After each step whatever the next one uses, then what the whole trace uses most, at no cost and from all that is at hand. */
+    TRACE_NEXT = -6,
 };
 
 typedef struct trace_result {

@@ -8,8 +8,8 @@
  * has just streamed in - keep what is used again soonest. With fill-through a miss may be kept or not at no cost, so this is the
  * true optimum for experts of equal size. Two more are bound further: one must keep what it touches, as a cache does that cannot read
  * past itself; one may keep only as many a layer and step as the policies may. The best choice that never changes: where uses
- * are independent of the past, nobody who does not see the future does better. Last, where they are independent but the traffic
- * changes, the most that counts of uses can tell: see "nearby". */
+ * are independent of the past, nobody who does not see the future does better. Where they are independent but the traffic
+ * changes, the most that counts of uses can tell: see "nearby". Last, what somebody hits who sees no further than the next step. */
 #include <math.h>
 #include <string.h>
 
@@ -261,12 +261,11 @@ static int most_used_first(const void *a, const void *b)
     return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->x > y->x) - (x->x < y->x);
 }
 
-static xd_status replay_fixed(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
-                              trace_result *res, xd_err *err)
+/* order [n_experts + 1] becomes the experts by their uses in all decode steps. */
+static xd_status order_by_uses(const trace *t, uint32_t *order, xd_err *err)
 {
     XD_CLEANUP(xd_freep) use_count *count = calloc(t->n_experts + 1u, sizeof *count);
-    XD_CLEANUP(xd_freep) bool *resident = calloc(t->n_experts + 1u, sizeof *resident);
-    if (!count || !resident)
+    if (!count)
         return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
     for (uint32_t x = 0; x < t->n_experts; x++)
         count[x].x = x;
@@ -274,17 +273,64 @@ static xd_status replay_fixed(const trace *t, const trace_options *opt, uint32_t
         for (uint64_t i = t->starts[s]; !(t->flags[s] & TRACE_PREFILL) && i < t->starts[s + 1]; i++)
             count[t->ids[i]].n++;
     qsort(count, t->n_experts, sizeof *count, most_used_first);
-    for (uint32_t i = 0; i < XD_MIN(opt->capacity, t->n_experts); i++)
-        resident[count[i].x] = true;
-    for (uint32_t s = 0; s < t->n_steps; s++) {
+    for (uint32_t i = 0; i < t->n_experts; i++)
+        order[i] = count[i].x;
+    return XD_OK;
+}
+
+static uint32_t hits_of(const trace *t, uint32_t s, const bool *resident)
+{
+    uint32_t hits = 0;
+    for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+        hits += resident[t->ids[i]];
+    return hits;
+}
+
+static xd_status replay_fixed(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
+                              trace_result *res, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) uint32_t *order = malloc((t->n_experts + 1u) * sizeof *order);
+    XD_CLEANUP(xd_freep) bool *resident = calloc(t->n_experts + 1u, sizeof *resident);
+    if (!order || !resident)
+        return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
+    xd_status st = order_by_uses(t, order, err);
+    for (uint32_t i = 0; !st && i < XD_MIN(opt->capacity, t->n_experts); i++)
+        resident[order[i]] = true;
+    for (uint32_t s = 0; !st && s < t->n_steps; s++)
+        if (!(t->flags[s] & TRACE_PREFILL))
+            count_hits(t, s, hits_of(t, s, resident), step_hits, step_touched, res);
+    return st;
+}
+
+/* What is at hand when a step has ended is its residents and all that it touched: those that the next step uses stay, then those that
+ * the trace uses most. */
+static xd_status replay_next(const trace *t, const trace_options *opt, uint32_t *step_hits, uint32_t *step_touched,
+                             trace_result *res, xd_err *err)
+{
+    XD_CLEANUP(xd_freep) uint32_t *order = malloc((t->n_experts + 1u) * sizeof *order);
+    XD_CLEANUP(xd_freep) bool *at_hand = calloc(t->n_experts + 1u, sizeof *at_hand);
+    XD_CLEANUP(xd_freep) bool *used = calloc(t->n_experts + 1u, sizeof *used);
+    if (!order || !at_hand || !used)
+        return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
+    xd_status st = order_by_uses(t, order, err);
+    for (uint32_t s = 0; !st && s < t->n_steps; s++) {
         if (t->flags[s] & TRACE_PREFILL)
             continue;
-        uint32_t hits = 0;
+        uint32_t kept = 0;
+        memset(used, 0, t->n_experts * sizeof *used);
         for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
-            hits += resident[t->ids[i]];
-        count_hits(t, s, hits, step_hits, step_touched, res);
+            used[t->ids[i]] = true;
+        for (int rest = 0; rest < 2; rest++)
+            for (uint32_t i = 0; i < t->n_experts; i++) {
+                uint32_t x = order[i];
+                if (at_hand[x] && used[x] != rest)
+                    at_hand[x] = kept++ < opt->capacity;
+            }
+        count_hits(t, s, hits_of(t, s, at_hand), step_hits, step_touched, res);
+        for (uint64_t i = t->starts[s]; i < t->starts[s + 1]; i++)
+            at_hand[t->ids[i]] = true;
     }
-    return XD_OK;
+    return st;
 }
 
 /* --- nearby ------------------------------------------------------------------------------------------------------ */
@@ -385,6 +431,7 @@ xd_status trace_replay(const trace *t, const trace_options *opt, uint32_t *step_
         memset(step_touched, 0, t->n_steps * sizeof *step_touched);
     xd_status st = opt->policy == TRACE_FIXED    ? replay_fixed(t, opt, step_hits, step_touched, &res, err)
                    : opt->policy == TRACE_NEARBY ? replay_nearby(t, opt, &res, err)
+                   : opt->policy == TRACE_NEXT   ? replay_next(t, opt, step_hits, step_touched, &res, err)
                    : opt->policy < 0             ? replay_future(t, opt, step_hits, step_touched, &res, err)
                                                  : replay_policy(t, opt, step_hits, step_touched, &res, err);
     if (st)
@@ -400,9 +447,10 @@ xd_status trace_report(const trace *t, uint32_t max_inserts, double layer_floor,
     static const struct {
         int kind;
         const char *name;
-    } columns[] = {{CONF_EVICT_LRU, "lru"},         {CONF_EVICT_LFU, "lfu"},         {CONF_EVICT_LFRU, "lfru"},
-                   {CONF_EVICT_STATIC, "static"},   {TRACE_FIXED, "best set"},       {TRACE_NEARBY, "nearby"},
-                   {TRACE_BELADY_STRICT, "strict"}, {TRACE_BELADY_CAPPED, "capped"}, {TRACE_BELADY, "optimum"}};
+    } columns[] = {{CONF_EVICT_LRU, "lru"},       {CONF_EVICT_LFU, "lfu"},         {CONF_EVICT_LFRU, "lfru"},
+                   {CONF_EVICT_STATIC, "static"}, {TRACE_FIXED, "best set"},       {TRACE_NEARBY, "nearby"},
+                   {TRACE_NEXT, "next"},          {TRACE_BELADY_STRICT, "strict"}, {TRACE_BELADY_CAPPED, "capped"},
+                   {TRACE_BELADY, "optimum"}};
     xd_buf_printf(out, "%u steps, %u layers, %u experts; hit rate in %%\n%-10s", t->n_steps, t->n_layers, t->n_experts,
                   "capacity");
     for (size_t k = 0; k < XD_ARRAY_LEN(columns); k++)
