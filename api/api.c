@@ -1,7 +1,7 @@
 /* api.c - the server: listening socket, libmicrohttpd's threads, start and end. See api.h.
  *
- * Threads: libmicrohttpd's pool (sockets, JSON, templates, event streams) and the watcher (conn.c). The engine's thread only ever
- * calls conn_wake(). Requests are handed to the engine and their events taken by the thread of the request's connection. */
+ * Threads: libmicrohttpd's pool (sockets, JSON, templates, event streams), as many for long requests (work.c), and the watcher (conn.c).
+ * The engine's thread only ever calls conn_wake(). Requests are handed to the engine and their events taken by the thread of the request's connection. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -144,6 +144,9 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     a->port = port_of(a->listen_fd);
 
     unsigned threads = XD_MAX(cfg->server.threads, 1u);
+    st = work_start(threads, &a->work, err);
+    if (st)
+        return st;
     /* The pool's threads share the limit. Where it is reached libmicrohttpd stops accepting, so it is told a larger one, and conn.c decides
      * who goes. */
     share_files(a, XD_MAX(cfg->server.max_connections, threads), threads);
@@ -243,6 +246,7 @@ void api_free(api *a)
     conn_wake_all(a);
     if (a->http)
         MHD_stop_daemon(a->http);
+    work_free(a->work);
     conn_watch_stop(a);
     if (a->listen_fd >= 0)
         close(a->listen_fd);

@@ -54,6 +54,7 @@ json_t *api_metrics_json(const api_metrics *m);            /* owned; for the sta
 
 typedef struct conn conn;
 typedef struct exchange exchange;
+typedef struct work work;
 
 struct api {
     engine *e;
@@ -69,6 +70,7 @@ struct api {
     char chat_why[800]; /* why there is none */
     char *chat_template;
 
+    work *work;
     atomic_bool ready, draining, closing;
     api_metrics metrics;
     atomic_uint_fast64_t next_id;
@@ -136,11 +138,14 @@ enum {
 };
 
 typedef enum MHD_Result (*api_handler)(exchange *x);
+/* What takes time with a large body, before the handler. It may run on any thread, and sees nothing of libmicrohttpd. */
+typedef xd_status (*api_prepare)(exchange *x, xd_err *err);
 
 typedef struct api_route {
     const char *method, *path;
     unsigned flags;
     uint64_t body_limit; /* 0: server.max_body_bytes */
+    api_prepare prepare; /* NULL: nothing */
     api_handler handler;
 } api_route;
 
@@ -153,6 +158,8 @@ const api_route *api_route_find(const char *method, const char *path, char *ret_
 /* --- one request and its response: exchange.c, reply.c ------------------------------------------------------------ */
 
 typedef struct gen gen;
+
+typedef enum work_state { WORK_NONE, WORK_WAITING, WORK_RUNNING, WORK_DONE } work_state;
 
 struct exchange {
     api *a;
@@ -167,12 +174,15 @@ struct exchange {
     char allow[64];
     uint64_t started_ns;
     unsigned status; /* 0: not answered yet */
-    xd_err early;    /* status != XD_OK: the answer, once the body is read */
+    xd_err early;    /* status != XD_OK: the answer, once the body is read and prepare() has run */
     xd_buf body;
     uint64_t body_seen, body_limit;
     bool head_seen, working;
-    gen *gen;     /* completions */
-    xd_err fault; /* what went wrong on our side, for the log; status XD_OK: nothing */
+    work_state work; /* work.c, as the next */
+    exchange *next_waiting;
+    gen *gen;      /* completions */
+    xd_buf answer; /* of an endpoint that makes it while it prepares */
+    xd_err fault;  /* what went wrong on our side, for the log; status XD_OK: nothing */
 };
 
 /* MHD_AccessHandlerCallback and MHD_RequestCompletedCallback. */
@@ -189,14 +199,30 @@ enum MHD_Result reply_static(exchange *x, const char *content_type, const char *
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
 json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the OpenAI shape */
 
+/* Appends the JSON and a newline to b; takes body, NULL is out of memory: so b.failed says. */
+void reply_dump(json_t *body, xd_buf *b);
+
+/* --- threads that prepare long requests: work.c ------------------------------------------------------------------ */
+
+enum { WORK_BODY_BYTES = 16 << 10 }; /* a few milliseconds at 5 MB/s */
+
+xd_status work_start(unsigned n_threads, work **ret, xd_err *err) XD_MUST_CHECK;
+void work_free(work *w); /* every exchange must have been taken back */
+/* HTTP thread: has x->route->prepare run? If not, it runs now where the body is small, else later on another thread, which then wakes
+ * the connection; its error is in x->early. */
+bool work_done(work *w, exchange *x);
+void work_take_back(work *w, exchange *x); /* from here on no other thread touches x; may wait for one that does */
+
 /* --- handlers ---------------------------------------------------------------------------------------------------- */
 
-enum MHD_Result handle_chat(exchange *x);
-enum MHD_Result handle_completions(exchange *x);
+xd_status prepare_chat(exchange *x, xd_err *err);
+xd_status prepare_completions(exchange *x, xd_err *err);
+xd_status prepare_tokenize(exchange *x, xd_err *err);
+xd_status prepare_detokenize(exchange *x, xd_err *err);
+enum MHD_Result handle_generate(exchange *x); /* what prepare_chat() or prepare_completions() has made of the request */
+enum MHD_Result handle_answer(exchange *x);   /* x->answer */
 enum MHD_Result handle_models(exchange *x);
 enum MHD_Result handle_model(exchange *x);
-enum MHD_Result handle_tokenize(exchange *x);
-enum MHD_Result handle_detokenize(exchange *x);
 enum MHD_Result handle_health(exchange *x);
 enum MHD_Result handle_metrics(exchange *x);
 enum MHD_Result handle_status_page(exchange *x);

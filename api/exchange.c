@@ -234,6 +234,14 @@ static enum MHD_Result answer(exchange *x)
             return reply_error(x, &err);
         }
     }
+    while (x->route->prepare && !work_done(x->a->work, x)) {
+        if (conn_peer_gone(x->c))
+            return MHD_NO; /* exchange_completed() takes it back */
+        if (conn_sleep(x->c))
+            return MHD_YES;
+    }
+    if (x->early.status)
+        return reply_error(x, &x->early);
     return x->route->handler(x);
 }
 
@@ -268,6 +276,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     if (!x)
         return;
     *ctx = NULL;
+    work_take_back(a->work, x);
     bool aborted = why != MHD_REQUEST_TERMINATED_COMPLETED_OK;
     uint64_t engine_ns = x->gen && !aborted ? gen_engine_ns(x->gen) : 0;
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
@@ -296,6 +305,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
                     (double)took_ns / 1e6, x->fault.status ? ": " : "", x->fault.msg);
     }
     xd_buf_free(&x->body);
+    xd_buf_free(&x->answer);
     api_settings_unref(x->settings);
     free(x->path);
     free(x);

@@ -38,6 +38,7 @@ struct gen {
     uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
     char id[96], fingerprint[96];
     json_int_t created;
+    bool submitted;
     bool replying; /* a stream whose headers are on their way */
     bool ended;    /* nothing more will be added to out */
     xd_buf out;    /* event stream, not yet taken */
@@ -452,6 +453,18 @@ static void wake(void *conn_)
     conn_wake(conn_);
 }
 
+/* The engine has one name for what clients may give under two. */
+static void name_field(const gen_params *p, xd_err *err)
+{
+    const char *name = NULL;
+    if (p->kind == GEN_CHAT && !strcmp(err->param, "prompt"))
+        name = "messages";
+    if (p->max_completion_tokens != FIELD_UNSET_INT && !strcmp(err->param, "max_tokens"))
+        name = "max_completion_tokens";
+    if (name)
+        snprintf(err->param, sizeof err->param, "%s", name);
+}
+
 static xd_status submit_all(gen *g, xd_err *err)
 {
     const gen_params *p = &g->p;
@@ -496,15 +509,20 @@ static xd_status submit_all(gen *g, xd_err *err)
         o.max_tokens =
             p->is_usual_length ? XD_MIN((uint32_t)p->max_tokens, XD_MAX(room, o.min_tokens)) : (uint32_t)p->max_tokens;
         xd_status st = engine_submit(g->x->a->e, &o, &g->reqs[i], err);
-        if (st)
+        if (st) {
+            name_field(p, err);
             return st;
+        }
     }
     return XD_OK;
 }
 
-static xd_status prepare(gen *g, unsigned kind, xd_err *err)
+static xd_status prepare(exchange *x, unsigned kind, xd_err *err)
 {
-    exchange *x = g->x;
+    gen *g = x->gen = calloc(1, sizeof *g);
+    if (!g)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
+    g->x = x;
     g->ctx = gen_context_of(x);
     xd_status st = body_parse(x->body.data, x->body.len, &g->body, err);
     xd_buf_free(&x->body);
@@ -512,6 +530,10 @@ static xd_status prepare(gen *g, unsigned kind, xd_err *err)
         st = gen_params_read(&g->ctx, kind, g->body, &g->p, err);
     if (!st)
         st = gen_params_tokenize(&g->ctx, &g->p, err);
+    /* Nobody needs the text any more; to free millions of values takes time too. */
+    g->p.messages = g->p.prompt = NULL;
+    json_object_del(g->body, "messages");
+    json_object_del(g->body, "prompt");
     if (st)
         return st;
     snprintf(g->id, sizeof g->id, "%s-%s", kind == GEN_CHAT ? "chatcmpl" : "cmpl", x->id);
@@ -533,37 +555,29 @@ static xd_status prepare(gen *g, unsigned kind, xd_err *err)
     return XD_OK;
 }
 
-static enum MHD_Result handle(exchange *x, unsigned kind)
+xd_status prepare_chat(exchange *x, xd_err *err)
 {
-    if (x->gen)
-        return proceed(x->gen);
-    xd_err err;
-    gen *g = x->gen = calloc(1, sizeof *g);
-    if (!g) {
-        xd_fail(&err, XD_NOMEM, 0, "out of memory for the request");
-        return reply_error(x, &err);
-    }
-    g->x = x;
-    xd_status st = prepare(g, kind, &err);
-    if (!st) {
+    return prepare(x, GEN_CHAT, err);
+}
+
+xd_status prepare_completions(exchange *x, xd_err *err)
+{
+    return prepare(x, GEN_COMPLETION, err);
+}
+
+enum MHD_Result handle_generate(exchange *x)
+{
+    gen *g = x->gen;
+    if (!g->submitted) {
+        g->submitted = true;
         conn_set_engine_busy(x->c, true, g->p.stream); /* before the first notify can come */
         if (conn_peer_gone(x->c))
             return MHD_NO;
-        st = submit_all(g, &err);
-    }
-    if (st) {
-        cancel(g);
-        return reply_error(x, &err);
+        xd_err err;
+        if (submit_all(g, &err)) {
+            cancel(g);
+            return reply_error(x, &err);
+        }
     }
     return proceed(g);
-}
-
-enum MHD_Result handle_chat(exchange *x)
-{
-    return handle(x, GEN_CHAT);
-}
-
-enum MHD_Result handle_completions(exchange *x)
-{
-    return handle(x, GEN_COMPLETION);
 }

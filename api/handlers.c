@@ -104,53 +104,58 @@ static json_t *tokenize_json(const gen_context *ctx, const tokenize_params *p, c
     return json;
 }
 
-enum MHD_Result handle_tokenize(exchange *x)
+xd_status prepare_tokenize(exchange *x, xd_err *err)
 {
     gen_context ctx = gen_context_of(x);
     XD_CLEANUP(json_decrefp) json_t *body = NULL;
     XD_CLEANUP(tok_ids_free) tok_ids ids = {0};
     tokenize_params p;
-    xd_err err;
-    xd_status st = read_tokenize(x, &ctx, TOKENIZE, &body, &p, &err);
+    xd_status st = read_tokenize(x, &ctx, TOKENIZE, &body, &p, err);
     if (!st && !p.prompt == !p.messages)
-        st = xd_fail_field(&err, XD_BAD_REQUEST, "prompt", "missing_required_parameter",
+        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter",
                            "give either 'prompt' or 'messages'");
     if (!st && p.prompt)
         st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt),
                         (p.add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p.parse_special ? TOK_PARSE_SPECIAL : 0u),
-                        &ids, &err);
+                        &ids, err);
     else if (!st) {
         chat_request req = {.messages = p.messages,
                             .tools = p.tools,
                             .template_kwargs = p.template_kwargs,
                             .add_generation_prompt = p.add_generation_prompt && !p.continue_final_message,
                             .continue_final_message = p.continue_final_message};
-        st = gen_encode_chat(&ctx, &req, &ids, &err);
+        st = gen_encode_chat(&ctx, &req, &ids, err);
     }
-    return st ? reply_error(x, &err) : reply_json(x, 200, tokenize_json(&ctx, &p, &ids));
+    if (!st)
+        reply_dump(tokenize_json(&ctx, &p, &ids), &x->answer);
+    return st;
 }
 
-enum MHD_Result handle_detokenize(exchange *x)
+xd_status prepare_detokenize(exchange *x, xd_err *err)
 {
     gen_context ctx = gen_context_of(x);
     XD_CLEANUP(json_decrefp) json_t *body = NULL;
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
     tokenize_params p;
-    xd_err err;
-    xd_status st = read_tokenize(x, &ctx, DETOKENIZE, &body, &p, &err);
+    xd_status st = read_tokenize(x, &ctx, DETOKENIZE, &body, &p, err);
     if (!st && !p.tokens)
-        st = xd_fail_field(&err, XD_BAD_REQUEST, "tokens", "missing_required_parameter", "'tokens' is missing");
+        st = xd_fail_field(err, XD_BAD_REQUEST, "tokens", "missing_required_parameter", "'tokens' is missing");
     size_t n = st ? 0 : json_array_size(p.tokens);
     XD_CLEANUP(xd_freep) uint32_t *ids = calloc(n + 1, sizeof *ids);
     if (!st && !ids)
-        return out_of_memory(x);
+        st = xd_fail(err, XD_NOMEM, 0, "out of memory for the tokens");
     if (!st)
-        st = gen_read_ids(p.tokens, "tokens", ctx.info->vocab, ids, &err);
+        st = gen_read_ids(p.tokens, "tokens", ctx.info->vocab, ids, err);
     if (!st)
-        st = tok_decode(ctx.tok, ids, n, p.skip_special_tokens, &text, &err);
-    if (st)
-        return reply_error(x, &err);
-    return reply_json(x, 200, json_pack("{s:o}", "prompt", json_stringn(text.data ? text.data : "", text.len)));
+        st = tok_decode(ctx.tok, ids, n, p.skip_special_tokens, &text, err);
+    if (!st)
+        reply_dump(json_pack("{s:o}", "prompt", json_stringn(text.data ? text.data : "", text.len)), &x->answer);
+    return st;
+}
+
+enum MHD_Result handle_answer(exchange *x)
+{
+    return reply_bytes(x, 200, "application/json", &x->answer);
 }
 
 /* --- looking on --------------------------------------------------------------------------------------------------------- */

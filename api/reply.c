@@ -94,13 +94,18 @@ static int dump_piece(const char *data, size_t len, void *out)
     return xd_buf_append(out, data, len) ? 0 : -1;
 }
 
+void reply_dump(json_t *body, xd_buf *b)
+{
+    if (!body || json_dump_callback(body, dump_piece, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
+        !xd_buf_putc(b, '\n'))
+        b->failed = true;
+    json_decref(body);
+}
+
 enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body)
 {
     xd_buf b = {0};
-    if (!body || json_dump_callback(body, dump_piece, &b, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
-        !xd_buf_putc(&b, '\n'))
-        b.failed = true;
-    json_decref(body);
+    reply_dump(body, &b);
     return reply_bytes(x, status, "application/json", &b);
 }
 

@@ -396,6 +396,23 @@ void gen_params_free(gen_params *p)
 
 /* --- prompts ------------------------------------------------------------------------------------------------------- */
 
+/* A text that is far too long is not tokenized to its end, one that is a little too long is: clients are told by how much. */
+static void limit_ids(const gen_context *ctx, tok_ids *ids)
+{
+    ids->max = (size_t)ctx->info->max_model_len * 4 + 4096;
+}
+
+static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, xd_status st, const char *param, xd_err *err)
+{
+    if (st != XD_TOO_LARGE || strcmp(err->code, TOK_TOO_MANY) != 0)
+        return st;
+    return xd_fail_field(
+        err, XD_BAD_REQUEST, param, "context_length_exceeded",
+        "This model's maximum context length is %u tokens. However, your %s has more than %zu tokens. Please "
+        "reduce its length.",
+        ctx->info->max_model_len, param, ids->max);
+}
+
 static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
                              xd_err *err)
 {
@@ -406,9 +423,10 @@ static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t
         return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
     /* Special tokens that a client's text holds stay text unless the client says that it means them. */
     unsigned flags = TOK_ADD_SPECIAL | (p->parse_special ? TOK_PARSE_SPECIAL : 0u);
+    limit_ids(ctx, &ret->ids);
     st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
     if (st)
-        return st;
+        return far_too_long(ctx, &ret->ids, st, "prompt", err);
     if (p->echo && !(ret->text = strdup(json_string_value(v))))
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     return XD_OK;
@@ -510,7 +528,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_i
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     st = tok_encode_trusted(ctx->tok, text.text, text.trusted, text.len, TOK_PARSE_SPECIAL, ids, err);
     if (st)
-        return st;
+        return far_too_long(ctx, ids, st, "messages", err);
     /* The template wrote it too: once is right (twice shifts every position). */
     if (bos >= 0 && ids->len > before + 1 && ids->data[before + 1] == (uint32_t)bos) {
         memmove(ids->data + before, ids->data + before + 1, (ids->len - before - 1) * sizeof *ids->data);
@@ -541,6 +559,7 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
     xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     if (!st) {
         p->n_prompts = 1;
+        limit_ids(ctx, &p->prompts[0].ids);
         st = gen_encode_chat(ctx, &req, &p->prompts[0].ids, err);
     }
     json_decref(kwargs);

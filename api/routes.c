@@ -7,19 +7,19 @@
 enum { SMALL_BODY_BYTES = 4096 };
 
 const api_route api_routes[] = {
-    /* method path                    flags                        body limit        handler */
-    {"GET", "/", ROUTE_OPEN | ROUTE_PAGE, SMALL_BODY_BYTES, handle_status_page},
-    {"POST", "/admin/fallback", ROUTE_ADMIN | ROUTE_READY, SMALL_BODY_BYTES, handle_admin_fallback},
-    {"POST", "/detokenize", ROUTE_READY, 0, handle_detokenize},
-    {"GET", "/health", ROUTE_OPEN, SMALL_BODY_BYTES, handle_health},
-    {"GET", "/metrics", ROUTE_OPEN, SMALL_BODY_BYTES, handle_metrics},
-    {"GET", "/status.json", ROUTE_OPEN | ROUTE_PAGE, SMALL_BODY_BYTES, handle_status_json},
-    {"POST", "/tokenize", ROUTE_READY, 0, handle_tokenize},
-    {"POST", "/v1/chat/completions", ROUTE_READY, 0, handle_chat},
-    {"POST", "/v1/completions", ROUTE_READY, 0, handle_completions},
-    {"GET", "/v1/models", ROUTE_READY, SMALL_BODY_BYTES, handle_models},
-    {"GET", "/v1/models/", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, handle_model},
-    {"GET", "/version", ROUTE_OPEN, SMALL_BODY_BYTES, handle_version},
+    /* method path                    flags                        body limit        prepare  handler */
+    {"GET", "/", ROUTE_OPEN | ROUTE_PAGE, SMALL_BODY_BYTES, NULL, handle_status_page},
+    {"POST", "/admin/fallback", ROUTE_ADMIN | ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_admin_fallback},
+    {"POST", "/detokenize", ROUTE_READY, 0, prepare_detokenize, handle_answer},
+    {"GET", "/health", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_health},
+    {"GET", "/metrics", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_metrics},
+    {"GET", "/status.json", ROUTE_OPEN | ROUTE_PAGE, SMALL_BODY_BYTES, NULL, handle_status_json},
+    {"POST", "/tokenize", ROUTE_READY, 0, prepare_tokenize, handle_answer},
+    {"POST", "/v1/chat/completions", ROUTE_READY, 0, prepare_chat, handle_generate},
+    {"POST", "/v1/completions", ROUTE_READY, 0, prepare_completions, handle_generate},
+    {"GET", "/v1/models", ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_models},
+    {"GET", "/v1/models/", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_model},
+    {"GET", "/version", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_version},
 };
 const size_t api_routes_count = XD_ARRAY_LEN(api_routes);
 _Static_assert(XD_ARRAY_LEN(api_routes) <= API_MAX_ROUTES, "metrics have a slot for each route");

@@ -129,7 +129,7 @@ const conf_option conf_options[] = {
     STRING(server, "cors_origin", cors_origin, "", CONF_RELOAD,
            "Origin whose web pages may call the API ('https://chat.example.com'), or * for any. Empty: none."),
     U32(server, "threads", threads, "4", 1, 256, 0,
-        "HTTP threads. They only move bytes and JSON; computing has its own."),
+        "HTTP threads, and as many that render and tokenize long requests. Computing has its own."),
     U32(server, "max_connections", max_connections, "1024", 1, 65535, 0,
         "Open connections. Beyond it the one that has been idle longest is closed for a new one; where none is idle, that gets 503."),
     BYTES(server, "max_body", max_body_bytes, "16MiB", 4 * KIB, GIB, 0,

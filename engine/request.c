@@ -92,10 +92,12 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
                                  e->info.vocab);
     uint32_t want = o->max_tokens == UINT32_MAX ? 1 : o->max_tokens;
     if ((uint64_t)o->n_prompt + want > max_len)
-        return xd_fail_field(err, XD_BAD_REQUEST, o->n_prompt + 1ull > max_len ? "prompt" : "max_tokens",
-                             "context_length_exceeded",
-                             "this model's context is %u tokens; the prompt has %u and %u more were asked for", max_len,
-                             o->n_prompt, want);
+        return xd_fail_field(
+            err, XD_BAD_REQUEST, o->n_prompt + 1ull > max_len ? "prompt" : "max_tokens", "context_length_exceeded",
+            /* OpenAI's words, by which clients know what to do */
+            "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the "
+            "prompt, %u in the completion). Please reduce the length of the prompt or of the completion.",
+            max_len, (unsigned long long)o->n_prompt + want, o->n_prompt, want);
     if (!o->n || o->n > max_n)
         return xd_fail_field(err, XD_BAD_REQUEST, "n", "invalid_value", "n must lie in 1..%u, got %u", max_n, o->n);
     uint32_t max_lp = XD_MIN(atomic_load(&e->max_logprobs), (uint32_t)ENGINE_MAX_TOP_LOGPROBS);

@@ -355,11 +355,16 @@ xd_status tok_bpe_encode(const tok_bpe *b, const tok_vocab *v, tok_work *w, tok_
                 if (c->ids_n)
                     memcpy(out->data + out->len, out->data + c->ids_at, c->ids_n * sizeof *out->data);
                 out->len += c->ids_n;
+                xd_status st = tok_ids_check(out, err);
+                if (st)
+                    return st;
                 continue;
             }
         }
         size_t before = out->len;
         xd_status st = encode_piece(b, v, m, &w->left, s, p.len, out, err);
+        if (!st)
+            st = tok_ids_check(out, err);
         if (st)
             return st;
         if (c && out->len < UINT32_MAX)

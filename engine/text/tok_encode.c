@@ -111,6 +111,8 @@ static xd_status encode_valid(const tokenizer *t, const char *s, size_t len, siz
     }
     if (!st && flags & TOK_ADD_SPECIAL)
         st = post_process(t, base, ret, err);
+    if (!st)
+        st = tok_ids_check(ret, err); /* added tokens count too */
     if (st)
         ret->len = base;
     free(cuts.data);

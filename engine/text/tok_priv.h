@@ -273,6 +273,8 @@ bool tok_bpe_reserve(tok_bpe *b, size_t n_merges);
 void tok_bpe_put(tok_bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id); /* a later one replaces */
 void tok_bpe_finish(tok_bpe *b, const tok_vocab *v); /* fills the tables of initial ids */
 void tok_bpe_clear(tok_bpe *b);
+/* XD_TOO_LARGE when there are more than ids->max. */
+xd_status tok_ids_check(const tok_ids *ids, xd_err *err) XD_MUST_CHECK;
 /* Appends the ids of w->pieces. */
 xd_status tok_bpe_encode(const tok_bpe *b, const tok_vocab *v, tok_work *w, tok_ids *out, xd_err *err) XD_MUST_CHECK;
 

@@ -135,6 +135,8 @@ xd_status tok_unigram_encode(const tok_unigram *u, const tok_vocab *v, tok_work 
     for (size_t i = 0; i < w->pieces.n; i++) {
         tok_piece p = w->pieces.data[i];
         xd_status st = encode_piece(u, v, w->model_mem, &w->left, w->text.s.data + p.off, p.len, out, err);
+        if (!st)
+            st = tok_ids_check(out, err);
         if (st)
             return st;
     }

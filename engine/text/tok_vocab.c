@@ -46,6 +46,13 @@ bool tok_ids_push(tok_ids *ids, uint32_t id)
     return true;
 }
 
+xd_status tok_ids_check(const tok_ids *ids, xd_err *err)
+{
+    if (!ids->max || ids->len <= ids->max)
+        return XD_OK;
+    return xd_fail_field(err, XD_TOO_LARGE, NULL, TOK_TOO_MANY, "the text has more than %zu tokens", ids->max);
+}
+
 void tok_ids_free(tok_ids *ids)
 {
     free(ids->data);

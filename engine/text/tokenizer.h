@@ -44,7 +44,9 @@ XD_DEFINE_CLEANUP(tokenizer, tok_free)
 typedef struct tok_ids {
     uint32_t *data;
     size_t len, cap;
+    size_t max; /* tok_encode() gives up as soon as there are more: XD_TOO_LARGE, code TOK_TOO_MANY; 0: no limit */
 } tok_ids;
+#define TOK_TOO_MANY "too_many_tokens"
 bool tok_ids_push(tok_ids *ids, uint32_t id); /* false: out of memory */
 void tok_ids_free(tok_ids *ids);
 
@@ -56,7 +58,7 @@ enum {
 };
 
 /* Appends the ids of text[0..len); on failure ret is as it was. Ill-formed UTF-8 is treated as its U+FFFD replacement. Fails with
- * XD_NOMEM; XD_TOO_LARGE when the text has more than 1 GiB, or the file's steps make it 32 times (a large one: 3 times and 8 MiB)
+ * XD_NOMEM; XD_TOO_LARGE when there are more ids than ret->max, the text has more than 1 GiB, or the file's steps make it 32 times (a large one: 3 times and 8 MiB)
  * longer; XD_UNSUPPORTED when the file's own pattern or steps would take too long on this text, or when the text has a character that
  * neither the vocabulary nor its unknown token covers. */
 xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret,

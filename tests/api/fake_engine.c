@@ -199,6 +199,9 @@ xd_status engine_submit(engine *e, const engine_request_options *o, engine_reque
     if (o->n_prompt >= MAX_LEN)
         return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "context_length_exceeded",
                              "the prompt has %u tokens, the context %d", o->n_prompt, MAX_LEN);
+    if (o->max_tokens != UINT32_MAX && o->max_tokens > MAX_LEN) /* what is only a little too much is cut */
+        return xd_fail_field(err, XD_BAD_REQUEST, "max_tokens", "context_length_exceeded",
+                             "%u tokens, the context has %d", o->max_tokens, MAX_LEN);
     engine_request *r = calloc(1, sizeof *r);
     if (!r)
         return xd_fail(err, XD_NOMEM, 0, "request");

@@ -56,6 +56,8 @@ xd_status tok_encode_trusted(const tokenizer *t, const char *text, const uint8_t
         ok = tok_ids_push(ret, n ? (uint32_t)(255 + s) : (unsigned char)text[i]);
         i += n ? n : 1;
     }
+    if (ok && ret->max && ret->len > ret->max)
+        return xd_fail_field(err, XD_TOO_LARGE, NULL, TOK_TOO_MANY, "too many");
     return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "ids");
 }
 xd_status tok_encode(const tokenizer *t, const char *text, size_t len, unsigned flags, tok_ids *ret, xd_err *err)

@@ -587,6 +587,40 @@ Test(tokenizer, what_cannot_be_encoded_is_an_error_that_leaves_the_ids_alone)
     tok_free(t);
 }
 
+/* Of each model, with and without added tokens: a limit that suffices changes nothing, one less ends it and leaves the ids alone. */
+Test(tokenizer, a_limit_of_ids_ends_the_encoding)
+{
+    static const char *const limited[] = {
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\" \":2},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
+        "\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\",\"invert\":false},\"added_tokens\":[{\"id\":3,\"content\":\"<x>\","
+        "\"normalized\":false}]}",
+        "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"a\",-1],[\"b\",-1],[\" \",-2]]},\"pre_tokenizer\":{\"type\":\"Split\","
+        "\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\",\"invert\":false},\"added_tokens\":[{\"id\":3,\"content\":\"<x>\","
+        "\"normalized\":false}]}"};
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    for (int i = 0; i < 300; i++)
+        xd_buf_puts(&text, i % 7 ? "ab " : "<x>");
+    for (size_t f = 0; f < XD_ARRAY_LEN(limited); f++) {
+        tokenizer *t = from_text(limited[f]);
+        tok_ids whole = {0}, ids = {0};
+        xd_err err = {0};
+        cr_assert_eq(tok_encode(t, text.data, text.len, 0, &whole, &err), XD_OK, "%s", err.msg);
+        cr_assert(whole.len > 700);
+        ids.max = whole.len;
+        cr_assert_eq(tok_encode(t, text.data, text.len, 0, &ids, &err), XD_OK);
+        cr_assert(ids.len == whole.len && !memcmp(ids.data, whole.data, ids.len * sizeof *ids.data));
+        for (size_t max = 1; max < whole.len; max += 41) {
+            ids.len = 0;
+            ids.max = max;
+            cr_assert_eq(tok_encode(t, text.data, text.len, 0, &ids, &err), XD_TOO_LARGE);
+            cr_assert(!ids.len && !strcmp(err.code, TOK_TOO_MANY));
+        }
+        tok_ids_free(&ids);
+        tok_ids_free(&whole);
+        tok_free(t);
+    }
+}
+
 Test(tokenizer, overlapping_added_tokens_are_found_as_the_reference_finds_them)
 {
     tokenizer *t = from_text(

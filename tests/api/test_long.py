@@ -1,0 +1,70 @@
+"""Long requests: prepared by threads of their own (api/work.c), and refused when they are longer than the context."""
+import threading
+
+from conftest import http_post
+
+
+def test_long_requests_are_prepared_beside_the_streams(start):
+    """There is one HTTP thread: what took seconds on it would stop every stream. They are counted while another thread prepares."""
+    server = start("--server.threads=1", "--server.max_body=32MiB")
+    slow, ended = [], threading.Event()
+
+    def ask():
+        # 4 million ids each become a JSON value and text again: seconds on one core
+        slow.append(server.post("/tokenize", {"prompt": "a" * 4_000_000}, timeout=120))
+        ended.set()
+    thread = threading.Thread(target=ask)
+    thread.start()
+    quick = 0
+    while not ended.is_set():
+        assert server.complete("quick", stream=True).status == 200
+        quick += 1
+    thread.join()
+    assert slow[0].status == 200 and slow[0].json["count"] == 4_000_000
+    assert quick > 5, "answers while one was prepared"
+
+
+def test_a_long_body_takes_the_same_way_to_the_same_answers(server):
+    """More than 16 KiB are prepared by another thread: errors, streams, plain answers, with and without their client."""
+    pad = {"metadata": {"x": "y" * 20000}}
+    for fields in [{}, {"stream": True}, {"n": 2}, {"temperature": 9}, {"stop": "l"}, {"model": "nope"}]:
+        small, large = server.complete("hello", **fields), server.complete("hello", **pad, **fields)
+        assert small.status == large.status
+        if small.status == 200 and not fields.get("stream"):
+            assert [c["text"] for c in small.json["choices"]] == [c["text"] for c in large.json["choices"]]
+        elif small.status != 200:
+            assert small.error == large.error
+    assert server.chat("x" * 20000).error["code"] == "context_length_exceeded"
+    assert server.post("/v1/completions", "{" * 20000).status == 400
+    tokens = server.post("/tokenize", {"prompt": "ab" * 10000}).json["tokens"]
+    assert server.post("/detokenize", {"tokens": tokens}).json["prompt"] == "ab" * 10000
+    for how in range(40):
+        s = server.socket(http_post("/tokenize", {"prompt": "a" * 300000}))
+        s.close()
+    server.wait_metric("expertd_http_in_flight", 1)
+    assert server.alive()
+
+
+def test_a_server_that_is_stopped_while_it_prepares_ends(start):
+    server = start("--server.threads=2", "--server.max_body=32MiB")
+    open_ = [server.socket(http_post("/tokenize", {"prompt": "a" * 3_000_000})) for _ in range(6)]
+    server.wait_metric("expertd_http_in_flight", 7)
+    assert server.stop() == 0
+    for s in open_:
+        s.close()
+
+
+def test_who_is_far_too_long_is_told_so_before_the_end(server):
+    a = server.complete("x" * 900_000)
+    assert a.status == 400 and a.error["code"] == "context_length_exceeded" and a.error["param"] == "prompt"
+    assert "maximum context length is 4096 tokens" in a.error["message"] and "more than" in a.error["message"]
+    a = server.chat("x" * 900_000)
+    assert a.error["code"] == "context_length_exceeded" and a.error["param"] == "messages"
+
+
+def test_a_length_error_names_the_field_that_was_sent(server):
+    assert server.chat("x" * 5000).error["param"] == "messages"
+    assert server.complete("x" * 5000).error["param"] == "prompt"
+    assert server.chat("x", max_tokens=5000).error["param"] == "max_tokens"
+    assert server.chat("x", max_completion_tokens=5000).error["param"] == "max_completion_tokens"
+    assert server.complete("x", max_tokens=5000).error["param"] == "max_tokens"
