@@ -114,6 +114,14 @@ uint32_t pager_expert_pages(const pager *p, uint32_t x)
     return p->layers[p->expert_layer[x]].geom.pages;
 }
 
+void pager_evict_expert(pager *p, uint32_t x)
+{
+    uint32_t first = pager_expert_first_page(p, x);
+    for (uint32_t pg = first; pg < first + pager_expert_pages(p, x); pg++)
+        if (p->pages[pg].slot != PG_NONE)
+            pager_put_free(p, pager_evict_page(p, pg));
+}
+
 /* Frees slots until `want` are free or nobody may go. */
 void pager_make_room(pager *p, uint32_t want)
 {
@@ -121,10 +129,7 @@ void pager_make_room(pager *p, uint32_t want)
         uint32_t x = policy_victim(p->pol);
         if (x == POLICY_NONE)
             return;
-        uint32_t first = pager_expert_first_page(p, x);
-        for (uint32_t i = 0; i < pager_expert_pages(p, x); i++)
-            if (p->pages[first + i].slot != PG_NONE)
-                pager_put_free(p, pager_evict_page(p, first + i));
+        pager_evict_expert(p, x);
     }
 }
 

@@ -161,6 +161,7 @@ void pager_make_resident(pager *p, uint32_t pg, uint32_t slot);
 void pager_put_free(pager *p, uint32_t slot);
 void pager_adopt_copies(pager *p);
 uint32_t pager_evict_page(pager *p, uint32_t pg); /* the slot is the caller's */
+void pager_evict_expert(pager *p, uint32_t x);    /* its slots are free then */
 /* Starts the copy of a page into a free slot; false: no slot, no room in the queue, or nothing to do. */
 bool pager_promote_page(pager *p, uint32_t pg);
 void pager_make_room(pager *p, uint32_t want_free);

@@ -7,7 +7,8 @@
  *
  * Free slots are filled by the copy thread, some pages at a time, while steps go on: what they find free they take as well, and what they
  * do not find in VRAM is served as the mode says. A fill ends when no slot is free or everybody has been asked; from then on the policy
- * alone decides who stays. Memory is given back between steps: the next one begins with a table that no longer leads there. */
+ * alone decides who stays. Memory is given back between steps: the next one begins with a table that no longer leads there. What the
+ * policy then thinks best is moved to the arena before, within the device: so the return does not begin with a cold cache. */
 #include <string.h>
 
 #include "engine/memory/pager_priv.h"
@@ -18,6 +19,8 @@
 #define FILL_COPIES 1024u
 /* Over a disk tier a fault may have to wait for them: their sources are units that it needs. */
 #define FILL_COPIES_DISK 16u
+/* Copies within the device that are waited for together. */
+#define MOVES 64u
 
 /* --- filling ----------------------------------------------------------------------------------------------------- */
 
@@ -236,6 +239,60 @@ bool pager_take_spare(pager *p, xd_err *why)
     return all;
 }
 
+static void drop_free_spare_slots(pager *p)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->n_free_slots; i++)
+        if (p->free_slot[i] < p->n_arena_slots)
+            p->free_slot[kept++] = p->free_slot[i];
+    p->n_free_slots = kept;
+}
+
+/* Copies n pages to the arena slots that were found for them. */
+static void move_pages(pager *p, const pager_staged *moves, uint32_t n)
+{
+    const kern_ops *ops = p->dev->ops;
+    kern_status st = KERN_OK;
+    for (uint32_t i = 0; i < n && !st; i++) {
+        const pager_page *g = &p->pages[moves[i].page];
+        st = ops->copy_async(p->dev, (void *)(uintptr_t)pager_slot_addr(p, moves[i].slot),
+                             (const void *)(uintptr_t)pager_slot_addr(p, g->slot), g->bytes);
+    }
+    if (ops->copy_wait(p->dev) != KERN_OK)
+        st = KERN_DEVICE;
+    for (uint32_t i = 0; i < n; i++)
+        if (st) {
+            pager_put_free(p, moves[i].slot);
+        } else {
+            pager_evict_page(p, moves[i].page);
+            pager_make_resident(p, moves[i].page, moves[i].slot);
+            p->stats.evictions--;
+        }
+}
+
+/* Of what is resident the policy names those that are worth least until the rest fits into the arena, and the rest is moved there. What
+ * it does not name (static, floors), and what could not be moved, goes with the memory. */
+static void keep_the_best(pager *p)
+{
+    policy_set_capacity(p->pol, p->n_arena_slots);
+    for (uint32_t x; p->n_slots_used > p->n_arena_slots && (x = policy_victim(p->pol)) != POLICY_NONE;)
+        pager_evict_expert(p, x);
+    drop_free_spare_slots(p);
+    pager_staged moves[MOVES];
+    uint32_t n = 0;
+    for (uint32_t s = p->n_arena_slots; s < p->n_slots && p->n_free_slots; s++) {
+        if (p->slot_page[s] == PG_NONE)
+            continue;
+        moves[n++] = (pager_staged){p->slot_page[s], p->free_slot[--p->n_free_slots]};
+        if (n == MOVES) {
+            move_pages(p, moves, n);
+            n = 0;
+        }
+    }
+    if (n)
+        move_pages(p, moves, n);
+}
+
 void pager_drop_spare(pager *p)
 {
     p->filling = false;
@@ -243,11 +300,7 @@ void pager_drop_spare(pager *p)
         return;
     pager_copier_cancel(&p->copier);
     pager_adopt_copies(p);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < p->n_free_slots; i++)
-        if (p->free_slot[i] < p->n_arena_slots)
-            p->free_slot[kept++] = p->free_slot[i];
-    p->n_free_slots = kept;
+    keep_the_best(p);
     for (uint32_t s = p->n_arena_slots; s < p->n_slots; s++)
         if (p->slot_page[s] != PG_NONE)
             pager_evict_page(p, p->slot_page[s]);

@@ -1,5 +1,6 @@
 /* Device memory beyond the arena: what a fallback takes, holds and gives back. */
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,14 +65,21 @@ static void open_rig(rig *r, double arena_share)
     open_pager(r, arena_share);
 }
 
-/* The copy thread is another: the loop waits for it. Steps go on meanwhile, and it ends even without steps. */
+/* The copy thread is another: the loop waits for it. */
+static void wait_for_fill(rig *r)
+{
+    while (stats(r).filling) {
+        pager_idle(r->p);
+        sched_yield();
+    }
+}
+
+/* Steps go on meanwhile, and it ends even without steps. */
 static void fill(rig *r)
 {
-    for (int s = 0; stats(r).filling; s++) {
-        if (s < 20)
-            step(r, s % 5 == 0);
-        pager_idle(r->p);
-    }
+    for (int s = 0; s < 20 && stats(r).filling; s++)
+        step(r, s % 5 == 0);
+    wait_for_fill(r);
 }
 
 static void steps(rig *r, int n)
@@ -144,51 +152,114 @@ Test(pager_spare, a_part_is_taken_where_not_all_fits)
     static const int eviction[] = {CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC};
     static const double arenas[] = {0, 0.1, 0.4}, floors[] = {0, 0.25, 1};
     for (size_t k = 0; k < XD_ARRAY_LEN(eviction); k++)
-        for (size_t a = 0; a < XD_ARRAY_LEN(arenas); a++)
-            for (size_t f = 0; f < XD_ARRAY_LEN(floors); f++) {
-                rig r = {0};
-                rig_open_model(&r, 20000);
-                r.cfg->test.allow = true;
-                r.cfg->pager.eviction = eviction[k];
-                r.cfg->pager.layer_floor = floors[f];
-                watch_allocations(&r);
-                open_pager(&r, arenas[a]);
-                int live = dev.live;
-                steps(&r, 10);
-                uint64_t slots = stats(&r).slots_total;
-                for (int round = 0; round < 3; round++) {
-                    uint64_t more = 20 + 40u * (unsigned)round;
-                    r.cfg->test.vram_free = more * slot_bytes + slot_bytes / 2;
-                    one_fallback(&r, slots + more);
-                    cr_assert_eq(dev.live, live);
-                }
-                rig_close(&r);
+        for (size_t a = 0; a < XD_ARRAY_LEN(arenas); a++) {
+            rig r = {0};
+            rig_open_model(&r, 20000);
+            r.cfg->test.allow = true;
+            r.cfg->pager.eviction = eviction[k];
+            r.cfg->pager.layer_floor = floors[(k + a) % XD_ARRAY_LEN(floors)];
+            watch_allocations(&r);
+            open_pager(&r, arenas[a]);
+            int live = dev.live;
+            steps(&r, 10);
+            uint64_t slots = stats(&r).slots_total;
+            for (int round = 0; round < 3; round++) {
+                uint64_t more = 20 + 40u * (unsigned)round;
+                r.cfg->test.vram_free = more * slot_bytes + slot_bytes / 2;
+                one_fallback(&r, slots + more);
+                cr_assert_eq(dev.live, live);
             }
+            rig_close(&r);
+        }
 }
 
-Test(pager_spare, the_hottest_experts_come_first)
+/* Of whole experts in VRAM and others. */
+static void hottest_are_in(rig *r)
 {
-    rig r;
-    xd_err err = {0};
-    open_rig(&r, 0);
-    steps(&r, 60); /* a quarter of the experts are picked in more than half of the cases */
-    uint32_t n = model_get_params(r.m)->n_layers * model_get_params(r.m)->n_experts_max;
+    uint32_t n = model_get_params(r->m)->n_layers * model_get_params(r->m)->n_experts_max;
     uint8_t *tier = malloc(n), *heat = malloc(n);
-    r.cfg->test.vram_free = stats(&r).pages_total / 2 * slot_bytes;
-    pager_take_spare(r.p, &err);
-    while (stats(&r).filling)
-        pager_idle(r.p);
-    cr_assert(pager_get_map(r.p, tier, heat));
-    uint32_t coldest_in = 255, hottest_out = 0;
+    cr_assert(pager_get_map(r->p, tier, heat));
+    uint32_t coldest_in = 255, hottest_out = 0, n_in = 0;
     for (uint32_t i = 0; i < n; i++) {
+        n_in += tier[i] == 2;
         if (tier[i] == 2)
             coldest_in = XD_MIN(coldest_in, heat[i]);
         else
             hottest_out = XD_MAX(hottest_out, heat[i]);
     }
+    cr_assert_gt(n_in, 0);
     cr_assert_geq(coldest_in, hottest_out, "%u is in, %u is not", coldest_in, hottest_out);
     free(tier);
     free(heat);
+}
+
+Test(pager_spare, the_hottest_experts_come_first_and_stay_last)
+{
+    for (int full = 0; full < 2; full++) {
+        rig r = {0};
+        xd_err err = {0};
+        rig_open_model(&r, 20000);
+        r.cfg->test.allow = true;
+        r.cfg->pager.eviction = CONF_EVICT_LFU; /* goes by heat alone */
+        r.cfg->pager.layer_floor = 0;
+        watch_allocations(&r);
+        open_pager(&r, 0);
+        steps(&r, 60); /* a quarter of the experts are picked in more than half of the cases */
+        r.cfg->test.vram_free = stats(&r).pages_total / 2 * slot_bytes;
+        pager_take_spare(r.p, &err);
+        wait_for_fill(&r);
+        hottest_are_in(&r);
+        pager_free(r.p);
+
+        /* The other way round: an arena in which others lie. */
+        open_pager(&r, 0.3);
+        steps(&r, 100);
+        r.cfg->test.vram_free = full ? 1ull << 30 : 60 * slot_bytes;
+        cr_assert_eq(pager_take_spare(r.p, &err), full);
+        cr_assert_eq(pager_set_mode(r.p, full ? PAGER_FULL : PAGER_STAGED, &err), XD_OK, "%s", err.msg);
+        wait_for_fill(&r);
+        steps(&r, 50);
+        pager_stats before = stats(&r);
+        pager_give_back_spare(r.p);
+        pager_stats st = stats(&r);
+        if (full) /* all were there to choose from */
+            hottest_are_in(&r);
+        cr_assert_leq(st.slots_used, st.slots_total);
+        cr_assert_geq(st.slots_used + 2 * 12, st.slots_total, "whole experts leave: no more than that is empty");
+        cr_assert_eq(before.slots_used - st.slots_used, st.evictions - before.evictions);
+        steps(&r, 50);
+        rig_close(&r);
+    }
+}
+
+/* What cannot be moved goes with the memory. */
+static kern_status no_copy(kern_dev *d, void *dst, const void *src, uint64_t bytes)
+{
+    (void)d;
+    memset(dst, 0xa5, bytes);
+    (void)src;
+    return KERN_DEVICE;
+}
+
+Test(pager_spare, a_return_may_fail_to_move_pages)
+{
+    rig r;
+    xd_err err = {0};
+    open_rig(&r, 0.3);
+    uint64_t arena = stats(&r).slots_total;
+    r.cfg->test.vram_free = 1ull << 30;
+    for (int round = 0; round < 3; round++) {
+        steps(&r, 20);
+        cr_assert(pager_take_spare(r.p, &err), "%s", err.msg);
+        cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK, "%s", err.msg);
+        fill(&r);
+        dev.ops.copy_async = no_copy;
+        pager_give_back_spare(r.p);
+        cr_assert_eq(stats(&r).slots_total, arena);
+        cr_assert_leq(stats(&r).slots_used, arena);
+        steps(&r, 20);
+        dev.ops.copy_async = dev.real->copy_async;
+    }
     rig_close(&r);
 }
 
