@@ -189,7 +189,7 @@ xd_status api_engine_ready(api *a, xd_err *err)
     if (!st)
         xd_log_info("chat template: %s", chat_set_origin(chat));
     else if (st == XD_NOT_FOUND)
-        xd_log_info("no chat template: /v1/chat/completions will answer 400");
+        xd_log_warn("no chat template: /v1/chat/completions will answer 400");
     else if (st == XD_BAD_CONFIG || st == XD_NOMEM) {
         if (err)
             *err = why;
@@ -201,6 +201,25 @@ xd_status api_engine_ready(api *a, xd_err *err)
         xd_log_warn("no tokenizer (%s): text will be answered with 400, only token ids are taken", tok_why);
     atomic_store(&a->ready, true);
     return XD_OK;
+}
+
+xd_status api_check_keys(const config *cfg, xd_err *err)
+{
+    api_settings *s = NULL;
+    xd_status st = api_settings_new(cfg, &s, err);
+    api_settings_unref(s);
+    return st;
+}
+
+xd_status api_check_chat(const config *cfg, const char *model_dir, const char *metadata, xd_err *err)
+{
+    chat_source src = {.model_dir = *model_dir ? model_dir : NULL,
+                       .configured = *cfg->model.chat_template ? cfg->model.chat_template : NULL,
+                       .metadata = metadata};
+    chat_set *chat = NULL;
+    xd_status st = chat_set_open(&src, &chat, err);
+    chat_set_free(chat);
+    return st;
 }
 
 void api_drain(api *a)

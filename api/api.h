@@ -28,6 +28,10 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err) XD_MUST_CHEC
 uint32_t api_port(const api *a); /* the port in use */
 /* The engine is READY: loads the chat template and lets requests in. A broken template is a warning, chat then answers 400. */
 xd_status api_engine_ready(api *a, xd_err *err) XD_MUST_CHECK;
+/* Without a server: would api_start() read its keys, and api_engine_ready() find a chat template? XD_NOT_FOUND: the model has none;
+ * XD_BAD_CONFIG: the configured one is of no use. model_dir and metadata as in engine_info. */
+xd_status api_check_keys(const config *cfg, xd_err *err) XD_MUST_CHECK;
+xd_status api_check_chat(const config *cfg, const char *model_dir, const char *metadata, xd_err *err) XD_MUST_CHECK;
 void api_drain(api *a); /* new requests are answered 503; open streams go on */
 xd_status api_reload(api *a, const config *cfg, xd_err *err) XD_MUST_CHECK; /* keys, limits */
 void api_free(api *a);                                                      /* closes all connections */

@@ -53,6 +53,7 @@ typedef struct config {
         char *path;              /* directory, file, "synthetic:NAME", or "" for the demo model */
         char *served_model_name; /* list, see conf_next_word(); "" : last part of the path */
         uint32_t max_model_len;  /* 0: from the model, limited by memory */
+        bool tokenizer;          /* no: token ids only */
         char *chat_template;     /* template text or file, "" : the model's own */
         int sampling_defaults;   /* CONF_DEFAULTS_* */
         char *dtype;             /* synthetic models: bf16, f16, q8_0 */
@@ -127,6 +128,7 @@ typedef struct config {
     } test;
 } config;
 
+#define CONF_CODE_COMMAND_LINE "command_line" /* xd_err.code of what is wrong with a flag */
 /* Parses `argc` flags ("--key=value", "--section.key=value", "--section.key value") over the file `path` (NULL: the default
  * file when it exists). Unknown keys, bad values and contradictions are XD_BAD_CONFIG naming file, line, key and what is
  * allowed, with the nearest known key. *ret is owned by the caller. */

@@ -180,8 +180,8 @@ xd_status conf_load(const char *path, int argc, const char *const *argv, config 
     xd_status st = conf_defaults(&c, err);
     if (!st && (path || !access(CONF_DEFAULT_FILE, F_OK)))
         st = conf_read_file(c, path ? path : CONF_DEFAULT_FILE, err);
-    if (!st)
-        st = read_flags(c, argc, argv, err);
+    if (!st && (st = read_flags(c, argc, argv, err)) && err)
+        snprintf(err->code, sizeof err->code, "%s", CONF_CODE_COMMAND_LINE);
     if (!st)
         st = conf_check(c, err);
     if (!st)

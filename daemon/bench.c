@@ -305,7 +305,8 @@ static xd_status load_settings(const bench *b, const size_t *at, config **ret, x
         snprintf(texts[n++], MAX_TEXT, "--model.max_model_len=%u", XD_MAX((longest + b->tokens + 63) / 64 * 64, 128u));
     for (int i = first; i < n; i++)
         flags[with.flags_count++] = texts[i];
-    return cli_load_config(&with, ret, &demo, err);
+    st = cli_load_config(&with, ret, &demo, err);
+    return st ? st : conf_set(*ret, "model.tokenizer", "no", err); /* prompts are ids, and weights alone will do */
 }
 
 static xd_status measure_all(bench *b, engine *e, const size_t *at, bool first, double load_s, xd_err *err)

@@ -52,21 +52,26 @@ static void judge_cpu(report *r, const facts *f)
 static void judge_memory(report *r, const facts *f, const config *cfg)
 {
     uint64_t total = XD_MIN(f->mem_total_bytes, f->cgroup_limit_bytes), want = f->model_bytes + f->model_bytes / 2;
-    bool paged = cfg->memory.host_budget != CONF_AUTO_BYTES;
-    if (f->model_bytes && !paged) {
+    bool paged = f->paged, may_page = *cfg->memory.nvme_path && cfg->memory.host_budget == CONF_AUTO_BYTES;
+    uint64_t need = paged ? f->ram_bytes : f->model_bytes;
+    if (f->model_bytes) {
         check_line *l =
             add(r, "memory",
-                f->model_bytes > total ? CHECK_FAIL
-                : want > total         ? CHECK_WARN
-                                       : CHECK_OK,
+                need > total && !may_page                  ? CHECK_FAIL
+                : need > total || (!paged && want > total) ? CHECK_WARN
+                                                           : CHECK_OK,
                 "Experts are read from RAM; about 1.5 x the model leaves room for the KV cache and the system.",
-                "%s of RAM for a model of %s", SIZE(total), SIZE(f->model_bytes));
-        if (l->level)
+                paged ? "%s of RAM, of which %s are needed with the memory.host_budget that is set"
+                      : "%s of RAM for a model of %s",
+                SIZE(total), SIZE(need));
+        if (l->level && paged)
+            MEND(l, "%s", "a smaller memory.host_budget or kv.swap_space");
+        else if (l->level)
             MEND(l, "add RAM (%s is good), use a smaller quantisation, or set memory.host_budget and memory.nvme_path",
                  SIZE(want));
     } else
         add(r, "memory", CHECK_OK, "", "%s of RAM, %s available%s", SIZE(f->mem_total_bytes),
-            SIZE(f->mem_available_bytes), f->model_bytes ? "" : "; set a model (-m) to compare with its size");
+            SIZE(f->mem_available_bytes), *cfg->model.path ? "" : "; set a model (-m) to compare with its size");
     if (f->cgroup_limit_bytes != FACTS_UNLIMITED) {
         bool tight = f->model_bytes && !paged && f->cgroup_limit_bytes < want;
         check_line *l =
@@ -270,17 +275,48 @@ static void judge_gpus(report *r, const facts *f, const config *cfg)
     }
 }
 
+/* A fault that would end the start, or one that takes something away; nothing is said of what is well. */
+static void judge_fault(report *r, const char *id, const char *error, check_level level, const char *means,
+                        const char *mend)
+{
+    if (*error)
+        MEND(add(r, id, level, means, "%s", error), "%s", mend);
+}
+
+static void judge_model(report *r, const facts *f, const config *cfg)
+{
+    judge_fault(r, "engine", f->engine_error, CHECK_FAIL, "The daemon would not start with it.",
+                "expertd --help engine explains the setting");
+    judge_fault(r, "api-keys", f->keys_error, CHECK_FAIL, "The daemon would not start without its keys.",
+                "server.api_key_file: a file that the service's user can read, with one key a line");
+    judge_fault(r, "trace", f->trace_error, CHECK_FAIL, "The daemon would not start without its trace.",
+                "pager.trace_file: a file that is new, empty or a trace, where the service's user can write");
+    judge_fault(r, "stats", f->stats_error, CHECK_WARN,
+                "Every start would be cold: experts come into VRAM as they are met.",
+                "pager.stats_file: a file that is new or of this kind, where the service's user can write");
+    judge_fault(r, "model", f->model_error, CHECK_FAIL, "There is nothing to serve.",
+                "model.path: a Hugging Face directory or a GGUF file that the service's user can read");
+    if (!f->model_open)
+        return;
+    add(r, "model", CHECK_OK, "", "%s, %s of weights, of which experts %s", cfg->model.path, SIZE(f->model_bytes),
+        SIZE(f->expert_bytes));
+    judge_fault(r, "placement", f->place_error, CHECK_FAIL, "The model does not fit these settings.",
+                "expertd inspect shows what would lie where");
+    judge_fault(r, "tokenizer", f->tokenizer_error, CHECK_FAIL, "Text could not be taken or given.",
+                f->tokenizer_missing ? "put the model's tokenizer.json beside its weights, or set model.tokenizer = no"
+                                     : "get the model's own tokenizer.json again, or set model.tokenizer = no");
+    judge_fault(
+        r, "template", f->template_error, f->template_configured ? CHECK_FAIL : CHECK_WARN,
+        f->template_configured ? "The daemon would not start with it." : "/v1/chat/completions would answer 400.",
+        f->template_missing ? "put the model's tokenizer_config.json beside its weights, or set model.chat_template"
+                            : "model.chat_template: the file of a Jinja template");
+}
+
 static void judge_service(report *r, const facts *f, const config *cfg)
 {
-    if (f->model_missing) {
-        check_line *l =
-            add(r, "model", CHECK_FAIL, "There is nothing to serve.", "'%s' does not exist", cfg->model.path);
-        MEND(l, "%s", "set model.path to a Hugging Face directory or a GGUF file");
-    } else if (*cfg->model.path)
-        add(r, "model", CHECK_OK, "", "%s, %s of weights", cfg->model.path, SIZE(f->model_bytes));
     if (f->disk_checked) {
         bool bad = *f->disk_error, slow = f->disk_gbps > 0 && f->disk_gbps < 1,
-             full = f->model_bytes && !f->disk_exists && f->disk_free_bytes < f->model_bytes;
+             full = !f->disk_exists && f->disk_free_bytes < f->disk_bytes;
         char rate[48] = "";
         if (f->disk_gbps > 0)
             snprintf(rate, sizeof rate, ", read at %.2f GB/s by one reader", f->disk_gbps);
@@ -332,6 +368,7 @@ size_t check_judge(const facts *f, const config *cfg, check_line *lines, size_t 
     judge_memory(&r, f, cfg);
     judge_kernel(&r, f, cfg);
     judge_gpus(&r, f, cfg);
+    judge_model(&r, f, cfg);
     judge_service(&r, f, cfg);
     const conf_machine machine = {f->cpus_usable, XD_MIN(f->mem_total_bytes, f->cgroup_limit_bytes)};
     conf_doubt(cfg, &machine, add_doubt, &r);
@@ -345,6 +382,7 @@ int check_main(const cli *c, const config *cfg)
     check_line lines[CHECK_MAX_LINES];
     facts f;
     facts_read("", cfg, &f);
+    facts_read_model(cfg, &f);
     facts_read_device(cfg, &f);
     size_t n = check_judge(&f, cfg, lines, XD_ARRAY_LEN(lines)), counts[3] = {0};
     json_t *list = json_array();

@@ -9,7 +9,7 @@ typedef enum check_level { CHECK_OK, CHECK_WARN, CHECK_FAIL } check_level;
 typedef struct check_line {
     char id[24];
     check_level level;
-    char what[400];    /* what was found */
+    char what[1024];   /* what was found */
     const char *means; /* why it matters; "" when ok says enough */
     char mend[256];    /* what to do; "" when nothing is */
 } check_line;

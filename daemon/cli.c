@@ -1,7 +1,7 @@
 /* cli.c - the command line: which command, its own options, help; all settings are left to config/.
  *
- * The commands print to stdout; errors go to stderr as "expertd: ..." with the exit status 2 for a wrong command line and 78
- * for a wrong configuration. */
+ * The commands print to stdout; errors go to stderr as "expertd: ..." with the exit status 2 for a wrong command line (an option that
+ * does not exist, or a value that it does not take) and 78 for a wrong configuration. */
 #include <errno.h>
 #include <string.h>
 
@@ -276,7 +276,7 @@ int cli_run(int argc, char **argv)
             conf_print(cfg, &out);
             rc = print_out(&out);
         } else if (c.print_config || cli_load_config(&c, &cfg, &demo, &err)) {
-            rc = fail(&err, EXIT_CONFIG);
+            rc = fail(&err, strcmp(err.code, CONF_CODE_COMMAND_LINE) ? EXIT_CONFIG : EXIT_USAGE);
         } else {
             const command *cmd = find_command(c.command);
             log_setup(cfg);

@@ -10,8 +10,10 @@
 #include "config/log.h"
 
 enum {
+    /* The unit does not restart after these. */
     EXIT_USAGE = 2,
-    EXIT_CONFIG = 78, /* EX_CONFIG of sysexits.h: the unit does not restart after it */
+    EXIT_MODEL = 66,  /* EX_NOINPUT of sysexits.h: there is no such model, or it cannot be served */
+    EXIT_CONFIG = 78, /* EX_CONFIG */
 };
 
 #define CLI_MAX_SWEEPS 4

@@ -260,47 +260,6 @@ uint32_t facts_count_gpus(void)
     return f.gpus_count;
 }
 
-static uint64_t file_bytes(const char *path)
-{
-    struct stat st;
-    return !stat(path, &st) && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
-}
-
-static void read_model(const config *cfg, facts *f)
-{
-    const char *path = cfg->model.path;
-    struct stat st;
-    if (!*path || !strncmp(path, "synthetic:", 10))
-        return;
-    f->model_missing = stat(path, &st) != 0;
-    if (f->model_missing)
-        return;
-    if (!S_ISDIR(st.st_mode)) {
-        f->model_bytes = (uint64_t)st.st_size;
-        /* "name-00001-of-00003.gguf": the other pieces lie beside it. */
-        const char *of = strstr(path, "-00001-of-");
-        uint32_t n = of ? (uint32_t)strtoul(of + 10, NULL, 10) : 1;
-        for (uint32_t i = 2; i <= n && i < 10000; i++) {
-            char part[PATH_MAX];
-            path_of(part, sizeof part, "%.*s-%05u%s", (int)(of - path), path, i, of + 6);
-            f->model_bytes += file_bytes(part);
-        }
-        return;
-    }
-    DIR *d = opendir(path);
-    struct dirent *e;
-    while (d && (e = readdir(d))) {
-        size_t n = strlen(e->d_name);
-        char full[PATH_MAX];
-        if (n > 12 && !strcmp(e->d_name + n - 12, ".safetensors")) {
-            path_of(full, sizeof full, "%s/%s", path, e->d_name);
-            f->model_bytes += file_bytes(full);
-        }
-    }
-    if (d)
-        closedir(d);
-}
-
 /* Sequential O_DIRECT reads of at most 1 GiB or a second, in 8 MiB pieces. */
 static double disk_rate(int fd, void *buf, size_t piece, char *why, size_t cap)
 {
@@ -399,7 +358,6 @@ void facts_read(const char *root, const config *cfg, facts *ret)
         ret->memlock_bytes = r.rlim_cur == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_cur;
     if (!getrlimit(RLIMIT_NOFILE, &r))
         ret->nofile = r.rlim_max == RLIM_INFINITY ? FACTS_UNLIMITED : r.rlim_max; /* the daemon raises its own */
-    read_model(cfg, ret);
     read_disk(cfg, ret);
     ret->port_errno = try_bind(cfg->server.host, cfg->server.port);
 }

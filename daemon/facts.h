@@ -47,8 +47,18 @@ typedef struct facts {
     double device_gbps;                      /* measured rate of reading pinned host memory; 0: not measured */
     uint64_t ram_corrected, ram_uncorrected; /* of the memory controllers, since boot */
     bool ram_ecc_known;
-    uint64_t model_bytes; /* weights of the configured model, 0 unknown or synthetic */
-    bool model_missing;
+    /* The configured model, by facts_read_model(). Faults are the messages with which serving would end; "" none. */
+    bool model_open; /* all below is known */
+    char model_error[768], place_error[768];
+    uint64_t model_bytes, expert_bytes; /* weights; of these, experts */
+    uint64_t ram_bytes;                 /* of this machine, that serving would take; in place from files, too */
+    bool paged;                         /* a part of the experts lies on disk only */
+    uint64_t disk_bytes;                /* of the page file */
+    bool tokenizer_missing, template_missing;
+    char tokenizer_error[768], template_error[768];
+    bool template_configured; /* model.chat_template is set: its faults are the configuration's */
+    /* Other files of the configuration. */
+    char keys_error[768], stats_error[768], trace_error[768], engine_error[768];
     uint64_t disk_free_bytes;
     bool disk_checked, disk_exists;
     char disk_error[128];
@@ -58,6 +68,8 @@ typedef struct facts {
 
 /* Reads /proc and /sys below `root` ("" in real life, a made-up tree in tests), and the limits of this process. */
 void facts_read(const char *root, const config *cfg, facts *ret);
+/* Opens the configured model and the files that serving it would need, by the code with which serving does; takes no memory for weights. */
+void facts_read_model(const config *cfg, facts *f);
 /* CPUs and memory of facts_read() alone. */
 conf_machine facts_read_machine(const char *root);
 /* NVIDIA GPUs on this machine's PCIe bus, usable or not. */

@@ -7,95 +7,12 @@
 #include <string.h>
 
 #include "daemon/daemon_priv.h"
-#include "daemon/facts.h"
-#include "engine/core.h"
+#include "daemon/placement.h"
 
 static void row_bytes(const char *name, uint64_t bytes, const char *note)
 {
     char text[32];
     printf("  %-26s %12s  %s\n", name, xd_format_bytes(text, sizeof text, bytes), note);
-}
-
-/* Where the bytes go. Experts in VRAM are counted in the host tier (or on disk) too: the cache holds copies. */
-typedef struct placement {
-    bool on_cpu, known; /* known: the size of the device's memory is given */
-    char assumed[200];  /* about the machine */
-    uint64_t ram_bytes; /* of this one */
-    bool kv_known;
-    uint64_t kv_block, kv_blocks, kv, arena, host, disk;
-    uint32_t context;
-    const char *kv_name;
-    xd_err problem; /* status 0: none */
-} placement;
-
-static void assume(const config *cfg, placement *ret)
-{
-    int backend = cfg->engine.backend;
-    bool sized = cfg->memory.vram_budget != CONF_AUTO_BYTES;
-    char size[32];
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    ret->ram_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    ret->on_cpu = backend == CONF_BACKEND_CPU || (backend == CONF_BACKEND_AUTO && !sized && !facts_count_gpus());
-    ret->known = ret->on_cpu || sized;
-    if (backend == CONF_BACKEND_CPU)
-        snprintf(ret->assumed, sizeof ret->assumed, "on the CPU of this machine (engine.backend = cpu)");
-    else if (ret->on_cpu)
-        snprintf(
-            ret->assumed, sizeof ret->assumed,
-            "on the CPU of this machine, which shows no GPU; --memory.vram_budget=12GiB shows one with so much memory");
-    else if (sized)
-        snprintf(ret->assumed, sizeof ret->assumed, "on a GPU of whose memory expertd may use %s (memory.vram_budget)",
-                 xd_format_bytes(size, sizeof size, cfg->memory.vram_budget));
-    else
-        snprintf(ret->assumed, sizeof ret->assumed,
-                 "on a GPU of unknown memory: 'auto' is sized by what is free at the start; --memory.vram_budget=12GiB "
-                 "shows it for so much");
-}
-
-static void place(const model *m, const config *cfg, placement *ret)
-{
-    const model_params *p = model_get_params(m);
-    uint64_t experts = model_expert_bytes(m), trunk = model_trunk_bytes(m), vram = cfg->memory.vram_budget;
-    *ret = (placement){0};
-    assume(cfg, ret);
-    bool f32 = cfg->kv.kv_dtype == CONF_KV_F32 || (cfg->kv.kv_dtype == CONF_KV_AUTO && ret->on_cpu);
-    ret->kv_name = f32 ? "f32" : "f16";
-    const kv_options ko = {.n_layers = p->n_layers,
-                           .n_kv_heads = p->n_kv_heads,
-                           .head_dim = p->head_dim,
-                           .block_size = cfg->kv.block_size,
-                           .fmt = f32 ? FMT_F32 : FMT_F16};
-    ret->kv_block = kv_block_bytes(&ko);
-    core_sizes z = {.room = ret->on_cpu || !ret->known ? UINT64_MAX
-                            : vram > trunk             ? vram - trunk
-                                                       : 0,
-                    .ram_bytes = ret->ram_bytes,
-                    .expert_bytes = experts,
-                    .block_bytes = ret->kv_block,
-                    .block_size = cfg->kv.block_size,
-                    .max_seqs = cfg->engine.max_num_seqs,
-                    .model_max_len = p->max_positions,
-                    .want_len = cfg->model.max_model_len,
-                    .want_kv = cfg->kv.kv_budget,
-                    .swap_bytes = cfg->kv.swap_space,
-                    .kv_opt = ret->on_cpu ? NULL : &ko,
-                    .want_arena = !ret->on_cpu              ? CONF_AUTO_BYTES
-                                  : vram == CONF_AUTO_BYTES ? 0
-                                                            : vram};
-    /* Without a size of the device's memory there is none of the KV cache, unless it is given. */
-    ret->kv_known = ret->known || cfg->kv.kv_budget != CONF_AUTO_BYTES;
-    if (ret->kv_known && core_size(&z, &ret->problem) == XD_OK) {
-        ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
-        ret->kv_blocks = z.n_blocks;
-        ret->context = z.max_model_len;
-        uint64_t most = (uint64_t)((double)experts * cfg->memory.expert_vram_share);
-        ret->arena = ret->known ? XD_MIN(z.arena_bytes, most) : 0;
-    }
-    ret->host = XD_MIN(cfg->memory.host_budget, experts); /* auto is the largest number */
-    ret->disk = experts - ret->host;
-    if (ret->disk && !*cfg->memory.nvme_path && !ret->problem.status)
-        xd_fail(&ret->problem, XD_BAD_CONFIG, 0,
-                "memory.host_budget holds only a part of the experts: set memory.nvme_path to a file on a fast disk");
 }
 
 static void row_auto(const char *name, const char *note)
@@ -136,7 +53,7 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
         row_bytes("experts", p->disk, *cfg->memory.nvme_path ? cfg->memory.nvme_path : "nowhere");
     if (cfg->kv.swap_space)
         row_bytes("KV swap space", cfg->kv.swap_space, "RAM");
-    uint64_t ram = p->host + cfg->kv.swap_space + (p->on_cpu ? trunk + p->kv + p->arena : 0);
+    uint64_t ram = placement_ram_bytes(p, trunk, cfg->kv.swap_space);
     char size[32];
     snprintf(note, sizeof note, "this machine has %s%s", xd_format_bytes(size, sizeof size, p->ram_bytes),
              ram <= p->ram_bytes ? ""
@@ -172,9 +89,7 @@ int inspect_main(const cli *c, const config *cfg)
 {
     xd_err err;
     XD_CLEANUP(model_freep) model *m = NULL;
-    const model_options opt = {
-        .path = cfg->model.path, .dtype = cfg->model.dtype, .skew = cfg->model.skew, .geometry_only = true};
-    if (model_open(&opt, &m, &err)) {
+    if (placement_open_model(cfg, &m, &err)) {
         fprintf(stderr, "expertd: %s\n", err.msg);
         return 1;
     }
@@ -193,7 +108,7 @@ int inspect_main(const cli *c, const config *cfg)
         moe_layers += layer->moe;
     }
     placement where;
-    place(m, cfg, &where);
+    placement_of(m, cfg, &where);
     uint64_t kv_token = where.kv_block / cfg->kv.block_size;
     if (c->json) {
         json_t *o =

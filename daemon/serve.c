@@ -4,7 +4,7 @@
  * timerfd. Everything else runs in threads of the engine and the API, which inherit the blocked signal mask.
  *
  *   LOADING --phase READY--> SERVING --SIGTERM/SIGINT--> DRAINING --running requests done or deadline--> stop
- *      |  \--phase FAILED--> exit 1     \--SIGHUP--> reload, SERVING
+ *      |  \--phase FAILED--> exit 1 or 66     \--SIGHUP--> reload, SERVING
  *      \--SIGTERM--> stop               a second SIGTERM/SIGINT while DRAINING: exit at once
  *
  * Invariants:
@@ -397,6 +397,19 @@ static void stop(server *s, int status)
     xd_closep(&s->drained_fd);
 }
 
+/* What another start would not mend, the service manager should not try again and again. */
+static int exit_status(xd_status st)
+{
+    switch (st) {
+    case XD_OK: return 0;
+    case XD_BAD_CONFIG: return EXIT_CONFIG;
+    case XD_NOT_FOUND:
+    case XD_UNSUPPORTED:
+    case XD_BAD_MODEL: return EXIT_MODEL;
+    default: return 1;
+    }
+}
+
 int serve_main(const cli *c, const config *cfg, bool is_demo)
 {
     server s = {.cli = c, .cfg = cfg, .signal_fd = -1, .timer_fd = -1, .drained_fd = -1, .last_fraction = -1};
@@ -409,7 +422,7 @@ int serve_main(const cli *c, const config *cfg, bool is_demo)
         run(&s);
         st = s.failed;
     }
-    int status = st == XD_BAD_CONFIG ? EXIT_CONFIG : st ? 1 : 0;
+    int status = exit_status(st);
     stop(&s, status);
     if (!status)
         xd_log_info("stopped");

@@ -165,7 +165,7 @@ static xd_status open_backend(core *c, const kern_options *o, xd_err *err)
             return XD_OK;
         }
         if (cfg->engine.backend == CONF_BACKEND_CUDA)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "engine.backend = cuda: %s", why);
+            return xd_fail(err, XD_UNAVAILABLE, 0, "engine.backend = cuda: %s", why); /* a driver may yet come up */
         snprintf(c->backend_why, sizeof c->backend_why, "no GPU: %s", why);
     } else {
         snprintf(c->backend_why, sizeof c->backend_why, "asked for");
@@ -176,15 +176,20 @@ static xd_status open_backend(core *c, const kern_options *o, xd_err *err)
     return XD_OK;
 }
 
-static xd_status open_device(core *c, xd_err *err)
+xd_status core_check(const config *cfg, xd_err *err)
 {
-    const config *cfg = c->cfg;
-    xd_status st = check_disable(cfg->engine.kernels_disable, err);
-    if (st)
-        return st;
     int node = cfg->engine.numa_node;
     if (node >= 0 && (numa_available() < 0 || node > numa_max_node()))
         return xd_fail(err, XD_BAD_CONFIG, 0, "engine.numa_node = %d: this machine has no such node", node);
+    return check_disable(cfg->engine.kernels_disable, err);
+}
+
+static xd_status open_device(core *c, xd_err *err)
+{
+    const config *cfg = c->cfg;
+    xd_status st = core_check(cfg, err);
+    if (st)
+        return st;
     kern_options o = {.n_threads = threads_of(cfg),
                       .gpu = cfg->engine.gpu,
                       .numa_node = cfg->engine.numa_node,

@@ -41,6 +41,8 @@ xd_status core_open(core *c, const config *cfg, const char *path,
                     void (*progress)(void *user, double fraction, const char *what), void *user,
                     xd_err *err) XD_MUST_CHECK;
 void core_close(core *c); /* takes any state, {0} too */
+/* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
+xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
 
 /* The sizing of KV and arena: pure arithmetic, so that `inspect` and tests can ask without a device. room: bytes of device memory
  * left after trunk and workspace (UINT64_MAX: not bounded, use ram_bytes). XD_BAD_CONFIG shows the arithmetic and what would fit. */

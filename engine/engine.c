@@ -146,29 +146,31 @@ static void fill_costs(engine *e)
     i->memory_gbps = exec_probe_memory(c->x);
 }
 
-/* A model without a tokenizer serves token ids; a tokenizer that cannot be read exactly is as good as none, and says why. */
-static void load_tokenizer(engine *e)
+/* Ready means that text is answered: a tokenizer that is missing, or that cannot be read exactly, keeps a model from being served unless
+ * the configuration asks for token ids alone. Only synthetic models have none. */
+static xd_status load_tokenizer(engine *e, xd_err *err)
 {
-    xd_err err = {0};
+    const char *why = "the model is synthetic";
+    uint32_t n;
+    const model_file *files = model_files(e->c.m, &n);
+    bool synthetic = n && files[0].anonymous;
+    if (!synthetic && e->cfg->model.tokenizer) {
+        xd_status st = words_open(e->c.m, &e->tok, err);
+        if (st) {
+            xd_wrap(err, "no tokenizer (model.tokenizer = no serves token ids alone)");
+            return st;
+        }
+    } else if (!synthetic)
+        why = "model.tokenizer = no";
+    if (!e->tok)
+        snprintf(e->no_tok_why, sizeof e->no_tok_why, "%s", why);
     tok_gguf g;
-    xd_status st = XD_NOT_FOUND;
-    if (model_get_vocabulary(e->c.m, &g))
-        st = tok_from_gguf(&g, &e->tok, &err);
-    else if (e->info.model_dir[0])
-        st = tok_from_dir(e->info.model_dir, &e->tok, &err);
-    if (!st && model_get_vocabulary(e->c.m, &g)) {
+    if (e->tok && model_get_vocabulary(e->c.m, &g)) {
         e->info.chat_template = model_chat_template(e->c.m);
         e->info.bos_token = g.bos_id < 0 ? NULL : tok_token_text(e->tok, (uint32_t)g.bos_id);
         e->info.eos_token = g.eos_id < 0 ? NULL : tok_token_text(e->tok, (uint32_t)g.eos_id);
     }
-    if (st)
-        snprintf(e->no_tok_why, sizeof e->no_tok_why, "%.500s", err.msg[0] ? err.msg : "the model has no tokenizer");
-    if (e->tok && tok_vocab_size(e->tok) > e->c.hp->vocab) {
-        snprintf(e->no_tok_why, sizeof e->no_tok_why, "the tokenizer has %u tokens, the model only %u",
-                 tok_vocab_size(e->tok), e->c.hp->vocab);
-        tok_free(e->tok);
-        e->tok = NULL;
-    }
+    return XD_OK;
 }
 
 static void on_fallback_change(void *user, const controller_change *c)
@@ -212,7 +214,7 @@ static void log_plan(const engine *e)
             xd_log_info("not in place: %s", ps.not_in_place);
     }
     xd_err err; /* they are saved in the background, where nobody would hear of it */
-    if (pager_check_stats(e->c.pg, &err))
+    if (pager_check_stats(e->cfg, model_fingerprint(e->c.m), &err))
         xd_log_warn("pager.stats_file: %s; the next start will be cold", err.msg);
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
@@ -254,7 +256,8 @@ static xd_status load(engine *e, xd_err *err)
         return st;
     fill_info(e);
     fill_costs(e);
-    load_tokenizer(e);
+    if ((st = load_tokenizer(e, err)))
+        return st;
     const core *c = &e->c;
     sched_options so = {.kv = c->kv, .max_seqs = c->max_seqs, .max_tokens = c->max_tokens, .max_rows = c->max_rows};
     if ((st = sched_new(&so, &e->sched, err)))

@@ -15,6 +15,7 @@
 #include "engine/text/sample.h"
 #include "engine/text/stop.h"
 #include "engine/text/tokenizer.h"
+#include "engine/words.h"
 
 typedef struct event_node {
     struct event_node *next;
@@ -84,7 +85,7 @@ struct engine {
     engine_info info;
     char **aliases; /* info.aliases */
     tokenizer *tok;
-    char no_tok_why[512];
+    char no_tok_why[64];
     sched *sched;
     sampler *sampler;
     fallback *fallback;

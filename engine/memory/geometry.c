@@ -29,3 +29,43 @@ xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_s
     *ret = g;
     return XD_OK;
 }
+
+uint64_t pager_blob_bytes(const kern_expert_geom *g)
+{
+    const uint32_t rows[MODEL_MATRICES] = {g->d_ff, g->d_ff, g->d_model};
+    uint64_t bytes = 0;
+    for (int m = 0; m < MODEL_MATRICES; m++)
+        for (uint32_t done = 0; done < rows[m]; done += g->page_rows[m])
+            bytes += xd_align_up(XD_MIN(g->page_rows[m], rows[m] - done) * g->row_bytes[m], 256);
+    return bytes;
+}
+
+xd_status pager_check_budget(const config *cfg, const model *m, uint64_t budget, xd_err *err)
+{
+    const model_params *mp = model_get_params(m);
+    char have[32], need[32];
+    if (!cfg->memory.nvme_path || !*cfg->memory.nvme_path)
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "memory.host_budget = %s is less than the experts' %s: set memory.nvme_path to a file on a fast disk, or "
+            "raise it",
+            xd_format_bytes(have, sizeof have, budget), xd_format_bytes(need, sizeof need, model_expert_bytes(m)));
+    uint64_t unit = 4096;
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < mp->n_layers; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        kern_expert_geom g;
+        xd_status st = pager_geometry(y, mp->d_model, cfg->memory.page_size, &g, err);
+        if (st)
+            return st;
+        unit = XD_MAX(unit, xd_align_up(pager_blob_bytes(&g), 4096));
+        most = XD_MAX(most, y->n_experts);
+    }
+    if (budget / unit >= most)
+        return XD_OK;
+    return xd_fail(
+        err, XD_BAD_CONFIG, 0,
+        "memory.host_budget = %s holds %llu experts; one layer's %u (%s) must fit, since a prompt may need them all",
+        xd_format_bytes(have, sizeof have, budget), (unsigned long long)(budget / unit), most,
+        xd_format_bytes(need, sizeof need, most * unit));
+}

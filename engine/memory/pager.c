@@ -528,6 +528,7 @@ static xd_status open_geometry(pager *p, xd_err *err)
         if (st)
             return st;
         pl->n_experts = y->n_experts;
+        pl->blob_bytes = pager_blob_bytes(&pl->geom);
         pl->page_base = (uint32_t)n_pages;
         pl->expert_base = (uint32_t)n_experts;
         n_pages += (uint64_t)y->n_experts * pl->geom.pages;
@@ -556,8 +557,6 @@ static xd_status open_geometry(pager *p, xd_err *err)
                     (pager_page){.expert = pl->expert_base + e, .bytes = bytes, .slot = PG_NONE, .copying = PG_NONE};
                 max_page = XD_MAX(max_page, bytes);
                 p->stats.expert_bytes_total += bytes;
-                if (e == 0)
-                    pl->blob_bytes += xd_align_up(bytes, 256);
             }
         }
     }

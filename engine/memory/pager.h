@@ -37,6 +37,11 @@ XD_DEFINE_CLEANUP(pager, pager_free)
 xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_size, kern_expert_geom *ret,
                          xd_err *err) XD_MUST_CHECK;
 
+/* An expert with its pages one after the other, each on 256 bytes: as it lies in a pool or in a page file. */
+uint64_t pager_blob_bytes(const kern_expert_geom *g);
+/* Can host memory of `budget` bytes, less than there are experts, be a cache over memory.nvme_path? XD_BAD_CONFIG says what it lacks. */
+xd_status pager_check_budget(const config *cfg, const model *m, uint64_t budget, xd_err *err) XD_MUST_CHECK;
+
 /* What one layer of a step reads. Device pointers, valid until pager_step_end(). */
 typedef struct pager_layer_view {
     kern_expert_geom geom;
@@ -160,8 +165,8 @@ void pager_peek_stats(pager *p, pager_stats *ret);
 /* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. False:
  * not now, since a step is waiting for the disk. */
 bool pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);
-/* Whether hit statistics can be saved where they are to be. */
-xd_status pager_check_stats(const pager *p, xd_err *err) XD_MUST_CHECK;
+/* Whether hit statistics of the model with this fingerprint can be saved where they are to be. */
+xd_status pager_check_stats(const config *cfg, uint64_t fingerprint, xd_err *err) XD_MUST_CHECK;
 /* Saves hit statistics (warm start) now; also done on pager_free(). */
 xd_status pager_save_stats(pager *p, xd_err *err) XD_MUST_CHECK;
 

@@ -325,17 +325,7 @@ static uint64_t file_fingerprint(const pager *p)
 static xd_status open_units(pager *p, uint64_t budget, uint64_t unit, int numa_node, xd_err *err)
 {
     pager_disk *d = p->disk;
-    uint32_t most = 0;
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        most = XD_MAX(most, p->layers[l].n_experts);
-    d->n_units = (uint32_t)XD_MIN(budget / unit, p->n_experts);
-    char need[32], have[32];
-    if (d->n_units < most)
-        return xd_fail(
-            err, XD_BAD_CONFIG, 0,
-            "memory.host_budget = %s holds %u experts; one layer's %u (%s) must fit, since a prompt may need them all",
-            xd_format_bytes(have, sizeof have, budget), d->n_units, most,
-            xd_format_bytes(need, sizeof need, most * unit));
+    d->n_units = (uint32_t)XD_MIN(budget / unit, p->n_experts); /* at least one layer's: see pager_check_budget() */
     hostmem_options ho = {.dev = p->dev,
                           .n_units = d->n_units,
                           .unit_bytes = unit,

@@ -267,16 +267,10 @@ xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err)
         anonymous = anonymous || files[i].anonymous;
     }
     uint64_t budget = short_budget(p, anonymous);
-    char need[32], have[32];
-    if (budget && !*(p->cfg->memory.nvme_path ? p->cfg->memory.nvme_path : ""))
-        return xd_fail(
-            err, XD_BAD_CONFIG, 0,
-            "memory.host_budget = %s is less than the experts' %s: set memory.nvme_path to a file on a fast disk, or "
-            "raise it",
-            xd_format_bytes(have, sizeof have, budget),
-            xd_format_bytes(need, sizeof need, p->stats.expert_bytes_total));
-    if (budget)
-        return pager_disk_open(p, opt, budget, numa_node, err);
+    if (budget) {
+        xd_status st = pager_check_budget(p->cfg, p->m, budget, err);
+        return st ? st : pager_disk_open(p, opt, budget, numa_node, err);
+    }
     if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE || (p->cfg->memory.host_tier == CONF_TIER_AUTO && can)) {
         xd_err why = {0};
         xd_status st = open_in_place(p, opt, &why);

@@ -25,16 +25,16 @@ typedef struct warm_header {
 } warm_header;
 _Static_assert(sizeof(warm_header) == 24, "file layout");
 
-static bool warm_path(const pager *p, char *out, size_t cap)
+static bool warm_path(const config *cfg, uint64_t fingerprint, char *out, size_t cap)
 {
-    const char *named = p->cfg->pager.stats_file;
-    if (!p->cfg->pager.warm_start)
+    const char *named = cfg->pager.stats_file;
+    if (!cfg->pager.warm_start)
         return false;
     if (named && *named)
         return (size_t)snprintf(out, cap, "%s", named) < cap;
     if (access(STATE_DIR, W_OK))
         return false;
-    return (size_t)snprintf(out, cap, STATE_DIR "/heat-%016" PRIx64, model_fingerprint(p->m)) < cap;
+    return (size_t)snprintf(out, cap, STATE_DIR "/heat-%016" PRIx64, fingerprint) < cap;
 }
 
 static uint64_t file_bytes(const pager *p)
@@ -75,10 +75,10 @@ static void sync_directory(const char *path)
         fsync(fd);
 }
 
-xd_status pager_check_stats(const pager *p, xd_err *err)
+xd_status pager_check_stats(const config *cfg, uint64_t fingerprint, xd_err *err)
 {
     char path[PATH_MAX];
-    if (!warm_path(p, path, sizeof path))
+    if (!warm_path(cfg, fingerprint, path, sizeof path))
         return XD_OK;
     if (!xd_is_own_file(path, WARM_MAGIC))
         return xd_fail(err, XD_BAD_CONFIG, 0, "'%s' holds something else: it is not overwritten", path);
@@ -93,9 +93,9 @@ xd_status pager_check_stats(const pager *p, xd_err *err)
 static xd_status save(pager *p, bool wait, bool *ret_busy, xd_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX + 8];
-    if (!warm_path(p, path, sizeof path))
+    if (!warm_path(p->cfg, model_fingerprint(p->m), path, sizeof path))
         return XD_OK;
-    xd_status st = pager_check_stats(p, err);
+    xd_status st = pager_check_stats(p->cfg, model_fingerprint(p->m), err);
     if (st)
         return st;
     uint64_t bytes = file_bytes(p);
@@ -143,7 +143,7 @@ bool pager_try_save_stats(pager *p)
 bool pager_load_stats(pager *p)
 {
     char path[PATH_MAX];
-    if (!warm_path(p, path, sizeof path))
+    if (!warm_path(p->cfg, model_fingerprint(p->m), path, sizeof path))
         return false;
     XD_CLEANUP(xd_fclosep) FILE *f = fopen(path, "re");
     uint64_t bytes = file_bytes(p), sum;

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/file.h>
@@ -71,6 +73,17 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
+xd_status trace_check_path(const char *path, xd_err *err)
+{
+    char dir[PATH_MAX];
+    if (!xd_is_own_file(path, TRACE_MAGIC))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "pager.trace_file '%s' holds something else: it is not overwritten",
+                       path);
+    snprintf(dir, sizeof dir, "%s", path);
+    bool can = access(path, F_OK) ? !access(dirname(dir), W_OK | X_OK) : !access(path, W_OK);
+    return can ? XD_OK : xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
+}
+
 xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_layers, const uint32_t *layer_experts,
                             uint64_t max_bytes, trace_writer **ret, xd_err *err)
 {
@@ -87,21 +100,18 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
     *w = (trace_writer){.fd = -1, .n_experts = n_experts, .record_bytes = record, .left_bytes = max_bytes};
     w->fill = malloc(BUFFER_BYTES);
     w->flush = malloc(BUFFER_BYTES);
-    bool own = xd_is_own_file(path, TRACE_MAGIC);
-    w->fd = own ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
+    xd_status st = trace_check_path(path, err);
+    w->fd = st ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     bool busy = w->fd >= 0 && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     trace_header h = {TRACE_MAGIC, fingerprint, TRACE_VERSION, n_layers};
-    xd_status st = XD_OK;
-    if (!w->fill || !w->flush)
+    if (!st && (!w->fill || !w->flush))
         st = xd_fail(err, XD_NOMEM, 0, "trace writer");
-    else if (!own)
-        st = xd_fail(err, XD_BAD_CONFIG, 0, "pager.trace_file '%s' holds something else: it is not overwritten", path);
-    else if (w->fd < 0)
+    else if (!st && w->fd < 0)
         st = xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
-    else if (busy)
+    else if (!st && busy)
         st = xd_fail(err, XD_UNAVAILABLE, 0, "the trace '%s' is being recorded by another process", path);
-    else if (ftruncate(w->fd, 0) || !write_all(w->fd, &h, sizeof h) ||
-             !write_all(w->fd, layer_experts, n_layers * sizeof *layer_experts))
+    else if (!st && (ftruncate(w->fd, 0) || !write_all(w->fd, &h, sizeof h) ||
+                     !write_all(w->fd, layer_experts, n_layers * sizeof *layer_experts)))
         st = xd_fail(err, XD_IO, errno, "writing the trace '%s'", path);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);

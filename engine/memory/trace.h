@@ -15,6 +15,8 @@
 
 typedef struct trace_writer trace_writer;
 
+/* Whether a trace could be created at `path`; changes nothing. XD_BAD_CONFIG: something else is there. */
+xd_status trace_check_path(const char *path, xd_err *err) XD_MUST_CHECK;
 /* Creates `path` (an older trace is replaced; anything else, and one that is being recorded, is not). Stops recording, silently, at
  * max_bytes or when the disk cannot follow. */
 xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_layers, const uint32_t *layer_experts,

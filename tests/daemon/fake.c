@@ -178,6 +178,18 @@ xd_status api_engine_ready(api *a, xd_err *err)
     return XD_OK;
 }
 
+xd_status api_check_keys(const config *cfg, xd_err *err)
+{
+    (void)cfg, (void)err;
+    return XD_OK;
+}
+
+xd_status api_check_chat(const config *cfg, const char *model_dir, const char *metadata, xd_err *err)
+{
+    (void)cfg, (void)model_dir, (void)metadata, (void)err;
+    return XD_OK;
+}
+
 void api_drain(api *a)
 {
     (void)a;

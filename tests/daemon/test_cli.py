@@ -82,11 +82,16 @@ class Cli(unittest.TestCase):
     def test_a_synthetic_model_has_no_tokenizer(self):
         self.refused(1, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
 
-    def test_a_wrong_setting_ends_with_status_78_and_a_hint(self):
-        self.refused(78, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
-        self.refused(78, "--server.port=70000: must be a whole number from 0 to 65535", *NO_FILE, "--port", "70000")
-        self.refused(78, "--server.max_logprobs=21: must be a whole number from 0 to 20", *NO_FILE, "--max_logprobs=21")
-        self.refused(78, "'--port' needs a value: --port=...", *NO_FILE, "--port")
+    def test_a_wrong_setting_ends_with_a_hint_and_with_2_on_the_command_line_or_78_elsewhere(self):
+        self.refused(2, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
+        self.refused(2, "--server.port=70000: must be a whole number from 0 to 65535", *NO_FILE, "--port", "70000")
+        self.refused(2, "--server.max_logprobs=21: must be a whole number from 0 to 20", *NO_FILE, "--max_logprobs=21")
+        self.refused(2, "'--port' needs a value: --port=...", *NO_FILE, "--port")
+        self.refused(2, "'--threads' could be --server.threads or --engine.threads", *NO_FILE, "--threads=3")
+        with tempfile.NamedTemporaryFile("w") as f:
+            f.write("[server]\nport = 70000\n")
+            f.flush()
+            self.refused(78, f"{f.name}:2: [server] port = 70000: must be a whole number from 0 to 65535", "-c", f.name)
         self.refused(78, "open configuration file '/nonexistent': No such file or directory", "-c", "/nonexistent")
 
     def test_print_config_reads_back(self):
@@ -115,7 +120,7 @@ class Cli(unittest.TestCase):
                 self.assertTrue(line["mend"], line)
         r = run("check", *NO_FILE, "-m", "/nonexistent/model")
         self.assertEqual(r.returncode, 1)
-        self.assertIn("'/nonexistent/model' does not exist", r.stdout)
+        self.assertIn("model '/nonexistent/model': No such file", r.stdout)
 
     def test_inspect_says_what_is_wrong_with_a_model(self):
         r = run("inspect", *NO_FILE, "/nonexistent/model")

@@ -70,11 +70,11 @@ class Life(unittest.TestCase):
         s.wait_for("STATUS=Loading")
         self.assertEqual(s.end(signal.SIGTERM)[0], 0)
 
-    def test_a_failed_load_is_said_and_ends_with_status_1(self):
+    def test_a_model_that_cannot_be_served_is_said_and_ends_with_status_66(self):
         s = Service("fail")
         s.wait_for("STATUS=Cannot serve: tensor 'x' is cut off")
         rc, err = s.end()
-        self.assertEqual(rc, 1)
+        self.assertEqual(rc, 66)
         self.assertIn("cannot serve: tensor 'x' is cut off", err)
         self.assertFalse(any("READY=1" in m for m in s.seen))
 

@@ -3,8 +3,8 @@
 
     make_model.py FOLDER [--geometry qwen3-30b-a3b] [--layers N] [--shard-gb 4] [--jobs N] [--sparse]
 
-The folder gets config.json and safetensors shards (BF16) as Qwen3-MoE checkpoints have them; no tokenizer, so that it serves token
-ids. Weights are runs of one random buffer with magnitudes between 2^-7 and 2^-5, norms are ones: every row differs, all is finite,
+The folder gets config.json and safetensors shards (BF16) as Qwen3-MoE checkpoints have them; no tokenizer, so that serving it (of token
+ids) takes model.tokenizer = no. Weights are runs of one random buffer with magnitudes between 2^-7 and 2^-5, norms are ones: every row differs, all is finite,
 and writing runs at the speed of the memory or disk. --sparse: all zeros, in files that take no space. Standard library only."""
 import argparse
 import json

@@ -32,7 +32,9 @@ static facts good(void)
         .device_name = "NVIDIA H200",
         .device_pci = "0000:1A:00.0", /* CUDA writes it in capitals */
         .device_gbps = 51,
-        .model_bytes = 60 * GIB};
+        .model_open = true,
+        .model_bytes = 60 * GIB,
+        .expert_bytes = 56 * GIB};
 }
 
 static check_level level_of(const facts *f, const char *id, char *mend)
@@ -154,7 +156,8 @@ Test(check, the_disk_is_measured_whether_or_not_the_page_file_is_there)
     f.disk_free_bytes = 100 * GIB;
     f.disk_gbps = 3;
     cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_OK);
-    f.disk_free_bytes = 10 * GIB; /* less than the model, and nothing is there yet */
+    f.disk_bytes = f.expert_bytes;
+    f.disk_free_bytes = 10 * GIB; /* less than the experts, and nothing is there yet */
     cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_FAIL);
     f.disk_exists = true;
     cr_assert_eq(level_of(&f, "nvme", NULL), CHECK_OK);
@@ -185,8 +188,29 @@ Test(check, what_slows_memory_down_is_warned_of)
 Test(check, what_keeps_it_from_serving_fails)
 {
     facts f = good();
-    f.model_missing = true;
-    cr_assert_eq(level_of(&f, "model", NULL), CHECK_FAIL);
+    struct {
+        const char *id;
+        char *error;
+        check_level level;
+    } faults[] = {{"model", f.model_error, CHECK_FAIL},         {"placement", f.place_error, CHECK_FAIL},
+                  {"tokenizer", f.tokenizer_error, CHECK_FAIL}, {"template", f.template_error, CHECK_WARN},
+                  {"api-keys", f.keys_error, CHECK_FAIL},       {"trace", f.trace_error, CHECK_FAIL},
+                  {"stats", f.stats_error, CHECK_WARN},         {"engine", f.engine_error, CHECK_FAIL}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(faults); i++) {
+        strcpy(faults[i].error, "why");
+        cr_assert_eq(level_of(&f, faults[i].id, NULL), faults[i].level, "%s", faults[i].id);
+        *faults[i].error = 0;
+    }
+    f.template_configured = true;
+    strcpy(f.template_error, "why");
+    cr_assert_eq(level_of(&f, "template", NULL), CHECK_FAIL);
+    f = good();
+    f.paged = true; /* a part on disk: what the RAM must hold is less than the model */
+    f.mem_total_bytes = 32 * GIB;
+    f.ram_bytes = 30 * GIB;
+    cr_assert_eq(level_of(&f, "memory", NULL), CHECK_OK);
+    f.ram_bytes = 33 * GIB;
+    cr_assert_eq(level_of(&f, "memory", NULL), CHECK_FAIL);
     f = good();
     f.nofile = 256;
     cr_assert_eq(level_of(&f, "files", NULL), CHECK_WARN);

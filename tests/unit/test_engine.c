@@ -62,6 +62,8 @@ static config *settings(const char *path, const char *const *more)
                                 "f32",
                                 "pager.warm_start",
                                 "no",
+                                "model.tokenizer",
+                                "no",
                                 NULL};
     cr_assert_eq(conf_defaults(&cfg, &err), XD_OK, "%s", err.msg);
     cr_assert_eq(conf_set(cfg, "model.path", path, &err), XD_OK, "%s", err.msg);
@@ -577,7 +579,7 @@ static bool open_demo(demo_text *d)
         d->w.n_greedy++;
     snprintf(d->want, sizeof d->want, "%s", json_string_value(json_object_get(c, "greedy_text")));
     json_decref(g);
-    d->w.cfg = settings(path, NULL);
+    d->w.cfg = settings(path, (const char *const[]){"model.tokenizer", "yes", NULL});
     d->w.e = start(d->w.cfg);
     return true;
 }

@@ -1,0 +1,89 @@
+/* placement.c - see placement.h. Arithmetic only: no device is opened. What is taken for granted of the machine is said: a GPU with the
+ * memory of memory.vram_budget, or what this one shows. Only the workspace is left out, which depends on the device. */
+#include "daemon/placement.h"
+
+#include <string.h>
+
+#include "daemon/facts.h"
+#include "engine/core.h"
+
+xd_status placement_open_model(const config *cfg, model **ret, xd_err *err)
+{
+    const model_options opt = {
+        .path = cfg->model.path, .dtype = cfg->model.dtype, .skew = cfg->model.skew, .geometry_only = true};
+    return model_open(&opt, ret, err);
+}
+
+static void assume(const config *cfg, placement *ret)
+{
+    int backend = cfg->engine.backend;
+    bool sized = cfg->memory.vram_budget != CONF_AUTO_BYTES;
+    char size[32];
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    ret->ram_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    ret->on_cpu = backend == CONF_BACKEND_CPU || (backend == CONF_BACKEND_AUTO && !sized && !facts_count_gpus());
+    ret->known = ret->on_cpu || sized;
+    if (backend == CONF_BACKEND_CPU)
+        snprintf(ret->assumed, sizeof ret->assumed, "on the CPU of this machine (engine.backend = cpu)");
+    else if (ret->on_cpu)
+        snprintf(
+            ret->assumed, sizeof ret->assumed,
+            "on the CPU of this machine, which shows no GPU; --memory.vram_budget=12GiB shows one with so much memory");
+    else if (sized)
+        snprintf(ret->assumed, sizeof ret->assumed, "on a GPU of whose memory expertd may use %s (memory.vram_budget)",
+                 xd_format_bytes(size, sizeof size, cfg->memory.vram_budget));
+    else
+        snprintf(ret->assumed, sizeof ret->assumed,
+                 "on a GPU of unknown memory: 'auto' is sized by what is free at the start; --memory.vram_budget=12GiB "
+                 "shows it for so much");
+}
+
+void placement_of(const model *m, const config *cfg, placement *ret)
+{
+    const model_params *p = model_get_params(m);
+    uint64_t experts = model_expert_bytes(m), trunk = model_trunk_bytes(m), vram = cfg->memory.vram_budget;
+    *ret = (placement){0};
+    assume(cfg, ret);
+    bool f32 = cfg->kv.kv_dtype == CONF_KV_F32 || (cfg->kv.kv_dtype == CONF_KV_AUTO && ret->on_cpu);
+    ret->kv_name = f32 ? "f32" : "f16";
+    const kv_options ko = {.n_layers = p->n_layers,
+                           .n_kv_heads = p->n_kv_heads,
+                           .head_dim = p->head_dim,
+                           .block_size = cfg->kv.block_size,
+                           .fmt = f32 ? FMT_F32 : FMT_F16};
+    ret->kv_block = kv_block_bytes(&ko);
+    core_sizes z = {.room = ret->on_cpu || !ret->known ? UINT64_MAX
+                            : vram > trunk             ? vram - trunk
+                                                       : 0,
+                    .ram_bytes = ret->ram_bytes,
+                    .expert_bytes = experts,
+                    .block_bytes = ret->kv_block,
+                    .block_size = cfg->kv.block_size,
+                    .max_seqs = cfg->engine.max_num_seqs,
+                    .model_max_len = p->max_positions,
+                    .want_len = cfg->model.max_model_len,
+                    .want_kv = cfg->kv.kv_budget,
+                    .swap_bytes = cfg->kv.swap_space,
+                    .kv_opt = ret->on_cpu ? NULL : &ko,
+                    .want_arena = !ret->on_cpu              ? CONF_AUTO_BYTES
+                                  : vram == CONF_AUTO_BYTES ? 0
+                                                            : vram};
+    /* Without a size of the device's memory there is none of the KV cache, unless it is given. */
+    ret->kv_known = ret->known || cfg->kv.kv_budget != CONF_AUTO_BYTES;
+    if (ret->kv_known && core_size(&z, &ret->problem) == XD_OK) {
+        ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
+        ret->kv_blocks = z.n_blocks;
+        ret->context = z.max_model_len;
+        uint64_t most = (uint64_t)((double)experts * cfg->memory.expert_vram_share);
+        ret->arena = ret->known ? XD_MIN(z.arena_bytes, most) : 0;
+    }
+    ret->host = XD_MIN(cfg->memory.host_budget, experts); /* auto is the largest number */
+    ret->disk = experts - ret->host;
+    if (ret->disk && !ret->problem.status)
+        (void)!pager_check_budget(cfg, m, ret->host, &ret->problem); /* noted there */
+}
+
+uint64_t placement_ram_bytes(const placement *p, uint64_t trunk_bytes, uint64_t swap_bytes)
+{
+    return p->host + swap_bytes + (p->on_cpu ? trunk_bytes + p->kv + p->arena : 0);
+}
