@@ -179,7 +179,7 @@ const conf_option conf_options[] = {
     ENUM(engine, "backend", backend, "auto", backends, 0,
          "Where to compute. auto: the GPU if there is one that can, else the CPU."),
     U32_OR(engine, "threads", threads, "auto", 1, 1024, "auto", 0,
-           "CPU worker threads. auto: one for each CPU that expertd may use."),
+           "Threads that compute on the CPU; with a GPU only where deterministic = no has them do so. auto: one for each CPU that expertd may use."),
     I32_OR(engine, "numa_node", numa_node, "auto", 0, 1023, "auto", -1, 0,
            "NUMA node for expert memory and workers. auto: the GPU's own node."),
     U32(engine, "gpu", gpu, "0", 0, 63, 0,

@@ -175,7 +175,8 @@ static void doubt_server(const config *c, const listener *l)
 
 static void doubt_threads(const config *c, const conf_machine *m, const listener *l)
 {
-    if (m->cpus && c->engine.threads > m->cpus && c->engine.backend != CONF_BACKEND_CUDA)
+    bool compute = c->engine.backend != CONF_BACKEND_CUDA || !c->engine.deterministic;
+    if (m->cpus && c->engine.threads > m->cpus && compute)
         doubt(l,
               "engine.threads = %u is more than the %u CPUs that expertd may use, and slower; auto takes one for each",
               c->engine.threads, m->cpus);

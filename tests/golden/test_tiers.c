@@ -33,6 +33,7 @@ typedef struct setup {
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail;
     bool cpu;                   /* engine.deterministic = no, and that is used */
+    bool cpu_idle;              /* engine.deterministic = no, and nothing comes of it */
     const char *cold_kv, *seqs; /* cold_kv: a KV budget that is smaller than a context */
     phase phases[MAX_PHASES];
 } setup;
@@ -107,6 +108,12 @@ static const setup setups[] = {
      .arena = 0.25,
      .latency_ms = "0.1",
      .phases = {{"5", "SF"}, {"50", "SFRD"}, {"50", "SFRD"}}},
+    {.name = "25 % in VRAM, the CPU may and need not", .arena = 0.25, .cpu_idle = true},
+    {.name = "all in VRAM, forced: full, the CPU may and need not",
+     .arena = 1.5,
+     .force = "fallback",
+     .mode = 2,
+     .cpu_idle = true},
     {.name = "drop to a crawl: the CPU computes",
      .arena = 0.25,
      .cpu = true,
@@ -205,7 +212,7 @@ static const char *either(const char *a, const char *b)
 static xd_status configure(config **ret, const setup *s, const place *at, const char *gbps, xd_err *err)
 {
     const char *const rows[][2] = {{"engine.backend", at->backend},
-                                   {"engine.deterministic", s->cpu ? "no" : "yes"},
+                                   {"engine.deterministic", s->cpu || s->cpu_idle ? "no" : "yes"},
                                    {"model.path", at->model},
                                    {"model.max_model_len", at->long_prompts ? "768" : "256"},
                                    {"engine.max_num_seqs", either(s->seqs, "4")},
