@@ -277,6 +277,13 @@ typedef struct kern_top_logits_args {
     uint32_t n_tokens, vocab;
 } kern_top_logits_args;
 
+/* Sizes of a model's layer. */
+typedef struct kern_shape {
+    uint32_t n_heads, n_kv_heads, head_dim, n_experts;
+    const kern_mat *mats; /* [n_mats] all matrices that are multiplied with; data is not looked at */
+    uint32_t n_mats;
+} kern_shape;
+
 typedef struct kern_dev_info {
     char name[64];                            /* "NVIDIA H200", "AMD EPYC (avx512)" */
     char rows[256];                           /* rows chosen, for the log */
@@ -295,6 +302,8 @@ struct kern_ops {
     void (*close)(kern_dev *d);
     void (*info)(kern_dev *d, kern_dev_info *ret);
     const char *(*error)(kern_dev *d); /* text of the last KERN_DEVICE / KERN_NOMEM / KERN_UNSUPPORTED; owned by d */
+    /* [host] KERN_UNSUPPORTED where the operations would refuse such a layer: asked before a model is loaded. */
+    kern_status (*takes)(kern_dev *d, const kern_shape *s);
 
     /* --- memory ---------------------------------------------------------------------------------------------- */
     kern_status (*alloc)(kern_dev *d, uint64_t bytes, void **ret); /* device memory, 256-byte aligned, not cleared */

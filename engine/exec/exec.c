@@ -160,6 +160,29 @@ static xd_status fill_dense_picks(exec *x, xd_err *err)
     return ks ? exec_kern_fail(x, ks, err, "upload of constants") : XD_OK;
 }
 
+/* Before anything is loaded: an operation that refuses would do so at the first request. */
+static xd_status check_layers(exec *x, xd_err *err)
+{
+    for (uint32_t i = 0; i < x->hp->n_layers; i++) {
+        const model_layer *l = model_get_layer(x->m, i);
+        const model_tensor *tensors[] = {&l->q,      &l->k,          &l->v,          &l->o,
+                                         &l->router, &l->experts[0], &l->experts[1], &l->experts[2]};
+        kern_mat mats[XD_ARRAY_LEN(tensors)];
+        kern_shape shape = {x->hp->n_heads, x->hp->n_kv_heads, x->hp->head_dim, l->n_experts, mats, 0};
+        for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
+            const model_tensor *t = tensors[k];
+            if (t->data)
+                mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
+        }
+        kern_status ks = x->dev->ops->takes(x->dev, &shape);
+        if (ks) {
+            exec_kern_fail(x, ks, err, "this model cannot be computed");
+            return xd_wrap(err, "layer %u", i);
+        }
+    }
+    return XD_OK;
+}
+
 xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
 {
     XD_CLEANUP(exec_freep) exec *x = calloc(1, sizeof *x);
@@ -175,8 +198,9 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
     if (!x->needs_lost)
         return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
-    if ((st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) || (st = alloc_host(x, err)) ||
-        (st = fill_dense_picks(x, err)) || (st = exec_split_open(x, err)) || (st = exec_ahead_open(x, err)))
+    if ((st = check_layers(x, err)) || (st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) ||
+        (st = alloc_host(x, err)) || (st = fill_dense_picks(x, err)) || (st = exec_split_open(x, err)) ||
+        (st = exec_ahead_open(x, err)))
         return st;
     *ret = XD_TAKE(x);
     return XD_OK;

@@ -58,6 +58,9 @@ static xd_status read_defaults(model *m, const json_t *config, const char *file,
         *err = missing;
         return st;
     }
+    json_t *k = json_object_get(g, "top_k");
+    if (json_is_integer(k) && json_integer_value(k) == -1) /* another way to say that there is no limit */
+        json_integer_set(k, 0);
     double temperature, top_p, min_p, repetition;
     uint32_t top_k;
     bool sample;

@@ -64,7 +64,7 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
     const uint32_t base = split * KERN_ATTN_SPLIT;
 
     uint32_t begin = UINT32_MAX, end = 0;
-    const float *q[TILE_QUERIES + 256];
+    const float *q[TILE_QUERIES + CPU_MAX_GROUP];
     for (uint32_t t = 0; t < tl.count; t++) {
         begin = MIN(begin, range_begin(a, tl.first + t));
         end = MAX(end, a->token_pos[tl.first + t] + 1);
@@ -275,7 +275,7 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
     cpu_dev *d = cpu_of(dev);
     if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
         return cpu_fail(d, KERN_UNSUPPORTED, "attention: KV cache format %d", (int)a->kv.fmt);
-    if (a->kv.n_kv_heads == 0 || a->n_heads % a->kv.n_kv_heads || a->n_heads / a->kv.n_kv_heads > 256)
+    if (a->kv.n_kv_heads == 0 || a->n_heads % a->kv.n_kv_heads || a->n_heads / a->kv.n_kv_heads > CPU_MAX_GROUP)
         return cpu_fail(d, KERN_UNSUPPORTED, "attention: %u heads over %u KV heads", a->n_heads, a->kv.n_kv_heads);
     if (a->n_tokens == 0)
         return KERN_OK;

@@ -15,6 +15,8 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+#define CPU_MAX_GROUP 256 /* query heads that share a KV head */
+
 /* ---- rows ------------------------------------------------------------------------------------------------------
  * Each has a scalar version in rows_ref.c, which is its definition, and may have wider ones. Whatever version runs, the bits
  * of one result depend only on its own inputs: a version has one order of additions for every shape of call. */

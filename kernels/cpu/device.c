@@ -231,10 +231,24 @@ static uint64_t dev_ahead_bytes(kern_dev *dev, uint32_t n_layers, const kern_exp
     return 0;
 }
 
+static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
+{
+    cpu_dev *d = cpu_of(dev);
+    if (!s->n_kv_heads || s->n_heads % s->n_kv_heads || s->n_heads / s->n_kv_heads > CPU_MAX_GROUP)
+        return cpu_fail(d, KERN_UNSUPPORTED, "%u heads over %u KV heads; at most %d can share one", s->n_heads,
+                        s->n_kv_heads, CPU_MAX_GROUP);
+    for (uint32_t i = 0; i < s->n_mats; i++)
+        if (s->mats[i].cols % kern_fmt_get(s->mats[i].fmt).block_len)
+            return cpu_fail(d, KERN_UNSUPPORTED, "a matrix of %u columns in blocks of %u", s->mats[i].cols,
+                            kern_fmt_get(s->mats[i].fmt).block_len);
+    return KERN_OK;
+}
+
 static const kern_ops cpu_ops = {
     .close = dev_close,
     .info = dev_info,
     .error = dev_error,
+    .takes = dev_takes,
     .alloc = dev_alloc,
     .free = dev_free,
     .alloc_host = dev_alloc,

@@ -7,6 +7,7 @@
  * may add or take out ranges. (That nobody unregisters what a copy still reads is the callers' business: copy_wait() first.) */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/overlap.cuh"
 
 #include <cstdio>
@@ -672,10 +673,25 @@ static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *r
 
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
+/* What linear, attention, rope_kv and moe check at each call, in one place for those who ask first. */
+static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (s->head_dim > 256)
+        return cuda_unsupported(d, "heads of more than 256 dimensions");
+    if (s->n_experts > MM_MAX_EXPERTS)
+        return cuda_unsupported(d, "more than 1024 experts in a layer");
+    for (uint32_t i = 0; i < s->n_mats; i++)
+        if (!mm_shape_ok(s->mats[i].fmt, s->mats[i].cols, s->mats[i].row_bytes))
+            return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (Q8_0: 32)");
+    return KERN_OK;
+}
+
 static const kern_ops cuda_ops = {
     dev_close,
     dev_info,
     dev_error,
+    dev_takes,
     dev_alloc,
     dev_free,
     dev_alloc_host,

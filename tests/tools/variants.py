@@ -2,7 +2,7 @@
 """Tiny random models of every architecture that expertd knows, in unusual but legal configurations, with the values that Hugging Face
 transformers computes for them; and models that must be refused. Folders are as in tests/data/golden.
 
-usage: variants.py make OUT [NAME ...]    NAME: a variant's name, or random:N for N random configurations of every architecture
+usage: variants.py make OUT [NAME ...]    NAME: a variant's name, or random:N or random:N-M for random configurations of every architecture
        variants.py run OUT TEST_GOLDEN    compares; lists every difference and every refusal with its reason
 
 Needs torch, transformers, safetensors, gguf (PyPI).
@@ -552,7 +552,15 @@ def random_variant(arch, seed):
         c.update(num_experts=n, num_experts_per_tok=r.randint(1, min(n, 8)), moe_intermediate_size=r.randint(3, 70),
                  norm_topk_prob=r.random() < 0.5, decoder_sparse_step=r.choice([1, 1, 2]),
                  mlp_only_layers=sorted(r.sample(range(4), r.choice([0, 0, 1]))))
-    variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "bfloat16", "float16", "float32"]),
+    gguf = r.choice(["bf16", "f16", "f32", "q8_0"]) if r.random() < 0.3 else None
+    if gguf:  # what such a file can say
+        c["rope_scaling"] = {k: x for k, x in c.get("rope_scaling", {}).items() if not k.startswith(("mscale", "attention", "truncate", "beta"))}
+        usual = {"norm_topk_prob": True, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
+        c.update({k: x for k, x in usual.items() if k in c})
+        if gguf == "q8_0":
+            c.update({k: 32 * (c[k] // 32 + 1) for k in ("hidden_size", "intermediate_size", "moe_intermediate_size") if k in c})
+            c.update(num_attention_heads=4, num_key_value_heads=r.choice([1, 2, 4]), head_dim=r.choice([8, 16, 24, 40]))
+    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, dtype=r.choice(["bfloat16", "bfloat16", "float16", "float32"]),
             prompts=[1, r.randint(2, 17), r.randint(18, 160)])
 
 
@@ -593,7 +601,7 @@ def main():
     for n in [n for n in names if n.startswith("random:")]:
         names.remove(n)
         for a in ARCHS:
-            for seed in range(int(n[7:])):
+            for seed in range(*map(int, n[7:].split("-"))):
                 random_variant(a, seed)
                 names.append(f"random-{a}-{seed}")
     for n in names:

@@ -264,6 +264,21 @@ Test(families, never_stop_at_ids_outside_the_vocabulary)
     cr_assert(p->n_eos == 2 && p->eos_ids[0] == 3 && p->eos_ids[1] == 5 && p->bos_id == -1);
 }
 
+/* At load, not at the first request. */
+Test(families, are_shown_to_the_device_before_anything_is_loaded)
+{
+    kern_dev *dev = NULL;
+    cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 1, .numa_node = -1}, &dev), KERN_OK);
+    const kern_mat whole = {.row_bytes = 68, .rows = 3, .cols = 64, .fmt = FMT_Q8_0},
+                   part = {.row_bytes = 68, .rows = 3, .cols = 80, .fmt = FMT_Q8_0};
+    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){256, 1, 64, 8, &whole, 1}), KERN_OK);
+    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){512, 1, 64, 8, &whole, 1}), KERN_UNSUPPORTED);
+    cr_assert(strstr(dev->ops->error(dev), "512 heads over 1"), "%s", dev->ops->error(dev));
+    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){8, 1, 64, 8, &part, 1}), KERN_UNSUPPORTED);
+    cr_assert(strstr(dev->ops->error(dev), "80 columns"), "%s", dev->ops->error(dev));
+    dev->ops->close(dev);
+}
+
 /* ---- GGUF: metadata alone, so that what is wrong with them must be found before a tensor is missed ---------------------------- */
 
 typedef struct meta {
