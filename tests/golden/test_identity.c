@@ -115,6 +115,7 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
     xd_status st;
     if ((st = conf_defaults(ret, err)) || (st = conf_set(*ret, "engine.backend", backend, err)) ||
         (st = conf_set(*ret, "model.path", model, err)) || (st = conf_set(*ret, "model.max_model_len", len, err)) ||
+        (st = conf_set(*ret, "model.tokenizer", "no", err)) ||
         (st = conf_set(*ret, "engine.max_num_seqs", "16", err)) ||
         (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
         (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
