@@ -24,6 +24,7 @@ ELSEWHERE = {
     "tests/api/test_metrics.py": ["server.status_page"],
     "tests/ops/test_metrics.py": ["server.max_queue", "server.admin", "memory.host_budget", "memory.nvme_path", "kv.kv_budget", "kv.swap_space",
                                   "test.disk_error_rate", "memory.page_size", "memory.vram_budget"],
+    "tests/daemon/test_check.py": ["model.tokenizer"],
     "tests/ops/daemon.py": ["server.port"],
     "tests/unit/test_controller.c": ["fallback.window", "fallback.cooldown", "fallback.max_token_latency_ms"],
     "tests/unit/test_fallback.c": ["test.link_profile"],
