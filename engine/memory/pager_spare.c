@@ -172,7 +172,7 @@ static uint64_t free_vram(const pager *p)
 static uint32_t slots_allowed(const pager *p)
 {
     double share = p->cfg->memory.expert_vram_share;
-    if (share >= 1)
+    if (share >= 1 || !p->n_pages)
         return p->n_pages;
     uint64_t n = (uint64_t)(share * (double)p->stats.expert_bytes_total) / p->slot_bytes;
     return XD_MAX((uint32_t)XD_MIN(n, p->n_pages), p->n_arena_slots);

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "pager_rig.h"
 
@@ -153,4 +154,26 @@ Test(pager_stage, bytes_stay_right_while_modes_policies_and_memory_change)
         cr_assert_leq(st.slots_used, st.slots_total);
         rig_close(&r);
     }
+}
+
+/* The copy thread saves them, too. It does not wait for the lock that steps hold while they wait for its copies, and gets it all the same. */
+Test(pager_stage, statistics_are_saved_between_steps)
+{
+    char dir[] = "/tmp/xd-stage-XXXXXX", path[64];
+    cr_assert(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/heat", dir);
+    rig r;
+    open_rig(&r, 0.8, 0);
+    pager_free(r.p);
+    r.cfg->pager.stats_interval_s = 1;
+    free(r.cfg->pager.stats_file);
+    r.cfg->pager.stats_file = strdup(path);
+    rig_open(&r, model_expert_bytes(r.m) * 8 / 10);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, NULL), XD_OK);
+    while (access(path, F_OK))
+        step(&r, true);
+    cr_assert_gt(stats(&r).staged_ahead_useful_bytes, 0);
+    rig_close(&r);
+    unlink(path);
+    rmdir(dir);
 }
