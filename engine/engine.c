@@ -213,6 +213,13 @@ static void log_plan(const engine *e)
         if (ps.not_in_place[0])
             xd_log_info("not in place: %s", ps.not_in_place);
     }
+    if (e->c.cpu) {
+        kern_dev_info cpu;
+        e->c.cpu->ops->info(e->c.cpu, &cpu);
+        xd_log_info(
+            "engine.deterministic = no: in a fallback, %s (%u threads) may compute experts that are not in VRAM",
+            cpu.name, cpu.n_units);
+    }
     xd_err err; /* they are saved in the background, where nobody would hear of it */
     if (pager_check_stats(e->cfg, model_fingerprint(e->c.m), &err))
         xd_log_warn("pager.stats_file: %s; the next start will be cold", err.msg);
