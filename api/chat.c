@@ -357,6 +357,33 @@ static xd_status no_memory(xd_err *err)
     return xd_fail(err, XD_NOMEM, 0, "rendering the chat");
 }
 
+/* What an assistant's message says beside plain text, in the forms that clients send back: parts that hold a thought become
+ * reasoning_content, a refusal and the text parts of OpenAI's newer API become text. */
+static xd_status plain_parts(json_t *message, json_t *parts, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf thought = {0};
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type");
+        const char *name = json_is_string(type) ? json_string_value(type) : "";
+        const json_t *thinking = !strcmp(name, "thinking") ? json_object_get(part, "thinking") : NULL;
+        if (json_is_string(thinking)) {
+            xd_buf_puts(&thought, thought.len ? "\n" : "");
+            xd_buf_append(&thought, json_string_value(thinking), json_string_length(thinking));
+            json_array_remove(parts, i--);
+            continue;
+        }
+        json_t *text = !strcmp(name, "refusal")       ? json_object_get(part, "refusal")
+                       : !strcmp(name, "output_text") ? json_object_get(part, "text")
+                                                      : NULL;
+        if (json_is_string(text) && json_array_set_new(parts, i, json_pack("{s:s, s:O}", "type", "text", "text", text)))
+            return no_memory(err);
+    }
+    if (thought.len && !json_object_get(message, "reasoning_content") &&
+        json_object_set_new(message, "reasoning_content", json_stringn(thought.data, thought.len)))
+        return no_memory(err);
+    return thought.failed ? no_memory(err) : XD_OK;
+}
+
 /* Checks a list of content parts; joins their texts by newlines into *ret_text (owned) unless it is NULL. */
 static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, xd_err *err)
 {
@@ -481,6 +508,28 @@ static xd_status alias_reasoning(json_t *message, xd_err *err)
     return XD_OK;
 }
 
+/* OpenAI's first form of tool calls: templates know the second only, and would leave such a message out without a word. */
+static xd_status refuse_function_form(const json_t *message, const char *role, size_t m, xd_err *err)
+{
+    bool is_result = !strcmp(role, "function");
+    if (!is_result && !json_object_get(message, "function_call"))
+        return XD_OK;
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].%s", m, is_result ? "role" : "function_call");
+    return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
+                         "%s is of the older form of tool calls: use tool_calls, and role 'tool' for results", param);
+}
+
+static xd_status prepare_assistant(json_t *message, xd_err *err)
+{
+    json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
+    if (json_is_array(content))
+        return plain_parts(message, content, err);
+    if ((!content || json_is_null(content)) && json_is_string(refusal))
+        return json_object_set(message, "content", refusal) ? no_memory(err) : XD_OK;
+    return XD_OK;
+}
+
 static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_err *err)
 {
     char param[96];
@@ -501,7 +550,11 @@ static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_e
     if (!strcmp(role, "developer") && !t->developer && json_object_set_new(message, "role", json_string("system")))
         return no_memory(err);
     drop_nulls(message);
-    xd_status st = alias_reasoning(message, err);
+    xd_status st = refuse_function_form(message, role, m, err);
+    if (!st && !strcmp(role, "assistant"))
+        st = prepare_assistant(message, err);
+    if (!st)
+        st = alias_reasoning(message, err);
     if (!st)
         st = prepare_content(t, message, m, err);
     return st ? st : prepare_tool_calls(t, message, m, err);
