@@ -26,7 +26,7 @@ typedef struct api_settings {
     uint64_t max_body_bytes;
     uint32_t request_timeout_s;
     uint32_t max_n, max_logprobs, max_stop;
-    bool admin, status_page, log_requests, log_prompts;
+    bool admin, status_page, log_requests, log_prompts, completions_parse_special;
 } api_settings;
 
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err) XD_MUST_CHECK;
@@ -178,6 +178,7 @@ struct exchange {
     xd_buf body;
     uint64_t body_seen, body_limit;
     bool head_seen, working;
+    bool hopeless;   /* the same request would end in the same way */
     work_state work; /* work.c, as the next */
     exchange *next_waiting;
     gen *gen;      /* completions */

@@ -40,7 +40,9 @@ enum {
     HEADER_S = 1, /* half a header that is older is nobody's who means it, when there is no room */
     LOOK_AT = 16, /* idle connections, to find one to hang up on */
     SAY_FULL_S = 60,
-    MIN_BODY_BYTES_PER_S = 1024 /* a body slower than this after the idle time-out is an attack or a dead link */
+    BODY_IDLE_TIMES = 4, /* a body may take so many idle time-outs ... */
+    MIN_BODY_BYTES_PER_S =
+        1024 /* ... and then as long as it is faster than this: else it is an attack or a dead link */
 };
 
 struct conn {
@@ -55,7 +57,7 @@ struct conn {
     conn_phase phase;
     const char *request_id, *cors_origin; /* of the request that is read or answered */
     unsigned raw_status;                  /* what was sent past libmicrohttpd */
-    uint64_t phase_since_ns, body_bytes, received_before;
+    uint64_t phase_since_ns, moved_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
     uint64_t touched_ns;
 };
@@ -124,7 +126,7 @@ static bool set_phase_locked(conn *c, conn_phase phase)
     if (c->phase == CONN_LINGER)
         return false;
     c->phase = phase;
-    c->phase_since_ns = xd_now_ns();
+    c->phase_since_ns = c->moved_ns = xd_now_ns();
     c->body_bytes = 0;
     if (phase == CONN_IDLE)
         c->received_before = received_bytes(c->fd);
@@ -179,6 +181,7 @@ void conn_count_body(conn *c, size_t bytes)
 {
     pthread_mutex_lock(&c->lock);
     c->body_bytes += bytes;
+    c->moved_ns = xd_now_ns();
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -295,7 +298,7 @@ bool conn_is_loopback(struct MHD_Connection *mc)
 static void time_out_locked(conn *c, const char *what)
 {
     xd_err err;
-    xd_fail(&err, XD_TIMEOUT, 0, "the request's %s did not arrive in time", what);
+    xd_fail_field(&err, XD_TIMEOUT, NULL, "incomplete_request", "the request's %s did not arrive in time", what);
     answer_raw_locked(c, &err);
     atomic_fetch_add(&c->a->metrics.timeouts, 1);
 }
@@ -345,7 +348,8 @@ static bool make_room(api *a)
 static void refuse(api *a, conn *c)
 {
     xd_err err;
-    xd_fail(&err, XD_UNAVAILABLE, 0, "%u connections are open and busy: try again later", a->max_connections);
+    xd_fail_field(&err, XD_UNAVAILABLE, NULL, "too_many_connections",
+                  "%u connections are open and busy: try again later", a->max_connections);
     c->refused = true;
     atomic_fetch_add(&a->metrics.refused, 1);
     pthread_mutex_lock(&c->lock);
@@ -482,7 +486,8 @@ static void check_clocks_locked(conn *c, uint64_t now)
         }
         break;
     case CONN_READING:
-        if (idle && age > idle + c->body_bytes / MIN_BODY_BYTES_PER_S * s)
+        if (idle &&
+            (since(c->moved_ns, now) > idle || age > idle * BODY_IDLE_TIMES + c->body_bytes / MIN_BODY_BYTES_PER_S * s))
             time_out_locked(c, "body");
         break;
     case CONN_LINGER:

@@ -1,10 +1,12 @@
 /* fields.c - parsing of request bodies and the table-driven field reader: see fields.h.
  *
- * Types are exact, as OpenAI's are: "true" is not true and 1.0 is not an integer, so that a client's mistake is told where it is
+ * Types are exact, as OpenAI's are: "true" is not true and 1.5 is not an integer, so that a client's mistake is told where it is
  * made instead of being guessed at. */
 #include "api/fields.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
@@ -87,21 +89,93 @@ static void mend_surrogates(char *s, size_t len)
     }
 }
 
-/* The number that ends at `end` is valid JSON and fits none of our types: names the field, where it stands directly in one. */
-static xd_status too_large(const char *s, size_t end, const json_error_t *e, xd_err *err)
+/* A number that JSON allows and our types do not hold. */
+static bool is_too_large(const char *s, size_t n)
 {
-    size_t key_end = end;
-    while (key_end && strchr("+-.eE0123456789 \t\r\n:", s[key_end - 1]))
-        key_end--;
-    size_t key = key_end ? key_end - 1 : 0;
-    while (key && s[key - 1] != '"')
-        key--;
-    char name[48] = "";
-    if (key && key_end - key > 1 && key_end - key <= sizeof name && s[key_end - 1] == '"')
-        snprintf(name, sizeof name, "%.*s", (int)(key_end - 1 - key), s + key);
-    return xd_fail_field(err, XD_BAD_REQUEST, name[0] ? name : NULL, "invalid_value",
-                         "%s%s%s holds a number that is too large (line %d, column %d)", name[0] ? "'" : "the body",
-                         name, name[0] ? "'" : "", e->line, e->column);
+    bool integer = true;
+    for (size_t i = 0; i < n && integer; i++)
+        integer = !strchr(".eE", s[i]);
+    errno = 0;
+    if (integer)
+        return strtoll(s, NULL, 10) && errno == ERANGE;
+    return !isfinite(strtod(s, NULL));
+}
+
+/* The character behind a string that begins at s[i]. NUL characters in it become U+FFFD; says whether there was one. */
+static size_t end_of_string(char *s, size_t i, size_t len, bool *ret_nul)
+{
+    for (i++; i < len && s[i] != '"'; i++) {
+        if (s[i] != '\\')
+            continue;
+        if (hex4(s + i, len - i) == 0) {
+            memcpy(s + i + 2, "fffd", 4);
+            *ret_nul = true;
+        }
+        i++;
+    }
+    return XD_MIN(i + 1, len);
+}
+
+/* JSON may hold what we cannot: a number beyond our types, a NUL character. Where nobody reads them they do no harm, so they are replaced
+ * in the text, and each field of the request that holds one is noted in `spoiled`, with a value that no client can make: a string that
+ * begins with NUL, then says what is wrong. */
+static void replace_unheld(char *s, size_t len, json_t *spoiled)
+{
+    size_t depth = 0, key = 0, key_end = 0, line = 1, line_begin = 0, next;
+    bool noted = true;
+    for (size_t i = 0; i < len; i = next) {
+        const char *what = NULL;
+        next = i + 1;
+        if (s[i] == '[' || s[i] == '{') {
+            depth++;
+        } else if (s[i] == ']' || s[i] == '}') {
+            depth -= depth > 0;
+        } else if (s[i] == '\n') {
+            line++;
+            line_begin = next;
+        } else if (s[i] == '"') {
+            bool nul = false;
+            next = end_of_string(s, i, len, &nul);
+            what = nul ? "a NUL character (\\u0000)" : NULL;
+            if (depth == 1 && next + strspn(s + next, " \t\r\n") < len &&
+                s[next + strspn(s + next, " \t\r\n")] == ':') {
+                key = i;
+                key_end = next;
+                noted = false;
+                what = NULL;
+            }
+        } else if (s[i] && strchr("-0123456789", s[i])) {
+            next = i + strspn(s + i, "+-.eE0123456789");
+            if (is_too_large(s + i, next - i)) {
+                memset(s + i, ' ', next - i);
+                s[i] = '0';
+                what = "a number that is too large";
+            }
+        }
+        if (!what || noted)
+            continue;
+        noted = true;
+        json_t *name = json_loadb(s + key, key_end - key, JSON_DECODE_ANY, NULL);
+        char text[120] = "";
+        int n = snprintf(text + 1, sizeof text - 1, "%s (line %zu, column %zu)", what, line, i - line_begin + 1);
+        if (name)
+            json_object_set_new(spoiled, json_string_value(name), json_stringn_nocheck(text, (size_t)n + 1));
+        json_decref(name);
+    }
+}
+
+/* What is wrong with the value, in words; NULL: nothing. */
+static const char *spoiled_by(const json_t *v)
+{
+    return json_is_string(v) && json_string_length(v) && !json_string_value(v)[0] ? json_string_value(v) + 1 : NULL;
+}
+
+static xd_status syntax_error(const json_error_t *e, xd_err *err)
+{
+    if (json_error_code(e) == json_error_out_of_memory)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
+    return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json",
+                         "the body is not valid JSON: %s (line %d, column %d)", e->text, e->line, e->column);
 }
 
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
@@ -109,7 +183,7 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) /* some editors and shells begin every text with it */
         body += 3, len -= 3;
     if (!len)
-        return xd_fail(err, XD_BAD_REQUEST, 0, "the body is empty: a JSON object is expected");
+        return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "the body is empty: a JSON object is expected");
     XD_CLEANUP(xd_buf_free) xd_buf clean = {0};
     if (!xd_utf8_sanitize(&clean, body, len))
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
@@ -119,19 +193,26 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     mend_surrogates(clean.data, clean.len);
     json_error_t e;
     json_t *root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    if (!root && json_error_code(&e) == json_error_out_of_memory)
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
-    if (!root && json_error_code(&e) == json_error_numeric_overflow)
-        return too_large(clean.data, XD_MIN((size_t)XD_MAX(e.position, 0), clean.len), &e, err);
-    if (!root && json_error_code(&e) == json_error_null_character)
-        return xd_fail(err, XD_BAD_REQUEST, 0,
-                       "the body holds a NUL character (\\u0000), which no field takes: line %d, column %d", e.line,
-                       e.column);
-    if (!root)
-        return xd_fail(err, XD_BAD_REQUEST, 0, "the body is not valid JSON: %s (line %d, column %d)", e.text, e.line,
-                       e.column);
+    if (!root) {
+        enum json_error_code code = json_error_code(&e);
+        if (code != json_error_numeric_overflow && code != json_error_null_character &&
+            code != json_error_null_byte_in_key)
+            return syntax_error(&e, err);
+        json_t *spoiled = json_object();
+        replace_unheld(clean.data, clean.len, spoiled);
+        root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+        bool noted = spoiled && (!json_is_object(root) || !json_object_update(root, spoiled));
+        json_decref(spoiled);
+        if (!root)
+            return syntax_error(&e, err);
+        if (!noted) {
+            json_decref(root);
+            return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
+        }
+    }
     if (!json_is_object(root)) {
-        xd_fail(err, XD_BAD_REQUEST, 0, "the body must be a JSON object, not %s", json_kind_name(root));
+        xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "the body must be a JSON object, not %s",
+                      json_kind_name(root));
         json_decref(root);
         return XD_BAD_REQUEST;
     }
@@ -143,14 +224,17 @@ static xd_status wrong_type(const field *f, const char *want, const json_t *v, x
 {
     return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_type", "'%s' must be %s, not %s%s", f->name, want,
                          json_kind_name(v),
-                         f->kind == FIELD_INT && json_is_real(v) ? " with a point or an exponent" : "");
+                         f->kind == FIELD_INT && json_is_real(v) ? " with a fraction or beyond 2^53" : "");
 }
 
 static xd_status read_int(const field *f, const json_t *v, int64_t *dst, xd_err *err)
 {
-    if (!json_is_integer(v))
+    double real = json_real_value(v);
+    bool integral =
+        json_is_real(v) && trunc(real) == real && fabs(real) <= 0x1p53; /* 40.0, as some languages write 40 */
+    if (!json_is_integer(v) && !integral)
         return wrong_type(f, "an integer", v, err);
-    int64_t n = json_integer_value(v);
+    int64_t n = integral ? (int64_t)real : json_integer_value(v);
     if ((double)n < f->min && f->max >= INT32_MAX) /* the upper end is no limit that anybody meets */
         return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' must be at least %.0f, not %lld",
                              f->name, f->min, (long long)n);
@@ -173,7 +257,22 @@ static xd_status read_real(const field *f, const json_t *v, double *dst, xd_err 
     return XD_OK;
 }
 
-static xd_status read_one(const field *f, const json_t *v, void *dst, xd_err *err)
+/* Clients send many fields they know with the value that switches them off. */
+static bool is_without_effect(const field *f, const json_t *v, const json_t *obj)
+{
+    if (json_is_false(v) || (json_is_string(v) && !json_string_length(v)) || (json_is_array(v) && !json_array_size(v)))
+        return true;
+    if (f->kind != FIELD_REFUSED && json_is_number(v) && json_number_value(v) >= f->min &&
+        json_number_value(v) <= f->max)
+        return true;
+    if (f->kind == FIELD_OFF)
+        return json_is_object(v) && !json_object_size(v);
+    const json_t *same = f->kind == FIELD_OTHER ? json_object_get(obj, f->why) : NULL;
+    return json_equal(v, same) ||
+           (json_is_number(v) && json_is_number(same) && json_number_value(v) == json_number_value(same));
+}
+
+static xd_status read_one(const field *f, const json_t *v, const json_t *obj, void *dst, xd_err *err)
 {
     void *at = (char *)dst + f->offset;
     switch (f->kind) {
@@ -201,14 +300,15 @@ static xd_status read_one(const field *f, const json_t *v, void *dst, xd_err *er
         return XD_OK;
     case FIELD_ANY: *(const json_t **)at = v; return XD_OK;
     case FIELD_OFF:
-        if (json_is_number(v) && json_number_value(v) >= f->min && json_number_value(v) <= f->max)
-            return XD_OK;
-        /* fallthrough */
     case FIELD_REFUSED:
-        if (json_is_false(v))
-            return XD_OK;
-        return xd_fail_field(err, XD_BAD_REQUEST, f->name, "unsupported_parameter", "'%s' is not supported%s%s",
-                             f->name, f->why ? ": " : "", f->why ? f->why : "");
+    case FIELD_OTHER:
+        return is_without_effect(f, v, obj) ? XD_OK
+                                            : xd_fail_field(err, XD_BAD_REQUEST, f->name, "unsupported_parameter",
+                                                            "'%s' is not supported%s%s", f->name,
+                                                            !f->why                  ? ""
+                                                            : f->kind == FIELD_OTHER ? ": use "
+                                                                                     : ": ",
+                                                            f->why ? f->why : "");
     }
     return XD_OK;
 }
@@ -228,7 +328,10 @@ xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned 
         }
         if (json_is_null(value))
             continue;
-        xd_status st = read_one(f, value, dst, err);
+        const char *wrong = spoiled_by(value);
+        if (wrong)
+            return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' holds %s", f->name, wrong);
+        xd_status st = read_one(f, value, obj, dst, err);
         if (st)
             return st;
     }

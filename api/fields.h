@@ -11,15 +11,17 @@
 #define FIELD_UNSET_INT INT64_MIN /* an integer field that the client left out; an unset real is NAN */
 
 typedef enum field_kind {
-    FIELD_BOOL,    /* bool */
-    FIELD_INT,     /* int64_t within [min, max]; a number with a fraction part is not one */
-    FIELD_REAL,    /* double within [min, max] */
-    FIELD_STRING,  /* const char *, NUL-terminated UTF-8, borrowed from the JSON */
-    FIELD_ARRAY,   /* const json_t *, borrowed */
-    FIELD_OBJECT,  /* const json_t *, borrowed */
-    FIELD_ANY,     /* const json_t *, borrowed: the caller checks */
-    FIELD_REFUSED, /* known, not supported: 400 with `why` unless it is null or false */
-    FIELD_OFF, /* known, not supported: the same, but a number within [min, max] switches it off, which many clients send */
+    FIELD_BOOL,   /* bool */
+    FIELD_INT,    /* int64_t within [min, max]; 40.0 is one, a number with a fraction is not */
+    FIELD_REAL,   /* double within [min, max] */
+    FIELD_STRING, /* const char *, NUL-terminated UTF-8, borrowed from the JSON */
+    FIELD_ARRAY,  /* const json_t *, borrowed */
+    FIELD_OBJECT, /* const json_t *, borrowed */
+    FIELD_ANY,    /* const json_t *, borrowed: the caller checks */
+    /* Known, not supported: 400 with `why`, unless the value switches it off, as many clients send it: null, false, "", [] */
+    FIELD_REFUSED,
+    FIELD_OFF,   /* ... or {}, or a number within [min, max] */
+    FIELD_OTHER, /* ... or a number within [min, max], or what the field says whose name here is `why` */
 } field_kind;
 
 typedef struct field {
@@ -31,8 +33,9 @@ typedef struct field {
     const char *why;
 } field;
 
-/* Parses a request body: ill-formed UTF-8 is replaced by U+FFFD; objects with duplicate keys, NUL characters, more than 100
- * levels or 2 million values are refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. */
+/* Parses a request body: ill-formed UTF-8 is replaced by U+FFFD; objects with duplicate keys, more than 100 levels or 2 million values are
+ * refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. NUL characters and numbers that no type holds are
+ * errors of the field in which they stand: fields_read() tells them, so fields that have no effect may hold them. */
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
 
 /* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a debug message. */

@@ -51,7 +51,8 @@ gen_context gen_context_of(exchange *x)
     gen_context ctx = {.info = engine_get_info(x->a->e),
                        .max_n = x->settings->max_n,
                        .max_logprobs = x->settings->max_logprobs,
-                       .max_stop = x->settings->max_stop};
+                       .max_stop = x->settings->max_stop,
+                       .parse_special = x->settings->completions_parse_special};
     ctx.tok = engine_get_tokenizer(x->a->e, &ctx.tok_why);
     /* Set once before the server is ready, and constant from then on. */
     ctx.chat = x->a->chat;
@@ -113,12 +114,15 @@ static json_t *finish_reason(engine_finish f)
     return f == ENGINE_FINISH_NONE ? json_null() : json_string(f == ENGINE_FINISH_LENGTH ? "length" : "stop");
 }
 
-/* vLLM's: what exactly stopped it. */
-static json_t *stop_reason(const choice *c)
+/* vLLM's: which of the client's stop strings and stop token ids it was; the model's own end is none of them. */
+static json_t *stop_reason(const gen *g, const choice *c)
 {
     if (c->stop_text)
         return json_string(c->stop_text);
-    return c->stop_id >= 0 && c->finish == ENGINE_FINISH_STOP ? json_integer(c->stop_id) : json_null();
+    for (uint32_t i = 0; i < g->p.n_stop_ids && c->finish == ENGINE_FINISH_STOP; i++)
+        if (g->p.stop_ids[i] == c->stop_id)
+            return json_integer(c->stop_id);
+    return json_null();
 }
 
 static void send_json(gen *g, json_t *json)
@@ -142,7 +146,7 @@ static void send_chunk(gen *g, size_t index, json_t *delta_or_text, json_t *logp
                           finish_reason(finished ? finished->finish : ENGINE_FINISH_NONE));
     bool ok = root && c;
     if (ok && finished)
-        ok = !json_object_set_new(c, "stop_reason", stop_reason(finished));
+        ok = !json_object_set_new(c, "stop_reason", stop_reason(g, finished));
     if (ok && g->p.return_token_ids) {
         if (first) {
             const tok_ids *prompt = &g->p.prompts[index / (size_t)g->p.n].ids;
@@ -344,7 +348,7 @@ static json_t *whole_choice(gen *g, size_t index)
     json_t *json = json_pack(
         "{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
         chat ? json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal") : text, "logprobs",
-        lp ? lp : json_null(), "finish_reason", finish_reason(c->finish), "stop_reason", stop_reason(c));
+        lp ? lp : json_null(), "finish_reason", finish_reason(c->finish), "stop_reason", stop_reason(g, c));
     bool ok = json && !c->text.failed;
     if (ok && g->p.return_token_ids) {
         const tok_ids *prompt = &g->p.prompts[index / (size_t)g->p.n].ids;

@@ -18,12 +18,12 @@ typedef struct gen_prompt {
 typedef struct gen_params {
     unsigned kind; /* GEN_* */
     const char *model, *suffix, *user, *reasoning_effort;
-    const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *tools, *tool_choice, *response_format,
-        *documents, *template_kwargs, *stop_token_ids, *modalities;
+    const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *tools, *tool_choice, *function_call,
+        *response_format, *documents, *template_kwargs, *stop_token_ids, *modalities;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
-        add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special;
+        add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special, add_special_tokens;
 
     /* derived */
     bool include_usage,
@@ -48,6 +48,7 @@ typedef struct gen_context {
     const chat_set *chat;
     const char *chat_why;
     uint32_t max_n, max_logprobs, max_stop;
+    bool parse_special; /* what /v1/completions does unless the request says */
 } gen_context;
 
 /* Reads and checks every field; borrows from body. On failure *ret needs no freeing. */
@@ -60,8 +61,12 @@ void gen_params_free(gen_params *p);
 xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, uint32_t *dst, xd_err *err) XD_MUST_CHECK;
 /* Is `model` absent or the one that is served? */
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
-/* The prompt of a chat request as token ids (also /tokenize). Appends to ids. */
-xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_ids *ids, xd_err *err) XD_MUST_CHECK;
+/* Is each of the tools (NULL: none) a function with a name? */
+xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
+/* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where
+ * the template did not write it. */
+xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
+                          xd_err *err) XD_MUST_CHECK;
 
 gen_context gen_context_of(exchange *x);
 

@@ -118,13 +118,15 @@ xd_status prepare_tokenize(exchange *x, xd_err *err)
         st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt),
                         (p.add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p.parse_special ? TOK_PARSE_SPECIAL : 0u),
                         &ids, err);
-    else if (!st) {
+    else if (!st)
+        st = gen_check_tools(p.tools, err);
+    if (!st && !p.prompt) {
         chat_request req = {.messages = p.messages,
                             .tools = p.tools,
                             .template_kwargs = p.template_kwargs,
                             .add_generation_prompt = p.add_generation_prompt && !p.continue_final_message,
                             .continue_final_message = p.continue_final_message};
-        st = gen_encode_chat(&ctx, &req, &ids, err);
+        st = gen_encode_chat(&ctx, &req, p.add_special_tokens, &ids, err);
     }
     if (!st)
         reply_dump(tokenize_json(&ctx, &p, &ids), &x->answer);

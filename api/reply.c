@@ -26,7 +26,7 @@ static void add_cors(const exchange *x, struct MHD_Response *r)
     if (!origin[0])
         return;
     add(r, "Access-Control-Allow-Origin", origin);
-    add(r, "Access-Control-Expose-Headers", "x-request-id, Retry-After");
+    add(r, "Access-Control-Expose-Headers", "x-request-id, x-should-retry, Retry-After");
     if (strcmp(origin, "*") != 0)
         add(r, "Vary", "Origin");
     if (strcmp(x->method, "OPTIONS") == 0) {
@@ -49,7 +49,9 @@ static enum MHD_Result queue(exchange *x, unsigned status, const char *content_t
         add(r, "Allow", x->allow);
     if (status == 401)
         add(r, "WWW-Authenticate", "Bearer realm=\"expertd\"");
-    if (status == 429 || status == 503) {
+    if (x->hopeless) /* OpenAI's clients send a request again after 408 and 5xx unless they are told this */
+        add(r, "x-should-retry", "false");
+    else if (status == 429 || status == 503) {
         char s[16];
         snprintf(s, sizeof s, "%d", status == 429 ? RETRY_BUSY_S : RETRY_UNAVAILABLE_S);
         add(r, "Retry-After", s);
@@ -109,12 +111,29 @@ enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body)
     return reply_bytes(x, status, "application/json", &b);
 }
 
+/* What went wrong, for programs, where nobody has said it more exactly. */
+static const char *default_code(xd_status status)
+{
+    switch (status) {
+    case XD_FORBIDDEN: return "forbidden";
+    case XD_TIMEOUT: return "request_timeout";
+    case XD_TOO_LARGE: return "request_too_large";
+    case XD_MEDIA_TYPE: return "unsupported_media_type";
+    case XD_BUSY: return "queue_full";
+    case XD_NOMEM: return "out_of_memory";
+    case XD_UNAVAILABLE: return "unavailable";
+    case XD_BAD_REQUEST:
+    case XD_UNSUPPORTED: return "invalid_request";
+    default: return "internal_error";
+    }
+}
+
 json_t *reply_error_json(const xd_err *err, unsigned *ret_status)
 {
     *ret_status = (unsigned)xd_status_http(err->status);
     return json_pack("{s:{s:s, s:s, s:o, s:o}}", "error", "message", err->msg, "type", xd_status_name(err->status),
                      "param", err->param[0] ? json_string(err->param) : json_null(), "code",
-                     err->code[0] ? json_string(err->code) : json_null());
+                     json_string(err->code[0] ? err->code : default_code(err->status)));
 }
 
 void reply_note_fault(exchange *x, const xd_err *err)
@@ -127,12 +146,14 @@ enum MHD_Result reply_error(exchange *x, const xd_err *err)
 {
     unsigned status;
     reply_note_fault(x, err);
+    x->hopeless = err->status == XD_TIMEOUT || strcmp(err->code, "model_failed") == 0;
     json_t *json = reply_error_json(err, &status);
     xd_buf b = {0};
     if (!json || json_dump_callback(json, dump_piece, &b, JSON_COMPACT)) {
         xd_buf_clear(&b);
         xd_buf_puts(
-            &b, "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}");
+            &b,
+            "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}");
     }
     json_decref(json);
     xd_buf_putc(&b, '\n');

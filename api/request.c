@@ -12,10 +12,10 @@
 enum {
     MAX_PROMPTS = 128,
     MAX_STOP_BYTES = 1024,
-    MAX_STOP_IDS = 128,
     MAX_BIAS = 1024,
     DEFAULT_COMPLETION_TOKENS = 16, /* OpenAI's */
     UNLIMITED_TOKENS = -1,          /* llama.cpp's, and what its clients send */
+    RANDOM_SEED = -1,               /* llama.cpp's and vLLM's */
 };
 
 #define BOTH           (GEN_CHAT | GEN_COMPLETION)
@@ -25,68 +25,104 @@ enum {
 /* clang-format off */
 const field gen_fields[] = {
     /* name                          kind           where           destination                min      max  why refused */
-    {"add_generation_prompt",        FIELD_BOOL,    GEN_CHAT,       AT(add_generation_prompt), 0,       0,   NULL},
+    {"add_generation_prompt",        FIELD_BOOL,    GEN_CHAT,       AT(add_generation_prompt), 0,      0,   NULL},
+    {"add_special_tokens",           FIELD_BOOL,    BOTH,           AT(add_special_tokens),    0,       0,   NULL},
     {"allowed_token_ids",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"audio",                        FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "the model writes text"},
     {"bad_words",                    FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
+    {"ban_eos_token",                FIELD_OTHER,   BOTH,           0,                         0,       0,   "ignore_eos"},
+    {"banned_strings",               FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
+    {"banned_tokens",                FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
     {"best_of",                      FIELD_INT,     GEN_COMPLETION, AT(best_of),               1,       INT_MAX_TOKENS, NULL},
+    {"cache_salt",                   FIELD_REFUSED, BOTH,           0,                         0,       0,   "all requests share the prefix cache"},
     {"chat_template",                FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "a client may not bring a template; set model.chat_template in the configuration"},
     {"chat_template_kwargs",         FIELD_OBJECT,  GEN_CHAT,       AT(template_kwargs),       0,       0,   NULL},
     {"continue_final_message",       FIELD_BOOL,    GEN_CHAT,       AT(continue_final_message), 0,      0,   NULL},
+    {"custom_logit_processor",       FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"custom_token_bans",            FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
     {"documents",                    FIELD_ARRAY,   GEN_CHAT,       AT(documents),             0,       0,   NULL},
     {"dry_multiplier",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"dynamic_temperature",          FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"dynatemp_range",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"ebnf",                         FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"echo",                         FIELD_BOOL,    GEN_COMPLETION, AT(echo),                  0,       0,   NULL},
     {"echo",                         FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "only /v1/completions echoes"},
+    {"encoder_repetition_penalty",   FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
+    {"epsilon_cutoff",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"eta_cutoff",                   FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"frequency_penalty",            FIELD_REAL,    BOTH,           AT(frequency_penalty),     -2,      2,   NULL},
-    {"function_call",                FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "use tool_choice"},
+    {"function_call",                FIELD_ANY,     GEN_CHAT,       AT(function_call),         0,       0,   NULL},
     {"functions",                    FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "use tools"},
     {"grammar",                      FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"grammar_string",               FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"guidance_scale",               FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"guided_choice",                FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"guided_grammar",               FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
-    {"guided_json",                  FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"guided_json",                  FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"guided_regex",                 FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"ignore_eos",                   FIELD_BOOL,    BOTH,           AT(ignore_eos),            0,       0,   NULL},
     {"include_stop_str_in_output",   FIELD_BOOL,    BOTH,           AT(include_stop_str),      0,       0,   NULL},
-    {"json_schema",                  FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"json_schema",                  FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
+    {"logits_processors",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"logprobs",                     FIELD_INT,     GEN_COMPLETION, AT(logprobs),              0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
     {"logprobs",                     FIELD_BOOL,    GEN_CHAT,       AT(want_logprobs),         0,       0,   NULL},
-    {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), -1,      INT_MAX_TOKENS, NULL},
+    {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), -1,     INT_MAX_TOKENS, NULL},
+    {"max_new_tokens",               FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},
     {"max_tokens",                   FIELD_INT,     GEN_CHAT,       AT(max_tokens),            -1,      INT_MAX_TOKENS, NULL},
     {"max_tokens",                   FIELD_INT,     GEN_COMPLETION, AT(max_tokens),            -1,      INT_MAX_TOKENS, NULL},
     {"messages",                     FIELD_ARRAY,   GEN_CHAT,       AT(messages),              0,       0,   NULL},
+    {"min_length",                   FIELD_OTHER,   BOTH,           0,                         0,       0,   "min_tokens"},
+    {"min_new_tokens",               FIELD_OTHER,   BOTH,           0,                         0,       0,   "min_tokens"},
     {"min_p",                        FIELD_REAL,    BOTH,           AT(min_p),                 0,       1,   NULL},
     {"min_tokens",                   FIELD_INT,     BOTH,           AT(min_tokens),            0,       INT_MAX_TOKENS, NULL},
     {"mirostat",                     FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"mirostat_mode",                FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"modalities",                   FIELD_ARRAY,   GEN_CHAT,       AT(modalities),            0,       0,   NULL},
     {"model",                        FIELD_STRING,  BOTH,           AT(model),                 0,       0,   NULL},
     {"n",                            FIELD_INT,     BOTH,           AT(n),                     1,       INT_MAX_TOKENS, NULL},
-    {"n_predict",                    FIELD_OFF,     BOTH,           0,                         -1,      -1,  "use max_tokens"},
-    {"n_probs",                      FIELD_OFF,     BOTH,           0,                         0,       0,   "use logprobs"},
+    {"n_predict",                    FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},
+    {"n_probs",                      FIELD_OTHER,   BOTH,           0,                         0,       0,   "logprobs"},
+    {"negative_prompt",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"no_repeat_ngram_size",         FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"nsigma",                       FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
+    {"num_beams",                    FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
+    {"num_predict",                  FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},
     {"parallel_tool_calls",          FIELD_BOOL,    GEN_CHAT,       AT(parallel_tool_calls),   0,       0,   NULL},
     {"parse_special",                FIELD_BOOL,    GEN_COMPLETION, AT(parse_special),         0,       0,   NULL},
+    {"penalty_alpha",                FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"presence_penalty",             FIELD_REAL,    BOTH,           AT(presence_penalty),      -2,      2,   NULL},
     {"priority",                     FIELD_INT,     BOTH,           AT(priority),              -1000000, 1000000, NULL},
     {"prompt",                       FIELD_ANY,     GEN_COMPLETION, AT(prompt),                0,       0,   NULL},
+    {"prompt_embeds",                FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"prompt_logprobs",              FIELD_REFUSED, BOTH,           0,                         0,       0,   "use echo with logprobs on /v1/completions"},
+    {"random_seed",                  FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "seed"},
     {"reasoning_effort",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_effort),      0,       0,   NULL},
-    {"repeat_penalty",               FIELD_OFF,     BOTH,           0,                         1,       1,   "use repetition_penalty"},
+    {"regex",                        FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"rep_pen",                      FIELD_OTHER,   BOTH,           0,                         1,       1,   "repetition_penalty"},
+    {"repeat_penalty",               FIELD_OTHER,   BOTH,           0,                         1,       1,   "repetition_penalty"},
     {"repetition_penalty",           FIELD_REAL,    BOTH,           AT(repetition_penalty),    0.01,    100, NULL},
     {"response_format",              FIELD_OBJECT,  BOTH,           AT(response_format),       0,       0,   NULL},
     {"return_token_ids",             FIELD_BOOL,    BOTH,           AT(return_token_ids),      0,       0,   NULL},
+    {"return_tokens_as_token_ids",   FIELD_REFUSED, BOTH,           0,                         0,       0,   "use return_token_ids"},
+    {"sampler_seed",                 FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "seed"},
     {"seed",                         FIELD_INT,     BOTH,           AT(seed),                  -9.3e18, 9.3e18, NULL},
     {"skip_special_tokens",          FIELD_BOOL,    BOTH,           AT(skip_special),          0,       0,   NULL},
+    {"smoothing_factor",             FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"stop",                         FIELD_ANY,     BOTH,           AT(stop),                  0,       0,   NULL},
+    {"stop_sequences",               FIELD_OTHER,   BOTH,           0,                         0,       0,   "stop"},
     {"stop_token_ids",               FIELD_ARRAY,   BOTH,           AT(stop_token_ids),        0,       0,   NULL},
+    {"stopping_strings",             FIELD_OTHER,   BOTH,           0,                         0,       0,   "stop"},
     {"store",                        FIELD_BOOL,    GEN_CHAT,       AT(store),                 0,       0,   NULL},
     {"stream",                       FIELD_BOOL,    BOTH,           AT(stream),                0,       0,   NULL},
     {"stream_options",               FIELD_OBJECT,  BOTH,           AT(stream_options),        0,       0,   NULL},
-    {"structured_outputs",           FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"structural_tag",               FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"structured_outputs",           FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"suffix",                       FIELD_STRING,  GEN_COMPLETION, AT(suffix),                0,       0,   NULL},
     {"temperature",                  FIELD_REAL,    BOTH,           AT(temperature),           0,       2,   NULL},
+    {"tfs",                          FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"tfs_z",                        FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
+    {"thinking_token_budget",        FIELD_OFF,     BOTH,           0,                         -1,      -1,  NULL},
     {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
     {"tools",                        FIELD_ARRAY,   GEN_CHAT,       AT(tools),                 0,       0,   NULL},
     {"top_a",                        FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
@@ -94,7 +130,8 @@ const field gen_fields[] = {
     {"top_logprobs",                 FIELD_INT,     GEN_CHAT,       AT(top_logprobs),          0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
     {"top_n_sigma",                  FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
     {"top_p",                        FIELD_REAL,    BOTH,           AT(top_p),                 0,       1,   NULL},
-    {"truncate_prompt_tokens",       FIELD_REFUSED, BOTH,           0,                         0,       0,   "a prompt is never cut silently"},
+    {"truncate_prompt_tokens",       FIELD_OFF,     BOTH,           0,                         -1,      -1,  "a prompt is never cut silently"},
+    {"typical",                      FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"typical_p",                    FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"use_beam_search",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"user",                         FIELD_STRING,  BOTH,           AT(user),                  0,       0,   NULL},
@@ -198,8 +235,9 @@ static xd_status read_stop_ids(const gen_context *ctx, gen_params *p, xd_err *er
     size_t n = json_array_size(p->stop_token_ids);
     if (!n)
         return XD_OK;
-    if (n > MAX_STOP_IDS)
-        return bad(err, "stop_token_ids", "'stop_token_ids' has %zu ids: at most %d are allowed", n, MAX_STOP_IDS);
+    if (n > ENGINE_MAX_STOP_IDS)
+        return bad(err, "stop_token_ids", "'stop_token_ids' has %zu ids: at most %d are allowed", n,
+                   ENGINE_MAX_STOP_IDS);
     p->stop_ids = calloc(n, sizeof *p->stop_ids);
     if (!p->stop_ids)
         return xd_fail(err, XD_NOMEM, 0, "out of memory for stop_token_ids");
@@ -268,14 +306,49 @@ static xd_status check_response_format(const gen_params *p, xd_err *err)
     return XD_OK;
 }
 
+xd_status gen_check_tools(const json_t *tools, xd_err *err)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)tools, i, tool) {
+        char name[48];
+        const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function"),
+                     *called = json_object_get(function, "name");
+        snprintf(name, sizeof name, "tools[%zu]", i);
+        if (!json_is_object(tool))
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be an object, not %s", name,
+                                 json_kind_name(tool));
+        if (type && !(json_is_string(type) && !strcmp(json_string_value(type), "function"))) {
+            snprintf(name, sizeof name, "tools[%zu].type", i);
+            return bad(err, name, "'%s' must be \"function\": there are no other tools here", name);
+        }
+        if (!json_is_object(function)) {
+            snprintf(name, sizeof name, "tools[%zu].function", i);
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be an object, not %s", name,
+                                 json_kind_name(function));
+        }
+        if (!json_string_length(called)) {
+            snprintf(name, sizeof name, "tools[%zu].function.name", i);
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be a string that is not empty",
+                                 name);
+        }
+    }
+    return XD_OK;
+}
+
 static xd_status check_tools(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     if (p->tool_choice && !json_is_string(p->tool_choice) && !json_is_object(p->tool_choice))
         return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_type",
                              "'tool_choice' must be a string, not %s", json_kind_name(p->tool_choice));
+    if (p->function_call && !(json_is_string(p->function_call) && !strcmp(json_string_value(p->function_call), "none")))
+        return unsupported(err, "function_call", "'function_call' is not supported: use tool_choice");
     const char *choice = p->tool_choice && json_is_string(p->tool_choice) ? json_string_value(p->tool_choice) : NULL;
     if (p->tool_choice && (!choice || (strcmp(choice, "none") != 0 && strcmp(choice, "auto") != 0)))
         return unsupported(err, "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
+    xd_status st = gen_check_tools(p->tools, err);
+    if (st)
+        return st;
     if (!json_array_size(p->tools) || (choice && strcmp(choice, "none") == 0))
         p->tools = NULL;
     if (p->tools && ctx->chat && !chat_set_uses(ctx->chat, "tools"))
@@ -343,11 +416,15 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
                     .logprobs = FIELD_UNSET_INT,
                     .top_logprobs = FIELD_UNSET_INT,
                     .skip_special = true,
+                    .add_special_tokens = true,
+                    .parse_special = ctx->parse_special,
                     .add_generation_prompt = true};
     /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
     xd_status st = fields_read(body, gen_fields, gen_fields_count, kind, &p, err);
     if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
         p.seed = FIELD_UNSET_INT + 1;
+    if (!st && p.seed == RANDOM_SEED)
+        p.seed = FIELD_UNSET_INT;
     if (!st && json_object_get(body, "add_generation_prompt") == NULL && p.continue_final_message)
         p.add_generation_prompt = false;
     if (!st)
@@ -413,6 +490,29 @@ static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, xd_sta
         ctx->info->max_model_len, param, ids->max);
 }
 
+/* The tokenizer's own start token, if it puts one before every text. */
+static xd_status leading_special(const tokenizer *tok, int64_t *ret, xd_err *err)
+{
+    XD_CLEANUP(tok_ids_free) tok_ids plain = {0};
+    XD_CLEANUP(tok_ids_free) tok_ids special = {0};
+    xd_status st = tok_encode(tok, "a", 1, 0, &plain, err);
+    if (!st)
+        st = tok_encode(tok, "a", 1, TOK_ADD_SPECIAL, &special, err);
+    if (st)
+        return st;
+    *ret = special.len > plain.len && plain.len && special.data[0] != plain.data[0] ? (int64_t)special.data[0] : -1;
+    return XD_OK;
+}
+
+/* Who wrote the start token into a text has it once: twice would shift every position. */
+static void drop_second(tok_ids *ids, size_t first, int64_t bos)
+{
+    if (bos < 0 || ids->len < first + 2 || ids->data[first] != (uint32_t)bos || ids->data[first + 1] != (uint32_t)bos)
+        return;
+    memmove(ids->data + first, ids->data + first + 1, (ids->len - first - 1) * sizeof *ids->data);
+    ids->len--;
+}
+
 static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
                              xd_err *err)
 {
@@ -422,11 +522,17 @@ static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t
     if (!json_string_length(v))
         return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
     /* Special tokens that a client's text holds stay text unless the client says that it means them. */
-    unsigned flags = TOK_ADD_SPECIAL | (p->parse_special ? TOK_PARSE_SPECIAL : 0u);
+    unsigned flags = (p->add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p->parse_special ? TOK_PARSE_SPECIAL : 0u);
     limit_ids(ctx, &ret->ids);
     st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
     if (st)
         return far_too_long(ctx, &ret->ids, st, "prompt", err);
+    int64_t bos = -1;
+    if (p->parse_special && p->add_special_tokens)
+        st = leading_special(ctx->tok, &bos, err);
+    if (st)
+        return st;
+    drop_second(&ret->ids, 0, bos);
     if (p->echo && !(ret->text = strdup(json_string_value(v))))
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     return XD_OK;
@@ -491,21 +597,7 @@ static xd_status completion_prompts(const gen_context *ctx, gen_params *p, xd_er
     return XD_OK;
 }
 
-/* The tokenizer's own start token, if it puts one before every text. */
-static xd_status leading_special(const tokenizer *tok, int64_t *ret, xd_err *err)
-{
-    XD_CLEANUP(tok_ids_free) tok_ids plain = {0};
-    XD_CLEANUP(tok_ids_free) tok_ids special = {0};
-    xd_status st = tok_encode(tok, "a", 1, 0, &plain, err);
-    if (!st)
-        st = tok_encode(tok, "a", 1, TOK_ADD_SPECIAL, &special, err);
-    if (st)
-        return st;
-    *ret = special.len > plain.len && plain.len && special.data[0] != plain.data[0] ? (int64_t)special.data[0] : -1;
-    return XD_OK;
-}
-
-xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_ids *ids, xd_err *err)
+xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids, xd_err *err)
 {
     xd_status st = need_tokenizer(ctx, "messages", err);
     if (st)
@@ -521,7 +613,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_i
         return unsupported(err, "tools", "the model's chat template does not take 'tools'");
     size_t before = ids->len;
     int64_t bos = -1;
-    st = leading_special(ctx->tok, &bos, err);
+    st = add_special ? leading_special(ctx->tok, &bos, err) : XD_OK;
     if (st)
         return st;
     if (bos >= 0 && !tok_ids_push(ids, (uint32_t)bos))
@@ -529,11 +621,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, tok_i
     st = tok_encode_trusted(ctx->tok, text.text, text.trusted, text.len, TOK_PARSE_SPECIAL, ids, err);
     if (st)
         return far_too_long(ctx, ids, st, "messages", err);
-    /* The template wrote it too: once is right (twice shifts every position). */
-    if (bos >= 0 && ids->len > before + 1 && ids->data[before + 1] == (uint32_t)bos) {
-        memmove(ids->data + before, ids->data + before + 1, (ids->len - before - 1) * sizeof *ids->data);
-        ids->len--;
-    }
+    drop_second(ids, before, bos);
     if (ids->len == before)
         return bad(err, "messages", "the messages give an empty prompt: at least one token is needed");
     return XD_OK;
@@ -560,7 +648,7 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
     if (!st) {
         p->n_prompts = 1;
         limit_ids(ctx, &p->prompts[0].ids);
-        st = gen_encode_chat(ctx, &req, &p->prompts[0].ids, err);
+        st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, err);
     }
     json_decref(kwargs);
     return st;

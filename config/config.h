@@ -48,6 +48,7 @@ typedef struct config {
         uint32_t max_n, max_logprobs, max_stop; /* per-request caps */
         bool admin;                             /* POST /admin/... on loopback */
         bool status_page;
+        bool completions_parse_special;
     } server;
     struct {
         char *path;              /* directory, file, "synthetic:NAME", or "" for the demo model */

@@ -61,6 +61,7 @@ const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why);
 /* --- requests ---------------------------------------------------------------------------------------------------- */
 
 #define ENGINE_MAX_TOP_LOGPROBS 20
+#define ENGINE_MAX_STOP_IDS     128
 
 /* A field that the client left out has its "unset" value; the engine then takes the model's default (sampling_defaults). */
 typedef struct engine_sampling {

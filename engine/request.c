@@ -104,9 +104,9 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
     if (o->logprobs > (int32_t)max_lp || o->prompt_logprobs > (int32_t)max_lp)
         return xd_fail_field(err, XD_BAD_REQUEST, "logprobs", "invalid_value", "at most %u log probabilities a token",
                              max_lp);
-    if (o->n_stop > max_stop || o->n_stop_ids > 64)
+    if (o->n_stop > max_stop || o->n_stop_ids > ENGINE_MAX_STOP_IDS)
         return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_value",
-                             "at most %u stop strings and 64 stop token ids", max_stop);
+                             "at most %u stop strings and %d stop token ids", max_stop, ENGINE_MAX_STOP_IDS);
     for (uint32_t i = 0; i < o->n_stop; i++) {
         if (!o->stop[i][0])
             return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_value", "a stop string is empty");

@@ -73,6 +73,7 @@ def test_a_seed_repeats_itself(daemon):
         return daemon.complete("Once upon a time", max_tokens=24, temperature=1.0, **fields).json["choices"]
     assert text(seed=7)[0]["text"] == text(seed=7)[0]["text"]
     assert len({c["text"] for c in text(seed=7, n=4)}) > 1
+    assert len({text(seed=-1)[0]["text"] for _ in range(4)}) > 1, "-1 is none"
 
 
 def test_what_leaves_only_the_likeliest_token_is_greedy(daemon):

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, events
 
-ROW = re.compile(r'^\s*\{"(\w+)",\s*FIELD_(\w+),\s*(\w+),\s*[^,]+(?:\([^)]*\))?,\s*([-\w.]+),\s*([-\w.]+),', re.M)
-TABLE = ROW.findall(open(os.path.join(ROOT, "api", "request.c"), encoding="utf-8").read())
+ROW = re.compile(r'^\s*\{"(\w+)",\s*FIELD_(\w+),\s*(\w+),\s*[^,]+(?:\([^)]*\))?,\s*([-\w.]+),\s*([-\w.]+),\s*(?:NULL|"(.*)")\}', re.M)
+ROWS = ROW.findall(open(os.path.join(ROOT, "api", "request.c"), encoding="utf-8").read())
+TABLE = [row[:5] for row in ROWS]
 VALUES = {"string": "true", "integer": 1, "real": 1.5, "bool": True, "array": [], "object": {}}
 TAKES = {"BOOL": {"bool"}, "INT": {"integer"}, "REAL": {"integer", "real"}, "STRING": {"string"}, "ARRAY": {"array"},
          "OBJECT": {"object"}}
@@ -34,14 +35,14 @@ def test_wrong_types_are_refused_by_name(server, name, kind, endpoint, low, high
         if kind in TAKES and type_name not in TAKES[kind]:
             a = ask(server, endpoint, **{name: value})
             assert a.status == 400 and a.error["param"] == name and name in a.error["message"], (type_name, a.body)
-        if kind == "REFUSED":
-            a = ask(server, endpoint, **{name: value})
+        if kind in ("REFUSED", "OFF", "OTHER"):
+            a = ask(server, endpoint, **{name: 3 if type_name == "integer" else {"a": 1} if type_name == "object" else [1] if value == [] else value})
             assert a.status == 400 and a.error["param"] == name and a.error["code"] == "unsupported_parameter"
-        if kind == "OFF":
-            a = ask(server, endpoint, **{name: value if type_name != "integer" else 2})
-            assert a.status == 400 and a.error["param"] == name and a.error["code"] == "unsupported_parameter"
-    if kind == "OFF":  # what clients send by default
+    if kind in ("OFF", "OTHER"):  # what clients send by default
         assert ask(server, endpoint, **{name: float(low)}).status == ask(server, endpoint, **{name: int(high)}).status == 200
+    if kind in ("REFUSED", "OFF", "OTHER"):
+        for off in [False, "", [], *([{}] if kind == "OFF" else [])]:
+            assert ask(server, endpoint, **{name: off}).status == 200, (name, off)
     if name not in ("prompt", "messages"):
         assert ask(server, endpoint, **{name: None}).status == 200, "null is as if absent"
     assert server.process.poll() is None
@@ -68,23 +69,64 @@ def test_numbers_that_are_none(server, text):
     assert a.status == 400 and a.error
 
 
-@pytest.mark.parametrize("body,param", [
-    ('{"prompt":"a","seed":18446744073709551615}', "seed"), ('{"prompt":"a", "temperature" : -1e999 , "n":1}', "temperature"),
-    ('{"prompt":[1,99999999999999999999]}', None), ('{"prompt":"\\"n\\":","x":{"seed":\n1e400}}', "seed"),
+UNHELD = ["18446744073709551615", "-9223372036854775809", "1" * 40, "1e999", "-1e400", '"\\u0000"', '"a\\u0000b\\\\"']
+
+
+@pytest.mark.parametrize("value", UNHELD)
+@pytest.mark.parametrize("inside", ["%s", "[0, %s]", '{"a":[{"b":\n%s}]}', '{"n":{"seed":%s,"prompt":1}}'])
+def test_what_no_type_holds_is_an_error_of_its_field_or_without_effect(server, value, inside):
+    value = inside % value
+    for name in ["prompt", "seed", "temperature", "stop", "logit_bias", "guided_json"]:
+        a = server.post("/v1/completions", '{"%s":%s%s}' % (name, value, "" if name == "prompt" else ',"prompt":"ab"'))
+        assert a.status == 400 and a.error["param"] == name, a.body
+        assert "too large" in a.error["message"] or "NUL" in a.error["message"]
+    for field in ["metadata", "x\\u0000y", "p\\u0072ompt2", "a\\\"b"]:
+        a = server.post("/v1/completions", '{"%s" : %s,"prompt":"ab","y":%s}' % (field, value, value))
+        assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
+
+
+def test_a_number_that_no_type_holds_in_a_tool_is_an_error_of_tools(server):
+    tool = {"type": "function", "function": {"name": "x", "parameters": {"properties": {"id": {"maximum": 2**64 - 1}}}}}
+    a = server.chat("hi", tools=[tool])
+    assert a.status == 400 and a.error["param"] == "tools" and "too large (line 1, column " in a.error["message"]
+
+
+def test_many_values_that_no_type_holds_take_no_time(start):
+    server = start("--server.max_body=32MiB")
+    a = server.post("/v1/completions", '{"prompt":"ab",%s}' % ",".join('"k%d":1%s' % (i, "0" * 30) for i in range(100_000)), timeout=60)
+    assert a.status == 200
+    a = server.post("/v1/completions", '{"prompt":"ab","x":[%s]}' % ",".join(['"\\u0000"', "1e999"] * 200_000), timeout=60)
+    assert a.status == 200
+
+
+@pytest.mark.parametrize("text,want", [("2.0", 200), ("2e0", 200), ("2.5", 400), ("1e300", 400), ("-1.0", 200), ("20.0e-1", 200)])
+def test_a_whole_number_may_have_a_point(server, text, want):
+    a = server.post("/v1/completions", '{"prompt":"abcd","max_tokens":%s}' % text)
+    assert a.status == want, a.body
+    if want == 400:
+        assert a.error["param"] == "max_tokens" and "an integer, not a number with a fraction" in a.error["message"]
+
+
+@pytest.mark.parametrize("name,other,value", [
+    ("n_predict", "max_tokens", 3), ("max_new_tokens", "max_tokens", 3), ("repeat_penalty", "repetition_penalty", 1.5),
+    ("stop_sequences", "stop", ["z"]), ("random_seed", "seed", 7), ("ban_eos_token", "ignore_eos", True), ("min_length", "min_tokens", 1),
 ])
-def test_numbers_too_large_for_any_field(server, body, param):
-    a = server.post("/v1/completions", body)
-    assert a.status == 400 and a.error["param"] == param and "too large" in a.error["message"], a.body
+def test_another_servers_name_is_refused_with_ours_unless_both_say_the_same(server, name, other, value):
+    a = ask(server, "completions", **{name: value})
+    assert a.status == 400 and a.error["message"] == f"'{name}' is not supported: use {other}"
+    assert ask(server, "completions", **{name: value, other: value}).status == 200
+    assert ask(server, "completions", **{name: value, other: None}).status == 400
 
 
-def test_a_number_with_a_point_is_no_integer(server):
-    a = server.post("/v1/completions", '{"prompt":"a","max_tokens":16.0}')
-    assert a.status == 400 and "an integer, not a number with a point" in a.error["message"]
+def test_seed_minus_one_is_random(server):
+    """The engine is asked for no seed: see test_demo.py for the texts."""
+    assert ask(server, "completions", seed=-1).status == 200
 
 
 @pytest.mark.parametrize("body", [
     "", " ", "{", "}", "[]", "null", "1", '"x"', "{]", '{"prompt":"a"', '{"prompt":"a",}', "{'prompt':'a'}", '{"prompt":"a"}x',
-    '{"prompt":"a"}{"prompt":"b"}', '{"prompt":"a","prompt":"b"}', '{"prompt":"a\\u0000b"}',
+    '{"prompt":"a"}{"prompt":"b"}', '{"prompt":"a","prompt":"b"}', '{"prompt":"a\\u0000b"}', '{"x":1e999,"prompt":"a","x":1}',
+    '{"x":1e999', '{"x":1e999}', "1e999", '["\\u0000"]', '{"x":-}', '{"x":1e999,"y":01}', '{"x":"\\u0000}', '{"x":"\\u0000\\',
     '{"prompt":"a\nb"}', "[" * 100000, '{"a":' * 100000, '{"prompt":[' + "0," * 400000 + "0]}", "\x00", '{"prompt":"a"}\x00',
     "\ufeff{}",
 ])
@@ -239,6 +281,85 @@ def test_tools_need_a_template_that_takes_them(start, server, tmp_path):
     assert a.status == 400 and a.error["param"] == "tools"
 
 
+@pytest.mark.parametrize("tools,param", [
+    (["x"], "tools[0]"), ([[]], "tools[0]"), ([{"type": "web_search"}], "tools[0].type"), ([{"name": "x"}], "tools[0].function"),
+    ([{"type": "function"}], "tools[0].function"), ([{"type": 1, "function": {"name": "x"}}], "tools[0].type"),
+    ([{"function": {"name": "a"}}, {"function": {}}], "tools[1].function.name"), ([{"function": {"name": ""}}], "tools[0].function.name"),
+    ([{"type": "function", "function": {"name": 5}}], "tools[0].function.name"), ([{"type": "function", "function": "x"}], "tools[0].function"),
+])
+def test_tools_that_are_none(server, tools, param):
+    messages = [{"role": "user", "content": "hi"}]
+    for a in [ask(server, "chat", tools=tools), ask(server, "chat", tools=tools, tool_choice="none"),
+              server.post("/tokenize", {"messages": messages, "tools": tools})]:
+        assert a.status == 400 and a.error["param"] == param, a.body
+
+
+@pytest.mark.parametrize("message,param", [
+    ({"role": "function", "name": "f", "content": "1"}, "messages[1].role"),
+    ({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}, "messages[1].function_call"),
+])
+def test_the_older_form_of_tool_calls_is_refused_not_left_out(server, message, param):
+    a = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}, message]})
+    assert a.status == 400 and a.error["param"] == param and "tool_calls" in a.error["message"]
+    assert ask(server, "chat", function_call="none", functions=[]).status == 200
+    assert ask(server, "chat", function_call="auto").error["param"] == "function_call"
+
+
+@pytest.mark.parametrize("message", [
+    {"content": [{"type": "refusal", "refusal": "No."}]}, {"content": None, "refusal": "No."},
+    {"content": [{"type": "output_text", "text": "No."}]}, {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "No."}]},
+])
+def test_what_an_assistant_said_in_other_forms_is_text(server, message):
+    def ids(m):
+        a = server.post("/tokenize", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", **m}]})
+        assert a.status == 200, a.body
+        return a.json["tokens"]
+    assert ids(message) == ids({"content": "No."})
+    a = server.post("/tokenize", {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}]})
+    assert a.status == 400 and a.error["code"] == "unsupported_content"
+
+
+def test_a_thought_in_a_part_is_the_templates_reasoning_content(start, tmp_path):
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}[{{ m.reasoning_content }}]{% endfor %}")
+    server = start(env={"FAKE_MODEL_DIR": str(tmp_path)})
+    parts = [{"type": "thinking", "thinking": "one"}, {"type": "text", "text": "said"}, {"type": "thinking", "thinking": "two"}]
+    a = server.post("/tokenize", {"messages": [{"role": "assistant", "content": parts}]})
+    assert bytes(a.json["tokens"]).decode() == "said[one\ntwo]"
+
+
+def test_special_tokens_of_a_prompt_by_setting_and_by_request(start, server):
+    def ids(s, text="</s>a", **fields):
+        return s.complete(text, return_token_ids=True, max_tokens=1, **fields).json["choices"][0]["prompt_token_ids"]
+    reads = start("--server.completions_parse_special=yes")
+    assert ids(server) == list(b"</s>a") and ids(reads) == [257, 97] and ids(reads, parse_special=False) == list(b"</s>a")
+    assert reads.post("/tokenize", {"prompt": "</s>"}).json["tokens"] == list(b"</s>"), "only completions"
+    assert reads.chat("</s>", return_token_ids=True).json["prompt_token_ids"].count(257) == 0, "never a message"
+
+
+def test_the_start_token_can_be_left_out_and_is_never_there_twice(start):
+    server = start("--server.completions_parse_special=yes", model="bos")
+
+    def ids(text, **fields):
+        return server.complete(text, return_token_ids=True, max_tokens=1, **fields).json["choices"][0]["prompt_token_ids"]
+    assert ids("ab") == [256, 97, 98] and ids("ab", add_special_tokens=False) == [97, 98]
+    assert ids("<s>ab") == [256, 97, 98] and ids("<s>ab", add_special_tokens=False) == [256, 97, 98]
+    assert ids("<s>ab", parse_special=False) == [256, *b"<s>ab"]
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    for fields, first in [({}, 256), ({"add_special_tokens": False}, 258)]:
+        assert server.post("/tokenize", {**chat, **fields}).json["tokens"][0] == first
+        assert server.chat("a", return_token_ids=True, **fields).json["prompt_token_ids"][0] == first
+
+
+def test_stop_reason_is_what_the_client_asked_for(server):
+    c = server.complete("abc").json["choices"][0]
+    assert (c["finish_reason"], c["stop_reason"]) == ("stop", None), "the model's own end"
+    c = server.complete("abc", stop_token_ids=[257]).json["choices"][0]
+    assert (c["finish_reason"], c["stop_reason"]) == ("stop", 257)
+    assert server.complete("abc", stop="c").json["choices"][0]["stop_reason"] == "c"
+    last = [c["choices"][0] for c in events(server.complete("abc", stream=True).body)][-1]
+    assert (last["finish_reason"], last["stop_reason"]) == ("stop", None)
+
+
 def test_without_a_template_chat_is_400(start, tmp_path):
     server = start(env={"FAKE_MODEL_DIR": str(tmp_path)})
     a = server.chat("hi")
@@ -289,6 +410,16 @@ def test_messages_in_errors_are_clean_utf8(server):
     assert a.status == 404
     a.body.decode("utf-8")
     assert "\n" not in a.error["message"]
+
+
+def test_the_reference_has_the_table_of_refused_fields():
+    doc = open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8").read()
+    lines = []
+    for name, kind, where, low, high, why in ROWS:
+        if kind in ("REFUSED", "OFF", "OTHER"):
+            off = {"REFUSED": "", "OFF": low if low == high else f"{low} to {high}", "OTHER": f"{low}, or as `{why}`"}[kind]
+            lines.append(f"| `{name}`{' (chat)' if where == 'GEN_CHAT' else ''} | {off} | {f'use `{why}`' if kind == 'OTHER' else why} |\n")
+    assert len(lines) > 40 and "".join(lines) in doc
 
 
 def test_the_reference_lists_every_field():

@@ -294,6 +294,32 @@ def test_a_header_that_drips_in_is_408(start):
     assert status_of(answer) == 408
 
 
+def test_a_body_that_goes_on_is_not_idle_but_may_be_too_slow(start):
+    """Longer than the idle time-out it may take while something comes; not for ever, or who drips would hold connections."""
+    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    data = http_post("/v1/completions", {"prompt": "abcdefgh", "max_tokens": 8})
+    with server.socket(data[:-8]) as s:
+        s.settimeout(0.3)
+        begin = time.monotonic()
+        for i in range(8):  # 2.4 s in all
+            try:
+                assert not s.recv(4096), "answered before the end"
+            except TimeoutError:
+                s.sendall(data[len(data) - 8 + i:][:1])
+        s.settimeout(20)
+        answer = s.recv(4096)
+        assert status_of(answer) == 200 and time.monotonic() - begin > 2
+    with server.socket(http_post("/v1/completions", {"prompt": "x" * 200})[:-200]) as s:
+        s.settimeout(0.2)
+        answer = b""
+        while not answer:
+            try:
+                answer = s.recv(4096)
+            except TimeoutError:
+                s.sendall(b"x")
+    assert status_of(answer) == 408 and b'"incomplete_request"' in answer
+
+
 def test_half_a_body_is_408(start):
     server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
     data = http_post("/v1/completions", {"prompt": "ab"})[:-4]
@@ -406,7 +432,37 @@ def test_busy_is_429_with_retry_after(start):
 def test_a_request_has_a_deadline(start):
     server = start("--server.request_timeout=1s")
     a = server.complete("[slow]")
-    assert a.status == 408 and a.error["type"] == "timeout_error"
+    assert a.status == 408 and a.error["type"] == "timeout_error" and a.error["code"] == "request_timeout"
+    assert a.headers["x-should-retry"] == "false", "the client would compute it three times"
+
+
+def test_openais_client_asks_once_for_what_takes_too_long(start):
+    import openai
+    server = start("--server.request_timeout=1s")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=2)
+    with pytest.raises(openai.APIStatusError) as e:
+        client.completions.create(model="fake", prompt="[slow]")
+    assert e.value.status_code == 408
+    assert server.metric("fake_submitted_total") == 1
+
+
+def test_each_error_has_a_code(start, server):
+    small = start("--server.max_body=4KiB", "--server.max_queue=1")
+    got = {
+        "request_too_large": small.complete("x" * 5000),
+        "unsupported_media_type": server.post("/v1/completions", "{}", headers={"Content-Type": "text/plain"}),
+        "invalid_json": server.post("/v1/completions", "{"),
+        "unknown_url": server.get("/nope"),
+        "method_not_allowed": server.get("/v1/completions"),
+        "internal_error": server.complete("[error]"),
+        "invalid_request": server.post("/v1/completions", "[" * 200),
+    }
+    with small.socket(http_post("/v1/completions", {"prompt": "[slow]"})):
+        small.wait_metric("fake_live", 1)
+        got["queue_full"] = small.complete("x")
+    for code, a in got.items():
+        assert a.error["code"] == code, (code, a.body)
+        assert "x-should-retry" not in a.headers
 
 
 def test_more_connections_than_the_limit_are_served_or_told_to_come_again(start):
