@@ -138,14 +138,14 @@ enum {
 };
 
 typedef enum MHD_Result (*api_handler)(exchange *x);
-/* What takes time with a large body, before the handler. It may run on any thread, and sees nothing of libmicrohttpd. */
+/* What takes time. It may run on any thread, and sees nothing of libmicrohttpd. */
 typedef xd_status (*api_prepare)(exchange *x, xd_err *err);
 
 typedef struct api_route {
     const char *method, *path;
     unsigned flags;
     uint64_t body_limit; /* 0: server.max_body_bytes */
-    api_prepare prepare; /* NULL: nothing */
+    api_prepare prepare; /* runs before the handler; NULL: nothing */
     api_handler handler;
 } api_route;
 
@@ -177,10 +177,12 @@ struct exchange {
     xd_err early;    /* status != XD_OK: the answer, once the body is read and prepare() has run */
     xd_buf body;
     uint64_t body_seen, body_limit;
-    bool head_seen, working;
+    bool head_seen, working, prepared;
     bool hopeless;   /* the same request would end in the same way */
     work_state work; /* work.c, as the next */
     exchange *next_waiting;
+    api_prepare job;
+    size_t job_bytes;
     gen *gen;      /* completions */
     xd_buf answer; /* of an endpoint that makes it while it prepares */
     xd_err fault;  /* what went wrong on our side, for the log; status XD_OK: nothing */
@@ -203,15 +205,15 @@ json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the
 /* Appends the JSON and a newline to b; takes body, NULL is out of memory: so b.failed says. */
 void reply_dump(json_t *body, xd_buf *b);
 
-/* --- threads that prepare long requests: work.c ------------------------------------------------------------------ */
+/* --- threads for what takes long: work.c ------------------------------------------------------------------ */
 
-enum { WORK_BODY_BYTES = 16 << 10 }; /* a few milliseconds at 5 MB/s */
+enum { WORK_HERE_BYTES = 16 << 10 }; /* a few milliseconds at 5 MB/s */
 
 xd_status work_start(unsigned n_threads, work **ret, xd_err *err) XD_MUST_CHECK;
 void work_free(work *w); /* every exchange must have been taken back */
-/* HTTP thread: has x->route->prepare run? If not, it runs now where the body is small, else later on another thread, which then wakes
- * the connection; its error is in x->early. */
-bool work_done(work *w, exchange *x);
+/* HTTP thread, inside a libmicrohttpd callback: runs a job that is about so many bytes, at once if they are few, else on another thread.
+ * True: it has run, and its error is in x->early. False: the callback must return *ret, and call this again when it is called again. */
+bool work_run(work *w, exchange *x, api_prepare job, size_t bytes, enum MHD_Result *ret);
 void work_take_back(work *w, exchange *x); /* from here on no other thread touches x; may wait for one that does */
 
 /* --- handlers ---------------------------------------------------------------------------------------------------- */

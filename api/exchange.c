@@ -234,14 +234,14 @@ static enum MHD_Result answer(exchange *x)
             return reply_error(x, &err);
         }
     }
-    while (x->route->prepare && !work_done(x->a->work, x)) {
-        if (conn_peer_gone(x->c))
-            return MHD_NO; /* exchange_completed() takes it back */
-        if (conn_sleep(x->c))
-            return MHD_YES;
+    if (x->route->prepare && !x->prepared) {
+        enum MHD_Result ret;
+        if (!work_run(x->a->work, x, x->route->prepare, x->body_seen, &ret))
+            return ret;
+        x->prepared = true;
+        if (x->early.status)
+            return reply_error(x, &x->early);
     }
-    if (x->early.status)
-        return reply_error(x, &x->early);
     return x->route->handler(x);
 }
 

@@ -362,8 +362,9 @@ static json_t *whole_choice(gen *g, size_t index)
     return json;
 }
 
-static enum MHD_Result reply_whole(gen *g)
+static xd_status write_whole(exchange *x, xd_err *err)
 {
+    gen *g = x->gen;
     bool chat = g->p.kind == GEN_CHAT;
     json_t *root = envelope(g, chat ? "chat.completion" : "text_completion"), *list = json_array();
     bool ok = root && list;
@@ -379,7 +380,24 @@ static enum MHD_Result reply_whole(gen *g)
         json_decref(root);
         root = NULL;
     }
-    return reply_json(g->x, 200, root);
+    reply_dump(root, &x->answer);
+    return x->answer.failed ? xd_fail(err, XD_NOMEM, 0, "out of memory for the response") : XD_OK;
+}
+
+/* Log-probabilities make an answer many times longer than its text: 40 bytes each, about. */
+static size_t whole_bytes(const gen *g)
+{
+    uint64_t tokens = g->completion_tokens + (g->p.echo ? g->prompt_tokens * (uint64_t)g->p.n : 0);
+    return tokens * (g->p.n_logprobs >= 0 ? 40u * (unsigned)(g->p.n_logprobs + 1) : 4u);
+}
+
+static enum MHD_Result reply_whole(gen *g)
+{
+    exchange *x = g->x;
+    enum MHD_Result ret;
+    if (!work_run(x->a->work, x, write_whole, whole_bytes(g), &ret))
+        return ret;
+    return x->early.status ? reply_error(x, &x->early) : reply_bytes(x, 200, "application/json", &x->answer);
 }
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)

@@ -485,9 +485,9 @@ static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, xd_sta
         return st;
     return xd_fail_field(
         err, XD_BAD_REQUEST, param, "context_length_exceeded",
-        "This model's maximum context length is %u tokens. However, your %s has more than %zu tokens. Please "
-        "reduce its length.",
-        ctx->info->max_model_len, param, ids->max);
+        "This model's maximum context length is %u tokens. However, you sent more than %zu tokens in the %s. Please "
+        "reduce the length of the %s.",
+        ctx->info->max_model_len, ids->max, param, param);
 }
 
 /* The tokenizer's own start token, if it puts one before every text. */

@@ -1,21 +1,20 @@
-/* work.c - the threads that prepare long requests: parse a large body, render a template, turn megabytes of text into tokens.
+/* work.c - the threads for what takes long: parse a large body, render a template, turn megabytes of text into tokens, write an answer
+ * with a hundred thousand log-probabilities.
  *
- * DESIGN. An HTTP thread writes the streams of many clients, so nothing that takes longer than a few milliseconds may run on it. A
- * request whose body is larger than WORK_BODY_BYTES is given away with its connection suspended; a thread of this pool runs the route's
- * prepare(), which touches neither libmicrohttpd nor another request, and wakes the connection.
+ * DESIGN. An HTTP thread writes the streams of many clients, so nothing that takes longer than a few milliseconds may run on it. A job
+ * about more than WORK_HERE_BYTES is given away with its connection suspended; a thread of this pool runs it, which touches neither
+ * libmicrohttpd nor another request, and wakes the connection.
  *
- *   NONE --given--> WAITING --a thread is free--> RUNNING --prepared--> DONE
- *      \____________ a small body: prepared at once ___________________/
+ *   NONE --given--> WAITING --a thread is free--> RUNNING --it is through--> DONE --seen--> NONE
+ *      \____ a small one: runs at once ____/
  *
  * 1. While an exchange is RUNNING it belongs to the pool's thread; in every other state to its HTTP thread. The states change under
  *    work.lock only.
  * 2. A thread says DONE and wakes the connection under work.lock: who has seen DONE may free exchange and connection.
- * 3. An exchange is taken back before it is freed: from the line at once, from a thread when that is through. What prepare() may take is
+ * 3. An exchange is taken back before it is freed: from the line at once, from a thread when that is through. What a job may take is
  *    bounded (the tokenizer and the template engine count their steps).
- * 4. The shortest body goes first, so that a long one does not hold up the others.
+ * 4. The shortest goes first, so that a long one does not hold up the others.
  * 5. Lock order: work.lock, conn.lock. */
-#include <string.h>
-
 #include "api/api_priv.h"
 
 struct work {
@@ -31,7 +30,7 @@ static exchange *take_shortest_locked(work *w)
 {
     exchange **at = &w->waiting;
     for (exchange **i = at; *i; i = &(*i)->next_waiting)
-        if ((*i)->body.len < (*at)->body.len)
+        if ((*i)->job_bytes < (*at)->job_bytes)
             at = i;
     exchange *x = *at;
     *at = x->next_waiting;
@@ -51,7 +50,7 @@ static void *run(void *arg)
         x->work = WORK_RUNNING;
         pthread_mutex_unlock(&w->lock);
         if (!conn_peer_gone(x->c)) /* its HTTP thread finds that out too */
-            x->early.status = x->route->prepare(x, &x->early);
+            x->early.status = x->job(x, &x->early);
         pthread_mutex_lock(&w->lock);
         x->work = WORK_DONE;
         conn_wake(x->c);
@@ -73,9 +72,9 @@ xd_status work_start(unsigned n_threads, work **ret, xd_err *err)
         int rc = pthread_create(&w->threads[w->n_threads], NULL, run, w);
         if (rc) {
             work_free(w);
-            return xd_fail(err, XD_NOMEM, rc, "starting a thread that prepares requests");
+            return xd_fail(err, XD_NOMEM, rc, "starting a thread for long requests");
         }
-        pthread_setname_np(w->threads[w->n_threads], "prepare");
+        pthread_setname_np(w->threads[w->n_threads], "http-work");
     }
     *ret = w;
     return XD_OK;
@@ -97,23 +96,41 @@ void work_free(work *w)
     free(w);
 }
 
-bool work_done(work *w, exchange *x)
+/* Has the job run? Begins it if nothing has begun. */
+static bool is_done(work *w, exchange *x, api_prepare job, size_t bytes)
 {
     pthread_mutex_lock(&w->lock);
-    bool begin = x->work == WORK_NONE, here = begin && x->body.len <= WORK_BODY_BYTES;
-    if (here) {
-        x->work = WORK_DONE;
-    } else if (begin) {
+    bool begin = x->work == WORK_NONE, here = begin && bytes <= WORK_HERE_BYTES, done = x->work == WORK_DONE;
+    if (begin && !here) {
         x->work = WORK_WAITING;
+        x->job = job;
+        x->job_bytes = bytes;
         x->next_waiting = w->waiting;
         w->waiting = x;
         pthread_cond_signal(&w->given);
     }
-    bool done = x->work == WORK_DONE;
+    if (done)
+        x->work = WORK_NONE; /* for the next one */
     pthread_mutex_unlock(&w->lock);
     if (here)
-        x->early.status = x->route->prepare(x, &x->early);
-    return done;
+        x->early.status = job(x, &x->early);
+    return done || here;
+}
+
+bool work_run(work *w, exchange *x, api_prepare job, size_t bytes, enum MHD_Result *ret)
+{
+    while (!is_done(w, x, job, bytes)) {
+        if (conn_peer_gone(x->c)) {
+            *ret = MHD_NO; /* exchange_completed() takes it back */
+            return false;
+        }
+        if (conn_sleep(x->c)) {
+            *ret = MHD_YES;
+            return false;
+        }
+    }
+    *ret = MHD_NO;
+    return !conn_peer_gone(x->c);
 }
 
 void work_take_back(work *w, exchange *x)

@@ -68,3 +68,20 @@ def test_a_length_error_names_the_field_that_was_sent(server):
     assert server.chat("x", max_tokens=5000).error["param"] == "max_tokens"
     assert server.chat("x", max_completion_tokens=5000).error["param"] == "max_completion_tokens"
     assert server.complete("x", max_tokens=5000).error["param"] == "max_tokens"
+
+
+def test_a_long_answer_is_written_by_another_thread_and_is_the_same(server):
+    """21 log-probabilities for each of 4 x 900 tokens: pieces of the answer are those of short ones."""
+    text = "0123456789" * 90
+    c = server.complete(text, max_tokens=900, n=4, logprobs=20, echo=True, return_token_ids=True).json["choices"]
+    assert [x["text"] for x in c] == [text * 2] * 4
+    lp = c[3]["logprobs"]
+    assert lp["tokens"] == list(text * 2) and lp["token_logprobs"] == [None] + [-0.25] * 1799 and len(lp["top_logprobs"][-1]) == 20
+    chat = server.chat(text, max_tokens=900, logprobs=True, top_logprobs=20).json["choices"][0]
+    assert len(chat["logprobs"]["content"]) == 900
+    for _ in range(20):  # who leaves then is noticed, and nothing is lost
+        s = server.socket(http_post("/v1/completions", {"prompt": text, "max_tokens": 900, "n": 4, "logprobs": 20}))
+        server.wait_metric("fake_live", 1)
+        server.wait_metric("fake_live", 0)
+        s.close()
+    server.wait_metric("expertd_http_in_flight", 1)
