@@ -25,6 +25,7 @@ enum {
 /* clang-format off */
 const field gen_fields[] = {
     /* name                          kind           where           destination                min      max  why refused */
+    {"add_bos_token",                FIELD_BOOL,    GEN_COMPLETION, AT(add_special_tokens),     0,       0,   NULL},
     {"add_generation_prompt",        FIELD_BOOL,    GEN_CHAT,       AT(add_generation_prompt), 0,      0,   NULL},
     {"add_special_tokens",           FIELD_BOOL,    BOTH,           AT(add_special_tokens),    0,       0,   NULL},
     {"allowed_token_ids",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},

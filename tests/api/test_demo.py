@@ -83,6 +83,14 @@ def test_what_leaves_only_the_likeliest_token_is_greedy(daemon):
         assert got.json["choices"][0]["text"] == want, narrow
 
 
+def test_as_many_stop_token_ids_as_the_reference_says(daemon):
+    whole = daemon.complete("Once upon a time", max_tokens=8, temperature=0, return_token_ids=True).json["choices"][0]["token_ids"]
+    others = [i for i in range(300, 700) if i not in whole][:127]
+    c = daemon.complete("Once upon a time", max_tokens=8, temperature=0, stop_token_ids=[*others, whole[3]]).json["choices"][0]
+    assert (c["finish_reason"], c["stop_reason"]) == ("stop", whole[3])
+    assert daemon.complete("x", stop_token_ids=[*others, *others]).error["param"] == "stop_token_ids"
+
+
 def test_stop_strings_are_not_shown(daemon):
     case = GOLDEN[0]
     whole = case["greedy_text"]
@@ -236,4 +244,4 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
     (tmp_path / "model.bin").write_text("")
     for path, why in [("none", "No such file"), ("model.bin", "neither a directory nor"), ("", "has no config.json")]:
         status, log = run("--server.port=0", "--model", str(tmp_path / path))
-        assert status == 1 and str(tmp_path / path) in log and why in log
+        assert status == 66 and str(tmp_path / path) in log and why in log

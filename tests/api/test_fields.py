@@ -118,8 +118,35 @@ def test_another_servers_name_is_refused_with_ours_unless_both_say_the_same(serv
     assert ask(server, "completions", **{name: value, other: None}).status == 400
 
 
-def test_seed_minus_one_is_random(server):
-    """The engine is asked for no seed: see test_demo.py for the texts."""
+# What SillyTavern's text completion sends with its default settings, for the server types that are not one program's own API: every
+# name that any of them has, several for the same thing.
+SILLY = {
+    "prompt": "ab", "model": "fake", "max_new_tokens": 200, "max_tokens": 200, "n_predict": 200, "num_predict": 200, "temperature": 0.7, "top_p": 0.5,
+    "typical_p": 1, "typical": 1, "sampler_seed": -1, "seed": -1, "min_p": 0, "repetition_penalty": 1.2, "rep_pen": 1.2, "repeat_penalty": 1.2,
+    "frequency_penalty": 0, "presence_penalty": 0, "top_k": 40, "min_length": 0, "min_tokens": 0, "num_beams": 1, "length_penalty": 1,
+    "early_stopping": False, "add_bos_token": True, "smoothing_factor": 0, "smoothing_curve": 1, "dry_allowed_length": 2, "dry_multiplier": 0,
+    "dry_base": 1.75, "dry_sequence_breakers": "[\"\\n\", \":\"]", "dry_penalty_last_n": 0, "max_tokens_second": 0, "stopping_strings": ["\nUser:"],
+    "stop": ["\nUser:"], "truncation_length": 4096, "ban_eos_token": False, "ignore_eos": False, "skip_special_tokens": True, "include_reasoning": True,
+    "spaces_between_special_tokens": True, "top_a": 0, "tfs": 1, "tfs_z": 1, "mirostat_mode": 0, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1,
+    "custom_token_bans": "", "banned_tokens": [], "banned_strings": [], "sampler_order": [6, 0, 1, 3, 4, 2, 5], "samplers": ["top_k", "min_p"],
+    "sampler_priority": ["temperature", "top_p"], "temperature_last": True, "xtc_threshold": 0.1, "xtc_probability": 0, "nsigma": 0,
+    "top_n_sigma": 0, "dynamic_temperature": False, "dynatemp_low": 0.7, "dynatemp_high": 0.7, "dynatemp_range": 0, "dynatemp_exponent": 1,
+    "rep_pen_range": 0, "repeat_last_n": 0, "rep_pen_slope": 1, "repetition_penalty_range": 0, "encoder_repetition_penalty": 1,
+    "no_repeat_ngram_size": 0, "penalty_alpha": 0, "speculative_ngram": False, "do_sample": True, "guidance_scale": 1, "negative_prompt": "",
+    "grammar_string": "", "grammar": "", "guided_grammar": "", "json_schema": {}, "guided_json": {}, "logit_bias": {}, "epsilon_cutoff": 0,
+    "eta_cutoff": 0, "legacy_api": False, "cache_prompt": True, "n_probs": 0, "trim_stop": True, "api_type": "generic", "stream": False,
+}
+
+
+def test_what_sillytavern_sends_by_default_is_taken(server):
+    a = server.post("/v1/completions", SILLY)
+    assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
+    for name, value in [("rep_pen", 1.3), ("guidance_scale", 1.5), ("banned_strings", ["x"]), ("json_schema", {"type": "object"}), ("nsigma", 1)]:
+        assert server.post("/v1/completions", {**SILLY, name: value}).error["param"] == name
+
+
+def test_seed_minus_one_is_taken(server):
+    """test_demo.py shows that the texts differ."""
     assert ask(server, "completions", seed=-1).status == 200
 
 
@@ -341,7 +368,7 @@ def test_the_start_token_can_be_left_out_and_is_never_there_twice(start):
 
     def ids(text, **fields):
         return server.complete(text, return_token_ids=True, max_tokens=1, **fields).json["choices"][0]["prompt_token_ids"]
-    assert ids("ab") == [256, 97, 98] and ids("ab", add_special_tokens=False) == [97, 98]
+    assert ids("ab") == [256, 97, 98] and ids("ab", add_special_tokens=False) == ids("ab", add_bos_token=False) == [97, 98]
     assert ids("<s>ab") == [256, 97, 98] and ids("<s>ab", add_special_tokens=False) == [256, 97, 98]
     assert ids("<s>ab", parse_special=False) == [256, *b"<s>ab"]
     chat = {"messages": [{"role": "user", "content": "a"}]}
