@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/config.h"
+#include "engine/core.h"
 #include "engine/model/model.h"
 
 static char dir[64];
@@ -30,10 +32,10 @@ static const char *put(const char *name, const void *data, size_t len)
     return path;
 }
 
-static xd_status open_config(const char *config, model **ret, xd_err *err)
+static xd_status open_config(const char *text, model **ret, xd_err *err)
 {
     char path[160];
-    snprintf(path, sizeof path, "synthetic:%s", put("config.json", config, strlen(config)));
+    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
     return model_open(&(model_options){.path = path}, ret, err);
 }
 
@@ -277,6 +279,26 @@ Test(families, are_shown_to_the_device_before_anything_is_loaded)
     cr_assert_eq(dev->ops->takes(dev, &(kern_shape){8, 1, 64, 8, &part, 1}), KERN_UNSUPPORTED);
     cr_assert(strstr(dev->ops->error(dev), "80 columns"), "%s", dev->ops->error(dev));
     dev->ops->close(dev);
+}
+
+/* Rope type dynamic: the plain frequencies, in contexts as long as the model's own. */
+Test(families, have_no_dynamic_frequencies_beyond_their_context)
+{
+    static const char text[] = "{\"model_type\":\"llama\",\"max_position_embeddings\":32,"
+                               "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}," SIZES "}";
+    char path[160];
+    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, sizeof text - 1));
+    config *cfg = NULL;
+    xd_err err;
+    core c;
+    cr_assert(!conf_defaults(&cfg, &err) && !conf_set(cfg, "engine.backend", "cpu", &err) &&
+              !conf_set(cfg, "pager.warm_start", "no", &err));
+    cr_assert_eq(core_open(&c, cfg, path, NULL, NULL, &err), XD_OK, "%s", err.msg);
+    core_close(&c);
+    cr_assert_eq(conf_set(cfg, "model.max_model_len", "33", &err), XD_OK);
+    cr_assert_eq(core_open(&c, cfg, path, NULL, NULL, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "rope type 'dynamic'"), "%s", err.msg);
+    conf_free(cfg);
 }
 
 /* ---- GGUF: metadata alone, so that what is wrong with them must be found before a tensor is missed ---------------------------- */
