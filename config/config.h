@@ -30,6 +30,8 @@ enum { CONF_LOGFMT_AUTO, CONF_LOGFMT_PLAIN, CONF_LOGFMT_JSON, CONF_LOGFMT_JOURNA
 enum { CONF_FORCE_NONE, CONF_FORCE_DIRECT, CONF_FORCE_FALLBACK };
 enum { CONF_SKEW_BALANCED, CONF_SKEW_ZIPF, CONF_SKEW_TRACE };
 
+extern const char *const conf_force_names[]; /* by CONF_FORCE_* */
+
 typedef struct config {
     struct {
         char *host;         /* address to listen on; loopback by default */

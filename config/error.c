@@ -43,6 +43,11 @@ xd_status xd_vfail(xd_err *err, xd_status status, int sys_errno, const char *fmt
         if (n > 0)
             len = XD_MIN(len + (size_t)n, sizeof raw - 1);
     }
+    /* Who tried to allocate names what for; who reads it should not have to guess. */
+    if (status == XD_NOMEM && !sys_errno && !strstr(raw, "memory") && !strstr(raw, "room") && !strstr(raw, "VRAM")) {
+        n = snprintf(raw + len, sizeof raw - len, ": out of memory");
+        len = XD_MIN(len + (size_t)n, sizeof raw - 1);
+    }
     err->status = status;
     err->sys_errno = sys_errno;
     err->param[0] = err->code[0] = 0;

@@ -47,7 +47,8 @@ typedef struct xd_err {
 #define XD_MUST_CHECK   __attribute__((warn_unused_result))
 #define XD_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-/* Fills *err (may be NULL) and returns `status`. With sys_errno != 0 its text is appended after ": ".
+/* Fills *err (may be NULL) and returns `status`. With sys_errno != 0 its text is appended after ": "; to an
+ * XD_NOMEM whose text says nothing of memory, VRAM or room, ": out of memory".
  * Broken UTF-8 in the text is replaced by U+FFFD and control characters by '?', so a message may be sent or logged as is. */
 xd_status xd_fail(xd_err *err, xd_status status, int sys_errno, const char *fmt, ...) XD_PRINTF(4, 5);
 xd_status xd_vfail(xd_err *err, xd_status status, int sys_errno, const char *fmt, va_list ap) XD_PRINTF(4, 0);

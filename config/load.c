@@ -174,6 +174,16 @@ static xd_status read_flags(config *c, int argc, const char *const *argv, xd_err
     return XD_OK;
 }
 
+/* "[::1]", as it stands in an address of the web: the brackets belong to that. */
+static void unwrap_host(char *host)
+{
+    size_t n = strlen(host);
+    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+        memmove(host, host + 1, n - 2);
+        host[n - 2] = 0;
+    }
+}
+
 xd_status conf_load(const char *path, int argc, const char *const *argv, config **ret, xd_err *err)
 {
     XD_CLEANUP(conf_freep) config *c = NULL;
@@ -182,8 +192,10 @@ xd_status conf_load(const char *path, int argc, const char *const *argv, config 
         st = conf_read_file(c, path ? path : CONF_DEFAULT_FILE, err);
     if (!st && (st = read_flags(c, argc, argv, err)) && err)
         snprintf(err->code, sizeof err->code, "%s", CONF_CODE_COMMAND_LINE);
-    if (!st)
+    if (!st) {
+        unwrap_host(c->server.host);
         st = conf_check(c, err);
+    }
     if (!st)
         *ret = XD_TAKE(c);
     return st;

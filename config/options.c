@@ -25,7 +25,7 @@ static const char *const host_tiers[] = {"auto", "in_place", "pool", NULL};
 static const char *const sampling_defaults[] = {"model", "none", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"auto", "plain", "json", "journal", NULL};
-static const char *const forces[] = {"none", "direct", "fallback", NULL};
+const char *const conf_force_names[] = {"none", "direct", "fallback", NULL};
 static const char *const skews[] = {"balanced", "zipf", "trace", NULL};
 static const char *const dtypes[] = {"bf16", "f16", "q8_0", NULL};
 
@@ -249,7 +249,7 @@ const conf_option conf_options[] = {
     SECONDS(pager, "stats_interval", stats_interval_s, "5min", 1, 86400, 0,
             "How often they are written."),
     STRING(pager, "trace_file", trace_file, "", CONF_PATH,
-           "Record which experts every token picks, for `expertd bench --trace`. Empty: no recording."),
+           "Record which experts every token picks, for `expertd bench --trace`; anew at each start. Empty: no recording."),
 
     BOOL(fallback, "enabled", enabled, "yes", CONF_RELOAD,
          "Watch the link and change to another way of reading experts when it is slow."),
@@ -265,7 +265,7 @@ const conf_option conf_options[] = {
            "How long it must be healthy before expertd returns."),
     PERIOD(fallback, "probe_interval", probe_interval_s, "5s", 0.1, 3600, CONF_RELOAD,
            "How often an idle link is measured."),
-    ENUM(fallback, "force", force, "none", forces, CONF_RELOAD,
+    ENUM(fallback, "force", force, "none", conf_force_names, CONF_RELOAD,
          "Stay in one state whatever is measured."),
 
     ENUM(log, "level", level, "info", log_levels, CONF_RELOAD,

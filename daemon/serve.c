@@ -39,7 +39,7 @@
 #define LOAD_STALL_NS (600 * NS_PER_S) /* one step of loading, e.g. pinning a terabyte, may take minutes */
 #define STOP_LIMIT_S  20
 /* Ctrl-C and timeout(1) signal both the process and its group: what comes so soon after the first is the same wish. */
-#define SAME_SIGNAL_NS (NS_PER_S / 2)
+#define SAME_SIGNAL_NS (NS_PER_S / 10)
 
 typedef struct server {
     const cli *cli;
@@ -131,9 +131,8 @@ static void watch_loading(server *s)
         on_ready(s);
     } else if (phase == ENGINE_FAILED) {
         xd_err err = {.msg = "unknown reason"};
-        /* Never as a wrong configuration: what a load failed at may mend itself, such as a driver that is not up yet. */
         xd_status st = engine_wait_ready(s->engine, NULL, NULL, &err);
-        cannot_serve(s, !st || st == XD_BAD_CONFIG ? XD_INTERNAL : st, err.msg);
+        cannot_serve(s, st ? st : XD_INTERNAL, err.msg);
     } else if (phase == ENGINE_LOADING) {
         if (fraction != s->last_fraction) {
             s->last_fraction = fraction;
@@ -196,20 +195,20 @@ static void reload(server *s)
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(xd_now_ns() / 1000));
     xd_status st = cli_load_config(s->cli, &next, &demo, &err);
     config **grown = st ? NULL : reallocarray(s->configs, s->configs_count + 1, sizeof *grown);
+    s->configs = grown ? grown : s->configs;
     if (st) {
         xd_log_error("reload refused, nothing is changed: %s", err.msg);
     } else if (!grown) {
         xd_log_error("reload refused, nothing is changed: out of memory");
+    } else if (api_reload(s->api, next, &err)) { /* first: it refuses keys that cannot be read */
+        xd_log_error("reload refused, nothing is changed: %s", err.msg);
     } else {
-        s->configs = grown;
         conf_diff(s->cfg, next, &changed, &refused);
         char *rest;
         for (char *l = changed.data ? strtok_r(changed.data, "\n", &rest) : NULL; l; l = strtok_r(NULL, "\n", &rest))
             xd_log_info("reload: %s", l);
         for (char *l = refused.data ? strtok_r(refused.data, "\n", &rest) : NULL; l; l = strtok_r(NULL, "\n", &rest))
             xd_log_warn("reload: %s needs a restart", l);
-        if (api_reload(s->api, next, &err))
-            xd_log_error("reload: %s", err.msg);
         engine_reload(s->engine, next);
         xd_log_set_level(next->log.level);
         say_doubts(s->cli, next);

@@ -326,14 +326,17 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
         uint64_t spare = (uint64_t)((double)c->info.memory_free_bytes * cfg->memory.gpu_memory_utilization);
         c->plan.budget = spare > DEVICE_HEADROOM ? spare - DEVICE_HEADROOM : 0;
     }
+    /* What is short while others have the memory may be enough later. */
+    xd_status too_little = cfg->memory.vram_budget == CONF_AUTO_BYTES ? XD_NOMEM : XD_BAD_CONFIG;
     if (used >= c->plan.budget)
         return xd_fail(
-            err, XD_BAD_CONFIG, 0,
+            err, too_little, 0,
             "trunk and workspace need %s of device memory and the budget is %s: raise memory.vram_budget or lower "
             "engine.max_num_batched_tokens (%u)",
             bytes_text(a, used), bytes_text(b, c->plan.budget), c->max_tokens);
     z->room = c->plan.budget - used;
-    return core_size(z, err);
+    xd_err why;
+    return core_size(z, &why) ? xd_fail(err, too_little, 0, "%s", why.msg) : XD_OK;
 }
 
 xd_status core_open(core *c, const config *cfg, const char *path,

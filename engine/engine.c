@@ -220,9 +220,6 @@ static void log_plan(const engine *e)
             "engine.deterministic = no: in a fallback, %s (%u threads) may compute experts that are not in VRAM",
             cpu.name, cpu.n_units);
     }
-    xd_err err; /* they are saved in the background, where nobody would hear of it */
-    if (pager_check_stats(e->cfg, model_fingerprint(e->c.m), &err))
-        xd_log_warn("pager.stats_file: %s; the next start will be cold", err.msg);
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
     if (e->c.max_model_len > e->c.hp->max_positions)
@@ -550,7 +547,7 @@ xd_status engine_submit(engine *e, const engine_request_options *opt, engine_req
     engine_request *r;
     xd_status st = request_new(e, opt, &r, err);
     if (st) {
-        metrics_add(e->metrics, METRIC_REJECTED_INVALID, 1);
+        metrics_add(e->metrics, st == XD_NOMEM ? METRIC_REJECTED_NOMEM : METRIC_REJECTED_INVALID, 1);
         return st;
     }
     pthread_mutex_lock(&e->lock);
@@ -618,7 +615,13 @@ void engine_hold(engine *e, bool hold)
 
 static void reload_fallback(engine *e, void *user)
 {
-    fallback_reload(e->fallback, user);
+    const config *cfg = user;
+    fallback_status s;
+    fallback_get_status(e->fallback, &s);
+    if (s.force != cfg->fallback.force) /* by a signal, say: the file's word is the last one */
+        xd_log_warn("reload: fallback.force = %s takes the place of '%s', which was forced",
+                    conf_force_names[cfg->fallback.force], conf_force_names[s.force]);
+    fallback_reload(e->fallback, cfg);
 }
 
 void engine_reload(engine *e, const config *cfg)

@@ -17,6 +17,7 @@
     X(REQUESTS_ERROR, "requests_total", "finish=\"error\"", "")                                                      \
     X(REJECTED_BUSY, "requests_rejected_total", "reason=\"queue_full\"", "Requests refused at submission.")          \
     X(REJECTED_INVALID, "requests_rejected_total", "reason=\"invalid\"", "")                                         \
+    X(REJECTED_NOMEM, "requests_rejected_total", "reason=\"out_of_memory\"", "")                                     \
     X(REJECTED_UNAVAILABLE, "requests_rejected_total", "reason=\"unavailable\"", "")                                 \
     X(PROMPT_TOKENS, "prompt_tokens_total", "", "Prompt tokens of started requests.")                                \
     X(CACHED_TOKENS, "prompt_cached_tokens_total", "", "Prompt tokens taken from the prefix cache.")                 \

@@ -163,14 +163,14 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
         return st;
     engine_request *r = alloc_fails(e) ? NULL : calloc(1, sizeof *r);
     if (!r)
-        return xd_fail(err, XD_NOMEM, 0, "a request");
+        return xd_fail(err, XD_NOMEM, 0, "taking a request");
     r->e = e;
     r->refs = 1;
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->notify_lock, NULL);
     if (!copy_options(r, opt)) {
         request_unref(r);
-        return xd_fail(err, XD_NOMEM, 0, "a request of %u prompt tokens", opt->n_prompt);
+        return xd_fail(err, XD_NOMEM, 0, "taking a request of %u prompt tokens", opt->n_prompt);
     }
     resolve_sampling(e, &opt->sampling, &r->params);
     r->params.bias_ids = r->bias_ids;

@@ -98,8 +98,17 @@ static void pager_metrics(engine *e, xd_buf *out)
     counter(out, "staged_ahead_wasted_bytes_total", "The same, and not used.", (double)p.staged_ahead_wasted_bytes);
     counter(out, "disk_busy_seconds_total", "Time in which the page file was being read.",
             (double)p.disk_busy_ns * 1e-9);
-    counter(out, "expert_io_errors_total", "Failed reads of the page file.", (double)p.io_errors);
-    counter(out, "expert_checksum_errors_total", "Pages whose checksum was wrong.", (double)p.checksum_errors);
+    counter(out, "expert_io_errors_total",
+            "Reads of the page file that failed, those that went well when tried again too.", (double)p.io_errors);
+    counter(out, "expert_checksum_errors_total", "The same for reads that gave wrong bytes (checksum).",
+            (double)p.checksum_errors);
+    counter(out, "expert_loads_failed_total",
+            "Experts that could not be read when tried again either: requests got 503.", (double)p.loads_failed);
+    counter(out, "stats_save_errors_total", "Times that pager.stats_file could not be written.",
+            (double)p.stats_errors);
+    char trouble[PAGER_TROUBLE_BYTES];
+    gauge(out, "trace_cut", "1 when recording pager.trace_file ended before the daemon does: see /health.",
+          pager_get_trouble(e->c.pg, PAGER_TROUBLE_TRACE, trouble));
 }
 
 static void kv_metrics(engine *e, xd_buf *out)
@@ -190,6 +199,8 @@ static void link_metrics(engine *e, xd_buf *out)
                  "Time of a decode step on each path, as this fallback compared them; 0: not known.");
     for (int i = 0; i < N_PATHS; i++)
         metrics_sample(out, "fallback_token_seconds", ways[i], f.token_ms[i] * 1e-3);
+    gauge(out, "fallback_forced", "1 while the state is forced: by fallback.force, a signal or /admin/fallback.",
+          f.force != CONF_FORCE_NONE);
     gauge(out, "fallback_watching", "1 when there is a link that is watched.", f.watching);
     counter(out, "fallback_transitions_total", "Changes of the fallback state.", (double)f.transitions);
     counter(out, "link_probes_total", "Probes of the link's rate.", (double)f.probes);
@@ -274,13 +285,14 @@ static json_t *fallback_json(engine *e)
     fallback_status f;
     fallback_get_status(e->fallback, &f);
     return json_pack(
-        "{s:s, s:b, s:i, s:s, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}", "state",
-        fallback_state_name(f.state), "watching", f.watching, "pager_mode", f.pager_mode, "path",
-        pager_modes[f.pager_mode], "token_ms", "in_place", f.token_ms[PATH_IN_PLACE], "staged", f.token_ms[PATH_STAGED],
-        "cpu", f.token_ms[PATH_CPU], "link_gbps", f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps",
-        f.bad_below_gbps, "transitions", (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem,
-        "link_known", f.link.known, "link_gts", f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width",
-        (int)f.link.width, "link_best_width", (int)f.link.best_width, "full_load_s", (double)f.full_load_ns * 1e-9);
+        "{s:s, s:b, s:s, s:i, s:s, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}",
+        "state", fallback_state_name(f.state), "watching", f.watching, "forced", conf_force_names[f.force],
+        "pager_mode", f.pager_mode, "path", pager_modes[f.pager_mode], "token_ms", "in_place",
+        f.token_ms[PATH_IN_PLACE], "staged", f.token_ms[PATH_STAGED], "cpu", f.token_ms[PATH_CPU], "link_gbps",
+        f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps", f.bad_below_gbps, "transitions",
+        (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem, "link_known", f.link.known, "link_gts",
+        f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width", (int)f.link.width, "link_best_width",
+        (int)f.link.best_width, "full_load_s", (double)f.full_load_ns * 1e-9);
 }
 
 /* Tier and heat of every expert as text, one character each: small enough to be polled by a page. */
@@ -304,6 +316,20 @@ static json_t *map_json(engine *e)
     return rows;
 }
 
+/* All that an operator should look at, in one text. */
+static void set_warning(engine *e, const files_seen *files, json_t *o)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf all = {0};
+    char trouble[PAGER_TROUBLE_BYTES];
+    if (*files->warning)
+        xd_buf_puts(&all, files->warning);
+    for (int i = 0; i < PAGER_TROUBLES; i++)
+        if (pager_get_trouble(e->c.pg, i, trouble))
+            xd_buf_printf(&all, "%s%s", all.len ? "; " : "", trouble);
+    if (all.data)
+        json_object_set_new(o, "warning", json_string(all.data));
+}
+
 double engine_get_link_gbps(engine *e)
 {
     fallback_status f;
@@ -322,8 +348,7 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
         const engine_info *i = &e->info;
         files_seen files;
         files_watch_peek(e->files, &files);
-        if (*files.warning)
-            json_object_set_new(o, "warning", json_string(files.warning));
+        set_warning(e, &files, o);
         json_object_set_new(
             o, "files",
             json_pack("{s:i, s:f}", "changed", (int)files.n_changed, "looked_s_ago", (double)files.age_ns * 1e-9));

@@ -122,6 +122,10 @@ static void finish(disk_io *d, request *q)
     pthread_mutex_lock(&d->lock);
     if (wrong)
         q->r.error = wrong;
+    if (q->r.error) {
+        q->r.met = q->r.error;
+        *(wrong ? &q->r.n_wrong : &q->r.n_failed) += 1;
+    }
     if (q->r.error && ++q->tries < TRIES && !d->stop) {
         q->r.error = 0;
         q->issued = q->finished = 0;

@@ -22,7 +22,9 @@ typedef struct disk_request {
     uint32_t blob;
     void *dst; /* [blob_bytes], 4096-byte aligned */
     bool urgent;
-    int error; /* out: 0, an errno, or EBADMSG for a wrong checksum */
+    int error;                  /* out: 0, an errno, or EBADMSG for a wrong checksum */
+    int met;                    /* out: the same of the last try that failed; 0: none did */
+    uint32_t n_failed, n_wrong; /* out: tries that failed, and that gave wrong bytes */
 } disk_request;
 
 xd_status disk_io_open(const disk_io_options *opt, disk_io **ret, xd_err *err) XD_MUST_CHECK;

@@ -464,6 +464,7 @@ static void tell_stats(pager *p, pager_stats *ret)
         snprintf(ret->disk_reader, sizeof ret->disk_reader, "%s", pager_disk_reader(p));
         ret->disk_busy_ns = pager_disk_busy_ns(p);
     }
+    ret->stats_errors = atomic_load(&p->stats_errors);
     ret->filling = p->filling;
     ret->table_version = p->view.version;
     ret->mode = p->mode;
@@ -693,6 +694,7 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "pager handle");
     pthread_mutex_init(&p->lock, NULL);
     pthread_mutex_init(&p->seen_lock, NULL);
+    pthread_mutex_init(&p->trouble_lock, NULL);
     p->dev = opt->dev;
     p->m = opt->m;
     p->cfg = opt->cfg;
@@ -711,6 +713,9 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
     if ((st = pager_fill_at_start(p, opt, err)) || (st = open_trace(p, err)))
         return st;
     p->opened = true;
+    xd_err why; /* saved in the background, much later: said now */
+    if (pager_check_stats(p->cfg, model_fingerprint(p->m), &why))
+        pager_trouble_begin(p, PAGER_TROUBLE_STATS, "pager.stats_file: %s; the next start will be cold", why.msg);
     if ((st = pager_upload_table(p, err)))
         return st;
     *ret = XD_TAKE(p);
@@ -725,7 +730,7 @@ void pager_free(pager *p)
     pager_copier_stop(&p->copier);
     trace_writer_close(p->tracer);
     if (p->opened)
-        (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower */
+        (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower, and were told of */
     for (uint32_t i = 0; i < p->n_pieces; i++)
         ops->free(p->dev, p->pieces[i].base);
     void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
@@ -751,5 +756,6 @@ void pager_free(pager *p)
     pager_cpu_close(p);
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->seen_lock);
+    pthread_mutex_destroy(&p->trouble_lock);
     free(p);
 }

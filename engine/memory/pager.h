@@ -145,7 +145,10 @@ typedef struct pager_stats {
     uint64_t prefetched_useful_bytes, prefetched_wasted_bytes, predictions, predictions_right;
     uint64_t staged_ahead_useful_bytes,
         staged_ahead_wasted_bytes; /* STAGED: copied for the next layer while one computes */
-    uint64_t io_errors, checksum_errors;
+    uint64_t io_errors,
+        checksum_errors; /* reads of the page file that failed or gave wrong bytes, those that went well at the second try too */
+    uint64_t loads_failed; /* experts that could not be read at the second try either */
+    uint64_t stats_errors; /* hit statistics that could not be saved */
     uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
     uint64_t stage_ns;     /* of that, for staged copies */
     uint64_t link_wait_ns; /* time added to steps by a simulated link */
@@ -162,6 +165,10 @@ typedef struct pager_stats {
 void pager_get_stats(pager *p, pager_stats *ret); /* waits while a step waits for the disk */
 /* The same for onlookers: never waits; what was last known when a step is waiting. */
 void pager_peek_stats(pager *p, pager_stats *ret);
+/* What fails no request at once, in words, while it lasts: experts that could not be read when they were last wanted; hit statistics that
+ * cannot be saved; a trace that was cut short. False: nothing. Any thread; never waits. */
+enum { PAGER_TROUBLE_READ, PAGER_TROUBLE_STATS, PAGER_TROUBLE_TRACE, PAGER_TROUBLES, PAGER_TROUBLE_BYTES = 1024 };
+bool pager_get_trouble(pager *p, int kind, char out[PAGER_TROUBLE_BYTES]);
 /* Heat map for the status page: [n_layers][n_experts_max] tier (0 disk, 1 host, 2 VRAM, 255 none) and heat 0..255. Any thread. False:
  * not now, since a step is waiting for the disk. */
 bool pager_get_map(pager *p, uint8_t *tier, uint8_t *heat);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "config/log.h"
 #include "engine/memory/pager_priv.h"
 
 /* Prefetches not yet used: a few faults' worth. */
@@ -27,6 +28,7 @@
 #define PREFETCH_SHARE 8u /* of the units at most */
 #define JUDGE_EXPERTS  32u
 #define OFF_STEPS      512u
+#define RETRY_TOLD_NS  60000000000u
 
 typedef struct pager_disk {
     page_file *file;
@@ -39,6 +41,10 @@ typedef struct pager_disk {
     uint8_t *prefetched;   /* [n_experts] by prediction, not needed so far */
     uint8_t *predicted;    /* [n_experts] for the next time its layer comes */
     int *failed;           /* [n_experts] errno of the last load, for the require that waits for it */
+    uint8_t *lost;         /* [n_experts] the last load that ended had failed */
+    uint32_t n_lost;
+    int lost_error; /* of the latest of them */
+    uint64_t retries, retries_told, retries_told_ns; /* reads that went well at the second try */
     uint64_t judged_useful, judged_wasted;
     uint32_t judged, off_steps;
 } pager_disk;
@@ -118,6 +124,48 @@ static uint32_t take_unit(pager *p)
     return unit;
 }
 
+static const char *read_error(int e, char *buf, size_t cap)
+{
+    return e == EBADMSG ? "wrong bytes (checksum)" : strerror_r(e, buf, cap);
+}
+
+/* A load has ended. What could not be read shows while it lasts; what could, at the second try, once a minute: a disk says so before it
+ * dies. */
+static void note_load(pager *p, uint32_t x, const disk_request *r)
+{
+    pager_disk *d = p->disk;
+    char why[96];
+    const char *path = p->cfg->memory.nvme_path;
+    p->stats.io_errors += r->n_failed;
+    p->stats.checksum_errors += r->n_wrong;
+    p->stats.loads_failed += r->error != 0;
+    bool lost = r->error != 0;
+    if (lost != d->lost[x]) {
+        d->lost[x] = lost;
+        d->n_lost += lost ? 1 : -1u;
+        d->lost_error = lost ? r->error : d->lost_error;
+        if (d->n_lost)
+            pager_trouble_begin(
+                p, PAGER_TROUBLE_READ,
+                "page file '%s': %u experts could not be read when they were last wanted (%s): requests that "
+                "need them are answered with 503",
+                path, d->n_lost, read_error(d->lost_error, why, sizeof why));
+        else
+            pager_trouble_end(p, PAGER_TROUBLE_READ,
+                              "page file: every expert that could not be read has been read since");
+    }
+    if (lost || !r->met)
+        return;
+    d->retries++;
+    uint64_t now = xd_now_ns();
+    if (d->retries_told && now - d->retries_told_ns < RETRY_TOLD_NS)
+        return;
+    xd_log_warn("page file '%s': %" PRIu64 " reads failed and went well when tried again, the last with: %s", path,
+                d->retries - d->retries_told, read_error(r->met, why, sizeof why));
+    d->retries_told = d->retries;
+    d->retries_told_ns = now;
+}
+
 static void adopt_loads(pager *p)
 {
     pager_disk *d = p->disk;
@@ -129,8 +177,8 @@ static void adopt_loads(pager *p)
             d->loading[x] = 0;
             d->n_loading--;
             d->failed[x] = r[i].error;
+            note_load(p, x, &r[i]);
             if (r[i].error) {
-                *(r[i].error == EBADMSG ? &p->stats.checksum_errors : &p->stats.io_errors) += 1;
                 d->expert_unit[x] = PG_NONE;
                 d->free_unit[d->n_free++] = unit;
                 if (d->prefetched[x]) {
@@ -356,8 +404,10 @@ xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, i
     d->prefetched = calloc(n, 1);
     d->predicted = calloc(n, 1);
     d->failed = calloc(n, sizeof *d->failed);
+    d->lost = calloc(n, 1);
     XD_CLEANUP(xd_freep) uint32_t *counts = calloc(p->n_layers + 1u, sizeof *counts);
-    if (!d->free_unit || !d->expert_unit || !d->loading || !d->prefetched || !d->predicted || !d->failed || !counts)
+    if (!d->free_unit || !d->expert_unit || !d->loading || !d->prefetched || !d->predicted || !d->failed || !d->lost ||
+        !counts)
         return xd_fail(err, XD_NOMEM, 0, "NVMe tier of %u experts", p->n_experts);
     uint64_t unit = 4096;
     for (uint32_t l = 0; l < p->n_layers; l++) {
@@ -428,6 +478,7 @@ void pager_disk_close(pager *p)
     free(d->prefetched);
     free(d->predicted);
     free(d->failed);
+    free(d->lost);
     free(d);
     p->disk = NULL;
 }

@@ -4,6 +4,7 @@
 #define ENGINE_PAGER_PRIV_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "engine/memory/disk_io.h"
 #include "engine/memory/hostmem_priv.h"
@@ -79,6 +80,11 @@ typedef struct pager_host { /* the host tier */
     uint64_t probe_addr, probe_bytes; /* the largest run that kernels can read */
 } pager_host;
 
+typedef struct pager_trouble {
+    char text[PAGER_TROUBLE_BYTES]; /* "": none */
+    uint64_t told_ns;
+} pager_trouble;
+
 struct pager {
     kern_dev *dev;
     const model *m;
@@ -151,8 +157,11 @@ struct pager {
     pthread_mutex_t
         lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */
     pager_stats stats;
-    pthread_mutex_t seen_lock; /* after lock */
-    pager_stats seen;          /* as pager_get_stats() last told it */
+    pthread_mutex_t seen_lock;    /* after lock */
+    pager_stats seen;             /* as pager_get_stats() last told it */
+    pthread_mutex_t trouble_lock; /* a leaf */
+    pager_trouble troubles[PAGER_TROUBLES];
+    atomic_uint_fast64_t stats_errors;
 };
 
 /* pager.c: residency, for the engine thread */
@@ -207,6 +216,10 @@ bool pager_disk_between(const pager *p, uint64_t lo, uint64_t hi); /* the pool h
 void pager_disk_preload(pager *p, const uint32_t *hottest_first, uint32_t n);
 const char *pager_disk_reader(const pager *p);
 uint64_t pager_disk_busy_ns(const pager *p);
+
+/* pager_trouble.c */
+void pager_trouble_begin(pager *p, int kind, const char *fmt, ...) XD_PRINTF(3, 4);
+void pager_trouble_end(pager *p, int kind, const char *how);
 
 /* pager_warm.c */
 bool pager_load_stats(pager *p);     /* false: nothing there that fits this model */

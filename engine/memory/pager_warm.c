@@ -127,16 +127,30 @@ static xd_status save(pager *p, bool wait, bool *ret_busy, xd_err *err)
     return XD_OK;
 }
 
+static xd_status save_and_tell(pager *p, bool wait, bool *ret_busy, xd_err *err)
+{
+    xd_err why = {0};
+    xd_status st = save(p, wait, ret_busy, &why);
+    if (st) {
+        atomic_fetch_add(&p->stats_errors, 1);
+        pager_trouble_begin(p, PAGER_TROUBLE_STATS, "pager.stats_file: %s; the next start will be cold", why.msg);
+        if (err)
+            *err = why;
+    } else if (!*ret_busy)
+        pager_trouble_end(p, PAGER_TROUBLE_STATS, "pager.stats_file: hit statistics are saved again");
+    return st;
+}
+
 xd_status pager_save_stats(pager *p, xd_err *err)
 {
     bool busy = false;
-    return save(p, true, &busy, err);
+    return save_and_tell(p, true, &busy, err);
 }
 
 bool pager_try_save_stats(pager *p)
 {
     bool busy = false;
-    (void)!save(p, false, &busy, NULL);
+    (void)!save_and_tell(p, false, &busy, NULL);
     return !busy;
 }
 

@@ -10,6 +10,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "config/log.h"
+
 #define TRACE_MAGIC   0x3145434152544458ull /* "XDTRACE1" */
 #define TRACE_VERSION 1u
 #define BUFFER_BYTES  (1u << 20)
@@ -35,7 +37,10 @@ struct trace_writer {
     pthread_cond_t wake;
     uint8_t *fill, *flush; /* the engine fills one buffer while the thread writes the other */
     uint32_t fill_n, flush_n;
-    bool stop, broken;
+    bool stop, cut, failed; /* failed: a write did */
+    char *path;
+    uint64_t n_steps; /* recorded */
+    char why[PATH_MAX + 128];
 };
 
 static bool write_all(int fd, const void *data, size_t n)
@@ -53,6 +58,16 @@ static bool write_all(int fd, const void *data, size_t n)
     return true;
 }
 
+/* Call with the lock held, once. */
+static void cut(trace_writer *w, const char *why)
+{
+    if (w->cut)
+        return;
+    w->cut = true;
+    snprintf(w->why, sizeof w->why, "the trace '%s' ends before this: %s", w->path, why);
+    xd_log_warn("%s", w->why);
+}
+
 static void *writer_main(void *arg)
 {
     trace_writer *w = arg;
@@ -65,9 +80,13 @@ static void *writer_main(void *arg)
         uint32_t n = w->flush_n;
         pthread_mutex_unlock(&w->lock);
         bool ok = write_all(w->fd, w->flush, n);
+        int e = errno;
+        char text[96];
         pthread_mutex_lock(&w->lock);
         w->flush_n = 0;
-        w->broken = w->broken || !ok;
+        w->failed = w->failed || !ok;
+        if (!ok)
+            cut(w, strerror_r(e, text, sizeof text));
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -100,11 +119,12 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
     *w = (trace_writer){.fd = -1, .n_experts = n_experts, .record_bytes = record, .left_bytes = max_bytes};
     w->fill = malloc(BUFFER_BYTES);
     w->flush = malloc(BUFFER_BYTES);
+    w->path = strdup(path);
     xd_status st = trace_check_path(path, err);
     w->fd = st ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     bool busy = w->fd >= 0 && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     trace_header h = {TRACE_MAGIC, fingerprint, TRACE_VERSION, n_layers};
-    if (!st && (!w->fill || !w->flush))
+    if (!st && (!w->fill || !w->flush || !w->path))
         st = xd_fail(err, XD_NOMEM, 0, "trace writer");
     else if (!st && w->fd < 0)
         st = xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
@@ -123,6 +143,7 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
             close(w->fd);
         free(w->fill);
         free(w->flush);
+        free(w->path);
         free(w);
         return st;
     }
@@ -147,8 +168,11 @@ void trace_writer_step(trace_writer *w, const uint32_t *counts, bool prefill)
     if (w->fill_n + w->record_bytes > BUFFER_BYTES && !w->flush_n)
         swap_buffers(w);
     /* A record that has no room would leave a gap; a trace with a gap would lie about locality, so it ends there. */
-    if (w->broken || w->record_bytes > w->left_bytes || w->fill_n + w->record_bytes > BUFFER_BYTES) {
-        w->broken = true;
+    if (w->record_bytes > w->left_bytes)
+        cut(w, "it has reached its largest size");
+    else if (w->fill_n + w->record_bytes > BUFFER_BYTES)
+        cut(w, "the disk could not follow");
+    if (w->cut) {
         pthread_mutex_unlock(&w->lock);
         return;
     }
@@ -160,6 +184,7 @@ void trace_writer_step(trace_writer *w, const uint32_t *counts, bool prefill)
             r[1 + x / 8] |= (uint8_t)(1u << (x % 8));
     w->fill_n += w->record_bytes;
     w->left_bytes -= w->record_bytes;
+    w->n_steps++;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -167,19 +192,33 @@ void trace_writer_close(trace_writer *w)
 {
     if (!w)
         return;
+    char text[96];
     pthread_mutex_lock(&w->lock);
     w->stop = true;
     pthread_cond_signal(&w->wake);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
-    if (!w->broken || w->left_bytes < w->record_bytes)
-        (void)!write_all(w->fd, w->fill, w->fill_n); /* the reader copes with a cut end */
-    close(w->fd);
+    /* What waits in the buffer follows upon what was written unless that failed; the reader copes with a cut end. */
+    bool whole = !w->failed && write_all(w->fd, w->fill, w->fill_n);
+    if (close(w->fd) || (!whole && !w->failed))
+        cut(w, strerror_r(errno, text, sizeof text));
+    if (w->cut)
+        xd_log_warn("%s; %llu steps had been recorded until then", w->why, (unsigned long long)w->n_steps);
+    else
+        xd_log_info("the trace '%s' holds %llu steps", w->path, (unsigned long long)w->n_steps);
     pthread_mutex_destroy(&w->lock);
     pthread_cond_destroy(&w->wake);
     free(w->fill);
     free(w->flush);
+    free(w->path);
     free(w);
+}
+
+void trace_writer_why_cut(trace_writer *w, char *out, size_t cap)
+{
+    pthread_mutex_lock(&w->lock);
+    snprintf(out, cap, "%.*s", (int)cap - 1, w->why);
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* --- reading ----------------------------------------------------------------------------------------------------- */

@@ -17,13 +17,14 @@ typedef struct trace_writer trace_writer;
 
 /* Whether a trace could be created at `path`; changes nothing. XD_BAD_CONFIG: something else is there. */
 xd_status trace_check_path(const char *path, xd_err *err) XD_MUST_CHECK;
-/* Creates `path` (an older trace is replaced; anything else, and one that is being recorded, is not). Stops recording, silently, at
- * max_bytes or when the disk cannot follow. */
+/* Creates `path` (an older trace is replaced; anything else, and one that is being recorded, is not). Stops recording at max_bytes, or when
+ * the disk fails or cannot follow; the log is told then, and at the end how much was recorded. */
 xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_layers, const uint32_t *layer_experts,
                             uint64_t max_bytes, trace_writer **ret, xd_err *err) XD_MUST_CHECK;
 /* counts[x] != 0: expert x (over all layers) was touched. No I/O: a thread of the writer's own does that. */
 void trace_writer_step(trace_writer *w, const uint32_t *counts, bool prefill);
-void trace_writer_close(trace_writer *w); /* writes what is left; NULL is fine */
+void trace_writer_why_cut(trace_writer *w, char *out, size_t cap); /* in words, any thread; "": it goes on */
+void trace_writer_close(trace_writer *w);                          /* writes what is left; NULL is fine */
 XD_DEFINE_CLEANUP(trace_writer, trace_writer_close)
 
 /* --- replay -------------------------------------------------------------------------------------------------------- */

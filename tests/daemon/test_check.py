@@ -160,8 +160,8 @@ class Check(unittest.TestCase):
             self.both_refuse("api-keys", "-m", self.model, f"--{key}={value}", why=why)
         for value in ("/nope/trace", other, self.dir.name):
             self.both_refuse("trace", "-m", self.model, "--trace_file=" + value)
-        self.both_refuse("engine", "-m", self.model, "--numa_node=77", why="numa_node")
-        self.both_refuse("engine", "-m", self.model, "--kernels_disable=nope", why="nope")
+        self.assertEqual(self.both_refuse("engine", "-m", self.model, "--numa_node=77", why="numa_node"), 78)
+        self.assertEqual(self.both_refuse("engine", "-m", self.model, "--kernels_disable=nope", why="nope"), 78)
         for value in ("/nope/stats", other, self.dir.name):
             rc, lines = self.check("-m", self.model, "--warm-start", "--stats_file=" + value)
             self.assertEqual((rc, lines["stats"]["status"]), (0, "warn"), value)
@@ -169,8 +169,8 @@ class Check(unittest.TestCase):
             self.assertEqual(f.read(), "something else, of nobody's business")
 
     def test_the_places_of_its_bytes(self):
-        self.both_refuse("placement", "-m", self.model, "--host_budget=4MiB", why="memory.nvme_path")
-        self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len")
+        self.assertEqual(self.both_refuse("placement", "-m", self.model, "--host_budget=4MiB", why="memory.nvme_path"), 78)
+        self.assertEqual(self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len"), 78)
         pages = os.path.join(self.dir.name, "pages")
         self.both_refuse("placement", "-m", self.model, "--host_budget=1MiB", "--nvme_path=" + pages, why="one layer's 16")
         rc, lines = self.check("-m", self.model, "--host_budget=4MiB", "--nvme_path=" + pages)

@@ -1,7 +1,9 @@
 #include <criterion/criterion.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "config/config.h"
 #include "engine/memory/trace.h"
@@ -644,6 +646,31 @@ Test(policy_trace, a_recorded_trace_reads_back_and_broken_ones_are_refused)
     trace_writer_close(w);
     cr_assert_eq(trace_load(path, &t, &err), XD_OK);
     cr_assert_eq(t->n_steps, 10);
+    trace_free(t);
+    unlink(path);
+}
+
+Test(trace, one_that_a_full_disk_cuts_says_so_and_stays_readable, .timeout = 60)
+{
+    char path[] = "/tmp/xd-trace-XXXXXX", why[512] = "";
+    close(mkstemp(path));
+    static const uint32_t layers[] = {4000, 4000}, counts[8000];
+    signal(SIGXFSZ, SIG_IGN); /* as the daemon does */
+    const struct rlimit small = {300000, 300000};
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    trace_writer *w;
+    cr_assert_eq(trace_writer_open(path, 77, 2, layers, 1u << 30, &w, NULL), XD_OK);
+    trace_writer_why_cut(w, why, sizeof why);
+    cr_assert_str_eq(why, "");
+    for (int s = 0; !*why; s++) { /* a megabyte is written at once */
+        trace_writer_step(w, counts, false);
+        trace_writer_why_cut(w, why, sizeof why);
+    }
+    cr_assert(strstr(why, path) && strstr(why, "File too large"), "%s", why);
+    trace_writer_close(w);
+    trace *t;
+    cr_assert_eq(trace_load(path, &t, NULL), XD_OK);
+    cr_assert_eq(t->n_steps, (300000 - 24 - 8) / 1001); /* what went through, up to the last whole record */
     trace_free(t);
     unlink(path);
 }

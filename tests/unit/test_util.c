@@ -23,6 +23,22 @@ Test(util, error_text_is_one_clean_line)
     cr_assert_str_eq(err.msg, "loading: open 'a ?\uFFFD': No such file or directory");
 }
 
+Test(util, out_of_memory_is_said_whatever_was_tried)
+{
+    xd_err err;
+    xd_fail(&err, XD_NOMEM, 0, "taking a request");
+    cr_assert_str_eq(err.msg, "taking a request: out of memory");
+    xd_fail(&err, XD_NOMEM, 0, "the KV cache has no room for this request");
+    cr_assert_str_eq(err.msg, "the KV cache has no room for this request");
+    xd_fail(&err, XD_NOMEM, 12, "starting a thread");
+    cr_assert_str_eq(err.msg, "starting a thread: Cannot allocate memory");
+    char longest[2 * sizeof err.msg];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    xd_fail(&err, XD_NOMEM, 0, "%s", longest);
+    cr_assert_eq(strlen(err.msg), sizeof err.msg - 1);
+}
+
 Test(util, sizes_take_units_and_refuse_nonsense)
 {
     uint64_t n;
