@@ -37,7 +37,7 @@ struct fallback {
     uint64_t acc_bytes, acc_ns, n_probes;
     double passive_gbps; /* recent level of the lower bound */
     rate_meter rate;
-    paths paths;            /* in place: while suspicious; others: since the last fallback */
+    paths paths;            /* in place: while suspicious, since direct was left; others: since the last fallback */
     uint32_t batch;         /* of the last decode step */
     bool fell;              /* the pager was asked for another path */
     uint64_t load_since_ns; /* loading into VRAM since; 0: not under way */
@@ -171,7 +171,7 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
     controller_sample s = {.now_ns = xd_now_ns(), .link_gbps = gbps, .token_ms = token_ms, .batch = batch};
     controller_change change;
     bool changed = controller_feed(&f->ctl, &s, &change);
-    if (changed && change.to == FALLBACK_SUSPECT)
+    if (changed && change.from == FALLBACK_DIRECT)
         f->paths.time[PATH_IN_PLACE] = (struct path_time){0};
     if (changed) {
         /* What was read before the change says nothing of the link after it: a few bytes of a bad time, read again after a pause, would
@@ -227,7 +227,6 @@ static void compare_paths(fallback *f, const fallback_step_info *s)
     paths *p = &f->paths;
     int mode = pager_get_mode(f->pages);
     double ms = (double)s->step_ns * 1e-6;
-    f->batch = s->n_decode;
     if (f->ctl.state == FALLBACK_SUSPECT)
         paths_note(p, PATH_IN_PLACE, s->n_decode, ms);
     /* Beside the copies that fill VRAM, tokens tell too little. */
@@ -294,39 +293,49 @@ static void weigh_step(fallback *f, const fallback_step_info *s, const pager_sta
     double bytes = (double)read_bytes, healthy = f->ctl.opt.healthy_gbps;
     if (st->step_link_ns) /* a simulated link says it itself */
         rate_note_exact(&f->rate, bytes, (double)st->step_link_ns);
-    else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && healthy > 0 && is_direct(f))
+    else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && healthy > 0)
         rate_note(&f->rate, healthy, s->n_decode, bytes, (double)s->link_ns);
 }
 
-void fallback_step(fallback *f, const fallback_step_info *s)
+/* While steps read in place: what theirs says of the link. A sample without a byte says nothing. */
+static void listen(fallback *f, const fallback_step_info *s)
 {
-    if (!f->watching || !f->ctl.opt.enabled)
-        return;
     pager_stats st;
     pager_get_stats(f->pages, &st);
     uint64_t bytes = st.step_bytes_host - XD_MIN(s->early_bytes, st.step_bytes_host);
     weigh_step(f, s, &st, bytes);
     f->acc_bytes += bytes;
     f->acc_ns += XD_MAX(s->link_ns ? s->link_ns : s->step_ns, st.step_link_ns);
-    if (f->acc_ns >= PASSIVE_NS) {
-        double gbps = (double)f->acc_bytes / (double)f->acc_ns;
-        bool sure = rate_take(&f->rate, (double)f->acc_bytes, &gbps);
-        f->want_probe = f->want_probe || (!sure && gbps < DROP_RATIO * f->passive_gbps);
-        f->passive_gbps += PASSIVE_GAIN * (gbps - f->passive_gbps);
-        f->acc_bytes = f->acc_ns = 0;
-        if (is_direct(f) && (sure || gbps >= controller_good_above_gbps(&f->ctl.opt))) {
-            if (!f->want_probe)
-                f->last_probe_ns = xd_now_ns(); /* as good as a probe */
-            feed(f, gbps, NAN, 0);
-        }
+    if (f->acc_ns < PASSIVE_NS)
+        return;
+    double gbps = (double)f->acc_bytes / (double)f->acc_ns;
+    bool sure = rate_take(&f->rate, (double)f->acc_bytes, &gbps);
+    f->want_probe = f->want_probe || (!sure && f->acc_bytes && gbps < DROP_RATIO * f->passive_gbps);
+    f->passive_gbps += PASSIVE_GAIN * (gbps - f->passive_gbps);
+    f->acc_bytes = f->acc_ns = 0;
+    if (sure || gbps >= controller_good_above_gbps(&f->ctl.opt)) {
+        if (!f->want_probe)
+            f->last_probe_ns = xd_now_ns(); /* as good as a probe */
+        feed(f, gbps, NAN, 0);
     }
+}
+
+void fallback_step(fallback *f, const fallback_step_info *s)
+{
+    if (!f->watching || !f->ctl.opt.enabled)
+        return;
+    int mode = pager_get_mode(f->pages); /* in which the step ran */
+    if (is_direct(f))
+        listen(f, s);
     if (!s->decode_only || !s->n_decode)
         return;
     double ms = (double)s->step_ns * 1e-6;
     controller_sample token = {.now_ns = xd_now_ns(), .link_gbps = NAN, .token_ms = ms, .batch = s->n_decode};
     if (controller_wants_rate(&f->ctl, &token) && token.now_ns - f->last_probe_ns >= SLOW_TOKEN_PROBE_NS)
         probe(f);
-    compare_paths(f, s);
+    f->batch = s->n_decode;
+    if (pager_get_mode(f->pages) == mode)
+        compare_paths(f, s);
     feed(f, NAN, ms, s->n_decode);
 }
 

@@ -253,6 +253,95 @@ Test(fallback, an_operators_fallback_chooses_but_does_not_read_in_place)
     rig_close(&r);
 }
 
+/* A decode step that reads all of the first layer's experts, and what the controller is told of it. */
+static void read_experts(rig *r, bool any, double ms)
+{
+    xd_err err = {0};
+    const pager_view *v;
+    cr_assert_eq(pager_step_begin(r->p, false, &v, &err), XD_OK, "%s", err.msg);
+    for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++)
+        for (uint32_t e = 0; e < v->layers[l].n_experts; e++) {
+            v->layers[l].expert_count[e] = any && !l;
+            if (v->layers[l].fill_addr) /* nothing is kept */
+                memset(v->layers[l].fill_addr, 0, v->layers[l].geom.pages * sizeof *v->layers[l].fill_addr);
+        }
+    cr_assert_eq(pager_step_fetch(r->p, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(pager_step_end(r->p, &err), XD_OK, "%s", err.msg);
+    fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6), .n_decode = 1, .decode_only = true};
+    fallback_step(r->f, &s);
+}
+
+static uint64_t probes(rig *r)
+{
+    fallback_status st;
+    fallback_get_status(r->f, &st);
+    return st.probes;
+}
+
+/* A probe takes the link from everybody for a while: steps that read nothing over it are no reason for one. */
+Test(fallback, steps_that_do_not_use_the_link_call_for_no_probes)
+{
+    for (int forced = 0; forced < 2; forced++) {
+        rig r = {.cpu = true};
+        rig_open(&r, 50, 0);
+        r.cfg->fallback.probe_interval_s = r.cfg->fallback.cooldown_s = 3600;
+        fallback_reload(r.f, r.cfg);
+        for (int i = 0; i < 20; i++)
+            read_experts(&r, true, 60);
+        fallback_force(r.f, forced ? CONF_FORCE_FALLBACK : CONF_FORCE_NONE);
+        fallback_tick(r.f);
+        cr_assert_eq(pager_get_mode(r.p), forced ? PAGER_CPU : PAGER_DIRECT);
+        uint64_t before = probes(&r);
+        for (int i = 0; i < 100; i++) {
+            read_experts(&r, false, 60);
+            fallback_tick(r.f);
+        }
+        cr_assert_eq(probes(&r), before, "%llu more", (unsigned long long)(probes(&r) - before));
+        rig_close(&r);
+    }
+}
+
+/* What a step took belongs to the way it went, also when it is the one that brings the change. */
+Test(fallback, the_step_that_leads_to_a_fallback_is_no_trial_of_it)
+{
+    rig r = {.cpu = true};
+    fallback_status st = {0};
+    rig_open(&r, 50, 0.5);
+    set_link(&r, 5);
+    while (strcmp(r.states, "SF") != 0) { /* by the steps' own rates: nobody ticks */
+        read_experts(&r, true, 900);
+        struct timespec ts = {.tv_nsec = 5000000};
+        nanosleep(&ts, NULL);
+    }
+    fallback_get_status(r.f, &st);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+    cr_assert_float_eq(st.token_ms[PATH_IN_PLACE], 900, 1e-6);
+    cr_assert_eq(st.token_ms[PATH_STAGED], 0);
+    rig_close(&r);
+}
+
+/* In place is measured under the suspicion that leads to a fallback; one that passed long ago was about another link. */
+Test(fallback, an_old_suspicion_tells_nothing_of_a_forced_fallback)
+{
+    rig r = {0};
+    fallback_status st;
+    rig_open(&r, 50, 0.5);
+    r.cfg->fallback.window_s = 1;
+    fallback_reload(r.f, r.cfg);
+    set_link(&r, 5);
+    tick_until(&r, "S");
+    decode(&r, 8, 50);
+    set_link(&r, 50);
+    tick_until(&r, "SD");
+    fallback_force(r.f, CONF_FORCE_FALLBACK);
+    tick_until(&r, "SDF");
+    decode(&r, 1, 60);
+    fallback_get_status(r.f, &st);
+    cr_assert_eq(st.token_ms[PATH_IN_PLACE], 0);
+    cr_assert_float_eq(st.token_ms[PATH_STAGED], 60, 1e-6);
+    rig_close(&r);
+}
+
 Test(fallback, what_fits_is_loaded_whole)
 {
     rig r = {0};
