@@ -20,15 +20,17 @@ static struct timespec timespec_of(uint64_t ns)
 }
 
 /* Waits for a job; when the interval has passed, saves the statistics: file I/O is not for the engine thread. Who holds the pager's
- * lock may be waiting for this thread's copies, so that lock is never waited for here. */
+ * lock may be waiting for this thread's copies, so that lock is never waited for here, and no copy is taken that would wait for a disk. */
 static void wait_or_save(pager_copier *c)
 {
     struct timespec at = timespec_of(c->save_at_ns);
     if (pthread_cond_timedwait(&c->wake, &c->lock, &at) != ETIMEDOUT)
         return;
+    c->saving = true;
     pthread_mutex_unlock(&c->lock);
     bool busy = !pager_try_save_stats(c->owner); /* an error: tried again after the next interval, and at the end */
     pthread_mutex_lock(&c->lock);
+    c->saving = false;
     c->save_at_ns = xd_now_ns() + (busy ? SAVE_RETRY_NS : c->save_interval_ns);
 }
 
@@ -119,7 +121,7 @@ void pager_copier_stop(pager_copier *c)
 bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n)
 {
     pthread_mutex_lock(&c->lock);
-    bool ok = c->n_queue + c->n_done + n <= c->cap;
+    bool ok = !c->saving && c->n_queue + c->n_done + n <= c->cap;
     if (ok) {
         memcpy(c->queue + c->n_queue, jobs, n * sizeof *jobs);
         c->n_queue += n;

@@ -51,7 +51,7 @@ typedef struct pager_copier {
     pthread_cond_t wake, idle;
     pager_copy_job *queue, *done;             /* [cap] each */
     uint32_t n_queue, n_running, n_done, cap; /* n_running: of the queue's front, being copied */
-    bool started, stop, busy;
+    bool started, stop, busy, saving;
 } pager_copier;
 
 typedef struct pager_piece { /* device memory beyond the arena */
@@ -228,7 +228,8 @@ bool pager_try_save_stats(pager *p); /* false: somebody holds the lock; nothing 
 /* pager_copy.c */
 xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err) XD_MUST_CHECK;
 void pager_copier_stop(pager_copier *c);
-bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n); /* false: no room for all: none is */
+/* False: no room for all, or the statistics are being saved: none is queued. */
+bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n);
 uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
 uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */

@@ -1,7 +1,9 @@
 /* Staging: what a prompt's next layer will want is copied while the present one computes. Bytes are compared by every step. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "pager_rig.h"
@@ -175,5 +177,43 @@ Test(pager_stage, statistics_are_saved_between_steps)
     cr_assert_gt(stats(&r).staged_ahead_useful_bytes, 0);
     rig_close(&r);
     unlink(path);
+    rmdir(dir);
+}
+
+/* A disk that takes its time to save them holds up no step: here it does not answer before somebody reads the pipe. Steps that waited
+ * for it would wait for ever. */
+Test(pager_stage, a_slow_save_holds_up_nobody)
+{
+    char dir[] = "/tmp/xd-stage-XXXXXX", path[64], slow[80];
+    cr_assert(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/heat", dir);
+    snprintf(slow, sizeof slow, "%s.new", path);
+    cr_assert_eq(mkfifo(slow, 0600), 0);
+    rig r;
+    open_rig(&r, 0.8, 0);
+    pager_free(r.p);
+    r.cfg->pager.stats_interval_s = 1;
+    free(r.cfg->pager.stats_file);
+    r.cfg->pager.stats_file = strdup(path);
+    rig_open(&r, model_expert_bytes(r.m) * 8 / 10);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, NULL), XD_OK);
+    uint64_t before, after;
+    uint32_t idle = 0;
+    for (; idle<20; idle = after> before ? 0 : idle + 1) { /* until nothing is copied ahead: the thread is writing */
+        before = stats(&r).staged_ahead_useful_bytes;
+        step(&r, true);
+        after = stats(&r).staged_ahead_useful_bytes;
+    }
+    cr_assert_gt(after, 0);
+    int fd = open(slow, O_RDONLY | O_NONBLOCK); /* it fails: a pipe cannot be synced */
+    cr_assert_geq(fd, 0);
+    while (after == before) {
+        step(&r, true);
+        after = stats(&r).staged_ahead_useful_bytes;
+    }
+    close(fd);
+    rig_close(&r);
+    unlink(path);
+    unlink(slow);
     rmdir(dir);
 }
