@@ -182,7 +182,7 @@ static xd_status try_step(rig *r, bool prefill, xd_err *err)
     return XD_OK;
 }
 
-static void step(rig *r, bool prefill)
+static inline void step(rig *r, bool prefill)
 {
     xd_err err = {0};
     cr_assert_eq(try_step(r, prefill, &err), XD_OK, "%s", err.msg);
