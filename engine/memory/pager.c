@@ -20,6 +20,7 @@
  *  4. Offered slots belong to the step. What it consumed is learnt in step_end and becomes visible to the next
  *     step; a step that was given up leaves nothing behind.
  *  5. The engine thread owns all of this; the copy thread sees only jobs. `lock` protects what stats and the map read.
+ *  6. Lock order: `lock`, then the copier's or `seen_lock`. The copy thread, for whom the engine may wait with `lock` in hand, only tries it.
  * Statistics are attributed with the residency the step had: counts are read before fills are applied. */
 #include "engine/memory/pager.h"
 
