@@ -44,6 +44,11 @@ static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
             const model_file *file = file_of(p->m, y->experts[i].data, &f);
             if (!file)
                 return xd_fail(err, XD_INTERNAL, 0, "layer %u: an expert lies in no file of the model", l);
+            /* safetensors may begin anywhere (a header of odd length); a GPU reads whole numbers. */
+            uint32_t number = y->expert_fmt == FMT_F32 ? 4 : 2;
+            if (!p->unified && (uintptr_t)y->experts[i].data % number)
+                return xd_fail(err, XD_UNSUPPORTED, 0, "layer %u: weights of %u bytes begin at an odd place of '%s'", l,
+                               number, file->path);
             uint64_t off = (uint64_t)((const char *)y->experts[i].data - (const char *)file->base);
             span *s = &spans[f];
             s->lo = XD_MIN(s->lo, off & ~(SYS_PAGE - 1));
