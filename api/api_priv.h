@@ -202,7 +202,7 @@ enum MHD_Result reply_static(exchange *x, const char *content_type, const char *
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
 json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the OpenAI shape */
 
-/* Appends the JSON and a newline to b; takes body, NULL is out of memory: so b.failed says. */
+/* Appends the JSON to b; takes body, NULL is out of memory: so b.failed says. */
 void reply_dump(json_t *body, xd_buf *b);
 
 /* --- threads for what takes long: work.c ------------------------------------------------------------------ */

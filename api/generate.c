@@ -397,7 +397,7 @@ static enum MHD_Result reply_whole(gen *g)
     enum MHD_Result ret;
     if (!work_run(x->a->work, x, write_whole, whole_bytes(g), &ret))
         return ret;
-    return x->early.status ? reply_error(x, &x->early) : reply_bytes(x, 200, "application/json", &x->answer);
+    return x->early.status ? reply_error(x, &x->early) : handle_answer(x);
 }
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)

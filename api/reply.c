@@ -98,8 +98,7 @@ static int dump_piece(const char *data, size_t len, void *out)
 
 void reply_dump(json_t *body, xd_buf *b)
 {
-    if (!body || json_dump_callback(body, dump_piece, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
-        !xd_buf_putc(b, '\n'))
+    if (!body || json_dump_callback(body, dump_piece, b, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)))
         b->failed = true;
     json_decref(body);
 }
@@ -108,6 +107,7 @@ enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body)
 {
     xd_buf b = {0};
     reply_dump(body, &b);
+    xd_buf_putc(&b, '\n');
     return reply_bytes(x, status, "application/json", &b);
 }
 
