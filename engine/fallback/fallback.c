@@ -339,6 +339,16 @@ void fallback_step(fallback *f, const fallback_step_info *s)
     feed(f, NAN, ms, s->n_decode);
 }
 
+/* An operator's word may change the state, and in a fallback that has gone back to reading in place it takes the other path again. */
+static void obey(fallback *f)
+{
+    if (f->ctl.opt.force == CONF_FORCE_FALLBACK && f->fell && pager_get_mode(f->pages) == PAGER_DIRECT) {
+        f->fell = false;
+        apply(f);
+    }
+    feed(f, NAN, NAN, 0);
+}
+
 void fallback_tick(fallback *f)
 {
     uint64_t now = xd_now_ns();
@@ -348,7 +358,7 @@ void fallback_tick(fallback *f)
     f->ctl.opt.force = f->force;
     pthread_mutex_unlock(&f->lock);
     if (forced)
-        feed(f, NAN, NAN, 0);
+        obey(f);
     if (!f->watching || !f->ctl.opt.enabled)
         return;
     if (now - f->last_sysfs_ns >= SYSFS_NS) {
@@ -384,7 +394,7 @@ void fallback_reload(fallback *f, const config *cfg)
     if (st)
         snprintf(f->status.problem, sizeof f->status.problem, "%.255s", err.msg);
     pthread_mutex_unlock(&f->lock);
-    feed(f, NAN, NAN, 0);
+    obey(f);
 }
 
 void fallback_get_status(fallback *f, fallback_status *ret)

@@ -342,6 +342,32 @@ Test(fallback, an_old_suspicion_tells_nothing_of_a_forced_fallback)
     rig_close(&r);
 }
 
+Test(fallback, an_operator_takes_it_back_from_reading_in_place)
+{
+    for (int reload = 0; reload < 2; reload++) {
+        rig r = {0};
+        rig_open(&r, 50, 0.5);
+        set_link(&r, 5);
+        tick_until(&r, "S");
+        decode(&r, 8, 50);
+        tick_until(&r, "SF");
+        decode(&r, 8, 80);
+        cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
+        if (reload) {
+            r.cfg->fallback.force = CONF_FORCE_FALLBACK;
+            fallback_reload(r.f, r.cfg);
+        } else {
+            fallback_force(r.f, CONF_FORCE_FALLBACK);
+            fallback_tick(r.f);
+        }
+        cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+        decode(&r, 50, 80);
+        cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
+        cr_assert_str_eq(r.states, "SF");
+        rig_close(&r);
+    }
+}
+
 Test(fallback, what_fits_is_loaded_whole)
 {
     rig r = {0};
