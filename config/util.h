@@ -42,8 +42,9 @@ static inline void xd_fclosep(FILE **f)
 }
 
 #define XD_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define XD_MIN(a, b)    ((a) < (b) ? (a) : (b))
-#define XD_MAX(a, b)    ((a) > (b) ? (a) : (b))
+/* Evaluate their arguments twice: no calls that may answer differently. */
+#define XD_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define XD_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* The mixing of splitmix64 (Steele, Lea, Flood 2014): distinct for distinct z. A generator is xd_mix64(state += XD_MIX64_STEP). */
 #define XD_MIX64_STEP 0x9e3779b97f4a7c15u

@@ -100,7 +100,8 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
             max_len, (unsigned long long)o->n_prompt + want, o->n_prompt, want);
     if (!o->n || o->n > max_n)
         return xd_fail_field(err, XD_BAD_REQUEST, "n", "invalid_value", "n must lie in 1..%u, got %u", max_n, o->n);
-    uint32_t max_lp = XD_MIN(atomic_load(&e->max_logprobs), (uint32_t)ENGINE_MAX_TOP_LOGPROBS);
+    uint32_t max_lp = atomic_load(&e->max_logprobs);
+    max_lp = XD_MIN(max_lp, (uint32_t)ENGINE_MAX_TOP_LOGPROBS);
     if (o->logprobs > (int32_t)max_lp || o->prompt_logprobs > (int32_t)max_lp)
         return xd_fail_field(err, XD_BAD_REQUEST, "logprobs", "invalid_value", "at most %u log probabilities a token",
                              max_lp);

@@ -191,7 +191,8 @@ static void take_pieces(pager *p, uint32_t want)
 {
     uint32_t n = want;
     while (want && p->n_pieces < PG_PIECES) {
-        n = (uint32_t)XD_MIN(XD_MIN(n, want), free_vram(p) / p->slot_bytes);
+        uint64_t room = free_vram(p) / p->slot_bytes; /* asked once: the next answer may be another */
+        n = (uint32_t)XD_MIN(XD_MIN(n, want), room);
         if (!n)
             break;
         char *base = alloc_piece(p, n * p->slot_bytes);

@@ -320,6 +320,36 @@ Test(pager_spare, memory_in_small_pieces_serves_as_well)
     }
 }
 
+/* A GPU with others on it: what is free is another figure whenever it is asked for. */
+static uint32_t asked;
+
+static void unsteady_info(kern_dev *d, kern_dev_info *ret)
+{
+    static const uint64_t slots[] = {3, 1000000, 2};
+    dev.real->info(d, ret);
+    ret->unified = false;
+    ret->memory_free_bytes = (512ull << 20) + slots[asked++ % XD_ARRAY_LEN(slots)] * slot_bytes; /* less the headroom */
+}
+
+Test(pager_spare, no_more_is_taken_than_there_are_pages_while_others_come_and_go)
+{
+    rig r = {0};
+    xd_err err = {0};
+    rig_open_model(&r, 20000);
+    watch_allocations(&r);
+    dev.ops.info = unsteady_info;
+    open_pager(&r, 0.95);
+    for (int round = 0; round < 6; round++) {
+        asked = (uint32_t)round;
+        pager_take_spare(r.p, &err);
+        cr_assert_leq(stats(&r).slots_total, stats(&r).pages_total);
+        fill(&r);
+        steps(&r, 10);
+        pager_give_back_spare(r.p);
+    }
+    rig_close(&r);
+}
+
 /* Each allocation in turn is the first that fails, for good. */
 Test(pager_spare, any_allocation_may_fail)
 {
