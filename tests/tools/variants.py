@@ -272,6 +272,12 @@ def fill_variants():
             no_reference=True)
 
 
+    for a in ARCHS:
+        variant(f"{a}-smallest", a, cfg={"hidden_size": 2, "intermediate_size": 1, "moe_intermediate_size": 1, "num_attention_heads": 1,
+                "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 3, "num_hidden_layers": 1})
+        variant(f"{a}-deep", a, cfg={"num_hidden_layers": 20, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1})
+    for a in ("mixtral", "qwen3_moe"):
+        variant(f"{a}-one-expert", a, cfg={"num_local_experts": 1, "num_experts": 1, "num_experts_per_tok": 1})
     # the ones in tests/data/golden
     tiny = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "vocab_size": 61}
     variant("llama3-gguf", "llama", gguf="bf16", cfg={**tiny, "tie_word_embeddings": True, **rope(
