@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/jinja/jinja.h"
 #include "config/log.h"
 #include "config/util.h"
 
@@ -89,14 +90,33 @@ static void mend_surrogates(char *s, size_t len)
     }
 }
 
-/* A number that JSON allows and our types do not hold. */
-static bool is_too_large(const char *s, size_t n)
+static bool is_json_number(const char *s, size_t n, bool *ret_integer)
 {
-    bool integer = true;
-    for (size_t i = 0; i < n && integer; i++)
-        integer = !strchr(".eE", s[i]);
+    static const char digits[] = "0123456789";
+    const char *p = s + (*s == '-');
+    size_t whole = strspn(p, digits);
+    bool ok = whole == 1 || (whole && *p != '0');
+    p += whole;
+    *ret_integer = p == s + n;
+    if (*p == '.') {
+        ok = ok && strspn(p + 1, digits);
+        p += 1 + strspn(p + 1, digits);
+    }
+    if (*p == 'e' || *p == 'E') {
+        p += 1 + (p[1] == '+' || p[1] == '-');
+        ok = ok && strspn(p, digits);
+        p += strspn(p, digits);
+    }
+    return ok && p == s + n;
+}
+
+/* A number that JSON allows and our types do not hold. */
+static bool is_too_large(const char *s, size_t n, bool *ret_integer)
+{
+    if (!is_json_number(s, n, ret_integer))
+        return false;
     errno = 0;
-    if (integer)
+    if (*ret_integer)
         return strtoll(s, NULL, 10) && errno == ERANGE;
     return !isfinite(strtod(s, NULL));
 }
@@ -116,58 +136,57 @@ static size_t end_of_string(char *s, size_t i, size_t len, bool *ret_nul)
     return XD_MIN(i + 1, len);
 }
 
-/* JSON may hold what we cannot: a number beyond our types, a NUL character. Where nobody reads them they do no harm, so they are replaced
- * in the text, and each field of the request that holds one is noted in `spoiled`, with a value that no client can make: a string that
- * begins with NUL, then says what is wrong. */
-static void replace_unheld(char *s, size_t len, json_t *spoiled)
+/* JSON may hold what we cannot: a number beyond our types, a NUL character. Where nobody reads them they do no harm, so each becomes a value
+ * that no client can make: a string that begins with NUL, then the digits of an integer that the template engine may hold, or what is
+ * wrong. Keys with a NUL have U+FFFD in its place. */
+static void replace_unheld(char *s, size_t len, xd_buf *out)
 {
-    size_t depth = 0, key = 0, key_end = 0, line = 1, line_begin = 0, next;
-    bool noted = true;
+    size_t line = 1, line_begin = 0, next;
     for (size_t i = 0; i < len; i = next) {
         const char *what = NULL;
+        bool integer = false;
         next = i + 1;
-        if (s[i] == '[' || s[i] == '{') {
-            depth++;
-        } else if (s[i] == ']' || s[i] == '}') {
-            depth -= depth > 0;
-        } else if (s[i] == '\n') {
+        if (s[i] == '\n') {
             line++;
             line_begin = next;
         } else if (s[i] == '"') {
             bool nul = false;
             next = end_of_string(s, i, len, &nul);
-            what = nul ? "a NUL character (\\u0000)" : NULL;
-            if (depth == 1 && next + strspn(s + next, " \t\r\n") < len &&
-                s[next + strspn(s + next, " \t\r\n")] == ':') {
-                key = i;
-                key_end = next;
-                noted = false;
-                what = NULL;
-            }
+            if (nul && s[next + strspn(s + next, " \t\r\n")] != ':')
+                what = "a NUL character (\\\\u0000)";
         } else if (s[i] && strchr("-0123456789", s[i])) {
             next = i + strspn(s + i, "+-.eE0123456789");
-            if (is_too_large(s + i, next - i)) {
-                memset(s + i, ' ', next - i);
-                s[i] = '0';
+            if (is_too_large(s + i, next - i, &integer))
                 what = "a number that is too large";
-            }
         }
-        if (!what || noted)
-            continue;
-        noted = true;
-        json_t *name = json_loadb(s + key, key_end - key, JSON_DECODE_ANY, NULL);
-        char text[120] = "";
-        int n = snprintf(text + 1, sizeof text - 1, "%s (line %zu, column %zu)", what, line, i - line_begin + 1);
-        if (name)
-            json_object_set_new(spoiled, json_string_value(name), json_stringn_nocheck(text, (size_t)n + 1));
-        json_decref(name);
+        if (!what)
+            xd_buf_append(out, s + i, next - i);
+        else if (integer && next - i <= JINJA_INT_DIGITS)
+            xd_buf_printf(out, "\"\\u0000%.*s\"", (int)(next - i), s + i);
+        else
+            xd_buf_printf(out, "\"\\u0000%s (line %zu, column %zu)\"", what, line, i - line_begin + 1);
     }
 }
 
-/* What is wrong with the value, in words; NULL: nothing. */
-static const char *spoiled_by(const json_t *v)
+/* What is wrong with the value or with one inside, in words; NULL: nothing. */
+static const char *unheld_in(const json_t *v, bool may_be_large)
 {
-    return json_is_string(v) && json_string_length(v) && !json_string_value(v)[0] ? json_string_value(v) + 1 : NULL;
+    const char *key, *found = NULL;
+    size_t i;
+    json_t *item;
+    if (json_is_string(v) && json_string_length(v) && !json_string_value(v)[0]) {
+        found = json_string_value(v) + 1;
+        return !strchr("-0123456789", *found) ? found : may_be_large ? NULL : "a number that is too large";
+    }
+    if (json_is_array(v))
+        json_array_foreach ((json_t *)(uintptr_t)v, i, item)
+            if ((found = unheld_in(item, may_be_large)))
+                break;
+    if (json_is_object(v))
+        json_object_foreach ((json_t *)(uintptr_t)v, key, item)
+            if ((found = unheld_in(item, may_be_large)))
+                break;
+    return found;
 }
 
 static xd_status syntax_error(const json_error_t *e, xd_err *err)
@@ -192,24 +211,19 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
         return st;
     mend_surrogates(clean.data, clean.len);
     json_error_t e;
-    json_t *root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    if (!root) {
-        enum json_error_code code = json_error_code(&e);
-        if (code != json_error_numeric_overflow && code != json_error_null_character &&
-            code != json_error_null_byte_in_key)
-            return syntax_error(&e, err);
-        json_t *spoiled = json_object();
-        replace_unheld(clean.data, clean.len, spoiled);
-        root = json_loadb(clean.data, clean.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-        bool noted = spoiled && (!json_is_object(root) || !json_object_update(root, spoiled));
-        json_decref(spoiled);
-        if (!root)
-            return syntax_error(&e, err);
-        if (!noted) {
-            json_decref(root);
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY;
+    json_t *root = json_loadb(clean.data, clean.len, flags, &e);
+    enum json_error_code code = root ? json_error_unknown : json_error_code(&e);
+    if (code == json_error_numeric_overflow || code == json_error_null_character ||
+        code == json_error_null_byte_in_key) {
+        XD_CLEANUP(xd_buf_free) xd_buf held = {0};
+        replace_unheld(clean.data, clean.len, &held);
+        if (held.failed)
             return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
-        }
+        root = json_loadb(held.data, held.len, flags | JSON_ALLOW_NUL, &e);
     }
+    if (!root)
+        return syntax_error(&e, err);
     if (!json_is_object(root)) {
         xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "the body must be a JSON object, not %s",
                       json_kind_name(root));
@@ -289,11 +303,13 @@ static xd_status read_one(const field *f, const json_t *v, const json_t *obj, vo
         *(const char **)at = json_string_value(v);
         return XD_OK;
     case FIELD_ARRAY:
+    case FIELD_EXACT_ARRAY:
         if (!json_is_array(v))
             return wrong_type(f, "an array", v, err);
         *(const json_t **)at = v;
         return XD_OK;
     case FIELD_OBJECT:
+    case FIELD_EXACT_OBJECT:
         if (!json_is_object(v))
             return wrong_type(f, "an object", v, err);
         *(const json_t **)at = v;
@@ -328,7 +344,7 @@ xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned 
         }
         if (json_is_null(value))
             continue;
-        const char *wrong = spoiled_by(value);
+        const char *wrong = unheld_in(value, f->kind == FIELD_EXACT_ARRAY || f->kind == FIELD_EXACT_OBJECT);
         if (wrong)
             return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' holds %s", f->name, wrong);
         xd_status st = read_one(f, value, obj, dst, err);

@@ -11,13 +11,15 @@
 #define FIELD_UNSET_INT INT64_MIN /* an integer field that the client left out; an unset real is NAN */
 
 typedef enum field_kind {
-    FIELD_BOOL,   /* bool */
-    FIELD_INT,    /* int64_t within [min, max]; 40.0 is one, a number with a fraction is not */
-    FIELD_REAL,   /* double within [min, max] */
-    FIELD_STRING, /* const char *, NUL-terminated UTF-8, borrowed from the JSON */
-    FIELD_ARRAY,  /* const json_t *, borrowed */
-    FIELD_OBJECT, /* const json_t *, borrowed */
-    FIELD_ANY,    /* const json_t *, borrowed: the caller checks */
+    FIELD_BOOL,         /* bool */
+    FIELD_INT,          /* int64_t within [min, max]; 40.0 is one, a number with a fraction is not */
+    FIELD_REAL,         /* double within [min, max] */
+    FIELD_STRING,       /* const char *, NUL-terminated UTF-8, borrowed from the JSON */
+    FIELD_ARRAY,        /* const json_t *, borrowed */
+    FIELD_OBJECT,       /* const json_t *, borrowed */
+    FIELD_EXACT_ARRAY,  /* the same, for templates: integers beyond 64 bits in it are as jinja.h says */
+    FIELD_EXACT_OBJECT, /* so too */
+    FIELD_ANY,          /* const json_t *, borrowed: the caller checks */
     /* Known, not supported: 400 with `why`, unless the value switches it off, as many clients send it: null, false, "", [] */
     FIELD_REFUSED,
     FIELD_OFF,   /* ... or {}, or a number within [min, max] */
@@ -34,8 +36,8 @@ typedef struct field {
 } field;
 
 /* Parses a request body: ill-formed UTF-8 is replaced by U+FFFD; objects with duplicate keys, more than 100 levels or 2 million values are
- * refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. NUL characters and numbers that no type holds are
- * errors of the field in which they stand: fields_read() tells them, so fields that have no effect may hold them. */
+ * refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. NUL characters and numbers that no type holds become strings
+ * that begin with NUL: fields_read() refuses the field in which one stands, so fields that have no effect may hold them. */
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
 
 /* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a debug message. */

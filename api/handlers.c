@@ -59,7 +59,7 @@ static const field tokenize_fields[] = {
     {"add_generation_prompt", FIELD_BOOL, TOKENIZE, AT(add_generation_prompt), 0, 0, NULL},
     {"add_special_tokens", FIELD_BOOL, TOKENIZE, AT(add_special_tokens), 0, 0, NULL},
     {"chat_template", FIELD_REFUSED, TOKENIZE, 0, 0, 0, "a client may not bring a template"},
-    {"chat_template_kwargs", FIELD_OBJECT, TOKENIZE, AT(template_kwargs), 0, 0, NULL},
+    {"chat_template_kwargs", FIELD_EXACT_OBJECT, TOKENIZE, AT(template_kwargs), 0, 0, NULL},
     {"continue_final_message", FIELD_BOOL, TOKENIZE, AT(continue_final_message), 0, 0, NULL},
     {"messages", FIELD_ARRAY, TOKENIZE, AT(messages), 0, 0, NULL},
     {"model", FIELD_STRING, TOKENIZE | DETOKENIZE, AT(model), 0, 0, NULL},
@@ -68,7 +68,7 @@ static const field tokenize_fields[] = {
     {"return_token_strs", FIELD_BOOL, TOKENIZE, AT(return_token_strs), 0, 0, NULL},
     {"skip_special_tokens", FIELD_BOOL, DETOKENIZE, AT(skip_special_tokens), 0, 0, NULL},
     {"tokens", FIELD_ARRAY, DETOKENIZE, AT(tokens), 0, 0, NULL},
-    {"tools", FIELD_ARRAY, TOKENIZE, AT(tools), 0, 0, NULL},
+    {"tools", FIELD_EXACT_ARRAY, TOKENIZE, AT(tools), 0, 0, NULL},
 };
 
 static xd_status read_tokenize(exchange *x, const gen_context *ctx, unsigned where, json_t **ret_body,

@@ -37,11 +37,11 @@ const field gen_fields[] = {
     {"best_of",                      FIELD_INT,     GEN_COMPLETION, AT(best_of),               1,       INT_MAX_TOKENS, NULL},
     {"cache_salt",                   FIELD_REFUSED, BOTH,           0,                         0,       0,   "all requests share the prefix cache"},
     {"chat_template",                FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "a client may not bring a template; set model.chat_template in the configuration"},
-    {"chat_template_kwargs",         FIELD_OBJECT,  GEN_CHAT,       AT(template_kwargs),       0,       0,   NULL},
+    {"chat_template_kwargs",         FIELD_EXACT_OBJECT,GEN_CHAT,       AT(template_kwargs),       0,       0,   NULL},
     {"continue_final_message",       FIELD_BOOL,    GEN_CHAT,       AT(continue_final_message), 0,      0,   NULL},
     {"custom_logit_processor",       FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"custom_token_bans",            FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
-    {"documents",                    FIELD_ARRAY,   GEN_CHAT,       AT(documents),             0,       0,   NULL},
+    {"documents",                    FIELD_EXACT_ARRAY,GEN_CHAT,       AT(documents),             0,       0,   NULL},
     {"dry_multiplier",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"dynamic_temperature",          FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"dynatemp_range",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
@@ -125,7 +125,7 @@ const field gen_fields[] = {
     {"tfs_z",                        FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"thinking_token_budget",        FIELD_OFF,     BOTH,           0,                         -1,      -1,  NULL},
     {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
-    {"tools",                        FIELD_ARRAY,   GEN_CHAT,       AT(tools),                 0,       0,   NULL},
+    {"tools",                        FIELD_EXACT_ARRAY,GEN_CHAT,       AT(tools),                 0,       0,   NULL},
     {"top_a",                        FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"top_k",                        FIELD_INT,     BOTH,           AT(top_k),                 -1,      INT_MAX_TOKENS, NULL},
     {"top_logprobs",                 FIELD_INT,     GEN_CHAT,       AT(top_logprobs),          0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
@@ -328,7 +328,7 @@ xd_status gen_check_tools(const json_t *tools, xd_err *err)
             return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be an object, not %s", name,
                                  json_kind_name(function));
         }
-        if (!json_string_length(called)) {
+        if (!json_string_length(called) || !json_string_value(called)[0]) {
             snprintf(name, sizeof name, "tools[%zu].function.name", i);
             return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be a string that is not empty",
                                  name);

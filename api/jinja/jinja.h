@@ -44,6 +44,9 @@ typedef struct jinja_options {
     const char *const *untrusted;
 } jinja_options;
 
+/* An integer beyond 64 bits in `vars` is a JSON string: NUL, then its digits, of which so many fit for certain (with a sign). */
+#define JINJA_INT_DIGITS 38
+
 /* Renders with the object `vars` (borrowed). Appends to out. A call of raise_exception() is XD_BAD_REQUEST with err->code
  * "template_raise" and exactly the template's message; other failures are XD_BAD_REQUEST with code "template_error" and the line;
  * limits are XD_TOO_LARGE or XD_TIMEOUT. opt may be NULL. */

@@ -501,6 +501,11 @@ jx_value jx_from_json(jx *c, const json_t *j, bool client)
         size_t len = json_string_length(j);
         jx_charge(c, len / 256);
         const char *text = json_string_value(j);
+        if (len > 1 && len <= JINJA_INT_DIGITS + 1 && !text[0] && strspn(text + 1, "-0123456789") == len - 1) {
+            v.kind = JX_INT;
+            if (jx_parse_int(jx_str_view(c, text + 1, len - 1, len - 1, !client), 10, &v.i))
+                return v;
+        }
         return JX_STRV(jx_str_view(c, text, len, jx_count_chars(text, len), !client));
     }
     case JSON_INTEGER:

@@ -12,7 +12,7 @@ ROWS = ROW.findall(open(os.path.join(ROOT, "api", "request.c"), encoding="utf-8"
 TABLE = [row[:5] for row in ROWS]
 VALUES = {"string": "true", "integer": 1, "real": 1.5, "bool": True, "array": [], "object": {}}
 TAKES = {"BOOL": {"bool"}, "INT": {"integer"}, "REAL": {"integer", "real"}, "STRING": {"string"}, "ARRAY": {"array"},
-         "OBJECT": {"object"}}
+         "OBJECT": {"object"}, "EXACT_ARRAY": {"array"}, "EXACT_OBJECT": {"object"}}
 ENDPOINTS = {"GEN_CHAT": ["chat"], "GEN_COMPLETION": ["completions"], "BOTH": ["chat", "completions"]}
 
 
@@ -85,10 +85,23 @@ def test_what_no_type_holds_is_an_error_of_its_field_or_without_effect(server, v
         assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
 
 
-def test_a_number_that_no_type_holds_in_a_tool_is_an_error_of_tools(server):
-    tool = {"type": "function", "function": {"name": "x", "parameters": {"properties": {"id": {"maximum": 2**64 - 1}}}}}
-    a = server.chat("hi", tools=[tool])
-    assert a.status == 400 and a.error["param"] == "tools" and "too large (line 1, column " in a.error["message"]
+def test_integers_beyond_64_bits_reach_the_template_as_they_are(start, tmp_path):
+    """A schema of an unsigned 64-bit number, as other languages' generators write it."""
+    (tmp_path / "chat_template.jinja").write_text("{{ tools | tojson }}|{{ documents | tojson }}|{{ big + 1 }}|{{ messages[0].content }}")
+    server = start(env={"FAKE_MODEL_DIR": str(tmp_path)})
+    numbers = [2**64 - 1, 2**63, -2**63 - 1, 10**37, -10**36]
+    tools = [{"type": "function", "function": {"name": "x", "parameters": {"maximum": numbers}}}]
+    for path in ["/tokenize", "/v1/chat/completions"]:
+        fields = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "chat_template_kwargs": {"big": 2**64}}
+        docs = {"documents": [{"n": 2**65}]} if path != "/tokenize" else {}
+        a = server.post(path, {**fields, **docs, "return_token_ids": True, "max_tokens": 1})
+        assert a.status == 200, a.body
+        text = bytes(a.json.get("tokens") or a.json["prompt_token_ids"]).decode()
+        assert text == f"{json.dumps(tools)}|{json.dumps(docs.get('documents'))}|{2**64 + 1}|hi"
+    for value, what in [(10**38, "too large"), (10**400, "too large"), ("a\0", "NUL")]:
+        a = server.chat("hi", tools=[{"type": "function", "function": {"name": "x", "y": value}}])
+        assert a.status == 400 and a.error["param"] == "tools" and what in a.error["message"]
+    assert server.chat("hi", tools=[{"function": {"name": 2**64}}]).error["param"] == "tools[0].function.name"
 
 
 def test_many_values_that_no_type_holds_take_no_time(start):
@@ -153,7 +166,8 @@ def test_seed_minus_one_is_taken(server):
 @pytest.mark.parametrize("body", [
     "", " ", "{", "}", "[]", "null", "1", '"x"', "{]", '{"prompt":"a"', '{"prompt":"a",}', "{'prompt':'a'}", '{"prompt":"a"}x',
     '{"prompt":"a"}{"prompt":"b"}', '{"prompt":"a","prompt":"b"}', '{"prompt":"a\\u0000b"}', '{"x":1e999,"prompt":"a","x":1}',
-    '{"x":1e999', '{"x":1e999}', "1e999", '["\\u0000"]', '{"x":-}', '{"x":1e999,"y":01}', '{"x":"\\u0000}', '{"x":"\\u0000\\',
+    '{"x":1e999', '{"x":1e999}', "1e999", '{"x":1e999,"prompt":"a","y":1.e999}', '{"prompt":"a","y":0' + "1" * 30 + "}",
+    '{"prompt":"a","y":' + "1" * 30 + '-3}', '{"prompt":"a","y":-' + "1" * 30 + 'e}', '["\\u0000"]', '{"x":-}', '{"x":1e999,"y":01}', '{"x":"\\u0000}', '{"x":"\\u0000\\',
     '{"prompt":"a\nb"}', "[" * 100000, '{"a":' * 100000, '{"prompt":[' + "0," * 400000 + "0]}", "\x00", '{"prompt":"a"}\x00',
     "\ufeff{}",
 ])
