@@ -55,7 +55,8 @@ static xd_status add_key_file(api_settings *s, const char *path, xd_err *err)
     text[n] = 0;
     char from[PATH_MAX + 64];
     snprintf(from, sizeof from, "server.api_key_file: '%s'", path);
-    return add_keys(s, text, '\n', from, err);
+    bool marked = n >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3); /* as some editors begin a file */
+    return add_keys(s, text + (marked ? 3 : 0), '\n', from, err);
 }
 
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)

@@ -24,12 +24,12 @@ typedef struct reader {
     char *dir; /* of the file, for relative paths */
     char *text;
     size_t len, pos;
-    unsigned line;         /* of the text handed out last, from 1 */
-    bool in_piece;         /* the next piece is the rest of a long line */
-    bool continues;        /* the line handed out last continues the value before it */
-    bool joined_by_line;   /* ... because the user indented it */
-    const conf_option *at; /* whose value is being collected */
-    unsigned at_line;
+    unsigned line;                 /* of the text handed out last, from 1 */
+    bool in_piece;                 /* the next piece is the rest of a long line */
+    bool continues;                /* the line handed out last continues the value before it */
+    bool joined_by_line;           /* ... because the user indented it */
+    const conf_option *at;         /* whose value is being collected */
+    unsigned at_line, joined_line; /* joined_line: the first indented one that continues it; 0: none */
     xd_buf value;
     unsigned *seen_line; /* per option, 0: not seen */
     xd_status status;    /* of the first failure, in *err */
@@ -157,7 +157,13 @@ static void finish_value(reader *r)
     xd_status st = !r->value.failed && resolve(r, o, value, &text)
                        ? conf_value_set(r->conf, o, text.data ? text.data : "", &why)
                        : XD_NOMEM;
-    if (st == XD_BAD_CONFIG)
+    if (st == XD_BAD_CONFIG && r->joined_line && strchr(text.data ? text.data : "", '\n'))
+        fail(
+            r, r->joined_line, name,
+            "the line is indented, and so continues the value of '%s' in line %u, which takes one line: begin it at the "
+            "margin",
+            o->key, r->at_line);
+    else if (st == XD_BAD_CONFIG)
         fail(r, r->at_line, name, "[%s] %s = %s: %s", o->section, o->key, o->flags & CONF_SECRET ? "..." : value,
              why.data ? why.data : "not allowed");
     else if (st)
@@ -170,8 +176,10 @@ static int on_value(void *user, const char *section, const char *key, const char
     if (r->status)
         return 0;
     if (r->continues && r->at) {
-        if (r->joined_by_line)
+        if (r->joined_by_line) {
             xd_buf_putc(&r->value, '\n');
+            r->joined_line = r->joined_line ? r->joined_line : r->line;
+        }
         xd_buf_puts(&r->value, value);
         return 1;
     }
@@ -195,15 +203,25 @@ static int on_value(void *user, const char *section, const char *key, const char
     *seen = r->line;
     r->at = o;
     r->at_line = r->line;
+    r->joined_line = 0;
     xd_buf_clear(&r->value);
     xd_buf_puts(&r->value, value);
     return 1;
 }
 
+/* What a shell's <(...) and - behind another program's pipe look like: whoever names these means to wait. */
+static bool is_own_descriptor(const char *path)
+{
+    return !strncmp(path, "/dev/fd/", 8) || !strncmp(path, "/proc/self/fd/", 14) || !strcmp(path, "/dev/stdin");
+}
+
 static xd_status read_whole(const char *path, char **ret, size_t *ret_len, xd_err *err)
 {
-    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
+    if (!stat(path, &st) && S_ISFIFO(st.st_mode) &&
+        !is_own_descriptor(path)) /* opening it would wait, maybe for ever */
+        return xd_fail(err, XD_BAD_CONFIG, 0, "configuration file '%s' is a pipe", path);
+    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
         return xd_fail(err, XD_BAD_CONFIG, errno, "open configuration file '%s'", path);
     if (S_ISDIR(st.st_mode))

@@ -283,8 +283,14 @@ static void put_real(xd_buf *out, double value)
         if (strtod(text, NULL) == value)
             break;
     }
-    if (strchr(text, 'e'))
+    if (strchr(text, 'e')) {
         snprintf(text, sizeof text, "%.17f", value);
+        char *end = text + strlen(text);
+        while (end[-1] == '0')
+            *--end = 0;
+        if (end[-1] == '.')
+            end[-1] = 0;
+    }
     xd_buf_puts(out, text);
 }
 

@@ -13,6 +13,7 @@
 #include "daemon/bench.h"
 #include "daemon/daemon_priv.h"
 #include "daemon/facts.h"
+#include "daemon/placement.h"
 #include "engine/memory/trace.h"
 
 enum { MAX_POINTS = 16, MAX_VALUES = 16, MAX_FLAGS = CLI_MAX_SWEEPS + 3, MAX_TEXT = 256, MAX_TOKENS = 1 << 20 };
@@ -412,7 +413,8 @@ static void print_end(const bench *b)
         "\npeak resident memory %s. reached: of the bound, the least time for the bytes as they were read by tier (link and\n"
         "memory work together) and for the products. read GB/s, of limit: %s while experts are computed.\n"
         "hit, host and vram GB: expert bytes of a decode step. x: times the same\n"
-        "with the first value of the last swept setting. answers: a hash of all tokens.\n%s",
+        "with the first value of the last swept setting. answers: a hash of all tokens. A share above 100 %% is one of weights that\n"
+        "lie in the CPU's caches, or of a rate that was measured while others used the machine.\n%s",
         xd_format_bytes(rss, sizeof rss, peak_rss_bytes()),
         b->gpu ? "the link's rate, of the probed rate," : "the rate of reading experts, of the DRAM rate,",
         b->gpu
@@ -425,6 +427,22 @@ static int wrong(const char *text)
 {
     fprintf(stderr, "expertd: %s\n", text);
     return EXIT_USAGE;
+}
+
+/* What would end it after minutes is said at once: a model that cannot be opened, prompts that it has no context for. */
+static xd_status check_bench(const bench *b, const config *cfg, xd_err *err)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_status st = placement_open_model(cfg, &m, err);
+    if (st || b->n_sweeps) /* which may be of the context */
+        return st;
+    uint32_t given = cfg->model.max_model_len, context = given ? given : model_get_params(m)->max_positions;
+    for (size_t i = 0; i < b->n_lengths; i++)
+        if (b->lengths[i] + b->tokens > context)
+            return xd_fail(err, XD_BAD_CONFIG, 0,
+                           "--lengths %u and --tokens %u: %s is %u tokens, for prompt and answer together",
+                           b->lengths[i], b->tokens, given ? "model.max_model_len" : "the model's context", context);
+    return XD_OK;
 }
 
 int bench_main(const cli *c, const config *cfg)
@@ -446,10 +464,15 @@ int bench_main(const cli *c, const config *cfg)
         if (!parse_sweep(c->sweeps[b.n_sweeps], &b.sweeps[b.n_sweeps]))
             return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
     xd_err err;
+    xd_status st = check_bench(&b, cfg, &err);
+    if (st) {
+        fprintf(stderr, "expertd: %s\n", err.msg);
+        return st == XD_BAD_CONFIG ? EXIT_CONFIG : 1;
+    }
     b.dram = bench_dram_rate();
     forget_peak(); /* that buffer is no part of what serving takes */
     b.list = json_array();
-    xd_status st = run_sweeps(&b, &err);
+    st = run_sweeps(&b, &err);
     if (st)
         fprintf(stderr, "expertd: %s\n", err.msg);
     else if (c->json) {

@@ -9,12 +9,16 @@
  * to keep a list. A fault that belongs to no file is left to the default action. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/daemon_priv.h"
+
+static int log_format; /* set before the handler is: a handler has no other place to find it */
 
 typedef struct line_reader {
     int fd;
@@ -76,20 +80,88 @@ static bool mapped_file(uintptr_t address, char *path, size_t cap, uintptr_t *re
     return found;
 }
 
-static void say(const char *s)
+/* One line of the log, put together by hand. */
+typedef struct line {
+    char text[2 * PATH_MAX + 512];
+    size_t n;
+} line;
+
+static void put(line *l, const char *s)
 {
-    ssize_t n = write(STDERR_FILENO, s, strlen(s));
-    (void)n; /* nowhere left to say so */
+    for (; *s && l->n < sizeof l->text - 1; s++)
+        l->text[l->n++] = *s;
 }
 
-static void say_number(uintptr_t v)
+static void put_number(line *l, uint64_t v, int width)
 {
     char digits[24], *p = digits + sizeof digits - 1;
     *p = 0;
     do
-        *--p = (char)('0' + v % 10);
-    while (v /= 10);
-    say(p);
+        *--p = (char)('0' + v % 10), width--;
+    while ((v /= 10) || width > 0);
+    put(l, p);
+}
+
+/* A path in a JSON string: what such a string cannot hold as it is becomes a question mark. */
+static void put_path(line *l, const char *path)
+{
+    for (char one[3] = ""; *path; path++) {
+        bool quoted = *path == '"' || *path == '\\', bad = (unsigned char)*path < ' ';
+        one[0] = bad ? '?' : quoted && log_format == CONF_LOGFMT_JSON ? '\\' : *path;
+        one[1] = quoted && log_format == CONF_LOGFMT_JSON ? *path : 0;
+        put(l, one);
+    }
+}
+
+/* The date of a day since 1970, in the proleptic Gregorian calendar, as H. Hinnant, "chrono-compatible low-level date algorithms", has it:
+ * gmtime_r() may not be called here. */
+static void put_time(line *l)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t s = (uint64_t)t.tv_sec % 86400, z = (uint64_t)t.tv_sec / 86400 + 719468, era = z / 146097,
+             doe = z % 146097;
+    uint64_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365, doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    uint64_t mp = (5 * doy + 2) / 153, month = mp < 10 ? mp + 3 : mp - 9;
+    const struct {
+        uint64_t v;
+        int width;
+        const char *after;
+    } parts[] = {{yoe + era * 400 + (month <= 2), 4, "-"},
+                 {month, 2, "-"},
+                 {doy - (153 * mp + 2) / 5 + 1, 2, "T"},
+                 {s / 3600, 2, ":"},
+                 {s / 60 % 60, 2, ":"},
+                 {s % 60, 2, "."},
+                 {(uint64_t)t.tv_nsec / 1000000, 3, "Z"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+        put_number(l, parts[i].v, parts[i].width);
+        put(l, parts[i].after);
+    }
+}
+
+static void begin_line(line *l)
+{
+    l->n = 0;
+    if (log_format == CONF_LOGFMT_JOURNAL) { /* sd-daemon(3): the journal reads stderr, too */
+        put(l, "<3>");
+    } else if (log_format == CONF_LOGFMT_JSON) {
+        put(l, "{\"time\":\"");
+        put_time(l);
+        put(l, "\",\"level\":\"error\",\"message\":\"");
+    } else {
+        put_time(l);
+        put(l, " error ");
+    }
+}
+
+static void write_line(line *l)
+{
+    if (log_format == CONF_LOGFMT_JSON)
+        put(l, "\"}");
+    put(l, "\n");
+    ssize_t n = write(STDERR_FILENO, l->text, l->n);
+    (void)n; /* nowhere left to say so */
 }
 
 static void on_bus_error(int signo, siginfo_t *info, void *context)
@@ -99,24 +171,29 @@ static void on_bus_error(int signo, siginfo_t *info, void *context)
     if (atomic_flag_test_and_set(&met))
         for (;;) /* another thread is ending the process */
             pause();
-    char path[4096];
+    static char path[PATH_MAX]; /* of the one thread that comes here, whose stack may be small */
+    static line l;
     uintptr_t offset = 0;
+    begin_line(&l);
     if (!mapped_file((uintptr_t)info->si_addr, path, sizeof path, &offset)) {
-        say("expertd: bus error outside of any file: memory that went bad, or a fault of this program\n");
+        put(&l, "bus error outside of any file: memory that went bad, or a fault of this program");
+        write_line(&l);
         signal(signo, SIG_DFL);
         raise(signo);
         return;
     }
-    say("expertd: cannot read '");
-    say(path);
-    say("' at byte ");
-    say_number(offset);
-    say(": the file became shorter while it was in use, or its disk failed. Stopping, since its weights are lost.\n");
+    put(&l, "cannot read '");
+    put_path(&l, path);
+    put(&l, "' at byte ");
+    put_number(&l, offset, 0);
+    put(&l, ": the file became shorter while it was in use, or its disk failed. Stopping, since its weights are lost.");
+    write_line(&l);
     _exit(1);
 }
 
-void bus_error_setup(void)
+void bus_error_setup(int format)
 {
+    log_format = format;
     struct sigaction sa = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigemptyset(&sa.sa_mask);
     sigaction(SIGBUS, &sa, NULL); /* cannot fail with these arguments */

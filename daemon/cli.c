@@ -8,18 +8,35 @@
 #include "daemon/daemon_priv.h"
 
 typedef struct command {
-    const char *name, *arguments, *help;
+    const char *name, *arguments, *help, *more; /* more: for its own --help; or NULL */
     int (*run)(const cli *c, const config *cfg);
     bool takes_model, takes_text;
 } command;
 
+static const char bench_options[] =
+    "      --lengths 128,1024   tokens of the prompts\n"
+    "      --concurrency 1,8    requests at once\n"
+    "      --tokens 64          tokens of each answer\n"
+    "      --sweep KEY=A,B      once for each of these values of a setting; up to four times\n"
+    "      --hits 16            instead: the share of pages found in device memory, every 16 tokens\n"
+    "      --trace FILE         instead: what each eviction policy would have hit on a recorded trace\n";
+static const char check_more[] =
+    "It opens the model and all files that serving would open, as whoever runs it, and changes nothing.\n"
+    "The exit status is 1 when something must be mended before expertd can serve.\n";
+static const char inspect_more[] = "No device is opened and no weight is read: it shows any model for any machine.\n";
+static const char tokenize_more[] =
+    "With one argument that is the text, and the model is the configured one, or the demo.\n";
+
 static const command commands[] = {
-    {"serve", "", "serve the model over HTTP until SIGTERM (the default)", NULL, false, false},
-    {"check", "[--json]", "say what this machine can do, and how to mend what it cannot", check_main, false, false},
-    {"inspect", "[MODEL] [--json]", "show a model's geometry and where its bytes would go", inspect_main, true, false},
-    {"bench", "[MODEL] [--json]", "measure tokens a second and the share of the memory's limit", bench_main, true,
-     false},
-    {"tokenize", "[MODEL] TEXT", "show the tokens of a text (- reads standard input)", tokenize_main, true, true},
+    {"serve", "", "serve the model over HTTP until SIGTERM (the default)", NULL, NULL, false, false},
+    {"check", "[--json]", "say whether this machine can serve so, and how to mend what it cannot", check_more,
+     check_main, false, false},
+    {"inspect", "[MODEL] [--json]", "show a model's geometry and where its bytes would go", inspect_more, inspect_main,
+     true, false},
+    {"bench", "[MODEL] [--json]", "measure tokens a second and the share of the memory's limit", bench_options,
+     bench_main, true, false},
+    {"tokenize", "[MODEL] TEXT", "show the tokens of a text (- reads standard input)", tokenize_more, tokenize_main,
+     true, true},
 };
 
 static const command *find_command(const char *name)
@@ -41,34 +58,38 @@ void cli_print_help(const char *section, xd_buf *out)
                 "Usage: expertd [COMMAND] [--section.key=value]...\n\nCommands:\n");
     for (size_t i = 0; i < XD_ARRAY_LEN(commands); i++)
         xd_buf_printf(out, "  %-9s%-18s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    xd_buf_puts(out,
-                "\nExamples:\n"
-                "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
-                "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
-                "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
-                "  expertd check                                   is this machine ready?\n"
-                "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
-                "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
-                "Options:\n"
-                "  -m, --model PATH     the model (model.path)\n"
-                "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
-                "      --print-config   show the settings in force, as a configuration file, and exit\n"
-                "  -h, --help [SECTION] this text, or the settings of one section\n"
-                "      --help all       all settings\n"
-                "  -V, --version\n\n"
-                "Options of bench:\n"
-                "      --lengths 128,1024   tokens of the prompts\n"
-                "      --concurrency 1,8    requests at once\n"
-                "      --tokens 64          tokens of each answer\n"
-                "      --sweep KEY=A,B      once for each of these values of a setting; up to four times\n"
-                "      --hits 16            instead: the share of pages found in device memory, every 16 tokens\n"
-                "      --trace FILE         instead: what each eviction policy would have hit on a recorded trace\n\n"
-                "Settings (--section.key=value; the section may be left out where the key is unique):\n");
+    xd_buf_puts(out, "\nExamples:\n"
+                     "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
+                     "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
+                     "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
+                     "  expertd check                                   is this machine ready?\n"
+                     "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
+                     "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
+                     "Options:\n"
+                     "  -m, --model PATH     the model (model.path)\n"
+                     "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
+                     "      --print-config   show the settings in force, as a configuration file, and exit\n"
+                     "  -h, --help [SECTION] this text, or the settings of one section\n"
+                     "      --help all       all settings\n"
+                     "  -V, --version\n\n"
+                     "Options of bench:\n");
+    xd_buf_puts(out, bench_options);
+    xd_buf_puts(out, "\n"
+                     "Settings (--section.key=value; the section may be left out where the key is unique):\n");
     for (size_t i = 0; i < 8; i++) {
         static const char *const names[] = {"server", "model", "engine", "kv", "memory", "pager", "fallback", "log"};
         xd_buf_printf(out, "  expertd --help %s\n", names[i]);
     }
     xd_buf_puts(out, "\nSee expertd(1), expertd.conf(5).\n");
+}
+
+static void print_command_help(const command *cmd, xd_buf *out)
+{
+    xd_buf_printf(out, "Usage: expertd %s%s%s [--section.key=value]...\n\n%s: %s\n", cmd->name,
+                  *cmd->arguments ? " " : "", cmd->arguments, cmd->name, cmd->help);
+    if (cmd->more)
+        xd_buf_printf(out, "%s", cmd->more);
+    xd_buf_puts(out, "\nexpertd --help shows what all commands take, expertd --help all every setting.\n");
 }
 
 /* Options with a value that belong to the command line and not to the configuration. */
@@ -134,7 +155,9 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
             c.command = "serve";
             c.help = true;
             c.help_section = i < argc ? argv[i++] : NULL;
-        } else if (!find_command(c.command))
+        } else if (find_command(c.command))
+            c.named = true;
+        else
             st = xd_fail(err, XD_BAD_CONFIG, 0,
                          "unknown command '%s'; commands are serve, check, inspect, bench, tokenize", c.command);
     }
@@ -160,6 +183,8 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
         else if (!strcmp(arg, "-m")) {
             if (i + 1 >= argc)
                 st = xd_fail(err, XD_BAD_CONFIG, 0, "'-m' needs a model");
+            else if (!*argv[i + 1])
+                st = xd_fail(err, XD_BAD_CONFIG, 0, "'-m' needs a model, and the word behind it is empty");
             c.flags[c.flags_count++] = "--model.path";
         } else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
             c.help = true;
@@ -234,18 +259,36 @@ static bool is_section(const char *name)
     return false;
 }
 
-static int print_out(xd_buf *out)
-{
-    bool ok = !out->failed;
-    fwrite(out->data ? out->data : "", 1, out->len, stdout); /* whether it went well is asked once, at the end */
-    xd_buf_free(out);
-    return ok ? 0 : 1;
-}
-
 static int fail(const xd_err *err, int status)
 {
     fprintf(stderr, "expertd: %s\n", err->msg);
     return status;
+}
+
+/* A full disk: half a table is no success. */
+static int flush_out(void)
+{
+    xd_err err;
+    errno = 0;
+    if (!fflush(stdout) && !ferror(stdout))
+        return 0;
+    xd_fail(&err, XD_IO, errno, "the output could not be written");
+    return fail(&err, 1);
+}
+
+static int print_out(xd_buf *out)
+{
+    xd_err err;
+    bool ok = !out->failed;
+    errno = 0;
+    bool written = fwrite(out->data ? out->data : "", 1, out->len, stdout) == out->len;
+    if (ok && !written) {
+        xd_fail(&err, XD_IO, errno, "the output could not be written");
+        clearerr(stdout); /* said */
+        fail(&err, 1);
+    }
+    xd_buf_free(out);
+    return ok && written ? 0 : 1;
 }
 
 int cli_run(int argc, char **argv)
@@ -258,7 +301,9 @@ int cli_run(int argc, char **argv)
     int rc = 0;
     if (c.help) {
         const char *section = c.help_section;
-        if (section && !strcmp(section, "all"))
+        if (!section && c.named)
+            print_command_help(find_command(c.command), &out);
+        else if (section && !strcmp(section, "all"))
             conf_print_help(&out, NULL);
         else if (section && !is_section(section)) {
             xd_fail(&err, XD_BAD_CONFIG, 0,
@@ -279,16 +324,10 @@ int cli_run(int argc, char **argv)
             rc = fail(&err, strcmp(err.code, CONF_CODE_COMMAND_LINE) ? EXIT_CONFIG : EXIT_USAGE);
         } else {
             const command *cmd = find_command(c.command);
-            log_setup(cfg);
-            bus_error_setup();
+            bus_error_setup(log_setup(cfg));
             rc = cmd->run ? cmd->run(&c, cfg) : serve_main(&c, cfg, demo);
         }
     }
     cli_clear(&c);
-    errno = 0;
-    if ((fflush(stdout) || ferror(stdout)) && !rc) { /* a full disk: half a table is no success */
-        xd_fail(&err, XD_IO, errno, "the output could not be written");
-        rc = fail(&err, 1);
-    }
-    return rc;
+    return rc ? rc : flush_out();
 }

@@ -21,6 +21,7 @@ enum {
 /* A command line taken apart. Strings are borrowed from argv; `flags` is owned. */
 typedef struct cli {
     const char *command; /* "serve", "check", ... */
+    bool named;          /* it stands there, and is not only the default */
     const char *config_path;
     const char *argument; /* MODEL of inspect, bench, tokenize; or NULL */
     const char *text;     /* second argument: TEXT of tokenize; or NULL */
@@ -58,10 +59,10 @@ int tokenize_main(const cli *c, const config *cfg);
  * one. Appends to out; XD_NOT_FOUND names the places. */
 xd_status demo_find(xd_buf *out, xd_err *err) XD_MUST_CHECK;
 
-/* From here on a mapped file that cannot be read any more is named before the process ends. */
-void bus_error_setup(void);
+/* From here on a mapped file that cannot be read any more is named before the process ends, in the log's form (CONF_LOGFMT_*). */
+void bus_error_setup(int log_format);
 
-/* Sends log messages to the journal, to stderr as plain lines, or to stderr as JSON (log.format). */
-void log_setup(const config *cfg);
+/* Sends log messages to the journal, to stderr as plain lines, or to stderr as JSON (log.format); returns which. */
+int log_setup(const config *cfg);
 
 #endif

@@ -114,17 +114,8 @@ static void read_memory(const char *root, text_file *t, facts *f)
         snprintf(f->thp, sizeof f->thp, "%.*s", (int)XD_MIN(strcspn(thp + 1, "]"), sizeof f->thp - 1), thp + 1);
 
     char path[PATH_MAX];
-    f->cgroup_limit_bytes = FACTS_UNLIMITED;
-    for (cgroup_walk w = {0}; cgroup_next(&w, root);) { /* the tightest counts */
-        const char *limit = slurp(t, root, path_of(path, sizeof path, "/sys/fs/cgroup%s/memory.max", w.group));
-        if (isdigit((unsigned char)*limit))
-            f->cgroup_limit_bytes = XD_MIN(f->cgroup_limit_bytes, strtoull(limit, NULL, 10));
-    }
-
-    const char *v1 = slurp(t, root, "/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    uint64_t limit_v1 = isdigit((unsigned char)*v1) ? strtoull(v1, NULL, 10) : 0;
-    if (limit_v1 && limit_v1 < f->mem_total_bytes) /* without a limit it holds a very large number */
-        f->cgroup_limit_bytes = XD_MIN(f->cgroup_limit_bytes, limit_v1);
+    uint64_t limit = cgroup_memory_of(root).limit_bytes;
+    f->cgroup_limit_bytes = limit < f->mem_total_bytes ? limit : FACTS_UNLIMITED;
     for (unsigned mc = 0; mc < 64; mc++) {
         path_of(path, sizeof path, "/sys/devices/system/edac/mc/mc%u/ce_count", mc);
         const char *count = slurp(t, root, path);

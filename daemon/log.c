@@ -111,7 +111,7 @@ static void sink_json(void *ctx, int level, const char *message, const xd_log_fi
     xd_buf_free(&when);
 }
 
-void log_setup(const config *cfg)
+int log_setup(const config *cfg)
 {
     static const bool coloured = true, plain = false;
     int format = cfg->log.format;
@@ -128,4 +128,5 @@ void log_setup(const config *cfg)
         xd_log_set_sink(sink_plain, (void *)(isatty(STDERR_FILENO) && !getenv("NO_COLOR") ? &coloured : &plain));
     if (no_journal)
         xd_log_warn("log.format = journal, and there is no journal here (" JOURNAL_SOCKET "): plain lines instead");
+    return no_journal ? CONF_LOGFMT_PLAIN : format;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/facts.h"
+#include "engine/cgroup.h"
 #include "engine/core.h"
 
 xd_status placement_open_model(const config *cfg, model **ret, xd_err *err)
@@ -19,8 +20,7 @@ static void assume(const config *cfg, placement *ret)
     int backend = cfg->engine.backend;
     bool sized = cfg->memory.vram_budget != CONF_AUTO_BYTES;
     char size[32];
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    ret->ram_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    ret->ram_bytes = cgroup_ram_bytes();
     ret->on_cpu = backend == CONF_BACKEND_CPU || (backend == CONF_BACKEND_AUTO && !sized && !facts_count_gpus());
     ret->known = ret->on_cpu || sized;
     if (backend == CONF_BACKEND_CPU)

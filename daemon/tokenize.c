@@ -39,6 +39,9 @@ int tokenize_main(const cli *c, const config *cfg)
         fputs("expertd: tokenize needs a text: expertd tokenize [MODEL] TEXT\n", stderr);
         return EXIT_USAGE;
     }
+    if (!c->argument && !access(c->text, F_OK))
+        fprintf(stderr, "expertd: '%s' is taken as the text; of a model, say: expertd tokenize %s TEXT\n", c->text,
+                c->text);
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
     XD_CLEANUP(tok_freep) tokenizer *t = NULL;
     XD_CLEANUP(tok_ids_free) tok_ids ids = {0};

@@ -1,4 +1,4 @@
-/* cgroup.h - the control group (v2) of this process and those around it, each of which may limit it. */
+/* cgroup.h - the control groups of this process, v2 and v1, and those around them, each of which may limit it. */
 #ifndef ENGINE_CGROUP_H
 #define ENGINE_CGROUP_H
 
@@ -8,11 +8,19 @@
 typedef struct cgroup_walk {
     char group[2048]; /* below /sys/fs/cgroup: "/system.slice/expertd.service", last "" */
     bool begun;
+    const char *v1; /* a controller of v1, "memory": its group below /sys/fs/cgroup/memory; NULL: v2 */
 } cgroup_walk;
 
-/* From the inside out, beginning with a zeroed walk; false: that was all. /proc lies below `root`, "" in real life. */
+/* From the inside out, beginning with a walk that is zero but for v1; false: that was all. /proc lies below `root`, "" in real life. */
 bool cgroup_next(cgroup_walk *w, const char *root);
-/* How many CPUs the tightest quota keeps busy, rounded up (v1 too); UINT32_MAX: there is none. */
+/* How many CPUs the tightest quota keeps busy, rounded up ; UINT32_MAX: there is none. */
 uint32_t cgroup_cpus(const char *root);
+typedef struct cgroup_memory {
+    uint64_t limit_bytes,
+        available_bytes; /* the tightest, UINT64_MAX: there is none; available: less what cannot be reclaimed */
+} cgroup_memory;
+cgroup_memory cgroup_memory_of(const char *root);
+/* Memory of this machine, or of the groups if that is less; 0: unknown. */
+uint64_t cgroup_ram_bytes(void);
 
 #endif

@@ -275,6 +275,8 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     xd_status st = exec_open(&xo, &c->x, err);
     if (!st)
         exec_memory(c->x, &c->plan.trunk, &c->plan.workspace);
+    if (!st && c->info.unified) /* read where the files are mapped, but for some copies */
+        c->plan.trunk = model_trunk_bytes(c->m);
     return st;
 }
 
@@ -297,9 +299,9 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                              .fmt = kv_format(c),
                              .swap_bytes = cfg->kv.swap_space,
                              .prefix_caching = cfg->engine.enable_prefix_caching};
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t ram = cgroup_ram_bytes();
     *z = (core_sizes){.room = UINT64_MAX,
-                      .ram_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 1ull << 30,
+                      .ram_bytes = ram ? ram : 1ull << 30,
                       .expert_bytes = model_expert_bytes(c->m),
                       .block_bytes = kv_block_bytes(&c->kv_opt),
                       .block_size = cfg->kv.block_size,
@@ -365,8 +367,10 @@ xd_status core_open(core *c, const config *cfg, const char *path,
     if ((st = pager_open(&po, &c->pg, err)))
         goto fail;
     c->plan.kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
-    c->plan.arena = arena;
-    c->plan.host_experts = z.expert_bytes;
+    pager_stats ps;
+    pager_get_stats(c->pg, &ps);
+    c->plan.arena = ps.slots_total * ps.slot_bytes;
+    c->plan.host_experts = ps.host_capacity_bytes;
     c->plan.kv_swap = cfg->kv.swap_space;
     if ((st = exec_attach(c->x, c->kv, c->pg, err)))
         goto fail;

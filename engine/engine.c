@@ -222,6 +222,11 @@ static void log_plan(const engine *e)
     }
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
+    uint32_t usual = XD_MIN(e->c.hp->max_positions, 4096u);
+    if (e->c.max_model_len < usual && !e->cfg->model.max_model_len)
+        xd_log_warn(
+            "the KV cache holds %u tokens: longer prompts are refused, though this model takes %u; raise kv.kv_budget",
+            e->c.max_model_len, e->c.hp->max_positions);
     if (e->c.max_model_len > e->c.hp->max_positions)
         xd_log_warn("model.max_model_len = %u is more than the %u tokens that this model was made for: answers may be "
                     "senseless beyond them",

@@ -38,7 +38,8 @@ static const char *const changes[] = {
     [MODEL_FILE_SAME] = "",
     [MODEL_FILE_GONE] = "was removed or renamed: the next start will not find it",
     [MODEL_FILE_REPLACED] = "was replaced by another file: the next start will load that one",
-    [MODEL_FILE_WRITTEN] = "was written to while it is in use: answers may be wrong until a restart",
+    [MODEL_FILE_WRITTEN] =
+        "was written to, or touched, while it is in use: if its content changed, answers may be wrong until a restart",
     [MODEL_FILE_CUT] = "became shorter while it is in use: reading beyond its end will stop the daemon",
 };
 

@@ -31,15 +31,6 @@ struct hostmem {
     const char *what, *key;
 };
 
-static uint64_t read_u64_file(const char *path)
-{
-    XD_CLEANUP(xd_fclosep) FILE *f = fopen(path, "re");
-    uint64_t v = UINT64_MAX;
-    if (!f || fscanf(f, "%" SCNu64, &v) != 1) /* "max" is not a number: no limit */
-        return UINT64_MAX;
-    return v;
-}
-
 static uint64_t meminfo_available(void)
 {
     XD_CLEANUP(xd_fclosep) FILE *f = fopen("/proc/meminfo", "re");
@@ -51,29 +42,9 @@ static uint64_t meminfo_available(void)
     return UINT64_MAX;
 }
 
-/* The tightest limit of our cgroup and its parents. Page cache is reclaimable, so it does not count as used. */
-static uint64_t cgroup_available(void)
-{
-    char line[256], path[PATH_MAX];
-    uint64_t best = UINT64_MAX;
-    for (cgroup_walk w = {0}; cgroup_next(&w, "");) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", w.group);
-        uint64_t max = read_u64_file(path), v, used = 0;
-        if (max == UINT64_MAX)
-            continue;
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", w.group);
-        XD_CLEANUP(xd_fclosep) FILE *st = fopen(path, "re");
-        while (st && fgets(line, sizeof line, st))
-            if (sscanf(line, "anon %" SCNu64, &v) == 1 || sscanf(line, "unevictable %" SCNu64, &v) == 1)
-                used = XD_MAX(used, v);
-        best = XD_MIN(best, max > used ? max - used : 0);
-    }
-    return best;
-}
-
 uint64_t hostmem_available_bytes(void)
 {
-    uint64_t a = meminfo_available(), b = cgroup_available();
+    uint64_t a = meminfo_available(), b = cgroup_memory_of("").available_bytes;
     return XD_MIN(a, b);
 }
 

@@ -296,11 +296,13 @@ static xd_status open_memory(kv_cache *kv, xd_err *err)
     const kern_ops *ops = kv->opt.dev->ops;
     char a[32];
     uint64_t bytes;
+    kern_dev_info dev;
+    ops->info(kv->opt.dev, &dev);
     if (!xd_mul_u64(&bytes, kv->n_dev, kv->block_bytes) ||
         ops->alloc(kv->opt.dev, bytes, (void **)&kv->dev_base) != KERN_OK)
-        return xd_fail(err, XD_NOMEM, 0,
-                       "KV cache: %u blocks of %s do not fit into device memory (%s): lower kv.kv_budget", kv->n_dev,
-                       xd_format_bytes(a, sizeof a, kv->block_bytes), ops->error(kv->opt.dev));
+        return xd_fail(err, XD_NOMEM, 0, "KV cache: %u blocks of %s do not fit into %s (%s): lower kv.kv_budget",
+                       kv->n_dev, xd_format_bytes(a, sizeof a, kv->block_bytes),
+                       dev.unified ? "memory" : "device memory", ops->error(kv->opt.dev));
     if (kv->n_host) {
         kern_dev_info info;
         ops->info(kv->opt.dev, &info);

@@ -708,7 +708,7 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
         (st = open_policy(p, err)) || (st = open_tables(p, err)) || (st = open_views(p, err)) ||
         (st = pager_stage_open(p, err)) || (st = pager_copier_start(p, COPY_QUEUE, err)))
         return st;
-    p->stats.host_capacity_bytes = p->host.bytes;
+    p->stats.host_capacity_bytes = p->host.in_place ? p->stats.expert_bytes_total : p->host.bytes;
     p->stats.in_place = p->host.in_place;
     pager_load_stats(p);
     if ((st = pager_fill_at_start(p, opt, err)) || (st = open_trace(p, err)))

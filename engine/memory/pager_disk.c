@@ -43,7 +43,7 @@ typedef struct pager_disk {
     int *failed;           /* [n_experts] errno of the last load, for the require that waits for it */
     uint8_t *lost;         /* [n_experts] the last load that ended had failed */
     uint32_t n_lost;
-    int lost_error; /* of the latest of them */
+    int lost_error;                                  /* of the latest of them */
     uint64_t retries, retries_told, retries_told_ns; /* reads that went well at the second try */
     uint64_t judged_useful, judged_wasted;
     uint32_t judged, off_steps;

@@ -247,6 +247,9 @@ static xd_status parse(gguf *g, xd_err *err)
         return st;
     if (magic != 0x46554747)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: not a GGUF file", g->path);
+    if (__builtin_bswap32(version) <= 3)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: a big-endian GGUF file; only little-endian ones can be read",
+                       g->path);
     if (version != 2 && version != 3)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: GGUF version %u; 2 and 3 can be read", g->path, version);
     if (n_tensors > MAX_ENTRIES || n_entries > MAX_ENTRIES)

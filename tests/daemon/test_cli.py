@@ -62,6 +62,51 @@ class Cli(unittest.TestCase):
             self.refused(2, "--tokens takes a number from 1 to 1048576", "bench", "synthetic:tiny", *NO_FILE, f"--tokens={value}")
         self.refused(2, "--hits takes a number from 1 to 8", "bench", "synthetic:tiny", *NO_FILE, "--tokens=8", "--hits=9")
 
+    def test_bench_says_at_once_what_cannot_be_measured(self):
+        self.refused(1, "model '/nope': No such file or directory", "bench", *NO_FILE, "/nope")
+        demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
+        self.refused(78, "--lengths 2041 and --tokens 8: the model's context is 2048 tokens, for prompt and answer together",
+                     "bench", *NO_FILE, demo, "--lengths=64,2041", "--tokens=8")
+
+    def test_each_command_has_a_help_of_its_own(self):
+        for name, words in (("serve", "until SIGTERM"), ("check", "exit status is 1"), ("inspect", "No device"), ("bench", "--concurrency"),
+                            ("tokenize", "the demo")):
+            r = run(name, "--help")
+            self.assertEqual((r.returncode, r.stderr), (0, ""))
+            self.assertTrue(r.stdout.startswith(f"Usage: expertd {name} "), r.stdout)
+            self.assertIn(words, r.stdout)
+        self.assertEqual(run("bench", "--help", "kv").stdout, run("--help", "kv").stdout)
+        self.assertIn("--concurrency", run("--help").stdout)
+
+    def test_numbers_in_help_end(self):
+        self.assertNotRegex(run("--help", "all").stdout + run("--help", "test").stdout, r"(from|to) [\d.]*\.\d*0\b")
+
+    def test_a_model_that_is_an_empty_word_is_refused(self):
+        self.refused(2, "'-m' needs a model, and the word behind it is empty", *NO_FILE, "-m", "")
+
+    def test_one_argument_of_tokenize_is_the_text(self):
+        demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
+        r = run("tokenize", *NO_FILE, "-m", demo, demo)
+        self.assertIn(f"'{demo}' is taken as the text", r.stderr)
+        self.assertEqual(run("tokenize", *NO_FILE, demo, "a").stderr, "")
+
+    def test_a_pipe_is_no_configuration_file_unless_it_is_ones_own(self):
+        with tempfile.TemporaryDirectory() as d:
+            os.mkfifo(d + "/pipe")
+            self.refused(78, f"configuration file '{d}/pipe' is a pipe", "-c", d + "/pipe", "--print-config")
+        r = subprocess.run([EXE, "-c", "/dev/stdin", "--print-config"], input="[server]\nport = 7\n", capture_output=True, text=True, timeout=60)
+        self.assertIn("\nport = 7\n", r.stdout)
+
+    def test_an_indented_key_is_named_as_what_it_is(self):
+        with tempfile.NamedTemporaryFile("w") as f:
+            f.write("[server]\nhost = 127.0.0.1\n  port = 18000\n")
+            f.flush()
+            self.refused(78, f"{f.name}:3: the line is indented, and so continues the value of 'host' in line 2, which takes one line: begin it "
+                         "at the margin", "-c", f.name, "--print-config")
+
+    def test_an_address_may_stand_in_brackets(self):
+        self.assertIn("\nhost = ::1\n", run(*NO_FILE, "--print-config", "--host=[::1]").stdout)
+
     def test_output_that_cannot_be_written_is_a_failure(self):
         demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
         for args in (["--help"], ["--help", "all"], ["--version"], [*NO_FILE, "--print-config"], ["check", *NO_FILE, "--port=0"],
@@ -70,7 +115,7 @@ class Cli(unittest.TestCase):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 r = subprocess.run([EXE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
             self.assertEqual(r.returncode, 1, args)
-            self.assertIn("expertd: the output could not be written", r.stderr, args)
+            self.assertEqual(r.stderr, "expertd: the output could not be written: No space left on device\n", args)
 
     def test_dev_refuses_arguments_that_it_would_ignore(self):
         dev = os.environ["EXPERTD_SOURCE_ROOT"] + "/dev"

@@ -1,6 +1,8 @@
 """The real daemon while somebody changes its model's files: it says so, and dies telling why. argv: PROGRAM SOURCE_ROOT."""
+import datetime
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -30,7 +32,7 @@ class Files(unittest.TestCase):
         while True:
             status, body = d.ask("/health")
             self.assertEqual(status, 200)
-            if w := json.loads(body)["engine"].get("warning"):
+            if "model file" in (w := json.loads(body)["engine"].get("warning", "")):  # others may have their own
                 return w
 
     def test_changes_are_warned_of_by_kind_and_the_daemon_serves_on(self):
@@ -81,11 +83,12 @@ class Files(unittest.TestCase):
     def test_a_file_written_in_place_is_warned_of(self):
         d = self.start()
         os.utime(self.weights, (time.time() + 1, time.time() + 1))
-        self.assertIn("was written to while it is in use: answers may be wrong", self.warned(d))
+        self.assertIn("was written to, or touched, while it is in use: if its content changed, answers may be wrong", self.warned(d))
         self.assertEqual(d.stop(), 0)
 
-    def test_a_file_cut_short_ends_the_daemon_with_its_name_and_place(self):
-        d = self.start()
+    def last_words(self, *args):
+        """Of a daemon whose model file is cut to half of its size; and that size."""
+        d = self.start(*args)
         size = os.path.getsize(self.weights)
         os.truncate(self.weights, size // 2)
         self.assertIn("became shorter", self.warned(d))
@@ -98,10 +101,22 @@ class Files(unittest.TestCase):
         d.p.stderr.close()
         d.dir.cleanup()
         self.assertEqual(rc, 1)
-        last = "".join(d.log)
-        self.assertRegex(last, r"expertd: cannot read '.*\.safetensors' at byte \d+: the file became shorter")
-        at = int(last.split("at byte ")[1].split(":")[0])
-        self.assertTrue(size // 2 <= at < size, at)
+        return d.log[-1], size
+
+    def test_a_file_cut_short_ends_the_daemon_with_its_name_and_place(self):
+        last, size = self.last_words()
+        when, at = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z error cannot read '.*\.safetensors' at byte (\d+): "
+                                "the file became shorter .*\n", last).groups()
+        self.assertTrue(size // 2 <= int(at) < size, at)
+        self.assertLess(abs(datetime.datetime.fromisoformat(when + "+00:00").timestamp() - time.time()), 60)
+
+    def test_last_words_have_the_form_of_the_log(self):
+        odd = os.path.join(self.dir.name, 'a "model"')
+        os.rename(self.model, odd)
+        self.model, self.weights = odd, self.weights.replace(self.model, odd)
+        last = json.loads(self.last_words("--log.format=json")[0])
+        self.assertEqual(last["level"], "error")
+        self.assertTrue(last["message"].startswith(f"cannot read '{self.weights}' at byte "), last)
 
     def test_a_model_is_named_after_its_place(self):
         hub = os.path.join(self.dir.name, "models--Org--A-Model--B", "snapshots", "ad44e777bcd18fa4")

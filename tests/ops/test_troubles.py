@@ -5,9 +5,11 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from daemon import Daemon
@@ -141,6 +143,28 @@ class Troubles(unittest.TestCase):
         m = self.start().metrics()
         self.assertEqual((m["expertd_fallback_watching"], m["expertd_link_suspect_below_bytes_per_second"]), (0, 0))
 
+    def test_the_same_name_has_the_same_number(self):
+        """Log, /health, metrics and inspect about where memory goes."""
+        for args, host in ((PAGED + ["--memory.nvme_path=" + self.at("pages")], None), (["--pager.warm_start=no"], 6 * 16 * 3 * 256 * 128 * 2)):
+            d = self.start(*args, "--memory.vram_budget=1GiB")
+            plan = {row["what"]: row["bytes"] for row in self.health(d)["plan"]}
+            m = d.metrics()
+            out = subprocess.run([EXE, "inspect", "-c", "/dev/null", "-m", DEMO, "--json", *args], capture_output=True, text=True, check=True)
+            inspect = json.loads(out.stdout)
+            self.assertEqual(plan["trunk"], inspect["trunk_bytes"])
+            self.assertEqual(plan["trunk"], m['expertd_memory_planned_bytes{part="trunk"}'])
+            self.assertEqual(plan["host_experts"], m["expertd_host_tier_bytes"])
+            self.assertEqual(plan["arena"], m['expertd_memory_planned_bytes{part="arena"}'])
+            self.assertLess(plan["arena"], 1.1 * inspect["expert_bytes"])  # slots for every page, and no more
+            if host:
+                self.assertEqual(plan["host_experts"], host)
+            else:
+                self.assertLessEqual(plan["host_experts"], 4 << 20)
+                self.assertAlmostEqual(plan["host_experts"], inspect["placement"]["host_bytes"], delta=3 * 256 * 128 * 2 + 4096)
+
+    def test_a_context_cut_by_the_kv_cache_is_warned_of(self):
+        self.wait_log(self.start("--kv.kv_budget=1MiB"), r"warn +the KV cache holds \d+ tokens: longer prompts are refused, though this model takes 2048")
+
     def test_a_reload_is_whole_or_nothing(self):
         conf, keys = self.at("conf"), self.at("keys")
         with open(keys, "w", encoding="utf-8") as f:
@@ -162,9 +186,12 @@ class Troubles(unittest.TestCase):
         self.assertNotIn("configuration reloaded", "".join(d.log))
         self.assertNotIn("max_queue: 10 -> 20", "".join(d.log))
         with open(keys, "w", encoding="utf-8") as f:
-            f.write("new\n")
+            f.write("\ufeffnew\n")  # with the mark that some editors begin a file with
         d.p.send_signal(signal.SIGHUP)
         self.wait_log(d, "server.max_queue: 10 -> 20(.|\n)*configuration reloaded")
+        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{d.port}/v1/models", headers={"Authorization": "Bearer new"}),
+                                    timeout=60) as r:
+            self.assertEqual(r.status, 200)
 
 
 if __name__ == "__main__":

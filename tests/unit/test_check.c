@@ -248,6 +248,36 @@ static void put(const char *root, const char *path, const char *text)
     cr_assert(f && fputs(text, f) >= 0 && !fclose(f), "%s", full);
 }
 
+Test(check, groups_of_the_first_version_count_as_well)
+{
+    static const struct {
+        const char *groups, *at, *limit;
+        uint64_t want;
+    } cases[] = {
+        {"12:pids:/x\n4:memory:/docker/abc\n", "/docker/abc", "1073741824\n", GIB},
+        {"4:cpu,memory:/a/b\n", "/a", "1073741824\n", GIB},        /* of a group around it */
+        {"4:memory:/seen/by/the/host\n", "", "1073741824\n", GIB}, /* a container that mounts its own part alone */
+        {"4:memory:/a\n", "/a", "9223372036854771712\n", FACTS_UNLIMITED},
+        {"4:memory:/\n0::/\n", "", "1073741824\n", GIB},
+        {"4:memory_of_others:/a\n", "/a", "1073741824\n", FACTS_UNLIMITED},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        char root[] = "/tmp/expertd-facts-XXXXXX", path[128], command[128];
+        cr_assert(mkdtemp(root));
+        put(root, "/proc/meminfo", "MemTotal:       65536000 kB\n");
+        put(root, "/proc/self/cgroup", cases[i].groups);
+        snprintf(path, sizeof path, "/sys/fs/cgroup/memory%s/memory.limit_in_bytes", cases[i].at);
+        put(root, path, cases[i].limit);
+        XD_CLEANUP(conf_freep) config *c = NULL;
+        cr_assert(!conf_defaults(&c, NULL));
+        facts f;
+        facts_read(root, c, &f);
+        snprintf(command, sizeof command, "rm -r %s", root);
+        cr_assert_eq(system(command), 0);
+        cr_assert_eq(f.cgroup_limit_bytes, cases[i].want, "case %zu", i);
+    }
+}
+
 Test(check, facts_are_read_as_the_kernel_writes_them)
 {
     char root[] = "/tmp/expertd-facts-XXXXXX", command[128];
