@@ -61,6 +61,13 @@ static void rig_close(rig *r)
     free(r->ids), free(r->pairs), free(r->starts);
 }
 
+static inline pager_stats stats(rig *r)
+{
+    pager_stats st;
+    pager_get_stats(r->p, &st);
+    return st;
+}
+
 /* The file's bytes of a page, from the tensor alone. */
 static const char *page_of_file(const rig *r, uint32_t l, uint32_t e, uint32_t pg, uint64_t *ret_bytes)
 {

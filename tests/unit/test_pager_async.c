@@ -205,9 +205,7 @@ static void change_path(rig *r)
 {
     static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_CPU, PAGER_FULL};
     xd_err err;
-    pager_stats st;
-    pager_get_stats(r->p, &st);
-    r->cfg->test.vram_free = rnd(r, 3) * st.slot_bytes * 80;
+    r->cfg->test.vram_free = rnd(r, 3) * stats(r).slot_bytes * 80;
     if (rnd(r, 2))
         pager_give_back_spare(r->p);
     else
@@ -228,8 +226,7 @@ static void many_steps(double arena, const char *page_file)
         if (rnd(&r, 2))
             pager_idle(r.p);
     }
-    pager_stats st;
-    pager_get_stats(r.p, &st);
+    pager_stats st = stats(&r);
     cr_assert_gt(dev.n_copied, 0);
     cr_assert_gt(st.bytes_cpu, 0);
     cr_assert_gt(st.bytes_vram, 0);

@@ -43,13 +43,6 @@ static void watch_allocations(rig *r)
     r->dev->ops = &dev.ops;
 }
 
-static pager_stats stats(rig *r)
-{
-    pager_stats st;
-    pager_get_stats(r->p, &st);
-    return st;
-}
-
 static void open_pager(rig *r, double arena_share)
 {
     rig_open(r, (uint64_t)(arena_share * (double)model_expert_bytes(r->m)));

@@ -27,13 +27,6 @@ static kern_status slow_copy(kern_dev *d, void *dst, const void *src, uint64_t b
     return dev.real->copy_async(d, dst, src, bytes);
 }
 
-static pager_stats stats(rig *r)
-{
-    pager_stats st;
-    pager_get_stats(r->p, &st);
-    return st;
-}
-
 static void open_rig(rig *r, double arena_share, uint32_t fail_every)
 {
     xd_err err = {0};
