@@ -23,8 +23,9 @@ static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *er
     snprintf(service, sizeof service, "%u", port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
     int rc = getaddrinfo(host && host[0] ? host : NULL, service, &hints, &list);
-    if (rc)
-        return xd_fail(err, XD_IO, 0, "server.host '%s': %s", host, gai_strerror(rc));
+    if (rc) /* a name server that is not up yet says EAI_AGAIN */
+        return xd_fail(err, rc == EAI_NONAME ? XD_BAD_CONFIG : XD_IO, 0, "server.host '%s': %s", host,
+                       gai_strerror(rc));
     int saved = 0, fd = -1;
     for (struct addrinfo *i = list; i && fd < 0; i = i->ai_next) {
         fd = socket(i->ai_family, i->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, i->ai_protocol);

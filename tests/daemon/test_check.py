@@ -168,6 +168,14 @@ class Check(unittest.TestCase):
         with open(other, encoding="utf-8") as f:
             self.assertEqual(f.read(), "something else, of nobody's business")
 
+    def test_an_address_that_there_is_not(self):
+        for host in ("300.1.1.1", "unix:/tmp/x"):
+            r = subprocess.run([EXE, *BASE, "-m", self.model, "--host=" + host], capture_output=True, text=True, timeout=60)
+            self.assertEqual(r.returncode, 1 if "Temporary failure" in r.stderr else 78, r.stderr)  # no name server answers here
+            self.assertIn(f"server.host '{host}'", r.stderr)
+            rc, lines = self.check("-m", self.model, "--host=" + host, "--port=8080")
+            self.assertEqual((rc, lines["port"]["status"]), (1, "fail"))
+
     def test_the_places_of_its_bytes(self):
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--host_budget=4MiB", why="memory.nvme_path"), 78)
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len"), 78)

@@ -236,6 +236,7 @@ Test(disk, wrong_bytes_and_errors_are_reported_not_delivered)
         disk_io_wait(d);
         cr_assert_eq(disk_io_take(d, &r, 1), 1);
         cr_assert_eq(r.error, EBADMSG);
+        cr_assert(r.n_wrong == 2 && r.n_failed == 0 && r.met == EBADMSG); /* each of two tries */
         disk_io_free(d);
         io.error_rate = 1;
         cr_assert_eq(disk_io_open(&io, &d, NULL), XD_OK);
@@ -243,6 +244,20 @@ Test(disk, wrong_bytes_and_errors_are_reported_not_delivered)
         disk_io_wait(d);
         cr_assert_eq(disk_io_take(d, &r, 1), 1);
         cr_assert_eq(r.error, EIO);
+        cr_assert(r.n_failed == 2 && r.n_wrong == 0 && r.met == EIO);
+        disk_io_free(d);
+        /* One in two fails: some loads go well at the second try, and tell of the first. */
+        io.error_rate = 0.5;
+        uint32_t well = 0, told = 0, lost = 0;
+        cr_assert_eq(disk_io_open(&io, &d, NULL), XD_OK);
+        for (int i = 0; i < 200; i++) {
+            cr_assert(disk_io_push(d, 4, mem, true));
+            disk_io_wait(d);
+            cr_assert_eq(disk_io_take(d, &r, 1), 1);
+            cr_assert_eq(r.n_failed, r.error ? 2u : r.met ? 1u : 0u);
+            *(r.error ? &lost : r.met ? &told : &well) += 1;
+        }
+        cr_assert(well > 70 && told > 25 && lost > 25, "%u %u %u", well, told, lost); /* 100, 50, 50 are expected */
         disk_io_free(d);
         free(mem);
     }
