@@ -13,7 +13,7 @@ typedef struct cgroup_walk {
 
 /* From the inside out, beginning with a walk that is zero but for v1; false: that was all. /proc lies below `root`, "" in real life. */
 bool cgroup_next(cgroup_walk *w, const char *root);
-/* How many CPUs the tightest quota keeps busy, rounded up ; UINT32_MAX: there is none. */
+/* How many CPUs the tightest quota keeps busy, rounded up; UINT32_MAX: there is none. */
 uint32_t cgroup_cpus(const char *root);
 typedef struct cgroup_memory {
     uint64_t limit_bytes,
