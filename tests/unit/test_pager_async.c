@@ -28,7 +28,7 @@ static struct {
     const kern_ops *real;
     kern_ops ops;
     stream main, copies;
-    uint32_t n_copied; /* by the copy thread */
+    _Atomic uint32_t n_copied; /* by the copy thread */
 } dev;
 
 static uint32_t *layer_ids[MAX_LAYERS];
