@@ -164,7 +164,7 @@ const conf_option conf_options[] = {
     U32_OR(model, "max_model_len", max_model_len, "auto", 16, 1e8, "auto", 0,
            "Most tokens of prompt and answer together. auto: what the model allows and the KV cache holds."),
     BOOL(model, "tokenizer", tokenizer, "yes", 0,
-         "Take and give text. A model whose tokenizer is missing or cannot be read is then refused; no: requests are token ids."),
+         "Take and give text, where the model has a tokenizer; one that cannot be read is then refused. no: requests are token ids."),
     STRING(model, "chat_template", chat_template, "", CONF_TEMPLATE,
            "Jinja chat template: its file, or its text if it contains '{{' or '{%'. Empty: the model's own."),
     ENUM(model, "sampling_defaults", sampling_defaults, "model", sampling_defaults, 0,

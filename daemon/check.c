@@ -302,7 +302,9 @@ static void judge_model(report *r, const facts *f, const config *cfg)
         SIZE(f->expert_bytes));
     judge_fault(r, "placement", f->place_error, CHECK_FAIL, "The model does not fit these settings.",
                 "expertd inspect shows what would lie where");
-    judge_fault(r, "tokenizer", f->tokenizer_error, CHECK_FAIL, "Text could not be taken or given.",
+    judge_fault(r, "tokenizer", f->tokenizer_error, f->tokenizer_missing ? CHECK_WARN : CHECK_FAIL,
+                f->tokenizer_missing ? "Text would be answered with 400, prompts of token ids would work."
+                                     : "The daemon would not start with it.",
                 f->tokenizer_missing ? "put the model's tokenizer.json beside its weights, or set model.tokenizer = no"
                                      : "get the model's own tokenizer.json again, or set model.tokenizer = no");
     judge_fault(

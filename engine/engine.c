@@ -146,20 +146,25 @@ static void fill_costs(engine *e)
     i->memory_gbps = exec_probe_memory(c->x);
 }
 
-/* Ready means that text is answered: a tokenizer that is missing, or that cannot be read exactly, keeps a model from being served unless
- * the configuration asks for token ids alone. Only synthetic models have none. */
+/* A model without a tokenizer is served to clients that send token ids. One whose tokenizer is there but cannot be read exactly is
+ * refused, since its text would be expected: unless the configuration asks for token ids alone. */
 static xd_status load_tokenizer(engine *e, xd_err *err)
 {
     const char *why = "the model is synthetic";
     uint32_t n;
     const model_file *files = model_files(e->c.m, &n);
     bool synthetic = n && files[0].anonymous;
+    xd_err none = {0};
     if (!synthetic && e->cfg->model.tokenizer) {
-        xd_status st = words_open(e->c.m, &e->tok, err);
-        if (st) {
+        xd_status st = words_open(e->c.m, &e->tok, &none);
+        if (st && st != XD_NOT_FOUND) {
+            *err = none;
             xd_wrap(err, "no tokenizer (model.tokenizer = no serves token ids alone)");
             return st;
         }
+        why = "the model carries none";
+        if (st)
+            xd_log(CONF_LOG_WARN, "no tokenizer: only prompts of token ids will be answered (%s)", none.msg);
     } else if (!synthetic)
         why = "model.tokenizer = no";
     if (!e->tok)

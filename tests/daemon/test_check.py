@@ -120,22 +120,25 @@ class Check(unittest.TestCase):
         path = self.at("tokenizer.json")
         with open(path, "rb") as f:
             good = f.read()
-        for bad in (b"{", good[:1000], b"\0\1\2\xff" * 50, b"{}", None):
-            with self.subTest(bad=bad and bad[:8]):
-                os.remove(path)
-                if bad is not None:
-                    with open(path, "wb") as f:
-                        f.write(bad)
+        for bad in (b"{", good[:1000], b"\0\1\2\xff" * 50, b"{}"):
+            with self.subTest(bad=bad[:8]):
+                with open(path, "wb") as f:
+                    f.write(bad)
                 self.both_refuse("tokenizer", "-m", self.model, why="tokenizer")
                 self.assertEqual(self.check("-m", self.model, "--model.tokenizer=no")[0], 0)
-                if bad is None:
-                    write(path, "")
-        d = Daemon(EXE, "-m", self.model, "--model.tokenizer=no", "--no-warm-start").wait_ready()
+        self.only_ids_are_answered("model.tokenizer = no", "--model.tokenizer=no")
+        os.remove(path)
+        rc, lines = self.check("-m", self.model)
+        self.assertEqual((rc, lines["tokenizer"]["status"]), (0, "warn"))
+        self.only_ids_are_answered("only prompts of token ids will be answered")
+
+    def only_ids_are_answered(self, said, *options):
+        d = Daemon(EXE, "-m", self.model, *options, "--no-warm-start").wait_ready()
         self.assertEqual(d.ask("/v1/completions", dict(prompt=[5], max_tokens=1))[0], 200)
         status, body = d.ask("/v1/completions", dict(prompt="a", max_tokens=1))
         self.assertEqual((status, json.loads(body)["error"]["code"]), (400, "no_tokenizer"))
         self.assertEqual(d.stop(), 0)
-        self.assertIn("model.tokenizer = no", "".join(d.log))
+        self.assertIn(said, "".join(d.log))
 
     def test_a_chat_that_could_not_be_answered(self):
         os.remove(self.at("tokenizer_config.json"))
