@@ -31,7 +31,7 @@ static void read_placement(const model *m, const config *cfg, facts *f)
 {
     placement p;
     placement_of(m, cfg, &p);
-    if (p.problem.status)
+    if (p.problem.status || core_check_context(cfg, model_get_params(m), &p.problem))
         NOTE(f->place_error, p.problem);
     f->expert_bytes = model_expert_bytes(m);
     f->model_bytes = f->expert_bytes + model_trunk_bytes(m);

@@ -238,6 +238,17 @@ static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
     return st;
 }
 
+xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *err)
+{
+    uint32_t context = cfg->model.max_model_len;
+    if (!hp->rope_grows || context <= hp->max_positions)
+        return XD_OK;
+    return xd_fail(err, XD_UNSUPPORTED, 0,
+                   "model.max_model_len = %u: with rope type 'dynamic' this model's rotary frequencies would change "
+                   "beyond max_position_embeddings = %u, which is not possible here",
+                   context, hp->max_positions);
+}
+
 static xd_status open_exec(core *c, stage *s, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -250,12 +261,9 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     c->max_rows = XD_MAX(c->max_seqs, MIN_ROWS);
     /* The KV cache is sized after the executor, which needs a bound of the context first. */
     uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
-    if (c->hp->rope_grows && context > c->hp->max_positions)
-        return xd_fail(
-            err, XD_UNSUPPORTED, 0,
-            "model.max_model_len = %u: with rope type 'dynamic' this model's rotary frequencies would change "
-            "beyond max_position_embeddings = %u, which is not possible here",
-            context, c->hp->max_positions);
+    xd_status st = core_check_context(cfg, c->hp, err);
+    if (st)
+        return st;
     c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
     exec_options xo = {.dev = c->dev,
                        .cpu = c->cpu,
@@ -272,7 +280,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .routes = c->routes,
                        .progress = on_progress,
                        .progress_user = s};
-    xd_status st = exec_open(&xo, &c->x, err);
+    st = exec_open(&xo, &c->x, err);
     if (!st)
         exec_memory(c->x, &c->plan.trunk, &c->plan.workspace);
     if (!st && c->info.unified) /* read where the files are mapped, but for some copies */

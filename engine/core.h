@@ -43,6 +43,8 @@ xd_status core_open(core *c, const config *cfg, const char *path,
 void core_close(core *c); /* takes any state, {0} too */
 /* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
 xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
+/* Likewise, whether this model can have the context that is asked for: XD_UNSUPPORTED. */
+xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *err) XD_MUST_CHECK;
 
 /* The sizing of KV and arena: pure arithmetic, so that `inspect` and tests can ask without a device. room: bytes of device memory
  * left after trunk and workspace (UINT64_MAX: not bounded, use ram_bytes). XD_BAD_CONFIG shows the arithmetic and what would fit. */

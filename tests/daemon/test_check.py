@@ -182,6 +182,8 @@ class Check(unittest.TestCase):
     def test_the_places_of_its_bytes(self):
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--host_budget=4MiB", why="memory.nvme_path"), 78)
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len"), 78)
+        edit(self.at("config.json"), rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+        self.assertEqual(self.both_refuse("placement", "-m", self.model, "--max_model_len=4096", why="'dynamic'"), 66)
         pages = os.path.join(self.dir.name, "pages")
         self.both_refuse("placement", "-m", self.model, "--host_budget=1MiB", "--nvme_path=" + pages, why="one layer's 16")
         rc, lines = self.check("-m", self.model, "--host_budget=4MiB", "--nvme_path=" + pages)
