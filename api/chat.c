@@ -547,12 +547,13 @@ static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_e
         return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter",
                              "%s is required: only an assistant's message may have none", param);
     }
-    if (!strcmp(role, "developer") && !t->developer && json_object_set_new(message, "role", json_string("system")))
-        return no_memory(err);
     drop_nulls(message);
     xd_status st = refuse_function_form(message, role, m, err);
     if (!st && !strcmp(role, "assistant"))
         st = prepare_assistant(message, err);
+    bool rename = !strcmp(role, "developer") && !t->developer; /* frees `role` */
+    if (!st && rename && json_object_set_new(message, "role", json_string("system")))
+        return no_memory(err);
     if (!st)
         st = alias_reasoning(message, err);
     if (!st)
