@@ -125,14 +125,14 @@ Test(families, have_the_defaults_of_their_classes)
         xd_err err;
         cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
         const model_params *p = model_get_params(m);
-        cr_expect_eq(p->n_kv_heads, cases[i].kv_heads, "%s: %u", cases[i].config, p->n_kv_heads);
-        cr_expect_eq(p->head_dim, cases[i].head_dim, "%s: %u", cases[i].config, p->head_dim);
-        cr_expect_eq(p->max_positions, cases[i].max_positions, "%s: %u", cases[i].config, p->max_positions);
-        cr_expect(p->rms_eps == cases[i].eps && p->norm_topk == cases[i].norm_topk, "%s", cases[i].config);
+        cr_assert_eq(p->n_kv_heads, cases[i].kv_heads, "%s: %u", cases[i].config, p->n_kv_heads);
+        cr_assert_eq(p->head_dim, cases[i].head_dim, "%s: %u", cases[i].config, p->head_dim);
+        cr_assert_eq(p->max_positions, cases[i].max_positions, "%s: %u", cases[i].config, p->max_positions);
+        cr_assert(p->rms_eps == cases[i].eps && p->norm_topk == cases[i].norm_topk, "%s", cases[i].config);
         for (uint32_t l = 0; l < 3; l++) {
             const model_layer *y = model_get_layer(m, l);
-            cr_expect_eq(y->window, cases[i].window[l], "%s: %u", cases[i].config, y->window);
-            cr_expect(y->n_experts == cases[i].n_experts && y->top_k == cases[i].top_k && y->d_ff == cases[i].d_ff,
+            cr_assert_eq(y->window, cases[i].window[l], "%s: %u", cases[i].config, y->window);
+            cr_assert(y->n_experts == cases[i].n_experts && y->top_k == cases[i].top_k && y->d_ff == cases[i].d_ff,
                       "%s", cases[i].config);
         }
     }
@@ -170,8 +170,8 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         model *m = NULL;
         xd_err err;
         xd_status st = open_config(cases[i].config, &m, &err);
-        cr_expect(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
-        cr_expect(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
+        cr_assert(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
+        cr_assert(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
         model_free(m);
     }
 }
@@ -216,15 +216,15 @@ Test(families, refuse_a_layers_tensor_that_nobody_asked_for)
         model *m = NULL;
         snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}",
                  strange[i]);
-        cr_expect_eq(open_with("llama", header, 256, &m, &err), XD_UNSUPPORTED, "%s", strange[i]);
-        cr_expect(strstr(err.msg, strange[i]), "%s -> %s", strange[i], err.msg);
+        cr_assert_eq(open_with("llama", header, 256, &m, &err), XD_UNSUPPORTED, "%s", strange[i]);
+        cr_assert(strstr(err.msg, strange[i]), "%s -> %s", strange[i], err.msg);
         model_free(m);
     }
     for (size_t i = 0; i < XD_ARRAY_LEN(harmless); i++) {
         XD_CLEANUP(model_freep) model *m = NULL;
         snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}",
                  harmless[i]);
-        cr_expect_eq(open_with("llama", header, 256, &m, &err), XD_OK, "%s -> %s", harmless[i], err.msg);
+        cr_assert_eq(open_with("llama", header, 256, &m, &err), XD_OK, "%s -> %s", harmless[i], err.msg);
     }
 }
 
@@ -411,12 +411,12 @@ Test(families, refuse_gguf_metadata_that_change_the_result)
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         xd_err err;
-        cr_expect_eq(open_meta("llama", cases[i].key, cases[i].bad, &err), XD_UNSUPPORTED, "%s", cases[i].key);
-        cr_expect(strstr(err.msg, cases[i].key), "%s -> %s", cases[i].key, err.msg);
-        cr_expect_eq(open_meta("llama", cases[i].key, cases[i].usual, &err), XD_BAD_MODEL);
-        cr_expect(strstr(err.msg, "tensor 'output_norm.weight' is missing"), "%s -> %s", cases[i].key, err.msg);
+        cr_assert_eq(open_meta("llama", cases[i].key, cases[i].bad, &err), XD_UNSUPPORTED, "%s", cases[i].key);
+        cr_assert(strstr(err.msg, cases[i].key), "%s -> %s", cases[i].key, err.msg);
+        cr_assert_eq(open_meta("llama", cases[i].key, cases[i].usual, &err), XD_BAD_MODEL);
+        cr_assert(strstr(err.msg, "tensor 'output_norm.weight' is missing"), "%s -> %s", cases[i].key, err.msg);
     }
     xd_err err;
-    cr_expect_eq(open_meta("qwen2", "attention.sliding_window", 64, &err), XD_UNSUPPORTED);
-    cr_expect(strstr(err.msg, "qwen2.attention.sliding_window"), "%s", err.msg);
+    cr_assert_eq(open_meta("qwen2", "attention.sliding_window", 64, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "qwen2.attention.sliding_window"), "%s", err.msg);
 }
