@@ -6,7 +6,8 @@
 
 #include "engine/core.h"
 
-enum { N_SEQS = 3, PROMPT = 21, STEPS = 12 };
+/* VRAM is filled by WARM steps in place: copies behind the steps' backs may come at any time. */
+enum { N_SEQS = 3, PROMPT = 21, STEPS = 12, WARM = 4 };
 /* Of the largest logit. Sums in another order, in float32: what is seen is 2e-7. */
 #define TOLERANCE 1e-5
 
@@ -90,12 +91,17 @@ static run decode(const setup *s)
     run r = {.vocab = c.hp->vocab};
     r.logits = malloc((size_t)STEPS * N_SEQS * r.vocab * sizeof *r.logits);
     xd_err err = {0};
-    cr_assert_eq(pager_set_mode(c.pg, s->mode, &err), XD_OK, "%s", err.msg);
     kv_seq *seq[N_SEQS];
     for (uint32_t i = 0; i < N_SEQS; i++)
         cr_assert_eq(kv_seq_new(c.kv, &seq[i], &err), XD_OK, "%s", err.msg);
     forward(&c, seq, 0, PROMPT, NULL);
+    uint64_t warm_hits = 0;
     for (uint32_t t = 0; t < STEPS; t++) {
+        if (t == WARM) {
+            pager_get_stats(c.pg, &r.stats);
+            warm_hits = r.stats.hits_vram;
+            cr_assert_eq(pager_set_mode(c.pg, s->mode, &err), XD_OK, "%s", err.msg);
+        }
         forward(&c, seq, PROMPT + t, 1, r.logits + (size_t)t * N_SEQS * r.vocab);
         exec_times times;
         exec_get_times(c.x, &times);
@@ -103,6 +109,7 @@ static run decode(const setup *s)
         cr_assert_leq(times.cpu_ns, times.total_ns);
     }
     pager_get_stats(c.pg, &r.stats);
+    r.stats.hits_vram -= warm_hits;
     for (uint32_t i = 0; i < N_SEQS; i++)
         kv_seq_free(c.kv, seq[i]);
     core_close(&c);
