@@ -7,30 +7,7 @@
 #include "config/config.h"
 #include "engine/core.h"
 #include "engine/model/model.h"
-
-static char dir[64];
-
-static void make_dir(void)
-{
-    snprintf(dir, sizeof dir, "/tmp/xd_families_XXXXXX");
-    cr_assert(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
-    cr_assert_eq(system(cmd), 0);
-}
-
-static const char *put(const char *name, const void *data, size_t len)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    cr_assert(f && fwrite(data, 1, len, f) == len && !fclose(f));
-    return path;
-}
+#include "tests/unit/scratch.h"
 
 static xd_status open_config(const char *text, model **ret, xd_err *err)
 {
