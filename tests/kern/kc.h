@@ -24,7 +24,8 @@ typedef struct kc {
     kern_dev *other; /* the same rows with another number of threads (CPU), or dev itself */
     bool cuda;
     uint64_t seed, rng;
-    char what[256]; /* op and parameters of the case, for messages */
+    const char *set; /* of rows that dev has */
+    char what[256];  /* op and parameters of the case, for messages */
     uint32_t n_cases, n_failed, n_unsupported;
     bool case_failed, case_unsupported;
     void *memory; /* host memory of the case */
