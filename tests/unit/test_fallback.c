@@ -14,6 +14,7 @@ static struct {
     _Atomic bool copying;
     _Atomic uint32_t n_batches;
     uint32_t n_disturbed;
+    uint64_t probe_bytes; /* in all */
 } shared;
 
 static void shared_info(kern_dev *d, kern_dev_info *ret)
@@ -42,8 +43,9 @@ static kern_status shared_copy_wait(kern_dev *d)
 
 static kern_status shared_probe(kern_dev *d, uint64_t addr, uint64_t bytes, double *ret_gbps)
 {
-    (void)d, (void)addr, (void)bytes;
+    (void)d, (void)addr;
     struct timespec ts = {.tv_nsec = 1000000};
+    shared.probe_bytes += bytes;
     bool disturbed = shared.copying;
     nanosleep(&ts, NULL);
     disturbed = disturbed || shared.copying;
@@ -461,6 +463,31 @@ Test(fallback, a_probe_does_not_measure_the_pagers_own_copies)
         fallback_tick(r.f);
     }
     cr_assert_eq(shared.n_disturbed, 0, "%u probes", shared.n_disturbed);
+    rig_close(&r);
+}
+
+static uint64_t probe_once(rig *r, double gbps)
+{
+    double got;
+    shared.gbps = gbps;
+    shared.probe_bytes = 0;
+    cr_assert_eq(pager_probe_link(r->p, &got, NULL), XD_OK);
+    cr_assert_float_eq(got, gbps, 1e-9);
+    return shared.probe_bytes;
+}
+
+/* Requests wait for it: of a link that was seen to be slow it reads less. */
+Test(fallback, a_probe_of_a_slow_link_is_short)
+{
+    rig r = {.shares_link = true};
+    rig_open(&r, 50, 0.5);
+    uint64_t whole = probe_once(&r, 50), run = model_expert_bytes(r.m);
+    cr_assert_gt(whole, 3 * run, "%llu of %llu", (unsigned long long)whole, (unsigned long long)run);
+    cr_assert_eq(probe_once(&r, 5), whole, "not known yet");
+    cr_assert_leq(probe_once(&r, 5), 5000000 + run);
+    cr_assert_geq(probe_once(&r, 1), 5000000);
+    cr_assert_leq(probe_once(&r, 50), (4u << 20) + run);
+    cr_assert_eq(probe_once(&r, 50), whole);
     rig_close(&r);
 }
 
