@@ -277,6 +277,13 @@ typedef struct kern_top_logits_args {
     uint32_t n_tokens, vocab;
 } kern_top_logits_args;
 
+/* y += x */
+typedef struct kern_add_args {
+    float *y;
+    const float *x; /* device memory, or alloc_host() memory: a replay reads what lies there then */
+    uint64_t n;
+} kern_add_args;
+
 /* Sizes of a model's layer. */
 typedef struct kern_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_experts;
@@ -369,6 +376,9 @@ struct kern_ops {
     /* While recording: starts the reader beside the operations that follow; none after this one has to do with it. */
     kern_status (*ahead_begin)(kern_dev *d, const kern_ahead *a);
     void (*ahead_end)(kern_dev *d);
+
+    /* --- two devices at one layer ------------------------------------------------------------------------------- */
+    kern_status (*add)(kern_dev *d, const kern_add_args *a);
 };
 #define KERN_MARKS 1024
 
@@ -381,6 +391,7 @@ typedef struct kern_options {
     uint32_t n_threads;  /* CPU workers, 0: all cores allowed to the process */
     uint32_t gpu;        /* device index */
     int32_t numa_node;   /* bind workers, -1: no */
+    bool helper;         /* CPU workers serve another device's layers: they stay awake for its part of a layer, about a millisecond */
     const char *disable; /* comma-separated caps ("avx512", "avx2", "sm90") or row names never to be used; NULL */
 } kern_options;
 

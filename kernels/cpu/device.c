@@ -231,6 +231,15 @@ static uint64_t dev_ahead_bytes(kern_dev *dev, uint32_t n_layers, const kern_exp
     return 0;
 }
 
+/* As many values as a token has, or some tokens': other threads could not be told of it in the time that it takes. */
+static kern_status dev_add(kern_dev *dev, const kern_add_args *a)
+{
+    (void)dev;
+    for (uint64_t i = 0; i < a->n; i++)
+        a->y[i] += a->x[i];
+    return KERN_OK;
+}
+
 static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
 {
     cpu_dev *d = cpu_of(dev);
@@ -286,6 +295,7 @@ static const kern_ops cpu_ops = {
     .kv_stage = cpu_kv_stage,
     .kv_stage_wait = dev_kv_stage_wait,
     .ahead_bytes = dev_ahead_bytes,
+    .add = dev_add,
 };
 
 kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret)
@@ -300,7 +310,7 @@ kern_status kern_cpu_open(const kern_options *opt, kern_dev **ret)
     d->numa_node =
         opt->numa_node >= 0 && numa_available() >= 0 && opt->numa_node <= numa_max_node() ? opt->numa_node : -1;
     rows_choose(&d->rows, opt->disable, d->row_names, sizeof d->row_names);
-    d->pool = pool_open(opt->n_threads, d->numa_node);
+    d->pool = pool_open(opt->n_threads, d->numa_node, opt->helper);
     if (!d->pool) {
         dev_close(&d->base);
         return KERN_NOMEM;

@@ -14,8 +14,8 @@
  *     at `sleepers`, and then changes `wake`. Both orders are seq_cst, so one of them sees the other (Dekker). The caller's
  *     own wait for `left` works in the same way with `caller_waits`.
  *
- * Workers spin for SPIN_ROUNDS before they sleep: longer than the gaps between the operations of a step, far shorter than the
- * gaps between requests. */
+ * Workers spin before they sleep: longer than the gaps between the operations of a step, far shorter than the gaps between
+ * requests. */
 #include "kernels/cpu/pool.h"
 
 #include <linux/futex.h>
@@ -30,6 +30,8 @@
 
 /* About 20 us on current cores (a pause is 40-140 cycles). */
 #define SPIN_ROUNDS 1000
+/* Of patient workers, who wait for another device's part of a layer: to wake them would take them as long as they had slept. */
+#define PATIENT_ROUNDS (40 * SPIN_ROUNDS)
 #define MAX_THREADS 1024
 
 typedef struct worker {
@@ -49,7 +51,7 @@ struct cpu_pool {
     _Atomic uint32_t n_tasks;
     _Atomic(cpu_task_fn *) fn;
     _Atomic(void *) ctx;
-    uint32_t n_threads, n_started;
+    uint32_t n_threads, n_started, spin_rounds;
     worker workers[];
 };
 
@@ -91,7 +93,7 @@ static void run_tasks(cpu_pool *p, uint32_t generation, uint32_t worker_index)
 
 static void wait_for_loop(cpu_pool *p, uint32_t done_generation)
 {
-    for (uint32_t i = 0; i < SPIN_ROUNDS; i++) {
+    for (uint32_t i = 0; i < p->spin_rounds; i++) {
         if ((uint32_t)(atomic_load_explicit(&p->head, memory_order_relaxed) >> 32) != done_generation)
             return;
         relax();
@@ -156,7 +158,7 @@ static uint32_t allowed_cpus(int32_t numa_node, int *ret_cpus, uint32_t cap)
     return n;
 }
 
-cpu_pool *pool_open(uint32_t n_threads, int32_t numa_node)
+cpu_pool *pool_open(uint32_t n_threads, int32_t numa_node, bool patient)
 {
     int cpus[MAX_THREADS];
     uint32_t n_cpus = allowed_cpus(numa_node, cpus, MAX_THREADS);
@@ -171,6 +173,7 @@ cpu_pool *pool_open(uint32_t n_threads, int32_t numa_node)
         return NULL;
     memset(p, 0, bytes);
     p->n_threads = n_threads;
+    p->spin_rounds = patient ? PATIENT_ROUNDS : SPIN_ROUNDS;
     for (uint32_t i = 1; i < n_threads; i++) {
         worker *w = &p->workers[i];
         /* Worker 0 is the caller, which the scheduler keeps off the cores where pinned workers are busy. With more threads than
@@ -222,7 +225,7 @@ void pool_run(cpu_pool *p, uint32_t n_tasks, cpu_task_fn *fn, void *ctx)
     }
 
     run_tasks(p, generation, 0);
-    for (uint32_t i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&p->left, memory_order_acquire); i++)
+    for (uint32_t i = 0; i < p->spin_rounds && atomic_load_explicit(&p->left, memory_order_acquire); i++)
         relax();
     if (atomic_load(&p->left) == 0)
         return;

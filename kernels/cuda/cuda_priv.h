@@ -136,6 +136,7 @@ kern_status cuda_rmsnorm(kern_dev *d, const kern_rmsnorm_args *a);
 kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride);
 kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
 kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
+kern_status cuda_add(kern_dev *d, const kern_add_args *a);
 
 /* choose.cu */
 kern_status cuda_router(kern_dev *d, const kern_router_args *a);

@@ -501,6 +501,7 @@ static kern_status dev_clear(kern_dev *kd, void *dst, uint64_t bytes)
     cuda_dev *d = enter(kd);
     cuda_flush_mark(d);
     cudaError_t e = cudaMemsetAsync(dst, 0, bytes, d->stream);
+    d->joined = true; /* no kernel: the next one cannot begin while it runs */
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "clear");
 }
 
@@ -732,6 +733,7 @@ static const kern_ops cuda_ops = {
     cuda_ahead_fits,
     cuda_ahead_begin,
     cuda_ahead_end,
+    cuda_add,
 };
 
 static bool listed(const char *list, const char *word)

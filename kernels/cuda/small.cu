@@ -1,4 +1,5 @@
-/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, rotary embedding with the store of K and V.
+/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, sums, rotary embedding with the
+ * store of K and V.
  *
  * One block a token; nothing here depends on the number of tokens. */
 #include "kernels/cuda/cuda_priv.h"
@@ -142,4 +143,21 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
     if (a->n_tokens)
         (void)cuda_start(d, rope_kv_kernel, a->n_tokens, warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
+}
+
+/* Host memory is read past the caches, which may hold what lay there before. */
+__global__ void add_kernel(kern_add_args a, uint64_t *mark)
+{
+    overlap_begin(mark);
+    const uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
+    if (i < a.n)
+        a.y[i] += __ldcv(a.x + i);
+}
+
+kern_status cuda_add(kern_dev *kd, const kern_add_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n)
+        (void)cuda_start(d, add_kernel, (uint32_t)((a->n + 255) / 256), 256, 0, *a, cuda_take_mark(d));
+    return cuda_launched(d, "add");
 }
