@@ -196,14 +196,16 @@ static void doubt_memory(const config *c, const conf_machine *m, const listener 
               xd_format_bytes(want, sizeof want, sum), xd_format_bytes(have, sizeof have, m->ram_bytes));
 }
 
+static void doubt_sharing(const config *c, const listener *l)
+{
+    if (!c->engine.deterministic && c->engine.backend == CONF_BACKEND_CPU && !c->test.allow)
+        doubt(l, "engine.deterministic = no changes nothing with engine.backend = cpu: it lets the CPU help a GPU");
+}
+
 static void doubt_fallback(const config *c, const listener *l)
 {
-    if (!c->fallback.enabled) {
-        if (!c->engine.deterministic)
-            doubt(l,
-                  "engine.deterministic = no changes nothing without fallback.enabled = yes: only a fallback uses it");
+    if (!c->fallback.enabled)
         return;
-    }
     if (c->fallback.min_link_ratio > 0.95 && (c->fallback.min_link_gbps <= 0 || c->fallback.min_link_gbps > 64))
         doubt(
             l,
@@ -222,6 +224,7 @@ void conf_doubt(const config *c, const conf_machine *m, void (*say)(void *user, 
     doubt_server(c, &l);
     doubt_threads(c, m, &l);
     doubt_memory(c, m, &l);
+    doubt_sharing(c, &l);
     doubt_fallback(c, &l);
     if (c->test.allow)
         doubt(&l, "test.allow = yes: the keys of [test] make expertd fail on purpose");

@@ -136,9 +136,9 @@ static void print_head(const bench *b)
 {
     for (size_t i = 0; i < b->n_sweeps; i++)
         printf("%-*s ", sweep_width(&b->sweeps[i]), last_part(b->sweeps[i].key));
-    printf("%7s %5s %9s %11s %7s %10s %9s %10s %9s %8s %6s %8s %8s %10s %7s %8s %6s", "prompt", "seqs", "TTFT ms",
+    printf("%7s %5s %9s %11s %7s %10s %9s %10s %9s %8s %6s %8s %8s %8s %10s %7s %8s %6s", "prompt", "seqs", "TTFT ms",
            "prefill t/s", "reached", "decode t/s", "ms/step", "experts ms", "read GB/s", "of limit", "hit", "host GB",
-           "vram GB", "bound t/s", "reached", "total s", "x");
+           "vram GB", "cpu GB", "bound t/s", "reached", "total s", "x");
     if (b->gpu)
         printf(" %9s %6s %8s %7s %6s", "VRAM MiB", "x", "ahead GB", "wasted", "right");
     printf(" %9s\n", "answers");
@@ -159,7 +159,7 @@ typedef struct verdict {
 
 static verdict judge(const bench *b, const bench_limits *lim, const bench_point *pt, double first_s)
 {
-    double bytes = pt->host_bytes + pt->vram_bytes;
+    double bytes = pt->host_bytes + pt->vram_bytes + pt->cpu_bytes;
     verdict v = {.times_first = pt->total_s / first_s};
     v.prefill_reached = pt->prefill_bound.seconds * pt->prefill_tps / ((double)pt->prompt * pt->seqs);
     v.hit = bytes > 0 ? pt->vram_bytes / bytes : NAN;
@@ -186,6 +186,7 @@ static void print_point(const bench *b, const bench_point *pt, const verdict *v,
     cell(6, 0, 100 * v->hit, "%");
     cell(8, 3, pt->host_bytes / 1e9, "");
     cell(8, 3, pt->vram_bytes / 1e9, "");
+    cell(8, 3, pt->cpu_bytes / 1e9, "");
     cell(10, 2, v->bound_tps, "");
     cell(7, 0, 100 * v->reached, "%");
     cell(8, 3, pt->total_s, "");
@@ -245,6 +246,7 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
         {"experts_ms_per_step", pt->experts_ms},
         {"host_bytes_per_step", pt->host_bytes},
         {"vram_bytes_per_step", pt->vram_bytes},
+        {"cpu_bytes_per_step", pt->cpu_bytes},
         {"read_ahead_useful_bytes_per_step", pt->early_bytes},
         {"read_ahead_wasted_bytes_per_step", pt->wasted_bytes},
         {"read_ahead_right", pt->right},

@@ -10,7 +10,8 @@
  *
  * The bound takes the bytes as they were read, by tier, from the engine's counters: it says how well the machine was used for them, not
  * whether other bytes would have been better. The link, the device's memory and its arithmetic work at the same time, so the longest of
- * the three is the bound. Attention's arithmetic is left out (few percent), its bytes are counted. */
+ * the three is the bound. Attention's arithmetic is left out (few percent), its bytes are counted. What the CPU reads beside a GPU is no
+ * part of it: the bound is then that of the GPU's part alone, as it was divided. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -87,7 +88,7 @@ bench_limits bench_get_limits(engine *e, double dram)
 
 /* Steps of one kind, summed. */
 typedef struct tally {
-    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, kv_host_bytes;
+    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes;
     double early_bytes, wasted_bytes, predictions, right;
 } tally;
 
@@ -113,6 +114,7 @@ static void count_step(void *user, const engine_step_facts *f)
     t->experts_s += (double)f->experts_ns / 1e9;
     t->vram_bytes += (double)f->vram_bytes;
     t->host_bytes += (double)f->host_bytes;
+    t->cpu_bytes += (double)f->cpu_bytes;
     t->kv_host_bytes += (double)f->kv_host_bytes;
     t->early_bytes += (double)f->early_bytes;
     t->wasted_bytes += (double)f->wasted_bytes;
@@ -151,7 +153,8 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->prefill_tps = prompts / p->seconds;
     pt->prefill_bound = bound_of(i, lim, p->host_bytes, p->vram_bytes, p->steps, 0, p->kv_host_bytes,
                                  prompts * (double)i->token_weights + seqs * (double)i->head_weights);
-    pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->kv_host_bytes = NAN;
+    pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->cpu_bytes =
+        pt->kv_host_bytes = NAN;
     pt->early_bytes = pt->wasted_bytes = pt->right = NAN;
     pt->step_bound = (bench_bound){NAN, ""};
     pt->not_measured = "";
@@ -168,6 +171,7 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->experts_ms = d->experts_s * 1e3 / d->steps;
     pt->host_bytes = d->host_bytes / d->steps;
     pt->vram_bytes = d->vram_bytes / d->steps;
+    pt->cpu_bytes = d->cpu_bytes / d->steps;
     pt->kv_host_bytes = d->kv_host_bytes / d->steps;
     pt->early_bytes = d->early_bytes / d->steps;
     pt->wasted_bytes = d->wasted_bytes / d->steps;

@@ -199,6 +199,7 @@ static xd_status open_device(core *c, xd_err *err)
     c->dev->ops->info(c->dev, &c->info);
     if (cfg->engine.deterministic)
         return XD_OK;
+    o.helper = true;
     if (c->info.unified)
         c->cpu = c->dev;
     else if (kern_cpu_open(&o, &c->cpu) != KERN_OK)

@@ -21,7 +21,7 @@ typedef struct core {
     const config *cfg;
     kern_dev *dev;
     kern_dev_info info;
-    kern_dev *cpu;       /* for experts on the CPU; NULL: engine.deterministic = yes. May be dev */
+    kern_dev *cpu;       /* for a part of missing experts; NULL: engine.deterministic = yes. May be dev */
     const char *backend; /* "cpu", "cuda" */
     char backend_why[256];
     model *m;

@@ -221,9 +221,8 @@ static void log_plan(const engine *e)
     if (e->c.cpu) {
         kern_dev_info cpu;
         e->c.cpu->ops->info(e->c.cpu, &cpu);
-        xd_log_info(
-            "engine.deterministic = no: in a fallback, %s (%u threads) may compute experts that are not in VRAM",
-            cpu.name, cpu.n_units);
+        xd_log_info("engine.deterministic = no: %s (%u threads) may compute a part of the experts that are not in VRAM",
+                    cpu.name, cpu.n_units);
     }
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);

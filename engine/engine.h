@@ -89,9 +89,7 @@ typedef struct engine_request_options {
     uint32_t n_stop, n_stop_ids;
     bool ignore_eos;
     bool include_stop_str;   /* emit the stop string */
-    bool skip_special;       /* special tokens are not shown in text, but for these: */
-    const uint32_t *shown_ids;
-    uint32_t n_shown_ids;
+    bool skip_special;       /* special tokens are not shown in text */
     bool detokenize;         /* false: token ids only (also when there is no tokenizer) */
     int32_t logprobs;        /* -1 none; else number of alternatives */
     int32_t prompt_logprobs; /* -1 none; else number of alternatives: PROMPT events come first */
@@ -174,6 +172,7 @@ typedef struct engine_step_facts {
     uint64_t context_tokens; /* positions that attention looked at, the sum over the sequences */
     uint64_t begin_ns, end_ns, experts_ns;
     uint64_t vram_bytes, host_bytes, vram_pages, host_pages;
+    uint64_t cpu_bytes; /* of experts, read by the CPU beside the others; not of host_bytes */
     uint64_t kv_host_bytes; /* of KV blocks */
     /* Experts that were read ahead of their layer: of host_bytes, and for nothing; experts that were predicted, and of those picked. */
     uint64_t early_bytes, wasted_bytes, predictions, predictions_right;

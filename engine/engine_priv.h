@@ -45,7 +45,7 @@ struct engine_request {
     atomic_bool cancelled;
     engine_request_options opt; /* pointers lead to the copies below */
     sampler_params params;
-    uint32_t *prompt, *stop_ids, *shown_ids, *bias_ids, *banned;
+    uint32_t *prompt, *stop_ids, *bias_ids, *banned;
     uint32_t n_banned;
     float *bias;
     char **stops;

@@ -7,7 +7,7 @@
 #include "engine/engine_priv.h"
 
 static const char *const phase_names[] = {"loading", "ready", "draining", "failed"};
-static const char *const pager_modes[] = {"direct", "staged", "full", "cpu"}; /* by PAGER_* */
+static const char *const pager_modes[] = {"direct", "staged", "full", "shared"}; /* by PAGER_* */
 
 /* Sequences run by the scheduler change under its own thread; these two are published under the lock. */
 typedef struct seen {
@@ -194,9 +194,9 @@ static void link_metrics(engine *e, xd_buf *out)
         snprintf(label, sizeof label, "mode=\"%s\"", pager_modes[i]);
         metrics_sample(out, "expert_path", label, f.pager_mode == (int)i);
     }
-    static const char *const ways[N_PATHS] = {"path=\"in_place\"", "path=\"staged\"", "path=\"cpu\""};
+    static const char *const ways[N_PATHS] = {"path=\"in_place\"", "path=\"staged\"", "path=\"shared\""};
     metrics_head(out, "fallback_token_seconds", "gauge",
-                 "Time of a decode step on each path, as this fallback compared them; 0: not known.");
+                 "Time of a decode step on each path, as they were compared in this state; 0: not known.");
     for (int i = 0; i < N_PATHS; i++)
         metrics_sample(out, "fallback_token_seconds", ways[i], f.token_ms[i] * 1e-3);
     gauge(out, "fallback_forced", "1 while the state is forced: by fallback.force, a signal or /admin/fallback.",
@@ -288,7 +288,7 @@ static json_t *fallback_json(engine *e)
         "{s:s, s:b, s:s, s:i, s:s, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:I, s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:f}",
         "state", fallback_state_name(f.state), "watching", f.watching, "forced", conf_force_names[f.force],
         "pager_mode", f.pager_mode, "path", pager_modes[f.pager_mode], "token_ms", "in_place",
-        f.token_ms[PATH_IN_PLACE], "staged", f.token_ms[PATH_STAGED], "cpu", f.token_ms[PATH_CPU], "link_gbps",
+        f.token_ms[PATH_IN_PLACE], "staged", f.token_ms[PATH_STAGED], "shared", f.token_ms[PATH_SHARED], "link_gbps",
         f.link_gbps, "healthy_gbps", f.healthy_gbps, "bad_below_gbps", f.bad_below_gbps, "transitions",
         (json_int_t)f.transitions, "reason", f.reason, "problem", f.problem, "link_known", f.link.known, "link_gts",
         f.link.speed_gts, "link_best_gts", f.link.best_speed_gts, "link_width", (int)f.link.width, "link_best_width",

@@ -246,13 +246,22 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     /* Moving KV blocks is a part of forming the step, waiting for pages a part of what lies between router and experts. */
     uint64_t kv_ns = XD_MIN(ks.swap_ns - e->seen_swap_ns, schedule_ns);
     uint64_t stage_ns = ps.stage_ns - seen->stage_ns, disk_ns = ps.require_ns - seen->require_ns - stage_ns;
-    uint64_t cpu_ns = XD_MIN(t.cpu_ns, t.router_ns), require_ns = XD_MIN(disk_ns + stage_ns, t.router_ns - cpu_ns);
+    /* Pages are waited for behind the router. In a shared step that counts as the experts' time, and so do the two sides, which compute at
+     * the same time: it is divided between them as they were busy. */
+    uint64_t *waits = t.shared ? &t.experts_ns : &t.router_ns, require_ns = XD_MIN(disk_ns + stage_ns, *waits),
+             cpu_ns = 0;
+    *waits -= require_ns;
+    if (t.shared && t.cpu_ns + t.device_ns) {
+        double part = (double)t.cpu_ns / (double)(t.cpu_ns + t.device_ns);
+        cpu_ns = (uint64_t)((double)t.experts_ns * part);
+        t.experts_ns -= cpu_ns;
+    }
     uint64_t link_ns = t.experts_ns + ps.link_wait_ns - seen->link_wait_ns;
     e->seen_swap_ns = ks.swap_ns;
     metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - kv_ns);
     metrics_add(e->metrics, METRIC_TIME_KV, kv_ns);
     metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
-    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns - require_ns - cpu_ns);
+    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns);
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_STAGED, XD_MIN(stage_ns, require_ns));
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_DISK, require_ns - XD_MIN(stage_ns, require_ns));
     metrics_add(e->metrics, METRIC_TIME_EXPERTS_CPU, cpu_ns);
@@ -274,17 +283,20 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     /* Waiting for the disk is no fault of the link. Neither is what the host needs to launch a step that is not replayed: the disk
      * tier asks for pages between a router and its experts, and experts may well have ended before the next kernel comes. */
     fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(disk_ns, t.total_ns),
-                             .link_ns = link_ns,
+                             .link_ns = t.shared ? link_ns - t.experts_ns + t.device_ns : link_ns,
                              .early_bytes = t.ahead.useful_bytes,
                              .n_decode = step->prefill ? 0 : n_tokens,
                              .decode_only = !step->prefill,
-                             .link_mixed = t.kv_host_bytes > 0 || !t.recorded};
+                             .link_mixed = t.kv_host_bytes > 0 || !t.recorded,
+                             .odd = t.recording,
+                             .shared = t.shared};
     if (e->fallback)
         fallback_step(e->fallback, &fi);
     if (step->prefill)
         pace_note(&e->pace, n_tokens, t.total_ns);
     step->experts_ns = link_ns + require_ns + cpu_ns;
     step->vram_bytes = ps.bytes_vram - seen->bytes_vram;
+    step->cpu_bytes = ps.bytes_cpu - seen->bytes_cpu;
     step->host_bytes = ps.bytes_host + ps.bytes_disk - seen->bytes_host - seen->bytes_disk;
     step->vram_pages = ps.hits_vram - seen->hits_vram;
     step->host_pages = ps.hits_host + ps.hits_disk - seen->hits_host - seen->hits_disk;

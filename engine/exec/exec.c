@@ -223,6 +223,7 @@ void exec_free(exec *x)
     if (x->host_owned)
         x->dev->ops->free_host(x->dev, x->host_owned);
     free(x->needs_lost);
+    exec_split_forget(x);
     exec_stage_close(x);
     exec_split_close(x);
     free(x->observed_ids);
@@ -292,7 +293,9 @@ static xd_status shape_of(const exec *x, const exec_batch *b, exec_shape *ret, x
         s.max_context > x->opt.max_context)
         return xd_fail(err, XD_INTERNAL, 0, "a step of %u tokens, %u rows, %u sequences, context %u is out of bounds",
                        s.n_tokens, s.n_rows, s.n_seqs, s.max_context);
-    if (x->observer || pager_needs_require(x->pg))
+    s.shared = exec_split_wanted(x, &s, b->prefill);
+    s.predict = pager_wants_prediction(x->pg);
+    if (x->observer || (pager_needs_require(x->pg, b->prefill) && !s.shared))
         s.recorded = false;
     if (x->opt.routes && !b->prefill && s.n_tokens <= x->opt.max_seqs)
         s.token_picks = x->hp->n_layers * x->hp->top_k_max;
@@ -357,10 +360,21 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         w[in->row_idx + r] = 0;
 }
 
-static bool same_shape(const exec_shape *a, const exec_shape *b)
+bool exec_same_shape(const exec_shape *a, const exec_shape *b)
 {
     return a->n_tokens == b->n_tokens && a->max_context == b->max_context && a->fill == b->fill &&
-           a->staged == b->staged && a->want == b->want && a->ahead == b->ahead;
+           a->staged == b->staged && a->want == b->want && a->ahead == b->ahead && a->predict == b->predict;
+}
+
+/* What was recorded for another arena is stale. */
+static void check_graphs(exec *x, const pager_view *view)
+{
+    const pager_view *v = &x->graphs_view;
+    if (v->arena_begin == view->arena_begin && v->arena_end == view->arena_end && v->max_inserts == view->max_inserts)
+        return;
+    free_graphs(x);
+    exec_split_forget(x);
+    x->graphs_view = *view;
 }
 
 static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *view, xd_err *err)
@@ -368,14 +382,10 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
     const kern_ops *ops = x->dev->ops;
     kern_status ks;
     kern_graph *g = NULL;
-    if (x->graphs_view.arena_begin != view->arena_begin || x->graphs_view.arena_end != view->arena_end ||
-        x->graphs_view.max_inserts != view->max_inserts) {
-        free_graphs(x);
-        x->graphs_view = *view;
-    }
     for (uint32_t i = 0; i < x->n_graphs && !g; i++)
-        g = same_shape(&x->graphs[i].shape, s) ? x->graphs[i].g : NULL;
+        g = exec_same_shape(&x->graphs[i].shape, s) ? x->graphs[i].g : NULL;
     if (!g) {
+        x->recording = true;
         if (x->n_graphs == EXEC_MAX_GRAPHS)
             free_graphs(x);
         if ((ks = ops->graph_begin(x->dev)))
@@ -396,9 +406,11 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
 static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
 {
     const kern_ops *ops = x->dev->ops;
-    exec_times t = {.recorded = s->recorded};
+    exec_times t = {.recorded = s->recorded, .recording = x->recording};
     uint32_t n = x->hp->n_layers;
-    if (x->marks_on && x->n_marks == 2 + 3 * n) {
+    if (s->shared)
+        exec_split_take(x, s, &t);
+    else if (x->marks_on && x->n_marks == 2 + 3 * n) {
         uint64_t d = 0;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t at = 3 * i;
@@ -408,7 +420,6 @@ static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
         }
         t.head_ns = ops->mark_ns(x->dev, 3 * n, 3 * n + 1, &d) ? 0 : d;
     }
-    t.cpu_ns = x->split.ns;
     t.kv_host_bytes = exec_stage_host_bytes(x);
     exec_ahead_take(x, s, &t);
     t.total_ns = xd_now_ns() - begin_ns;
@@ -421,7 +432,12 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
     pack(x, b, s, &in);
     xd_status st;
     kern_status ks = KERN_OK;
-    if (s->recorded) {
+    check_graphs(x, view);
+    if (s->recorded && s->shared) {
+        st = exec_split_step(x, b, s, NULL, view, err);
+        if (!st)
+            ks = x->dev->ops->graph_wait(x->dev);
+    } else if (s->recorded) {
         st = run_recorded(x, s, view, err);
         if (!st)
             ks = x->dev->ops->graph_wait(x->dev);
@@ -433,7 +449,8 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
             seq_start[i] = t;
             t += i < b->n_seqs ? b->seqs[i].n_tokens : 0;
         }
-        st = exec_build(x, s, room ? seq_start : NULL, view, err);
+        st = s->shared ? exec_split_step(x, b, s, room ? seq_start : NULL, view, err)
+                       : exec_build(x, s, room ? seq_start : NULL, view, err);
         if (!st)
             ks = x->dev->ops->sync(x->dev);
     }
@@ -450,6 +467,8 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     for (uint32_t i = 0; i < b->n_seqs; i++)
         n_rows += b->seqs[i].n_rows;
     memset(x->needs_lost, 0, b->n_seqs * sizeof *x->needs_lost);
+    x->prefill = b->prefill;
+    x->recording = false;
     uint64_t begin_ns = xd_now_ns();
     const pager_view *view = NULL;
     if ((st = pager_step_begin(x->pg, b->prefill, &view, err)))
@@ -457,7 +476,6 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     s.fill = view->n_free && view->layers[0].fill_addr;
     st = exec_stage_step(x, b, &s, err);
     s.ahead = exec_ahead_wanted(x, &s);
-    x->split.ns = 0;
     if (!st)
         st = run_on_device(x, b, &s, view, err);
     if (st) {

@@ -21,7 +21,7 @@ typedef struct exec exec;
 
 typedef struct exec_options {
     kern_dev *dev;
-    kern_dev *cpu; /* for experts that the pager leaves to the CPU; NULL: none are. May be dev */
+    kern_dev *cpu; /* for a part of missing experts; NULL: none. May be dev */
     const model *m;
     uint64_t page_size; /* how experts will be cut: sizes the scratch */
     uint32_t max_tokens, max_seqs, max_rows, max_context, block_size;
@@ -75,10 +75,11 @@ typedef struct exec_result {
 /* Split of a step's time on the device, and of the host's part around it. */
 typedef struct exec_times {
     uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
-    uint64_t cpu_ns;         /* the CPU's part of the experts; lies within router_ns */
+    bool shared; /* experts were divided: these two computed at the same time, within experts_ns */
+    uint64_t device_ns, cpu_ns;
     uint64_t kv_host_bytes;  /* KV that had to come from host memory */
     kern_ahead_counts ahead; /* of this step */
-    bool recorded;
+    bool recorded, recording; /* recording: that is, it was recorded in this step, which takes longer */
 } exec_times;
 
 /* Runs the step. Errors leave the exec usable unless exec_device_lost(). After XD_UNAVAILABLE, exec_needs_lost_page() tells which

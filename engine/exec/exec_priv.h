@@ -3,6 +3,7 @@
 #define ENGINE_EXEC_PRIV_H
 
 #include "engine/exec/exec.h"
+#include "engine/memory/share.h"
 
 /* A layer's trunk as the kernels take it. */
 typedef struct exec_layer {
@@ -25,7 +26,9 @@ typedef struct exec_shape {
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
     bool staged;          /* some KV blocks come from host memory by way of the staging areas */
     exec_want want;
-    bool ahead; /* a reader runs beside it */
+    bool ahead;   /* a reader runs beside it */
+    bool shared;  /* the CPU may compute a part of it: recorded in segments, between which the host has its say */
+    bool predict; /* the next layer's experts are predicted, where that can be done */
 } exec_shape;
 
 /* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
@@ -43,14 +46,31 @@ typedef struct exec_side { /* a plan that leaves out the picks of the other side
     uint32_t *start, *pairs;
 } exec_side;
 
+typedef struct exec_split_graphs { /* a step's segments as recordings: exec_segment of each layer, and the end */
+    exec_shape shape;
+    kern_graph **g;
+} exec_split_graphs;
+
+enum { EXEC_SPLIT_SHAPES = 8 };
+
 typedef struct exec_split {
     kern_dev *cpu;          /* NULL: no experts on the CPU */
     void *host_owned;       /* pinned: what goes over the link, for max_seqs tokens */
-    float *x, *h, *weights; /* residual stream, input of the experts, weights of the picks */
+    float *x, *y, *weights; /* input of the experts, the CPU's results, weights of the picks */
     uint32_t *ids;
-    exec_side device, host; /* device: pinned */
-    void *scratch;          /* of the CPU's experts */
-    uint64_t ns;            /* that the CPU computed, in this step */
+    uint32_t *plan, *plan_dev; /* the device's: start, pairs, slots to fill */
+    exec_side host;            /* the CPU's */
+    void *scratch;             /* of its experts */
+    uint32_t n_live;           /* tokens of this step */
+    share_rates rates;
+    share_costs costs;          /* that this step goes by */
+    uint64_t cpu_ns, cpu_bytes; /* of this step */
+    struct exec_split_layer {
+        uint64_t link_bytes; /* that the device read in place */
+        bool device;         /* it had a part */
+    } * layers;
+    exec_split_graphs graphs[EXEC_SPLIT_SHAPES];
+    uint32_t n_graphs;
 } exec_split;
 
 /* ahead.c */
@@ -85,6 +105,7 @@ struct exec {
     const kv_cache *kv;
     pager *pg;
     bool lost;
+    bool prefill, recording; /* of this step; it made a recording */
 
     exec_layer *layers;
     kern_mat embed, head;
@@ -153,15 +174,13 @@ uint64_t exec_stage_host_bytes(const exec *x);
 
 xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);
-/* The pager may leave experts of this step to the CPU, and they fit. */
-bool exec_split_wanted(const exec *x, const exec_shape *s);
-/* Behind a layer's router: what the CPU needs is under way. */
-xd_status exec_split_fetch(exec *x, const exec_shape *s, uint32_t top_k, const uint32_t *ids, const float *weights,
-                           xd_err *err);
-/* Behind pager_require(): computes what is left to the CPU and gives the device the plan of the others. *ret_device becomes false where
- * there are none. */
-xd_status exec_split_run(exec *x, uint32_t layer, const exec_shape *s, const pager_layer_view *pl, uint32_t top_k,
-                         bool *ret_device, xd_err *err);
+/* The step's experts may be divided between device and CPU. */
+bool exec_split_wanted(const exec *x, const exec_shape *s, bool prefill);
+xd_status exec_split_step(exec *x, const exec_batch *b, const exec_shape *s, const uint32_t *seq_start,
+                          const pager_view *view, xd_err *err) XD_MUST_CHECK;
+void exec_split_forget(exec *x); /* its recordings */
+/* Behind pager_step_end(): the times of the step, and what both sides' say for the next. */
+void exec_split_take(exec *x, const exec_shape *s, exec_times *t);
 
 xd_status exec_ahead_open(exec *x, xd_err *err);
 bool exec_ahead_wanted(exec *x, const exec_shape *s);
@@ -173,6 +192,19 @@ void exec_ahead_take(exec *x, const exec_shape *s, exec_times *t);
 /* A layer's router for n_tokens rows of x->x; pick->ids is left to the caller. */
 void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_linear_args *logits,
                       kern_router_args *pick);
+
+/* The parts of a step. All but the experts of a layer, and what they need: */
+xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err);
+xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
+xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err);
+xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err);
+xd_status exec_build_results(exec *x, const exec_shape *s, xd_err *err);
+/* The experts, by the device's own plan. */
+kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, const pager_view *view);
+/* Between router and experts, x->counts_host having been waited for: brings the pages. */
+xd_status exec_require(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
+bool exec_same_shape(const exec_shape *a, const exec_shape *b);
+void exec_mark(exec *x, uint32_t slot);
 
 /* Launches (or records) every operation of a step: from the upload of its packed inputs to the download of its results. */
 xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err);

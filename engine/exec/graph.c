@@ -28,22 +28,29 @@ exec_layout exec_layout_of(const exec_shape *s)
     return l;
 }
 
-static void mark(exec *x)
+void exec_mark(exec *x, uint32_t slot)
 {
-    if (x->marks_on && x->n_marks < KERN_MARKS && x->dev->ops->mark(x->dev, x->n_marks) == KERN_OK)
-        x->n_marks++;
-    else
+    if (!x->marks_on || slot >= KERN_MARKS || x->dev->ops->mark(x->dev, slot) != KERN_OK)
         x->marks_on = false;
 }
 
-static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start,
-                                 const kern_kv *kv, xd_err *err)
+static void mark(exec *x)
+{
+    exec_mark(x, x->n_marks);
+    x->n_marks += x->marks_on;
+}
+
+xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
     exec_layout in = exec_layout_of(s);
     uint32_t o_width = hp->n_heads * hp->head_dim;
+    kern_kv kv = {0};
+    kv_describe(x->kv, &kv);
+    kv.block_table = x->in_dev + in.block_table;
+    kv.max_blocks = s->max_blocks;
 
     float *y = x->qkv;
     for (uint32_t i = 0; i < l->n_qkv; i++) {
@@ -72,8 +79,8 @@ static xd_status build_attention(exec *x, uint32_t layer, const exec_shape *s, c
                                     .n_tokens = s->n_tokens,
                                     .n_heads = hp->n_heads,
                                     .layer = layer,
-                                    .kv = *kv};
-    kern_kv read_kv = *kv;
+                                    .kv = kv};
+    kern_kv read_kv = kv;
     if (s->staged) /* what this step stores is staged behind it */
         RUN(ops->rope_kv(x->dev, &rope));
     xd_status st = exec_stage_ready(x, layer, s, &read_kv, err);
@@ -122,8 +129,8 @@ static xd_status observe(exec *x, uint32_t layer, const uint32_t *ids, const flo
 
 static bool predicts(const exec *x, uint32_t layer, const exec_shape *s)
 {
-    return !s->token_picks && layer + 1 < x->hp->n_layers && x->layers[layer + 1].router.data &&
-           s->n_tokens <= EXEC_PREDICT_TOKENS && pager_wants_prediction(x->pg);
+    return s->predict && !s->token_picks && layer + 1 < x->hp->n_layers && x->layers[layer + 1].router.data &&
+           s->n_tokens <= EXEC_PREDICT_TOKENS;
 }
 
 void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_linear_args *logits,
@@ -222,25 +229,26 @@ static void note_lost_pages(exec *x, const uint32_t *ids, const exec_shape *s, u
             x->needs_lost[token_seq[i / top_k]] = true;
 }
 
-static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
+static const uint32_t *ids_of(const exec *x, uint32_t layer, const exec_shape *s)
 {
-    const kern_ops *ops = x->dev->ops;
-    const exec_layer *l = &x->layers[layer];
+    if (!x->layers[layer].router.data)
+        return x->one_ids;
+    if (s->token_picks) /* the router's weights, other experts */
+        return x->in_dev + exec_layout_of(s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
+    return x->router_ids;
+}
+
+xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
+{
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
-    const uint32_t *n_live = x->in_dev + exec_layout_of(s).n_live;
-    bool predicted = predicts(x, layer, s);
+    kern_moe_args moe = exec_moe_args(x, layer, s, view);
     xd_status st;
 
-    if (predicted && (st = predict(x, layer, s, err)))
+    if (predicts(x, layer, s) && (st = predict(x, layer, s, err)))
         return st;
-    const uint32_t *ids = l->router.data ? x->router_ids : x->one_ids;
-    if (s->token_picks && l->router.data) /* the router's weights, other experts */
-        ids = x->in_dev + exec_layout_of(s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
-    const float *weights = l->router.data ? x->router_weights : x->one_weights;
-    bool fill = s->fill;
-    kern_plan_args plan = {.ids = ids,
-                           .n_live = n_live,
+    kern_plan_args plan = {.ids = moe.ids,
+                           .n_live = moe.n_live,
                            .n_tokens = s->n_tokens,
                            .top_k = ml->top_k,
                            .n_experts = ml->n_experts,
@@ -251,7 +259,7 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
                            .arena_begin = view->arena_begin,
                            .arena_end = view->arena_end,
                            .pages = pl->geom.pages};
-    if (fill) {
+    if (s->fill && !s->shared) {
         plan.free_slots = view->free_slots;
         plan.n_free = view->n_free;
         plan.max_inserts = view->max_inserts;
@@ -263,46 +271,59 @@ static xd_status build_ffn(exec *x, uint32_t layer, const exec_shape *s, const p
     }
     if ((st = route(x, layer, s, view, x->router_ids, &plan, err)))
         return st;
-    if (x->observer && (st = observe(x, layer, ids, weights, s, ml->top_k, err)))
+    if (x->observer && (st = observe(x, layer, moe.ids, moe.weights, s, ml->top_k, err)))
         return st;
-    bool split = exec_split_wanted(x, s), device = true;
-    if (pager_needs_require(x->pg)) {
-        if (split && (st = exec_split_fetch(x, s, ml->top_k, ids, weights, err)))
-            return st;
-        RUN(ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
-        RUN(ops->sync(x->dev));
-        if ((st = pager_require(x->pg, layer, x->counts_host, err))) {
-            if (st == XD_UNAVAILABLE)
-                note_lost_pages(x, ids, s, ml->top_k);
-            return st;
-        }
-        /* Faults come first; what is read ahead arrives while these experts compute. */
-        if (predicted)
-            tell_prediction(x, layer, s);
-        if (split && (st = exec_split_run(x, layer, s, pl, ml->top_k, &device, err)))
+    if (pager_needs_require(x->pg, x->prefill))
+        RUN(x->dev->ops->download(x->dev, x->counts_host, pl->expert_count, ml->n_experts * sizeof(uint32_t)));
+    return XD_OK;
+}
+
+xd_status exec_require(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    xd_status st = pager_require(x->pg, layer, x->counts_host, err);
+    if (st == XD_UNAVAILABLE)
+        note_lost_pages(x, ids_of(x, layer, s), s, model_get_layer(x->m, layer)->top_k);
+    /* Faults come first; what is read ahead arrives while these experts compute. */
+    if (!st && predicts(x, layer, s))
+        tell_prediction(x, layer, s);
+    return st;
+}
+
+kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, const pager_view *view)
+{
+    const model_layer *ml = model_get_layer(x->m, layer);
+    const pager_layer_view *pl = &view->layers[layer];
+    return (kern_moe_args){.x = x->h,
+                           .y = x->x,
+                           .ids = ids_of(x, layer, s),
+                           .weights = x->layers[layer].router.data ? x->router_weights : x->one_weights,
+                           .expert_start = x->expert_start,
+                           .pairs = x->pairs,
+                           .page_addr = pl->page_addr,
+                           .fill_addr = s->fill ? pl->fill_addr : NULL,
+                           .arena_begin = view->arena_begin,
+                           .arena_end = view->arena_end,
+                           .geom = pl->geom,
+                           .n_tokens = s->n_tokens,
+                           .top_k = ml->top_k,
+                           .n_experts = ml->n_experts,
+                           .n_live = x->in_dev + exec_layout_of(s).n_live,
+                           .scratch = x->moe_scratch,
+                           .ahead = exec_ahead_of(x, layer, s),
+                           .layer = layer};
+}
+
+static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
+{
+    kern_moe_args moe = exec_moe_args(x, layer, s, view);
+    xd_status st;
+    if (pager_needs_require(x->pg, x->prefill)) {
+        RUN(x->dev->ops->sync(x->dev));
+        if ((st = exec_require(x, layer, s, err)))
             return st;
     }
     mark(x);
-    if (!device)
-        return XD_OK;
-    RUN(ops->moe(x->dev, &(kern_moe_args){.x = x->h,
-                                          .y = x->x,
-                                          .ids = ids,
-                                          .weights = weights,
-                                          .expert_start = x->expert_start,
-                                          .pairs = x->pairs,
-                                          .page_addr = pl->page_addr,
-                                          .fill_addr = fill ? pl->fill_addr : NULL,
-                                          .arena_begin = view->arena_begin,
-                                          .arena_end = view->arena_end,
-                                          .geom = pl->geom,
-                                          .n_tokens = s->n_tokens,
-                                          .top_k = ml->top_k,
-                                          .n_experts = ml->n_experts,
-                                          .n_live = n_live,
-                                          .scratch = x->moe_scratch,
-                                          .ahead = exec_ahead_of(x, layer, s),
-                                          .layer = layer}));
+    RUN(x->dev->ops->moe(x->dev, &moe));
     return XD_OK;
 }
 
@@ -329,17 +350,10 @@ static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
     return XD_OK;
 }
 
-/* Marks: one at the start; a layer: after attention, before the experts, after them; one after the head. */
-xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err)
+xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
-    const model_params *hp = x->hp;
     exec_layout in = exec_layout_of(s);
-    kern_kv kv = {0};
-    kv_describe(x->kv, &kv);
-    kv.block_table = x->in_dev + in.block_table;
-    kv.max_blocks = s->max_blocks;
-
     xd_status st;
     RUN(ops->upload(x->dev, x->in_dev, x->in_host, in.words * sizeof(uint32_t)));
     for (uint32_t i = 0; i < 2; i++)
@@ -353,33 +367,56 @@ xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, co
                                               .table = x->embed,
                                               .ids = x->in_dev + in.ids,
                                               .n_tokens = s->n_tokens,
-                                              .scale = hp->embed_scale}));
-    for (uint32_t i = 0; i < hp->n_layers; i++) {
-        if ((st = build_attention(x, i, s, seq_start, &kv, err)))
-            return st;
-        mark(x);
-        if ((st = build_ffn(x, i, s, view, err)))
-            return st;
-        mark(x);
-    }
+                                              .scale = x->hp->embed_scale}));
+    return XD_OK;
+}
+
+xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err)
+{
+    const model_params *hp = x->hp;
+    if (!s->n_rows)
+        return XD_OK;
+    RUN(x->dev->ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
+                                                        .x = x->x,
+                                                        .w = x->head,
+                                                        .n_tokens = s->n_rows,
+                                                        .x_stride = hp->d_model,
+                                                        .y_stride = hp->vocab,
+                                                        .row_idx = x->in_dev + exec_layout_of(s).row_idx,
+                                                        .norm = x->final_norm,
+                                                        .normed = x->h,
+                                                        .norm_eps = hp->rms_eps}));
+    return XD_OK;
+}
+
+xd_status exec_build_results(exec *x, const exec_shape *s, xd_err *err)
+{
+    xd_status st;
     if (s->ahead)
-        ops->ahead_end(x->dev);
-    if (s->n_rows) {
-        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
-                                                    .x = x->x,
-                                                    .w = x->head,
-                                                    .n_tokens = s->n_rows,
-                                                    .x_stride = hp->d_model,
-                                                    .y_stride = hp->vocab,
-                                                    .row_idx = x->in_dev + in.row_idx,
-                                                    .norm = x->final_norm,
-                                                    .normed = x->h,
-                                                    .norm_eps = hp->rms_eps}));
-    }
-    mark(x);
-    if (s->ahead)
-        RUN(ops->download(x->dev, x->ahead.counts, x->ahead.k.memory, sizeof *x->ahead.counts));
+        RUN(x->dev->ops->download(x->dev, x->ahead.counts, x->ahead.k.memory, sizeof *x->ahead.counts));
     if (s->n_rows && (st = reduce(x, s->want, s->n_rows, err)))
         return st;
     return pager_step_fetch(x->pg, err);
+}
+
+/* Marks: one at the start; a layer: after attention, before the experts, after them; one after the head. */
+xd_status exec_build(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err)
+{
+    xd_status st;
+    if ((st = exec_build_begin(x, s, err)))
+        return st;
+    for (uint32_t i = 0; i < x->hp->n_layers; i++) {
+        if ((st = exec_build_attention(x, i, s, seq_start, err)))
+            return st;
+        mark(x);
+        if ((st = exec_build_router(x, i, s, view, err)) || (st = build_experts(x, i, s, view, err)))
+            return st;
+        mark(x);
+    }
+    if (s->ahead)
+        x->dev->ops->ahead_end(x->dev);
+    if ((st = exec_build_head(x, s, err)))
+        return st;
+    mark(x);
+    return exec_build_results(x, s, err);
 }

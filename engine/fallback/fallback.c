@@ -23,6 +23,8 @@
 #define PASSIVE_GAIN        0.2
 #define SYSFS_NS            5000000000u
 #define START_PROBES        3
+#define WORTH_TRYING        0.1 /* share of a step that what it misses takes on the link: sharing may gain something */
+#define WORTH_STAYING       0.05
 
 struct fallback {
     kern_dev *dev;
@@ -38,6 +40,7 @@ struct fallback {
     double passive_gbps; /* recent level of the lower bound */
     rate_meter rate;
     paths paths;            /* in place: while suspicious, since direct was left; others: since the last fallback */
+    paths direct;           /* in state DIRECT: in place or shared */
     uint32_t batch;         /* of the last decode step */
     bool fell;              /* the pager was asked for another path */
     uint64_t load_since_ns; /* loading into VRAM since; 0: not under way */
@@ -49,6 +52,11 @@ struct fallback {
 static uint64_t ns_of(double s)
 {
     return (uint64_t)(s * 1e9);
+}
+
+static bool is_direct(const fallback *f)
+{
+    return f->ctl.state == FALLBACK_DIRECT || f->ctl.state == FALLBACK_SUSPECT;
 }
 
 static void configure(fallback *f, const config *cfg)
@@ -78,8 +86,8 @@ static void publish(fallback *f, const controller_change *change)
     s->good_above_gbps = controller_good_above_gbps(&f->ctl.opt);
     s->pager_mode = pager_get_mode(f->pages);
     for (int i = 0; i < N_PATHS; i++) {
-        const struct path_time *t = &f->paths.time[i];
-        s->token_ms[i] = s->state != FALLBACK_DIRECT && t->n[batch_slot(f->batch)] ? t->ms[batch_slot(f->batch)] : 0;
+        const struct path_time *t = &(s->state == FALLBACK_DIRECT ? &f->direct : &f->paths)->time[i];
+        s->token_ms[i] = t->n[batch_slot(f->batch)] ? t->ms[batch_slot(f->batch)] : 0;
     }
     if (change) {
         s->since_ns = change->now_ns;
@@ -119,21 +127,21 @@ static void tell_part(fallback *f, const char *why)
         tell_path(f, "missing experts are copied in bulk before they are used (%.200s)", why);
 }
 
-/* Not everything fits: staged copies, or the CPU where there is not even room for them. */
+/* Not everything fits: staged copies, or sharing with the CPU where there is not even room for them. */
 static xd_status take_path(fallback *f, const char *why, xd_err *err)
 {
     xd_err no_stage = {0};
     xd_status st = pager_set_mode(f->pages, PAGER_STAGED, &no_stage);
     f->paths.may[PATH_STAGED] = !st;
-    f->paths.may[PATH_CPU] = f->cpu && (!st || !pager_set_mode(f->pages, PAGER_CPU, NULL));
-    paths_begin(&f->paths);
+    f->paths.may[PATH_SHARED] = f->cpu && (!st || !pager_set_mode(f->pages, PAGER_SHARED, NULL));
+    paths_begin(&f->paths, PATH_STAGED);
     if (!st)
         tell_part(f, why);
-    else if (f->paths.may[PATH_CPU])
-        tell_path(f, "missing experts are computed on the CPU (%.200s)", no_stage.msg);
+    else if (f->paths.may[PATH_SHARED])
+        tell_path(f, "missing experts are shared by link and CPU (%.200s)", no_stage.msg);
     else
         *err = no_stage;
-    return f->paths.may[PATH_CPU] ? XD_OK : st;
+    return f->paths.may[PATH_SHARED] ? XD_OK : st;
 }
 
 /* What the state asks of the pager: everything in VRAM if it fits, else as much as fits and another path. A refusal is remembered, and asked
@@ -189,23 +197,16 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
         f->on_change(f->user, &change);
 }
 
-static bool is_direct(const fallback *f)
-{
-    return f->ctl.state == FALLBACK_DIRECT || f->ctl.state == FALLBACK_SUSPECT;
-}
-
 static void probe(fallback *f)
 {
-    double gbps, again = 0;
+    double gbps;
     f->want_probe = false;
     f->last_probe_ns = xd_now_ns();
     if (pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
         return;
     /* An idle link sleeps in a lower generation until traffic wakes it: a bad figure after a pause is asked for once more. */
-    double enough = is_direct(f) ? controller_good_above_gbps(&f->ctl.opt) : controller_back_above_gbps(&f->ctl);
-    if (gbps < enough && pager_probe_link(f->pages, &again, NULL) != XD_OK)
+    if (gbps < controller_good_above_gbps(&f->ctl.opt) && pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
         return;
-    gbps = XD_MAX(gbps, again);
     if (gbps > f->ctl.opt.healthy_gbps)
         f->ctl.opt.healthy_gbps = gbps;
     f->last_probe_ns = xd_now_ns();
@@ -213,44 +214,72 @@ static void probe(fallback *f)
     feed(f, gbps, NAN, 0);
 }
 
-static void tell_choice(fallback *f, const path_verdict *v)
+static void tell_choice(fallback *f, const paths *p, const path_verdict *v)
 {
-    static const char *const is[] = {"read in place after all", "copied in bulk", "computed on the CPU"};
-    static const char *const with[] = {"in place", "with bulk copies", "with the CPU"};
+    static const char *const is[] = {"read in place after all", "copied in bulk", "shared by link and CPU"};
+    static const char *const with[] = {"in place", "with bulk copies", "shared"};
     char batch[64] = "";
-    if (v->best != PATH_IN_PLACE && v->batch_to == 1)
+    bool final = v->best == PATH_IN_PLACE && p->base != PATH_IN_PLACE;
+    if (!final && v->batch_to == 1)
         snprintf(batch, sizeof batch, "while one sequence runs, ");
-    else if (v->best != PATH_IN_PLACE)
+    else if (!final)
         snprintf(batch, sizeof batch, "while %u to %u sequences run, ", v->batch_from, v->batch_to);
-    tell_path(f, "%smissing experts are %s: a token took %.1f ms, %s %.1f ms", batch, is[v->best], v->best_ms,
-              with[v->other], v->other_ms);
+    tell_path(f, "%smissing experts are %s: a token took %.1f ms, %s %.1f ms", batch,
+              v->best == PATH_IN_PLACE && !final ? "read in place" : is[v->best], v->best_ms, with[v->other],
+              v->other_ms);
+}
+
+static void take_way(fallback *f, paths *p, expert_path now, uint32_t batch)
+{
+    static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_SHARED};
+    path_verdict news;
+    bool is_news;
+    expert_path next = paths_next(p, now, batch, &is_news, &news);
+    if (next != now && pager_set_mode(f->pages, modes[next], NULL)) {
+        p->may[next] = false;
+        is_news = false;
+    }
+    if (is_news)
+        tell_choice(f, p, &news);
 }
 
 /* The state stays what it is while the path changes: what tokens take decides. Where an operator holds the fallback, it does not go back
  * to reading in place. */
 static void compare_paths(fallback *f, const fallback_step_info *s)
 {
-    static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_CPU};
     paths *p = &f->paths;
     int mode = pager_get_mode(f->pages);
     double ms = (double)s->step_ns * 1e-6;
-    if (f->ctl.state == FALLBACK_SUSPECT)
+    if (f->ctl.state == FALLBACK_SUSPECT && mode == PAGER_DIRECT)
         paths_note(p, PATH_IN_PLACE, s->n_decode, ms);
     /* Beside the copies that fill VRAM, tokens tell too little. */
-    if (f->ctl.state == FALLBACK_SUSPECT || f->load_since_ns || (mode != PAGER_STAGED && mode != PAGER_CPU))
+    if (is_direct(f) || f->load_since_ns || (mode != PAGER_STAGED && mode != PAGER_SHARED))
         return;
-    expert_path now = mode == PAGER_CPU ? PATH_CPU : PATH_STAGED;
-    path_verdict news;
-    bool is_news;
+    expert_path now = mode == PAGER_SHARED ? PATH_SHARED : PATH_STAGED;
     p->may[PATH_IN_PLACE] = f->ctl.opt.force == CONF_FORCE_NONE;
     paths_note(p, now, s->n_decode, ms);
-    expert_path next = paths_next(p, now, s->n_decode, &is_news, &news);
-    if (next != now && pager_set_mode(f->pages, modes[next], NULL)) {
-        p->may[next] = false;
-        is_news = false;
+    take_way(f, p, now, s->n_decode);
+}
+
+/* Over a good link, too, tokens may come faster when the CPU takes a part of what is missing. A step that misses little gains nothing: it
+ * reads in place, which is recorded as a whole. */
+static void compare_direct(fallback *f, const fallback_step_info *s)
+{
+    int mode = pager_get_mode(f->pages);
+    double ms = (double)s->step_ns * 1e-6, healthy = f->ctl.opt.healthy_gbps;
+    if (!f->cpu || f->ctl.state != FALLBACK_DIRECT || f->fell || (mode != PAGER_DIRECT && mode != PAGER_SHARED))
+        return;
+    double link_ms = healthy > 0 ? (double)pager_missed_bytes(f->pages) / healthy * 1e-6 : 0;
+    if (link_ms < (mode == PAGER_SHARED ? WORTH_STAYING : WORTH_TRYING) * ms) {
+        if (mode == PAGER_SHARED)
+            (void)!pager_set_mode(f->pages, PAGER_DIRECT, NULL);
+        return;
     }
-    if (is_news)
-        tell_choice(f, &news);
+    if (s->odd)
+        return;
+    expert_path now = mode == PAGER_SHARED ? PATH_SHARED : PATH_IN_PLACE;
+    paths_note(&f->direct, now, s->n_decode, ms);
+    take_way(f, &f->direct, now, s->n_decode);
 }
 
 /* Until then what is missing crosses the bad link as before, beside the copies: the end of that is worth a line. */
@@ -282,9 +311,9 @@ static void watch_load(fallback *f)
 static uint64_t probe_wait_ns(const fallback *f)
 {
     switch (f->ctl.state) {
-    case FALLBACK_SUSPECT:
-    case FALLBACK_RECOVERING: return XD_MIN((uint64_t)SUSPECT_WAIT_NS, f->ctl.opt.window_ns / 4);
-    case FALLBACK_FALLBACK: return XD_MIN(f->probe_interval_ns, f->ctl.opt.cooldown_ns / 8);
+    case FALLBACK_SUSPECT: return XD_MIN((uint64_t)SUSPECT_WAIT_NS, f->ctl.opt.window_ns / 4);
+    case FALLBACK_FALLBACK:
+    case FALLBACK_RECOVERING: return XD_MIN(f->probe_interval_ns, f->ctl.opt.cooldown_ns / 8);
     default: return f->probe_interval_ns;
     }
 }
@@ -295,7 +324,7 @@ static void weigh_step(fallback *f, const fallback_step_info *s, const pager_sta
     double bytes = (double)read_bytes, healthy = f->ctl.opt.healthy_gbps;
     if (st->step_link_ns) /* a simulated link says it itself */
         rate_note_exact(&f->rate, bytes, (double)st->step_link_ns);
-    else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && healthy > 0)
+    else if (s->decode_only && s->n_decode && s->link_ns && !s->link_mixed && !s->shared && healthy > 0)
         rate_note(&f->rate, healthy, s->n_decode, bytes, (double)s->link_ns);
 }
 
@@ -324,14 +353,20 @@ static void listen(fallback *f, const fallback_step_info *s)
 
 void fallback_step(fallback *f, const fallback_step_info *s)
 {
-    if (!f->watching || !f->ctl.opt.enabled)
+    if (!f->watching)
+        return;
+    bool decode = s->decode_only && s->n_decode;
+    if (decode)
+        compare_direct(f, s);
+    if (!f->ctl.opt.enabled)
         return;
     int mode = pager_get_mode(f->pages); /* in which the step ran */
     if (is_direct(f))
         listen(f, s);
-    if (!s->decode_only || !s->n_decode)
+    if (!decode)
         return;
-    double ms = (double)s->step_ns * 1e-6;
+    /* What a shared step takes says little of the link, and would be a wrong usual time for those that read in place. */
+    double ms = s->shared && is_direct(f) ? NAN : (double)s->step_ns * 1e-6;
     controller_sample token = {.now_ns = xd_now_ns(), .link_gbps = NAN, .token_ms = ms, .batch = s->n_decode};
     if (controller_wants_rate(&f->ctl, &token) && token.now_ns - f->last_probe_ns >= SLOW_TOKEN_PROBE_NS)
         probe(f);
@@ -423,6 +458,9 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     snprintf(f->pci_bus_id, sizeof f->pci_bus_id, "%.31s", info.pci_bus_id);
     snprintf(f->sysfs_root, sizeof f->sysfs_root, "%s", opt->sysfs_root ? opt->sysfs_root : "/sys");
     f->watching = pager_has_link(f->pages);
+    f->direct.may[PATH_IN_PLACE] = f->direct.may[PATH_SHARED] = true;
+    paths_begin(&f->direct, PATH_IN_PLACE);
+    paths_begin(&f->paths, PATH_STAGED);
     configure(f, opt->cfg);
     link_read(f->sysfs_root, f->pci_bus_id, &f->status.link);
     f->last_sysfs_ns = f->last_probe_ns = xd_now_ns();

@@ -16,7 +16,7 @@ typedef struct fallback fallback;
 typedef struct fallback_options {
     kern_dev *dev;
     pager *pages;
-    bool cpu;               /* the CPU may compute experts (PAGER_CPU) */
+    bool cpu;               /* the CPU may share experts (PAGER_SHARED), whenever tokens come faster that way */
     const config *cfg;      /* fallback.*, for the call; later fallback_reload() */
     const char *sysfs_root; /* NULL: "/sys" */
     /* A change of state, for the log; on the engine thread. */
@@ -38,6 +38,8 @@ typedef struct fallback_step_info {
     uint32_t n_decode;    /* sequences that decoded */
     bool decode_only;     /* no prompt tokens in it */
     bool link_mixed;      /* link_ns is not the link's alone: it read more than experts, or waited for the host */
+    bool odd;             /* it took longer than others like it will: no trial of anything */
+    bool shared;          /* the CPU had a part of it, beside link_ns */
 } fallback_step_info;
 
 /* After pager_step_end(). */
@@ -58,8 +60,8 @@ typedef struct fallback_status {
     link_info link;
     uint64_t since_ns, transitions, probes;
     uint64_t entered[4]; /* times each state was entered */
-    double token_ms
-        [N_PATHS]; /* mean of decode steps of the last batch size on each way, since the last suspicion; 0: not known */
+    /* Mean of decode steps of the last batch size on each way, in this state (in place: since the last suspicion); 0: not known. */
+    double token_ms[N_PATHS];
     uint64_t full_load_ns; /* what loading everything into VRAM took in this fallback; 0: not done, or not tried */
     char reason[160];      /* of the last change, or "" */
     char problem[256];     /* why the pager could not do what the state asks, or "" */

@@ -5,14 +5,18 @@
  * layer pays for the way there and back. Rates of memories and links do not tell which it is; what tokens take does.
  *
  * Each way is tried for a few steps, at each size of the batch. A trial ends early once its steps have taken so long that the rest
- * cannot save it: so a hopeless one costs no more than it takes to see that. The choice between staging and the CPU is made anew
- * now and then, with fresh times, since other work comes and goes on a CPU. Reading in place was measured before the fallback, on the
- * link that led to it; it is not tried again, but gone back to, for good, when nothing is quicker. */
+ * cannot save it: so a hopeless one costs no more than it takes to see that. The choice between sharing and its base is made anew
+ * now and then, with fresh times, since other work comes and goes on a CPU. In a fallback, reading in place was measured before, on the
+ * link that led to it; it is not tried again, but gone back to, for good, when nothing is quicker.
+ *
+ * Where the base is reading in place, the first steps of each trial do not count: both sides of a shared step have yet to learn their
+ * rates. In a fallback that is small beside what steps take. */
 #include "engine/fallback/paths.h"
 
-#define STEPS 6u  /* of each way */
-#define RATIO 1.1 /* in favour of the way that is taken */
-#define HOLD  1000u
+#define STEPS    6u  /* of each way */
+#define RATIO    1.1 /* in favour of the way that is taken */
+#define HOLD     1000u
+#define LEFT_OUT 2u /* before them, over a good link */
 
 static bool measured(const paths *p, expert_path way, uint32_t slot)
 {
@@ -30,17 +34,24 @@ static bool judged(const paths *p, expert_path way, uint32_t slot)
     return hopeless || measured(p, way, slot);
 }
 
-void paths_begin(paths *p)
+void paths_begin(paths *p, expert_path base)
 {
-    p->time[PATH_STAGED] = p->time[PATH_CPU] = (struct path_time){0};
+    p->base = base;
+    p->time[base] = p->time[PATH_SHARED] = (struct path_time){0};
     for (uint32_t i = 0; i < BATCH_SLOTS; i++)
-        p->choice[i] = (struct path_choice){.best = p->may[PATH_STAGED] ? PATH_STAGED : PATH_CPU};
+        p->choice[i] = (struct path_choice){.best = p->may[base] ? base : PATH_SHARED};
 }
 
 void paths_note(paths *p, expert_path now, uint32_t batch, double ms)
 {
     uint32_t i = batch_slot(batch);
     struct path_time *t = &p->time[now];
+    const struct path_time *other = &p->time[now == PATH_SHARED ? p->base : PATH_SHARED];
+    bool hopeless = other->n[i] >= STEPS && ms >= STEPS * RATIO * other->ms[i];
+    if (p->base == PATH_IN_PLACE && !t->n[i] && t->left_out[i] < LEFT_OUT && !hopeless) {
+        t->left_out[i]++;
+        return;
+    }
     t->n[i]++;
     t->ms[i] += (ms - t->ms[i]) / t->n[i];
 }
@@ -56,20 +67,22 @@ static void tell(const paths *p, uint32_t slot, expert_path best, expert_path ot
                           .batch_to = (2u << slot) - 1};
 }
 
-/* Between staging and the CPU, where both can be had. False: `*ret` is to be measured first. */
+/* Between sharing and its base, where both can be had. False: `*ret` is to be measured first. */
 static bool choose(paths *p, uint32_t slot, expert_path *ret, bool *ret_news, path_verdict *verdict)
 {
     struct path_choice *c = &p->choice[slot];
     *ret = c->best;
-    if (!p->may[PATH_STAGED] || !p->may[PATH_CPU])
+    if (!p->may[p->base] || !p->may[PATH_SHARED])
         return true;
     if (c->known && ++c->held < HOLD)
         return true;
     if (c->known) {
         c->known = false;
-        p->time[PATH_STAGED].n[slot] = p->time[PATH_CPU].n[slot] = 0;
+        for (int way = 0; way < N_PATHS; way++)
+            if (way == (int)p->base || way == PATH_SHARED)
+                p->time[way].n[slot] = p->time[way].left_out[slot] = 0;
     }
-    expert_path other = c->best == PATH_STAGED ? PATH_CPU : PATH_STAGED;
+    expert_path other = c->best == p->base ? PATH_SHARED : p->base;
     if (!judged(p, c->best, slot))
         return false;
     if (!judged(p, other, slot)) {
@@ -91,10 +104,11 @@ expert_path paths_next(paths *p, expert_path now, uint32_t batch, bool *ret_news
 {
     uint32_t i = batch_slot(batch);
     expert_path next;
+    bool final = now == PATH_IN_PLACE && p->base != PATH_IN_PLACE;
     *ret_news = false;
-    if (now == PATH_IN_PLACE || !choose(p, i, &next, ret_news, ret))
-        return now == PATH_IN_PLACE ? now : next;
-    if (!p->may[PATH_IN_PLACE] || !measured(p, PATH_IN_PLACE, i) || !judged(p, next, i) ||
+    if (final || !choose(p, i, &next, ret_news, ret))
+        return final ? now : next;
+    if (p->base == PATH_IN_PLACE || !p->may[PATH_IN_PLACE] || !measured(p, PATH_IN_PLACE, i) || !judged(p, next, i) ||
         p->time[next].ms[i] < RATIO * p->time[PATH_IN_PLACE].ms[i])
         return next;
     tell(p, i, PATH_IN_PLACE, next, ret_news, ret);

@@ -26,7 +26,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/memory/pager_priv.h"
@@ -39,10 +38,8 @@
 #define OFFER_MAX   8192u
 #define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
 #define COPY_QUEUE  4096u
-/* A probe takes 0.6 ms of a PCIe 5.0 x16 link, and about a millisecond of one that was slower than that when it was probed last. */
+/* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
 #define PROBE_BYTES     (32ull << 20)
-#define PROBE_MIN_BYTES (4ull << 20)
-#define PROBE_NS        1e6
 #define PROBE_MAX_READS 8u
 /* 350 000 steps of a model with 48 layers of 128 experts. */
 #define TRACE_BYTES_MAX (256ull << 20)
@@ -246,11 +243,13 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     /* FULL has a slot for every page: nothing is pushed out, and steps keep all that they read anyway. On a busy link that is the
      * quicker way, since kernels get a larger share of it than the copy engine. In STAGED what the plan still takes for missing is in
      * VRAM when the experts run: kernels would not fill a slot from there. */
-    uint32_t want = p->mode == PAGER_FULL     ? p->offer_cap
-                    : p->mode == PAGER_STAGED ? 0
-                    : p->mode == PAGER_CPU    ? pager_cpu_room(p)
-                                              : XD_MIN(policy_want(p->pol), p->offer_cap);
-    uint32_t offer = p->mode == PAGER_STAGED || p->mode == PAGER_CPU ? 0 : prefill ? want : p->offer_cap;
+    bool staged = pager_stages(p, prefill), shared = pager_shares(p, prefill);
+    uint32_t want = p->mode == PAGER_FULL ? p->offer_cap
+                    : staged              ? 0
+                    : shared              ? pager_share_room(p)
+                                          : XD_MIN(policy_want(p->pol), p->offer_cap);
+    /* Where the CPU shares, slots are given out layer by layer. */
+    uint32_t offer = staged || shared ? 0 : prefill ? want : p->offer_cap;
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
@@ -270,7 +269,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
         p->staged_in_bytes = 0;
         p->disk_in_pages = 0;
         p->step_is_wide = false;
-        if (p->mode == PAGER_CPU)
+        if (p->mode == PAGER_SHARED)
             memset(p->on_cpu, 0, p->n_experts);
         p->stats.step_bytes_host = p->stats.step_bytes_vram = p->stats.step_bytes_cpu = 0;
         *ret = &p->view;
@@ -283,7 +282,7 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
 static uint32_t count_expert(pager *p, uint32_t x)
 {
     uint32_t first = pager_expert_first_page(p, x), n = pager_expert_pages(p, x), missed = 0;
-    bool on_cpu = p->mode == PAGER_CPU && p->on_cpu[x]; /* all of it, whatever part lies in VRAM */
+    bool on_cpu = p->mode == PAGER_SHARED && p->on_cpu[x]; /* all of it, whatever part lies in VRAM */
     for (uint32_t i = 0; i < n; i++) {
         const pager_page *g = &p->pages[first + i];
         missed += g->slot == PG_NONE;
@@ -369,8 +368,7 @@ xd_status pager_step_end(pager *p, xd_err *err)
     count_step(p);
     apply_fills(p);
     pager_unstage(p);
-    if (pager_wants_cpu(p))
-        pager_cpu_promote(p);
+    pager_share_end(p, true);
     if (!p->step_prefill)
         policy_advance(p->pol);
     p->in_step = false;
@@ -392,6 +390,7 @@ void pager_step_abort(pager *p)
     p->offer_consumed = true;
     take_back_offers(p);
     pager_unstage(p);
+    pager_share_end(p, false);
     p->in_step = false;
     pthread_mutex_unlock(&p->lock);
 }
@@ -413,6 +412,16 @@ uint64_t pager_read_in_place(const pager *p)
     return p->decode_known ? (uint64_t)p->decode_host_bytes : UINT64_MAX;
 }
 
+uint64_t pager_step_link_ns(const pager *p)
+{
+    return p->stats.step_link_ns;
+}
+
+uint64_t pager_missed_bytes(const pager *p)
+{
+    return p->decode_known ? (uint64_t)p->decode_host_bytes : 0;
+}
+
 /* --- the link ---------------------------------------------------------------------------------------------------- */
 
 bool pager_has_link(const pager *p)
@@ -429,23 +438,6 @@ xd_status pager_reload(pager *p, const config *cfg, xd_err *err)
     return st;
 }
 
-static xd_status probe_read(pager *p, double *ret_gbps, xd_err *err)
-{
-    double want = p->probed_gbps > 0 ? p->probed_gbps * PROBE_NS : PROBE_BYTES, best = 0, gbps;
-    uint64_t all = XD_MAX((uint64_t)fmin(want, PROBE_BYTES), PROBE_MIN_BYTES), bytes = XD_MIN(p->host.probe_bytes, all);
-    /* A small host tier is read several times: what it costs to begin would be taken for the link. */
-    for (uint32_t n = 0; n == 0 || (n * bytes < all && n < PROBE_MAX_READS); n++) {
-        if (p->probe_at + bytes > p->host.probe_bytes)
-            p->probe_at = 0;
-        if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
-            return pager_device_fail(p, err, "probing the link");
-        p->probe_at += bytes; /* another part each time: no cache helps */
-        best = XD_MAX(best, gbps);
-    }
-    *ret_gbps = p->probed_gbps = best;
-    return XD_OK;
-}
-
 xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
 {
     if (!p->host.probe_bytes)
@@ -453,12 +445,18 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
     double sim = link_sim_read_gbps(&p->sim, PROBE_BYTES, xd_now_ns()), gbps = sim;
     /* Memory read at a simulated rate needs no reading. */
     if (!p->unified || sim <= 0) {
-        pager_copier_hold(&p->copier); /* copies made behind the steps' backs would be taken for somebody else's */
-        xd_status st = probe_read(p, &gbps, err);
-        pager_copier_go_on(&p->copier);
-        if (st)
-            return st;
-        gbps = sim > 0 ? XD_MIN(gbps, sim) : gbps;
+        uint64_t bytes = XD_MIN(p->host.probe_bytes, PROBE_BYTES);
+        double best = 0;
+        /* A small host tier is read several times: what it costs to begin would be taken for the link. */
+        for (uint32_t n = 0; n == 0 || (n * bytes < PROBE_BYTES && n < PROBE_MAX_READS); n++) {
+            if (p->probe_at + bytes > p->host.probe_bytes)
+                p->probe_at = 0;
+            if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
+                return pager_device_fail(p, err, "probing the link");
+            p->probe_at += bytes; /* another part each time: no cache helps */
+            best = XD_MAX(best, gbps);
+        }
+        gbps = sim > 0 ? XD_MIN(best, sim) : best;
     }
     *ret_gbps = gbps;
     return XD_OK;
@@ -768,7 +766,7 @@ void pager_free(pager *p)
     free(p->layer_views);
     pager_stage_close(p);
     free(p->order);
-    pager_cpu_close(p);
+    pager_share_close(p);
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->seen_lock);
     pthread_mutex_destroy(&p->trouble_lock);

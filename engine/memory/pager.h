@@ -13,6 +13,7 @@
 
 #include "config/config.h"
 #include "config/error.h"
+#include "engine/memory/share.h"
 #include "engine/model/model.h"
 #include "kernels/kernels.h"
 
@@ -81,9 +82,9 @@ void pager_step_abort(pager *p);
 /* Adopts finished copies and starts the next ones while no step runs; cheap. Call it now and then when there is no work. */
 void pager_idle(pager *p);
 
-/* True when some pages may be neither in VRAM nor in host memory: then the engine must call pager_require() between the router and
- * the experts of each layer (and cannot record whole steps). */
-bool pager_needs_require(const pager *p);
+/* True when, in a step with or without prompts, some pages may be neither in VRAM nor in host memory, or have to be brought or divided
+ * first: then the engine must call pager_require() between the router and the experts of each layer (and cannot record whole steps). */
+bool pager_needs_require(const pager *p, bool prefill);
 /* Brings the pages of the experts with expert_touched[e] != 0 [host] into host memory or VRAM and uploads their addresses; faults
  * are read together. Everything that was launched before has ended by then: who knows expert_touched has waited for it. XD_UNAVAILABLE
  * (503) when the disk fails: only experts that could not be read are then left in expert_touched; the step is given up, who needs none
@@ -105,26 +106,35 @@ void pager_give_back_spare(pager *p);
 
 /* Fallback, how misses are served. DIRECT: read in place. STAGED: pager_needs_require() becomes true and missing pages are first
  * copied in bulk into staging slots. FULL: each page has a slot, what is missing is on its way there, and steps keep all they read. Fails
- * where not every page has one, or when some lie on disk. CPU: as STAGED for steps with prompts, in place where there is no room for
- * staging; what others miss the caller may compute on the CPU. After a failure to enter STAGED the mode is DIRECT. */
-enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL, PAGER_CPU };
+ * where not every page has one, or when some lie on disk. SHARED: what a step without prompts misses is divided between kernels, which read
+ * it in place, and the caller's CPU (pager_share_layer()); steps with prompts go on as in the mode before, STAGED or DIRECT. After a failure
+ * to enter STAGED the mode is DIRECT. */
+enum { PAGER_DIRECT, PAGER_STAGED, PAGER_FULL, PAGER_SHARED };
 xd_status pager_set_mode(pager *p, int mode, xd_err *err) XD_MUST_CHECK;
 int pager_get_mode(const pager *p);
-/* PAGER_CPU, in a step without prompts: pager_leave_to_cpu() should be asked, behind pager_require(). */
-bool pager_wants_cpu(const pager *p);
-typedef struct pager_cpu_share {
-    const uint8_t *left;       /* [n_experts] not 0: computed by the caller */
+/* PAGER_SHARED, in a step without prompts: pager_share_layer() should be asked, behind pager_require(). */
+bool pager_shares(const pager *p, bool prefill);
+typedef struct pager_share {
+    const uint8_t *on_cpu;     /* [n_experts] not 0: computed by the caller */
     const uint64_t *host_addr; /* [n_experts][geom.pages] of those: where each page lies in host memory, for the CPU */
-} pager_cpu_share;
-/* Which of the touched experts the caller now has to compute: those that are not whole in VRAM. False: none. What *ret points to holds
- * until the step ends. Who does not ask may let kernels read them in place. */
-bool pager_leave_to_cpu(pager *p, uint32_t layer, const uint32_t *expert_touched, pager_cpu_share *ret);
+    const uint64_t *
+        fill_addr; /* [host] [n_experts][geom.pages] slots that kernels have to fill; until the next call. NULL: none */
+    uint64_t cpu_bytes, link_bytes; /* read by the CPU; by kernels, in place */
+} pager_share;
+/* Divides the experts with expert_tokens[e] != 0 that are not whole in VRAM by what a byte takes either side; all others are the kernels' too.
+ * False: there are none. Clears costs->explore once it was followed. What *ret points to holds until the step ends. Who does not ask may
+ * let kernels read all of them in place. */
+bool pager_share_layer(pager *p, uint32_t layer, const uint32_t *expert_tokens, share_costs *costs, pager_share *ret);
+/* Least time that a simulated link needed for the last step; 0: none is simulated. Engine thread, between steps. */
+uint64_t pager_step_link_ns(const pager *p);
+/* Bytes that a decode step lately missed, whoever read them; 0: not known. Engine thread. */
+uint64_t pager_missed_bytes(const pager *p);
 /* In a step, by the engine thread: bytes that a decode step read where they lie in host memory, lately (UINT64_MAX: not yet known). 0 while
  * it is not done so, or copies of the pager's use the link. */
 uint64_t pager_read_in_place(const pager *p);
 
-/* Rate at which kernels read the host tier now (GB/s), by a short read for which the pager's own copies are held up: engine thread,
- * between steps. An injected link rate counts. XD_UNSUPPORTED when there is nothing to read. */
+/* Rate at which kernels read the host tier now (GB/s), by a short read that runs alone: engine thread, between steps. An injected link
+ * rate counts. XD_UNSUPPORTED when there is nothing to read. */
 xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err) XD_MUST_CHECK;
 /* False where host memory is the device's own memory and no link is simulated: then there is nothing to watch. */
 bool pager_has_link(const pager *p);

@@ -11,6 +11,7 @@
 #include "engine/memory/link_sim.h"
 #include "engine/memory/pager.h"
 #include "engine/memory/policy.h"
+#include "engine/memory/share.h"
 #include "engine/memory/trace.h"
 
 #define PG_NONE   UINT32_MAX
@@ -51,7 +52,7 @@ typedef struct pager_copier {
     pthread_cond_t wake, idle;
     pager_copy_job *queue, *done;             /* [cap] each */
     uint32_t n_queue, n_running, n_done, cap; /* n_running: of the queue's front, being copied */
-    bool started, stop, busy, held, saving;
+    bool started, stop, busy, saving;
 } pager_copier;
 
 typedef struct pager_piece { /* device memory beyond the arena */
@@ -137,9 +138,14 @@ struct pager {
     uint32_t n_stage, n_stage_free, n_stage_now, n_stage_next;
     bool step_is_wide;                         /* the last layer with a choice needed most of its experts */
     uint64_t staged_in_pages, staged_in_bytes; /* made resident by require in this step */
-    /* PAGER_CPU: experts that this step leaves to the CPU, and their pages' places in host memory; NULL before it was ever entered. */
-    uint8_t *on_cpu;    /* [n_experts] */
-    uint64_t *cpu_addr; /* [n_pages] */
+    /* PAGER_SHARED: experts that this step leaves to the CPU, and their pages' places in host memory; NULL before it was ever entered. */
+    uint8_t *on_cpu;          /* [n_experts] */
+    uint64_t *cpu_addr;       /* [n_pages] */
+    share_item *share_items;  /* of a layer */
+    uint64_t *share_fill;     /* of a layer: slots that the device fills */
+    pager_staged *share_kept; /* [n_pages] what the step's device part will leave there */
+    uint32_t n_share_kept;
+    bool share_copies; /* the device got nothing in the last step: copies bring what should be in VRAM */
 
     /* A fill under way: experts before order_at have all been asked for. */
     pager_hot *order; /* [n_experts] */
@@ -152,7 +158,6 @@ struct pager {
     int mode;
     link_sim sim;
     uint64_t probe_at;
-    double probed_gbps; /* by the last probe; 0: none yet */
     bool unified;
 
     pthread_mutex_t
@@ -192,14 +197,16 @@ void pager_set_view(pager *p);   /* what follows from the mode and the pieces */
 /* pager_stage.c */
 xd_status pager_stage_open(pager *p, xd_err *err) XD_MUST_CHECK;
 void pager_stage_close(pager *p);
+bool pager_stages(const pager *p, bool prefill); /* steps with or without prompts have their misses staged */
 void pager_unstage(pager *p);
 void pager_staged_failed(pager *p, uint32_t slot); /* its copy for the next layer */
 
-/* pager_cpu.c */
-xd_status pager_cpu_open(pager *p, xd_err *err) XD_MUST_CHECK;
-void pager_cpu_close(pager *p);
-uint32_t pager_cpu_room(const pager *p); /* slots that should be free before a step */
-void pager_cpu_promote(pager *p);        /* at a step's end: begins to copy what it missed and should have in VRAM */
+/* pager_share.c */
+xd_status pager_share_open(pager *p, xd_err *err) XD_MUST_CHECK;
+void pager_share_close(pager *p);
+uint32_t pager_share_room(const pager *p); /* slots that should be free before a step */
+/* The step is over, or given up: what it kept is resident, or its slots are free again. */
+void pager_share_end(pager *p, bool completed);
 
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
@@ -235,7 +242,5 @@ uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
 uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */
 void pager_copier_cancel(pager_copier *c);      /* the same, and what has not begun has failed */
-void pager_copier_hold(pager_copier *c); /* waits for what is running; nothing begins before pager_copier_go_on() */
-void pager_copier_go_on(pager_copier *c);
 
 #endif

@@ -127,9 +127,14 @@ void pager_unstage(pager *p)
 
 /* --- the present layer's ----------------------------------------------------------------------------------------- */
 
-bool pager_needs_require(const pager *p)
+bool pager_stages(const pager *p, bool prefill)
 {
-    return p->disk || p->mode == PAGER_STAGED || p->mode == PAGER_CPU;
+    return p->mode == PAGER_STAGED || (p->mode == PAGER_SHARED && prefill && p->n_stage);
+}
+
+bool pager_needs_require(const pager *p, bool prefill)
+{
+    return p->disk || pager_stages(p, prefill) || pager_shares(p, prefill);
 }
 
 static xd_status copy_in(pager *p, uint32_t pg, uint32_t slot, xd_err *err)
@@ -204,7 +209,7 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
     uint64_t disk_begin_ns = xd_now_ns();
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
     uint64_t disk_ns = xd_now_ns() - disk_begin_ns;
-    bool stages = p->mode == PAGER_STAGED || (p->mode == PAGER_CPU && p->step_prefill);
+    bool stages = pager_stages(p, p->step_prefill);
     if (!st && stages)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
@@ -290,15 +295,13 @@ xd_status pager_set_mode(pager *p, int mode, xd_err *err)
         return xd_fail(err, XD_UNSUPPORTED, 0, "only %u of %u expert pages have a place in VRAM%s", p->n_slots,
                        p->n_pages, p->disk ? ", and some may lie on disk" : "");
     pthread_mutex_lock(&p->lock);
-    xd_status st = mode == PAGER_CPU ? pager_cpu_open(p, err) : XD_OK;
+    xd_status st = mode == PAGER_SHARED ? pager_share_open(p, err) : XD_OK;
     if (!st) {
-        bool stages = mode == PAGER_STAGED || mode == PAGER_CPU;
-        if (!stages)
+        if (mode != PAGER_STAGED && mode != PAGER_SHARED) /* the latter goes on with it, or without */
             give_back_stage(p);
         p->mode = PAGER_DIRECT;
-        xd_status staged = stages && !p->n_stage ? take_stage(p, err) : XD_OK;
-        if (mode == PAGER_STAGED) /* PAGER_CPU goes on without: what its prompts miss is then read in place */
-            st = staged;
+        if (mode == PAGER_STAGED && !p->n_stage)
+            st = take_stage(p, err);
     }
     if (!st)
         p->mode = mode;

@@ -253,7 +253,7 @@ static int run_model(config *cfg, const limits *most, const char *dir)
         return backend ? 77 : st == XD_UNSUPPORTED ? 2 : 1;
     }
     tally t = {0};
-    if (most->cpu_experts && pager_set_mode(c.pg, PAGER_CPU, &err))
+    if (most->cpu_experts && pager_set_mode(c.pg, PAGER_SHARED, &err))
         printf("%-18s %s\n", name, err.msg);
     const json_t *cases = json_object_get(g, "cases");
     double scale = json_number_value(json_object_get(g, "max_abs_logit"));

@@ -22,7 +22,6 @@ ELSEWHERE = {
                                "server.idle_timeout", "server.heartbeat"],
     "tests/api/test_fields.py": ["server.max_body", "server.completions_parse_special"],
     "tests/api/test_metrics.py": ["server.status_page"],
-    "tests/api/test_tools.py": ["server.reasoning_format"],
     "tests/ops/test_metrics.py": ["server.max_queue", "server.admin", "memory.host_budget", "memory.nvme_path", "kv.kv_budget", "kv.swap_space",
                                   "test.disk_error_rate", "memory.page_size", "memory.vram_budget"],
     "tests/daemon/test_check.py": ["model.tokenizer"],
@@ -101,20 +100,20 @@ class Keys(unittest.TestCase):
         free = self.start(*link, "--engine.deterministic=no")
         self.assertEqual(free.complete(60)["usage"]["completion_tokens"], 60)
         m = free.metrics()
-        self.assertEqual((m['expertd_expert_path{mode="cpu"}'], m['expertd_expert_path{mode="staged"}']), (1, 0))
+        self.assertEqual((m['expertd_expert_path{mode="shared"}'], m['expertd_expert_path{mode="staged"}']), (1, 0))
         self.assertGreater(m["expertd_expert_cpu_bytes_total"], 0)
         self.assertGreater(m['expertd_step_seconds_total{phase="experts_cpu"}'], 0)
-        staged, cpu = (m[f'expertd_fallback_token_seconds{{path="{p}"}}'] for p in ("staged", "cpu"))
+        staged, cpu = (m[f'expertd_fallback_token_seconds{{path="{p}"}}'] for p in ("staged", "shared"))
         self.assertLess(1.1 * cpu, staged)
         f = self.engine(free)["fallback"]
-        self.assertEqual((f["state"], f["path"]), ("fallback", "cpu"))
+        self.assertEqual((f["state"], f["path"]), ("fallback", "shared"))
         self.assertAlmostEqual(f["token_ms"]["staged"], 1000 * staged, delta=staged)
-        while "missing experts are computed on the CPU: a token took" not in "".join(free.log):  # the log comes through a pipe
+        while "missing experts are shared by link and CPU: a token took" not in "".join(free.log):  # the log comes through a pipe
             pass
         for strict in (self.start(*link), self.start(*SMALL, "--engine.deterministic=no")):
             strict.complete(20)
             m = strict.metrics()
-            self.assertEqual((m['expertd_expert_path{mode="cpu"}'], m["expertd_expert_cpu_bytes_total"]), (0, 0))
+            self.assertEqual((m['expertd_expert_path{mode="shared"}'], m["expertd_expert_cpu_bytes_total"]), (0, 0))
 
     @proves("engine.numa_node", "engine.kernels_disable", "engine.gpu", "kv.block_size")
     def test_names_that_match_nothing_stop_the_start(self):

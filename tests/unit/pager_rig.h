@@ -17,7 +17,9 @@ typedef struct rig {
     uint64_t rng;
     uint32_t n_tokens, top_k;
     uint32_t *ids, *starts, *pairs;
-    uint64_t cpu_bytes; /* of experts that steps left to the CPU */
+    uint64_t cpu_bytes,
+        link_bytes;    /* of experts that steps left to the CPU; that kernels read in place in divided layers */
+    share_costs costs; /* zeroed: all is left to the CPU */
 } rig;
 
 static uint32_t rnd(rig *r, uint32_t n)
@@ -119,30 +121,43 @@ static void read_layer(rig *r, const pager_view *v, uint32_t l)
     }
 }
 
-/* The share of the CPU: read where it is said to lie, and then no longer the kernels' business. What is left to these is whole in VRAM. */
+/* The share of the CPU: read where it is said to lie, and then no longer the kernels' business. What these are to keep they store. */
 static void read_cpu_share(rig *r, const pager_view *v, uint32_t l)
 {
     const pager_layer_view *y = &v->layers[l];
-    pager_cpu_share share = {0};
-    bool any = pager_leave_to_cpu(r->p, l, y->expert_count, &share), seen = false;
-    for (uint32_t e = 0; e < y->n_experts; e++) {
-        cr_assert(y->expert_count[e] || !share.left[e], "layer %u expert %u was not picked", l, e);
-        for (uint32_t i = 0; y->expert_count[e] && i < y->geom.pages; i++) {
+    pager_share share = {0};
+    share_costs costs = r->costs;
+    uint64_t on_cpu = 0, over_link = 0;
+    bool any = pager_share_layer(r->p, l, y->expert_count, &costs, &share), seen = false;
+    for (uint32_t e = 0; any && e < y->n_experts; e++) {
+        bool cpu = y->expert_count[e] && share.on_cpu[e];
+        for (uint32_t i = 0; i < y->geom.pages; i++) {
             uint64_t bytes, at = y->page_addr[e * y->geom.pages + i];
+            uint64_t fill = share.fill_addr ? share.fill_addr[e * y->geom.pages + i] : 0;
             const char *want = page_of_file(r, l, e, i, &bytes);
-            if (share.left[e]) {
+            bool in_vram = at >= v->arena_begin && at < v->arena_end;
+            cr_assert(!fill || (y->expert_count[e] && !cpu && !in_vram), "layer %u expert %u page %u", l, e, i);
+            if (fill)
+                memcpy((void *)(uintptr_t)fill, want, bytes);
+            if (cpu) {
                 const void *host = (const void *)(uintptr_t)share.host_addr[e * y->geom.pages + i];
                 cr_assert_eq(memcmp(host, want, bytes), 0, "layer %u expert %u page %u", l, e, i);
-                r->cpu_bytes += bytes;
-            } else {
-                cr_assert(at >= v->arena_begin && at < v->arena_end, "layer %u expert %u page %u", l, e, i);
+                on_cpu += bytes;
+            } else if (y->expert_count[e] && !in_vram) {
+                over_link += bytes;
             }
+            seen = seen || (y->expert_count[e] && !in_vram);
         }
-        seen = seen || share.left[e];
-        if (share.left[e])
+        if (cpu)
             y->expert_count[e] = 0; /* for read_layer(); the caller puts it back */
     }
-    cr_assert_eq(any, seen);
+    cr_assert_eq(any, seen || on_cpu);
+    if (any) {
+        cr_assert_eq(share.cpu_bytes, on_cpu);
+        cr_assert_eq(share.link_bytes, over_link);
+    }
+    r->cpu_bytes += on_cpu;
+    r->link_bytes += over_link;
 }
 
 static void pick(rig *r, uint32_t l)
@@ -169,17 +184,17 @@ static xd_status try_step(rig *r, bool prefill, xd_err *err)
     for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++) {
         pick(r, l);
         plan(r, v, l);
-        if (pager_needs_require(r->p)) {
+        if (pager_needs_require(r->p, prefill)) {
             xd_status st = pager_require(r->p, l, v->layers[l].expert_count, err);
             if (st) {
                 pager_step_abort(r->p);
                 return st;
             }
         }
-        cr_assert_eq(pager_wants_cpu(r->p), pager_get_mode(r->p) == PAGER_CPU && !prefill);
+        cr_assert_eq(pager_shares(r->p, prefill), pager_get_mode(r->p) == PAGER_SHARED && !prefill);
         uint32_t counts[256];
         memcpy(counts, v->layers[l].expert_count, v->layers[l].n_experts * sizeof *counts);
-        if (pager_wants_cpu(r->p))
+        if (pager_shares(r->p, prefill))
             read_cpu_share(r, v, l);
         read_layer(r, v, l);
         memcpy(v->layers[l].expert_count, counts, v->layers[l].n_experts * sizeof *counts);

@@ -283,7 +283,7 @@ Test(disk, all_bytes_are_right_over_three_tiers)
     for (size_t i = 0; i < XD_ARRAY_LEN(arenas); i++) {
         rig r = {0};
         rig_open_disk(&r, 0.4, arenas[i]);
-        cr_assert(pager_needs_require(r.p));
+        cr_assert(pager_needs_require(r.p, false));
         for (int s = 0; s < 200; s++) {
             if (s % 40 == 20 && arenas[i] > 0)
                 cr_assert_eq(pager_set_mode(r.p, s % 80 == 20 ? PAGER_STAGED : PAGER_DIRECT, NULL), XD_OK);
@@ -307,7 +307,7 @@ Test(disk, what_lies_on_disk_comes_to_host_memory_before_the_cpu_computes_it)
 {
     rig r = {0};
     rig_open_disk(&r, 0.4, 0.1);
-    cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, NULL), XD_OK);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_SHARED, NULL), XD_OK);
     for (int s = 0; s < 200; s++) {
         r.n_tokens = s % 9 == 0 ? 24 : 3;
         step(&r, s % 9 == 0);

@@ -5,76 +5,13 @@
 #include "engine/fallback/fallback.h"
 #include "engine/memory/link_sim.h"
 
-/* A device behind a link that its reads and its background copies share, and on which copies never succeed: a fallback that loads all
- * experts goes on copying for ever. Each reader gets less than half of what the test says. */
-static struct {
-    const kern_ops *real;
-    kern_ops ops;
-    _Atomic double gbps;
-    _Atomic bool copying;
-    _Atomic uint32_t n_batches;
-    uint32_t n_disturbed;
-    uint64_t probe_bytes; /* in all */
-} shared;
-
-static void shared_info(kern_dev *d, kern_dev_info *ret)
-{
-    shared.real->info(d, ret);
-    ret->unified = false;
-    ret->memory_free_bytes = 1ull << 30;
-}
-
-static kern_status shared_copy(kern_dev *d, void *dst, const void *src, uint64_t bytes)
-{
-    (void)d, (void)dst, (void)src, (void)bytes;
-    shared.copying = true;
-    return KERN_OK;
-}
-
-static kern_status shared_copy_wait(kern_dev *d)
-{
-    (void)d;
-    struct timespec ts = {.tv_nsec = 2000000};
-    nanosleep(&ts, NULL);
-    shared.copying = false;
-    shared.n_batches++;
-    return KERN_DEVICE;
-}
-
-static kern_status shared_probe(kern_dev *d, uint64_t addr, uint64_t bytes, double *ret_gbps)
-{
-    (void)d, (void)addr;
-    struct timespec ts = {.tv_nsec = 1000000};
-    shared.probe_bytes += bytes;
-    bool disturbed = shared.copying;
-    nanosleep(&ts, NULL);
-    disturbed = disturbed || shared.copying;
-    shared.n_disturbed += disturbed;
-    *ret_gbps = shared.gbps * (disturbed ? 0.4 : 1);
-    return KERN_OK;
-}
-
-static void share_link(kern_dev *d, double gbps)
-{
-    shared.real = d->ops;
-    shared.ops = *d->ops;
-    shared.ops.info = shared_info;
-    shared.ops.copy_async = shared_copy;
-    shared.ops.copy_wait = shared_copy_wait;
-    shared.ops.probe_read = shared_probe;
-    shared.gbps = gbps;
-    shared.copying = false;
-    shared.n_batches = shared.n_disturbed = 0;
-    d->ops = &shared.ops;
-}
-
 typedef struct rig {
     kern_dev *dev;
     model *m;
     config *cfg;
     pager *p;
     fallback *f;
-    bool cpu, shares_link;
+    bool cpu;
     char states[64], path[1024];
 } rig;
 
@@ -99,8 +36,6 @@ static void rig_open_spare(rig *r, double gbps, double arena_share, double spare
     xd_err err = {0};
     kern_options ko = {.n_threads = 1, .numa_node = -1};
     cr_assert_eq(kern_cpu_open(&ko, &r->dev), KERN_OK);
-    if (r->shares_link)
-        share_link(r->dev, gbps);
     model_options mo = {.path = "synthetic:tiny", .dtype = "bf16", .seed = 1};
     cr_assert_eq(model_open(&mo, &r->m, &err), XD_OK, "%s", err.msg);
     cr_assert_eq(conf_defaults(&r->cfg, &err), XD_OK, "%s", err.msg);
@@ -110,7 +45,7 @@ static void rig_open_spare(rig *r, double gbps, double arena_share, double spare
     r->cfg->fallback.cooldown_s = 0.4;
     r->cfg->fallback.probe_interval_s = 0.05;
     r->cfg->test.allow = true;
-    r->cfg->test.link_gbps = r->shares_link ? 0 : gbps;
+    r->cfg->test.link_gbps = gbps;
     r->cfg->test.vram_free = (uint64_t)(spare_share * (double)model_expert_bytes(r->m));
     pager_options po = {.dev = r->dev,
                         .m = r->m,
@@ -214,7 +149,7 @@ Test(fallback, staging_that_makes_tokens_slower_is_given_up)
 static void decode_on(rig *r, uint32_t steps, uint32_t n_seqs, double staged_ms, double cpu_ms)
 {
     for (uint32_t i = 0; i < steps; i++) {
-        double ms = pager_get_mode(r->p) == PAGER_CPU ? cpu_ms : staged_ms;
+        double ms = pager_get_mode(r->p) == PAGER_SHARED ? cpu_ms : staged_ms;
         fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6), .n_decode = n_seqs, .decode_only = true};
         fallback_step(r->f, &s);
     }
@@ -232,15 +167,16 @@ Test(fallback, the_cpu_computes_what_is_missing_where_tokens_are_quicker)
     tick_until(&r, "SF");
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED, "tried first");
     decode_on(&r, 12, 1, 45, 20);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
-    cr_assert(strstr(r.path, "while one sequence runs, missing experts are computed on the CPU: a token took 20.0 ms, "
-                             "with bulk copies 45.0 ms\n"),
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
+    cr_assert(strstr(r.path,
+                     "while one sequence runs, missing experts are shared by link and CPU: a token took 20.0 ms, "
+                     "with bulk copies 45.0 ms\n"),
               "%s", r.path);
     fallback_get_status(r.f, &st);
-    cr_assert_eq(st.pager_mode, PAGER_CPU);
+    cr_assert_eq(st.pager_mode, PAGER_SHARED);
     cr_assert_float_eq(st.token_ms[PATH_IN_PLACE], 50, 1e-6);
     cr_assert_float_eq(st.token_ms[PATH_STAGED], 45, 1e-6);
-    cr_assert_float_eq(st.token_ms[PATH_CPU], 20, 1e-6);
+    cr_assert_float_eq(st.token_ms[PATH_SHARED], 20, 1e-6);
     cr_assert_eq(st.state, FALLBACK_FALLBACK);
     set_link(&r, 50);
     tick_until(&r, "SFRD");
@@ -258,10 +194,10 @@ Test(fallback, a_slower_cpu_is_given_up_and_so_is_all_that_is_slower_than_in_pla
     decode(&r, 8, 50);
     tick_until(&r, "SF");
     decode_on(&r, 6, 1, 45, 400);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU, "on trial");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED, "on trial");
     decode_on(&r, 1, 1, 45, 400); /* more than six steps of the other: no need to see the rest */
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
-    cr_assert(strstr(r.path, "copied in bulk: a token took 45.0 ms, with the CPU 400.0 ms"), "%s", r.path);
+    cr_assert(strstr(r.path, "copied in bulk: a token took 45.0 ms, shared 400.0 ms"), "%s", r.path);
     decode_on(&r, 500, 1, 45, 400);
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
     rig_close(&r);
@@ -275,8 +211,8 @@ Test(fallback, a_slower_cpu_is_given_up_and_so_is_all_that_is_slower_than_in_pla
     tick_until(&r, "SF");
     decode_on(&r, 14, 1, 80, 60);
     cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
-    cr_assert(strstr(r.path, "missing experts are read in place after all: a token took 50.0 ms, with the CPU 60.0 ms"),
-              "%s", r.path);
+    cr_assert(strstr(r.path, "missing experts are read in place after all: a token took 50.0 ms, shared 60.0 ms"), "%s",
+              r.path);
     cr_assert_str_eq(r.states, "SF");
     rig_close(&r);
 }
@@ -293,10 +229,10 @@ Test(fallback, without_a_cache_there_is_still_the_cpu)
     fallback_status st;
     fallback_get_status(r.f, &st);
     cr_assert_str_eq(st.problem, "");
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
-    cr_assert(strstr(r.path, "computed on the CPU (staging needs"), "%s", r.path);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
+    cr_assert(strstr(r.path, "shared by link and CPU (staging needs"), "%s", r.path);
     decode_on(&r, 8, 1, 0, 40);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
     decode_on(&r, 8, 1, 0, 90);
     cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
     rig_close(&r);
@@ -310,9 +246,9 @@ Test(fallback, an_operators_fallback_chooses_but_does_not_read_in_place)
     fallback_force(r.f, CONF_FORCE_FALLBACK);
     tick_until(&r, "F");
     decode_on(&r, 12, 1, 45, 20);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU);
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
     decode_on(&r, 200, 1, 45, 2000);
-    cr_assert_eq(pager_get_mode(r.p), PAGER_CPU, "chosen for a while");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED, "chosen for a while");
     decode_on(&r, 1200, 1, 45, 2000);
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
     rig_close(&r);
@@ -355,7 +291,7 @@ Test(fallback, steps_that_do_not_use_the_link_call_for_no_probes)
             read_experts(&r, true, 60);
         fallback_force(r.f, forced ? CONF_FORCE_FALLBACK : CONF_FORCE_NONE);
         fallback_tick(r.f);
-        cr_assert_eq(pager_get_mode(r.p), forced ? PAGER_CPU : PAGER_DIRECT);
+        cr_assert_eq(pager_get_mode(r.p), forced ? PAGER_SHARED : PAGER_DIRECT);
         uint64_t before = probes(&r);
         for (int i = 0; i < 100; i++) {
             read_experts(&r, false, 60);
@@ -440,54 +376,6 @@ Test(fallback, what_fits_is_loaded_whole)
     set_link(&r, 5);
     tick_until(&r, "SF");
     cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
-    rig_close(&r);
-}
-
-/* Seen on a GPU: promotions behind each step took their part of the link from the next probe, so that a healthy link looked bad. */
-Test(fallback, a_probe_does_not_measure_the_pagers_own_copies)
-{
-    rig r = {.shares_link = true};
-    rig_open(&r, 50, 2);
-    shared.gbps = 5;
-    tick_until(&r, "SF");
-    cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
-    uint64_t before = probes(&r);
-    while (probes(&r) < before + 5 || shared.n_batches < 20) {
-        pager_idle(r.p);
-        fallback_tick(r.f);
-    }
-    shared.gbps = 50;
-    while (strcmp(r.states, "SFRD") != 0) {
-        cr_assert(!strncmp(r.states, "SFRD", strlen(r.states)), "%s", r.states);
-        pager_idle(r.p);
-        fallback_tick(r.f);
-    }
-    cr_assert_eq(shared.n_disturbed, 0, "%u probes", shared.n_disturbed);
-    rig_close(&r);
-}
-
-static uint64_t probe_once(rig *r, double gbps)
-{
-    double got;
-    shared.gbps = gbps;
-    shared.probe_bytes = 0;
-    cr_assert_eq(pager_probe_link(r->p, &got, NULL), XD_OK);
-    cr_assert_float_eq(got, gbps, 1e-9);
-    return shared.probe_bytes;
-}
-
-/* Requests wait for it: of a link that was seen to be slow it reads less. */
-Test(fallback, a_probe_of_a_slow_link_is_short)
-{
-    rig r = {.shares_link = true};
-    rig_open(&r, 50, 0.5);
-    uint64_t whole = probe_once(&r, 50), run = model_expert_bytes(r.m);
-    cr_assert_gt(whole, 3 * run, "%llu of %llu", (unsigned long long)whole, (unsigned long long)run);
-    cr_assert_eq(probe_once(&r, 5), whole, "not known yet");
-    cr_assert_leq(probe_once(&r, 5), 5000000 + run);
-    cr_assert_geq(probe_once(&r, 1), 5000000);
-    cr_assert_leq(probe_once(&r, 50), (4u << 20) + run);
-    cr_assert_eq(probe_once(&r, 50), whole);
     rig_close(&r);
 }
 

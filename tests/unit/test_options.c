@@ -402,7 +402,8 @@ Test(options, what_is_allowed_and_surely_not_meant_is_said)
         {"engine.threads", "64", "engine.backend", "cuda", NULL}, /* they do nothing there */
         {"engine.deterministic", "no", NULL, NULL, NULL},
         {"engine.threads", "64", "engine.deterministic", "no", "more than the 2 CPUs"},
-        {"engine.deterministic", "no", "fallback.enabled", "no", "engine.deterministic = no changes nothing"},
+        {"engine.deterministic", "no", "fallback.enabled", "no", NULL},
+        {"engine.deterministic", "no", "engine.backend", "cpu", "engine.deterministic = no changes nothing"},
         {"server.threads", "256", NULL, NULL, "server.threads = 256"},
         {"server.threads", "16", NULL, NULL, NULL},
         {"server.max_connections", "3", NULL, NULL, "less than server.threads = 4"},

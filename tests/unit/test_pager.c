@@ -160,34 +160,46 @@ Test(pager, bytes_stay_right_while_modes_change)
     }
 }
 
-/* Also without any slot, where nothing can be staged. */
-Test(pager, decode_steps_leave_to_the_cpu_what_is_not_in_vram)
+/* By what a byte takes on the device and on the CPU. Also without any slot, where nothing can be staged. */
+Test(pager, decode_steps_are_divided_between_kernels_and_the_cpu)
 {
-    static const double arenas[] = {0, 0.02, 0.3, 2};
-    for (size_t k = 0; k < XD_ARRAY_LEN(arenas); k++) {
+    static const struct {
+        double arena, device, cpu;
+    } rows[] = {{0, 0, 0}, {0.02, 1, 1}, {0.3, 1, 2}, {0.3, 1000, 1}, {0.3, 1, 1000}, {2, 1, 1}};
+    for (size_t k = 0; k < XD_ARRAY_LEN(rows); k++) {
         rig r = {0};
         xd_err err = {0};
         rig_open_model(&r, 20000);
-        rig_open(&r, (uint64_t)(arenas[k] * (double)model_expert_bytes(r.m)));
+        rig_open(&r, (uint64_t)(rows[k].arena * (double)model_expert_bytes(r.m)));
+        r.costs = (share_costs){.ns = {rows[k].device, rows[k].cpu}};
         pager_stats st;
-        uint64_t cpu_bytes = 0;
+        uint64_t cpu_bytes = 0, link_bytes = 0, fills = 0;
         for (int s = 0; s < 300; s++) {
             if (s % 50 == 10)
-                cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, &err), XD_OK, "%s", err.msg);
+                cr_assert_eq(pager_set_mode(r.p, PAGER_SHARED, &err), XD_OK, "%s", err.msg);
             if (s % 50 == 40)
-                cr_assert_eq(pager_set_mode(r.p, s % 100 == 40 && k > 1 ? PAGER_STAGED : PAGER_DIRECT, &err), XD_OK,
-                             "%s", err.msg);
-            r.cpu_bytes = 0;
+                cr_assert_eq(
+                    pager_set_mode(r.p, s % 100 == 40 && rows[k].arena >= 0.3 ? PAGER_STAGED : PAGER_DIRECT, &err),
+                    XD_OK, "%s", err.msg);
+            r.cpu_bytes = r.link_bytes = 0;
+            pager_get_stats(r.p, &st);
+            uint64_t filled = st.fills;
             step(&r, s % 5 == 0);
             pager_get_stats(r.p, &st);
             cr_assert_eq(st.step_bytes_cpu, r.cpu_bytes);
-            if (pager_get_mode(r.p) == PAGER_CPU && s % 5)
-                cr_assert_eq(st.step_bytes_host, 0, "the link was used");
+            if (pager_get_mode(r.p) == PAGER_SHARED && s % 5) {
+                cr_assert_eq(st.step_bytes_host, r.link_bytes);
+                fills += st.fills - filled;
+            }
             cpu_bytes += r.cpu_bytes;
+            link_bytes += r.link_bytes;
             pager_idle(r.p);
         }
         cr_assert_eq(st.bytes_cpu, cpu_bytes);
-        cr_assert_gt(cpu_bytes, 0);
+        bool all_on_cpu = rows[k].device <= 0 || rows[k].device >= 1000;
+        cr_assert_eq(cpu_bytes > 0, rows[k].cpu < 1000, "row %zu", k);
+        cr_assert_eq(link_bytes > 0, !all_on_cpu, "row %zu", k);
+        cr_assert_eq(fills > 0, !all_on_cpu && rows[k].arena > 0, "row %zu: what the device reads is kept", k);
         cr_assert_leq(st.slots_used, st.slots_total);
         rig_close(&r);
     }
@@ -199,7 +211,7 @@ Test(pager, vram_follows_the_traffic_while_the_cpu_computes)
     rig r = {0};
     rig_open_model(&r, 20000);
     rig_open(&r, model_expert_bytes(r.m) / 2);
-    cr_assert_eq(pager_set_mode(r.p, PAGER_CPU, NULL), XD_OK);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_SHARED, NULL), XD_OK);
     r.n_tokens = 1;
     uint64_t first = 0, last = 0;
     for (int s = 0; s < 400; s++) {

@@ -7,7 +7,7 @@
 
 #include "pager_rig.h"
 
-enum { MANY = 64, MAX_OPS = 8192, MAX_LAYERS = 8, MAX_EXPERTS = 256 };
+enum { MANY = 64, MAX_OPS = 8192, MAX_LAYERS = 8, MAX_EXPERTS = 256, MAX_PAGES = 16 };
 
 typedef struct work { /* a copy, a clearing (src NULL), or a kernel */
     void (*kernel)(rig *r, const pager_view *v, uint32_t layer);
@@ -32,7 +32,8 @@ static struct {
 } dev;
 
 static uint32_t *layer_ids[MAX_LAYERS];
-static pager_cpu_share shares[MAX_LAYERS];
+static pager_share shares[MAX_LAYERS];
+static uint64_t fills[MAX_LAYERS][MAX_EXPERTS * MAX_PAGES];
 
 static kern_status later(stream *s, work w)
 {
@@ -145,9 +146,15 @@ static void experts_kernel(rig *r, const pager_view *v, uint32_t l)
     uint32_t counts[MAX_EXPERTS];
     memcpy(counts, y->expert_count, y->n_experts * sizeof *counts);
     for (uint32_t e = 0; e < y->n_experts; e++)
-        if (shares[l].left && shares[l].left[e])
+        if (shares[l].on_cpu && shares[l].on_cpu[e])
             y->expert_count[e] = 0;
     read_layer(r, v, l);
+    for (uint32_t i = 0; i < y->n_experts * y->geom.pages; i++)
+        if (fills[l][i]) {
+            uint64_t bytes;
+            const char *want = page_of_file(r, l, i / y->geom.pages, i % y->geom.pages, &bytes);
+            memcpy((void *)(uintptr_t)fills[l][i], want, bytes);
+        }
     memcpy(y->expert_count, counts, y->n_experts * sizeof *counts);
 }
 
@@ -155,9 +162,13 @@ static void experts_kernel(rig *r, const pager_view *v, uint32_t l)
 static void on_cpu(rig *r, const pager_view *v, uint32_t l, const uint32_t *counts)
 {
     const pager_layer_view *y = &v->layers[l];
-    bool any = pager_leave_to_cpu(r->p, l, counts, &shares[l]);
+    share_costs costs = {.ns = {rnd(r, 3), 1}};
+    cr_assert_leq(y->n_experts * y->geom.pages, MAX_EXPERTS * MAX_PAGES);
+    bool any = pager_share_layer(r->p, l, counts, &costs, &shares[l]);
+    if (any && shares[l].fill_addr)
+        memcpy(fills[l], shares[l].fill_addr, y->n_experts * y->geom.pages * sizeof **fills);
     for (uint32_t e = 0; any && e < y->n_experts; e++)
-        for (uint32_t i = 0; shares[l].left[e] && i < y->geom.pages; i++) {
+        for (uint32_t i = 0; shares[l].on_cpu[e] && i < y->geom.pages; i++) {
             uint64_t bytes;
             const char *want = page_of_file(r, l, e, i, &bytes);
             const void *at = (const void *)(uintptr_t)shares[l].host_addr[e * y->geom.pages + i];
@@ -172,12 +183,13 @@ static void late_step(rig *r, bool prefill, uint32_t n_layers)
     xd_err err = {0};
     cr_assert_eq(pager_step_begin(r->p, prefill, &v, &err), XD_OK, "%s", err.msg);
     memset(shares, 0, sizeof shares);
+    memset(fills, 0, sizeof fills);
     uint32_t all = model_get_params(r->m)->n_layers;
     for (uint32_t l = 0; l < XD_MIN(n_layers, all); l++) {
         pick(r, l);
         memcpy(layer_ids[l], r->ids, (size_t)r->n_tokens * r->top_k * sizeof *r->ids);
         later(&dev.main, (work){.kernel = plan_kernel, .r = r, .v = v, .layer = l});
-        if (pager_needs_require(r->p)) {
+        if (pager_needs_require(r->p, prefill)) {
             uint32_t counts[MAX_EXPERTS], likely[MAX_EXPERTS];
             copy_later(r->dev, counts, v->layers[l].expert_count, v->layers[l].n_experts * sizeof *counts);
             sync_now(r->dev);
@@ -186,7 +198,7 @@ static void late_step(rig *r, bool prefill, uint32_t n_layers)
                 likely[e] = rnd(r, 3) == 0;
             if (l + 1 < all)
                 pager_predict(r->p, l + 1, likely);
-            if (pager_wants_cpu(r->p))
+            if (pager_shares(r->p, prefill))
                 on_cpu(r, v, l, counts);
         }
         later(&dev.main, (work){.kernel = experts_kernel, .r = r, .v = v, .layer = l});
@@ -203,7 +215,7 @@ static void late_step(rig *r, bool prefill, uint32_t n_layers)
 
 static void change_path(rig *r)
 {
-    static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_CPU, PAGER_FULL};
+    static const int modes[] = {PAGER_DIRECT, PAGER_STAGED, PAGER_SHARED, PAGER_FULL};
     xd_err err;
     r->cfg->test.vram_free = rnd(r, 3) * stats(r).slot_bytes * 80;
     if (rnd(r, 2))

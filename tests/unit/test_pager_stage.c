@@ -122,7 +122,7 @@ Test(pager_stage, a_step_may_be_given_up_at_any_layer)
 Test(pager_stage, bytes_stay_right_while_modes_policies_and_memory_change)
 {
     static const int eviction[] = {CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC};
-    static const int modes[] = {PAGER_STAGED, PAGER_DIRECT, PAGER_CPU, PAGER_FULL};
+    static const int modes[] = {PAGER_STAGED, PAGER_DIRECT, PAGER_SHARED, PAGER_FULL};
     for (size_t k = 0; k < XD_ARRAY_LEN(eviction); k++) {
         rig r = {0};
         open_rig(&r, 0.8, 11);

@@ -1,20 +1,108 @@
 /* Decode steps of which the CPU computes a part of the experts, against the same steps undivided. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/core.h"
+#include "engine/exec/exec_priv.h"
+#include "kernels/cpu/cpu_priv.h"
 
 /* VRAM is filled by WARM steps in place: copies behind the steps' backs may come at any time. */
 enum { N_SEQS = 3, PROMPT = 21, STEPS = 12, WARM = 4 };
 /* Of the largest logit. Sums in another order, in float32: what is seen is 2e-7. */
 #define TOLERANCE 1e-5
 
+/* The device's experts run on a thread, as a GPU's do, until the next operation that uses what they write. The CPU's run on another
+ * device. */
+enum { END_OF_EXPERTS = 4, MARKS = 5 }; /* split.c */
+static struct {
+    cpu_dev dev; /* the core's with other operations: the pager's threads go on with the core's */
+    kern_dev *other;
+    const kern_ops *real, *real_other;
+    kern_ops ops, other_ops;
+    kern_moe_args moe;
+    uint32_t end_mark, n_beside;
+    kern_status status;
+    bool waits, runs; /* for its mark; as a thread */
+    pthread_t thread;
+} beside;
+
+static void *run_beside(void *arg)
+{
+    (void)arg;
+    beside.status = beside.real->moe(&beside.dev.base, &beside.moe);
+    if (!beside.status)
+        beside.status = beside.real->mark(&beside.dev.base, beside.end_mark);
+    return NULL;
+}
+
+static kern_status moe_beside(kern_dev *d, const kern_moe_args *a)
+{
+    (void)d;
+    cr_assert(!beside.runs && !beside.waits);
+    beside.moe = *a;
+    beside.waits = true;
+    return KERN_OK;
+}
+
+static kern_status moe_of_cpu(kern_dev *d, const kern_moe_args *a)
+{
+    beside.n_beside += beside.runs;
+    return beside.real_other->moe(d, a);
+}
+
+static kern_status mark_beside(kern_dev *d, uint32_t slot)
+{
+    if (!beside.waits)
+        return beside.real->mark(d, slot);
+    cr_assert_eq(slot % MARKS, END_OF_EXPERTS);
+    beside.end_mark = slot;
+    beside.waits = false;
+    beside.runs = !pthread_create(&beside.thread, NULL, run_beside, NULL);
+    return beside.runs ? KERN_OK : KERN_NOMEM;
+}
+
+static kern_status add_behind(kern_dev *d, const kern_add_args *a)
+{
+    if (beside.runs)
+        pthread_join(beside.thread, NULL);
+    beside.runs = false;
+    return beside.status ? beside.status : beside.real->add(d, a);
+}
+
+static void put_beside(core *c)
+{
+    cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 2, .numa_node = -1}, &beside.other), KERN_OK);
+    beside.real = c->dev->ops;
+    beside.dev = *cpu_of(c->dev);
+    beside.ops = *beside.real;
+    beside.ops.moe = moe_beside;
+    beside.ops.mark = mark_beside;
+    beside.ops.add = add_behind;
+    beside.dev.base.ops = &beside.ops;
+    beside.real_other = beside.other->ops;
+    beside.other_ops = *beside.real_other;
+    beside.other_ops.moe = moe_of_cpu;
+    beside.other->ops = &beside.other_ops;
+    beside.n_beside = 0;
+    c->x->dev = &beside.dev.base;
+    c->x->split.cpu = beside.other;
+}
+
+static void put_back(core *c)
+{
+    c->x->dev = c->x->split.cpu = c->dev;
+    beside.other->ops = beside.real_other;
+    beside.other->ops->close(beside.other);
+}
+
 typedef struct setup {
     const char *model, *dtype;
     double arena, host; /* shares of the experts; host 0: all */
     int mode;
+    bool beside;
 } setup;
 
 typedef struct run {
@@ -30,7 +118,7 @@ static void open_core(core *c, config **cfg, const setup *s, const char *page_fi
     cr_assert_eq(conf_defaults(cfg, &err), XD_OK, "%s", err.msg);
     const char *const rows[][2] = {{"engine.backend", "cpu"},
                                    {"engine.threads", "2"},
-                                   {"engine.deterministic", s->mode == PAGER_CPU ? "no" : "yes"},
+                                   {"engine.deterministic", s->mode == PAGER_SHARED ? "no" : "yes"},
                                    {"engine.max_num_seqs", "4"},
                                    {"engine.max_num_batched_tokens", "64"},
                                    {"model.max_model_len", "128"},
@@ -95,12 +183,15 @@ static run decode(const setup *s)
     for (uint32_t i = 0; i < N_SEQS; i++)
         cr_assert_eq(kv_seq_new(c.kv, &seq[i], &err), XD_OK, "%s", err.msg);
     forward(&c, seq, 0, PROMPT, NULL);
-    uint64_t warm_hits = 0;
+    uint64_t warm_hits = 0, warm_host = 0;
     for (uint32_t t = 0; t < STEPS; t++) {
         if (t == WARM) {
             pager_get_stats(c.pg, &r.stats);
             warm_hits = r.stats.hits_vram;
+            warm_host = r.stats.bytes_host;
             cr_assert_eq(pager_set_mode(c.pg, s->mode, &err), XD_OK, "%s", err.msg);
+            if (s->beside)
+                put_beside(&c);
         }
         forward(&c, seq, PROMPT + t, 1, r.logits + (size_t)t * N_SEQS * r.vocab);
         exec_times times;
@@ -108,8 +199,11 @@ static run decode(const setup *s)
         r.cpu_ns += times.cpu_ns;
         cr_assert_leq(times.cpu_ns, times.total_ns);
     }
+    if (s->beside)
+        put_back(&c);
     pager_get_stats(c.pg, &r.stats);
     r.stats.hits_vram -= warm_hits;
+    r.stats.bytes_host -= warm_host;
     for (uint32_t i = 0; i < N_SEQS; i++)
         kv_seq_free(c.kv, seq[i]);
     core_close(&c);
@@ -130,7 +224,7 @@ static double worst_error(const run *a, const run *b)
     return worst / most;
 }
 
-static void compare(const char *name, const char *dtype)
+static void compare(const char *name, const char *dtype, bool beside_too)
 {
     static const struct {
         double arena, host;
@@ -139,15 +233,17 @@ static void compare(const char *name, const char *dtype)
     cr_assert_eq(whole.stats.bytes_cpu, 0);
     cr_assert_eq(whole.cpu_ns, 0);
     for (size_t i = 0; i < XD_ARRAY_LEN(tiers); i++) {
-        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_CPU});
+        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_SHARED, beside_too});
         double e = worst_error(&whole, &split);
-        printf("%s %s, %2.0f %% in VRAM, %3.0f %% in RAM: %.2e of the largest logit, CPU %llu KiB\n", name, dtype,
-               100 * tiers[i].arena, tiers[i].host > 0 ? 100 * tiers[i].host : 100, e,
-               (unsigned long long)split.stats.bytes_cpu / 1024);
+        printf("%s %s, %2.0f %% in VRAM, %3.0f %% in RAM: %.2e of the largest logit, CPU %llu KiB, link %llu KiB\n",
+               name, dtype, 100 * tiers[i].arena, tiers[i].host > 0 ? 100 * tiers[i].host : 100, e,
+               (unsigned long long)split.stats.bytes_cpu / 1024, (unsigned long long)split.stats.bytes_host / 1024);
         cr_assert_lt(e, TOLERANCE);
         cr_assert_gt(split.stats.bytes_cpu, 0);
         cr_assert_gt(split.cpu_ns, 0);
-        if (tiers[i].arena >= 0.5) /* both sides have had something to do */
+        cr_assert_gt(split.stats.bytes_host, 0);
+        cr_assert(!beside_too || beside.n_beside);
+        if (tiers[i].arena >= 0.5)
             cr_assert_gt(split.stats.hits_vram, 0);
         free(split.logits);
     }
@@ -156,6 +252,11 @@ static void compare(const char *name, const char *dtype)
 
 Test(split, a_divided_layer_gives_the_undivided_ones_numbers, .timeout = 120)
 {
-    compare("synthetic:tiny", "bf16");
-    compare("synthetic:tiny", "q8_0");
+    compare("synthetic:tiny", "bf16", false);
+    compare("synthetic:tiny", "q8_0", false);
+}
+
+Test(split, both_sides_may_run_at_once, .timeout = 120)
+{
+    compare("synthetic:tiny", "bf16", true);
 }
