@@ -513,6 +513,7 @@ static xd_status submit_all(gen *g, xd_err *err)
         .stop_ids = p->stop_ids,
         .n_stop = p->n_stops,
         .n_stop_ids = p->n_stop_ids,
+        .grammar = p->grammar,
         .ignore_eos = p->ignore_eos,
         .include_stop_str = p->include_stop_str,
         .skip_special = p->skip_special,

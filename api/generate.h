@@ -4,6 +4,7 @@
 
 #include "api/api_priv.h"
 #include "api/fields.h"
+#include "engine/text/grammar.h"
 #include "engine/text/tokenizer.h"
 
 enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
@@ -35,6 +36,7 @@ typedef struct gen_params {
     uint32_t *stop_ids, *bias_ids;
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
+    grammar *grammar; /* NULL: none */
 } gen_params;
 
 extern const field gen_fields[];
@@ -63,6 +65,8 @@ xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, ui
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
 /* Is each of the tools (NULL: none) a function with a name? */
 xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
+/* Makes p->grammar of what response_format asks for: response_format.c. */
+xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where
  * the template did not write it. */
 xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,

@@ -293,20 +293,6 @@ static xd_status check_stream_options(gen_params *p, xd_err *err)
     return XD_OK;
 }
 
-static xd_status check_response_format(const gen_params *p, xd_err *err)
-{
-    if (!p->response_format)
-        return XD_OK;
-    const json_t *type = json_object_get(p->response_format, "type");
-    if (!json_is_string(type))
-        return xd_fail_field(err, XD_BAD_REQUEST, "response_format.type", "invalid_type",
-                             "'response_format.type' must be a string, not %s", json_kind_name(type));
-    if (strcmp(json_string_value(type), "text") != 0)
-        return unsupported(err, "response_format",
-                           "'response_format' other than {\"type\": \"text\"} is not supported");
-    return XD_OK;
-}
-
 xd_status gen_check_tools(const json_t *tools, xd_err *err)
 {
     size_t i;
@@ -439,8 +425,6 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
     if (!st)
         st = check_stream_options(&p, err);
     if (!st)
-        st = check_response_format(&p, err);
-    if (!st)
         st = check_tools(ctx, &p, err);
     if (!st)
         st = check_logprobs(ctx, &p, err);
@@ -450,6 +434,8 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
         st = read_stop_ids(ctx, &p, err);
     if (!st)
         st = read_bias(ctx, &p, err);
+    if (!st)
+        st = gen_read_response_format(ctx, &p, err);
     if (st) {
         gen_params_free(&p);
         return st;
@@ -469,6 +455,7 @@ void gen_params_free(gen_params *p)
     free(p->stop_ids);
     free(p->bias_ids);
     free(p->bias);
+    grammar_unref(p->grammar);
     *p = (gen_params){0};
 }
 

@@ -35,6 +35,8 @@ xd_status choice_start(choice *c, xd_err *err)
         if (!ok)
             return xd_fail(err, XD_NOMEM, 0, "the token counts of a request");
     }
+    if (r->opt.grammar && !(c->grammar = grammar_run_new(r->opt.grammar, r->e->words)))
+        return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
     if (r->opt.detokenize) {
         c->stream = tok_stream_new(r->e->tok, r->opt.skip_special);
         if (!c->stream)
@@ -48,6 +50,7 @@ xd_status choice_start(choice *c, xd_err *err)
 void choice_clear(choice *c)
 {
     sample_history_free(c->history);
+    grammar_run_free(c->grammar);
     tok_stream_free(c->stream);
     stop_clear(&c->stop);
     xd_buf_free(&c->piece);
@@ -55,9 +58,35 @@ void choice_clear(choice *c)
     free(c->seq.ids);
 }
 
-bool choice_bans(const choice *c)
+/* min_tokens: ending is not allowed yet. */
+static bool bans_ends(const choice *c)
 {
     return c->n_out < c->r->opt.min_tokens && c->r->n_banned;
+}
+
+bool choice_is_limited(const choice *c)
+{
+    return c->grammar || bans_ends(c);
+}
+
+xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err)
+{
+    const engine_request *r = c->r;
+    *ret = (sample_limits){0};
+    if (bans_ends(c)) {
+        ret->banned = r->banned;
+        ret->n_banned = r->n_banned;
+    }
+    if (!c->grammar)
+        return XD_OK;
+    ret->allowed = grammar_run_mask(c->grammar);
+    if (!ret->allowed)
+        return xd_fail(err, XD_NOMEM, 0, "what a grammar allows");
+    if (grammar_run_may_end(c->grammar)) {
+        ret->also = r->enders;
+        ret->n_also = r->n_enders;
+    }
+    return XD_OK;
 }
 
 static bool contains(const uint32_t *ids, uint32_t n, uint32_t id)
@@ -131,11 +160,13 @@ xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_er
     c->n_out++;
     bool ends =
         contains(o->stop_ids, o->n_stop_ids, s->id) || (!o->ignore_eos && contains(hp->eos_ids, hp->n_eos, s->id));
+    xd_status st = c->grammar && !ends ? grammar_run_push(c->grammar, s->id, err) : XD_OK;
+    if (st)
+        return st;
     int hit = -1;
     xd_buf_clear(&c->out);
     if (c->stream && (!ends || o->include_stop_str)) {
-        xd_status st = tok_stream_push(c->stream, s->id, &c->piece, err);
-        if (st)
+        if ((st = tok_stream_push(c->stream, s->id, &c->piece, err)))
             return st;
         hit = match_piece(c);
     }
@@ -154,6 +185,8 @@ xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_er
         push_done(c, ENGINE_FINISH_STOP, hit, -1);
     } else if (ends) {
         finish_text(c, ENGINE_FINISH_STOP, s->id);
+    } else if (c->grammar && grammar_run_must_end(c->grammar)) {
+        finish_text(c, ENGINE_FINISH_STOP, -1);
     } else if (c->n_out >= o->max_tokens) {
         finish_text(c, ENGINE_FINISH_LENGTH, -1);
     }

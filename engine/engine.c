@@ -167,8 +167,17 @@ static xd_status load_tokenizer(engine *e, xd_err *err)
             xd_log(CONF_LOG_WARN, "no tokenizer: only prompts of token ids will be answered (%s)", none.msg);
     } else if (!synthetic)
         why = "model.tokenizer = no";
-    if (!e->tok)
+    if (!e->tok) {
         snprintf(e->no_tok_why, sizeof e->no_tok_why, "%s", why);
+        snprintf(e->no_words_why, sizeof e->no_words_why, "%s", why);
+    } else {
+        xd_status st = grammar_vocab_new(e->tok, e->c.hp->vocab, &e->words, &none);
+        if (st && st != XD_UNSUPPORTED) {
+            *err = none;
+            return st;
+        }
+        snprintf(e->no_words_why, sizeof e->no_words_why, "%.120s", none.msg);
+    }
     tok_gguf g;
     if (e->tok && model_get_vocabulary(e->c.m, &g)) {
         e->info.chat_template = model_chat_template(e->c.m);
@@ -499,6 +508,7 @@ void engine_free(engine *e)
     sched_free(e->sched);
     sampler_free(e->sampler);
     free(e->run);
+    grammar_vocab_free(e->words);
     tok_free(e->tok);
     core_close(&e->c);
     for (uint32_t i = 0; i < e->info.n_aliases; i++)

@@ -14,6 +14,7 @@
 
 typedef struct engine engine;
 typedef struct engine_request engine_request;
+struct grammar;
 struct tokenizer;
 
 typedef enum engine_phase { ENGINE_LOADING, ENGINE_READY, ENGINE_DRAINING, ENGINE_FAILED } engine_phase;
@@ -87,6 +88,7 @@ typedef struct engine_request_options {
     const char *const *stop; /* stop strings */
     const uint32_t *stop_ids;
     uint32_t n_stop, n_stop_ids;
+    struct grammar *grammar; /* what the answer must be, which then ends where the grammar does; NULL: anything */
     bool ignore_eos;
     bool include_stop_str;   /* emit the stop string */
     bool skip_special;       /* special tokens are not shown in text */

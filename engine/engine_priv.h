@@ -12,6 +12,7 @@
 #include "engine/metrics.h"
 #include "engine/schedule/pace.h"
 #include "engine/schedule/sched.h"
+#include "engine/text/grammar.h"
 #include "engine/text/sample.h"
 #include "engine/text/stop.h"
 #include "engine/text/tokenizer.h"
@@ -33,6 +34,7 @@ typedef struct choice {
     sched_seq seq;
     sampler_params params;
     sample_history *history; /* NULL: no penalty asks for it */
+    grammar_run *grammar;    /* NULL: any answer will do */
     tok_stream *stream;      /* NULL: no text */
     stop_matcher stop;
     xd_buf piece, out;
@@ -47,6 +49,8 @@ struct engine_request {
     sampler_params params;
     uint32_t *prompt, *stop_ids, *bias_ids, *banned;
     uint32_t n_banned;
+    uint32_t *enders; /* of banned those that are no text: what a grammar lets through where the answer may end */
+    uint32_t n_enders;
     float *bias;
     char **stops;
     choice *choices;
@@ -86,6 +90,8 @@ struct engine {
     char **aliases; /* info.aliases */
     tokenizer *tok;
     char no_tok_why[64];
+    grammar_vocab *words; /* NULL: no grammars, for no_words_why */
+    char no_words_why[128];
     sched *sched;
     sampler *sampler;
     fallback *fallback;
@@ -136,7 +142,9 @@ xd_status choice_start(choice *c, xd_err *err) XD_MUST_CHECK;
 void choice_clear(choice *c);
 xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_err *err) XD_MUST_CHECK;
 void choice_finish(choice *c, engine_finish why);
-bool choice_bans(const choice *c); /* min_tokens: ending is not allowed yet */
+bool choice_is_limited(const choice *c); /* some tokens may not be chosen now */
+/* Which they are. May take up to milliseconds the first time in a state of a grammar. */
+xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err) XD_MUST_CHECK;
 
 /* self_test.c: before the first request */
 xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;

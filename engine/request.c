@@ -119,6 +119,9 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
         return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_value",
                              "stop strings need text, and %s; use stop_token_ids",
                              e->tok ? "detokenize is off" : "this model has no tokenizer");
+    if (o->grammar && !e->words)
+        return xd_fail_field(err, XD_BAD_REQUEST, "response_format", "unsupported_parameter",
+                             "answers of a given form need text that is made of tokens, and %s", e->no_words_why);
     if (o->max_tokens != UINT32_MAX && o->min_tokens > o->max_tokens)
         return xd_fail_field(err, XD_BAD_REQUEST, "min_tokens", "invalid_value", "min_tokens %u is above max_tokens %u",
                              o->min_tokens, o->max_tokens);
@@ -135,7 +138,9 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
     r->stops = calloc(o->n_stop + 1, sizeof *r->stops);
     r->choices = calloc(o->n, sizeof *r->choices);
     r->banned = calloc(o->n_stop_ids + XD_ARRAY_LEN(r->e->c.hp->eos_ids), sizeof *r->banned);
-    if (!r->prompt || !r->stop_ids || !r->bias_ids || !r->bias || !r->stops || !r->choices || !r->banned)
+    r->enders = calloc(o->n_stop_ids + XD_ARRAY_LEN(r->e->c.hp->eos_ids), sizeof *r->enders);
+    r->opt.grammar = o->grammar ? grammar_ref(o->grammar) : NULL;
+    if (!r->prompt || !r->stop_ids || !r->bias_ids || !r->bias || !r->stops || !r->choices || !r->banned || !r->enders)
         return false;
     for (uint32_t i = 0; i < o->n_stop; i++) {
         r->stops[i] = strdup(o->stop[i]);
@@ -154,6 +159,9 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
         r->banned[r->n_banned++] = o->stop_ids[i];
     for (uint32_t i = 0; i < r->e->c.hp->n_eos && !o->ignore_eos; i++)
         r->banned[r->n_banned++] = r->e->c.hp->eos_ids[i];
+    for (uint32_t i = 0; i < r->n_banned && r->opt.grammar; i++)
+        if (!grammar_vocab_has(r->e->words, r->banned[i]))
+            r->enders[r->n_enders++] = r->banned[i];
     return true;
 }
 
@@ -215,6 +223,8 @@ void request_unref(engine_request *r)
     free(r->bias_ids);
     free(r->bias);
     free(r->banned);
+    free(r->enders);
+    grammar_unref(r->opt.grammar);
     free(r->stops);
     free(r->choices);
     pthread_mutex_destroy(&r->lock);

@@ -93,7 +93,7 @@ static void note_started(engine *e, engine_request *r, const sched_seq *seq, uin
 
 static exec_want want_of(const choice *c)
 {
-    switch (sample_need_of(&c->params, c->r->opt.logprobs, choice_bans(c))) {
+    switch (sample_need_of(&c->params, c->r->opt.logprobs, choice_is_limited(c))) {
     case SAMPLE_NEED_ARGMAX: return EXEC_WANT_ARGMAX;
     case SAMPLE_NEED_TOP: return EXEC_WANT_TOP;
     default: return EXEC_WANT_LOGITS;
@@ -136,8 +136,7 @@ static xd_status score_prompt(engine *e, choice *c, uint32_t row, uint32_t first
 static xd_status sample_one(engine *e, choice *c, const exec_result *res, uint32_t row, sample_result *ret, xd_err *err)
 {
     int32_t n_lp = c->r->opt.logprobs;
-    bool bans = choice_bans(c);
-    switch (sample_need_of(&c->params, n_lp, bans)) {
+    switch (sample_need_of(&c->params, n_lp, choice_is_limited(c))) {
     case SAMPLE_NEED_ARGMAX:
         ret->id = res->argmax ? res->argmax[row] : res->top_ids[(size_t)row * KERN_TOP_LOGITS];
         ret->n_top = 0;
@@ -152,11 +151,11 @@ static xd_status sample_one(engine *e, choice *c, const exec_result *res, uint32
     default: break;
     }
     const float *logits;
+    sample_limits limits;
     xd_status st = exec_fetch_rows(e->c.x, &row, 1, &logits, err);
-    if (st)
-        return st;
-    return sample_row(e->sampler, &c->params, c->history, logits, c->n_out, c->r->banned, bans ? c->r->n_banned : 0,
-                      n_lp, ret, err);
+    if (!st)
+        st = choice_limits(c, &limits, err);
+    return st ? st : sample_row(e->sampler, &c->params, c->history, logits, c->n_out, &limits, n_lp, ret, err);
 }
 
 static void note_token(engine *e, engine_request *r, uint64_t now)

@@ -42,10 +42,10 @@ double sample_uniform(uint64_t seed, uint64_t index)
     return (double)bits * 0x1p-53;
 }
 
-sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool banned)
+sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool limited)
 {
     bool changes =
-        p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bias || banned;
+        p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bias || limited;
     if (changes)
         return SAMPLE_NEED_ROW;
     if (p->temperature == 0)
@@ -320,9 +320,23 @@ static double penalised(double v, const seen *e, const sampler_params *p)
     return v;
 }
 
+static void apply_limits(sampler *s, const sample_limits *l)
+{
+    cand *c = s->c;
+    for (uint32_t i = 0; i < l->n_also && l->allowed; i++) /* kept aside: id says so, v stays */
+        if (l->also[i] < s->vocab)
+            c[l->also[i]].id = UINT32_MAX;
+    for (uint32_t i = 0; i < s->vocab && l->allowed; i++)
+        if (!(l->allowed[i / 64] >> i % 64 & 1) && c[i].id == i)
+            c[i].v = -INFINITY;
+    for (uint32_t i = 0; i < l->n_banned; i++)
+        if (l->banned[i] < s->vocab)
+            c[l->banned[i]].v = -INFINITY;
+}
+
 xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits,
-                     uint32_t token_idx, const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs,
-                     sample_result *ret, xd_err *err)
+                     uint32_t token_idx, const sample_limits *limits, int32_t n_logprobs, sample_result *ret,
+                     xd_err *err)
 {
     double lse = 0;
     xd_status st = raw_logprobs(s, logits, n_logprobs, &lse, ret, err);
@@ -339,9 +353,7 @@ xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (p->bias_ids[i] < s->vocab)
             c[p->bias_ids[i]].v += p->bias[i];
-    for (uint32_t i = 0; i < n_banned; i++)
-        if (banned[i] < s->vocab)
-            c[banned[i]].v = -INFINITY;
+    apply_limits(s, limits);
     uint32_t best = 0, n = 0;
     for (uint32_t i = 1; i < s->vocab; i++)
         if (c[i].v > c[best].v)

@@ -2,7 +2,7 @@
  *
  * Pure: the result depends on the parameters, the history and the row alone, and the random number is a function of seed and
  * token index (counter-based), so a request gives the same tokens whatever runs beside it and after any preemption.
- * Order, as in vLLM and transformers: repetition, frequency and presence penalty, logit_bias, temperature, top_k, top_p, min_p. */
+ * Order, as in vLLM and transformers: repetition, frequency and presence penalty, logit_bias, limits, temperature, top_k, top_p, min_p. */
 #ifndef ENGINE_SAMPLE_H
 #define ENGINE_SAMPLE_H
 
@@ -25,8 +25,8 @@ typedef struct sampler_params {
 
 /* The cheapest form of a row that gives the exact result. Depends on the parameters only, never on the batch. */
 typedef enum sample_need { SAMPLE_NEED_ARGMAX, SAMPLE_NEED_TOP, SAMPLE_NEED_ROW } sample_need;
-/* n_logprobs: alternatives wanted, -1 none. banned: some ids must not be chosen (min_tokens). */
-sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool banned);
+/* n_logprobs: alternatives wanted, -1 none. limited: some ids must not be chosen (sample_limits). */
+sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool limited);
 
 /* Tokens seen so far, kept only where a penalty asks for it. */
 typedef struct sample_history sample_history;
@@ -47,11 +47,19 @@ typedef struct sample_result {
     engine_logprob top[ENGINE_MAX_TOP_LOGPROBS];
 } sample_result;
 
+/* What may be chosen; {0}: everything. All borrowed. */
+typedef struct sample_limits {
+    const uint32_t *banned; /* ids that may not (min_tokens) */
+    uint32_t n_banned;
+    const uint64_t *allowed; /* NULL, or one bit a token of the vocabulary: no other may (a grammar) ... */
+    const uint32_t *also;    /* ... but these */
+    uint32_t n_also;
+} sample_limits;
 /* From a whole row [vocab] (not changed). token_idx is the position in the output. XD_INTERNAL: the row is not finite, or nothing
  * is left to choose. h may be NULL. */
 xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits,
-                     uint32_t token_idx, const uint32_t *banned, uint32_t n_banned, int32_t n_logprobs,
-                     sample_result *ret, xd_err *err) XD_MUST_CHECK;
+                     uint32_t token_idx, const sample_limits *limits, int32_t n_logprobs, sample_result *ret,
+                     xd_err *err) XD_MUST_CHECK;
 /* From the n largest logits in descending order and the log of the sum of exponentials of the whole row. */
 xd_status sample_top(sampler *s, const sampler_params *p, const uint32_t *ids, const float *values, uint32_t n,
                      float logsumexp, uint32_t token_idx, int32_t n_logprobs, sample_result *ret,

@@ -126,6 +126,18 @@ class Server:
         return self.process.returncode
 
 
+class Daemon(Server):
+    """expertd itself; its port is in the log, and READY is when /health says so."""
+
+    def __init__(self, *options):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        demo = os.path.join(ROOT, "config", "demo")
+        super().__init__("--model", demo, "--server.port", str(port), "--model.served_model_name=demo", *options,
+                         command=[os.environ["EXPERTD"], "-c", os.path.join(demo, "expertd.conf")], port=port)
+
+
 def read_all(s):
     out = b""
     try:

@@ -25,25 +25,6 @@ void tok_free(tokenizer *t)
     free(t);
 }
 
-bool tok_ids_push(tok_ids *ids, uint32_t id)
-{
-    if (ids->len == ids->cap) {
-        size_t cap = ids->cap ? ids->cap * 2 : 64;
-        uint32_t *data = realloc(ids->data, cap * sizeof *data);
-        if (!data)
-            return false;
-        ids->data = data;
-        ids->cap = cap;
-    }
-    ids->data[ids->len++] = id;
-    return true;
-}
-void tok_ids_free(tok_ids *ids)
-{
-    free(ids->data);
-    *ids = (tok_ids){0};
-}
-
 xd_status tok_encode_trusted(const tokenizer *t, const char *text, const uint8_t *trusted, size_t len, unsigned flags,
                              tok_ids *ret, xd_err *err)
 {

@@ -11,21 +11,9 @@ import time
 import openai
 import pytest
 
-from conftest import ROOT, Server, events, http_post, read_all
+from conftest import ROOT, Daemon, events, http_post, read_all
 
 GOLDEN = json.load(open(os.path.join(ROOT, "config", "demo", "golden.json"), encoding="utf-8"))["cases"]
-
-
-class Daemon(Server):
-    """expertd itself; its port is in the log, and READY is when /health says so."""
-
-    def __init__(self, *options):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        demo = os.path.join(ROOT, "config", "demo")
-        super().__init__("--model", demo, "--server.port", str(port), "--model.served_model_name=demo", *options,
-                         command=[os.environ["EXPERTD"], "-c", os.path.join(demo, "expertd.conf")], port=port)
 
 
 @pytest.fixture(scope="module")

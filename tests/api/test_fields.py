@@ -209,7 +209,8 @@ def test_deep_and_many_values_are_refused_before_they_cost_memory(start):
     ({"stop_token_ids": ["a"]}, "stop_token_ids"), ({"stop_token_ids": [1] * 1000}, "stop_token_ids"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-    ({"response_format": {"type": "json_object"}}, "response_format"), ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "json"}}, "response_format.type"), ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format.json_schema.schema.not"),
     ({"min_tokens": 5}, "min_tokens"), ({"model": "other"}, "model"),
 ])
 def test_values_that_make_no_sense(server, fields, param):

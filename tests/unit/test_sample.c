@@ -108,7 +108,9 @@ Test(sample, follows_the_distribution_of_the_reference)
         sampler *s = sampler_new(c.vocab);
         for (uint32_t i = 0; i < DRAWS; i++) {
             sample_result r;
-            cr_assert_eq(sample_row(s, &c.p, c.h, c.logits, i, c.banned, c.n_banned, -1, &r, NULL), XD_OK);
+            cr_assert_eq(sample_row(s, &c.p, c.h, c.logits, i,
+                                    &(sample_limits){.banned = c.banned, .n_banned = c.n_banned}, -1, &r, NULL),
+                         XD_OK);
             count[r.id]++;
         }
         check_counts(&c, count, at);
@@ -127,7 +129,9 @@ Test(sample, logprobs_are_of_the_raw_distribution)
         load(jc, &c);
         sampler *s = sampler_new(c.vocab);
         sample_result r;
-        cr_assert_eq(sample_row(s, &c.p, c.h, c.logits, 0, c.banned, c.n_banned, 5, &r, NULL), XD_OK);
+        cr_assert_eq(sample_row(s, &c.p, c.h, c.logits, 0, &(sample_limits){.banned = c.banned, .n_banned = c.n_banned},
+                                5, &r, NULL),
+                     XD_OK);
         cr_assert_float_eq(r.chosen.logprob, c.logprob[r.id], 2e-5);
         cr_assert_eq(r.n_top, 5);
         for (uint32_t i = 0; i < 5; i++) {
@@ -176,7 +180,7 @@ Test(sample, the_largest_logits_alone_give_the_same_token)
         sampler *whole = sampler_new(c.vocab);
         for (uint32_t i = 0; i < 500; i++) {
             sample_result a, b;
-            cr_assert_eq(sample_row(whole, &c.p, NULL, c.logits, i, NULL, 0, 3, &a, NULL), XD_OK);
+            cr_assert_eq(sample_row(whole, &c.p, NULL, c.logits, i, &(sample_limits){0}, 3, &a, NULL), XD_OK);
             cr_assert_eq(sample_top(s, &c.p, ids, values, 64, (float)log(sum), i, 3, &b, NULL), XD_OK);
             cr_assert_eq(a.id, b.id, "case %zu draw %u", at, i);
             cr_assert_eq(a.chosen.rank, b.chosen.rank);
@@ -206,7 +210,7 @@ Test(sample, refuses_logits_that_are_not_finite)
     for (size_t i = 0; i < XD_ARRAY_LEN(bad); i++) {
         sample_result r;
         xd_err err = {0};
-        cr_assert_eq(sample_row(s, &p, NULL, bad[i], 0, NULL, 0, -1, &r, &err), XD_INTERNAL);
+        cr_assert_eq(sample_row(s, &p, NULL, bad[i], 0, &(sample_limits){0}, -1, &r, &err), XD_INTERNAL);
         cr_assert(strstr(err.msg, "not finite"));
     }
     sampler_free(s);
@@ -219,6 +223,31 @@ Test(sample, nothing_left_to_choose_is_an_error)
     const float logits[2] = {1, 2};
     const uint32_t banned[2] = {0, 1};
     sample_result r;
-    cr_assert_neq(sample_row(s, &p, NULL, logits, 0, banned, 2, -1, &r, NULL), XD_OK);
+    cr_assert_neq(sample_row(s, &p, NULL, logits, 0, &(sample_limits){.banned = banned, .n_banned = 2}, -1, &r, NULL),
+                  XD_OK);
     sampler_free(s);
+}
+
+Test(sample, allowed_tokens_are_chosen_from_as_if_there_were_no_others)
+{
+    sampler *s = sampler_new(70), *few = sampler_new(4);
+    sampler_params p = {.temperature = 0.8f, .top_p = 0.9f, .repetition_penalty = 1, .seed = 3};
+    float logits[70], four[4];
+    for (int i = 0; i < 70; i++)
+        logits[i] = (float)(i * 37 % 70) / 10;
+    static const uint32_t ids[4] = {2, 33, 64, 69}, also[1] = {33};
+    const uint64_t allowed[2] = {1u << 2, 1u << 0 | 1u << 5};
+    for (int i = 0; i < 4; i++)
+        four[i] = logits[ids[i]];
+    for (uint32_t i = 0; i < 500; i++) {
+        sample_result a, b;
+        sample_limits l = {.allowed = allowed, .also = also, .n_also = 1};
+        p.temperature = i ? 0.8f : 0;
+        cr_assert_eq(sample_row(s, &p, NULL, logits, i, &l, 2, &a, NULL), XD_OK);
+        cr_assert_eq(sample_row(few, &p, NULL, four, i, &(sample_limits){0}, 2, &b, NULL), XD_OK);
+        cr_assert_eq(a.id, ids[b.id]);
+        cr_assert_gt(a.chosen.rank, 0);
+    }
+    sampler_free(s);
+    sampler_free(few);
 }

@@ -1,0 +1,84 @@
+/* grammar_build.h - what the files of the compiler share: grammar_schema.c reads a schema's keywords, grammar_merge.c brings schemas that
+ * must both hold into one, grammar_build.c makes nodes and proves that they can end. */
+#ifndef ENGINE_GRAMMAR_BUILD_H
+#define ENGINE_GRAMMAR_BUILD_H
+
+#include <jansson.h>
+
+#include "engine/text/grammar_priv.h"
+
+enum {
+    BUILD_MAX_VALUES = 50000, /* of JSON in a schema */
+    BUILD_MAX_MERGES = 500,
+    BUILD_MAX_HOPS = 32, /* from $ref to $ref */
+};
+
+typedef enum json_types {
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4,
+    TYPE_NUMBER = 8, /* all numbers, integers too */
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+} json_types;
+
+typedef struct build_place { /* where a schema stands, for messages */
+    uint32_t parent;
+    const char *key; /* NULL: index */
+    size_t index;
+} build_place;
+
+typedef struct build_job { /* a schema that waits to become its node */
+    const json_t *schema;
+    uint32_t node, place;
+} build_job;
+
+typedef struct build_memo {
+    const json_t *schema;
+    uint32_t node;
+} build_memo;
+
+typedef struct build {
+    grammar *g;
+    const json_t *root;
+    json_t *made; /* array: schemas that merging has made */
+    build_place *place;
+    build_job *job;
+    build_memo *memo; /* open addressing */
+    size_t n_places, place_cap, n_jobs, job_cap, job_done, n_memo, memo_cap;
+    uint32_t any; /* the node of any value, GRAM_NONE: not needed yet */
+    unsigned merges;
+    xd_err *err;
+} build;
+
+/* ---- grammar_build.c ---- */
+xd_status build_nomem(build *b);
+/* A fault at `place`, of its keyword `key` (NULL: of the place itself). */
+xd_status build_fault(build *b, uint32_t place, const char *key, const char *fmt, ...) XD_PRINTF(4, 5);
+/* Each: GRAM_NONE after a fault, which is in b->err. */
+uint32_t build_place_at(build *b, uint32_t parent, const char *key, size_t index);
+uint32_t build_node(build *b, gram_node n);
+uint32_t build_any(build *b);
+uint32_t build_text(build *b, uint32_t letters, const char *text,
+                    size_t len); /* adds a text to a trie, 0: a new one; its root */
+bool build_kid(build *b, uint32_t node);
+/* Flattens alternatives, finds what each node needs at least, refuses what can never end. */
+xd_status build_finish(build *b) XD_MUST_CHECK;
+
+/* ---- grammar_merge.c ---- */
+/* Does the keyword say something about what is valid? Annotations and unknown words do not. */
+bool schema_constrains(const json_t *schema);
+bool schema_is_annotation(const char *key);
+/* Follows $ref to a schema without one, as long as nothing stands beside it. NULL after a fault. */
+const json_t *schema_resolve(build *b, const json_t *ref, uint32_t place);
+/* A schema (owned by b->made) for which both hold. NULL after a fault. */
+const json_t *schema_merge(build *b, const json_t *x, const json_t *y, uint32_t place);
+/* schema without the keyword `key`; owned by b->made. */
+const json_t *schema_without(build *b, const json_t *schema, const char *key);
+/* Types that `type` names; all when it is absent; 0 after a fault. */
+unsigned schema_types(build *b, const json_t *schema, uint32_t place);
+/* Can no value match both? Where objects are told apart by a property, its name goes to *ret_tag: it must be there. */
+bool schema_disjoint(build *b, const json_t *x, const json_t *y, uint32_t place, const char **ret_tag);
+
+#endif

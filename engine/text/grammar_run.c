@@ -1,0 +1,255 @@
+/* grammar_run.c - one answer's place in its grammar, and the mask of what may come next.
+ *
+ * A mask is a walk over the tries of tokens with the automaton, which leaves a subtree at the first byte that does not fit. Within a
+ * string nearly all tokens fit: those that are nothing but plain characters are taken as a whole, and only the odd ones are walked. Masks
+ * are kept by the state they belong to, since most states come again and again.
+ * Work is counted: where a schema is so ambiguous that a walk would hold the engine up, half of the readings are left out of this mask, and
+ * so on. What is left is a smaller choice, never a wrong one. */
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/text/grammar_priv.h"
+#include "engine/text/tok_priv.h"
+
+enum { MAX_WORK = 1 << 20 }; /* steps of a thread: 10 to 20 ms */
+
+struct grammar_run {
+    grammar *g;
+    const grammar_vocab *v;
+    gram_stack at;   /* the threads as they are */
+    gram_stack next; /* what they would become */
+    uint32_t *moved; /* of compact() */
+    size_t moved_cap;
+    xd_buf key;
+    uint64_t work, max_work;
+};
+
+grammar_run *grammar_run_new(grammar *g, const grammar_vocab *v)
+{
+    grammar_run *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->g = grammar_ref(g);
+    r->v = v;
+    if (!gram_start(&r->at)) {
+        grammar_run_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+void grammar_run_free(grammar_run *r)
+{
+    if (!r)
+        return;
+    gram_stack_free(&r->at);
+    gram_stack_free(&r->next);
+    free(r->moved);
+    xd_buf_free(&r->key);
+    grammar_unref(r->g);
+    free(r);
+}
+
+/* ---- masks ---- */
+
+static void add_bits(const uint32_t *ids, uint32_t n, uint64_t *bits)
+{
+    for (uint32_t i = 0; i < n; i++)
+        bits[ids[i] / 64] |= (uint64_t)1 << ids[i] % 64;
+}
+
+/* Adds what the threads [0, n) of r->next accept of t. False: too much work, or out of memory. */
+static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
+{
+    gram_stack *s = &r->next;
+    struct {
+        size_t from, to, frames;
+    } level[GRAM_MAX_TOKEN_BYTES + 1];
+    level[0].from = 0;
+    level[0].to = n;
+    level[0].frames = s->n_frames;
+    for (uint32_t i = 1; i < t->n;) {
+        const gram_vnode *node = &t->node[i];
+        uint32_t d = node->depth;
+        s->n_threads = level[d - 1].to;
+        s->n_frames = level[d - 1].frames;
+        r->work += level[d - 1].to - level[d - 1].from;
+        if (r->work > r->max_work)
+            break;
+        gram_step(r->g, s, level[d - 1].from, level[d - 1].to, node->byte);
+        if (s->n_threads == level[d - 1].to) {
+            i = node->skip;
+            continue;
+        }
+        level[d].from = level[d - 1].to;
+        level[d].to = s->n_threads;
+        level[d].frames = s->n_frames;
+        add_bits(t->id + node->token, node[1].token - node->token, bits);
+        i++;
+    }
+    s->n_frames = level[0].frames;
+    s->n_threads = n;
+    return r->work <= r->max_work && !s->failed;
+}
+
+static bool copy_stack(gram_stack *to, const gram_stack *from)
+{
+    if (!tok_grow(&to->frame, &to->frame_cap, from->n_frames, sizeof *to->frame) ||
+        !tok_grow(&to->thread, &to->thread_cap, from->n_threads, sizeof *to->thread))
+        return false;
+    memcpy(to->frame, from->frame, from->n_frames * sizeof *to->frame);
+    memcpy(to->thread, from->thread, from->n_threads * sizeof *to->thread);
+    to->n_frames = from->n_frames;
+    to->n_threads = from->n_threads;
+    to->failed = false;
+    return true;
+}
+
+/* What the first n threads accept. */
+static bool mask_of(grammar_run *r, size_t n, uint64_t *bits)
+{
+    const grammar_vocab *v = r->v;
+    gram_stack *s = &r->next;
+    if (!copy_stack(s, &r->at)) {
+        s->failed = true;
+        return false;
+    }
+    memset(bits, 0, v->n_words * sizeof *bits);
+    r->work = 0;
+    r->max_work = n > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
+    if (!walk(r, &v->odd, n, bits))
+        return false;
+    /* Threads within a string take plain tokens unseen; the others come first, to be walked. */
+    uint64_t chars = 0;
+    size_t others = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t top = s->thread[i];
+        uint64_t c = gram_free_chars(r->g, s, top);
+        chars = XD_MAX(chars, c);
+        if (!c) {
+            s->thread[i] = s->thread[others];
+            s->thread[others++] = top;
+        }
+    }
+    if (chars >= v->max_chars && chars) {
+        for (uint32_t i = 0; i < v->n_words; i++)
+            bits[i] |= v->plain_bits[i];
+        return true;
+    }
+    add_bits(v->by_chars, v->chars_end[chars], bits);
+    return !others || walk(r, &v->plain, others, bits);
+}
+
+/* The threads, frame by frame, as bytes: equal for equal states. */
+static bool write_key(grammar_run *r)
+{
+    xd_buf_clear(&r->key);
+    for (size_t i = 0; i < r->at.n_threads; i++) {
+        for (uint32_t top = r->at.thread[i]; top; top = r->at.frame[top].parent) {
+            gram_frame f = r->at.frame[top];
+            f.parent = 0;
+            xd_buf_append(&r->key, &f, sizeof f);
+        }
+        xd_buf_append(&r->key, &(gram_frame){0}, sizeof(gram_frame));
+    }
+    return !r->key.failed;
+}
+
+const uint64_t *grammar_run_mask(grammar_run *r)
+{
+    grammar *g = r->g;
+    if (!write_key(r))
+        return NULL;
+    uint64_t hash = XXH3_64bits(r->key.data, r->key.len);
+    for (uint32_t i = 0; i < GRAM_N_MASKS; i++) {
+        const gram_mask *m = &g->mask[i];
+        if (m->key && m->hash == hash && m->key_bytes == r->key.len && !memcmp(m->key, r->key.data, m->key_bytes))
+            return m->bits;
+    }
+    gram_mask *m = &g->mask[g->next_mask];
+    free(m->key);
+    m->key = NULL;
+    if (!m->bits)
+        m->bits = calloc(r->v->n_words + 1, sizeof *m->bits);
+    if (!m->bits)
+        return NULL;
+    for (size_t n = r->at.n_threads; !mask_of(r, n, m->bits); n = (n + 1) / 2)
+        if (r->next.failed)
+            return NULL;
+    m->key = malloc(r->key.len);
+    if (!m->key)
+        return NULL;
+    memcpy(m->key, r->key.data, r->key.len);
+    m->key_bytes = r->key.len;
+    m->hash = hash;
+    g->next_mask = (g->next_mask + 1) % GRAM_N_MASKS;
+    return m->bits;
+}
+
+/* ---- tokens ---- */
+
+/* Moves the frames that the threads [from, ..) of r->next stand on to r->at. Parents lie before their children. */
+static bool compact(grammar_run *r, size_t from)
+{
+    gram_stack *s = &r->next, *at = &r->at;
+    if (!tok_grow(&r->moved, &r->moved_cap, s->n_frames, sizeof *r->moved) ||
+        !tok_grow(&at->frame, &at->frame_cap, s->n_frames, sizeof *at->frame) ||
+        !tok_grow(&at->thread, &at->thread_cap, s->n_threads - from, sizeof *at->thread))
+        return false;
+    memset(r->moved, 0, s->n_frames * sizeof *r->moved);
+    for (size_t i = from; i < s->n_threads; i++)
+        for (uint32_t f = s->thread[i]; f && !r->moved[f]; f = s->frame[f].parent)
+            r->moved[f] = 1;
+    at->n_frames = 1;
+    at->n_threads = 0;
+    for (uint32_t f = 1; f < s->n_frames; f++) {
+        if (!r->moved[f])
+            continue;
+        r->moved[f] = (uint32_t)at->n_frames;
+        at->frame[at->n_frames] = s->frame[f];
+        at->frame[at->n_frames++].parent = r->moved[s->frame[f].parent];
+    }
+    for (size_t i = from; i < s->n_threads; i++)
+        at->thread[at->n_threads++] = r->moved[s->thread[i]];
+    return true;
+}
+
+xd_status grammar_run_push(grammar_run *r, uint32_t id, xd_err *err)
+{
+    const grammar_vocab *v = r->v;
+    gram_stack *s = &r->next;
+    if (!grammar_vocab_has(v, id))
+        return xd_fail(err, XD_INTERNAL, 0, "token %u is no text that a grammar allows", id);
+    if (!copy_stack(s, &r->at))
+        return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
+    size_t from = 0, to = s->n_threads;
+    for (uint32_t i = v->off[id]; i < v->off[id + 1]; i++) {
+        gram_step(r->g, s, from, to, (unsigned char)v->bytes.data[i]);
+        from = to;
+        to = s->n_threads;
+    }
+    if (!s->failed && to == from)
+        return xd_fail(err, XD_INTERNAL, 0, "token %u is not what the grammar allows here", id);
+    if (s->failed || !compact(r, from))
+        return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
+    return XD_OK;
+}
+
+bool grammar_run_may_end(const grammar_run *r)
+{
+    for (size_t i = 0; i < r->at.n_threads; i++)
+        if (gram_may_end(r->g, &r->at, r->at.thread[i]))
+            return true;
+    return false;
+}
+
+bool grammar_run_must_end(grammar_run *r)
+{
+    gram_stack *s = &r->next;
+    if (!grammar_run_may_end(r) || !copy_stack(s, &r->at))
+        return false;
+    const size_t n = s->n_threads;
+    for (int byte = 0; byte < 256 && s->n_threads == n; byte++)
+        gram_step(r->g, s, 0, n, (unsigned char)byte);
+    return s->n_threads == n && !s->failed;
+}

@@ -1,0 +1,110 @@
+/* grammar_gen.c - answers that a grammar allows, chosen at random: grammar_gen TOKENIZER_DIR COUNT SEED < SCHEMAS
+ *
+ * Each line of the input is a JSON schema, or "json_object". Each gives a line of JSON: {"answers": [...], "cut": n, "ms": slowest mask} or
+ * {"error": text, "param": place}. Answers are texts; those that came to no end within MAX_TOKENS are counted as cut. The choice
+ * among the allowed tokens leans to what brings an answer to its end, else strings would never. test_schema.py checks the answers. */
+#include <jansson.h>
+#include <string.h>
+
+#include "engine/text/grammar.h"
+#include "engine/text/tokenizer.h"
+
+enum { MAX_TOKENS = 600 };
+
+static uint64_t state;
+static uint64_t draw(uint64_t n)
+{
+    return xd_mix64(state += XD_MIX64_STEP) % n;
+}
+
+static bool ends_something(const tokenizer *tok, uint32_t id)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    return tok_token_bytes(tok, id, &b) && b.len && b.len < 4 && strpbrk(b.data, "\"]}") != NULL;
+}
+
+static uint32_t choose(const tokenizer *tok, const uint64_t *mask, uint32_t n_ids, uint32_t n_before, uint32_t *list)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_ids; i++)
+        if (mask[i / 64] >> i % 64 & 1)
+            list[n++] = i;
+    if (!n)
+        return UINT32_MAX;
+    if (draw(100) < (n_before > 60 ? 85 : 30)) {
+        uint32_t k = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (ends_something(tok, list[i]))
+                list[k++] = list[i];
+        n = k ? k : n;
+    }
+    return list[draw(n)];
+}
+
+static bool one_answer(const tokenizer *tok, grammar *g, const grammar_vocab *v, xd_buf *text, uint64_t *slowest_ns)
+{
+    const uint32_t n_ids = tok_vocab_size(tok);
+    XD_CLEANUP(grammar_run_freep) grammar_run *r = grammar_run_new(g, v);
+    XD_CLEANUP(xd_freep) uint32_t *list = calloc(n_ids, sizeof *list);
+    for (uint32_t i = 0; i < MAX_TOKENS; i++) {
+        if (grammar_run_must_end(r) || (grammar_run_may_end(r) && draw(2)))
+            return true;
+        uint64_t t0 = xd_now_ns();
+        const uint64_t *mask = grammar_run_mask(r);
+        *slowest_ns = XD_MAX(*slowest_ns, xd_now_ns() - t0);
+        uint32_t id = mask ? choose(tok, mask, n_ids, i, list) : UINT32_MAX;
+        xd_err err;
+        if (id == UINT32_MAX || grammar_run_push(r, id, &err)) {
+            fprintf(stderr, "stuck after: %s\n", text->data);
+            exit(1);
+        }
+        tok_token_bytes(tok, id, text);
+    }
+    return false;
+}
+
+static json_t *answers(const tokenizer *tok, const grammar_vocab *v, const char *line, long count)
+{
+    XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
+    json_t *schema = strcmp(line, "json_object\n") ? json_loads(line, JSON_DECODE_ANY, NULL) : NULL;
+    xd_err err;
+    uint64_t t0 = xd_now_ns(), slowest_ns = 0, cut = 0;
+    xd_status st = grammar_new(schema, &g, &err);
+    double compile_ms = (double)(xd_now_ns() - t0) / 1e6;
+    json_decref(schema);
+    if (st)
+        return json_pack("{s:s, s:s, s:f}", "error", err.msg, "param", err.param, "compile_ms", compile_ms);
+    json_t *list = json_array();
+    for (long i = 0; i < count; i++) {
+        XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+        if (one_answer(tok, g, v, &text, &slowest_ns))
+            json_array_append_new(list, json_stringn(text.data, text.len));
+        else
+            cut++;
+    }
+    return json_pack("{s:o, s:I, s:f, s:f}", "answers", list, "cut", (json_int_t)cut, "ms", (double)slowest_ns / 1e6,
+                     "compile_ms", compile_ms);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4)
+        return 2;
+    XD_CLEANUP(tok_freep) tokenizer *tok = NULL;
+    XD_CLEANUP(grammar_vocab_freep) grammar_vocab *v = NULL;
+    xd_err err;
+    if (tok_from_dir(argv[1], &tok, &err) || grammar_vocab_new(tok, tok_vocab_size(tok), &v, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    state = strtoull(argv[3], NULL, 10);
+    XD_CLEANUP(xd_freep) char *line = NULL;
+    size_t cap = 0;
+    while (getline(&line, &cap, stdin) > 0) {
+        json_t *out = answers(tok, v, line, strtol(argv[2], NULL, 10));
+        json_dumpf(out, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(out);
+    }
+    return 0;
+}
