@@ -267,12 +267,13 @@ static void compare_direct(fallback *f, const fallback_step_info *s)
 {
     int mode = pager_get_mode(f->pages);
     double ms = (double)s->step_ns * 1e-6, healthy = f->ctl.opt.healthy_gbps;
-    if (!f->cpu || f->ctl.state != FALLBACK_DIRECT || f->fell || (mode != PAGER_DIRECT && mode != PAGER_SHARED))
+    if (f->ctl.state != FALLBACK_DIRECT || f->fell || (mode != PAGER_DIRECT && mode != PAGER_SHARED))
         return;
     double link_ms = healthy > 0 ? (double)pager_missed_bytes(f->pages) / healthy * 1e-6 : 0;
-    if (link_ms < (mode == PAGER_SHARED ? WORTH_STAYING : WORTH_TRYING) * ms) {
-        if (mode == PAGER_SHARED)
-            (void)!pager_set_mode(f->pages, PAGER_DIRECT, NULL);
+    if (mode == PAGER_DIRECT && link_ms < WORTH_TRYING * ms)
+        return;
+    if (mode == PAGER_SHARED && link_ms < WORTH_STAYING * f->direct.time[PATH_IN_PLACE].ms[batch_slot(s->n_decode)]) {
+        (void)!pager_set_mode(f->pages, PAGER_DIRECT, NULL);
         return;
     }
     if (s->odd)
@@ -356,8 +357,13 @@ void fallback_step(fallback *f, const fallback_step_info *s)
     if (!f->watching)
         return;
     bool decode = s->decode_only && s->n_decode;
-    if (decode)
+    if (decode && f->cpu) {
+        f->batch = s->n_decode;
         compare_direct(f, s);
+        pthread_mutex_lock(&f->lock);
+        publish(f, NULL);
+        pthread_mutex_unlock(&f->lock);
+    }
     if (!f->ctl.opt.enabled)
         return;
     int mode = pager_get_mode(f->pages); /* in which the step ran */

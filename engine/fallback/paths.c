@@ -6,7 +6,7 @@
  *
  * Each way is tried for a few steps, at each size of the batch. A trial ends early once its steps have taken so long that the rest
  * cannot save it: so a hopeless one costs no more than it takes to see that. The choice between sharing and its base is made anew
- * now and then, with fresh times, since other work comes and goes on a CPU. In a fallback, reading in place was measured before, on the
+ * now and then, with fresh times, since other work comes and goes on a CPU, and sooner when what was chosen takes longer than the other did. In a fallback, reading in place was measured before, on the
  * link that led to it; it is not tried again, but gone back to, for good, when nothing is quicker.
  *
  * Where the base is reading in place, the first steps of each trial do not count: both sides of a shared step have yet to learn their
@@ -16,7 +16,8 @@
 #define STEPS    6u  /* of each way */
 #define RATIO    1.1 /* in favour of the way that is taken */
 #define HOLD     1000u
-#define LEFT_OUT 2u /* before them, over a good link */
+#define SOONER   64u /* where it no longer is what it was chosen for */
+#define LEFT_OUT 2u  /* before them, over a good link */
 
 static bool measured(const paths *p, expert_path way, uint32_t slot)
 {
@@ -54,6 +55,9 @@ void paths_note(paths *p, expert_path now, uint32_t batch, double ms)
     }
     t->n[i]++;
     t->ms[i] += (ms - t->ms[i]) / t->n[i];
+    struct path_choice *c = &p->choice[i];
+    if (c->known && c->best == now)
+        c->ms += c->held ? (ms - c->ms) / 16 : ms - c->ms;
 }
 
 static void tell(const paths *p, uint32_t slot, expert_path best, expert_path other, bool *ret_news, path_verdict *ret)
@@ -74,7 +78,9 @@ static bool choose(paths *p, uint32_t slot, expert_path *ret, bool *ret_news, pa
     *ret = c->best;
     if (!p->may[p->base] || !p->may[PATH_SHARED])
         return true;
-    if (c->known && ++c->held < HOLD)
+    expert_path other = c->best == p->base ? PATH_SHARED : p->base;
+    bool worse = c->held >= SOONER && c->ms >= RATIO * p->time[other].ms[slot];
+    if (c->known && ++c->held < HOLD && !worse)
         return true;
     if (c->known) {
         c->known = false;
@@ -82,7 +88,6 @@ static bool choose(paths *p, uint32_t slot, expert_path *ret, bool *ret_news, pa
             if (way == (int)p->base || way == PATH_SHARED)
                 p->time[way].n[slot] = p->time[way].left_out[slot] = 0;
     }
-    expert_path other = c->best == p->base ? PATH_SHARED : p->base;
     if (!judged(p, c->best, slot))
         return false;
     if (!judged(p, other, slot)) {

@@ -23,6 +23,7 @@ typedef struct paths { /* zeroed: nothing known, nothing allowed */
         bool known;       /* for now */
         bool told;        /* the choice has been told before */
         uint32_t held;    /* steps since it was made */
+        double ms;        /* of those, decaying mean */
     } choice[BATCH_SLOTS];
 } paths;
 

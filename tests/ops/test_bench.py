@@ -49,6 +49,16 @@ class Bench(unittest.TestCase):
         half = [p for p in points if p["sequences"] == 1 and p["settings"]["memory.expert_vram_share"] == "50%"]
         self.assertTrue(all(p["hit_rate"] > 0 for p in half))
 
+    def test_what_the_cpu_shares_is_told(self):
+        """Over a link of 0.2 GB/s the CPU gets nearly all, from the first steps on."""
+        args = ["--json", "--lengths", "24", "--concurrency", "1", "--tokens", "60", "--memory.vram_budget=1MiB", "--test.allow=yes",
+                "--test.link_gbps=0.2", "--fallback.enabled=no"]
+        for deterministic in ("no", "yes"):
+            p = json.loads(run(*args, "--engine.deterministic=" + deterministic))["points"][0]
+            got = p["host_bytes_per_step"] + p["vram_bytes_per_step"] + p["cpu_bytes_per_step"]
+            self.assertAlmostEqual(got, LAYERS * TOP_K * 3 * D * D_FF * 2)
+            self.assertEqual(p["cpu_bytes_per_step"] > 0, deterministic == "no")
+
     def test_the_table(self):
         out = run("--lengths", "8", "--concurrency", "2", "--tokens", "3", "--sweep", "model.seed=1,2").splitlines()
         self.assertTrue(out[0].startswith("synthetic:tiny (qwen3_moe) on cpu"))

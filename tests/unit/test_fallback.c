@@ -247,9 +247,9 @@ Test(fallback, an_operators_fallback_chooses_but_does_not_read_in_place)
     tick_until(&r, "F");
     decode_on(&r, 12, 1, 45, 20);
     cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
-    decode_on(&r, 200, 1, 45, 2000);
+    decode_on(&r, 50, 1, 45, 2000);
     cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED, "chosen for a while");
-    decode_on(&r, 1200, 1, 45, 2000);
+    decode_on(&r, 50, 1, 45, 2000);
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
     rig_close(&r);
 }
@@ -268,8 +268,68 @@ static void read_experts(rig *r, bool any, double ms)
         }
     cr_assert_eq(pager_step_fetch(r->p, &err), XD_OK, "%s", err.msg);
     cr_assert_eq(pager_step_end(r->p, &err), XD_OK, "%s", err.msg);
-    fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6), .n_decode = 1, .decode_only = true};
+    fallback_step_info s = {.step_ns = (uint64_t)(ms * 1e6),
+                            .n_decode = 1,
+                            .decode_only = true,
+                            .shared = pager_get_mode(r->p) == PAGER_SHARED};
     fallback_step(r->f, &s);
+}
+
+/* Over a good link: what a token takes either way. */
+static int read_either_way(rig *r, uint32_t steps, bool any, double in_place_ms, double shared_ms)
+{
+    for (uint32_t i = 0; i < steps; i++)
+        read_experts(r, any, pager_get_mode(r->p) == PAGER_SHARED ? shared_ms : in_place_ms);
+    return pager_get_mode(r->p);
+}
+
+Test(fallback, over_a_good_link_the_cpu_shares_where_tokens_are_quicker, .timeout = 60)
+{
+    for (int enabled = 0; enabled < 2; enabled++) {
+        rig r = {.cpu = true};
+        fallback_status st;
+        rig_open(&r, 50, 0);
+        r.cfg->fallback.enabled = enabled;
+        r.cfg->fallback.max_token_latency_ms = 1;
+        fallback_reload(r.f, r.cfg);
+        cr_assert_eq(read_either_way(&r, 40, true, 0.4, 0.2), PAGER_SHARED);
+        cr_assert(strstr(r.path,
+                         "while one sequence runs, missing experts are shared by link and CPU: a token took 0.2 ms, "
+                         "in place 0.4 ms\n"),
+                  "%s", r.path);
+        fallback_tick(r.f);
+        fallback_get_status(r.f, &st);
+        cr_assert_eq(st.state, FALLBACK_DIRECT);
+        cr_assert_eq(st.pager_mode, PAGER_SHARED);
+        cr_assert_float_eq(st.token_ms[PATH_IN_PLACE], 0.4, 1e-6);
+        cr_assert_float_eq(st.token_ms[PATH_SHARED], 0.2, 1e-6);
+        /* Somebody else works on the CPU now: no fault of the link's, whatever such a token takes. */
+        cr_assert_eq(read_either_way(&r, 1100, true, 0.4, 5), PAGER_DIRECT);
+        cr_assert(
+            strstr(r.path, "while one sequence runs, missing experts are read in place: a token took 0.4 ms, shared"),
+            "%s", r.path);
+        cr_assert_eq(read_either_way(&r, 1100, true, 0.4, 0.2), PAGER_SHARED);
+        cr_assert_eq(read_either_way(&r, 200, false, 0.4, 0.2), PAGER_DIRECT, "nothing is missing any more");
+        cr_assert_str_eq(r.states, "");
+        rig_close(&r);
+    }
+}
+
+Test(fallback, what_gains_nothing_is_not_tried)
+{
+    rig r = {.cpu = true};
+    rig_open(&r, 50, 0);
+    for (int i = 0; i < 100; i++)
+        cr_assert_eq(read_either_way(&r, 1, false, 0.4, 0.2), PAGER_DIRECT);
+    for (int i = 0; i < 100; i++)
+        cr_assert_eq(read_either_way(&r, 1, true, 60, 0.2), PAGER_DIRECT, "the link is the least of it");
+    cr_assert_str_eq(r.path, "");
+    rig_close(&r);
+    r = (rig){0};
+    rig_open(&r, 50, 0);
+    for (int i = 0; i < 100; i++)
+        cr_assert_eq(read_either_way(&r, 1, true, 0.4, 0.2), PAGER_DIRECT, "engine.deterministic = yes");
+    rig_close(&r);
 }
 
 static uint64_t probes(rig *r)

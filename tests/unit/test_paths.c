@@ -99,7 +99,7 @@ Test(paths, the_choice_is_made_anew_now_and_then_with_fresh_times)
     begin(&d, true, true);
     cr_assert_eq(go(&d, 100, 1), PATH_SHARED);
     d.ms[PATH_SHARED] = 80; /* somebody else works there now */
-    cr_assert_eq(go(&d, 1100, 1), PATH_STAGED);
+    cr_assert_eq(go(&d, 100, 1), PATH_STAGED, "sooner than others");
     cr_assert_eq(d.news, 2);
     cr_assert_float_eq(d.last.other_ms, 80, 1e-9);
     d.ms[PATH_SHARED] = 20;
