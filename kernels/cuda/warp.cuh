@@ -441,7 +441,7 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
     __threadfence();
     __syncwarp();
     if (it.phase == 0) {
-        if (lane == 0)
+        if (lane == 0 && first + n == it.n) /* all groups of tokens: this warp makes them in order */
             atomicAdd(P.counters + WARP_READY + it.expert, 1u);
         return;
     }

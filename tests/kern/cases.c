@@ -1,18 +1,17 @@
-/* cases.c - random cases of every operation. Shapes lean to odd tails, single tokens and buckets of all sizes. */
+/* cases.c - random cases of the operations, but for the experts (experts.c) and what moves bytes (memory.c). Shapes lean to odd tails,
+ * single tokens and buckets of all sizes. */
 #include "tests/kern/kc.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NEW(k, n, T) ((T *)kc_alloc(k, (size_t)(n) * sizeof(T)))
-
-static kern_fmt any_fmt(kc *k)
+kern_fmt kc_any_fmt(kc *k)
 {
     return (kern_fmt)kc_below(k, FMT_COUNT);
 }
 
-static uint32_t any_tokens(kc *k)
+uint32_t kc_any_tokens(kc *k)
 {
     uint32_t kind = kc_below(k, 6);
     return kind == 0 ? 1 : kind == 1 ? kc_between(k, 50, 150) : kc_between(k, 2, 17);
@@ -24,8 +23,12 @@ static uint32_t any_cols(kc *k, kern_fmt fmt)
     return block > 1 ? block * kc_between(k, 1, 20) : kc_between(k, 1, 600);
 }
 
-/* Rows of `table`, picked by tokens, as a packed host matrix. */
-static void *gather(kc *k, const void *table, size_t row_bytes, const uint32_t *tokens, uint32_t n)
+bool kc_takes_all(const kc *k, uint32_t n_tokens)
+{
+    return k->cuda && n_tokens > 1;
+}
+
+void *kc_gather(kc *k, const void *table, size_t row_bytes, const uint32_t *tokens, uint32_t n)
 {
     char *out = kc_alloc(k, n * row_bytes);
     for (uint32_t i = 0; i < n; i++)
@@ -33,11 +36,10 @@ static void *gather(kc *k, const void *table, size_t row_bytes, const uint32_t *
     return out;
 }
 
-/* Values of encoded weights, by the reference's embedding (which the numpy vectors check). */
-static float *decoded(kc *k, kern_mat host)
+float *kc_decoded(kc *k, kern_mat host)
 {
-    float *y = NEW(k, (size_t)host.rows * host.cols, float);
-    uint32_t *ids = NEW(k, host.rows, uint32_t);
+    float *y = KC_NEW(k, (size_t)host.rows * host.cols, float);
+    uint32_t *ids = KC_NEW(k, host.rows, uint32_t);
     for (uint32_t i = 0; i < host.rows; i++)
         ids[i] = i;
     kern_embed_args a = {.y = y, .table = host, .ids = ids, .n_tokens = host.rows, .scale = 1};
@@ -75,7 +77,7 @@ static void run_embed(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens
     kc_run r = kc_begin(k, d);
     size_t bytes = (size_t)n * c->table.cols * sizeof *out;
     kern_embed_args a = {.y = kc_room(&r, bytes), .table = put_mat(&r, c->table), .n_tokens = n, .scale = c->scale};
-    a.ids = kc_put(&r, gather(k, c->ids, sizeof *c->ids, tokens, n), n * sizeof *c->ids);
+    a.ids = kc_put(&r, kc_gather(k, c->ids, sizeof *c->ids, tokens, n), n * sizeof *c->ids);
     kc_status(&r, d->ops->embed(d, &a));
     kc_get(&r, out, a.y, bytes);
     kc_end(&r);
@@ -83,17 +85,17 @@ static void run_embed(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens
 
 static void case_embed(kc *k)
 {
-    kern_fmt fmt = any_fmt(k);
-    uint32_t n = any_tokens(k), rows = kc_between(k, 1, 9), cols = any_cols(k, fmt);
+    kern_fmt fmt = kc_any_fmt(k);
+    uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 9), cols = any_cols(k, fmt);
     kc_case(k, "embed %s rows %u cols %u tokens %u", kern_fmt_get(fmt).name, rows, cols, n);
     embed_case c = {
-        .table = any_mat(k, fmt, rows, cols), .ids = NEW(k, n, uint32_t), .scale = kc_below(k, 2) ? 1.0f : 11.3f};
+        .table = any_mat(k, fmt, rows, cols), .ids = KC_NEW(k, n, uint32_t), .scale = kc_below(k, 2) ? 1.0f : 11.3f};
     for (uint32_t t = 0; t < n; t++)
         c.ids[t] = kc_below(k, rows);
     kc_check_op(k, run_embed, &c, n, cols, NULL, kc_tol(k, "embed"));
 }
 
-/* ---- rmsnorm, swiglu, add ---------------------------------------------------------------------------------------------------- */
+/* ---- rmsnorm, swiglu, add ----------------------------------------------------------------------------------------------- */
 typedef struct row_case {
     float *x, *weight;
     uint32_t dim;
@@ -105,7 +107,7 @@ static void run_rmsnorm(kc *k, kern_dev *d, const void *cv, const uint32_t *toke
     const row_case *c = cv;
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof *out;
-    float *x = kc_put(&r, gather(k, c->x, row, tokens, n), n * row);
+    float *x = kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row);
     kern_rmsnorm_args a = {.x = x, .n_tokens = n, .dim = c->dim, .eps = 1e-6f};
     a.y = c->in_place ? x : kc_room(&r, n * row);
     a.weight = kc_put(&r, c->weight, row);
@@ -116,9 +118,10 @@ static void run_rmsnorm(kc *k, kern_dev *d, const void *cv, const uint32_t *toke
 
 static void case_rmsnorm(kc *k)
 {
-    uint32_t n = any_tokens(k), dim = kc_between(k, 1, 700);
+    uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 700);
     kc_case(k, "rmsnorm dim %u tokens %u", dim, n);
-    row_case c = {.x = NEW(k, n * dim, float), .weight = NEW(k, dim, float), .dim = dim, .in_place = kc_below(k, 2)};
+    row_case c = {
+        .x = KC_NEW(k, n * dim, float), .weight = KC_NEW(k, dim, float), .dim = dim, .in_place = kc_below(k, 2)};
     kc_fill(k, c.x, (size_t)n * dim);
     kc_fill_scaled(k, c.weight, dim, 1);
     kc_check_op(k, run_rmsnorm, &c, n, dim, NULL, kc_tol(k, "rmsnorm"));
@@ -130,7 +133,7 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof *out;
     kern_swiglu_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim};
-    a.gate_up = kc_put(&r, gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
+    a.gate_up = kc_put(&r, kc_gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
     kc_status(&r, d->ops->swiglu(d, &a));
     kc_get(&r, out, a.y, n * row);
     kc_end(&r);
@@ -138,14 +141,14 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
 
 static void case_swiglu(kc *k)
 {
-    uint32_t n = any_tokens(k), dim = kc_between(k, 1, 300);
+    uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 300);
     kc_case(k, "swiglu dim %u tokens %u", dim, n);
-    row_case c = {.x = NEW(k, 2 * n * dim, float), .dim = dim};
+    row_case c = {.x = KC_NEW(k, 2 * n * dim, float), .dim = dim};
     kc_fill(k, c.x, (size_t)2 * n * dim);
     for (uint32_t i = 0; i < n * dim; i++)
         if (kc_below(k, 8) == 0)
             c.x[i] *= 40; /* silu's flat ends */
-    float *magnitude = NEW(k, n * dim, float);
+    float *magnitude = KC_NEW(k, n * dim, float);
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < dim; i++)
             magnitude[t * dim + i] = fabsf(c.x[2 * t * dim + i] * c.x[(2 * t + 1) * dim + i]);
@@ -157,8 +160,8 @@ static void run_add(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     const row_case *c = cv;
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof *out;
-    kern_add_args a = {.y = kc_put(&r, gather(k, c->x, row, tokens, n), n * row), .n = (uint64_t)n * c->dim};
-    a.x = kc_put(&r, gather(k, c->weight, row, tokens, n), n * row);
+    kern_add_args a = {.y = kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row), .n = (uint64_t)n * c->dim};
+    a.x = kc_put(&r, kc_gather(k, c->weight, row, tokens, n), n * row);
     kc_status(&r, d->ops->add(d, &a));
     kc_get(&r, out, a.y, n * row);
     kc_end(&r);
@@ -166,9 +169,9 @@ static void run_add(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
 
 static void case_add(kc *k)
 {
-    uint32_t n = any_tokens(k), dim = kc_between(k, 1, 700);
+    uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 700);
     kc_case(k, "add dim %u tokens %u", dim, n);
-    row_case c = {.x = NEW(k, n * dim, float), .weight = NEW(k, n * dim, float), .dim = dim};
+    row_case c = {.x = KC_NEW(k, n * dim, float), .weight = KC_NEW(k, n * dim, float), .dim = dim};
     kc_fill(k, c.x, (size_t)n * dim);
     kc_fill(k, c.weight, (size_t)n * dim);
     kc_check_op(k, run_add, &c, n, dim, NULL, 0);
@@ -191,8 +194,8 @@ static void run_linear(kc *k, kern_dev *d, const void *cv, const uint32_t *token
         .w = put_mat(&r, c->w), .n_tokens = n, .x_stride = cols + c->x_pad, .y_stride = rows + c->y_pad};
     a.accumulate = c->accumulate;
     /* The last row is not padded: nothing may be touched behind it. */
-    float *y = NEW(k, (size_t)n * a.y_stride, float), *x = NEW(k, (size_t)(n + 1) * a.x_stride, float);
-    uint32_t *idx = NEW(k, n, uint32_t);
+    float *y = KC_NEW(k, (size_t)n * a.y_stride, float), *x = KC_NEW(k, (size_t)(n + 1) * a.x_stride, float);
+    uint32_t *idx = KC_NEW(k, n, uint32_t);
     for (uint32_t t = 0; t < n; t++) {
         memcpy(y + (size_t)t * a.y_stride, c->y0 + (size_t)tokens[t] * rows, rows * sizeof *y);
         idx[t] = c->indexed ? n - 1 - t : t;
@@ -215,23 +218,24 @@ static void run_linear(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     kc_end(&r);
 }
 
-/* The matrix units take both operands in parts of BF16, whose smallest number is 2^-133: where an operand is not much larger than that,
- * what its last part cannot hold is up to half of it, times the other operand. As a magnitude: divided by the tolerance. */
-static double lost_when_split(const kc *k, const char *op, double p, double q)
+double kc_lost_when_split(const kc *k, const char *op)
 {
-    return k->cuda ? (fabs(p) + fabs(q)) * 0x1p-134 / (double)kc_tol(k, op) : 0;
+    return k->cuda ? 0x1p-134 / (double)kc_tol(k, op) : 0;
 }
 
 /* Weights of F32 with a scale of their own; 0: any_mat() of any temper. */
 static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
 {
-    uint32_t n = any_tokens(k), rows = kc_between(k, 1, 100), cols = any_cols(k, fmt);
-    bool norm = kc_below(k, 3) == 0;
+    uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 100), cols = any_cols(k, fmt);
+    bool norm = kc_below(k, 3) == 0, fours = kc_takes_all(k, n);
+    if (fours)
+        cols = (cols + 3) & ~3u;
     kc_case(k, "linear %s rows %u cols %u tokens %u scales %g %g%s", kern_fmt_get(fmt).name, rows, cols, n,
             (double)x_scale, (double)w_scale, norm ? " norm" : "");
-    linear_case c = {.w = any_mat(k, fmt, rows, cols), .x = NEW(k, n * cols, float), .y0 = NEW(k, n * rows, float)};
+    linear_case c = {
+        .w = any_mat(k, fmt, rows, cols), .x = KC_NEW(k, n * cols, float), .y0 = KC_NEW(k, n * rows, float)};
     if (w_scale > 0) {
-        float *values = NEW(k, (size_t)rows * cols, float);
+        float *values = KC_NEW(k, (size_t)rows * cols, float);
         kc_fill_scaled(k, values, (size_t)rows * cols, w_scale);
         c.w.data = values;
     }
@@ -241,17 +245,18 @@ static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
         kc_fill(k, c.x, (size_t)n * cols);
     kc_fill_scaled(k, c.y0, (size_t)n * rows, 1);
     if (kc_below(k, 2))
-        kc_fill_scaled(k, c.bias = NEW(k, rows, float), rows, 1);
+        kc_fill_scaled(k, c.bias = KC_NEW(k, rows, float), rows, 1);
     c.accumulate = kc_below(k, 2);
     c.indexed = kc_below(k, 2);
-    c.x_pad = kc_below(k, 3) * 5;
+    c.x_pad = kc_below(k, 3) * (fours ? 4 : 5);
     c.y_pad = kc_below(k, 3) * 3;
 
-    const float *w = decoded(k, c.w);
-    float *magnitude = NEW(k, n * rows, float), *x = c.x;
+    const float *w = kc_decoded(k, c.w);
+    const double lost = kc_lost_when_split(k, "linear");
+    float *magnitude = KC_NEW(k, n * rows, float), *x = c.x;
     if (norm) {
-        kc_fill_scaled(k, c.norm = NEW(k, cols, float), cols, 1);
-        x = NEW(k, n * cols, float);
+        kc_fill_scaled(k, c.norm = KC_NEW(k, cols, float), cols, 1);
+        x = KC_NEW(k, n * cols, float);
         for (uint32_t t = 0; t < n; t++) {
             double squares = 0;
             for (uint32_t j = 0; j < cols; j++)
@@ -265,7 +270,7 @@ static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
             double sum = (c.bias ? fabs((double)c.bias[i]) : 0) + fabs((double)c.y0[t * rows + i]);
             for (uint32_t j = 0; j < cols; j++) {
                 double p = (double)w[(size_t)i * cols + j], q = (double)x[(size_t)t * cols + j];
-                sum += fabs(p * q) + lost_when_split(k, "linear", p, q);
+                sum += fabs(p * q) + lost * (fabs(p) + fabs(q));
             }
             magnitude[t * rows + i] = (float)sum;
         }
@@ -274,7 +279,7 @@ static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
 
 static void case_linear(kc *k)
 {
-    check_linear(k, any_fmt(k), 0, 0);
+    check_linear(k, kc_any_fmt(k), 0, 0);
 }
 
 /* Products of the smallest numbers with large ones are ordinary numbers. */
@@ -284,7 +289,7 @@ static void case_linear_tiny(kc *k)
     if (kc_below(k, 3))
         check_linear(k, FMT_F32, tiny_x ? 1e-38f : 1e14f, tiny_x ? 1e14f : 1e-38f);
     else
-        check_linear(k, any_fmt(k), 1e-37f, 0);
+        check_linear(k, kc_any_fmt(k), 1e-37f, 0);
 }
 
 /* ---- the KV cache ---------------------------------------------------------------------------------------------------------- */
@@ -321,9 +326,9 @@ static kv_case any_kv(kc *k, uint32_t longest)
     c.n_blocks = c.n_seqs * c.max_blocks;
     c.padding = kc_below(k, 3) == 0;
     c.block_bytes = c.layers * 2 * c.n_kv_heads * c.block_size * kern_row_bytes(c.fmt, c.hd);
-    c.seq = NEW(k, c.n_tokens, uint32_t);
-    c.pos = NEW(k, c.n_tokens, uint32_t);
-    c.table = NEW(k, c.n_blocks, uint32_t);
+    c.seq = KC_NEW(k, c.n_tokens, uint32_t);
+    c.pos = KC_NEW(k, c.n_tokens, uint32_t);
+    c.table = KC_NEW(k, c.n_blocks, uint32_t);
     for (uint32_t i = 0; i < c.n_blocks; i++) { /* a shuffled order of blocks */
         uint32_t j = kc_between(k, 0, i);
         c.table[i] = c.table[j];
@@ -339,9 +344,9 @@ static kv_case any_kv(kc *k, uint32_t longest)
             c.pos[t] = first + i;
         }
     }
-    c.qkv = NEW(k, c.n_tokens * width_of(&c), float);
+    c.qkv = KC_NEW(k, c.n_tokens * width_of(&c), float);
     kc_fill_scaled(k, c.qkv, (size_t)c.n_tokens * width_of(&c), 2);
-    c.cache = NEW(k, c.n_blocks * c.block_bytes, uint8_t);
+    c.cache = KC_NEW(k, c.n_blocks * c.block_bytes, uint8_t);
     return c;
 }
 
@@ -371,8 +376,8 @@ typedef struct batch {
 static batch make_batch(kc *k, const kv_case *c, const uint32_t *tokens, uint32_t n)
 {
     uint32_t width = width_of(c);
-    batch b = {.row_of = NEW(k, n, uint32_t), .seq = NEW(k, 2 * n, uint32_t), .pos = NEW(k, 2 * n, uint32_t)};
-    b.qkv = NEW(k, (size_t)2 * n * width, float);
+    batch b = {.row_of = KC_NEW(k, n, uint32_t), .seq = KC_NEW(k, 2 * n, uint32_t), .pos = KC_NEW(k, 2 * n, uint32_t)};
+    b.qkv = KC_NEW(k, (size_t)2 * n * width, float);
     for (uint32_t i = 0; i < n; i++) {
         if (c->padding && i % 2 == 0) {
             b.seq[b.n] = UINT32_MAX;
@@ -406,7 +411,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
 {
     const kv_case *c = cv;
     kc_run r = kc_begin(k, d);
-    uint64_t *addr = NEW(k, c->n_blocks, uint64_t);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
     uint32_t width = width_of(c);
     batch b = make_batch(k, c, tokens, n);
     kern_rope_kv_args a = {
@@ -422,7 +427,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     kc_status(&r, d->ops->rope_kv(d, &a));
     kc_get(&r, b.qkv, a.qkv, (size_t)b.n * width * sizeof *b.qkv);
 
-    uint8_t *block = NEW(k, c->block_bytes, uint8_t);
+    uint8_t *block = KC_NEW(k, c->block_bytes, uint8_t);
     size_t row_bytes = kern_row_bytes(c->fmt, c->hd), heads_bytes = row_bytes * c->block_size;
     for (uint32_t i = 0; i < n; i++) {
         float *o = out + (size_t)i * width;
@@ -443,10 +448,10 @@ static void case_rope(kc *k)
     kv_case c = any_kv(k, kc_between(k, 20, 200));
     c.rot = kc_below(k, 3) ? c.hd : kc_below(k, c.hd / 2) * 2;
     bool norms = kc_below(k, 2);
-    kc_fill_scaled(k, c.inv_freq = NEW(k, c.hd, float), c.hd, 1);
+    kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.hd, float), c.hd, 1);
     if (norms) {
-        kc_fill_scaled(k, c.q_norm = NEW(k, c.hd, float), c.hd, 1);
-        kc_fill_scaled(k, c.k_norm = NEW(k, c.hd, float), c.hd, 1);
+        kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+        kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
     }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
                 kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
@@ -456,7 +461,7 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
 {
     const kv_case *c = cv;
     kc_run r = kc_begin(k, d);
-    uint64_t *addr = NEW(k, c->n_blocks, uint64_t);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
     batch b = make_batch(k, c, tokens, n);
     size_t row = (size_t)c->n_heads * c->hd, o_bytes = b.n * row * sizeof(float);
     kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window, .scale = 0.3f};
@@ -470,7 +475,7 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     a.sinks = c->sinks ? kc_put(&r, c->sinks, c->n_heads * sizeof(float)) : NULL;
     a.scratch = kc_room(&r, d->ops->attn_scratch_bytes(d, b.n, c->n_heads, c->hd, a.max_context));
     kc_status(&r, d->ops->attention(d, &a));
-    float *o = NEW(k, b.n * row, float);
+    float *o = KC_NEW(k, b.n * row, float);
     kc_get(&r, o, a.o, o_bytes);
     for (uint32_t i = 0; i < n; i++)
         memcpy(out + i * row, o + b.row_of[i] * row, row * sizeof *o);
@@ -483,7 +488,7 @@ static void case_attention(kc *k)
     kv_case c = any_kv(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 1600));
     c.window = kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
     if (kc_below(k, 2))
-        kc_fill_scaled(k, c.sinks = NEW(k, c.n_heads, float), c.n_heads, 3);
+        kc_fill_scaled(k, c.sinks = KC_NEW(k, c.n_heads, float), c.n_heads, 3);
     /* Cells behind a token's position hold NaN: nothing may look at them. */
     memset(c.cache, 0xff, c.n_blocks * c.block_bytes);
     size_t row_bytes = kern_row_bytes(c.fmt, c.hd);
@@ -506,7 +511,7 @@ static void case_attention(kc *k)
             }
     }
     uint32_t width = c.n_heads * c.hd;
-    float *ones = NEW(k, c.n_tokens * width, float);
+    float *ones = KC_NEW(k, c.n_tokens * width, float);
     for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
         ones[i] = 2; /* of the order of V: an average may cancel */
     kc_check_op(k, run_attention, &c, c.n_tokens, width, ones, kc_tol(k, "attention"));
@@ -524,12 +529,12 @@ static void run_router(kc *k, kern_dev *d, const void *cv, const uint32_t *token
 {
     const router_case *c = cv;
     kc_run r = kc_begin(k, d);
-    uint32_t *ids = NEW(k, n * c->top_k, uint32_t);
-    float *weights = NEW(k, n * c->top_k, float);
+    uint32_t *ids = KC_NEW(k, n * c->top_k, uint32_t);
+    float *weights = KC_NEW(k, n * c->top_k, float);
     kern_router_args a = {
         .n_tokens = n, .n_experts = c->n_experts, .top_k = c->top_k, .scoring = c->scoring, .norm_topk = c->norm};
     size_t row = c->n_experts * sizeof(float), bytes = (size_t)n * c->top_k * 4;
-    a.logits = kc_put(&r, gather(k, c->logits, row, tokens, n), n * row);
+    a.logits = kc_put(&r, kc_gather(k, c->logits, row, tokens, n), n * row);
     a.ids = kc_room(&r, bytes);
     a.weights = kc_room(&r, bytes);
     kc_status(&r, d->ops->router(d, &a));
@@ -550,274 +555,17 @@ static void case_router(kc *k)
     router_case c = {
         .n_experts = sizes[kc_below(k, 7)], .scoring = (kern_scoring)kc_below(k, 2), .norm = kc_below(k, 2)};
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 10u));
-    uint32_t n = any_tokens(k);
+    uint32_t n = kc_any_tokens(k);
     kc_case(k, "router %u of %u scoring %d norm %d tokens %u", c.top_k, c.n_experts, (int)c.scoring, c.norm, n);
-    c.logits = NEW(k, n * c.n_experts, float);
+    c.logits = KC_NEW(k, n * c.n_experts, float);
     kc_fill_scaled(k, c.logits, (size_t)n * c.n_experts, 3);
     if (kc_below(k, 2)) /* ties */
         for (uint32_t i = 0; i < n * c.n_experts; i++)
             c.logits[i] = roundf(c.logits[i]);
-    float *magnitude = NEW(k, n * 2 * c.top_k, float);
+    float *magnitude = KC_NEW(k, n * 2 * c.top_k, float);
     for (uint32_t i = 0; i < n * 2 * c.top_k; i++)
         magnitude[i] = 1;
     kc_check_op(k, run_router, &c, n, 2 * c.top_k, magnitude, kc_tol(k, "router"));
-}
-
-/* ---- plan and experts ---------------------------------------------------------------------------------------------------------- */
-typedef struct moe_case {
-    kern_expert_geom g;
-    uint32_t n_experts, top_k, n_tokens;
-    uint8_t **pages; /* [n_experts * pages] */
-    size_t *page_bytes;
-    float *x, *y0, *weights;
-    uint32_t *ids;
-    bool fill;
-    uint32_t padded; /* rows beyond n_live */
-    uint32_t split;  /* not 0: every so many-th expert is computed by a call of its own */
-} moe_case;
-
-/* The pairs of the experts that are every split-th, or of all others, as a plan of their own. */
-static void plan_part(kc *k, kc_run *r, const moe_case *c, kern_moe_args *a, bool every)
-{
-    uint32_t n_picks = a->n_tokens * c->top_k, n = 0;
-    uint32_t *start = NEW(k, c->n_experts + 1, uint32_t), *pairs = NEW(k, n_picks, uint32_t);
-    uint32_t *all_start = NEW(k, c->n_experts + 1, uint32_t), *all = NEW(k, n_picks, uint32_t);
-    kc_get(r, all_start, a->expert_start, (c->n_experts + 1) * 4);
-    kc_get(r, all, a->pairs, all_start[c->n_experts] * 4);
-    for (uint32_t e = 0; e < c->n_experts; e++) {
-        for (uint32_t i = all_start[e]; i < all_start[e + 1] && (e % c->split == 0) == every; i++)
-            pairs[n++] = all[i];
-        start[e + 1] = n;
-    }
-    a->expert_start = kc_put(r, start, (c->n_experts + 1) * 4);
-    a->pairs = kc_put(r, pairs, n_picks * 4);
-}
-
-static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
-{
-    const moe_case *c = cv;
-    kc_run r = kc_begin(k, d);
-    uint32_t rows = n + c->padded, n_pages = c->n_experts * c->g.pages, dm = c->g.d_model, top_k = c->top_k;
-    uint32_t *padded_tokens = NEW(k, rows, uint32_t);
-    memcpy(padded_tokens, tokens, n * sizeof *tokens);
-
-    kern_moe_args a = {.geom = c->g, .n_tokens = rows, .top_k = top_k, .n_experts = c->n_experts};
-    uint64_t *page_addr = NEW(k, n_pages, uint64_t);
-    for (uint32_t p = 0; p < n_pages; p++)
-        page_addr[p] = (uint64_t)(uintptr_t)kc_put(&r, c->pages[p], c->page_bytes[p]);
-    a.page_addr = kc_put(&r, page_addr, n_pages * sizeof *page_addr);
-    a.x = kc_put(&r, gather(k, c->x, dm * 4, padded_tokens, rows), (size_t)rows * dm * 4);
-    a.y = kc_put(&r, gather(k, c->y0, dm * 4, padded_tokens, rows), (size_t)rows * dm * 4);
-    a.ids = kc_put(&r, gather(k, c->ids, top_k * 4, padded_tokens, rows), (size_t)rows * top_k * 4);
-    a.weights = kc_put(&r, gather(k, c->weights, top_k * 4, padded_tokens, rows), (size_t)rows * top_k * 4);
-    a.n_live = c->padded ? kc_put(&r, &n, sizeof n) : NULL;
-    a.scratch = kc_room(&r, d->ops->moe_scratch_bytes(d, rows, top_k, &c->g));
-
-    kern_plan_args p = {.ids = a.ids,
-                        .n_live = a.n_live,
-                        .n_tokens = rows,
-                        .top_k = top_k,
-                        .n_experts = c->n_experts,
-                        .pages = c->g.pages};
-    p.expert_start = kc_room(&r, (c->n_experts + 1) * 4);
-    p.pairs = kc_room(&r, (size_t)rows * top_k * 4);
-    p.expert_count = kc_room(&r, c->n_experts * 4);
-    uint32_t n_free = c->fill ? 4 : 0, used = 1; /* one slot was taken by an earlier layer */
-    uint64_t slots[4] = {0};
-    uint8_t *admit = NULL;
-    size_t slot_bytes = 0;
-    for (uint32_t i = 0; i < n_pages; i++)
-        slot_bytes = KC_MAX(slot_bytes, c->page_bytes[i]);
-    if (c->fill) {
-        for (uint32_t i = 0; i < n_free; i++)
-            slots[i] = (uint64_t)(uintptr_t)kc_room(&r, slot_bytes);
-        p.free_slots = kc_put(&r, slots, sizeof slots);
-        p.free_used = kc_put(&r, &used, sizeof used);
-        p.fill_addr = kc_room(&r, n_pages * 8);
-        p.fill_log = kc_room(&r, n_free * 4);
-        p.page_addr = a.page_addr;
-        p.fill_log_base = 1000;
-        p.n_free = n_free;
-        p.max_inserts = 2;
-        /* every third expert is not worth a slot */
-        admit = NEW(k, c->n_experts, uint8_t);
-        for (uint32_t e = 0; e < c->n_experts; e++)
-            admit[e] = e % 3 != 2;
-        p.admit = kc_put(&r, admit, c->n_experts);
-        /* page 0 of expert 0 counts as VRAM */
-        p.arena_begin = page_addr[0];
-        p.arena_end = page_addr[0] + 1;
-        a.fill_addr = p.fill_addr;
-        a.arena_begin = p.arena_begin;
-        a.arena_end = p.arena_end;
-    } else if (c->n_experts % 2) {
-        a.arena_end = UINT64_MAX; /* all of it is VRAM */
-    }
-    a.expert_start = p.expert_start;
-    a.pairs = p.pairs;
-    kc_status(&r, d->ops->plan(d, &p));
-    for (int part = 0; part < 2 && c->split && d != k->ref; part++) {
-        kern_moe_args half = a;
-        plan_part(k, &r, c, &half, part);
-        kc_status(&r, d->ops->clear(d, a.scratch, d->ops->moe_scratch_bytes(d, rows, top_k, &c->g)));
-        kc_status(&r, d->ops->moe(d, &half));
-    }
-    if (!c->split || d == k->ref)
-        kc_status(&r, d->ops->moe(d, &a));
-    kc_get(&r, out, a.y, (size_t)n * dm * 4);
-
-    uint32_t *start = NEW(k, c->n_experts + 1, uint32_t), *pairs = NEW(k, rows * top_k, uint32_t);
-    uint32_t *count = NEW(k, c->n_experts, uint32_t);
-    kc_get(&r, start, p.expert_start, (c->n_experts + 1) * 4);
-    kc_get(&r, pairs, p.pairs, (size_t)n * top_k * 4);
-    kc_get(&r, count, p.expert_count, c->n_experts * 4);
-    if (!k->case_unsupported) {
-        if (start[0] != 0 || start[c->n_experts] != n * top_k)
-            kc_fail(k, "plan: %u pairs instead of %u", start[c->n_experts], n * top_k);
-        for (uint32_t e = 0; e < c->n_experts && !k->case_failed; e++) {
-            if (count[e] != start[e + 1] - start[e])
-                kc_fail(k, "plan: expert %u counted %u, holds %u", e, count[e], start[e + 1] - start[e]);
-            for (uint32_t i = start[e]; i < start[e + 1]; i++)
-                if (pairs[i] >= n * top_k || c->ids[tokens[pairs[i] / top_k] * top_k + pairs[i] % top_k] != e ||
-                    (i > start[e] && pairs[i] <= pairs[i - 1]))
-                    kc_fail(k, "plan: pair %u of expert %u is %u", i, e, pairs[i]);
-        }
-    }
-    if (c->fill && !k->case_unsupported) {
-        uint32_t now, log[4], expect[4], n_expect = 0;
-        uint8_t *page = NEW(k, slot_bytes, uint8_t);
-        kc_get(&r, &now, p.free_used, 4);
-        kc_get(&r, log, p.fill_log, sizeof log);
-        for (uint32_t i = 1; i < n_pages && n_expect < 2; i++)
-            if (count[i / c->g.pages] && admit[i / c->g.pages])
-                expect[n_expect++] = i;
-        if (now != used + n_expect)
-            kc_fail(k, "fill: %u slots used instead of %u", now - used, n_expect);
-        for (uint32_t i = 0; i < n_expect && !k->case_failed; i++) {
-            if (log[used + i] != 1000 + expect[i])
-                kc_fail(k, "fill: slot %u logged as %u instead of %u", i, log[used + i], 1000 + expect[i]);
-            kc_get(&r, page, (const void *)(uintptr_t)slots[used + i], c->page_bytes[expect[i]]);
-            if (memcmp(page, c->pages[expect[i]], c->page_bytes[expect[i]]) != 0)
-                kc_fail(k, "fill: page %u did not arrive whole", expect[i]);
-        }
-    }
-    kc_end(&r);
-}
-
-/* What an error of 1 in each product (relative to its sum of magnitudes) does to y: the products of gate and up enter hidden by
- * silu' <= 1.1 and by each other's value, and hidden enters down. */
-static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
-{
-    const uint32_t dm = c->g.d_model, ff = c->g.d_ff;
-    float *out = NEW(k, c->n_tokens * dm, float), **w = NEW(k, c->n_experts * 3, float *);
-    for (uint32_t i = 0; i < c->n_experts * 3; i++) {
-        uint32_t cols = i % 3 == 2 ? ff : dm;
-        w[i] = decoded(k, (kern_mat){.data = matrices[i],
-                                     .row_bytes = kern_row_bytes(c->g.fmt, cols),
-                                     .rows = i % 3 == 2 ? dm : ff,
-                                     .cols = cols,
-                                     .fmt = c->g.fmt});
-    }
-    double *hidden = NEW(k, ff, double), *value = NEW(k, ff, double);
-    for (uint32_t t = 0; t < c->n_tokens; t++) {
-        const float *x = c->x + (size_t)t * dm;
-        for (uint32_t i = 0; i < dm; i++)
-            out[(size_t)t * dm + i] = fabsf(c->y0[(size_t)t * dm + i]);
-        for (uint32_t p = 0; p < c->top_k; p++) {
-            float *const *m = w + (size_t)c->ids[t * c->top_k + p] * 3;
-            for (uint32_t f = 0; f < ff; f++) {
-                double g = 0, u = 0, g_mag = 0, u_mag = 0;
-                for (uint32_t i = 0; i < dm; i++) {
-                    double gx = (double)m[0][(size_t)f * dm + i] * (double)x[i];
-                    double ux = (double)m[1][(size_t)f * dm + i] * (double)x[i];
-                    g += gx;
-                    u += ux;
-                    g_mag += fabs(gx) + lost_when_split(k, "moe", (double)m[0][(size_t)f * dm + i], (double)x[i]);
-                    u_mag += fabs(ux) + lost_when_split(k, "moe", (double)m[1][(size_t)f * dm + i], (double)x[i]);
-                }
-                double silu = fabs(g / (1 + exp(-g)));
-                value[f] = silu * fabs(u);
-                hidden[f] = 1.1 * g_mag * fabs(u) + silu * u_mag + value[f];
-            }
-            double weight = fabs((double)c->weights[t * c->top_k + p]);
-            for (uint32_t i = 0; i < dm; i++) {
-                double sum = 0;
-                for (uint32_t f = 0; f < ff; f++) {
-                    double q = (double)m[2][(size_t)i * ff + f];
-                    sum += fabs(q) * hidden[f] + lost_when_split(k, "moe", q, value[f]);
-                }
-                out[(size_t)t * dm + i] += (float)(weight * sum);
-            }
-        }
-    }
-    return out;
-}
-
-/* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
-static void check_moe(kc *k, kern_fmt fmt, const float *scales)
-{
-    uint32_t block = kern_fmt_get(fmt).block_len > 1 ? 32 : 4;
-    kern_expert_geom g = {.fmt = fmt, .d_model = block * kc_between(k, 1, 12), .d_ff = block * kc_between(k, 1, 9)};
-    moe_case c = {.n_experts = kc_between(k, 2, 12), .n_tokens = any_tokens(k)};
-    c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
-    c.fill = kc_below(k, 2);
-    c.padded = kc_below(k, 2) ? 0 : kc_between(k, 1, 5);
-    c.split = c.fill || scales ? 0 : kc_below(k, 4);
-    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s",
-            kern_fmt_get(fmt).name, g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded, c.split,
-            scales ? " scaled" : "");
-
-    for (uint32_t m = 0; m < 3; m++) {
-        uint32_t rows = m == 2 ? g.d_model : g.d_ff;
-        g.row_bytes[m] = kern_row_bytes(fmt, m == 2 ? g.d_ff : g.d_model);
-        g.page_rows[m] = kc_below(k, 2) ? rows : kc_between(k, 1 + rows / 5, rows);
-        g.first_page[m] = g.pages;
-        g.pages += (rows + g.page_rows[m] - 1) / g.page_rows[m];
-    }
-    c.g = g;
-    c.pages = NEW(k, c.n_experts * g.pages, uint8_t *);
-    c.page_bytes = NEW(k, c.n_experts * g.pages, size_t);
-    uint8_t **matrices = NEW(k, c.n_experts * 3, uint8_t *);
-    for (uint32_t e = 0; e < c.n_experts; e++)
-        for (uint32_t m = 0; m < 3; m++) {
-            uint32_t rows = m == 2 ? g.d_model : g.d_ff, cols = m == 2 ? g.d_ff : g.d_model;
-            uint8_t *w = matrices[e * 3 + m] = kc_weights(k, fmt, rows, cols);
-            if (scales)
-                kc_fill_scaled(k, (float *)(void *)w, (size_t)rows * cols, scales[m]);
-            for (uint32_t at = 0, p = e * g.pages + g.first_page[m]; at < rows; at += g.page_rows[m], p++) {
-                c.pages[p] = w + at * g.row_bytes[m];
-                c.page_bytes[p] = KC_MIN(rows - at, g.page_rows[m]) * g.row_bytes[m];
-            }
-        }
-    c.x = NEW(k, c.n_tokens * g.d_model, float);
-    c.y0 = NEW(k, c.n_tokens * g.d_model, float);
-    c.weights = NEW(k, c.n_tokens * c.top_k, float);
-    c.ids = NEW(k, c.n_tokens * c.top_k, uint32_t);
-    kc_fill_scaled(k, c.x, (size_t)c.n_tokens * g.d_model, 0.2f);
-    kc_fill_scaled(k, c.weights, (size_t)c.n_tokens * c.top_k, 1);
-    for (uint32_t t = 0; t < c.n_tokens; t++)
-        for (uint32_t i = 0; i < c.top_k; i++) {
-            uint32_t e, j;
-            do {
-                /* lopsided, so that some buckets are large and some experts untouched */
-                e = kc_below(k, 1 + kc_below(k, c.n_experts));
-                for (j = 0; j < i && c.ids[t * c.top_k + j] != e; j++)
-                    ;
-            } while (j < i);
-            c.ids[t * c.top_k + i] = e;
-        }
-    kc_check_op(k, run_moe, &c, c.n_tokens, g.d_model, moe_magnitude(k, &c, matrices), kc_tol(k, "moe"));
-}
-
-static void case_moe(kc *k)
-{
-    check_moe(k, any_fmt(k), NULL);
-}
-
-static void case_moe_tiny(kc *k)
-{
-    static const float scales[][3] = {{1, 1e-37f, 1e14f}, {1, 1e14f, 1e-37f}, {1e-37f, 1e14f, 1e20f}};
-    check_moe(k, FMT_F32, scales[kc_below(k, 3)]);
 }
 
 /* ---- choices among logits ------------------------------------------------------------------------------------------------------- */
@@ -826,7 +574,7 @@ static void run_logits(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     const row_case *c = cv;
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof(float), ids_bytes = (size_t)n * KERN_TOP_LOGITS * 4;
-    const float *logits = kc_put(&r, gather(k, c->x, row, tokens, n), n * row);
+    const float *logits = kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row);
     kern_argmax_args m = {.logits = logits, .ids = kc_room(&r, n * 4), .n_tokens = n, .vocab = c->dim};
     kern_top_logits_args t = {.logits = logits, .n_tokens = n, .vocab = c->dim};
     t.ids = kc_room(&r, ids_bytes);
@@ -834,8 +582,8 @@ static void run_logits(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     t.logsumexp = kc_room(&r, n * 4);
     kc_status(&r, d->ops->argmax(d, &m));
     kc_status(&r, d->ops->top_logits(d, &t));
-    uint32_t *best = NEW(k, n, uint32_t), *ids = NEW(k, n * KERN_TOP_LOGITS, uint32_t);
-    float *values = NEW(k, n * KERN_TOP_LOGITS, float), *lse = NEW(k, n, float);
+    uint32_t *best = KC_NEW(k, n, uint32_t), *ids = KC_NEW(k, n * KERN_TOP_LOGITS, uint32_t);
+    float *values = KC_NEW(k, n * KERN_TOP_LOGITS, float), *lse = KC_NEW(k, n, float);
     kc_get(&r, best, m.ids, n * 4);
     kc_get(&r, ids, t.ids, ids_bytes);
     kc_get(&r, values, t.values, ids_bytes);
@@ -857,32 +605,25 @@ static void case_logits(kc *k)
 {
     uint32_t n = kc_between(k, 1, 6), vocab = kc_below(k, 3) ? kc_between(k, 100, 9000) : kc_between(k, 1, 130);
     kc_case(k, "logits vocab %u tokens %u", vocab, n);
-    row_case c = {.x = NEW(k, n * vocab, float), .dim = vocab};
+    row_case c = {.x = KC_NEW(k, n * vocab, float), .dim = vocab};
     kc_fill_scaled(k, c.x, (size_t)n * vocab, 5);
     if (kc_below(k, 2))
         for (size_t i = 0; i < (size_t)n * vocab; i++)
             c.x[i] = roundf(c.x[i] * 4) / 4; /* many ties */
     uint32_t width = 2 * KERN_TOP_LOGITS + 2;
-    float *magnitude = NEW(k, n * width, float); /* zero but for logsumexp: the choices are exact */
+    float *magnitude = KC_NEW(k, n * width, float); /* zero but for logsumexp: the choices are exact */
     for (uint32_t t = 0; t < n; t++)
         magnitude[t * width] = 10;
     kc_check_op(k, run_logits, &c, n, width, magnitude, kc_tol(k, "logsumexp"));
 }
 
 const kc_case_row kc_cases[] = {
-    {"embed", case_embed},
-    {"rmsnorm", case_rmsnorm},
-    {"swiglu", case_swiglu},
-    {"linear", case_linear},
-    {"rope_kv", case_rope},
-    {"attention", case_attention},
-    {"router", case_router},
-    {"moe", case_moe},
-    {"logits", case_logits},
-    {"linear_tiny", case_linear_tiny},
-    {"moe_tiny", case_moe_tiny},
-    {"copies", case_copies},
-    {"kv_stage", case_kv_stage},
-    {"add", case_add},
-    {0},
+    {"embed", case_embed},       {"rmsnorm", case_rmsnorm},
+    {"swiglu", case_swiglu},     {"linear", case_linear},
+    {"rope_kv", case_rope},      {"attention", case_attention},
+    {"router", case_router},     {"moe", case_moe},
+    {"logits", case_logits},     {"linear_tiny", case_linear_tiny},
+    {"moe_tiny", case_moe_tiny}, {"copies", case_copies},
+    {"kv_stage", case_kv_stage}, {"moe_groups", case_moe_groups},
+    {"add", case_add},           {0},
 };

@@ -172,7 +172,7 @@ void kc_fail(kc *k, const char *fmt, ...)
         return;
     k->case_failed = true;
     k->n_failed++;
-    printf("FAIL seed %llu: %s: ", (unsigned long long)k->seed, k->what);
+    printf("FAIL %s, seed %llu: %s: ", k->set, (unsigned long long)k->seed, k->what);
     va_list ap;
     va_start(ap, fmt);
     vprintf(fmt, ap);

@@ -24,7 +24,8 @@ typedef struct kc {
     kern_dev *other; /* the same rows with another number of threads (CPU), or dev itself */
     bool cuda;
     uint64_t seed, rng;
-    char what[256]; /* op and parameters of the case, for messages */
+    const char *set; /* of rows that dev has */
+    char what[256];  /* op and parameters of the case, for messages */
     uint32_t n_cases, n_failed, n_unsupported;
     bool case_failed, case_unsupported;
     void *memory; /* host memory of the case */
@@ -84,6 +85,23 @@ typedef struct kc_case_row {
 extern const kc_case_row kc_cases[]; /* ends with {0} */
 void case_copies(kc *k);
 void case_kv_stage(kc *k);
+void case_moe(kc *k);
+void case_moe_tiny(kc *k);
+void case_moe_groups(kc *k);
+
+/* --- what cases share ------------------------------------------------------------------------------------------------ */
+#define KC_NEW(k, n, T) ((T *)kc_alloc(k, (size_t)(n) * sizeof(T)))
+kern_fmt kc_any_fmt(kc *k);
+uint32_t kc_any_tokens(kc *k); /* one, few, or many */
+/* CUDA refuses some shapes. It is seen to do so with single tokens; the other cases are worth more: they get only what it takes. */
+bool kc_takes_all(const kc *k, uint32_t n_tokens);
+/* Rows of `table`, picked by tokens, as a packed host matrix. */
+void *kc_gather(kc *k, const void *table, size_t row_bytes, const uint32_t *tokens, uint32_t n);
+/* Values of encoded weights, by the reference's embedding (which the numpy vectors check). */
+float *kc_decoded(kc *k, kern_mat host);
+/* The matrix units take both operands in parts of BF16, whose smallest number is 2^-133: where an operand is not much larger than that,
+ * what its last part cannot hold is up to half of it, times the other operand. This half, as a magnitude: divided by the tolerance. */
+double kc_lost_when_split(const kc *k, const char *op);
 
 /* Replays the vectors that numpy computed; false when the file cannot be read. */
 bool kc_vectors(kc *k, const char *path);

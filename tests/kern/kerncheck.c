@@ -64,7 +64,9 @@ static bool check(kc *k, const options *o, const char *label)
 {
     kern_dev_info info;
     k->dev->ops->info(k->dev, &info);
-    k->n_cases = k->n_failed = k->n_unsupported = 0;
+    const uint32_t before = k->n_failed;
+    k->set = label;
+    k->n_cases = k->n_unsupported = 0;
     if (o->vectors && !kc_vectors(k, o->vectors))
         return false;
     uint32_t n_vectors = k->n_cases;
@@ -77,10 +79,10 @@ static bool check(kc *k, const options *o, const char *label)
             kc_cases[i].fn(k);
         }
     printf("%s: %u vectors and %u random cases, %u failed, %u unsupported (seed %llu)\n  %s\n", label, n_vectors,
-           k->n_cases - n_vectors, k->n_failed, k->n_unsupported, (unsigned long long)k->seed, info.rows);
+           k->n_cases - n_vectors, k->n_failed - before, k->n_unsupported, (unsigned long long)k->seed, info.rows);
     fflush(stdout);
     kc_case(k, "end"); /* frees the last case's memory */
-    return k->n_failed == 0;
+    return k->n_failed == before;
 }
 
 static int run_cpu(kc *k, const options *o)
@@ -133,7 +135,8 @@ static int run_cuda(kc *k, const options *o)
             if (i == 0)
                 n_unsupported = k->n_unsupported;
             else if (!o->rows && k->n_unsupported != n_unsupported) {
-                printf("  FAIL: %u unsupported on %s\n", n_unsupported, sets[0][0]);
+                printf("FAIL %s: %u unsupported on %s\n", sets[i][0], n_unsupported, sets[0][0]);
+                k->n_failed++;
                 good = false;
             }
         }
@@ -153,6 +156,8 @@ int main(int argc, char **argv)
     }
     kc k = {.seed = o.seed, .ref = open_cpu(1, "avx512,avx2")};
     int rc = strcmp(o.backend, "cpu") == 0 ? run_cpu(&k, &o) : run_cuda(&k, &o);
+    if (!o.bench && rc != 77)
+        printf("%u failed in all\n", k.n_failed);
     k.ref->ops->close(k.ref);
     return rc;
 }
