@@ -239,7 +239,7 @@ typedef struct kern_route_ahead {
  * FFN_e(x) = down (silu(gate x) * (up x)). Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole.
  * expert_start and pairs may leave picks out (those that somebody else computes): they add nothing, if the first moe_scratch_bytes() for
- * n_tokens of the scratch were cleared before. */
+ * n_tokens of the scratch were cleared before. (The CPU backend's moe needs no clearing.) */
 typedef struct kern_moe_args {
     const float *x; /* [n_tokens][d_model] */
     float *y;       /* [n_tokens][d_model] */

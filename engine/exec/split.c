@@ -315,9 +315,7 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
                              .n_experts = pl->n_experts,
                              .scratch = p->scratch};
     uint64_t begin_ns = xd_now_ns();
-    kern_status ks = ops->clear(p->cpu, p->scratch, ops->moe_scratch_bytes(p->cpu, p->n_live, top_k, &pl->geom));
-    if (!ks)
-        ks = ops->moe(p->cpu, &a);
+    kern_status ks = ops->moe(p->cpu, &a);
     if (ks)
         return xd_fail(err, ks == KERN_NOMEM ? XD_NOMEM : XD_INTERNAL, 0, "layer %u: experts on the CPU: %s", layer,
                        ops->error(p->cpu));

@@ -10,6 +10,9 @@
  * of a page cover all its rows, so it arrives whole. */
 #include "kernels/cpu/cpu_priv.h"
 
+/* A loop ends when its last task does: each thread should have so many, down to blocks of so many rows. */
+#define TASKS_EACH 8
+#define LEAST_ROWS 8
 /* Pairs a dot call gets at most. */
 #define PAIR_GROUP 64
 #define NOWHERE    UINT32_MAX
@@ -59,6 +62,7 @@ typedef struct moe_job {
     const cpu_rows *rows;
     cpu_dot_fn *dot;
     uint32_t n_touched, n_live, n_pairs, n_workers;
+    uint32_t block[2]; /* rows of a task of either loop, at most CPU_ROW_BLOCK */
     uint32_t *touched; /* [n_touched] expert ids */
     uint32_t *place;   /* [n_live * top_k] where in `pairs` the pair token * top_k + pick is, or NOWHERE */
     float *hidden;     /* [n_pairs][d_ff] */
@@ -127,12 +131,12 @@ static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
     const moe_job *j = ctx;
     const kern_moe_args *a = j->a;
     const kern_expert_geom *g = &a->geom;
-    uint32_t n_blocks = div_up(g->d_ff, CPU_ROW_BLOCK), expert = j->touched[task / n_blocks], then;
-    uint32_t first = task % n_blocks * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_ff - first);
+    uint32_t block = j->block[0], n_blocks = div_up(g->d_ff, block), expert = j->touched[task / n_blocks], then;
+    uint32_t first = task % n_blocks * block, n_rows = MIN(block, g->d_ff - first);
     float *gate = j->workspace + worker * j->workspace_floats, *up = gate + (size_t)PAIR_GROUP * CPU_ROW_BLOCK;
     const uint8_t *next = NULL;
     if (next_task(j, task, j->n_touched * n_blocks, &then))
-        next = row_at(j, j->touched[then / n_blocks], 0, then % n_blocks * CPU_ROW_BLOCK);
+        next = row_at(j, j->touched[then / n_blocks], 0, then % n_blocks * block);
 
     const float *x[PAIR_GROUP];
     for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
@@ -154,7 +158,7 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
     const moe_job *j = ctx;
     const kern_moe_args *a = j->a;
     const kern_expert_geom *g = &a->geom;
-    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, g->d_model - first), then;
+    uint32_t block = j->block[1], first = task * block, n_rows = MIN(block, g->d_model - first), then;
     float *down = j->workspace + worker * j->workspace_floats; /* [n_pairs][CPU_ROW_BLOCK] */
 
     const float *x[PAIR_GROUP];
@@ -163,8 +167,8 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
         const uint8_t *next = NULL;
         if (e + 1 < j->n_touched)
             next = row_at(j, j->touched[e + 1], 2, first);
-        else if (next_task(j, task, div_up(g->d_model, CPU_ROW_BLOCK), &then))
-            next = row_at(j, j->touched[0], 2, then * CPU_ROW_BLOCK);
+        else if (next_task(j, task, div_up(g->d_model, block), &then))
+            next = row_at(j, j->touched[0], 2, then * block);
         for (uint32_t i0 = a->expert_start[expert]; i0 < a->expert_start[expert + 1]; i0 += PAIR_GROUP) {
             uint32_t n = MIN(PAIR_GROUP, a->expert_start[expert + 1] - i0);
             for (uint32_t i = 0; i < n; i++)
@@ -196,6 +200,14 @@ uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_
     return n_pairs * 2 * sizeof(uint32_t) + floats * sizeof(float);
 }
 
+static uint32_t block_for(uint32_t rows, uint32_t times, uint32_t n_workers)
+{
+    uint32_t block = CPU_ROW_BLOCK;
+    while (block > LEAST_ROWS && n_workers > 1 && (uint64_t)times * div_up(rows, block) < TASKS_EACH * n_workers)
+        block /= 2;
+    return block;
+}
+
 kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
 {
     cpu_dev *d = cpu_of(dev);
@@ -223,7 +235,9 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
     for (uint32_t i = 0; i < j.n_pairs; i++)
         j.place[a->pairs[i]] = i;
 
-    pool_run(d->pool, j.n_touched * div_up(g->d_ff, CPU_ROW_BLOCK), gate_up_task, &j);
-    pool_run(d->pool, div_up(g->d_model, CPU_ROW_BLOCK), down_task, &j);
+    j.block[0] = block_for(g->d_ff, j.n_touched, j.n_workers);
+    j.block[1] = block_for(g->d_model, 1, j.n_workers);
+    pool_run(d->pool, j.n_touched * div_up(g->d_ff, j.block[0]), gate_up_task, &j);
+    pool_run(d->pool, div_up(g->d_model, j.block[1]), down_task, &j);
     return KERN_OK;
 }

@@ -7,7 +7,9 @@
 
 #include "engine/core.h"
 #include "engine/exec/exec_priv.h"
+#include "engine/memory/pager_priv.h"
 #include "kernels/cpu/cpu_priv.h"
+#include "tests/unit/late_graph.h"
 
 /* VRAM is filled by WARM steps in place: copies behind the steps' backs may come at any time. */
 enum { N_SEQS = 3, PROMPT = 21, STEPS = 12, WARM = 4 };
@@ -91,6 +93,24 @@ static void put_beside(core *c)
     c->x->split.cpu = beside.other;
 }
 
+/* The device as one that records. The CPU's part is another's, as beside a GPU. */
+static void record(core *c)
+{
+    cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 2, .numa_node = -1}, &beside.other), KERN_OK);
+    c->x->dev = c->pg->dev = late_open(c->dev);
+    c->x->info.can_record = true;
+    c->x->split.cpu = beside.other;
+}
+
+static void stop_recording(core *c)
+{
+    cr_assert_gt(late.n_recorded, 0);
+    cr_assert_gt(late.n_replayed, 2 * late.n_recorded);
+    exec_split_forget(c->x);
+    c->x->dev = c->pg->dev = c->x->split.cpu = c->dev;
+    beside.other->ops->close(beside.other);
+}
+
 static void put_back(core *c)
 {
     c->x->dev = c->x->split.cpu = c->dev;
@@ -102,7 +122,7 @@ typedef struct setup {
     const char *model, *dtype;
     double arena, host; /* shares of the experts; host 0: all */
     int mode;
-    bool beside;
+    enum { IN_TURN, BESIDE, RECORDED } how;
 } setup;
 
 typedef struct run {
@@ -112,7 +132,7 @@ typedef struct run {
     uint64_t cpu_ns;
 } run;
 
-static void open_core(core *c, config **cfg, const setup *s, const char *page_file)
+static void open_core(core *c, config **cfg, const setup *s, const char *pages_path)
 {
     xd_err err = {0};
     cr_assert_eq(conf_defaults(cfg, &err), XD_OK, "%s", err.msg);
@@ -135,7 +155,7 @@ static void open_core(core *c, config **cfg, const setup *s, const char *page_fi
     (*cfg)->memory.vram_budget = (uint64_t)(s->arena * bytes);
     if (s->host > 0) {
         (*cfg)->memory.host_budget = (uint64_t)(s->host * bytes);
-        cr_assert_eq(conf_set(*cfg, "memory.nvme_path", page_file, &err), XD_OK, "%s", err.msg);
+        cr_assert_eq(conf_set(*cfg, "memory.nvme_path", pages_path, &err), XD_OK, "%s", err.msg);
     }
     cr_assert_eq(core_open(c, *cfg, s->model, NULL, NULL, &err), XD_OK, "%s", err.msg);
 }
@@ -170,12 +190,12 @@ static void forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logi
 
 static run decode(const setup *s)
 {
-    char dir[] = "/tmp/xd-split-XXXXXX", page_file[64];
+    char dir[] = "/tmp/xd-split-XXXXXX", pages_path[64];
     cr_assert(mkdtemp(dir));
-    snprintf(page_file, sizeof page_file, "%s/pages", dir);
+    snprintf(pages_path, sizeof pages_path, "%s/pages", dir);
     core c;
     config *cfg;
-    open_core(&c, &cfg, s, page_file);
+    open_core(&c, &cfg, s, pages_path);
     run r = {.vocab = c.hp->vocab};
     r.logits = malloc((size_t)STEPS * N_SEQS * r.vocab * sizeof *r.logits);
     xd_err err = {0};
@@ -190,8 +210,10 @@ static run decode(const setup *s)
             warm_hits = r.stats.hits_vram;
             warm_host = r.stats.bytes_host;
             cr_assert_eq(pager_set_mode(c.pg, s->mode, &err), XD_OK, "%s", err.msg);
-            if (s->beside)
+            if (s->how == BESIDE)
                 put_beside(&c);
+            if (s->how == RECORDED)
+                record(&c);
         }
         forward(&c, seq, PROMPT + t, 1, r.logits + (size_t)t * N_SEQS * r.vocab);
         exec_times times;
@@ -199,8 +221,10 @@ static run decode(const setup *s)
         r.cpu_ns += times.cpu_ns;
         cr_assert_leq(times.cpu_ns, times.total_ns);
     }
-    if (s->beside)
+    if (s->how == BESIDE)
         put_back(&c);
+    if (s->how == RECORDED)
+        stop_recording(&c);
     pager_get_stats(c.pg, &r.stats);
     r.stats.hits_vram -= warm_hits;
     r.stats.bytes_host -= warm_host;
@@ -208,7 +232,7 @@ static run decode(const setup *s)
         kv_seq_free(c.kv, seq[i]);
     core_close(&c);
     conf_free(cfg);
-    unlink(page_file);
+    unlink(pages_path);
     rmdir(dir);
     return r;
 }
@@ -224,7 +248,7 @@ static double worst_error(const run *a, const run *b)
     return worst / most;
 }
 
-static void compare(const char *name, const char *dtype, bool beside_too)
+static void compare(const char *name, const char *dtype, int how)
 {
     static const struct {
         double arena, host;
@@ -233,7 +257,7 @@ static void compare(const char *name, const char *dtype, bool beside_too)
     cr_assert_eq(whole.stats.bytes_cpu, 0);
     cr_assert_eq(whole.cpu_ns, 0);
     for (size_t i = 0; i < XD_ARRAY_LEN(tiers); i++) {
-        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_SHARED, beside_too});
+        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_SHARED, how});
         double e = worst_error(&whole, &split);
         printf("%s %s, %2.0f %% in VRAM, %3.0f %% in RAM: %.2e of the largest logit, CPU %llu KiB, link %llu KiB\n",
                name, dtype, 100 * tiers[i].arena, tiers[i].host > 0 ? 100 * tiers[i].host : 100, e,
@@ -242,7 +266,7 @@ static void compare(const char *name, const char *dtype, bool beside_too)
         cr_assert_gt(split.stats.bytes_cpu, 0);
         cr_assert_gt(split.cpu_ns, 0);
         cr_assert_gt(split.stats.bytes_host, 0);
-        cr_assert(!beside_too || beside.n_beside);
+        cr_assert(how != BESIDE || beside.n_beside);
         if (tiers[i].arena >= 0.5)
             cr_assert_gt(split.stats.hits_vram, 0);
         free(split.logits);
@@ -252,11 +276,17 @@ static void compare(const char *name, const char *dtype, bool beside_too)
 
 Test(split, a_divided_layer_gives_the_undivided_ones_numbers, .timeout = 120)
 {
-    compare("synthetic:tiny", "bf16", false);
-    compare("synthetic:tiny", "q8_0", false);
+    compare("synthetic:tiny", "bf16", IN_TURN);
+    compare("synthetic:tiny", "q8_0", IN_TURN);
 }
 
 Test(split, both_sides_may_run_at_once, .timeout = 120)
 {
-    compare("synthetic:tiny", "bf16", true);
+    compare("synthetic:tiny", "bf16", BESIDE);
+}
+
+Test(split, segments_are_recorded_once_and_replayed, .timeout = 120)
+{
+    compare("synthetic:tiny", "bf16", RECORDED);
+    compare("synthetic:tiny", "q8_0", RECORDED);
 }
