@@ -26,7 +26,7 @@ typedef struct api_settings {
     uint64_t max_body_bytes;
     uint32_t request_timeout_s;
     uint32_t max_n, max_logprobs, max_stop;
-    bool admin, status_page, log_requests, log_prompts, completions_parse_special;
+    bool admin, status_page, log_requests, log_prompts, completions_parse_special, keep_thoughts;
 } api_settings;
 
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err) XD_MUST_CHECK;
@@ -126,6 +126,8 @@ int conn_fd(const conn *c);
  * linger. Nothing when it lingers already. */
 void conn_answer_raw(conn *c, const xd_err *err);
 bool conn_is_loopback(struct MHD_Connection *mc);
+/* The peer's address as text, "" if it cannot be told. A proxy's, where there is one: what it says of its clients is not believed. */
+void conn_address(struct MHD_Connection *mc, char *ret, size_t cap);
 
 /* --- routes ------------------------------------------------------------------------------------------------------ */
 
@@ -233,6 +235,11 @@ enum MHD_Result handle_status_json(exchange *x);
 enum MHD_Result handle_version(exchange *x);
 enum MHD_Result handle_admin_fallback(exchange *x);
 
+typedef struct gen_tokens {
+    uint64_t prompt, cached, completion;
+} gen_tokens;
+/* Of a request that the engine took, also of one that was left; false: it took none. */
+bool gen_count_tokens(gen *g, gen_tokens *ret);
 /* Time that the engine spent on an answered completion, from submission to the end; 0: it was not answered. */
 uint64_t gen_engine_ns(const gen *g);
 void gen_free(gen *g); /* cancels what still runs; NULL is fine */

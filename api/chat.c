@@ -25,6 +25,8 @@ typedef struct named {
     bool args_as_text;        /* tool call arguments must be JSON text */
     bool null_fails;          /* null content is an error or is printed as a word */
     bool developer;           /* knows the role */
+    toolcall_form calls;      /* how it shows calls of tools */
+    answer_thoughts thoughts;
 } named;
 
 struct chat_set {
@@ -143,13 +145,18 @@ static bool probe_list(const named *t, int role)
 static void learn(named *t, const char *source, size_t len)
 {
     t->developer = memmem(source, len, "developer", 9) != NULL;
+    t->calls = toolcall_form_of(source, len);
+    t->thoughts = answer_thoughts_of(source, len);
     bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
     t->list_works[ROLE_USER] = probe_list(t, ROLE_USER);
     t->text_fails = !text_works && t->list_works[ROLE_USER];
-    bool object_works = probe(t, probe_call(json_pack("{s:s}", "a", needle), json_string("")));
+    /* Some templates show calls only beside null, some fail on null. */
+    bool object_works = probe(t, probe_call(json_pack("{s:s}", "a", needle), json_string(""))) ||
+                        probe(t, probe_call(json_pack("{s:s}", "a", needle), json_null()));
     char text[64];
     snprintf(text, sizeof text, "{\"a\": \"%s\"}", needle);
-    t->args_as_text = !object_works && probe(t, probe_call(json_string(text), json_string("")));
+    t->args_as_text = !object_works && (probe(t, probe_call(json_string(text), json_string(""))) ||
+                                        probe(t, probe_call(json_string(text), json_null())));
     json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
     t->null_fails = !probe(t, probe_call(arguments, json_null()));
     for (int role = ROLE_USER + 1; role < N_ROLES; role++)
@@ -431,7 +438,9 @@ static xd_status prepare_content(const named *t, json_t *message, size_t m, xd_e
     json_t *content = json_object_get(message, "content");
     char param[96];
     snprintf(param, sizeof param, "messages[%zu].content", m);
-    if (!content || json_is_null(content)) {
+    bool calls_alone = json_is_string(content) && !json_string_length(content) &&
+                       json_array_size(json_object_get(message, "tool_calls"));
+    if (!content || json_is_null(content) || (calls_alone && !t->null_fails)) {
         json_t *v = t->null_fails ? json_string("") : json_null();
         return json_object_set_new(message, "content", v) ? no_memory(err) : XD_OK;
     }
@@ -668,6 +677,30 @@ static xd_status cut_tail(xd_buf *text, const json_t *final, xd_err *err)
 
 /* ---- rendering ---- */
 
+static size_t last_of(const char *text, size_t len, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t at = len >= n ? len - n + 1 : 0; at > 0; at--)
+        if (!memcmp(text + at - 1, what, n))
+            return at;
+    return 0;
+}
+
+/* Does the prompt leave the model inside of a thought? The template has opened it, or the message that goes on. */
+static bool ends_in_thought(const named *t, const chat_rendered *r, const json_t *final)
+{
+    const char *open = t->thoughts.open;
+    if (!open)
+        return false;
+    if (json_is_string(final)) {
+        const char *s = json_string_value(final);
+        size_t len = json_string_length(final);
+        return last_of(s, len, open) > last_of(s, len, t->thoughts.close);
+    }
+    size_t len = rstripped(r->text, r->len), n = strlen(open);
+    return len >= n && !memcmp(r->text + len - n, open, n) && !memchr(r->trusted + len - n, 0, n);
+}
+
 static bool absent(const json_t *j)
 {
     return !j || json_is_null(j);
@@ -795,6 +828,9 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
         return no_memory(err);
     *ret = (chat_rendered){.text = data, .trusted = XD_TAKE(trusted), .len = len};
     ret->tools_ignored = tools && !jinja_uses(t->t, "tools");
+    ret->marks = (answer_marks){.calls = tools ? t->calls : TOOLCALL_NONE,
+                                .thoughts = t->thoughts,
+                                .in_thought = ends_in_thought(t, ret, final)};
     return XD_OK;
 }
 

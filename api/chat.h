@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "api/answer.h"
 #include "config/error.h"
 #include "config/util.h"
 
@@ -55,6 +56,7 @@ typedef struct chat_rendered {
         *trusted; /* one byte per byte of text, for tok_encode_trusted(): 1 written by the template, 0 by the client */
     size_t len;
     bool tools_ignored; /* tools were given, but the chosen template does not mention them */
+    answer_marks marks; /* what the chosen template shows of the answer's form */
 } chat_rendered;
 
 /* What becomes of a request's messages before the template sees them, so that one request works with every model:
@@ -62,6 +64,8 @@ typedef struct chat_rendered {
  *    string content is made a list for templates that handle only lists. Other part types are refused.
  *  - role "developer" becomes "system" where the template does not know it.
  *  - tool_calls' arguments, JSON text in OpenAI's form, are parsed; they stay text where the template fails on an object.
+ *  - empty content beside tool_calls becomes null, as OpenAI's API gives it, where the template takes null: some leave the calls out
+ *    for any text.
  *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped.
  *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under the first two.
  * What a template handles was found out by rendering small conversations when it was opened.

@@ -24,6 +24,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -293,6 +294,17 @@ bool conn_is_loopback(struct MHD_Connection *mc)
                (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && in->sin6_addr.s6_addr[12] == 127);
     }
     return false;
+}
+
+void conn_address(struct MHD_Connection *mc, char *ret, size_t cap)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *sa = info ? info->client_addr : NULL;
+    socklen_t len = sa && sa->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    ret[0] = 0;
+    if (sa && (sa->sa_family == AF_INET || sa->sa_family == AF_INET6) &&
+        getnameinfo(sa, len, ret, (socklen_t)cap, NULL, 0, NI_NUMERICHOST) != 0)
+        ret[0] = 0;
 }
 
 static void time_out_locked(conn *c, const char *what)

@@ -5,6 +5,7 @@
  * that is sent while the client still sends is lost to most clients (their unread bytes make the kernel reset the connection);
  * only clients that wait for "100 Continue" get it at once, and bodies over the limit are answered past libmicrohttpd. */
 #include <ctype.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "api/api_priv.h"
@@ -268,6 +269,24 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char
     return answer(x);
 }
 
+static void log_line(const exchange *x, int level, unsigned status, uint64_t took_ns, const gen_tokens *tokens)
+{
+    char address[64], prompt[24], cached[24], completion[24];
+    conn_address(x->mc, address, sizeof address);
+    xd_log_field fields[5] = {{"REQUEST_ID", x->id}, {"CLIENT", address}};
+    size_t n = address[0] ? 2 : 1;
+    if (tokens) {
+        snprintf(prompt, sizeof prompt, "%" PRIu64, tokens->prompt);
+        snprintf(cached, sizeof cached, "%" PRIu64, tokens->cached);
+        snprintf(completion, sizeof completion, "%" PRIu64, tokens->completion);
+        fields[n++] = (xd_log_field){"PROMPT_TOKENS", prompt};
+        fields[n++] = (xd_log_field){"CACHED_TOKENS", cached};
+        fields[n++] = (xd_log_field){"COMPLETION_TOKENS", completion};
+    }
+    xd_log_with(level, fields, n, "%s %s %u %.1f ms%s%s", x->method, x->path, status, (double)took_ns / 1e6,
+                x->fault.status ? ": " : "", x->fault.msg);
+}
+
 void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why)
 {
     (void)mc;
@@ -279,6 +298,8 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     work_take_back(a->work, x);
     bool aborted = why != MHD_REQUEST_TERMINATED_COMPLETED_OK;
     uint64_t engine_ns = x->gen && !aborted ? gen_engine_ns(x->gen) : 0;
+    gen_tokens tokens;
+    bool counted = x->gen && gen_count_tokens(x->gen, &tokens);
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
         conn_set_engine_busy(x->c, false, false);
@@ -297,12 +318,10 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         pthread_mutex_unlock(&a->lock);
     }
     if (x->settings->log_requests || x->fault.status) {
-        const xd_log_field fields[] = {{"REQUEST_ID", x->id}};
         /* Probes and scrapers ask every few seconds: what they get is of interest only when it is not 200. */
         bool probe = x->route && (x->route->flags & ROUTE_OPEN) && status == 200;
         int level = x->fault.status ? CONF_LOG_ERROR : probe ? CONF_LOG_DEBUG : CONF_LOG_INFO;
-        xd_log_with(level, fields, XD_ARRAY_LEN(fields), "%s %s %u %.1f ms%s%s", x->method, x->path, status,
-                    (double)took_ns / 1e6, x->fault.status ? ": " : "", x->fault.msg);
+        log_line(x, level, status, took_ns, counted ? &tokens : NULL);
     }
     xd_buf_free(&x->body);
     xd_buf_free(&x->answer);

@@ -16,7 +16,13 @@
 enum { OUT_HIGH_WATER_BYTES = 16 << 10 };
 
 typedef struct choice {
-    xd_buf text;
+    gen *g;
+    answer_reader *parts;  /* tells text, thoughts and calls apart; NULL: all is text */
+    const uint32_t *token; /* of a stream: what has still to go with a chunk */
+    xd_buf text, thought;
+    xd_buf said;   /* all of it, for the log */
+    json_t *calls; /* an array, or NULL */
+    bool called;
     tok_ids ids;
     json_t *logprobs; /* collected: an array (chat) or an object of arrays */
     size_t text_offset;
@@ -38,7 +44,7 @@ struct gen {
     uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
     char id[96], fingerprint[96];
     json_int_t created;
-    bool submitted;
+    bool submitted, counted;
     bool replying; /* a stream whose headers are on their way */
     bool ended;    /* nothing more will be added to out */
     xd_buf out;    /* event stream, not yet taken */
@@ -52,7 +58,8 @@ gen_context gen_context_of(exchange *x)
                        .max_n = x->settings->max_n,
                        .max_logprobs = x->settings->max_logprobs,
                        .max_stop = x->settings->max_stop,
-                       .parse_special = x->settings->completions_parse_special};
+                       .parse_special = x->settings->completions_parse_special,
+                       .keep_thoughts = x->settings->keep_thoughts};
     ctx.tok = engine_get_tokenizer(x->a->e, &ctx.tok_why);
     /* Set once before the server is ready, and constant from then on. */
     ctx.chat = x->a->chat;
@@ -81,7 +88,11 @@ void gen_free(gen *g)
     free(g->reqs);
     for (size_t i = 0; g->choices && i < g->n_choices; i++) {
         choice *c = &g->choices[i];
+        answer_free(c->parts);
         xd_buf_free(&c->text);
+        xd_buf_free(&c->thought);
+        xd_buf_free(&c->said);
+        json_decref(c->calls);
         tok_ids_free(&c->ids);
         json_decref(c->logprobs);
         free(c->stop_text);
@@ -109,9 +120,9 @@ static json_t *envelope(const gen *g, const char *object)
                      g->ctx.info->model_id, "system_fingerprint", g->fingerprint);
 }
 
-static json_t *finish_reason(engine_finish f)
+static json_t *finish_reason(const choice *c)
 {
-    return f == ENGINE_FINISH_NONE ? json_null() : json_string(f == ENGINE_FINISH_LENGTH ? "length" : "stop");
+    return json_string(c->finish == ENGINE_FINISH_LENGTH ? "length" : c->called ? "tool_calls" : "stop");
 }
 
 /* vLLM's: which of the client's stop strings and stop token ids it was; the model's own end is none of them. */
@@ -141,9 +152,9 @@ static void send_chunk(gen *g, size_t index, json_t *delta_or_text, json_t *logp
 {
     bool chat = g->p.kind == GEN_CHAT;
     json_t *root = envelope(g, chat ? "chat.completion.chunk" : "text_completion");
-    json_t *c = json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text,
-                          "logprobs", logprobs ? logprobs : json_null(), "finish_reason",
-                          finish_reason(finished ? finished->finish : ENGINE_FINISH_NONE));
+    json_t *c =
+        json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text, "logprobs",
+                  logprobs ? logprobs : json_null(), "finish_reason", finished ? finish_reason(finished) : json_null());
     bool ok = root && c;
     if (ok && finished)
         ok = !json_object_set_new(c, "stop_reason", stop_reason(g, finished));
@@ -220,19 +231,104 @@ static void on_prompt(gen *g, size_t req, const engine_event *ev)
             fail(g, XD_NOMEM, "out of memory for logprobs");
 }
 
+/* What is new of a choice, with what came with the token. Takes delta_or_text. */
+static void send_new(choice *c, json_t *delta_or_text)
+{
+    gen *g = c->g;
+    send_chunk(g, (size_t)(c - g->choices), delta_or_text, take_logprobs(g, c), NULL, c->token, c->token != NULL,
+               false);
+    c->token = NULL;
+}
+
+static void take_content(choice *c, const char *text, size_t len)
+{
+    if (c->g->p.stream)
+        send_new(c, text_or_delta(c->g, text, len));
+    else
+        xd_buf_append(&c->text, text, len);
+}
+
+/* Under both names that are in use: clients of DeepSeek, llama.cpp and SGLang know the first, those of vLLM and OpenRouter the other. */
+static bool add_thought(json_t *message, json_t *text)
+{
+    bool ok =
+        text && !json_object_set(message, "reasoning_content", text) && !json_object_set(message, "reasoning", text);
+    json_decref(text);
+    return ok;
+}
+
+static void take_thought(choice *c, const char *text, size_t len)
+{
+    if (c->g->p.drop_thoughts)
+        return;
+    if (!c->g->p.stream) {
+        xd_buf_append(&c->thought, text, len);
+        return;
+    }
+    json_t *delta = json_object();
+    if (!add_thought(delta, json_stringn(text, len))) {
+        json_decref(delta);
+        delta = NULL;
+    }
+    send_new(c, delta);
+}
+
+/* As OpenAI's: the name first, then the arguments. */
+static void take_call(choice *c, const json_t *call, size_t call_idx)
+{
+    c->called = true;
+    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    if (c->g->p.stream) {
+        send_new(c, json_pack("{s:[{s:I, s:O, s:s, s:{s:O, s:s}}]}", "tool_calls", "index", (json_int_t)call_idx, "id",
+                              json_object_get(call, "id"), "type", "function", "function", "name",
+                              json_object_get(function, "name"), "arguments", ""));
+        send_new(c, json_pack("{s:[{s:I, s:{s:O}}]}", "tool_calls", "index", (json_int_t)call_idx, "function",
+                              "arguments", arguments));
+        return;
+    }
+    if (!c->calls)
+        c->calls = json_array();
+    if (json_array_append(c->calls, (json_t *)(uintptr_t)call))
+        fail(c->g, XD_NOMEM, "out of memory for the response");
+}
+
+static void take_piece(void *choice_, const answer_piece *p)
+{
+    choice *c = choice_;
+    if (p->kind == ANSWER_CONTENT)
+        take_content(c, p->text, p->len);
+    else if (p->kind == ANSWER_THOUGHT)
+        take_thought(c, p->text, p->len);
+    else
+        take_call(c, p->call, p->call_idx);
+}
+
+static void take_text(gen *g, choice *c, const engine_event *ev, bool end)
+{
+    if (g->x->settings->log_prompts)
+        xd_buf_append(&c->said, ev->text, ev->text_len);
+    if (!c->parts) {
+        if (ev->text_len)
+            take_content(c, ev->text, ev->text_len);
+        return;
+    }
+    if ((ev->text_len && !answer_feed(c->parts, ev->text, ev->text_len)) || (end && !answer_end(c->parts)))
+        fail(g, XD_NOMEM, "out of memory for the response");
+}
+
 static void on_token(gen *g, size_t index, const engine_event *ev)
 {
     choice *c = &g->choices[index];
     bool with_logprob = g->p.n_logprobs >= 0;
     if (with_logprob && !add_logprob(g, c, ev))
         fail(g, XD_NOMEM, "out of memory for logprobs");
-    if (!g->p.stream || g->x->settings->log_prompts)
-        xd_buf_append(&c->text, ev->text, ev->text_len);
     if (!g->p.stream && g->p.return_token_ids && !tok_ids_push(&c->ids, ev->token_id))
         fail(g, XD_NOMEM, "out of memory for token ids");
-    if (g->p.stream && (ev->text_len || with_logprob || g->p.return_token_ids))
-        send_chunk(g, index, text_or_delta(g, ev->text, ev->text_len), take_logprobs(g, c), NULL, &ev->token_id, 1,
-                   false);
+    c->token = g->p.stream ? &ev->token_id : NULL;
+    take_text(g, c, ev, false);
+    if (c->token && (with_logprob || g->p.return_token_ids))
+        send_new(c, c->parts ? json_object() : text_or_delta(g, "", 0));
+    c->token = NULL;
 }
 
 static void on_done(gen *g, size_t index, const engine_event *ev)
@@ -246,15 +342,12 @@ static void on_done(gen *g, size_t index, const engine_event *ev)
     c->stop_id = ev->stop_id;
     if (ev->stop_text && !(c->stop_text = strdup(ev->stop_text)))
         fail(g, XD_NOMEM, "out of memory for the response");
-    if (!g->p.stream || g->x->settings->log_prompts)
-        xd_buf_append(&c->text, ev->text, ev->text_len);
-    if (g->p.stream && ev->text_len)
-        send_chunk(g, index, text_or_delta(g, ev->text, ev->text_len), NULL, NULL, NULL, 0, false);
+    take_text(g, c, ev, true);
     if (g->p.stream)
         send_chunk(g, index, g->p.kind == GEN_CHAT ? json_object() : json_string(""), NULL, c, NULL, 0, false);
     g->n_done++;
     if (g->x->settings->log_prompts)
-        xd_log_info("output %s[%zu]: %s", g->id, index, c->text.data ? c->text.data : "");
+        xd_log_info("output %s[%zu]: %s", g->id, index, c->said.data ? c->said.data : "");
 }
 
 static void on_event(gen *g, size_t req, const engine_event *ev)
@@ -282,14 +375,26 @@ static void on_event(gen *g, size_t req, const engine_event *ev)
 
 static void count_usage(gen *g)
 {
+    g->counted = true;
     for (size_t i = 0; i < g->p.n_prompts; i++) {
         engine_usage u = {0};
-        engine_request_usage(g->reqs[i], &u);
+        if (g->reqs[i])
+            engine_request_usage(g->reqs[i], &u);
         g->prompt_tokens += u.prompt_tokens;
         g->completion_tokens += u.completion_tokens;
         g->cached_tokens += u.cached_tokens;
         g->engine_ns = XD_MAX(g->engine_ns, u.total_ns);
     }
+}
+
+bool gen_count_tokens(gen *g, gen_tokens *ret)
+{
+    if (!g->submitted || !g->reqs)
+        return false;
+    if (!g->counted)
+        count_usage(g);
+    *ret = (gen_tokens){g->prompt_tokens, g->cached_tokens, g->completion_tokens};
+    return g->prompt_tokens > 0;
 }
 
 static void end_stream(gen *g)
@@ -329,8 +434,9 @@ static void pump(gen *g)
     if (g->ended || (!g->error.status && g->n_done < g->n_choices))
         return;
     g->ended = true;
-    if (!g->error.status)
-        count_usage(g);
+    count_usage(g);
+    if (g->error.status)
+        g->engine_ns = 0; /* it was not answered */
     cancel(g);
     conn_set_engine_busy(g->x->c, false, false); /* who leaves now stops nothing */
     if (g->p.stream && g->replying)
@@ -339,16 +445,31 @@ static void pump(gen *g)
 
 /* --- responses ------------------------------------------------------------------------------------------------------ */
 
+static json_t *whole_message(const choice *c)
+{
+    /* As OpenAI's: null beside calls, and only there. */
+    json_t *text = c->text.len || !c->calls ? json_stringn(c->text.data ? c->text.data : "", c->text.len) : json_null();
+    json_t *m = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal");
+    bool ok = m && !c->thought.failed;
+    if (ok && c->thought.len)
+        ok = add_thought(m, json_stringn(c->thought.data, c->thought.len));
+    if (ok && c->calls)
+        ok = !json_object_set(m, "tool_calls", c->calls);
+    if (ok)
+        return m;
+    json_decref(m);
+    return NULL;
+}
+
 static json_t *whole_choice(gen *g, size_t index)
 {
     choice *c = &g->choices[index];
     bool chat = g->p.kind == GEN_CHAT;
-    json_t *text = json_stringn(c->text.data ? c->text.data : "", c->text.len);
     json_t *lp = take_logprobs(g, c);
-    json_t *json = json_pack(
-        "{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
-        chat ? json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal") : text, "logprobs",
-        lp ? lp : json_null(), "finish_reason", finish_reason(c->finish), "stop_reason", stop_reason(g, c));
+    json_t *json =
+        json_pack("{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
+                  chat ? whole_message(c) : json_stringn(c->text.data ? c->text.data : "", c->text.len), "logprobs",
+                  lp ? lp : json_null(), "finish_reason", finish_reason(c), "stop_reason", stop_reason(g, c));
     bool ok = json && !c->text.failed;
     if (ok && g->p.return_token_ids) {
         const tok_ids *prompt = &g->p.prompts[index / (size_t)g->p.n].ids;
@@ -487,9 +608,29 @@ static void name_field(const gen_params *p, xd_err *err)
         snprintf(err->param, sizeof err->param, "%s", name);
 }
 
+enum { MAX_SHOWN = 8 };
+
+/* The marks that tell thoughts and calls from text may be special tokens. */
+static uint32_t shown_marks(const gen *g, uint32_t ret[static MAX_SHOWN])
+{
+    const answer_marks *m = &g->p.marks;
+    const char *words[MAX_SHOWN] = {m->thoughts.open, m->thoughts.close};
+    size_t n_words = m->thoughts.open ? 2 : 0;
+    for (const char *const *w = toolcall_marks_of(m->calls)->specials; *w && n_words < MAX_SHOWN; w++)
+        words[n_words++] = *w;
+    uint32_t n = 0;
+    for (size_t i = 0; g->ctx.tok && i < n_words; i++) {
+        int64_t id = tok_token_id(g->ctx.tok, words[i]);
+        if (id >= 0 && tok_token_is_special(g->ctx.tok, (uint32_t)id))
+            ret[n++] = (uint32_t)id;
+    }
+    return n;
+}
+
 static xd_status submit_all(gen *g, xd_err *err)
 {
     const gen_params *p = &g->p;
+    uint32_t shown[MAX_SHOWN];
     const uint32_t timeout_s = g->x->settings->request_timeout_s;
     engine_request_options o = {
         .n = (uint32_t)p->n,
@@ -517,6 +658,8 @@ static xd_status submit_all(gen *g, xd_err *err)
         .ignore_eos = p->ignore_eos,
         .include_stop_str = p->include_stop_str,
         .skip_special = p->skip_special,
+        .shown_ids = shown,
+        .n_shown_ids = shown_marks(g, shown),
         .detokenize = g->ctx.tok != NULL,
         .logprobs = p->n_logprobs,
         .prompt_logprobs = p->echo ? p->n_logprobs : -1,
@@ -536,6 +679,29 @@ static xd_status submit_all(gen *g, xd_err *err)
             name_field(p, err);
             return st;
         }
+    }
+    return XD_OK;
+}
+
+/* Only where there may be something to tell apart. */
+static xd_status begin_parts(gen *g, xd_err *err)
+{
+    const answer_marks *m = &g->p.marks;
+    answer_options o = {.marks = *m,
+                        .keep_thoughts = g->p.keep_thoughts,
+                        .tools = g->p.tools,
+                        .one_call = !g->p.parallel_tool_calls,
+                        .tell = take_piece};
+    for (size_t i = 0; i < g->n_choices; i++) {
+        choice *c = &g->choices[i];
+        c->g = g;
+        if (m->calls == TOOLCALL_NONE && (!m->thoughts.open || g->p.keep_thoughts))
+            continue;
+        o.user = c;
+        o.seed = xd_mix64(g->x->a->id_salt + atomic_fetch_add(&g->x->a->next_id, 1) * XD_MIX64_STEP);
+        c->parts = answer_new(&o);
+        if (!c->parts)
+            return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
     }
     return XD_OK;
 }
@@ -569,6 +735,8 @@ static xd_status prepare(exchange *x, unsigned kind, xd_err *err)
     if (!g->choices || !g->reqs)
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
     g->n_choices = n_choices;
+    if ((st = begin_parts(g, err)))
+        return st;
     for (size_t i = 0; x->settings->log_prompts && g->ctx.tok && i < g->p.n_prompts; i++) {
         XD_CLEANUP(xd_buf_free) xd_buf text = {0};
         xd_err ignored;

@@ -2,6 +2,7 @@
 #ifndef API_GENERATE_H
 #define API_GENERATE_H
 
+#include "api/answer.h"
 #include "api/api_priv.h"
 #include "api/fields.h"
 #include "engine/text/grammar.h"
@@ -18,18 +19,21 @@ typedef struct gen_prompt {
  * are under "derived". */
 typedef struct gen_params {
     unsigned kind; /* GEN_* */
-    const char *model, *suffix, *user, *reasoning_effort;
+    const char *model, *suffix, *user, *reasoning_effort, *reasoning_format;
     const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *tools, *tool_choice, *function_call,
         *response_format, *documents, *template_kwargs, *stop_token_ids, *modalities;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
-        add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special, add_special_tokens;
+        add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special, add_special_tokens,
+        include_reasoning, separate_reasoning;
 
     /* derived */
     bool include_usage,
         is_usual_length; /* of the answer: the client has not asked for one, so what is left of the context will do */
-    int32_t n_logprobs;  /* -1 none */
+    bool keep_thoughts, drop_thoughts; /* in the content; nowhere; neither: beside it */
+    answer_marks marks;
+    int32_t n_logprobs; /* -1 none */
     gen_prompt *prompts;
     size_t n_prompts;
     const char **stops;
@@ -51,6 +55,7 @@ typedef struct gen_context {
     const char *chat_why;
     uint32_t max_n, max_logprobs, max_stop;
     bool parse_special; /* what /v1/completions does unless the request says */
+    bool keep_thoughts; /* what /v1/chat/completions does unless the request says */
 } gen_context;
 
 /* Reads and checks every field; borrows from body. On failure *ret needs no freeing. */
@@ -68,9 +73,9 @@ xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
 /* Makes p->grammar of what response_format asks for: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where
- * the template did not write it. */
+ * the template did not write it. ret_marks may be NULL. */
 xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
-                          xd_err *err) XD_MUST_CHECK;
+                          answer_marks *ret_marks, xd_err *err) XD_MUST_CHECK;
 
 gen_context gen_context_of(exchange *x);
 

@@ -134,7 +134,7 @@ xd_status prepare_tokenize(exchange *x, xd_err *err)
                             .template_kwargs = p.template_kwargs,
                             .add_generation_prompt = p.add_generation_prompt && !p.continue_final_message,
                             .continue_final_message = p.continue_final_message};
-        st = gen_encode_chat(&ctx, &req, p.add_special_tokens, &ids, err);
+        st = gen_encode_chat(&ctx, &req, p.add_special_tokens, &ids, NULL, err);
     }
     if (!st)
         write_tokens(&ctx, &p, &ids, &x->answer);

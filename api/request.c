@@ -62,6 +62,7 @@ const field gen_fields[] = {
     {"guided_json",                  FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"guided_regex",                 FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"ignore_eos",                   FIELD_BOOL,    BOTH,           AT(ignore_eos),            0,       0,   NULL},
+    {"include_reasoning",            FIELD_BOOL,    GEN_CHAT,       AT(include_reasoning),     0,       0,   NULL},
     {"include_stop_str_in_output",   FIELD_BOOL,    BOTH,           AT(include_stop_str),      0,       0,   NULL},
     {"json_schema",                  FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
@@ -99,6 +100,7 @@ const field gen_fields[] = {
     {"prompt_logprobs",              FIELD_REFUSED, BOTH,           0,                         0,       0,   "use echo with logprobs on /v1/completions"},
     {"random_seed",                  FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "seed"},
     {"reasoning_effort",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_effort),      0,       0,   NULL},
+    {"reasoning_format",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_format),      0,       0,   NULL},
     {"regex",                        FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"rep_pen",                      FIELD_OTHER,   BOTH,           0,                         1,       1,   "repetition_penalty"},
     {"repeat_penalty",               FIELD_OTHER,   BOTH,           0,                         1,       1,   "repetition_penalty"},
@@ -108,6 +110,7 @@ const field gen_fields[] = {
     {"return_tokens_as_token_ids",   FIELD_REFUSED, BOTH,           0,                         0,       0,   "use return_token_ids"},
     {"sampler_seed",                 FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "seed"},
     {"seed",                         FIELD_INT,     BOTH,           AT(seed),                  -9.3e18, 9.3e18, NULL},
+    {"separate_reasoning",           FIELD_BOOL,    GEN_CHAT,       AT(separate_reasoning),    0,       0,   NULL},
     {"skip_special_tokens",          FIELD_BOOL,    BOTH,           AT(skip_special),          0,       0,   NULL},
     {"smoothing_factor",             FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"stop",                         FIELD_ANY,     BOTH,           AT(stop),                  0,       0,   NULL},
@@ -343,6 +346,31 @@ static xd_status check_tools(const gen_context *ctx, gen_params *p, xd_err *err)
     return XD_OK;
 }
 
+/* What becomes of a model's thoughts: the words of llama.cpp and of Groq, and the switches of vLLM and SGLang. */
+static xd_status check_reasoning(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    static const struct {
+        const char *word;
+        bool keep, drop;
+    } words[] = {{"auto", false, false}, {"deepseek", false, false}, {"parsed", false, false},
+                 {"none", true, false},  {"raw", true, false},       {"hidden", false, true}};
+    p->keep_thoughts = ctx->keep_thoughts;
+    const char *word = p->reasoning_format;
+    size_t i = 0;
+    while (word && i < XD_ARRAY_LEN(words) && strcmp(words[i].word, word) != 0)
+        i++;
+    if (i == XD_ARRAY_LEN(words))
+        return bad(err, "reasoning_format", "'reasoning_format' must be \"auto\", \"none\" or \"hidden\"");
+    if (word) {
+        p->keep_thoughts = words[i].keep;
+        p->drop_thoughts = words[i].drop;
+    }
+    p->keep_thoughts |= !p->separate_reasoning;
+    p->drop_thoughts |= !p->include_reasoning;
+    p->keep_thoughts &= !p->drop_thoughts;
+    return XD_OK;
+}
+
 static xd_status check_logprobs(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     p->n_logprobs = -1;
@@ -405,6 +433,9 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
                     .skip_special = true,
                     .add_special_tokens = true,
                     .parse_special = ctx->parse_special,
+                    .parallel_tool_calls = true,
+                    .include_reasoning = true,
+                    .separate_reasoning = true,
                     .add_generation_prompt = true};
     /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
     xd_status st = fields_read(body, gen_fields, gen_fields_count, kind, &p, err);
@@ -426,6 +457,8 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
         st = check_stream_options(&p, err);
     if (!st)
         st = check_tools(ctx, &p, err);
+    if (!st)
+        st = check_reasoning(ctx, &p, err);
     if (!st)
         st = check_logprobs(ctx, &p, err);
     if (!st)
@@ -585,7 +618,19 @@ static xd_status completion_prompts(const gen_context *ctx, gen_params *p, xd_er
     return XD_OK;
 }
 
-xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids, xd_err *err)
+/* Where the template says nothing of thoughts, a vocabulary that has words of its own for their marks does. */
+static answer_thoughts thoughts_of_tokens(const tokenizer *tok)
+{
+    size_t i = 0;
+    answer_thoughts t;
+    while ((t = answer_thoughts_row(i++)).open)
+        if (tok_token_id(tok, t.open) >= 0 && tok_token_id(tok, t.close) >= 0)
+            break;
+    return t;
+}
+
+xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
+                          answer_marks *ret_marks, xd_err *err)
 {
     xd_status st = need_tokenizer(ctx, "messages", err);
     if (st)
@@ -612,6 +657,11 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
     drop_second(ids, before, bos);
     if (ids->len == before)
         return bad(err, "messages", "the messages give an empty prompt: at least one token is needed");
+    if (ret_marks) {
+        *ret_marks = text.marks;
+        if (!ret_marks->thoughts.open)
+            ret_marks->thoughts = thoughts_of_tokens(ctx->tok);
+    }
     return XD_OK;
 }
 
@@ -636,7 +686,7 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
     if (!st) {
         p->n_prompts = 1;
         limit_ids(ctx, &p->prompts[0].ids);
-        st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, err);
+        st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, &p->marks, err);
     }
     json_decref(kwargs);
     return st;

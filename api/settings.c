@@ -73,6 +73,7 @@ xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
     s->admin = cfg->server.admin;
     s->status_page = cfg->server.status_page;
     s->completions_parse_special = cfg->server.completions_parse_special;
+    s->keep_thoughts = cfg->server.reasoning_format == CONF_REASONING_NONE;
     s->log_requests = cfg->log.requests;
     s->log_prompts = cfg->log.prompts;
     s->cors_origin = strdup(cfg->server.cors_origin ? cfg->server.cors_origin : "");

@@ -25,6 +25,7 @@ enum { CONF_AHEAD_AUTO, CONF_AHEAD_YES, CONF_AHEAD_NO };
 enum { CONF_EVICT_LRU, CONF_EVICT_LFU, CONF_EVICT_LFRU, CONF_EVICT_STATIC };
 enum { CONF_TIER_AUTO, CONF_TIER_IN_PLACE, CONF_TIER_POOL };
 enum { CONF_DEFAULTS_MODEL, CONF_DEFAULTS_NONE };
+enum { CONF_REASONING_AUTO, CONF_REASONING_NONE };
 enum { CONF_LOG_ERROR, CONF_LOG_WARN, CONF_LOG_INFO, CONF_LOG_DEBUG };
 enum { CONF_LOGFMT_AUTO, CONF_LOGFMT_PLAIN, CONF_LOGFMT_JSON, CONF_LOGFMT_JOURNAL };
 enum { CONF_FORCE_NONE, CONF_FORCE_DIRECT, CONF_FORCE_FALLBACK };
@@ -51,6 +52,7 @@ typedef struct config {
         bool admin;                             /* POST /admin/... on loopback */
         bool status_page;
         bool completions_parse_special;
+        int reasoning_format; /* CONF_REASONING_* */
     } server;
     struct {
         char *path;              /* directory, file, "synthetic:NAME", or "" for the demo model */

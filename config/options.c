@@ -23,6 +23,7 @@ static const char *const kv_dtypes[] = {"auto", "f16", "f32", NULL};
 static const char *const evictions[] = {"lru", "lfu", "lfru", "static", NULL};
 static const char *const host_tiers[] = {"auto", "in_place", "pool", NULL};
 static const char *const sampling_defaults[] = {"model", "none", NULL};
+static const char *const reasoning_formats[] = {"auto", "none", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"auto", "plain", "json", "journal", NULL};
 const char *const conf_force_names[] = {"none", "direct", "fallback", NULL};
@@ -152,6 +153,8 @@ const conf_option conf_options[] = {
         "Largest number of stop strings of a request."),
     BOOL(server, "completions_parse_special", completions_parse_special, "no", CONF_RELOAD,
          "Special tokens in a prompt of /v1/completions are control tokens unless it says parse_special: false. Clients that render templates themselves need it: SillyTavern's text completion, lm-eval, fill-in-the-middle of editors. Leave it off where prompts hold strangers' text."),
+    ENUM(server, "reasoning_format", reasoning_format, "auto", reasoning_formats, CONF_RELOAD,
+         "What becomes of a thinking model's thoughts in a chat's answer: `auto` gives them beside the content, as reasoning_content and reasoning; `none` leaves them in the content with the model's own marks. A request's reasoning_format wins."),
     BOOL(server, "admin", admin, "no", 0,
          "Serve the /admin/ endpoints (forcing a fallback state) to clients on the loopback interface."),
     BOOL(server, "status_page", status_page, "yes", 0,
@@ -273,7 +276,7 @@ const conf_option conf_options[] = {
     ENUM(log, "format", format, "auto", log_formats, 0,
          "auto: journal under systemd, plain lines elsewhere."),
     BOOL(log, "requests", requests, "yes", CONF_RELOAD,
-         "Log one line for each request; for /health, /metrics and the status page only at debug, unless they fail. What failed on this "
+         "Log one line for each request, with the client's address and the tokens of prompt (and how many of them were cached) and answer; for /health, /metrics and the status page only at debug, unless they fail. What failed on this "
          "side is logged in any case, with the reason."),
     BOOL(log, "prompts", prompts, "no", CONF_RELOAD,
          "Log prompts and answers too. They are private: leave this off unless you must."),

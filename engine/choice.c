@@ -41,6 +41,7 @@ xd_status choice_start(choice *c, xd_err *err)
         c->stream = tok_stream_new(r->e->tok, r->opt.skip_special);
         if (!c->stream)
             return xd_fail(err, XD_NOMEM, 0, "a text stream");
+        tok_stream_show(c->stream, r->opt.shown_ids, r->opt.n_shown_ids);
         uint32_t n = XD_MIN(r->opt.n_prompt, (uint32_t)PRIME_TOKENS);
         return tok_stream_prime(c->stream, r->prompt + r->opt.n_prompt - n, n, err);
     }

@@ -91,7 +91,9 @@ typedef struct engine_request_options {
     struct grammar *grammar; /* what the answer must be, which then ends where the grammar does; NULL: anything */
     bool ignore_eos;
     bool include_stop_str;   /* emit the stop string */
-    bool skip_special;       /* special tokens are not shown in text */
+    bool skip_special;       /* special tokens are not shown in text, but for these: */
+    const uint32_t *shown_ids;
+    uint32_t n_shown_ids;
     bool detokenize;         /* false: token ids only (also when there is no tokenizer) */
     int32_t logprobs;        /* -1 none; else number of alternatives */
     int32_t prompt_logprobs; /* -1 none; else number of alternatives: PROMPT events come first */

@@ -47,7 +47,7 @@ struct engine_request {
     atomic_bool cancelled;
     engine_request_options opt; /* pointers lead to the copies below */
     sampler_params params;
-    uint32_t *prompt, *stop_ids, *bias_ids, *banned;
+    uint32_t *prompt, *stop_ids, *shown_ids, *bias_ids, *banned;
     uint32_t n_banned;
     uint32_t *enders; /* of banned those that are no text: what a grammar lets through where the answer may end */
     uint32_t n_enders;

@@ -133,6 +133,7 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
     r->opt = *o;
     r->prompt = copy_array(o->prompt_ids, o->n_prompt, sizeof *r->prompt);
     r->stop_ids = copy_array(o->stop_ids, o->n_stop_ids, sizeof *r->stop_ids);
+    r->shown_ids = copy_array(o->shown_ids, o->n_shown_ids, sizeof *r->shown_ids);
     r->bias_ids = copy_array(o->sampling.bias_ids, o->sampling.n_bias, sizeof *r->bias_ids);
     r->bias = copy_array(o->sampling.bias, o->sampling.n_bias, sizeof *r->bias);
     r->stops = calloc(o->n_stop + 1, sizeof *r->stops);
@@ -140,7 +141,8 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
     r->banned = calloc(o->n_stop_ids + XD_ARRAY_LEN(r->e->c.hp->eos_ids), sizeof *r->banned);
     r->enders = calloc(o->n_stop_ids + XD_ARRAY_LEN(r->e->c.hp->eos_ids), sizeof *r->enders);
     r->opt.grammar = o->grammar ? grammar_ref(o->grammar) : NULL;
-    if (!r->prompt || !r->stop_ids || !r->bias_ids || !r->bias || !r->stops || !r->choices || !r->banned || !r->enders)
+    if (!r->prompt || !r->stop_ids || !r->shown_ids || !r->bias_ids || !r->bias || !r->stops || !r->choices ||
+        !r->banned || !r->enders)
         return false;
     for (uint32_t i = 0; i < o->n_stop; i++) {
         r->stops[i] = strdup(o->stop[i]);
@@ -149,6 +151,7 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
     }
     r->opt.prompt_ids = r->prompt;
     r->opt.stop_ids = r->stop_ids;
+    r->opt.shown_ids = r->shown_ids;
     r->opt.stop = (const char *const *)r->stops;
     if (o->max_tokens == UINT32_MAX)
         r->opt.max_tokens = r->e->info.max_model_len - o->n_prompt;
@@ -220,6 +223,7 @@ void request_unref(engine_request *r)
         free(r->stops[i]);
     free(r->prompt);
     free(r->stop_ids);
+    free(r->shown_ids);
     free(r->bias_ids);
     free(r->bias);
     free(r->banned);

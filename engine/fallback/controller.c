@@ -1,9 +1,13 @@
 /* controller.c - when to leave direct reading and when to come back.
  *
  * Hysteresis in three ways. A rate is good again only well above the rate that was bad. One bad sample makes SUSPECT, which changes
- * nothing; it takes a window of mostly bad ones to fall back. And direct reading returns only after an unbroken cooldown of good
- * samples, which doubles when the last return did not last: so there is at most one fallback a cooldown, and fewer on a link that
- * flaps.
+ * nothing; it takes a window of mostly bad ones to fall back. And direct reading returns only after a cooldown of good samples, which
+ * doubles when the last return did not last: so there is at most one fallback a cooldown, and fewer on a link that flaps.
+ *
+ * On the way back a window is counted from a bad sample on, as in SUSPECT. When most of it is bad the link has relapsed. Else a single
+ * bad sample was a hiccup and counts for nothing; after more of them the cooldown begins anew. While that is not decided, nothing is.
+ * After a relapse RECOVERING is not entered again before a cooldown, for those who read the log. This makes nobody wait: the cooldown of
+ * good samples runs in FALLBACK as well.
  *
  * Slow tokens count as bad only against the usual time at the same batch size, which is learnt from direct steps that were not
  * suspicious. They are a symptom with many causes (a busy machine, a hot device), so a link rate that was nearly the healthy one
@@ -104,6 +108,8 @@ static bool change(controller *c, fallback_state to, uint64_t now, controller_ch
     c->since_ns = now;
     memset(&c->rates, 0, sizeof c->rates);
     memset(&c->tokens, 0, sizeof c->tokens);
+    if (to == FALLBACK_FALLBACK)
+        memset(&c->back, 0, sizeof c->back);
     return true;
 }
 
@@ -163,14 +169,67 @@ static bool feed_suspect(controller *c, const controller_sample *s, bool bad_rat
                   secs, br, nr, bt, nt);
 }
 
-static double back_above_gbps(const controller *c)
+double controller_back_above_gbps(const controller *c)
 {
     return c->fell_by_tokens ? controller_acquits_above_gbps(&c->opt) : controller_good_above_gbps(&c->opt);
+}
+
+/* Takes a rate into account on the way back. True: the link has relapsed. */
+static bool has_relapsed(controller *c, const controller_sample *s, bool good)
+{
+    if (good && !c->back.doubt_since_ns) {
+        c->back.good_since_ns = c->back.good_since_ns ? c->back.good_since_ns : s->now_ns;
+        return false;
+    }
+    if (!c->back.doubt_since_ns) {
+        c->back.doubt_since_ns = s->now_ns;
+        c->rates.n = c->rates.bad = 0;
+    }
+    c->rates.n++;
+    c->rates.bad += !good;
+    c->back.good_again_ns = !good ? 0 : c->back.good_again_ns ? c->back.good_again_ns : s->now_ns;
+    if (s->now_ns - c->back.doubt_since_ns < c->opt.window_ns || c->rates.n < MIN_BAD)
+        return false;
+    c->back.doubt_since_ns = 0;
+    if (c->rates.bad >= MIN_BAD)
+        c->back.good_since_ns = c->back.good_again_ns;
+    return mostly_bad(c->rates.n, c->rates.bad);
+}
+
+static bool feed_fallback(controller *c, const controller_sample *s, bool good, controller_change *ret)
+{
+    if (!good && !c->back.good_since_ns)
+        return false;
+    if (has_relapsed(c, s, good))
+        c->back.good_since_ns = 0;
+    if (!c->back.good_since_ns || c->back.doubt_since_ns ||
+        (c->back.relapsed_ns && s->now_ns - c->back.relapsed_ns < cooldown(c)))
+        return false;
+    return change(c, FALLBACK_RECOVERING, s->now_ns, ret, "the link gives %.1f GB/s again", s->link_gbps);
+}
+
+static bool feed_recovering(controller *c, const controller_sample *s, bool good, controller_change *ret)
+{
+    uint64_t doubt_since_ns = c->back.doubt_since_ns;
+    if (has_relapsed(c, s, good)) {
+        bool r = change(c, FALLBACK_FALLBACK, s->now_ns, ret,
+                        "in %.1f s %u of %u link rates were below the %.1f GB/s that are needed",
+                        (double)(s->now_ns - doubt_since_ns) * 1e-9, c->rates.bad, c->rates.n,
+                        controller_back_above_gbps(c));
+        c->back.relapsed_ns = s->now_ns;
+        return r;
+    }
+    if (!c->back.good_since_ns || c->back.doubt_since_ns || s->now_ns - c->back.good_since_ns < cooldown(c))
+        return false;
+    c->left_fallback_ns = s->now_ns;
+    return change(c, FALLBACK_DIRECT, s->now_ns, ret, "the link was good for %.1f s",
+                  (double)(s->now_ns - c->back.good_since_ns) * 1e-9);
 }
 
 static bool feed_forced(controller *c, const controller_sample *s, controller_change *ret)
 {
     fallback_state to = !c->opt.enabled || c->opt.force == CONF_FORCE_DIRECT ? FALLBACK_DIRECT : FALLBACK_FALLBACK;
+    memset(&c->back, 0, sizeof c->back);
     if (c->state == to)
         return false;
     return change(c, to, s->now_ns, ret, c->opt.enabled ? "forced by the operator" : "switched off");
@@ -182,7 +241,7 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
         return feed_forced(c, s, ret);
     bool rate_known = s->link_gbps == s->link_gbps;
     bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
-    bool good_rate = rate_known && s->link_gbps >= back_above_gbps(c);
+    bool good_rate = rate_known && s->link_gbps >= controller_back_above_gbps(c);
     if (rate_known)
         c->good_rate_ns = s->link_gbps >= controller_acquits_above_gbps(&c->opt) ? s->now_ns : 0;
     bool slow = !bad_rate && slow_token(c, s) && !link_is_acquitted(c, s->now_ns);
@@ -190,20 +249,8 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
     switch (c->state) {
     case FALLBACK_DIRECT: return feed_direct(c, s, bad_rate, slow, ret);
     case FALLBACK_SUSPECT: return feed_suspect(c, s, bad_rate, slow, ret);
-    case FALLBACK_FALLBACK:
-        if (!good_rate)
-            return false;
-        c->good_since_ns = s->now_ns;
-        return change(c, FALLBACK_RECOVERING, s->now_ns, ret, "the link gives %.1f GB/s again", s->link_gbps);
-    case FALLBACK_RECOVERING:
-        if (rate_known && !good_rate)
-            return change(c, FALLBACK_FALLBACK, s->now_ns, ret, "the link gave %.1f GB/s, %.1f are needed",
-                          s->link_gbps, back_above_gbps(c));
-        if (!rate_known || s->now_ns - c->good_since_ns < cooldown(c))
-            return false;
-        c->left_fallback_ns = s->now_ns;
-        return change(c, FALLBACK_DIRECT, s->now_ns, ret, "the link was good for %.1f s",
-                      (double)(s->now_ns - c->good_since_ns) * 1e-9);
+    case FALLBACK_FALLBACK: return rate_known && feed_fallback(c, s, good_rate, ret);
+    case FALLBACK_RECOVERING: return rate_known && feed_recovering(c, s, good_rate, ret);
     }
     return false;
 }

@@ -1,10 +1,12 @@
 /* controller.h - the fallback state machine: samples with time stamps in, states out. No threads, no clock, no I/O.
  *
  *            bad sample            most of `window` bad
- *   DIRECT ------------> SUSPECT ------------------------> FALLBACK <---- bad sample ----+
- *     ^  ^                  |                                 |                          |
- *     |  +-- else, at the end of `window`                     +-- good sample --> RECOVERING
- *     +--------------------------- good for `cooldown` -----------------------------------'
+ *   DIRECT ------------> SUSPECT ------------------------> FALLBACK <-- most of `window` bad --+
+ *     ^  ^                  |                                 |                                |
+ *     |  +-- else, at the end of `window`                     +-- good sample, ----------> RECOVERING
+ *     |                                                           a `cooldown` later than      |
+ *     |                                                           the last relapse             |
+ *     +------------------------------ good for `cooldown` ------------------------------------'
  */
 #ifndef ENGINE_CONTROLLER_H
 #define ENGINE_CONTROLLER_H
@@ -41,15 +43,20 @@ typedef struct controller_sample {
 typedef struct controller { /* zeroed: DIRECT, nothing known */
     controller_options opt;
     fallback_state state;
-    uint64_t since_ns;         /* of the state */
-    uint64_t good_since_ns;    /* RECOVERING: without a bad sample since */
-    uint64_t left_fallback_ns; /* last return to DIRECT; 0: never */
-    uint64_t good_rate_ns;     /* the newest link rate was nearly healthy, then; 0: it was not, or none is known */
-    bool fell_by_tokens;       /* slow tokens rather than bad rates led to the fallback */
+    uint64_t since_ns;           /* of the state */
+    uint64_t left_fallback_ns;   /* last return to DIRECT; 0: never */
+    struct {                     /* FALLBACK and RECOVERING */
+        uint64_t good_since_ns;  /* without bad samples since, but for single ones; 0: it is bad */
+        uint64_t doubt_since_ns; /* a bad sample, from which on `rates` counts; 0: none */
+        uint64_t good_again_ns;  /* in doubt: without a bad sample since; 0: the last one was bad */
+        uint64_t relapsed_ns;    /* out of RECOVERING; 0: not in this fallback, or not yet */
+    } back;
+    uint64_t good_rate_ns; /* the newest link rate was nearly healthy, then; 0: it was not, or none is known */
+    bool fell_by_tokens;   /* slow tokens rather than bad rates led to the fallback */
     struct {
         uint32_t n, bad;
     } rates,
-        tokens; /* seen in SUSPECT; separate, since many quick tokens do not make up for a slow link, nor the other way */
+        tokens; /* seen in SUSPECT; rates also in doubt on the way back. Separate, since many quick tokens do not make up for a slow link, nor the other way */
     uint32_t backoff; /* the cooldown is doubled so many times */
     double usual_ms[BATCH_SLOTS];
     uint32_t usual_n[BATCH_SLOTS];
@@ -70,6 +77,7 @@ bool controller_wants_rate(const controller *c, const controller_sample *s);
 double controller_bad_below_gbps(const controller_options *opt); /* 0: no rate is bad */
 double controller_good_above_gbps(const controller_options *opt);
 double controller_acquits_above_gbps(const controller_options *opt); /* slow tokens are then not the link's fault */
+double controller_back_above_gbps(const controller *c);              /* what the way back asks for */
 const char *fallback_state_name(fallback_state s);                   /* "direct", ... */
 
 #endif

@@ -199,14 +199,16 @@ static void feed(fallback *f, double gbps, double token_ms, uint32_t batch)
 
 static void probe(fallback *f)
 {
-    double gbps;
+    double gbps, again = 0;
     f->want_probe = false;
     f->last_probe_ns = xd_now_ns();
     if (pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
         return;
     /* An idle link sleeps in a lower generation until traffic wakes it: a bad figure after a pause is asked for once more. */
-    if (gbps < controller_good_above_gbps(&f->ctl.opt) && pager_probe_link(f->pages, &gbps, NULL) != XD_OK)
+    double enough = is_direct(f) ? controller_good_above_gbps(&f->ctl.opt) : controller_back_above_gbps(&f->ctl);
+    if (gbps < enough && pager_probe_link(f->pages, &again, NULL) != XD_OK)
         return;
+    gbps = XD_MAX(gbps, again);
     if (gbps > f->ctl.opt.healthy_gbps)
         f->ctl.opt.healthy_gbps = gbps;
     f->last_probe_ns = xd_now_ns();
@@ -312,9 +314,9 @@ static void watch_load(fallback *f)
 static uint64_t probe_wait_ns(const fallback *f)
 {
     switch (f->ctl.state) {
-    case FALLBACK_SUSPECT: return XD_MIN((uint64_t)SUSPECT_WAIT_NS, f->ctl.opt.window_ns / 4);
-    case FALLBACK_FALLBACK:
-    case FALLBACK_RECOVERING: return XD_MIN(f->probe_interval_ns, f->ctl.opt.cooldown_ns / 8);
+    case FALLBACK_SUSPECT:
+    case FALLBACK_RECOVERING: return XD_MIN((uint64_t)SUSPECT_WAIT_NS, f->ctl.opt.window_ns / 4);
+    case FALLBACK_FALLBACK: return XD_MIN(f->probe_interval_ns, f->ctl.opt.cooldown_ns / 8);
     default: return f->probe_interval_ns;
     }
 }

@@ -26,6 +26,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/memory/pager_priv.h"
@@ -38,8 +39,10 @@
 #define OFFER_MAX   8192u
 #define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
 #define COPY_QUEUE  4096u
-/* A probe takes 0.6 ms of a PCIe 5.0 x16 link. */
+/* A probe takes 0.6 ms of a PCIe 5.0 x16 link, and about a millisecond of one that was slower than that when it was probed last. */
 #define PROBE_BYTES     (32ull << 20)
+#define PROBE_MIN_BYTES (4ull << 20)
+#define PROBE_NS        1e6
 #define PROBE_MAX_READS 8u
 /* 350 000 steps of a model with 48 layers of 128 experts. */
 #define TRACE_BYTES_MAX (256ull << 20)
@@ -438,6 +441,23 @@ xd_status pager_reload(pager *p, const config *cfg, xd_err *err)
     return st;
 }
 
+static xd_status probe_read(pager *p, double *ret_gbps, xd_err *err)
+{
+    double want = p->probed_gbps > 0 ? p->probed_gbps * PROBE_NS : PROBE_BYTES, best = 0, gbps;
+    uint64_t all = XD_MAX((uint64_t)fmin(want, PROBE_BYTES), PROBE_MIN_BYTES), bytes = XD_MIN(p->host.probe_bytes, all);
+    /* A small host tier is read several times: what it costs to begin would be taken for the link. */
+    for (uint32_t n = 0; n == 0 || (n * bytes < all && n < PROBE_MAX_READS); n++) {
+        if (p->probe_at + bytes > p->host.probe_bytes)
+            p->probe_at = 0;
+        if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
+            return pager_device_fail(p, err, "probing the link");
+        p->probe_at += bytes; /* another part each time: no cache helps */
+        best = XD_MAX(best, gbps);
+    }
+    *ret_gbps = p->probed_gbps = best;
+    return XD_OK;
+}
+
 xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
 {
     if (!p->host.probe_bytes)
@@ -445,18 +465,12 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
     double sim = link_sim_read_gbps(&p->sim, PROBE_BYTES, xd_now_ns()), gbps = sim;
     /* Memory read at a simulated rate needs no reading. */
     if (!p->unified || sim <= 0) {
-        uint64_t bytes = XD_MIN(p->host.probe_bytes, PROBE_BYTES);
-        double best = 0;
-        /* A small host tier is read several times: what it costs to begin would be taken for the link. */
-        for (uint32_t n = 0; n == 0 || (n * bytes < PROBE_BYTES && n < PROBE_MAX_READS); n++) {
-            if (p->probe_at + bytes > p->host.probe_bytes)
-                p->probe_at = 0;
-            if (p->dev->ops->probe_read(p->dev, p->host.probe_addr + p->probe_at, bytes, &gbps))
-                return pager_device_fail(p, err, "probing the link");
-            p->probe_at += bytes; /* another part each time: no cache helps */
-            best = XD_MAX(best, gbps);
-        }
-        gbps = sim > 0 ? XD_MIN(best, sim) : best;
+        pager_copier_hold(&p->copier); /* copies made behind the steps' backs would be taken for somebody else's */
+        xd_status st = probe_read(p, &gbps, err);
+        pager_copier_go_on(&p->copier);
+        if (st)
+            return st;
+        gbps = sim > 0 ? XD_MIN(gbps, sim) : gbps;
     }
     *ret_gbps = gbps;
     return XD_OK;

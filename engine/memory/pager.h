@@ -133,8 +133,8 @@ uint64_t pager_missed_bytes(const pager *p);
  * it is not done so, or copies of the pager's use the link. */
 uint64_t pager_read_in_place(const pager *p);
 
-/* Rate at which kernels read the host tier now (GB/s), by a short read that runs alone: engine thread, between steps. An injected link
- * rate counts. XD_UNSUPPORTED when there is nothing to read. */
+/* Rate at which kernels read the host tier now (GB/s), by a short read for which the pager's own copies are held up: engine thread,
+ * between steps. An injected link rate counts. XD_UNSUPPORTED when there is nothing to read. */
 xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err) XD_MUST_CHECK;
 /* False where host memory is the device's own memory and no link is simulated: then there is nothing to watch. */
 bool pager_has_link(const pager *p);

@@ -39,7 +39,7 @@ static void *copier_main(void *arg)
     pager_copier *c = arg;
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!c->stop && !c->n_queue) {
+        while (!c->stop && (!c->n_queue || c->held)) {
             c->busy = false;
             pthread_cond_broadcast(&c->idle);
             wait_or_save(c);
@@ -167,5 +167,22 @@ void pager_copier_drain(pager_copier *c)
     pthread_mutex_lock(&c->lock);
     while (c->n_queue || c->busy)
         pthread_cond_wait(&c->idle, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void pager_copier_hold(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->held = true;
+    while (c->busy)
+        pthread_cond_wait(&c->idle, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void pager_copier_go_on(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->held = false;
+    pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);
 }

@@ -52,7 +52,7 @@ typedef struct pager_copier {
     pthread_cond_t wake, idle;
     pager_copy_job *queue, *done;             /* [cap] each */
     uint32_t n_queue, n_running, n_done, cap; /* n_running: of the queue's front, being copied */
-    bool started, stop, busy, saving;
+    bool started, stop, busy, held, saving;
 } pager_copier;
 
 typedef struct pager_piece { /* device memory beyond the arena */
@@ -158,6 +158,7 @@ struct pager {
     int mode;
     link_sim sim;
     uint64_t probe_at;
+    double probed_gbps; /* by the last probe; 0: none yet */
     bool unified;
 
     pthread_mutex_t
@@ -242,5 +243,7 @@ uint32_t pager_copier_take(pager_copier *c, pager_copy_job *out, uint32_t cap);
 uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but not taken */
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */
 void pager_copier_cancel(pager_copier *c);      /* the same, and what has not begun has failed */
+void pager_copier_hold(pager_copier *c); /* waits for what is running; nothing begins before pager_copier_go_on() */
+void pager_copier_go_on(pager_copier *c);
 
 #endif

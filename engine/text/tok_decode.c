@@ -24,6 +24,8 @@ typedef struct stage {
 struct tok_stream {
     const tokenizer *t;
     bool skip_special;
+    const uint32_t *shown; /* [n_shown] although skip_special */
+    size_t n_shown;
     tok_regex_run *run;
     tok_work_left left;
     size_t n;
@@ -452,12 +454,26 @@ static xd_status result(tok_stream *s, xd_err *err)
     return s->status;
 }
 
+void tok_stream_show(tok_stream *s, const uint32_t *ids, size_t n)
+{
+    s->shown = ids;
+    s->n_shown = n;
+}
+
+static bool is_shown(const tok_stream *s, uint32_t id)
+{
+    for (size_t i = 0; i < s->n_shown; i++)
+        if (s->shown[i] == id)
+            return true;
+    return false;
+}
+
 xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err)
 {
     const tok_added *added;
     size_t len;
     const char *text = tok_decode_text(s->t, id, &len, &added);
-    if (!text || (added && s->skip_special && added->skip))
+    if (!text || (added && s->skip_special && added->skip && !is_shown(s, id)))
         return XD_OK;
     s->out = ret;
     s->err = err;

@@ -81,6 +81,8 @@ void tok_stream_free(tok_stream *s);
 XD_DEFINE_CLEANUP(tok_stream, tok_stream_free)
 /* Primes the stream with the end of the prompt, without emitting it, so that the first generated piece is decoded in context. */
 xd_status tok_stream_prime(tok_stream *s, const uint32_t *ids, size_t n, xd_err *err) XD_MUST_CHECK;
+/* Special tokens that are shown all the same; borrowed until the stream is freed. */
+void tok_stream_show(tok_stream *s, const uint32_t *ids, size_t n);
 xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err) XD_MUST_CHECK;
 xd_status tok_stream_flush(tok_stream *s, xd_buf *ret, xd_err *err) XD_MUST_CHECK; /* incomplete bytes become U+FFFD */
 

@@ -1,6 +1,6 @@
 /* fake_engine.c - an engine without a model, for tests of the HTTP room: every answer is known in advance.
  *
- * Model "fake", 512 ids: 0..255 bytes, 256 BOS, 257 EOS, 258 "<|im_start|>", 259 "<|im_end|>" (fake_tok.c). A request generates
+ * Model "fake", 512 ids: 0..255 bytes, 256 BOS, 257 EOS, 258 "<|im_start|>", 259 "<|im_end|>", 260 "[TOOL_CALLS]" (fake_tok.c). A request generates
  * the text of its prompt again, then EOS ("parrot"), one token every step_us of its engine thread. Words in the prompt change
  * that: "[long]" an endless answer, "[slow]" nothing for 3 s (a long prefill),
  * "[error]" fails at once and "[midway]" halfway, "[abort]" is ended by the engine halfway. The state that leaks would
@@ -46,6 +46,7 @@ struct engine_request {
     int32_t logprobs, prompt_logprobs;
     bool detokenize, ignore_eos, endless, error, midway, abort, errored, finished;
     char **stop;
+    uint32_t *shown;
     uint32_t n_stop;
     bool include_stop;
     lane *lanes;
@@ -227,9 +228,13 @@ xd_status engine_submit(engine *e, const engine_request_options *o, engine_reque
     r->deadline_ns = o->deadline_ns;
     r->notify = o->notify;
     r->user = o->user;
+    r->shown = calloc(o->n_shown_ids + 1, sizeof *r->shown);
+    memcpy(r->shown, o->shown_ids ? o->shown_ids : r->shown, o->n_shown_ids * sizeof *r->shown);
     r->lanes = calloc(r->n, sizeof *r->lanes);
-    for (uint32_t k = 0; k < r->n; k++)
+    for (uint32_t k = 0; k < r->n; k++) {
         r->lanes[k].decode = tok_stream_new(e->tok, o->skip_special);
+        tok_stream_show(r->lanes[k].decode, r->shown, o->n_shown_ids);
+    }
     pthread_mutex_lock(&e->lock);
     bool full = e->live >= e->cfg->server.max_queue, down = e->draining;
     if (!full && !down) {
@@ -405,6 +410,7 @@ void engine_request_free(engine_request *r)
     for (uint32_t i = 0; i < r->n_stop; i++)
         free(r->stop[i]);
     free(r->stop);
+    free(r->shown);
     for (uint32_t k = 0; k < r->n; k++)
         tok_stream_free(r->lanes[k].decode);
     free(r->lanes);

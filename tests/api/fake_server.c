@@ -7,8 +7,13 @@
 
 static void to_stderr(void *ctx, int level, const char *message, const xd_log_field *fields, size_t n)
 {
-    (void)ctx, (void)level, (void)fields, (void)n;
-    fprintf(stderr, "%s\n", message);
+    (void)ctx, (void)level;
+    flockfile(stderr);
+    fprintf(stderr, "%s", message);
+    for (size_t i = 0; i < n; i++)
+        fprintf(stderr, " %s=%s", fields[i].key, fields[i].value);
+    fprintf(stderr, "\n");
+    funlockfile(stderr);
 }
 
 int main(int argc, char **argv)

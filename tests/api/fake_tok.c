@@ -1,4 +1,4 @@
-/* fake_tok.c - tokenizer.h with one id a byte, BOS, EOS and two chat markers: what a test sends is what the engine sees. */
+/* fake_tok.c - tokenizer.h with one id a byte, BOS, EOS and three marks: what a test sends is what the engine sees. */
 #include <string.h>
 
 #include "tests/api/fake.h"
@@ -9,9 +9,11 @@ struct tokenizer {
 struct tok_stream {
     xd_buf held;
     bool skip_special;
+    const uint32_t *shown;
+    size_t n_shown;
 };
 
-static const char *const specials[] = {"<s>", "</s>", "<|im_start|>", "<|im_end|>"};
+static const char *const specials[] = {"<s>", "</s>", "<|im_start|>", "<|im_end|>", "[TOOL_CALLS]"};
 
 tokenizer *fake_tok_new(bool add_bos)
 {
@@ -51,12 +53,25 @@ bool tok_token_bytes(const tokenizer *t, uint32_t id, xd_buf *ret)
     (void)t;
     if (id < 256)
         return xd_buf_putc(ret, (char)id);
-    return id < 260 && xd_buf_puts(ret, specials[id - 256]);
+    return id < 256 + XD_ARRAY_LEN(specials) && xd_buf_puts(ret, specials[id - 256]);
 }
 const char *tok_token_text(const tokenizer *t, uint32_t id)
 {
     (void)t;
-    return id >= 256 && id < 260 ? specials[id - 256] : NULL;
+    return tok_token_is_special(t, id) ? specials[id - 256] : NULL;
+}
+bool tok_token_is_special(const tokenizer *t, uint32_t id)
+{
+    (void)t;
+    return id >= 256 && id < 256 + XD_ARRAY_LEN(specials);
+}
+int64_t tok_token_id(const tokenizer *t, const char *token)
+{
+    (void)t;
+    for (size_t i = 0; i < XD_ARRAY_LEN(specials); i++)
+        if (!strcmp(specials[i], token))
+            return (int64_t)(256 + i);
+    return -1;
 }
 
 xd_status tok_decode(const tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, xd_buf *ret, xd_err *err)
@@ -84,9 +99,17 @@ void tok_stream_free(tok_stream *s)
         xd_buf_free(&s->held);
     free(s);
 }
+void tok_stream_show(tok_stream *s, const uint32_t *ids, size_t n)
+{
+    s->shown = ids;
+    s->n_shown = n;
+}
 xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err)
 {
-    if (id < 256 || !s->skip_special)
+    bool shown = false;
+    for (size_t i = 0; i < s->n_shown; i++)
+        shown |= s->shown[i] == id;
+    if (id < 256 || !s->skip_special || shown)
         tok_token_bytes(NULL, id, &s->held);
     size_t tail = s->held.len ? xd_utf8_incomplete_tail(s->held.data, s->held.len) : 0, n = s->held.len - tail;
     if (n) {

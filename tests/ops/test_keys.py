@@ -22,6 +22,7 @@ ELSEWHERE = {
                                "server.idle_timeout", "server.heartbeat"],
     "tests/api/test_fields.py": ["server.max_body", "server.completions_parse_special"],
     "tests/api/test_metrics.py": ["server.status_page"],
+    "tests/api/test_tools.py": ["server.reasoning_format"],
     "tests/ops/test_metrics.py": ["server.max_queue", "server.admin", "memory.host_budget", "memory.nvme_path", "kv.kv_budget", "kv.swap_space",
                                   "test.disk_error_rate", "memory.page_size", "memory.vram_budget"],
     "tests/daemon/test_check.py": ["model.tokenizer"],

@@ -190,6 +190,11 @@ def main():
         hit = next((t for t, f, p, n in samples if t > zero and f["state"] == at), None)
         if hit:
             print(f"{at} {hit - zero:.2f} s after the disturbance began")
+    low = []
+    for t, f, p, n in samples:
+        if t >= marks[-1][0] and f["link_gbps"] < 0.8 * f["healthy_gbps"] and (not low or low[-1][1] != f["link_gbps"]):
+            low.append((t, f["link_gbps"], f["state"]))
+    print("rates below 80 % of the healthy one since its end: " + (", ".join(f"{t - zero:+.1f} s {g:.1f} GB/s ({s})" for t, g, s in low) or "none"))
     if rates:
         print("the neighbours got: " + ", ".join(rates))
     bad = different[0] or failed or d.p.poll() is not None

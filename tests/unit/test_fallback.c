@@ -5,13 +5,76 @@
 #include "engine/fallback/fallback.h"
 #include "engine/memory/link_sim.h"
 
+/* A device behind a link that its reads and its background copies share, and on which copies never succeed: a fallback that loads all
+ * experts goes on copying for ever. Each reader gets less than half of what the test says. */
+static struct {
+    const kern_ops *real;
+    kern_ops ops;
+    _Atomic double gbps;
+    _Atomic bool copying;
+    _Atomic uint32_t n_batches;
+    uint32_t n_disturbed;
+    uint64_t probe_bytes; /* in all */
+} shared;
+
+static void shared_info(kern_dev *d, kern_dev_info *ret)
+{
+    shared.real->info(d, ret);
+    ret->unified = false;
+    ret->memory_free_bytes = 1ull << 30;
+}
+
+static kern_status shared_copy(kern_dev *d, void *dst, const void *src, uint64_t bytes)
+{
+    (void)d, (void)dst, (void)src, (void)bytes;
+    shared.copying = true;
+    return KERN_OK;
+}
+
+static kern_status shared_copy_wait(kern_dev *d)
+{
+    (void)d;
+    struct timespec ts = {.tv_nsec = 2000000};
+    nanosleep(&ts, NULL);
+    shared.copying = false;
+    shared.n_batches++;
+    return KERN_DEVICE;
+}
+
+static kern_status shared_probe(kern_dev *d, uint64_t addr, uint64_t bytes, double *ret_gbps)
+{
+    (void)d, (void)addr;
+    struct timespec ts = {.tv_nsec = 1000000};
+    shared.probe_bytes += bytes;
+    bool disturbed = shared.copying;
+    nanosleep(&ts, NULL);
+    disturbed = disturbed || shared.copying;
+    shared.n_disturbed += disturbed;
+    *ret_gbps = shared.gbps * (disturbed ? 0.4 : 1);
+    return KERN_OK;
+}
+
+static void share_link(kern_dev *d, double gbps)
+{
+    shared.real = d->ops;
+    shared.ops = *d->ops;
+    shared.ops.info = shared_info;
+    shared.ops.copy_async = shared_copy;
+    shared.ops.copy_wait = shared_copy_wait;
+    shared.ops.probe_read = shared_probe;
+    shared.gbps = gbps;
+    shared.copying = false;
+    shared.n_batches = shared.n_disturbed = 0;
+    d->ops = &shared.ops;
+}
+
 typedef struct rig {
     kern_dev *dev;
     model *m;
     config *cfg;
     pager *p;
     fallback *f;
-    bool cpu;
+    bool cpu, shares_link;
     char states[64], path[1024];
 } rig;
 
@@ -36,6 +99,8 @@ static void rig_open_spare(rig *r, double gbps, double arena_share, double spare
     xd_err err = {0};
     kern_options ko = {.n_threads = 1, .numa_node = -1};
     cr_assert_eq(kern_cpu_open(&ko, &r->dev), KERN_OK);
+    if (r->shares_link)
+        share_link(r->dev, gbps);
     model_options mo = {.path = "synthetic:tiny", .dtype = "bf16", .seed = 1};
     cr_assert_eq(model_open(&mo, &r->m, &err), XD_OK, "%s", err.msg);
     cr_assert_eq(conf_defaults(&r->cfg, &err), XD_OK, "%s", err.msg);
@@ -45,7 +110,7 @@ static void rig_open_spare(rig *r, double gbps, double arena_share, double spare
     r->cfg->fallback.cooldown_s = 0.4;
     r->cfg->fallback.probe_interval_s = 0.05;
     r->cfg->test.allow = true;
-    r->cfg->test.link_gbps = gbps;
+    r->cfg->test.link_gbps = r->shares_link ? 0 : gbps;
     r->cfg->test.vram_free = (uint64_t)(spare_share * (double)model_expert_bytes(r->m));
     pager_options po = {.dev = r->dev,
                         .m = r->m,
@@ -436,6 +501,54 @@ Test(fallback, what_fits_is_loaded_whole)
     set_link(&r, 5);
     tick_until(&r, "SF");
     cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
+    rig_close(&r);
+}
+
+/* Seen on a GPU: promotions behind each step took their part of the link from the next probe, so that a healthy link looked bad. */
+Test(fallback, a_probe_does_not_measure_the_pagers_own_copies)
+{
+    rig r = {.shares_link = true};
+    rig_open(&r, 50, 2);
+    shared.gbps = 5;
+    tick_until(&r, "SF");
+    cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
+    uint64_t before = probes(&r);
+    while (probes(&r) < before + 5 || shared.n_batches < 20) {
+        pager_idle(r.p);
+        fallback_tick(r.f);
+    }
+    shared.gbps = 50;
+    while (strcmp(r.states, "SFRD") != 0) {
+        cr_assert(!strncmp(r.states, "SFRD", strlen(r.states)), "%s", r.states);
+        pager_idle(r.p);
+        fallback_tick(r.f);
+    }
+    cr_assert_eq(shared.n_disturbed, 0, "%u probes", shared.n_disturbed);
+    rig_close(&r);
+}
+
+static uint64_t probe_once(rig *r, double gbps)
+{
+    double got;
+    shared.gbps = gbps;
+    shared.probe_bytes = 0;
+    cr_assert_eq(pager_probe_link(r->p, &got, NULL), XD_OK);
+    cr_assert_float_eq(got, gbps, 1e-9);
+    return shared.probe_bytes;
+}
+
+/* Requests wait for it: of a link that was seen to be slow it reads less. */
+Test(fallback, a_probe_of_a_slow_link_is_short)
+{
+    rig r = {.shares_link = true};
+    rig_open(&r, 50, 0.5);
+    uint64_t whole = probe_once(&r, 50), run = model_expert_bytes(r.m);
+    cr_assert_gt(whole, 3 * run, "%llu of %llu", (unsigned long long)whole, (unsigned long long)run);
+    cr_assert_eq(probe_once(&r, 5), whole, "not known yet");
+    cr_assert_leq(probe_once(&r, 5), 5000000 + run);
+    cr_assert_geq(probe_once(&r, 1), 5000000);
+    cr_assert_leq(probe_once(&r, 50), (4u << 20) + run);
+    cr_assert_eq(probe_once(&r, 50), whole);
     rig_close(&r);
 }
 

@@ -360,6 +360,23 @@ Test(tokenizer, nothing_is_trusted_or_everything_like_the_flag)
     tok_free(t);
 }
 
+Test(tokenizer, a_stream_shows_the_special_tokens_that_it_is_told_to)
+{
+    tokenizer *t = byte_tokenizer();
+    const uint32_t end = (uint32_t)tok_token_id(t, "<end>"), ids[] = {'a', end, 'b'}, shown[] = {7, end};
+    for (size_t n = 0; n <= 2; n++) {
+        tok_stream *s = tok_stream_new(t, true);
+        tok_stream_show(s, shown, n);
+        xd_buf out = {0};
+        for (size_t i = 0; i < XD_ARRAY_LEN(ids); i++)
+            cr_assert_eq(tok_stream_push(s, ids[i], &out, NULL), XD_OK);
+        cr_assert_str_eq(out.data, n == 2 ? "a<end>b" : "ab");
+        tok_stream_free(s);
+        xd_buf_free(&out);
+    }
+    tok_free(t);
+}
+
 /* ---- priming with the prompt ---- */
 
 static void assert_primed(const tokenizer *t, const uint32_t *ids, size_t n_prompt, size_t n, const char *want)

@@ -1,0 +1,362 @@
+/* answer.c - telling thoughts, content and tool calls apart while a model writes. See answer.h.
+ *
+ *   START --open mark--> THOUGHT --close mark--> CONTENT --open mark--> CALL --close mark, or the end--> CONTENT
+ *     \--anything else--------------------------->/
+ *
+ * Text waits in `held` until it is certain what it is: half of a mark, white space that may stand before one, or a whole call. A call
+ * is told when it is complete and its arguments are JSON, so that a client never gets half of one; what turns out to be none is told
+ * as content, so nothing is lost. No byte is looked at more than a few times, whatever the model writes: calls remember how far they
+ * were scanned, and long white space is not held. What the markup between two marks means: toolcall.c. */
+#include "api/answer.h"
+
+#include <string.h>
+
+#include "config/util.h"
+
+enum { MAX_HELD_SPACE = 256, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
+
+typedef enum state { START, THOUGHT, CONTENT, CALL } state;
+
+struct answer_reader {
+    answer_options o;
+    state state;
+    xd_buf held;
+    size_t at;                        /* held before this has been told */
+    size_t body, scan;                /* CALL: where its inside begins, and how far that was searched */
+    const char *close;                /* CALL: its end; NULL: the end of the answer, or the next open mark */
+    bool in_json, in_string, escaped; /* CALL: a close mark inside of a JSON string is none */
+    bool said;   /* something of this state's text was told: white space before it no longer goes */
+    bool called; /* the last thing told was a call */
+    size_t n_calls;
+    uint64_t id_state;
+    bool failed;
+};
+
+static const answer_thoughts rows[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {NULL, NULL}};
+
+answer_thoughts answer_thoughts_row(size_t i)
+{
+    return rows[XD_MIN(i, XD_ARRAY_LEN(rows) - 1)];
+}
+
+answer_thoughts answer_thoughts_of(const char *source, size_t len)
+{
+    size_t i = 0;
+    while (rows[i].close && !memmem(source, len, rows[i].close, strlen(rows[i].close)) &&
+           !memmem(source, len, rows[i].open, strlen(rows[i].open)))
+        i++;
+    return rows[i];
+}
+
+answer_reader *answer_new(const answer_options *opt)
+{
+    answer_reader *a = calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->o = *opt;
+    a->id_state = opt->seed;
+    return a;
+}
+
+void answer_free(answer_reader *a)
+{
+    if (!a)
+        return;
+    xd_buf_free(&a->held);
+    free(a);
+}
+
+/* ---- telling ---- */
+
+static void tell(answer_reader *a, answer_kind kind, size_t from, size_t to)
+{
+    if (from >= to)
+        return;
+    const answer_piece p = {.kind = kind, .text = a->held.data + from, .len = to - from};
+    a->said = true;
+    a->called = false;
+    a->o.tell(a->o.user, &p);
+}
+
+/* Mistral's templates refuse ids that have not exactly nine letters and digits; the others are OpenAI's in form. */
+static void make_id(answer_reader *a, char ret[static 40])
+{
+    static const char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    bool mistral = a->o.marks.calls == TOOLCALL_MISTRAL;
+    size_t n = 0;
+    for (const char *c = mistral ? "" : "call_"; *c; c++)
+        ret[n++] = *c;
+    for (int i = 0; i < (mistral ? MISTRAL_ID_CHARS : ID_CHARS); i++)
+        ret[n++] = chars[xd_mix64(a->id_state += XD_MIX64_STEP) % (sizeof chars - 1)];
+    ret[n] = 0;
+}
+
+static void tell_call(answer_reader *a, const json_t *read)
+{
+    if (a->o.one_call && a->n_calls)
+        return;
+    char id[40];
+    make_id(a, id);
+    json_t *call = json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name",
+                             json_object_get(read, "name"), "arguments", json_object_get(read, "arguments"));
+    if (!call) {
+        a->failed = true;
+        return;
+    }
+    const answer_piece p = {.kind = ANSWER_CALL, .call = call, .call_idx = a->n_calls++};
+    a->o.tell(a->o.user, &p);
+    json_decref(call);
+}
+
+/* ---- looking ---- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static size_t after_space(const answer_reader *a, size_t from)
+{
+    while (from < a->held.len && is_space(a->held.data[from]))
+        from++;
+    return from;
+}
+
+/* Where the white space before `to` begins; not before `from`. */
+static size_t before_space(const answer_reader *a, size_t from, size_t to)
+{
+    size_t least = to - from > MAX_HELD_SPACE ? to - MAX_HELD_SPACE : from;
+    while (to > least && is_space(a->held.data[to - 1]))
+        to--;
+    return to;
+}
+
+typedef enum match { NO, PERHAPS, YES } match;
+
+/* Does `mark` stand at this place? PERHAPS: all that is there of it. */
+static match match_at(const answer_reader *a, size_t at, const char *mark)
+{
+    size_t n = strlen(mark), have = a->held.len - at;
+    if (memcmp(a->held.data + at, mark, XD_MIN(n, have)))
+        return NO;
+    return have < n ? PERHAPS : YES;
+}
+
+/* The first place at or after `from` where one of the marks stands or may come to stand; held.len: none. */
+static size_t find(const answer_reader *a, size_t from, const char *const *marks, size_t n_marks, match *ret,
+                   size_t *ret_which)
+{
+    for (size_t i = from; i < a->held.len; i++)
+        for (size_t k = 0; k < n_marks; k++)
+            if (a->held.data[i] == marks[k][0] && (*ret = match_at(a, i, marks[k])) != NO) {
+                *ret_which = k;
+                return i;
+            }
+    *ret = NO;
+    return a->held.len;
+}
+
+/* ---- states: each does one thing; false: nothing more can be said until there is more text ---- */
+
+static void enter(answer_reader *a, state s)
+{
+    a->state = s;
+    a->said = false;
+}
+
+static bool at_start(answer_reader *a, bool end)
+{
+    if (!a->o.marks.thoughts.open) {
+        enter(a, CONTENT);
+        return true;
+    }
+    size_t w = after_space(a, a->at);
+    match m = w - a->at > MAX_HELD_SPACE ? NO : w < a->held.len ? match_at(a, w, a->o.marks.thoughts.open) : PERHAPS;
+    if (m == PERHAPS && !end)
+        return false;
+    if (m == YES) { /* also where the prompt has opened one already: some models do it again */
+        size_t to = w + strlen(a->o.marks.thoughts.open);
+        if (a->o.keep_thoughts)
+            tell(a, ANSWER_CONTENT, a->at, to);
+        a->at = to;
+    }
+    enter(a, m == YES || a->o.marks.in_thought ? THOUGHT : CONTENT);
+    return true;
+}
+
+static bool in_thought(answer_reader *a, bool end)
+{
+    match m;
+    size_t which, from = a->said || a->o.keep_thoughts ? a->at : after_space(a, a->at);
+    size_t p = find(a, from, &a->o.marks.thoughts.close, 1, &m, &which);
+    size_t behind = m == YES ? p + strlen(a->o.marks.thoughts.close) : p;
+    if (m == PERHAPS && end)
+        p = behind = a->held.len;
+    size_t to = a->o.keep_thoughts ? behind : before_space(a, from, p);
+    tell(a, a->o.keep_thoughts ? ANSWER_CONTENT : ANSWER_THOUGHT, from, to);
+    a->at = m == YES ? behind : to;
+    if (m != YES)
+        return false;
+    enter(a, CONTENT);
+    a->said = a->o.keep_thoughts;
+    a->called = !a->o.keep_thoughts; /* white space after a thought goes, as after a call */
+    return true;
+}
+
+static void enter_call(answer_reader *a, size_t body, const char *close)
+{
+    a->state = CALL;
+    a->body = a->scan = body;
+    a->close = close;
+    a->in_json = a->in_string = a->escaped = false;
+}
+
+/* The open marks of this form. */
+static size_t open_marks(const answer_reader *a, const char *ret[static N_OPEN])
+{
+    size_t n = 0;
+    if (a->o.marks.calls == TOOLCALL_NONE)
+        return 0;
+    ret[n++] = toolcall_marks_of(a->o.marks.calls)->open;
+    if (a->o.marks.calls == TOOLCALL_FUNCTION)
+        ret[n++] = "<function=";
+    return n;
+}
+
+/* Behind a call: the close mark of an outer tag that was never opened. */
+static match stray_close(const answer_reader *a, size_t w)
+{
+    const char *close = toolcall_marks_of(a->o.marks.calls)->close;
+    return a->n_calls && a->called && close ? match_at(a, w, close) : NO;
+}
+
+/* White space goes where a call follows, where the answer ends after a call, and between the first content and what was before it. */
+static bool in_content(answer_reader *a, bool end)
+{
+    const char *marks[N_OPEN];
+    size_t n_marks = open_marks(a, marks), which = 0, w = after_space(a, a->at);
+    bool first = a->called && !a->said;
+    if (w - a->at > MAX_HELD_SPACE && !first) {
+        bool called = a->called;
+        tell(a, ANSWER_CONTENT, a->at, w - MAX_HELD_SPACE);
+        a->called = called;
+        a->at = w - MAX_HELD_SPACE;
+    }
+    if (w == a->held.len) {
+        if (!a->called && (end || !n_marks))
+            tell(a, ANSWER_CONTENT, a->at, w);
+        else if (!first && !end)
+            return false;
+        a->at = w;
+        return false;
+    }
+    match m = stray_close(a, w);
+    if (m == PERHAPS && !end)
+        return false;
+    if (m == YES) {
+        a->at = w + strlen(toolcall_marks_of(a->o.marks.calls)->close);
+        return true;
+    }
+    if (a->o.marks.calls == TOOLCALL_BARE && !a->said && !a->n_calls && a->held.data[w] == '{') {
+        enter_call(a, w, NULL);
+        return true;
+    }
+    size_t p = find(a, w, marks, n_marks, &m, &which);
+    if (m == PERHAPS && end) {
+        p = a->held.len;
+        m = NO;
+    }
+    size_t to = n_marks && !(end && m == NO) ? before_space(a, w, p) : p;
+    if (to > w) {
+        tell(a, ANSWER_CONTENT, first ? w : a->at, to);
+        a->at = to;
+    }
+    if (m != YES)
+        return false;
+    enter_call(a, which ? p : p + strlen(marks[which]),
+               which ? "</function>" : toolcall_marks_of(a->o.marks.calls)->close);
+    return true;
+}
+
+/* The end of the call's inside: held.len while it is not there. */
+static size_t find_close(answer_reader *a, match *ret)
+{
+    const char *open = toolcall_marks_of(a->o.marks.calls)->open;
+    const char *mark = a->close ? a->close : a->o.marks.calls == TOOLCALL_MISTRAL ? open : NULL;
+    bool tagged = a->o.marks.calls == TOOLCALL_TAG || a->o.marks.calls == TOOLCALL_FUNCTION;
+    *ret = NO;
+    for (; mark && a->scan < a->held.len; a->scan++) {
+        char c = a->held.data[a->scan];
+        if (a->in_string) {
+            a->in_string = a->escaped || c != '"';
+            a->escaped = !a->escaped && c == '\\';
+        } else if (c == mark[0] && (*ret = match_at(a, a->scan, mark)) != NO) {
+            return a->scan;
+        } else if (c == '"') {
+            a->in_string = a->in_json;
+        } else if (c == '{') {
+            /* Between tags quotes are text like any other. */
+            a->in_json = a->in_json || !tagged || after_space(a, a->body) == a->scan;
+        }
+    }
+    return a->held.len;
+}
+
+static bool in_call(answer_reader *a, bool end)
+{
+    match m;
+    size_t p = find_close(a, &m);
+    if (m != YES && !end)
+        return false;
+    /* What the end has left of a close mark is no part of the call. */
+    size_t behind = m != YES ? a->held.len : a->close ? p + strlen(a->close) : p;
+    bool function = a->close && !strcmp(a->close, "</function>");
+    json_t *list = NULL;
+    xd_status st =
+        toolcall_read(a->o.marks.calls, a->held.data + a->body, (function ? behind : p) - a->body, a->o.tools, &list);
+    a->failed |= st == XD_NOMEM;
+    if (!st) {
+        for (size_t i = 0; i < json_array_size(list); i++)
+            tell_call(a, json_array_get(list, i));
+        json_decref(list);
+        a->called = true;
+    } else {
+        tell(a, ANSWER_CONTENT, a->called && !a->said ? after_space(a, a->at) : a->at, behind);
+    }
+    a->at = behind;
+    a->state = CONTENT;
+    return true;
+}
+
+static bool go_on(answer_reader *a, bool end)
+{
+    switch (a->state) {
+    case START: return at_start(a, end);
+    case THOUGHT: return in_thought(a, end);
+    case CONTENT: return in_content(a, end);
+    default: return in_call(a, end);
+    }
+}
+
+static bool run(answer_reader *a, bool end)
+{
+    while (!a->failed && (a->at < a->held.len || a->state == CALL) && go_on(a, end))
+        ;
+    /* What was told goes when it is half of what is held, so that each byte moves once or twice. */
+    if (a->at * 2 > a->held.len && a->state != CALL) {
+        memmove(a->held.data, a->held.data + a->at, a->held.len - a->at);
+        a->held.len -= a->at;
+        a->at = 0;
+    }
+    return !a->failed && !a->held.failed;
+}
+
+bool answer_feed(answer_reader *a, const char *text, size_t len)
+{
+    return xd_buf_append(&a->held, text, len) && run(a, false);
+}
+
+bool answer_end(answer_reader *a)
+{
+    return run(a, true);
+}

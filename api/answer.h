@@ -1,0 +1,60 @@
+/* answer.h - a chat model's text, as it comes, told apart: what it thought, what it says, which tools it calls. */
+#ifndef API_ANSWER_H
+#define API_ANSWER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api/toolcall.h"
+
+/* How a model marks its thoughts; learned from its template or its tokens. */
+typedef struct answer_thoughts {
+    const char *open, *close; /* both static; NULL: it does not think, or nothing says so */
+} answer_thoughts;
+
+/* By a mark in a template's source. */
+answer_thoughts answer_thoughts_of(const char *source, size_t len);
+answer_thoughts answer_thoughts_row(size_t i); /* the i-th known pair; {NULL} behind the last */
+
+/* What a prompt's template says of the answer to come. */
+typedef struct answer_marks {
+    answer_thoughts thoughts;
+    bool in_thought; /* the prompt ends inside of one */
+    toolcall_form calls;
+} answer_marks;
+
+typedef enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, ANSWER_CALL } answer_kind;
+
+typedef struct answer_piece {
+    answer_kind kind;
+    const char *text; /* len bytes of whole characters; none for a call */
+    size_t len;
+    const json_t
+        *call; /* {"id", "type": "function", "function": {"name", "arguments"}}, borrowed for the call of tell() */
+    size_t call_idx;
+} answer_piece;
+
+typedef struct answer_options {
+    answer_marks marks;
+    bool keep_thoughts;  /* they stay in the content, marks and all */
+    const json_t *tools; /* the request's; borrowed, must outlive the reader */
+    bool one_call;       /* calls after the first are dropped */
+    uint64_t seed;       /* of the calls' ids */
+    void (*tell)(void *user, const answer_piece *piece);
+    void *user;
+} answer_options;
+
+typedef struct answer_reader answer_reader;
+
+/* NULL: out of memory. opt is copied. */
+answer_reader *answer_new(const answer_options *opt);
+void answer_free(answer_reader *a); /* NULL is fine */
+
+/* Each tells what became certain. The pieces of an answer are the same in sum however its text is cut into feeds: marks of thoughts
+ * and of well-formed calls are in none of them, and neither is white space around these; everything else is told as it was written,
+ * markup that is no call included. false: out of memory. */
+bool answer_feed(answer_reader *a, const char *text, size_t len) XD_MUST_CHECK;
+bool answer_end(answer_reader *a) XD_MUST_CHECK;
+
+#endif

@@ -1,0 +1,352 @@
+/* toolcall.c - reading tool calls that models wrote as JSON, in the wrappings of several families. See toolcall.h.
+ *
+ * Arguments are handed on in the model's own words (a slice of what it wrote), so that numbers and the order of keys stay as they
+ * are; but only after jansson has found them to be a JSON object. What is not exactly a call is none: the caller shows it as text.
+ * Where calls begin and end is not decided here: answer.c. Notations other than JSON: toolcall_xml.c. */
+#include "api/toolcall.h"
+
+#include <string.h>
+
+#include "config/util.h"
+
+#define DS(x)         "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>" /* fullwidth bars */
+#define DS_CALL_BEGIN DS("tool\u2581call\u2581begin")
+#define DS_CALL_END   DS("tool\u2581call\u2581end")
+#define DS_SEP        DS("tool\u2581sep")
+#define DS_BEGIN      DS("tool\u2581calls\u2581begin")
+#define DS_END        DS("tool\u2581calls\u2581end")
+
+static const char *const tag_specials[] = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
+                                           "<arg_value>", "</arg_value>", NULL};
+static const char *const mistral_specials[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
+static const char *const deepseek_specials[] = {DS_BEGIN, DS_END, DS_CALL_BEGIN, DS_CALL_END, DS_SEP, NULL};
+static const char *const list_specials[] = {"<|tool_call|>", "<|/tool_call|>", NULL};
+static const char *const bare_specials[] = {"<|python_tag|>", NULL};
+static const char *const no_specials[] = {NULL};
+
+static const toolcall_marks marks[] = {
+    [TOOLCALL_NONE] = {NULL, NULL, no_specials},
+    [TOOLCALL_TAG] = {"<tool_call>", "</tool_call>", tag_specials},
+    [TOOLCALL_FUNCTION] = {"<tool_call>", "</tool_call>", tag_specials},
+    [TOOLCALL_MISTRAL] = {"[TOOL_CALLS]", NULL, mistral_specials},
+    [TOOLCALL_DEEPSEEK] = {DS_BEGIN, DS_END, deepseek_specials},
+    [TOOLCALL_LIST] = {"<|tool_call|>", "<|/tool_call|>", list_specials},
+    [TOOLCALL_BARE] = {"<|python_tag|>", NULL, bare_specials},
+};
+
+const toolcall_marks *toolcall_marks_of(toolcall_form form)
+{
+    return &marks[form];
+}
+
+toolcall_form toolcall_form_of(const char *source, size_t len)
+{
+    /* The order decides where a template shows more than one mark: what is rarer as plain text comes first. */
+    static const struct {
+        const char *mark, *also;
+        toolcall_form form;
+    } rows[] = {
+        {DS_BEGIN, NULL, TOOLCALL_DEEPSEEK},
+        {"[TOOL_CALLS]", NULL, TOOLCALL_MISTRAL},
+        {"<tool_call>", "<function=", TOOLCALL_FUNCTION},
+        {"<tool_call>", NULL, TOOLCALL_TAG},
+        {"<|tool_call|>", NULL, TOOLCALL_LIST},
+        {"<|python_tag|>", "\"parameters\"", TOOLCALL_BARE},
+        {"ipython", "\"parameters\"", TOOLCALL_BARE},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        if (memmem(source, len, rows[i].mark, strlen(rows[i].mark)) &&
+            (!rows[i].also || memmem(source, len, rows[i].also, strlen(rows[i].also))))
+            return rows[i].form;
+    return TOOLCALL_NONE;
+}
+
+/* ---- slices of JSON ---- */
+
+typedef struct slice {
+    const char *s;
+    size_t len;
+} slice;
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static slice trim(slice v)
+{
+    while (v.len && is_space(v.s[0]))
+        v.s++, v.len--;
+    while (v.len && is_space(v.s[v.len - 1]))
+        v.len--;
+    return v;
+}
+
+static bool eat(slice *v, const char *what)
+{
+    size_t n = strlen(what);
+    if (v->len < n || memcmp(v->s, what, n))
+        return false;
+    v->s += n;
+    v->len -= n;
+    return true;
+}
+
+/* Bytes of the first string, list, object or word of a text: all of it if it does not end. */
+static size_t value_len(slice v)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < v.len; i++) {
+        char c = v.s[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"') {
+                in_string = false;
+                if (!depth)
+                    return i + 1;
+            }
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']' || c == ',') {
+            if (!depth)
+                return i;
+            if (c != ',' && !--depth)
+                return i + 1;
+        }
+    }
+    return v.len;
+}
+
+/* The next `key: value` of an object's inside, or the next value of a list's; *v moves behind it and its comma. The text is JSON
+ * already known to be well-formed. */
+static bool next_member(slice *v, slice *ret_key, slice *ret_value)
+{
+    *v = trim(*v);
+    if (!v->len)
+        return false;
+    for (slice *part = ret_key ? ret_key : ret_value;; part = ret_value) {
+        size_t n = value_len(*v);
+        *part = trim((slice){v->s, n});
+        *v = trim((slice){v->s + n, v->len - n});
+        if (part == ret_value)
+            break;
+        (void)eat(v, ":");
+        *v = trim(*v);
+    }
+    (void)eat(v, ",");
+    return true;
+}
+
+static slice inside(slice v)
+{
+    return (slice){v.s + 1, v.len - 2};
+}
+
+/* Numbers of any size are JSON, though jansson could not hold them as integers. */
+static json_t *load(slice v)
+{
+    return json_loadb(v.s, v.len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+}
+
+static xd_status add_call(json_t *list, const json_t *name, slice arguments)
+{
+    json_t *call = json_pack("{s:O, s:o}", "name", name, "arguments", json_stringn(arguments.s, arguments.len));
+    return json_array_append_new(list, call) ? XD_NOMEM : XD_OK;
+}
+
+/* The text of a JSON object: the value itself, or what a string holds, or {} for none. false: it is none. */
+static bool object_text(slice value, const json_t *decoded, slice *ret)
+{
+    if (!decoded || json_is_null(decoded)) {
+        *ret = (slice){"{}", 2};
+        return true;
+    }
+    if (json_is_object(decoded)) {
+        *ret = value;
+        return true;
+    }
+    if (!json_is_string(decoded))
+        return false;
+    *ret = trim((slice){json_string_value(decoded), json_string_length(decoded)});
+    if (!ret->len)
+        *ret = (slice){"{}", 2};
+    json_t *inner = load(*ret);
+    bool ok = json_is_object(inner);
+    json_decref(inner);
+    return ok;
+}
+
+/* {"name": ..., "arguments": ...}; Llama and some others write "parameters". `known` NULL: any name will do. */
+static xd_status read_object(slice text, const json_t *decoded, const json_t *known, json_t *list)
+{
+    const json_t *name = json_object_get(decoded, "name");
+    if (!json_string_length(name))
+        return XD_BAD_REQUEST;
+    bool found = !known;
+    size_t i;
+    const json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)known, i, tool)
+        found |= json_equal(json_object_get(json_object_get(tool, "function"), "name"), name);
+    if (!found)
+        return XD_BAD_REQUEST;
+    slice rest = inside(text), key, value, arguments = {NULL, 0};
+    const json_t *args = json_object_get(decoded, "arguments");
+    const char *args_key = args ? "\"arguments\"" : "\"parameters\"";
+    args = args ? args : json_object_get(decoded, "parameters");
+    while (next_member(&rest, &key, &value)) {
+        if (eat(&key, args_key) && !key.len)
+            arguments = value;
+    }
+    /* A key that is written with escapes is found by jansson only. */
+    if ((args && !arguments.len) || !object_text(arguments, args, &arguments))
+        return XD_BAD_REQUEST;
+    return add_call(list, name, arguments);
+}
+
+/* One call or a list of them. */
+static xd_status read_json(slice text, const json_t *known, json_t *list)
+{
+    text = trim(text);
+    json_t *decoded = load(text);
+    xd_status st = XD_BAD_REQUEST;
+    if (json_is_object(decoded)) {
+        st = read_object(text, decoded, known, list);
+    } else if (json_array_size(decoded)) {
+        slice rest = inside(text), value;
+        st = XD_OK;
+        for (size_t i = 0; !st && next_member(&rest, NULL, &value); i++)
+            st = json_is_object(json_array_get(decoded, i))
+                     ? read_object(value, json_array_get(decoded, i), known, list)
+                     : XD_BAD_REQUEST;
+    }
+    json_decref(decoded);
+    return st;
+}
+
+static bool is_name(slice v)
+{
+    for (size_t i = 0; i < v.len; i++)
+        if ((unsigned char)v.s[i] <= ' ' || strchr("<>[]{}\"'`", v.s[i]))
+            return false;
+    return v.len && xd_utf8_valid(v.s, v.len);
+}
+
+/* A name and the text of its arguments. */
+static xd_status add_named(slice name, slice arguments, json_t *list)
+{
+    name = trim(name);
+    arguments = trim(arguments);
+    if (!is_name(name))
+        return XD_BAD_REQUEST;
+    json_t *decoded = load(arguments), *n = json_stringn(name.s, name.len);
+    xd_status st = !n ? XD_NOMEM : json_is_object(decoded) ? add_call(list, n, arguments) : XD_BAD_REQUEST;
+    json_decref(decoded);
+    json_decref(n);
+    return st;
+}
+
+static size_t find(slice v, const char *what)
+{
+    const char *at = v.len ? memmem(v.s, v.len, what, strlen(what)) : NULL;
+    return at ? (size_t)(at - v.s) : v.len;
+}
+
+/* [{...}] or name[ARGS]{...}, name[CALL_ID]id[ARGS]{...}, name{...} */
+static xd_status read_mistral(slice text, json_t *list)
+{
+    text = trim(text);
+    if (text.len && (text.s[0] == '[' || text.s[0] == '{'))
+        return read_json(text, NULL, list);
+    size_t brace = find(text, "{");
+    slice head = {text.s, brace};
+    size_t args = find(head, "[ARGS]"), call_id = find(head, "[CALL_ID]");
+    if (args < head.len && trim((slice){head.s + args + 6, head.len - args - 6}).len)
+        return XD_BAD_REQUEST;
+    head.len = XD_MIN(args, call_id); /* the model's own id may be anything: it gets a new one */
+    return add_named(head, (slice){text.s + brace, text.len - brace}, list);
+}
+
+/* V3 and R1: type, separator, name, newline, a fence around the arguments; V3.1: name, separator, arguments. */
+static xd_status read_deepseek(slice text, json_t *list)
+{
+    xd_status st = XD_OK;
+    text = trim(text);
+    while (!st && text.len) {
+        if (!eat(&text, DS_CALL_BEGIN))
+            return XD_BAD_REQUEST;
+        /* The marks are tokens: they do not occur inside of arguments. */
+        size_t end = find(text, DS_CALL_END);
+        slice one = {text.s, end};
+        text = (slice){text.s + end, text.len - end};
+        (void)eat(&text, DS_CALL_END);
+        text = trim(text);
+        size_t sep = find(one, DS_SEP);
+        slice name = {one.s, sep}, args = {one.s + sep, one.len - sep};
+        if (!eat(&args, DS_SEP))
+            return XD_BAD_REQUEST;
+        if (trim(args).len && trim(args).s[0] != '{') {
+            args = trim(args);
+            size_t line = find(args, "\n");
+            name = (slice){args.s, line};
+            args = trim((slice){args.s + line, args.len - line});
+            if (!eat(&args, "```json") || args.len < 3 || memcmp(args.s + args.len - 3, "```", 3))
+                return XD_BAD_REQUEST;
+            args.len -= 3;
+        }
+        st = add_named(name, args, list);
+    }
+    return st;
+}
+
+/* One or more objects, separated by semicolons. Since no mark says that this is a call, the names must be the request's. */
+static xd_status read_bare(slice text, const json_t *tools, json_t *list)
+{
+    xd_status st = XD_OK;
+    for (text = trim(text); !st && text.len; text = trim(text)) {
+        size_t n = value_len(text);
+        st = read_json((slice){text.s, n}, tools, list);
+        text = trim((slice){text.s + n, text.len - n});
+        if (!st && text.len && !eat(&text, ";"))
+            return XD_BAD_REQUEST;
+    }
+    return st;
+}
+
+static xd_status read_tag(slice text, const json_t *tools, json_t *list)
+{
+    text = trim(text);
+    if (text.len && (text.s[0] == '{' || text.s[0] == '['))
+        return read_json(text, NULL, list);
+    if (!text.len || text.s[0] != '<')
+        return toolcall_read_arg_keys(text.s, text.len, tools, list);
+    xd_status st = XD_OK;
+    for (size_t n; !st && text.len; text = trim((slice){text.s + n, text.len - n}))
+        if ((st = toolcall_read_function(text.s, text.len, tools, list, &n)))
+            break;
+    return st;
+}
+
+xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const json_t *tools, json_t **ret)
+{
+    json_t *list = json_array();
+    if (!list)
+        return XD_NOMEM;
+    slice v = {text, len};
+    xd_status st = form == TOOLCALL_MISTRAL    ? read_mistral(v, list)
+                   : form == TOOLCALL_DEEPSEEK ? read_deepseek(v, list)
+                   : form == TOOLCALL_LIST     ? read_json(v, NULL, list)
+                   : form == TOOLCALL_BARE     ? read_bare(v, tools, list)
+                                               : read_tag(v, tools, list);
+    if (!st && !json_array_size(list))
+        st = XD_BAD_REQUEST;
+    if (st) {
+        json_decref(list);
+        return st;
+    }
+    *ret = list;
+    return XD_OK;
+}

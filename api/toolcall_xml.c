@@ -1,0 +1,251 @@
+/* toolcall_xml.c - tool calls whose arguments are written one by one between tags, as plain text: Qwen3-Coder's <function=NAME>
+ * <parameter=KEY>VALUE</parameter> and GLM's NAME <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>.
+ *
+ * Whether 3 is a number or a text only the tool's schema can tell: a value takes the type that its parameter allows. Where nothing
+ * is said, what reads as JSON is JSON. A value may hold anything but its own closing tag. */
+#include <string.h>
+
+#include "api/toolcall.h"
+#include "config/util.h"
+
+enum { ALLOW_STRING = 1, ALLOW_NUMBER = 2, ALLOW_BOOL = 4, ALLOW_NULL = 8, ALLOW_OBJECT = 16, ALLOW_ARRAY = 32 };
+enum { MAX_SCHEMA_DEPTH = 8 };
+
+static unsigned allow_of(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING: return ALLOW_STRING;
+    case JSON_INTEGER:
+    case JSON_REAL: return ALLOW_NUMBER;
+    case JSON_TRUE:
+    case JSON_FALSE: return ALLOW_BOOL;
+    case JSON_NULL: return ALLOW_NULL;
+    case JSON_OBJECT: return ALLOW_OBJECT;
+    default: return ALLOW_ARRAY;
+    }
+}
+
+static unsigned allow_of_name(const char *type)
+{
+    static const struct {
+        const char *name;
+        unsigned allow;
+    } rows[] = {{"string", ALLOW_STRING}, {"integer", ALLOW_NUMBER}, {"number", ALLOW_NUMBER}, {"boolean", ALLOW_BOOL},
+                {"null", ALLOW_NULL},     {"object", ALLOW_OBJECT},  {"array", ALLOW_ARRAY}};
+    for (size_t i = 0; type && i < XD_ARRAY_LEN(rows); i++)
+        if (!strcmp(type, rows[i].name))
+            return rows[i].allow;
+    return 0;
+}
+
+/* The kinds of values that a schema allows; 0: it does not say. */
+static unsigned allowed(const json_t *schema, int depth)
+{
+    unsigned allow = 0;
+    size_t i;
+    json_t *v, *type = json_object_get(schema, "type");
+    if (json_is_string(type))
+        return allow_of_name(json_string_value(type));
+    json_array_foreach (type, i, v)
+        allow |= allow_of_name(json_string_value(v));
+    if (allow || depth == MAX_SCHEMA_DEPTH)
+        return allow;
+    json_array_foreach (json_object_get(schema, "enum"), i, v)
+        allow |= allow_of(v);
+    static const char *const lists[] = {"anyOf", "oneOf"};
+    for (size_t k = 0; k < XD_ARRAY_LEN(lists); k++)
+        json_array_foreach (json_object_get(schema, lists[k]), i, v) {
+            unsigned one = allowed(v, depth + 1);
+            if (!one)
+                return 0;
+            allow |= one;
+        }
+    return allow;
+}
+
+/* The request's function of that name, or NULL. */
+static const json_t *function_of(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        const char *n = json_string_value(json_object_get(f, "name"));
+        if (n && !strcmp(n, name))
+            return f;
+    }
+    return NULL;
+}
+
+static unsigned allowed_for(const json_t *tools, const char *name, const char *key)
+{
+    const json_t *parameters = json_object_get(function_of(tools, name), "parameters");
+    return allowed(json_object_get(json_object_get(parameters, "properties"), key), 0);
+}
+
+static bool append_json(xd_buf *out, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    bool ok = text && xd_buf_puts(out, text);
+    free(text);
+    return ok;
+}
+
+static bool append_string(xd_buf *out, const char *s, size_t len)
+{
+    json_t *v = json_stringn(s, len);
+    bool ok = v && append_json(out, v);
+    json_decref(v);
+    return ok;
+}
+
+/* Python's words for what JSON writes in lower case: templates that print a value show models these. */
+static const char *python_word(const char *s, size_t len)
+{
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(words); i++)
+        if (len == strlen(words[i][0]) && !memcmp(s, words[i][0], len))
+            return words[i][1];
+    return NULL;
+}
+
+static bool append_value(xd_buf *out, const char *s, size_t len, unsigned allow)
+{
+    if (allow == ALLOW_STRING)
+        return append_string(out, s, len);
+    const char *word = allow ? python_word(s, len) : NULL;
+    const char *json = word ? word : s;
+    size_t json_len = word ? strlen(word) : len;
+    json_t *v = json_loadb(json, json_len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    unsigned kind = v ? allow_of(v) : 0;
+    json_decref(v);
+    bool take = kind && kind != ALLOW_STRING && (!allow || (allow & kind) || !(allow & ALLOW_STRING));
+    return take ? xd_buf_append(out, json, json_len) : append_string(out, s, len);
+}
+
+typedef struct reader {
+    const char *s, *end;
+} reader;
+
+static void skip_space(reader *r)
+{
+    while (r->s < r->end && strchr(" \t\r\n", *r->s) && *r->s)
+        r->s++;
+}
+
+static bool eat(reader *r, const char *what)
+{
+    size_t n = strlen(what);
+    if ((size_t)(r->end - r->s) < n || memcmp(r->s, what, n))
+        return false;
+    r->s += n;
+    return true;
+}
+
+/* What stands before `until`, which is skipped. */
+static bool take(reader *r, const char *until, const char **ret, size_t *ret_len)
+{
+    const char *at = memmem(r->s, (size_t)(r->end - r->s), until, strlen(until));
+    if (!at)
+        return false;
+    *ret = r->s;
+    *ret_len = (size_t)(at - r->s);
+    r->s = at + strlen(until);
+    return true;
+}
+
+/* A name or a key: owned; NULL: it is none, or there is no memory. */
+static char *plain(const char *s, size_t len)
+{
+    while (len && strchr(" \t\r\n", s[len - 1]) && s[len - 1])
+        len--;
+    while (len && strchr(" \t\r\n", *s) && *s)
+        s++, len--;
+    bool ok = len && !memchr(s, '<', len) && !memchr(s, '\n', len) && !memchr(s, 0, len) && xd_utf8_valid(s, len);
+    return ok ? strndup(s, len) : NULL;
+}
+
+static xd_status add(json_t *list, const char *name, xd_buf *args)
+{
+    xd_buf_putc(args, '}');
+    if (args->failed)
+        return XD_NOMEM;
+    /* Also the check that a value was one: bytes that are not UTF-8 are no string. */
+    json_t *check = json_loadb(args->data, args->len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *call =
+        check ? json_pack("{s:s, s:o}", "name", name, "arguments", json_stringn(args->data, args->len)) : NULL;
+    bool is_json = check != NULL;
+    json_decref(check);
+    if (!is_json)
+        return XD_BAD_REQUEST;
+    return json_array_append_new(list, call) ? XD_NOMEM : XD_OK;
+}
+
+static xd_status add_argument(xd_buf *args, const json_t *tools, const char *name, const char *key, const char *value,
+                              size_t len)
+{
+    if (!xd_utf8_valid(value, len))
+        return XD_BAD_REQUEST;
+    xd_buf_puts(args, args->len > 1 ? ", " : "");
+    bool ok = append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") &&
+              append_value(args, value, len, allowed_for(tools, name, key));
+    return ok ? XD_OK : XD_NOMEM;
+}
+
+xd_status toolcall_read_function(const char *text, size_t len, const json_t *tools, json_t *list, size_t *ret_end)
+{
+    reader r = {text, text + len};
+    const char *s;
+    size_t n;
+    XD_CLEANUP(xd_buf_free) xd_buf args = {0};
+    xd_buf_putc(&args, '{');
+    skip_space(&r);
+    if (!eat(&r, "<function=") || !take(&r, ">", &s, &n))
+        return XD_BAD_REQUEST;
+    XD_CLEANUP(xd_freep) char *name = plain(s, n);
+    if (!name)
+        return XD_BAD_REQUEST;
+    for (skip_space(&r); !eat(&r, "</function>"); skip_space(&r)) {
+        if (!eat(&r, "<parameter=") || !take(&r, ">", &s, &n))
+            return XD_BAD_REQUEST;
+        XD_CLEANUP(xd_freep) char *key = plain(s, n);
+        if (!key || !take(&r, "</parameter>", &s, &n))
+            return XD_BAD_REQUEST;
+        /* The value has lines of its own. */
+        if (n && *s == '\n')
+            s++, n--;
+        if (n && s[n - 1] == '\n')
+            n--;
+        xd_status st = add_argument(&args, tools, name, key, s, n);
+        if (st)
+            return st;
+    }
+    *ret_end = (size_t)(r.s - text);
+    return add(list, name, &args);
+}
+
+xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *tools, json_t *list)
+{
+    reader r = {text, text + len};
+    const char *s = memchr(text, '<', len);
+    size_t n = s ? (size_t)(s - text) : len;
+    XD_CLEANUP(xd_buf_free) xd_buf args = {0};
+    xd_buf_putc(&args, '{');
+    XD_CLEANUP(xd_freep) char *name = plain(text, n);
+    /* A word alone is a call only if there is such a tool. */
+    if (!name || strpbrk(name, " {}\"'`") || (!s && !function_of(tools, name)))
+        return XD_BAD_REQUEST;
+    r.s += n;
+    for (skip_space(&r); r.s < r.end; skip_space(&r)) {
+        if (!eat(&r, "<arg_key>") || !take(&r, "</arg_key>", &s, &n))
+            return XD_BAD_REQUEST;
+        XD_CLEANUP(xd_freep) char *key = plain(s, n);
+        skip_space(&r);
+        if (!key || !eat(&r, "<arg_value>") || !take(&r, "</arg_value>", &s, &n))
+            return XD_BAD_REQUEST;
+        xd_status st = add_argument(&args, tools, name, key, s, n);
+        if (st)
+            return st;
+    }
+    return add(list, name, &args);
+}

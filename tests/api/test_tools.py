@@ -1,0 +1,267 @@
+"""Tool calls and thoughts in answers, by the official client. The fake engine says its prompt again, and the templates here show the
+last message alone: so the answer is the text that the test sends."""
+import json
+import random
+import re
+
+import openai
+import pytest
+
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Weather of a town", "parameters": {
+        "type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}, "required": ["town"]}}},
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
+]
+LAST = "{% if tools %}{% endif %}{{ messages[-1].content }}"
+HERMES = "{#<tool_call>#}" + LAST
+CODER = "{#<tool_call><function=#}" + LAST
+THINKS = "{#<tool_call> </think>#}" + LAST
+OPENED = "{#<tool_call>#}{% if tools %}{% endif %}{{ messages[-1].content }}<think>\n"
+MISTRAL = "{% if tools %}[TOOL_CALLS]{% endif %}{{ messages[-1].content }}"
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Gda\u0144sk \U0001f327", "days": 3}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def servers():
+    from conftest import Server
+    made = {}
+
+    def get(template):
+        if template not in made:
+            made[template] = Server("--model.chat_template=" + template)
+        return made[template]
+
+    yield get
+    for s in made.values():
+        assert s.metric("fake_live") == 0
+        assert s.stop() == 0, s.log
+
+
+def client(server):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=20)
+
+
+def ask(server, text, **fields):
+    fields = {"tools": TOOLS, **fields}
+    fields = {k: v for k, v in fields.items() if v is not None}
+    extra = {k: fields.pop(k) for k in list(fields) if k in ("reasoning_format", "include_reasoning", "separate_reasoning", "return_token_ids")}
+    return client(server).chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": text}], extra_body=extra, max_tokens=2000, **fields)
+
+
+def assembled(stream):
+    """As clients put a stream together."""
+    content, thought, calls, finish, order = None, None, [], None, []
+    for chunk in stream:
+        for c in chunk.choices:
+            d = c.delta
+            if d.content:
+                content = (content or "") + d.content
+                order.append("content")
+            if getattr(d, "reasoning_content", None):
+                assert d.reasoning == d.reasoning_content
+                thought = (thought or "") + d.reasoning_content
+                order.append("thought")
+            for t in d.tool_calls or []:
+                order.append("call")
+                if t.index == len(calls):
+                    assert t.id and t.type == "function" and t.function.name and t.function.arguments == "", t
+                    calls.append({"id": t.id, "name": t.function.name, "arguments": ""})
+                else:
+                    assert t.id is None and t.function.name is None and t.function.arguments
+                    calls[t.index]["arguments"] += t.function.arguments
+            finish = c.finish_reason or finish
+    return content, thought, calls, finish, order
+
+
+def both(server, text, **fields):
+    """(content, thought, [(name, arguments text)], finish_reason) of the whole answer, which must be the stream's too."""
+    whole = ask(server, text, **fields).choices[0]
+    m = whole.message
+    calls = [(c.function.name, c.function.arguments) for c in m.tool_calls or []]
+    ids = [c.id for c in m.tool_calls or []]
+    assert len(set(ids)) == len(ids) and all(c.type == "function" for c in m.tool_calls or [])
+    thought = getattr(m, "reasoning_content", None)
+    assert getattr(m, "reasoning", None) == thought
+    content, streamed_thought, streamed, finish, _ = assembled(ask(server, text, stream=True, **fields))
+    assert (content or "") == (m.content or "") and streamed_thought == thought
+    assert [(c["name"], c["arguments"]) for c in streamed] == calls and finish == whole.finish_reason
+    assert not set(ids) & {c["id"] for c in streamed}
+    return m.content, thought, calls, whole.finish_reason
+
+
+def test_a_call_is_a_tool_call(servers):
+    content, thought, calls, finish = both(servers(HERMES), CALL)
+    assert content is None and thought is None and finish == "tool_calls"
+    assert [(n, json.loads(a)) for n, a in calls] == [("weather", {"town": "Gda\u0144sk \U0001f327", "days": 3})]
+    m = ask(servers(HERMES), CALL).choices[0].message
+    assert re.fullmatch(r"call_[0-9A-Za-z]{24}", m.tool_calls[0].id)
+
+
+def test_several_calls_and_text(servers):
+    text = "Let me look.\n\n" + CALL + "\n" + NOW + "\n"
+    content, _, calls, finish = both(servers(HERMES), text)
+    assert content == "Let me look." and [n for n, _ in calls] == ["weather", "now"] and finish == "tool_calls"
+    _, _, calls, finish = both(servers(HERMES), text, parallel_tool_calls=False)
+    assert [n for n, _ in calls] == ["weather"] and finish == "tool_calls"
+
+
+def test_the_clients_own_helper_assembles_the_stream(servers):
+    with client(servers(HERMES)).chat.completions.stream(
+            model="fake", messages=[{"role": "user", "content": "I see. " + CALL + NOW}], tools=TOOLS, max_tokens=2000) as stream:
+        done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion().choices[0]
+    assert [(e.name, json.loads(e.arguments)) for e in done] == [("weather", {"town": "Gda\u0144sk \U0001f327", "days": 3}), ("now", {})]
+    assert final.message.content == "I see." and final.finish_reason == "tool_calls" and len(final.message.tool_calls) == 2
+
+
+@pytest.mark.parametrize("text", [
+    "plain text", '<tool_call>{"name": "weather", "arguments": {"town": "x"}', "<tool_call>oh {no}</tool_call> and on",
+    '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>', "<tool_call><tool_call></tool_call>", "a < b <tool", "</tool_call>",
+])
+def test_what_is_no_call_is_content(servers, text):
+    assert both(servers(HERMES), text) == (text, None, [], "stop")
+
+
+def test_without_tools_there_are_no_calls(servers):
+    assert both(servers(HERMES), CALL, tools=None) == (CALL, None, [], "stop")
+    assert both(servers(HERMES), CALL, tool_choice="none") == (CALL, None, [], "stop")
+    assert both(servers(HERMES), CALL, tool_choice="auto")[3] == "tool_calls"
+    assert both(servers("{% if tools %}{% endif %}{{ messages[-1].content }}"), CALL) == (CALL, None, [], "stop")
+
+
+def test_an_answer_that_is_cut_says_so(servers):
+    server = servers(HERMES)
+    for n in range(1, len((NOW + "\n" + CALL).encode()), 3):
+        c = client(server).chat.completions.create(model="fake", tools=TOOLS, max_tokens=n, stream=n % 2 == 0,
+                                                   messages=[{"role": "user", "content": NOW + "\n" + CALL}])
+        if n % 2:
+            content, calls, finish = c.choices[0].message.content, c.choices[0].message.tool_calls or [], c.choices[0].finish_reason
+        else:
+            content, _, calls, finish, _ = assembled(c)
+        assert finish == "length"
+        assert len(calls) == (n >= NOW.rindex("}") + 1) + (n >= (NOW + "\n" + CALL).encode().rindex(b"}") + 1), n
+
+
+def test_qwen_coder(servers):
+    text = "<tool_call>\n<function=weather>\n<parameter=town>\n10\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+    content, _, calls, finish = both(servers(CODER), text)
+    assert [(n, json.loads(a)) for n, a in calls] == [("weather", {"town": "10", "days": 3})] and finish == "tool_calls"
+
+
+def test_a_mark_that_is_a_special_token_is_seen_but_not_shown(servers):
+    server = servers(MISTRAL)
+    content, _, calls, finish = both(server, '[{"name": "weather", "arguments": {"town": "x"}, "id": "abc123XYZ"}]')
+    assert content is None and calls == [("weather", '{"town": "x"}')] and finish == "tool_calls"
+    content, _, calls, _ = both(server, "now[ARGS]{}")
+    assert calls == [("now", "{}")]
+    assert re.fullmatch("[0-9A-Za-z]{9}", ask(server, "now[ARGS]{}").choices[0].message.tool_calls[0].id)
+    # an answer that is text keeps its mark, and other special tokens are not shown
+    assert both(server, "no call")[0] == "[TOOL_CALLS]no call"
+
+
+def test_thoughts_are_beside_the_content(servers):
+    server = servers(THINKS)
+    text = "<think>\nTwo and two.\n</think>\n\nFour."
+    assert both(server, text) == ("Four.", "Two and two.", [], "stop")
+    assert both(server, text, tools=None) == ("Four.", "Two and two.", [], "stop")
+    assert both(server, text + CALL)[3] == "tool_calls"
+    assert both(server, "<think>\n" + NOW + "</think>" + CALL)[:2] == (None, NOW)
+    assert both(server, "<think>\n\n</think>\n\nFour.") == ("Four.", None, [], "stop")
+    assert both(server, "No thought.") == ("No thought.", None, [], "stop")
+    assert both(server, "<think>It never ends") == ("", "It never ends", [], "stop")
+    order = assembled(ask(server, text + CALL, stream=True))[4]
+    assert "".join(dict.fromkeys(o[0] for o in order)) == "tcc"[:1] + "c" and order.index("content") > order.index("thought")
+    # the prompt's own mark opens the thought; the fake engine then says it all again
+    assert both(servers(OPENED), "Hm.</think>Yes.") == ("Yes.<think>", "Hm.", [], "stop")
+
+
+@pytest.mark.parametrize("fields,expected", [
+    ({}, ("Four.", "Hm.")), ({"reasoning_format": "auto"}, ("Four.", "Hm.")), ({"reasoning_format": "deepseek"}, ("Four.", "Hm.")),
+    ({"reasoning_format": "none"}, ("<think>\nHm.\n</think>\n\nFour.", None)), ({"separate_reasoning": False}, ("<think>\nHm.\n</think>\n\nFour.", None)),
+    ({"include_reasoning": False}, ("Four.", None)), ({"reasoning_format": "hidden"}, ("Four.", None)),
+])
+def test_what_becomes_of_thoughts(servers, start, fields, expected):
+    text = "<think>\nHm.\n</think>\n\nFour."
+    assert both(servers(THINKS), text, **fields)[:2] == expected
+    assert both(servers(THINKS), text, tools=None, **fields)[:2] == expected
+
+
+def test_the_configuration_says_what_becomes_of_thoughts(start):
+    server = start("--model.chat_template=" + THINKS, "--server.reasoning_format=none")
+    assert both(server, "<think>Hm.</think>Four.")[:2] == ("<think>Hm.</think>Four.", None)
+    assert both(server, "<think>Hm.</think>Four.", reasoning_format="auto")[:2] == ("Four.", "Hm.")
+
+
+def test_a_reasoning_format_that_is_not_known(servers):
+    a = servers(THINKS).chat("x", reasoning_format="deepseek-legacy")
+    assert a.status == 400 and a.error["param"] == "reasoning_format"
+
+
+def test_logprobs_and_ids_cover_every_token(servers):
+    server = servers(THINKS)
+    text = "<think>Hm.</think>Ah.\n" + NOW
+    n = len(text)
+    whole = ask(server, text, logprobs=True, return_token_ids=True)
+    assert len(whole.choices[0].logprobs.content) == n == whole.usage.completion_tokens
+    chunks = list(ask(server, text, logprobs=True, return_token_ids=True, stream=True))
+    got = [lp.token for c in chunks for lp in (c.choices[0].logprobs.content if c.choices[0].logprobs else [])]
+    assert "".join(got) == text
+    assert sum(len(c.choices[0].token_ids) for c in chunks) == n
+
+
+def test_choices_have_their_own_calls(servers):
+    a = ask(servers(HERMES), "x " + CALL, n=3)
+    assert [c.message.content for c in a.choices] == ["x"] * 3
+    assert len({c.message.tool_calls[0].id for c in a.choices}) == 3
+    calls, content = {}, {}
+    for chunk in ask(servers(HERMES), "x " + CALL, n=3, stream=True):
+        for c in chunk.choices:
+            content[c.index] = content.get(c.index, "") + (c.delta.content or "")
+            for t in c.delta.tool_calls or []:
+                calls[c.index] = calls.get(c.index, "") + t.function.arguments
+    assert content == {0: "x", 1: "x", 2: "x"} and all(json.loads(calls[i])["days"] == 3 for i in range(3))
+
+
+def test_stop_strings_and_calls(servers):
+    assert both(servers(HERMES), "one STOP " + CALL, stop=["STOP"]) == ("one ", None, [], "stop")
+    assert both(servers(HERMES), CALL + " STOP", stop=["STOP"])[0] is None
+
+
+def test_hostile_markup_is_content_and_nothing_breaks(servers):
+    rng = random.Random(7)
+    parts = ["<tool_call>", "</tool_call>", '{"name": "now"', "}", '"', "\\", "<think>", "</think>", "{", "[", "\n", "x", "<function=f>", "\ufffd", "<tool_"]
+    server = servers(THINKS)
+    for _ in range(40):
+        text = "".join(rng.choice(parts) for _ in range(rng.randrange(1, 40)))
+        if text.strip():
+            both(server, text)
+    assert server.alive()
+
+
+def test_invalid_utf8_in_a_call(servers):
+    """The model's bytes: half a character inside of the markup becomes U+FFFD, and the call is one all the same."""
+    server = servers(HERMES)
+    ids = list(b'<tool_call>{"name": "now", "arguments": {"x": "\xff\xc3"}}</tool_call>')
+    text = bytes(ids).decode(errors="replace")
+    assert json.loads(both(server, text)[2][0][1]) == {"x": "\ufffd\ufffd"}
+
+
+def test_required_and_named_choices_are_refused(servers):
+    for choice in ["required", {"type": "function", "function": {"name": "now"}}]:
+        a = servers(HERMES).chat("x", tools=TOOLS, tool_choice=choice)
+        assert a.status == 400 and a.error["param"] == "tool_choice" and a.error["code"] == "unsupported_parameter"
+    assert servers(HERMES).chat("x", tools=TOOLS, parallel_tool_calls="no").error["param"] == "parallel_tool_calls"
+
+
+def test_the_log_names_client_and_tokens(start):
+    server = start("--model.chat_template=" + HERMES)
+    server.chat("abcd")
+    server.chat("abcd", stream=True)
+    assert server.stop() == 0
+    lines = [line for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
+    assert len(lines) == 2
+    for line in lines:
+        assert "CLIENT=127.0.0.1 PROMPT_TOKENS=4 CACHED_TOKENS=2 COMPLETION_TOKENS=4" in line

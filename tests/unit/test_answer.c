@@ -1,0 +1,336 @@
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "api/answer.h"
+#include "config/util.h"
+
+/* The expected values are written by hand from what OpenAI's API says of the three fields. */
+
+static const answer_thoughts think = {"<think>", "</think>"}, none = {NULL, NULL};
+
+static const char tools_text[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+    "\"s\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":\"object\"},"
+    "\"a\":{\"type\":\"array\"},\"sn\":{\"type\":[\"string\",\"null\"]},\"any\":{\"anyOf\":[{\"type\":\"number\"},"
+    "{\"type\":\"string\"}]},\"e\":{\"enum\":[1,2]}}}}}]";
+
+typedef struct seen {
+    xd_buf all; /* "<T>thought<C>content<F>name arguments", neighbours of a kind joined */
+    answer_kind last;
+    bool any, ids_ok;
+    size_t n_calls;
+    size_t id_len;
+} seen;
+
+static void hear(void *user, const answer_piece *p)
+{
+    seen *s = user;
+    static const char *const names[] = {"<C>", "<T>", "<F>"};
+    if (!s->any || s->last != p->kind || p->kind == ANSWER_CALL)
+        xd_buf_puts(&s->all, names[p->kind]);
+    s->any = true;
+    s->last = p->kind;
+    if (p->kind != ANSWER_CALL) {
+        cr_assert(p->len);
+        xd_buf_append(&s->all, p->text, p->len);
+        return;
+    }
+    cr_assert_eq(p->call_idx, s->n_calls++);
+    const json_t *f = json_object_get(p->call, "function");
+    s->id_len = json_string_length(json_object_get(p->call, "id"));
+    cr_assert(s->id_len);
+    xd_buf_printf(&s->all, "%s %s", json_string_value(json_object_get(f, "name")),
+                  json_string_value(json_object_get(f, "arguments")));
+}
+
+/* Feeds text in pieces of `step` bytes, the first one of `first`. Owned. */
+static char *told(answer_options o, const char *text, size_t len, size_t first, size_t step, size_t *ret_id_len)
+{
+    seen s = {0};
+    o.tell = hear;
+    o.user = &s;
+    answer_reader *a = answer_new(&o);
+    cr_assert(a);
+    for (size_t at = 0, n = first; at < len; at += n, n = step) {
+        n = XD_MIN(n, len - at);
+        cr_assert(answer_feed(a, text + at, n));
+    }
+    cr_assert(answer_end(a));
+    answer_free(a);
+    if (ret_id_len)
+        *ret_id_len = s.id_len;
+    return xd_buf_steal(&s.all, NULL);
+}
+
+static void expect_opt(answer_options o, const char *text, size_t len, const char *expected)
+{
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    o.tools = tools;
+    for (size_t cut = 1; cut <= len + 1; cut++) { /* in two at every byte; then whole; then byte by byte */
+        char *got = told(o, text, len, cut, cut > len ? 1 : len, NULL);
+        cr_assert_str_eq(got, expected, "cut at %zu of '%s'", cut, text);
+        free(got);
+    }
+    char *got = told(o, text, len, 1, 1, NULL);
+    cr_assert_str_eq(got, expected, "byte by byte '%s'", text);
+    free(got);
+    json_decref(tools);
+}
+
+static void expect(toolcall_form form, const char *text, const char *expected)
+{
+    expect_opt((answer_options){.marks.calls = form, .marks.thoughts = think}, text, strlen(text), expected);
+}
+
+#define CALL_A "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>"
+#define CALL_B "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"
+
+Test(answer, tells_hermes_calls_from_text)
+{
+    expect(TOOLCALL_TAG, "Hello.", "<C>Hello.");
+    expect(TOOLCALL_TAG, CALL_A, "<F>f {\"s\": \"x\"}");
+    expect(TOOLCALL_TAG, " Let me see.\n\n" CALL_A "\n" CALL_B "\n", "<C> Let me see.<F>f {\"s\": \"x\"}<F>g {}");
+    expect(TOOLCALL_TAG, CALL_A "\nDone <b>now</b>.\n", "<F>f {\"s\": \"x\"}<C>Done <b>now</b>.\n");
+    expect(TOOLCALL_TAG, "A\n" CALL_A " B " CALL_B " C", "<C>A<F>f {\"s\": \"x\"}<C> B<F>g {}<C> C");
+    /* keys in another order, other names, arguments as text, none at all */
+    expect(TOOLCALL_TAG, "<tool_call>{\"arguments\":{\"a\":[1,{\"b\":\"}\"}]},\"name\":\"f\"}</tool_call>",
+           "<F>f {\"a\":[1,{\"b\":\"}\"}]}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"parameters\":{\"n\":1e2}}</tool_call>", "<F>f {\"n\":1e2}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"n\\\": 1}\"}</tool_call>", "<F>f {\"n\": 1}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\"}</tool_call>", "<F>f {}");
+    expect(TOOLCALL_TAG, "<tool_call>[{\"name\":\"f\"},{\"name\":\"g\",\"arguments\":null}]</tool_call>",
+           "<F>f {}<F>g {}");
+    /* numbers that no C type holds are the model's own */
+    expect(TOOLCALL_TAG,
+           "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":123456789012345678901234567890,\"x\":0.10}}</tool_call>",
+           "<F>f {\"n\":123456789012345678901234567890,\"x\":0.10}");
+    /* the end of the answer ends a call, and a close mark inside of a string does not */
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":1}}", "<F>f {\"n\":1}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":1}}\n</tool", "<F>f {\"n\":1}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"\\\"</tool_call>\\\\\"}}</tool_call>x",
+           "<F>f {\"s\":\"\\\"</tool_call>\\\\\"}<C>x");
+}
+
+Test(answer, what_is_no_call_stays_text)
+{
+    static const char *const texts[] = {"<tool_call>",
+                                        "<tool_call>{",
+                                        "a <tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"x",
+                                        "<tool_call></tool_call>",
+                                        "<tool_call>{\"name\":\"f\",\"arguments\":{bad}}</tool_call>",
+                                        "x <tool_call>{\"name\":3}</tool_call> y\n",
+                                        "<tool_call>{\"name\":\"\"}</tool_call>",
+                                        "<tool_call>{\"arguments\":{}}</tool_call>",
+                                        "<tool_call>null</tool_call>",
+                                        "<tool_call>[]</tool_call>",
+                                        "<tool_call>[3]</tool_call>",
+                                        "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
+                                        "<tool_call>{\"name\":\"f\",\"arguments\":\"[1]\"}</tool_call>",
+                                        "<tool_call>{\"name\":\"f\"} {\"name\":\"g\"}</tool_call>",
+                                        "<tool_call><tool_call>{\"name\":\"f\"}</tool_call></tool_call>",
+                                        "</tool_call>",
+                                        "<tool_cal",
+                                        "a </tool_call> b <tool_",
+                                        "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"\xff\"}}</tool_call>",
+                                        "<tool_call>\xc3\x28</tool_call>",
+                                        "<tool_call>a b</tool_call>",
+                                        "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":1e999}}</tool_call>",
+                                        "<tool_call><function=f><parameter=s>x</function></tool_call>",
+                                        "<tool_call><function=f>x</function></tool_call>",
+                                        "<tool_call><function=></function></tool_call>",
+                                        "<tool_call><function=f></tool_call>",
+                                        "  \n",
+                                        " ",
+                                        "<<<tool_call",
+                                        "<tool_call>f<arg_key>s</arg_key></tool_call>",
+                                        "<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call>"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(texts); i++) {
+        char expected[200];
+        snprintf(expected, sizeof expected, "<C>%s", texts[i]);
+        expect(TOOLCALL_TAG, texts[i], expected);
+        expect(TOOLCALL_FUNCTION, texts[i], expected);
+    }
+    expect(TOOLCALL_TAG, "", "");
+    /* one bad call does not hide the next */
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\" \"f\"}</tool_call>\n" CALL_B,
+           "<C><tool_call>{\"name\" \"f\"}</tool_call><F>g {}");
+    expect(TOOLCALL_TAG, CALL_B "\n<tool_call>{\"name\" \"f\"}</tool_call>\n",
+           "<F>g {}<C><tool_call>{\"name\" \"f\"}</tool_call>\n");
+    expect(TOOLCALL_NONE, CALL_A, "<C>" CALL_A);
+}
+
+#define FN(body) "<tool_call>\n<function=f>\n" body "</function>\n</tool_call>"
+#define P(k, v)  "<parameter=" k ">\n" v "\n</parameter>\n"
+
+Test(answer, arguments_between_tags_take_the_types_of_the_tool)
+{
+    expect(TOOLCALL_FUNCTION, FN(P("s", "3") P("n", "3") P("b", "True") P("o", "{\"k\": [1]}") P("a", "[\"x\"]")),
+           "<F>f {\"s\": \"3\", \"n\": 3, \"b\": true, \"o\": {\"k\": [1]}, \"a\": [\"x\"]}");
+    expect(TOOLCALL_FUNCTION, "I look.\n" FN(P("s", "\"q\" <b>\n\n  two\n")),
+           "<C>I look.<F>f {\"s\": \"\\\"q\\\" <b>\\n\\n  two\\n\"}");
+    expect(TOOLCALL_FUNCTION, FN(P("sn", "null") P("sn2", "null")), "<F>f {\"sn\": null, \"sn2\": null}");
+    expect(TOOLCALL_FUNCTION, FN(P("sn", "12") P("any", "12") P("any", "1x") P("e", "2")),
+           "<F>f {\"sn\": \"12\", \"any\": 12, \"any\": \"1x\", \"e\": 2}");
+    /* what does not fit its type is text, what has none is what it looks like */
+    expect(TOOLCALL_FUNCTION, FN(P("n", "three") P("x", "[1") P("y", "{\"z\":1}")),
+           "<F>f {\"n\": \"three\", \"x\": \"[1\", \"y\": {\"z\":1}}");
+    expect(TOOLCALL_FUNCTION, FN(""), "<F>f {}");
+    expect(TOOLCALL_FUNCTION, FN(P("n", "1")) FN(P("n", "2")), "<F>f {\"n\": 1}<F>f {\"n\": 2}");
+    /* the outer tag forgotten, whole or in part */
+    expect(TOOLCALL_FUNCTION, "ok\n<function=f>\n" P("n", "1") "</function>\n</tool_call>\n", "<C>ok<F>f {\"n\": 1}");
+    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1") "</function><function=g></function>.",
+           "<F>f {\"n\": 1}<F>g {}<C>.");
+    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1"), "<C><function=f>" P("n", "1"));
+    expect(TOOLCALL_TAG, "<function=f></function>", "<C><function=f></function>");
+    /* GLM */
+    expect(TOOLCALL_TAG,
+           "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>it's \"3\"</arg_value>\n<arg_key>n</arg_key>\n"
+           "<arg_value>3</arg_value>\n</tool_call>\n<tool_call>f\n</tool_call>",
+           "<F>f {\"s\": \"it's \\\"3\\\"\", \"n\": 3}<F>f {}");
+}
+
+Test(answer, tells_mistral_calls)
+{
+    expect(
+        TOOLCALL_MISTRAL,
+        "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"n\": 1}, \"id\": \"abc123XYZ\"}, {\"name\": \"g\", \"arguments\": {}}]",
+        "<F>f {\"n\": 1}<F>g {}");
+    expect(TOOLCALL_MISTRAL, "I see. [TOOL_CALLS]f[ARGS]{\"s\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g[ARGS]{}",
+           "<C>I see.<F>f {\"s\": \"[TOOL_CALLS]\"}<F>g {}");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[CALL_ID]abc123XYZ[ARGS]{\"n\":1}", "<F>f {\"n\":1}");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f{\"n\":1}", "<F>f {\"n\":1}");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\"",
+           "<C>[TOOL_CALLS] [{\"name\": \"f\", \"arguments\"");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[ARGS]{\"n\":", "<C>[TOOL_CALLS]f[ARGS]{\"n\":");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[TOOL_CALLS]g[ARGS]{}", "<C>[TOOL_CALLS]f<F>g {}");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CAL [x]", "<C>[TOOL_CAL [x]");
+    /* ids of the form that its template takes */
+    size_t len;
+    static const char one[] = "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{},\"id\":\"abc\"}]";
+    free(told((answer_options){.marks.calls = TOOLCALL_MISTRAL}, one, strlen(one), 3, 3, &len));
+    cr_assert_eq(len, 9);
+}
+
+#define DS(x) "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>"
+#define DSB   DS("tool\u2581calls\u2581begin")
+#define DSE   DS("tool\u2581calls\u2581end")
+#define DCB   DS("tool\u2581call\u2581begin")
+#define DCE   DS("tool\u2581call\u2581end")
+#define SEP   DS("tool\u2581sep")
+
+Test(answer, tells_deepseek_calls)
+{
+    expect(TOOLCALL_DEEPSEEK,
+           "Wait.\n" DSB DCB "function" SEP "f\n```json\n{\"s\": \"```\"}\n```" DCE "\n" DCB "function" SEP
+           "g\n```json\n{}\n```" DCE DSE,
+           "<C>Wait.<F>f {\"s\": \"```\"}<F>g {}");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}" DCE DCB "g" SEP "{}" DCE DSE, "<F>f {\"n\": 3}<F>g {}");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}" DCE, "<F>f {\"n\": 3}");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}", "<F>f {\"n\": 3}");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\":", "<C>" DSB DCB "f" SEP "{\"n\":");
+    expect(TOOLCALL_DEEPSEEK, DSB "f" DSE "x", "<C>" DSB "f" DSE "x");
+    expect(TOOLCALL_DEEPSEEK, DSB DSE, "<C>" DSB DSE);
+    expect(TOOLCALL_DEEPSEEK, "<\xEF\xBD\x9Ctool x", "<C><\xEF\xBD\x9Ctool x");
+}
+
+Test(answer, tells_lists_and_bare_objects)
+{
+    expect(TOOLCALL_LIST, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}]", "<F>f {\"n\": 1}");
+    expect(TOOLCALL_LIST, "<|tool_call|>[{\"name\": \"f\"}]<|/tool_call|>", "<F>f {}");
+    expect(TOOLCALL_LIST, "<|tool_call|>[f]", "<C><|tool_call|>[f]");
+    expect(TOOLCALL_BARE, "{\"name\": \"f\", \"parameters\": {\"n\": 1}}", "<F>f {\"n\": 1}");
+    expect(TOOLCALL_BARE, "\n<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\"}", "<F>f {}<F>f {}");
+    /* JSON that is an answer: no mark, and no tool of that name */
+    expect(TOOLCALL_BARE, "{\"name\": \"Ada\", \"parameters\": {}}", "<C>{\"name\": \"Ada\", \"parameters\": {}}");
+    expect(TOOLCALL_BARE, "It is {\"name\": \"f\"}", "<C>It is {\"name\": \"f\"}");
+    expect(TOOLCALL_BARE, "{\"name\": \"f\"} yes", "<C>{\"name\": \"f\"} yes");
+}
+
+static void expect_thought(bool open, bool keep, const char *text, const char *expected)
+{
+    expect_opt(
+        (answer_options){
+            .marks.calls = TOOLCALL_TAG, .marks.thoughts = think, .marks.in_thought = open, .keep_thoughts = keep},
+        text, strlen(text), expected);
+}
+
+Test(answer, tells_thoughts_from_content)
+{
+    expect_thought(false, false, "<think>\nHm, 2.\n\nYes.\n</think>\n\nTwo.", "<T>Hm, 2.\n\nYes.<C>Two.");
+    expect_thought(true, false, "\nHm.\n</think>\n\nTwo.\n", "<T>Hm.<C>Two.\n");
+    expect_thought(true, false, "<think>Hm.</think>Two.", "<T>Hm.<C>Two.");
+    expect_thought(false, false, "Two <think>x</think>.", "<C>Two <think>x</think>.");
+    expect_thought(false, false, "\n\n<think>\n\n</think>\n\nTwo.", "<C>Two.");
+    expect_thought(true, false, "Hm, it never ends </thin", "<T>Hm, it never ends </thin");
+    expect_thought(true, false, "Hm " CALL_B " hm</think>" CALL_A, "<T>Hm " CALL_B " hm<F>f {\"s\": \"x\"}");
+    expect_thought(false, false, "<thin", "<C><thin");
+    expect_thought(true, false, "", "");
+    expect_thought(false, true, "<think>\nHm.\n</think>\n\nTwo.", "<C><think>\nHm.\n</think>\n\nTwo.");
+    expect_thought(true, true, "\nHm " CALL_B "</think>\n" CALL_A, "<C>\nHm " CALL_B "</think><F>f {\"s\": \"x\"}");
+    expect_opt((answer_options){.marks.thoughts = none}, "<think>a</think>b", 17, "<C><think>a</think>b");
+    expect_opt((answer_options){.marks.thoughts = {"[THINK]", "[/THINK]"}}, "[THINK]a[/THINK]b", 17, "<T>a<C>b");
+}
+
+Test(answer, long_white_space_is_not_held)
+{
+    char text[1200];
+    memset(text, ' ', sizeof text);
+    memcpy(text, "a", 1);
+    strcpy(text + 1100, CALL_B);
+    char expected[1200];
+    memset(expected, ' ', sizeof expected);
+    memcpy(expected, "<C>a", 4);
+    strcpy(expected + 3 + 1100 - 256, "<F>g {}");
+    expect_opt((answer_options){.marks.calls = TOOLCALL_TAG}, text, strlen(text), expected);
+}
+
+Test(answer, only_one_call_where_the_client_wants_one)
+{
+    expect_opt((answer_options){.marks.calls = TOOLCALL_TAG, .one_call = true}, CALL_A CALL_B, strlen(CALL_A CALL_B),
+               "<F>f {\"s\": \"x\"}");
+}
+
+/* Megabytes of markup, in small pieces: the time is linear, or this would not end. */
+Test(answer, hostile_markup_takes_linear_time, .timeout = 60)
+{
+    static const char *const units[] = {"<tool_call>",
+                                        "<tool_call>{\"",
+                                        "</tool_call>\"",
+                                        "<tool_call>{\"name\":\"f\"}",
+                                        "<",
+                                        " ",
+                                        "\n<tool_cal",
+                                        "<function=f>",
+                                        "<tool_call>[[[[",
+                                        "<think>",
+                                        "<parameter=s>"};
+    enum { BYTES = 1 << 20 };
+    for (size_t i = 0; i < XD_ARRAY_LEN(units); i++)
+        for (int form = TOOLCALL_TAG; form <= TOOLCALL_BARE; form++) {
+            XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+            xd_buf_puts(&b, toolcall_marks_of(form)->open);
+            while (b.len < BYTES)
+                xd_buf_puts(&b, units[i]);
+            char *got = told((answer_options){.marks.calls = form, .marks.thoughts = think}, b.data, b.len, 5, 5, NULL);
+            cr_assert(strlen(got) > 0);
+            free(got);
+        }
+}
+
+Test(answer, forms_are_found_by_their_marks)
+{
+    static const struct {
+        const char *source;
+        toolcall_form form;
+    } rows[] = {{"{{ messages }}", TOOLCALL_NONE},
+                {"'<tool_call>\\n{\"name\": \"'", TOOLCALL_TAG},
+                {"<tool_call>\\n<function=", TOOLCALL_FUNCTION},
+                {"[TOOL_CALLS]", TOOLCALL_MISTRAL},
+                {DSB, TOOLCALL_DEEPSEEK},
+                {"<|tool_call|>", TOOLCALL_LIST},
+                {"ipython {\"name\": x, \"parameters\": y}", TOOLCALL_BARE}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        cr_assert_eq(toolcall_form_of(rows[i].source, strlen(rows[i].source)), rows[i].form, "%s", rows[i].source);
+    cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
+    cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
+}
