@@ -247,6 +247,8 @@ static void note_point(const bench *b, const bench_limits *lim, const bench_poin
         {"host_bytes_per_step", pt->host_bytes},
         {"vram_bytes_per_step", pt->vram_bytes},
         {"cpu_bytes_per_step", pt->cpu_bytes},
+        {"shared_cpu_ms_per_step", pt->cpu_ms},
+        {"shared_gpu_ms_per_step", pt->gpu_ms},
         {"read_ahead_useful_bytes_per_step", pt->early_bytes},
         {"read_ahead_wasted_bytes_per_step", pt->wasted_bytes},
         {"read_ahead_right", pt->right},

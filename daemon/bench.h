@@ -31,6 +31,7 @@ typedef struct bench_point {
     const char *not_measured; /* "" */
     double decode_tps, step_ms, experts_ms;
     double host_bytes, vram_bytes;    /* of experts, read by tier */
+    double cpu_ms, gpu_ms;            /* that each side computed, where experts were shared; a mean over all steps */
     double cpu_bytes;                 /* of experts, read by the CPU beside the GPU; not of host_bytes */
     double early_bytes, wasted_bytes; /* of experts, read ahead of their layer: those of host_bytes; others */
     double right;                     /* share of the experts predicted for that which were picked; NAN: none were */

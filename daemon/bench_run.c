@@ -88,7 +88,8 @@ bench_limits bench_get_limits(engine *e, double dram)
 
 /* Steps of one kind, summed. */
 typedef struct tally {
-    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes;
+    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes, cpu_s,
+        device_s;
     double early_bytes, wasted_bytes, predictions, right;
 } tally;
 
@@ -115,6 +116,8 @@ static void count_step(void *user, const engine_step_facts *f)
     t->vram_bytes += (double)f->vram_bytes;
     t->host_bytes += (double)f->host_bytes;
     t->cpu_bytes += (double)f->cpu_bytes;
+    t->cpu_s += (double)f->cpu_ns / 1e9;
+    t->device_s += (double)f->device_ns / 1e9;
     t->kv_host_bytes += (double)f->kv_host_bytes;
     t->early_bytes += (double)f->early_bytes;
     t->wasted_bytes += (double)f->wasted_bytes;
@@ -172,6 +175,8 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->host_bytes = d->host_bytes / d->steps;
     pt->vram_bytes = d->vram_bytes / d->steps;
     pt->cpu_bytes = d->cpu_bytes / d->steps;
+    pt->cpu_ms = d->cpu_s * 1e3 / d->steps;
+    pt->gpu_ms = d->device_s * 1e3 / d->steps;
     pt->kv_host_bytes = d->kv_host_bytes / d->steps;
     pt->early_bytes = d->early_bytes / d->steps;
     pt->wasted_bytes = d->wasted_bytes / d->steps;

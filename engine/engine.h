@@ -176,8 +176,9 @@ typedef struct engine_step_facts {
     uint64_t context_tokens; /* positions that attention looked at, the sum over the sequences */
     uint64_t begin_ns, end_ns, experts_ns;
     uint64_t vram_bytes, host_bytes, vram_pages, host_pages;
-    uint64_t cpu_bytes; /* of experts, read by the CPU beside the others; not of host_bytes */
-    uint64_t kv_host_bytes; /* of KV blocks */
+    uint64_t cpu_bytes;         /* of experts, read by the CPU beside the others; not of host_bytes */
+    uint64_t cpu_ns, device_ns; /* where experts were shared: that each side computed them, within experts_ns */
+    uint64_t kv_host_bytes;     /* of KV blocks */
     /* Experts that were read ahead of their layer: of host_bytes, and for nothing; experts that were predicted, and of those picked. */
     uint64_t early_bytes, wasted_bytes, predictions, predictions_right;
 } engine_step_facts;

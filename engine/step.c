@@ -295,6 +295,8 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
         pace_note(&e->pace, n_tokens, t.total_ns);
     step->experts_ns = link_ns + require_ns + cpu_ns;
     step->vram_bytes = ps.bytes_vram - seen->bytes_vram;
+    step->cpu_ns = t.cpu_ns;
+    step->device_ns = t.device_ns;
     step->cpu_bytes = ps.bytes_cpu - seen->bytes_cpu;
     step->host_bytes = ps.bytes_host + ps.bytes_disk - seen->bytes_host - seen->bytes_disk;
     step->vram_pages = ps.hits_vram - seen->hits_vram;
