@@ -87,6 +87,22 @@ bool build_kid(build *b, uint32_t node)
     return true;
 }
 
+uint32_t build_place_in(build *b, uint32_t place, const char *keyword, const char *key, size_t index)
+{
+    uint32_t at = build_place_at(b, place, keyword, 0);
+    return at == GRAM_NONE ? at : build_place_at(b, at, key, index);
+}
+
+xd_status build_set_kids(build *b, uint32_t node, const uint32_t *kids, uint32_t n)
+{
+    b->g->node[node].first = (uint32_t)b->g->n_kids;
+    b->g->node[node].n = n;
+    for (uint32_t i = 0; i < n; i++)
+        if (!build_kid(b, kids[i]))
+            return b->err->status;
+    return XD_OK;
+}
+
 static uint32_t new_letter(build *b, unsigned char byte)
 {
     grammar *g = b->g;

@@ -10,7 +10,10 @@
 enum {
     BUILD_MAX_VALUES = 50000, /* of JSON in a schema */
     BUILD_MAX_MERGES = 500,
-    BUILD_MAX_HOPS = 32, /* from $ref to $ref */
+    BUILD_MAX_HOPS = 32,           /* from $ref to $ref */
+    BUILD_MAX_ALTERNATIVES = 1000, /* properties of an object, entries of a tuple, schemas of an anyOf */
+    BUILD_WORK = 20000000,         /* what all patterns of a schema may cost, in steps of some nanoseconds ... */
+    BUILD_WORK_OF_EDGE = 64,       /* ... and for the memory that they take: 4 MB */
 };
 
 typedef enum json_types {
@@ -49,6 +52,7 @@ typedef struct build {
     size_t n_places, place_cap, n_jobs, job_cap, job_done, n_memo, memo_cap;
     uint32_t any; /* the node of any value, GRAM_NONE: not needed yet */
     unsigned merges;
+    uint64_t work_left;
     xd_err *err;
 } build;
 
@@ -65,6 +69,28 @@ uint32_t build_text(build *b, uint32_t letters, const char *text,
 bool build_kid(build *b, uint32_t node);
 /* Flattens alternatives, finds what each node needs at least, refuses what can never end. */
 xd_status build_finish(build *b) XD_MUST_CHECK;
+
+uint32_t build_place_in(build *b, uint32_t place, const char *keyword, const char *key, size_t index);
+xd_status build_set_kids(build *b, uint32_t node, const uint32_t *kids, uint32_t n);
+
+/* ---- grammar_schema.c ---- */
+/* The node that the schema has or will have; GRAM_NONE after a fault. */
+uint32_t schema_node(build *b, const json_t *schema, uint32_t place);
+/* What the keyword is about: some json_types, 0 for none of these. */
+unsigned schema_types_of_keyword(const char *key);
+
+/* ---- grammar_types.c ---- */
+/* Fills the job's node by its schema's types, which nothing else has to hold with. */
+xd_status schema_of_types(build *b, const build_job *j);
+
+/* ---- grammar_regex.c, grammar_dfa.c ---- */
+#define GRAM_REGEX_NOMEM "out of memory"
+/* An automaton of the texts in which the pattern (ECMA-262, well-formed UTF-8) is found. NULL, or what is wrong with it. */
+const char *gram_regex_compile(const char *pattern, size_t len, uint64_t *work_left, gram_dfa *ret);
+/* The same of min to max characters, with nothing in it that has no end. */
+const char *gram_dfa_new(const char *pattern, size_t len, uint64_t min, uint64_t max, uint64_t *work_left,
+                         gram_dfa *ret);
+void gram_dfa_clear(gram_dfa *d);
 
 /* ---- grammar_merge.c ---- */
 /* Does the keyword say something about what is valid? Annotations and unknown words do not. */

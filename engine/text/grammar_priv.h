@@ -76,6 +76,7 @@ typedef struct gram_dfa {
     uint32_t *first; /* [n_states + 1] into edge */
     gram_edge *edge; /* sorted by lo within a state */
     bool *end;
+    bool *free; /* takes every plain character (grammar_vocab.plain) and stays where it is */
 } gram_dfa;
 
 typedef struct gram_mask {
@@ -147,7 +148,8 @@ struct grammar_vocab {
     uint32_t n_ids, n_words;
     uint32_t *off; /* [n_ids + 1] into bytes; an empty one is no token */
     xd_buf bytes;
-    /* plain: whole characters, none of them a quote, a backslash or a control character: what strings mostly are. odd: all others. */
+    /* plain: whole characters, none of them a quote, a backslash, a control character or a line end of Unicode: what strings mostly are,
+     * and what . stands for in patterns. odd: all others. */
     gram_vtrie plain, odd;
     uint64_t *plain_bits;
     uint32_t *by_chars,

@@ -603,7 +603,9 @@ uint64_t gram_free_chars(const grammar *g, const gram_stack *s, uint32_t thread)
 {
     const gram_frame *f = &s->frame[thread];
     const gram_node *n = &g->node[f->node];
-    if (n->kind == GRAM_STRING && f->state == P_BODY && n->dfa == GRAM_NONE)
+    if (n->kind == GRAM_STRING && f->state == P_BODY && n->dfa != GRAM_NONE)
+        return g->dfa[n->dfa].free[(uint32_t)f->b] ? GRAM_INF : 0;
+    if (n->kind == GRAM_STRING && f->state == P_BODY)
         return n->max == GRAM_INF ? GRAM_INF : n->max - f->a;
     return n->kind == GRAM_OBJECT && f->state == P_OTHER ? GRAM_INF : 0;
 }

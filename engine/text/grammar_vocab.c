@@ -28,6 +28,8 @@ static uint32_t plain_chars(const char *s, size_t len)
         int m = xd_utf8_seq(s + i, len - i);
         if (m <= 0 || (unsigned char)s[i] < 0x20 || s[i] == '"' || s[i] == '\\')
             return 0;
+        if (m == 3 && (!memcmp(s + i, "\u2028", 3) || !memcmp(s + i, "\u2029", 3)))
+            return 0;
         i += (size_t)m;
     }
     return n <= GRAM_MAX_CHARS ? n : 0;

@@ -1,6 +1,7 @@
 """JSON schemas: those that must work, and those that must be refused with the place that is at fault."""
+import datetime
 import enum
-import json
+import uuid
 from typing import Annotated, Literal, Optional, Union
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, conlist
@@ -80,6 +81,14 @@ class Scores(BaseModel):
 class Extra(BaseModel):
     model_config = ConfigDict(extra="allow")
     id: int
+
+
+class Dated(BaseModel):
+    id: uuid.UUID
+    day: datetime.date
+    at: datetime.datetime
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}-\d{4}$", max_length=8)]
+    home: Optional[str] = Field(default=None, json_schema_extra={"format": "uri"})
 
 
 class Words(RootModel):
@@ -180,6 +189,16 @@ ACCEPTED = {
     "geojson": obj(["type", "coordinates"], type={"const": "Point"}, coordinates={"type": "array", "minItems": 2, "maxItems": 3, "items": {"type": "number", "minimum": -180, "maximum": 180}}),
     "invoice": obj(["id", "lines", "total"], id={"type": "string", "maxLength": 12}, total={"type": "number", "minimum": 0},
                    lines={"type": "array", "minItems": 1, "items": obj(["sku", "n"], sku={"type": "string"}, n={"type": "integer", "minimum": 1}, price={"type": ["number", "null"]})}),
+    **{f"pattern {p}": {"type": "string", "pattern": p} for p in [
+        "^[a-z]+$", "^abc", "^(?:a|bc|d*)$", "^[A-Z]{2}\\d{3,5}$", "^\\+?[1-9]\\d{1,14}$", "^[^,;]{3}$", "^.{2,4}$", "^$", "^a?b??c*?$", "^(ab){2}(c|d){1,2}e{0,1}$",
+        "^[äöü]+$", "^[\u4e00-\u9fff]{2}$", "^\\S+$", "\\S", "^\\s\\w\\s$", "^\\w+@\\w+\\.com$", "^(a|b|ab)*c$", "^[\\w.-]+$", "^\\{\\}\\[\\]\\(\\)$", "^\"quoted\"$", "^back\\\\slash$",
+        "^line\\nend\\t$", "^[\\x20-\\x7E]+$", "^\\u00e9+$", "^#([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$", "^(\\d{4})-(\\d{2})$", "a|b", "^a|b$", "(^a$)|(^b+$)", "^(a$|b)c?$",
+        "^v?(0|[1-9]\\d*)\\.(0|[1-9]\\d*)$", "^[^\\s@]+@[^\\s@]+$", "^((25[0-5]|2[0-4]\\d|1?\\d?\\d)\\.){3}(25[0-5]|2[0-4]\\d|1?\\d?\\d)$", "^(a+)+$", "^([a-z]+,)*[a-z]+$", "^[\U0001f600-\U0001f64f]{1,3}$", "", ".*", "^.*$"]},
+    "pattern and length": {"type": "string", "pattern": "^[a-z]+( [a-z]+)*$", "minLength": 5, "maxLength": 12},
+    "pattern at least": {"type": "string", "pattern": "^(ab|cde)*$", "minLength": 6}, "pattern of a date": obj(["d"], d={"type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}$"}),
+    "pattern of openai": obj(["username"], username={"type": "string", "pattern": "^@[a-zA-Z0-9_]+$"}),
+    **{f"format {f}": {"type": "string", "format": f} for f in ["date", "date-time", "time", "uuid", "ipv4", "email"]},
+    "Dated": Dated.model_json_schema(), "short email": {"type": "string", "format": "email", "maxLength": 12},
     "nested 20": (lambda f: f(f, 20))(lambda f, n: {"type": "integer"} if not n else obj(["a"], a=f(f, n - 1))),
 }
 
@@ -206,6 +225,11 @@ REFUSED = [  # schema, place, word in the message
     ({"anyOf": []}, "anyOf", "empty"), ({"anyOf": {}}, "anyOf", "array"), ({"anyOf": [{"type": "null"}], "oneOf": [{"type": "string"}, {"type": "integer"}]}, "anyOf[0].type", "both"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "type", "both"), ({"allOf": [{**obj(a={}), "additionalProperties": False}, obj(b={})]}, "additionalProperties", "joined"),
     ({"type": "string", "nullable": True}, "nullable", "null"), (obj(a=5), "properties.a", "schema"), ({"anyOf": [{"type": "null"}, {"type": "x"}]}, "anyOf[1].type", "type"),
+    *[({"type": "string", "pattern": p}, "pattern", word) for p, word in [
+        ("(?=a)b", "looks"), ("(?!a)b", "looks"), ("(?<=a)b", "looks"), ("(?i)a", "looks"), (r"(a)\1", "escape"), (r"\bword\b", "escape"), (r"\p{L}", "escape"), ("(a", "("), ("a)", ")"), ("[a", "["), ("*a", "nothing"),
+        ("a**", "nothing"), ("[z-a]", "range"), ("a{3,2}", "repeats"), ("a{100000}", "repeats"), ("x{,2}", "text to some"), ("(((a{900}){900}){900})", "large"), ("((((){1000}){1000}){1000}){1000}", "complex"),
+        ("(a|b)*a(a|b){40}", "complex"), ("^a$b", "matches"), ("^\x01$", "matches"), ("a" * 15000, "large"), ("(" * 60 + "a" + ")" * 60, "groups"), ("^" + "|".join("ab" for _ in range(8000)) + "$", "large")]],
+    ({"type": "string", "pattern": "^ab$", "minLength": 3}, "pattern", "matches"), ({"type": "string", "pattern": "^(abcdefghij|klmnopqrst)*$", "maxLength": 5000}, "pattern", "length"), ({"type": "string", "pattern": 5}, "pattern", "string"),
     ({"type": "array", "items": [{"type": "null"}, {"not": {"type": "null"}}]}, "items[1].not", "not"),
 ]
 
@@ -230,5 +254,7 @@ HOSTILE = {  # answered quickly, with an answer or an error
     "arrays of ambiguous arrays": {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/a"}}, {"type": "array", "items": {"$ref": "#/$defs/a"}, "maxItems": 9}, {"type": "null"}]}}},
     "chain of 5000": {"$ref": "#/$defs/d0", "$defs": {**{f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(5000)}, "d5000": {"type": "null"}}},
     "large text": {"const": "x" * 500000}, "long names": obj(**{("n" * 1000) + str(i): True for i in range(500)}),
+    "patterns that explode": obj(**{f"p{i}": {"type": "string", "pattern": f"(a|b)*a(a|b){{{12 + i % 3}}}", "maxLength": 50 + i} for i in range(60)}),
+    "a large pattern": {"type": "string", "pattern": "^(" + "|".join(f"word{i}" for i in range(400)) + ")+$", "maxLength": 30}, "a wide pattern": {"type": "string", "pattern": "^[^a]{900}$"},
     "huge counts": {"type": "array", "maxItems": 10 ** 15, "items": {"type": "string", "maxLength": 10 ** 15}},
 }

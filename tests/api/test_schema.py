@@ -2,6 +2,8 @@
 import concurrent.futures
 import json
 import os
+import random
+import re
 import subprocess
 import time
 
@@ -47,10 +49,50 @@ def test_random_answers_match_their_schemas(seed):
 
 def test_every_schema_is_answered_in_different_ways():
     alike = {"null", "closed and empty", "no properties", "const", "const text", "const in enum", "one integer", "empty string", "no items",
-             "required unknown", "strange names", "names in order", "ref with escapes"}
+             "required unknown", "strange names", "names in order", "ref with escapes", "pattern ^$",
+             "pattern ^\\{\\}\\[\\]\\(\\)$", "pattern ^\"quoted\"$", "pattern ^back\\\\slash$", "pattern ^line\\nend\\t$"}
     for name, out in zip(ACCEPTED, generate(ACCEPTED.values(), 40, 9)):
         values = {json.dumps(json.loads(t), sort_keys=True) for t in out["answers"]}
         assert len(values) > 1 or name in alike, (name, values)
+
+
+def test_patterns_are_what_python_takes_them_for():
+    """Not only is what comes valid: all that is valid can come."""
+    draw, lines, wanted = random.Random(1), [], []
+    patterns = [s["pattern"] for s in ACCEPTED.values() if isinstance(s, dict) and isinstance(s.get("pattern"), str)] + ["abc", "abc$", "^(a|b)*a(a|b){5}$", "ab|cd|^e"]
+    for p in patterns:
+        letters = sorted(set(re.sub(r"\\[a-zA-Z]|[\\^$*+?(){}|\[\]]", "", p)) | set("aZ0 -é\"\\"))
+        texts = {"".join(draw.choice(letters) for _ in range(draw.randrange(7))) for _ in range(300)}
+        found = re.findall(r"[\w.@ -]+", p)
+        texts |= {a + b for a in found for b in ["", "c", "12"]} | {"ab", "abc", "aab", "1.2.3.4", "#fff", "+123456", "AB1234", "v1.20", "me@example.com", "2024-05", "x,y", "äö"}
+        lines.append({"schema": {"type": "string", "pattern": p}, "texts": [json.dumps(t, ensure_ascii=False) for t in sorted(texts)]})
+        wanted.append([(t, re.search(p, t, re.ASCII) is not None) for t in sorted(texts)])
+    for line, want, got in zip(lines, wanted, generate(lines, 0, 1)):
+        assert [g for g in got] == [w for _, w in want], (line["schema"], [(t, w) for (t, w), g in zip(want, got) if w != g])
+    print(f"{sum(map(len, wanted))} texts, {sum(w for ws in wanted for _, w in ws)} of them match")
+
+
+def test_what_people_write_by_hand_is_accepted():
+    """Compact and pretty JSON in the schema's order."""
+    person = {"name": "Zoë \"Z\" O'Neil\n", "age": 41, "height_m": 1.72, "address": {"street": "5 Rue é", "zip_code": "75001", "country": None}, "emails": ["a@b.c", ""], "favourite": "deep blue", "nick": None}
+    for schema, values in [
+            (ACCEPTED["Person"], [person, {k: person[k] for k in ["name", "age", "height_m", "address"]}]),
+            (ACCEPTED["Node"], [{"value": -3, "children": [{"value": 10 ** 15, "children": []}, {"value": 0}]}]),
+            (ACCEPTED["Owner"], [{"pet": {"kind": "cat", "lives": 9}}, {"pet": {"kind": "dog", "good": False}}]),
+            (ACCEPTED["Scores"], [{"by_name": {"a": 1.5, "b": -2e-7, "": 0}, "pair": [1, "x"], "top": [3, 2, 1]}]),
+            (ACCEPTED["Extra"], [{"id": 1, "more": [1, {"x": None}], "and more": True}]),
+            (ACCEPTED["Dated"], [{"id": "123e4567-e89b-12d3-a456-426614174000", "day": "2024-02-28", "at": "2024-12-31T23:59:59.5+01:00", "code": "ABC-1234", "home": "https://x.org"}]),
+            (ACCEPTED["openai ui"], [{"type": "div", "label": "", "children": [{"type": "button", "label": "B", "children": [], "attributes": []}], "attributes": [{"name": "n", "value": "v"}]}]),
+            (ACCEPTED["enum of all"], ACCEPTED["enum of all"]["enum"][:6] + ["a\"b\\c\n", "größe 🙂", 1.5, 123]),
+            (ACCEPTED["json"], [{"a": [1, 2.25, -3, "x", None, {"b": {}}]}, [], "t"]), (None, [{}, {"a": {"b": [[]]}}, {"größe": "ä\u0001 \ud83d\ude42 /"}])]:
+        texts = []
+        for v in values:
+            enum = isinstance(v, list) and schema is ACCEPTED["enum of all"]
+            texts += [json.dumps(v, ensure_ascii=False), json.dumps(v, separators=(",", ":"), ensure_ascii=False)] + ([] if enum else [json.dumps(v, indent=2, ensure_ascii=False), json.dumps(v, indent=4, ensure_ascii=False)])
+            if schema is ACCEPTED["Person"]:
+                texts.append(json.dumps(v))  # \\uXXXX
+        got, = generate([{"schema": schema, "texts": texts}], 0, 1)
+        assert all(got), [t for t, g in zip(texts, got) if not g]
 
 
 def test_json_object_is_an_object():

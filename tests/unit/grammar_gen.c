@@ -1,7 +1,8 @@
 /* grammar_gen.c - answers that a grammar allows, chosen at random: grammar_gen TOKENIZER_DIR COUNT SEED < SCHEMAS
  *
  * Each line of the input is a JSON schema, or "json_object". Each gives a line of JSON: {"answers": [...], "cut": n, "ms": slowest mask} or
- * {"error": text, "param": place}. Answers are texts; those that came to no end within MAX_TOKENS are counted as cut. The choice
+ * {"error": text, "param": place}. With COUNT 0 a line is {"schema": ..., "texts": [...]} and gives a list of booleans: is each a whole answer?
+ * Answers are texts; those that came to no end within MAX_TOKENS are counted as cut. The choice
  * among the allowed tokens leans to what brings an answer to its end, else strings would never. test_schema.py checks the answers. */
 #include <jansson.h>
 #include <string.h>
@@ -19,8 +20,15 @@ static uint64_t draw(uint64_t n)
 
 static bool ends_something(const tokenizer *tok, uint32_t id)
 {
+    static int8_t known[1 << 18]; /* 0: not yet */
+    int8_t *k = id < sizeof known ? &known[id] : NULL;
+    if (k && *k)
+        return *k > 0;
     XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    return tok_token_bytes(tok, id, &b) && b.len && b.len < 4 && strpbrk(b.data, "\"]}") != NULL;
+    bool ends = tok_token_bytes(tok, id, &b) && b.len && b.len < 4 && strpbrk(b.data, "\"]}") != NULL;
+    if (k)
+        *k = ends ? 1 : -1;
+    return ends;
 }
 
 static uint32_t choose(const tokenizer *tok, const uint64_t *mask, uint32_t n_ids, uint32_t n_before, uint32_t *list)
@@ -86,6 +94,36 @@ static json_t *answers(const tokenizer *tok, const grammar_vocab *v, const char 
                      "compile_ms", compile_ms);
 }
 
+/* Whether each of the texts is an answer, byte by byte. */
+static json_t *judge(const tokenizer *tok, const grammar_vocab *v, const char *line)
+{
+    uint32_t byte_id[256] = {0};
+    for (uint32_t i = 0; i < tok_vocab_size(tok); i++) {
+        XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+        if (grammar_vocab_has(v, i) && tok_token_bytes(tok, i, &b) && b.len == 1)
+            byte_id[(unsigned char)b.data[0]] = i;
+    }
+    json_t *job = json_loads(line, JSON_DECODE_ANY, NULL), *ret = json_array(), *text;
+    const json_t *schema = json_object_get(job, "schema");
+    XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
+    xd_err err;
+    size_t at;
+    if (grammar_new(json_is_null(schema) ? NULL : schema, &g, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    json_array_foreach (json_object_get(job, "texts"), at, text) {
+        XD_CLEANUP(grammar_run_freep) grammar_run *r = grammar_run_new(g, v);
+        const char *s = json_string_value(text);
+        bool ok = true;
+        for (size_t i = 0; i < json_string_length(text) && ok; i++)
+            ok = !grammar_run_push(r, byte_id[(unsigned char)s[i]], &err);
+        json_array_append_new(ret, json_boolean(ok && grammar_run_may_end(r)));
+    }
+    json_decref(job);
+    return ret;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4)
@@ -101,7 +139,8 @@ int main(int argc, char **argv)
     XD_CLEANUP(xd_freep) char *line = NULL;
     size_t cap = 0;
     while (getline(&line, &cap, stdin) > 0) {
-        json_t *out = answers(tok, v, line, strtol(argv[2], NULL, 10));
+        long count = strtol(argv[2], NULL, 10);
+        json_t *out = count ? answers(tok, v, line, count) : judge(tok, v, line);
         json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
         json_decref(out);

@@ -1,0 +1,139 @@
+/* grammar_dfa.c - automata over characters: limited in length, cut back to what has an end.
+ *
+ * A schema that limits a pattern's length needs to know at each character whether an end is still in reach: the count becomes a part of
+ * the state. */
+#include <string.h>
+
+#include "engine/text/grammar_build.h"
+#include "engine/text/tok_priv.h"
+
+enum { MAX_STATES = 20000 };
+
+void gram_dfa_clear(gram_dfa *d)
+{
+    free(d->first);
+    free(d->edge);
+    free(d->end);
+    free(d->free);
+    *d = (gram_dfa){0};
+}
+
+/* d joined with a count from min to max. The count stops where it no longer matters. */
+static const char *limit(gram_dfa *d, uint64_t min, uint64_t max, uint64_t *work_left)
+{
+    uint64_t top = max == GRAM_INF ? min : max;
+    if (!top && max == GRAM_INF)
+        return NULL;
+    uint64_t edges = (top < MAX_STATES ? top + 1 : MAX_STATES) * XD_MAX(d->first[d->n_states], 1u);
+    if (top >= MAX_STATES || (top + 1) * d->n_states > MAX_STATES || edges > *work_left / BUILD_WORK_OF_EDGE)
+        return "is too complex together with the limits of its length";
+    *work_left -= edges * BUILD_WORK_OF_EDGE;
+    uint32_t n = d->n_states, layers = (uint32_t)top + 1, n_edges = d->first[n];
+    gram_dfa l = {.n_states = n * layers,
+                  .first = calloc((size_t)n * layers + 1, sizeof *l.first),
+                  .edge = calloc((size_t)n_edges * layers + 1, sizeof *l.edge),
+                  .end = calloc((size_t)n * layers, sizeof *l.end)};
+    if (!l.first || !l.edge || !l.end) {
+        gram_dfa_clear(&l);
+        return GRAM_REGEX_NOMEM;
+    }
+    uint32_t at = 0;
+    for (uint32_t c = 0; c < layers; c++) {
+        uint32_t next = c < top ? c + 1 : c;
+        for (uint32_t s = 0; s < n; s++) {
+            l.first[c * n + s] = at;
+            l.end[c * n + s] = d->end[s] && c >= min;
+            for (uint32_t e = d->first[s]; e < d->first[s + 1] && !(c == top && max != GRAM_INF); e++)
+                l.edge[at++] = (gram_edge){d->edge[e].lo, d->edge[e].hi, next * n + d->edge[e].to};
+        }
+    }
+    l.first[n * layers] = at;
+    gram_dfa_clear(d);
+    *d = l;
+    return NULL;
+}
+
+/* Drops what leads to no end. */
+static const char *trim(gram_dfa *d)
+{
+    uint32_t n = d->n_states, n_edges = d->first[n], n_todo = 0;
+    uint32_t *into = calloc((size_t)n + 2, sizeof *into), *from = calloc((size_t)n_edges + 1, sizeof *from),
+             *todo = calloc((size_t)n + 1, sizeof *todo);
+    bool *live = calloc((size_t)n + 1, sizeof *live);
+    const char *why = into && from && todo && live ? NULL : GRAM_REGEX_NOMEM;
+    if (!why) {
+        for (uint32_t e = 0; e < n_edges; e++)
+            into[d->edge[e].to + 2]++;
+        for (uint32_t s = 1; s <= n; s++)
+            into[s + 1] += into[s];
+        for (uint32_t s = 0; s < n; s++)
+            for (uint32_t e = d->first[s]; e < d->first[s + 1]; e++)
+                from[into[d->edge[e].to + 1]++] = s;
+        for (uint32_t s = 0; s < n; s++)
+            if (d->end[s]) {
+                live[s] = true;
+                todo[n_todo++] = s;
+            }
+        while (n_todo) {
+            uint32_t s = todo[--n_todo];
+            for (uint32_t k = into[s]; k < into[s + 1]; k++) {
+                if (!live[from[k]]) {
+                    live[from[k]] = true;
+                    todo[n_todo++] = from[k];
+                }
+            }
+        }
+        uint32_t at = 0;
+        for (uint32_t s = 0, e = 0; s < n; s++) {
+            uint32_t end = d->first[s + 1];
+            d->first[s] = at;
+            for (; e < end; e++)
+                if (live[d->edge[e].to])
+                    d->edge[at++] = d->edge[e];
+        }
+        d->first[n] = at;
+        if (!live[0])
+            why = "matches no text that may stand here";
+    }
+    free(into);
+    free(from);
+    free(todo);
+    free(live);
+    return why;
+}
+
+/* Does every character that a plain token may hold lead back to s? */
+static bool takes_all(const gram_dfa *d, uint32_t s)
+{
+    static const uint32_t stretch[][2] = {
+        {0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x2027}, {0x202A, 0xD7FF}, {0xE000, 0x10FFFF}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(stretch); i++) {
+        bool inside = false;
+        for (uint32_t e = d->first[s]; e < d->first[s + 1]; e++)
+            inside = inside || (d->edge[e].to == s && d->edge[e].lo <= stretch[i][0] && d->edge[e].hi >= stretch[i][1]);
+        if (!inside)
+            return false;
+    }
+    return true;
+}
+
+const char *gram_dfa_new(const char *pattern, size_t len, uint64_t min, uint64_t max, uint64_t *work_left,
+                         gram_dfa *ret)
+{
+    gram_dfa d = {0};
+    const char *why = gram_regex_compile(pattern, len, work_left, &d);
+    if (!why)
+        why = limit(&d, min, max, work_left);
+    if (!why)
+        why = trim(&d);
+    if (!why && !(d.free = calloc(d.n_states, sizeof *d.free)))
+        why = GRAM_REGEX_NOMEM;
+    if (why) {
+        gram_dfa_clear(&d);
+        return why;
+    }
+    for (uint32_t s = 0; s < d.n_states; s++)
+        d.free[s] = takes_all(&d, s);
+    *ret = d;
+    return NULL;
+}

@@ -1,0 +1,478 @@
+/* grammar_types.c - what a schema says of constants, numbers, strings, arrays and objects, each made a node.
+ *
+ * Formats that are enforced are patterns; those that are not are annotations, as JSON Schema has it. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/text/grammar_build.h"
+#include "engine/text/tok_priv.h"
+
+enum { MAX_LEAST = 100000 };
+
+/* ---- values ---- */
+
+/* A number's shortest text that reads as the same double. */
+static void print_real(double v, char out[40])
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(out, 40, "%.*g", digits, v);
+        if (strtod(out, NULL) == v)
+            break;
+    }
+}
+
+static char *json_text(const json_t *v)
+{
+    if (!json_is_real(v))
+        return json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char out[40];
+    print_real(json_real_value(v), out);
+    return strdup(out);
+}
+
+static bool is_of_type(const json_t *v, unsigned types)
+{
+    switch (json_typeof(v)) {
+    case JSON_NULL: return types & TYPE_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE: return types & TYPE_BOOLEAN;
+    case JSON_INTEGER: return types & (TYPE_INTEGER | TYPE_NUMBER);
+    case JSON_REAL:
+        return types & TYPE_NUMBER || (types & TYPE_INTEGER && floor(json_real_value(v)) == json_real_value(v));
+    case JSON_STRING: return types & TYPE_STRING;
+    case JSON_ARRAY: return types & TYPE_ARRAY;
+    default: return types & TYPE_OBJECT;
+    }
+}
+
+/* enum and const. */
+static xd_status constants(build *b, const build_job *j, unsigned types)
+{
+    const json_t *some = json_object_get(j->schema, "enum"), *one = json_object_get(j->schema, "const"), *v;
+    const char *key;
+    json_t *ignored;
+    json_object_foreach ((json_t *)(uintptr_t)j->schema, key, ignored)
+        if (schema_types_of_keyword(key) && strcmp(key, "format") != 0)
+            return build_fault(b, j->place, key,
+                               "beside enum or const is not supported: leave out what does not match");
+    if (some && !json_is_array(some))
+        return build_fault(b, j->place, "enum", "must be an array");
+    uint32_t letters = 0;
+    size_t n = one ? 1 : json_array_size(some), used = 0;
+    for (size_t i = 0; i < n; i++) {
+        v = one ? one : json_array_get(some, i);
+        bool listed = !one || !some;
+        for (size_t k = 0; !listed && k < json_array_size(some); k++)
+            listed = json_equal(v, json_array_get(some, k));
+        if (!listed || !is_of_type(v, types))
+            continue;
+        char *text = json_text(v);
+        letters = text ? build_text(b, letters, text, strlen(text)) : GRAM_NONE;
+        if (!text)
+            build_nomem(b);
+        free(text);
+        if (letters == GRAM_NONE)
+            return b->err->status;
+        used++;
+    }
+    if (!used)
+        return build_fault(b, j->place, one ? "const" : "enum", "no value of it is allowed here");
+    b->g->node[j->node] = (gram_node){.kind = GRAM_LITERALS, .first = letters};
+    return XD_OK;
+}
+
+/* A count; absent: otherwise. */
+static xd_status read_count(build *b, const build_job *j, const char *key, uint64_t otherwise, uint64_t *ret)
+{
+    const json_t *v = json_object_get(j->schema, key);
+    *ret = otherwise;
+    if (!v)
+        return XD_OK;
+    double d = json_number_value(v);
+    if (!json_is_number(v) || d < 0 || floor(d) != d)
+        return build_fault(b, j->place, key, "must be a whole number from 0 on");
+    bool least = key[1] == 'i'; /* minItems and so on */
+    if (least && d > MAX_LEAST)
+        return build_fault(b, j->place, key, "asks for more than %d: no answer is that long", MAX_LEAST);
+    *ret = d >= 1e15 ? GRAM_INF : (uint64_t)d;
+    return XD_OK;
+}
+
+static xd_status read_counts(build *b, const build_job *j, const char *least, const char *most, gram_node *n)
+{
+    xd_status st = read_count(b, j, least, 0, &n->min);
+    if (!st)
+        st = read_count(b, j, most, GRAM_INF, &n->max);
+    if (!st && n->min > n->max)
+        st = build_fault(b, j->place, least, "is more than %s", most);
+    return st;
+}
+
+/* ---- numbers ---- */
+
+static xd_status read_number(build *b, const build_job *j, const char *key, char text[40], bool *ret_there)
+{
+    const json_t *v = json_object_get(j->schema, key);
+    *ret_there = v != NULL;
+    if (!v)
+        return XD_OK;
+    if (!json_is_number(v))
+        return build_fault(b, j->place, key, "must be a number");
+    if (json_is_integer(v))
+        snprintf(text, 40, "%lld", (long long)json_integer_value(v));
+    else
+        print_real(json_real_value(v), text);
+    return XD_OK;
+}
+
+static const struct {
+    const char *key;
+    bool is_low, exclusive;
+} bounds[] = {{"minimum", true, false},
+              {"exclusiveMinimum", true, true},
+              {"maximum", false, false},
+              {"exclusiveMaximum", false, true}};
+
+/* How many digits stand before the point of what is allowed. With those after it there are never more than a double tells apart. */
+static void split_digits(const build_job *j, gram_number *n)
+{
+    double low = NAN, high = NAN;
+    for (size_t i = 0; i < XD_ARRAY_LEN(bounds); i++) {
+        const json_t *v = json_object_get(j->schema, bounds[i].key);
+        if (v)
+            *(bounds[i].is_low ? &low : &high) = json_number_value(v);
+    }
+    double most = XD_MAX(fabs(isnan(low) ? 0 : low), fabs(isnan(high) ? 0 : high));
+    uint32_t digits = 1;
+    while (digits < 15 && most >= 10) {
+        most /= 10;
+        digits++;
+    }
+    if (isnan(low) || isnan(high))
+        digits = XD_MAX(digits, 9u);
+    n->int_digits = digits;
+    n->frac_digits = 15 - digits;
+}
+
+static xd_status number(build *b, const build_job *j, uint32_t node, bool integer)
+{
+    grammar *g = b->g;
+    gram_number n = GRAM_ANY_NUMBER;
+    char text[40];
+    bool there, exact, any = false;
+    xd_status st = XD_OK;
+    split_digits(j, &n);
+    if (integer) {
+        n.int_digits = 19;
+        n.frac_digits = 0;
+        n.lo = INT64_MIN;
+        n.hi = INT64_MAX;
+    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(bounds) && !st; i++) {
+        gram_int v;
+        if ((st = read_number(b, j, bounds[i].key, text, &there)) || !there)
+            continue;
+        any = true;
+        if (!gram_number_scale(text, n.frac_digits, &v, &exact)) {
+            v = text[0] == '-' ? -GRAM_ALL : GRAM_ALL;
+            exact = true;
+        }
+        if (bounds[i].is_low)
+            n.lo = XD_MAX(n.lo, v + (bounds[i].exclusive || !exact));
+        else
+            n.hi = XD_MIN(n.hi, v - (bounds[i].exclusive && exact));
+    }
+    if (!st)
+        st = read_number(b, j, "multipleOf", text, &there);
+    if (!st && there) {
+        any = true;
+        if (text[0] == '-' || !gram_number_scale(text, n.frac_digits, &n.multiple, &exact) || !exact || n.multiple < 1)
+            st = build_fault(b, j->place, "multipleOf",
+                             "%s is not supported here: it must be above 0 and have at most %u digits after the point",
+                             text, n.frac_digits);
+    }
+    if (st)
+        return st;
+    if (!any && !integer)
+        n = GRAM_ANY_NUMBER;
+    n.exponent = !any && !integer;
+    if (!gram_number_possible(&n))
+        return build_fault(b, j->place, NULL, "no %s of at most %u digits is within the bounds",
+                           integer ? "integer" : "number", integer ? n.int_digits : n.int_digits + n.frac_digits);
+    if (!tok_grow(&g->number, &g->number_cap, g->n_numbers + 1, sizeof *g->number))
+        return build_nomem(b);
+    g->number[g->n_numbers] = n;
+    g->node[node] = (gram_node){.kind = GRAM_NUMBER, .rest = (uint32_t)g->n_numbers++};
+    return XD_OK;
+}
+
+/* ---- strings, arrays ---- */
+
+#define DAY_OF_ANY_MONTH                                                               \
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-" \
+    "(0[1-9]|1[0-9]|2[0-8]))" /* no 29 February: it depends on the year */
+#define DATE      "(0[1-9]|[1-9][0-9])[0-9]{2}-" DAY_OF_ANY_MONTH
+#define CLOCK     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define BYTE_OF_4 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define LABEL     "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+
+static const struct {
+    const char *format, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"date-time", "^" DATE "T" CLOCK "$"},
+    {"time", "^" CLOCK "$"},
+    {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+    {"ipv4", "^" BYTE_OF_4 "(\\." BYTE_OF_4 "){3}$"},
+    {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")*\\.[A-Za-z]{2,10}$"},
+};
+
+static const char *pattern_of_format(const char *format)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(formats); i++)
+        if (!strcmp(formats[i].format, format))
+            return formats[i].pattern;
+    return NULL;
+}
+
+static xd_status string(build *b, const build_job *j, uint32_t node)
+{
+    grammar *g = b->g;
+    gram_node n = {.kind = GRAM_STRING, .dfa = GRAM_NONE};
+    const json_t *pattern = json_object_get(j->schema, "pattern"), *format = json_object_get(j->schema, "format");
+    xd_status st = read_counts(b, j, "minLength", "maxLength", &n);
+    if (!st && pattern && !json_is_string(pattern))
+        st = build_fault(b, j->place, "pattern", "must be a string");
+    if (st)
+        return st;
+    const char *key = pattern ? "pattern" : "format";
+    const char *text = pattern                  ? json_string_value(pattern)
+                       : json_is_string(format) ? pattern_of_format(json_string_value(format))
+                                                : NULL;
+    if (text) {
+        gram_dfa d;
+        size_t len = pattern ? json_string_length(pattern) : strlen(text);
+        const char *why = gram_dfa_new(text, len, n.min, n.max, &b->work_left, &d);
+        if (why)
+            return !strcmp(why, GRAM_REGEX_NOMEM) ? build_nomem(b) : build_fault(b, j->place, key, "%s", why);
+        if (!tok_grow(&g->dfa, &g->dfa_cap, g->n_dfas + 1, sizeof *g->dfa)) {
+            gram_dfa_clear(&d);
+            return build_nomem(b);
+        }
+        g->dfa[g->n_dfas] = d;
+        n = (gram_node){.kind = GRAM_STRING, .max = GRAM_INF, .dfa = (uint32_t)g->n_dfas++};
+    }
+    g->node[node] = n;
+    return XD_OK;
+}
+
+static xd_status array(build *b, const build_job *j, uint32_t node)
+{
+    gram_node n = {.kind = GRAM_ARRAY, .rest = GRAM_NONE};
+    xd_status st = read_counts(b, j, "minItems", "maxItems", &n);
+    if (st)
+        return st;
+    if (json_is_true(json_object_get(j->schema, "uniqueItems")) && n.max > 1)
+        return build_fault(b, j->place, "uniqueItems", "is not supported");
+    const char *first_key = "prefixItems", *rest_key = "items";
+    if (json_is_array(json_object_get(j->schema, "items"))) { /* before draft 2020-12 */
+        first_key = "items";
+        rest_key = "additionalItems";
+    }
+    const json_t *first = json_object_get(j->schema, first_key), *rest = json_object_get(j->schema, rest_key);
+    if (first && !json_is_array(first))
+        return build_fault(b, j->place, first_key, "must be an array");
+    n.n = (uint32_t)XD_MIN(json_array_size(first), n.max);
+    if (n.n > BUILD_MAX_ALTERNATIVES)
+        return build_fault(b, j->place, first_key, "has more than %d entries", BUILD_MAX_ALTERNATIVES);
+    uint32_t *kids = calloc(n.n + 1, sizeof *kids);
+    if (!kids)
+        return build_nomem(b);
+    for (uint32_t i = 0; i < n.n && !st; i++) {
+        kids[i] = schema_node(b, json_array_get(first, i), build_place_in(b, j->place, first_key, NULL, i));
+        st = kids[i] == GRAM_NONE ? b->err->status : XD_OK;
+    }
+    /* A tuple whose schema says nothing of more items has no more. */
+    bool closed = json_is_false(rest) || (first && !rest && n.min <= n.n) || n.max <= n.n;
+    if (!st && !closed) {
+        n.rest = rest ? schema_node(b, rest, build_place_at(b, j->place, rest_key, 0)) : build_any(b);
+        st = n.rest == GRAM_NONE ? b->err->status : XD_OK;
+    }
+    if (closed)
+        n.max = XD_MIN(n.max, n.n);
+    if (!st && n.min > n.max)
+        st = build_fault(b, j->place, "minItems", "asks for more items than there may be");
+    if (!st) {
+        uint32_t first_kid = (uint32_t)b->g->n_kids;
+        b->g->node[node] = n;
+        st = build_set_kids(b, node, kids, n.n);
+        b->g->node[node].first = first_kid;
+    }
+    free(kids);
+    return st;
+}
+
+/* ---- objects ---- */
+
+static xd_status add_property(build *b, uint32_t place, const char *name, const json_t *schema, bool required)
+{
+    grammar *g = b->g;
+    if (g->n_props >= GRAM_MAX_KIDS)
+        return build_fault(b, 0, NULL, "the schema is too large: it has more than %d properties", GRAM_MAX_KIDS);
+    if (!tok_grow(&g->prop, &g->prop_cap, g->n_props + 1, sizeof *g->prop))
+        return build_nomem(b);
+    json_t *s = json_string(name);
+    char *text = s ? json_text(s) : NULL;
+    json_decref(s);
+    gram_prop p = {.key = (uint32_t)g->text.len, .required = required};
+    bool ok = text && xd_buf_puts(&g->text, text) && xd_buf_putc(&g->text, ':');
+    free(text);
+    if (!ok)
+        return build_nomem(b);
+    if (g->text.len > GRAM_MAX_BYTES)
+        return build_fault(b, 0, NULL, "the schema is too large: its names have more than %d bytes", GRAM_MAX_BYTES);
+    p.key_len = (uint32_t)g->text.len - p.key;
+    p.node = schema ? schema_node(b, schema, place) : build_any(b);
+    if (p.node == GRAM_NONE)
+        return b->err->status;
+    g->prop[g->n_props++] = p;
+    return XD_OK;
+}
+
+static bool requires(const json_t *required, const char *name)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)required, i, v)
+        if (!strcmp(json_string_value(v), name))
+            return true;
+    return false;
+}
+
+static xd_status own_properties(build *b, const build_job *j, gram_node *n, const json_t *others)
+{
+    const json_t *own = json_object_get(j->schema, "properties"), *required = json_object_get(j->schema, "required");
+    if (own && !json_is_object(own))
+        return build_fault(b, j->place, "properties", "must be an object");
+    if (required && !json_is_array(required))
+        return build_fault(b, j->place, "required", "must be an array of strings");
+    if (json_object_size(own) > BUILD_MAX_ALTERNATIVES || json_array_size(required) > BUILD_MAX_ALTERNATIVES)
+        return build_fault(b, j->place, "properties", "are more than %d", BUILD_MAX_ALTERNATIVES);
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)required, i, v)
+        if (!json_is_string(v))
+            return build_fault(b, j->place, "required", "must be an array of strings");
+    const char *name;
+    xd_status st = XD_OK;
+    json_object_foreach ((json_t *)(uintptr_t)own, name, v) {
+        bool needed = requires(required, name);
+        if (json_is_false(v) && !needed)
+            continue;
+        if (!st)
+            st = add_property(b, build_place_in(b, j->place, "properties", name, 0), name, v, needed);
+    }
+    json_array_foreach ((json_t *)(uintptr_t)required, i, v) {
+        name = json_string_value(v);
+        bool known = json_object_get(own, name) != NULL;
+        for (size_t k = n->first; k < b->g->n_props && !known && !st; k++) {
+            char *text = json_text(v); /* named twice */
+            known = text && strlen(text) + 1 == b->g->prop[k].key_len &&
+                    !memcmp(text, b->g->text.data + b->g->prop[k].key, strlen(text));
+            free(text);
+        }
+        if (!st && !known && json_is_false(others))
+            st = build_fault(b, j->place, "required", "'%.40s' is required and not allowed", name);
+        if (!st && !known)
+            st = add_property(b, build_place_at(b, j->place, "additionalProperties", 0), name, others, true);
+    }
+    return st;
+}
+
+static xd_status object(build *b, const build_job *j, uint32_t node)
+{
+    grammar *g = b->g;
+    gram_node n = {.kind = GRAM_OBJECT, .rest = GRAM_NONE, .first = (uint32_t)g->n_props};
+    const json_t *own = json_object_get(j->schema, "properties"),
+                 *others = json_object_get(j->schema, "additionalProperties");
+    xd_status st = read_counts(b, j, "minProperties", "maxProperties", &n);
+    if (!st)
+        st = own_properties(b, j, &n, others);
+    if (st)
+        return st;
+    n.n = (uint32_t)(g->n_props - n.first);
+    uint32_t required = 0;
+    for (uint32_t i = n.n; i-- > 0;)
+        g->prop[n.first + i].required_from = required += g->prop[n.first + i].required;
+    if (required > n.max)
+        return build_fault(b, j->place, "maxProperties", "is less than what is required");
+    bool open = others ? !json_is_false(others) : !own;
+    if (open) {
+        n.rest = others ? schema_node(b, others, build_place_at(b, j->place, "additionalProperties", 0)) : build_any(b);
+        if (n.rest == GRAM_NONE)
+            return b->err->status;
+        const char *name;
+        json_t *v;
+        json_object_foreach ((json_t *)(uintptr_t)own, name, v)
+            if ((n.names = build_text(b, n.names, name, strlen(name))) == GRAM_NONE)
+                return b->err->status;
+        for (uint32_t i = 0; i < n.n; i++) { /* required ones that are not among them */
+            const gram_prop *p = &g->prop[n.first + i];
+            if ((n.names = build_text(b, n.names, g->text.data + p->key + 1, p->key_len - 3)) == GRAM_NONE)
+                return b->err->status;
+        }
+    }
+    if (!open && n.min > n.n)
+        return build_fault(b, j->place, "minProperties", "is more than the properties that there are");
+    if (n.min <= required)
+        n.min = 0;
+    if (open && n.min > 1) /* names may come twice, and count once */
+        return build_fault(b, j->place, "minProperties", "above 1 is supported only for named properties");
+    g->node[node] = n;
+    return XD_OK;
+}
+
+/* ---- all of them ---- */
+
+xd_status schema_of_types(build *b, const build_job *j)
+{
+    unsigned types = schema_types(b, j->schema, j->place), told = 0;
+    if (!types)
+        return b->err->status;
+    if (json_object_get(j->schema, "enum") || json_object_get(j->schema, "const"))
+        return constants(b, j, types);
+    const char *key;
+    json_t *v;
+    json_object_foreach ((json_t *)(uintptr_t)j->schema, key, v)
+        told |= schema_types_of_keyword(key);
+    if (!json_object_get(j->schema, "type") && told)
+        types = told;
+    uint32_t kids[8], n = 0;
+    xd_status st = XD_OK;
+    for (unsigned bit = 1; bit <= TYPE_OBJECT && !st; bit <<= 1) {
+        if (!(types & bit))
+            continue;
+        uint32_t node = types == bit ? j->node : build_node(b, (gram_node){.kind = GRAM_ALT});
+        if (node == GRAM_NONE)
+            return b->err->status;
+        kids[n++] = node;
+        uint32_t letters = 0;
+        switch ((json_types)bit) {
+        case TYPE_NULL: letters = build_text(b, 0, "null", 4); break;
+        case TYPE_BOOLEAN:
+            letters = build_text(b, 0, "true", 4);
+            letters = letters == GRAM_NONE ? letters : build_text(b, letters, "false", 5);
+            break;
+        case TYPE_INTEGER: st = number(b, j, node, true); break;
+        case TYPE_NUMBER: st = number(b, j, node, false); break;
+        case TYPE_STRING: st = string(b, j, node); break;
+        case TYPE_ARRAY: st = array(b, j, node); break;
+        case TYPE_OBJECT: st = object(b, j, node); break;
+        }
+        if (letters == GRAM_NONE)
+            return b->err->status;
+        if (letters)
+            b->g->node[node] = (gram_node){.kind = GRAM_LITERALS, .first = letters};
+    }
+    return st || n < 2 ? st : build_set_kids(b, j->node, kids, n);
+}
