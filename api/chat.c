@@ -25,6 +25,7 @@ typedef struct named {
     bool args_as_text;        /* tool call arguments must be JSON text */
     bool null_fails;          /* null content is an error or is printed as a word */
     bool developer;           /* knows the role */
+    bool names_results;       /* a tool's result must have its function's name */
     toolcall_form calls;      /* how it shows calls of tools */
     answer_thoughts thoughts;
 } named;
@@ -126,6 +127,17 @@ static json_t *probe_call(json_t *arguments, json_t *content)
                      "id", "call00001", "type", "function", "function", "name", "f", "arguments", arguments);
 }
 
+/* Does a tool's result come out? Hermes' templates raise unless it has a name, which OpenAI's messages have not. */
+static bool probe_result(const named *t, bool with_name)
+{
+    json_t *m = json_pack("{s:s, s:s, s:s}", "role", "tool", "tool_call_id", "call00001", "content", needle);
+    if (m && with_name)
+        json_object_set_new(m, "name", json_string("f"));
+    return shows_needle(t,
+                        json_pack("[o, o, o]", plain_message("user"),
+                                  probe_call(t->args_as_text ? json_string("{}") : json_object(), json_string("")), m));
+}
+
 /* Does a list of parts in a message of this role come out as text? It stands where such a message may stand. */
 static bool probe_list(const named *t, int role)
 {
@@ -159,6 +171,7 @@ static void learn(named *t, const char *source, size_t len)
                                         probe(t, probe_call(json_string(text), json_null())));
     json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
     t->null_fails = !probe(t, probe_call(arguments, json_null()));
+    t->names_results = !probe_result(t, false) && probe_result(t, true);
     for (int role = ROLE_USER + 1; role < N_ROLES; role++)
         t->list_works[role] = t->text_fails || (t->list_works[ROLE_USER] && probe_list(t, role));
 }
@@ -494,14 +507,18 @@ static xd_status prepare_tool_calls(const named *t, json_t *message, size_t m, x
     return XD_OK;
 }
 
-/* Clients send null for what is not there ("tool_calls": null); templates ask whether a key is defined. */
+/* Clients send null or an empty list for what is not there ("tool_calls": null, []); templates ask whether a key is defined. */
 static void drop_nulls(json_t *message)
 {
     const char *key;
     json_t *value;
     void *next;
-    json_object_foreach_safe(message, next, key, value) if (json_is_null(value) && strcmp(key, "content"))
-        json_object_del(message, key);
+    json_object_foreach_safe(message, next, key, value)
+    {
+        bool no_calls = json_is_array(value) && !json_array_size(value) && !strcmp(key, "tool_calls");
+        if (no_calls || (json_is_null(value) && strcmp(key, "content")))
+            json_object_del(message, key);
+    }
 }
 
 /* As transformers does: what a model thought has three names. Templates read the first, and gpt-oss's the second. */
@@ -570,6 +587,28 @@ static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_e
     return st ? st : prepare_tool_calls(t, message, m, err);
 }
 
+enum { MAX_LOOK_BACK = 64 }; /* messages: results follow their call */
+
+/* Gives a tool's result the name of the function that was called. */
+static xd_status name_result(json_t *messages, size_t m, xd_err *err)
+{
+    json_t *result = json_array_get(messages, m), *id = json_object_get(result, "tool_call_id");
+    const char *role = json_string_value(json_object_get(result, "role"));
+    if (strcmp(role, "tool") || json_object_get(result, "name") || !id)
+        return XD_OK;
+    for (size_t back = 1; back <= m && back <= MAX_LOOK_BACK; back++) {
+        json_t *calls = json_object_get(json_array_get(messages, m - back), "tool_calls"), *call;
+        size_t i;
+        json_array_foreach (calls, i, call) {
+            if (!json_equal(json_object_get(call, "id"), id))
+                continue;
+            json_t *name = json_object_get(json_object_get(call, "function"), "name");
+            return name && json_object_set(result, "name", name) ? no_memory(err) : XD_OK;
+        }
+    }
+    return XD_OK;
+}
+
 static xd_status prepare_messages(const named *t, const json_t *messages, json_t **ret, xd_err *err)
 {
     if (!json_is_array(messages) || !json_array_size(messages))
@@ -579,6 +618,8 @@ static xd_status prepare_messages(const named *t, const json_t *messages, json_t
         return no_memory(err);
     for (size_t i = 0; i < json_array_size(copy); i++) {
         xd_status st = prepare_message(t, json_array_get(copy, i), i, err);
+        if (!st && t->names_results)
+            st = name_result(copy, i, err);
         if (st)
             return st;
     }

@@ -66,8 +66,9 @@ typedef struct chat_rendered {
  *  - tool_calls' arguments, JSON text in OpenAI's form, are parsed; they stay text where the template fails on an object.
  *  - empty content beside tool_calls becomes null, as OpenAI's API gives it, where the template takes null: some leave the calls out
  *    for any text.
- *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped.
+ *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped, and so is an empty tool_calls.
  *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under the first two.
+ *  - a tool's result gets the name of its call's function where the template fails without one.
  * What a template handles was found out by rendering small conversations when it was opened.
  *
  * Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,

@@ -178,7 +178,9 @@ Test(chat, keys_that_are_null_are_not_there)
 {
     expect(
         "{% for m in messages %}{{ 'calls' if 'tool_calls' in m }}{{ 'name' if m.name is defined }}{{ m.content }}{% endfor %}",
-        "[{\"role\":\"user\",\"content\":\"x\",\"name\":null,\"tool_calls\":null}]", plain, "x");
+        "[{\"role\":\"user\",\"content\":\"x\",\"name\":null,\"tool_calls\":null},{\"role\":\"assistant\",\"content\":\"y\","
+        "\"tool_calls\":[]}]",
+        plain, "xy");
 }
 
 Test(chat, reasoning_is_found_under_the_names_that_templates_read)
@@ -208,6 +210,22 @@ Test(chat, tool_call_arguments_take_the_form_that_the_template_needs)
     expect(object, CALL("\"\""), plain, "null");
     expect(text, CALL("\"{\\\"b\\\": 1}\""), plain, "<{\"b\": 1}>");
     expect(text, CALL("{\"b\": 1}"), plain, "<{\"b\": 1}>");
+}
+
+Test(chat, results_get_a_name_where_the_template_needs_one)
+{
+#define TURNS                                                                                                                            \
+    "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":"  \
+    "{\"name\":\"f\",\"arguments\":\"{}\"}},{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]}," \
+    "{\"role\":\"tool\",\"tool_call_id\":\"c2\",\"content\":\"2\"},{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"1\"}"
+    static const char needs[] =
+        "{% for m in messages %}{% if m.role == 'tool' %}{% if not m.name is defined %}{{ raise_exception('a name!') }}{% endif %}"
+        "{{ m.name }}={{ m.content }};{% else %}{{ m.content or '' }}{% endif %}{% endfor %}";
+    static const char shows[] = "{% for m in messages %}{{ m.name }}{{ m.content or '' }}{% endfor %}";
+    expect(needs, TURNS "]", plain, "ug=2;f=1;");
+    expect(shows, TURNS "]", plain, "u21");
+    expect_error(needs, TURNS ",{\"role\":\"tool\",\"tool_call_id\":\"c3\",\"content\":\"3\"}]", plain, "messages",
+                 "a name!");
 }
 
 Test(chat, only_the_assistant_may_say_nothing)
