@@ -1,46 +1,22 @@
-/* chat.c - chat templates: finding them, learning what they can take, preparing a request's messages, rendering. See chat.h.
+/* chat.c - chat templates: finding them, learning what they can take, rendering. See chat.h; messages: chat_messages.c.
  *
  * Nothing is known about a template by its model's name. What forms of content and arguments it takes is tried out once, when it is
  * opened, with conversations that hold a needle. */
-#include "api/chat.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/jinja/jinja.h"
+#include "api/chat_priv.h"
 
 enum { MAX_FILE_BYTES = 64 << 20, MAX_TEMPLATES = 32 };
 
-/* Many templates take lists of parts from users only. */
-enum { ROLE_USER, ROLE_SYSTEM, ROLE_ASSISTANT, ROLE_TOOL, N_ROLES };
-static const char *const role_names[N_ROLES] = {"user", "system", "assistant", "tool"};
-
-typedef struct named {
-    char *name;
-    jinja_template *t;
-    bool text_fails;          /* string content does not reach the prompt, but a list of parts does */
-    bool list_works[N_ROLES]; /* a list of text parts reaches the prompt as text */
-    bool args_as_text;        /* tool call arguments must be JSON text */
-    bool null_fails;          /* null content is an error or is printed as a word */
-    bool developer;           /* knows the role */
-    bool names_results;       /* a tool's result must have its function's name */
-    toolcall_form calls;      /* how it shows calls of tools */
-    answer_thoughts thoughts;
-} named;
-
 struct chat_set {
-    named templates[MAX_TEMPLATES];
+    chat_template templates[MAX_TEMPLATES];
     size_t n;
     char origin[4200];
     json_t *specials; /* bos_token ... as strings */
 };
-
-static void jsonp(json_t **j)
-{
-    json_decref(*j);
-}
 
 /* ---- opening ---- */
 
@@ -84,7 +60,7 @@ static xd_status read_json(const char *dir, const char *name, json_t **ret, xd_e
     return *ret ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not JSON: %s (line %d)", path, e.text, e.line);
 }
 
-static xd_status render_probe(const named *t, json_t *messages, xd_buf *out)
+static xd_status render_probe(const chat_template *t, json_t *messages, xd_buf *out)
 {
     XD_CLEANUP(jsonp)
     json_t *vars = json_pack("{s:o, s:n, s:n, s:b, s:s, s:s}", "messages", messages, "tools", "documents",
@@ -98,7 +74,7 @@ static xd_status render_probe(const named *t, json_t *messages, xd_buf *out)
 static const char needle[] = "xdNeedle7";
 
 /* Renders the messages (owned): does the needle come out, and nothing of Python's view of lists and None? */
-static bool shows_needle(const named *t, json_t *messages)
+static bool shows_needle(const chat_template *t, json_t *messages)
 {
     XD_CLEANUP(xd_buf_free) xd_buf out = {0};
     if (!messages || render_probe(t, messages, &out) || !out.data)
@@ -113,7 +89,7 @@ static json_t *plain_message(const char *role)
 }
 
 /* The given last message, after a user's turn if it is not a user's own. */
-static bool probe(const named *t, json_t *last)
+static bool probe(const chat_template *t, json_t *last)
 {
     json_t *messages = json_pack("[o]", last);
     if (last && json_object_get(last, "tool_calls"))
@@ -128,7 +104,7 @@ static json_t *probe_call(json_t *arguments, json_t *content)
 }
 
 /* Does a tool's result come out? Hermes' templates raise unless it has a name, which OpenAI's messages have not. */
-static bool probe_result(const named *t, bool with_name)
+static bool probe_result(const chat_template *t, bool with_name)
 {
     json_t *m = json_pack("{s:s, s:s, s:s}", "role", "tool", "tool_call_id", "call00001", "content", needle);
     if (m && with_name)
@@ -139,9 +115,10 @@ static bool probe_result(const named *t, bool with_name)
 }
 
 /* Does a list of parts in a message of this role come out as text? It stands where such a message may stand. */
-static bool probe_list(const named *t, int role)
+static bool probe_list(const chat_template *t, int role)
 {
-    json_t *m = json_pack("{s:s, s:[{s:s, s:s}]}", "role", role_names[role], "content", "type", "text", "text", needle);
+    json_t *m =
+        json_pack("{s:s, s:[{s:s, s:s}]}", "role", chat_role_names[role], "content", "type", "text", "text", needle);
     if (role == ROLE_USER)
         return probe(t, m);
     if (role == ROLE_SYSTEM)
@@ -154,7 +131,7 @@ static bool probe_list(const named *t, int role)
     return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), probe_call(arguments, json_string("")), m));
 }
 
-static void learn(named *t, const char *source, size_t len)
+static void learn(chat_template *t, const char *source, size_t len)
 {
     t->developer = memmem(source, len, "developer", 9) != NULL;
     t->calls = toolcall_form_of(source, len);
@@ -180,7 +157,7 @@ static xd_status add_template(chat_set *s, const char *name, const char *text, s
 {
     if (s->n == MAX_TEMPLATES)
         return xd_fail(err, XD_BAD_MODEL, 0, "more than %d chat templates", MAX_TEMPLATES);
-    named *t = &s->templates[s->n];
+    chat_template *t = &s->templates[s->n];
     char label[64];
     snprintf(label, sizeof label, "chat template%s%.40s", strcmp(name, "default") ? " " : "",
              strcmp(name, "default") ? name : "");
@@ -370,263 +347,6 @@ bool chat_set_uses(const chat_set *s, const char *name)
     return false;
 }
 
-/* ---- preparing messages ---- */
-
-static xd_status no_memory(xd_err *err)
-{
-    return xd_fail(err, XD_NOMEM, 0, "rendering the chat");
-}
-
-/* What an assistant's message says beside plain text, in the forms that clients send back: parts that hold a thought become
- * reasoning_content, a refusal and the text parts of OpenAI's newer API become text. */
-static xd_status plain_parts(json_t *message, json_t *parts, xd_err *err)
-{
-    XD_CLEANUP(xd_buf_free) xd_buf thought = {0};
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type");
-        const char *name = json_is_string(type) ? json_string_value(type) : "";
-        const json_t *thinking = !strcmp(name, "thinking") ? json_object_get(part, "thinking") : NULL;
-        if (json_is_string(thinking)) {
-            xd_buf_puts(&thought, thought.len ? "\n" : "");
-            xd_buf_append(&thought, json_string_value(thinking), json_string_length(thinking));
-            json_array_remove(parts, i--);
-            continue;
-        }
-        json_t *text = !strcmp(name, "refusal")       ? json_object_get(part, "refusal")
-                       : !strcmp(name, "output_text") ? json_object_get(part, "text")
-                                                      : NULL;
-        if (json_is_string(text) && json_array_set_new(parts, i, json_pack("{s:s, s:O}", "type", "text", "text", text)))
-            return no_memory(err);
-    }
-    if (thought.len && !json_object_get(message, "reasoning_content") &&
-        json_object_set_new(message, "reasoning_content", json_stringn(thought.data, thought.len)))
-        return no_memory(err);
-    return thought.failed ? no_memory(err) : XD_OK;
-}
-
-/* Checks a list of content parts; joins their texts by newlines into *ret_text (owned) unless it is NULL. */
-static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, xd_err *err)
-{
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    char param[96];
-    size_t i;
-    json_t *part;
-    json_array_foreach ((json_t *)(uintptr_t)parts, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *value = json_object_get(part, "text");
-        snprintf(param, sizeof param, "messages[%zu].content[%zu].%s", m, i,
-                 type && !strcmp(type, "text") ? "text" : "type");
-        if (!type)
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
-        if (strcmp(type, "text"))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
-                                 "%s '%.64s' is not supported: only 'text' is", param, type);
-        if (!json_is_string(value))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
-        if (i)
-            xd_buf_putc(&text, '\n');
-        xd_buf_append(&text, json_string_value(value), json_string_length(value));
-    }
-    if (text.failed)
-        return no_memory(err);
-    if (ret_text) {
-        *ret_text = json_stringn(text.data ? text.data : "", text.len);
-        if (!*ret_text)
-            return no_memory(err);
-    }
-    return XD_OK;
-}
-
-static bool takes_list(const named *t, const json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-    for (int i = 0; i < N_ROLES; i++)
-        if (!strcmp(role, role_names[i]))
-            return t->list_works[i];
-    return t->list_works[ROLE_SYSTEM] && t->list_works[ROLE_USER]; /* a role that only some templates know */
-}
-
-static xd_status prepare_content(const named *t, json_t *message, size_t m, xd_err *err)
-{
-    json_t *content = json_object_get(message, "content");
-    char param[96];
-    snprintf(param, sizeof param, "messages[%zu].content", m);
-    bool calls_alone = json_is_string(content) && !json_string_length(content) &&
-                       json_array_size(json_object_get(message, "tool_calls"));
-    if (!content || json_is_null(content) || (calls_alone && !t->null_fails)) {
-        json_t *v = t->null_fails ? json_string("") : json_null();
-        return json_object_set_new(message, "content", v) ? no_memory(err) : XD_OK;
-    }
-    if (json_is_array(content)) {
-        json_t *text = NULL;
-        xd_status st = check_parts(content, m, takes_list(t, message) ? NULL : &text, err);
-        if (st)
-            return st;
-        return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
-    }
-    if (!json_is_string(content))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string, a list of parts or null",
-                             param);
-    if (!t->text_fails)
-        return XD_OK;
-    json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
-    return json_object_set_new(message, "content", parts) ? no_memory(err) : XD_OK;
-}
-
-static xd_status prepare_tool_calls(const named *t, json_t *message, size_t m, xd_err *err)
-{
-    json_t *calls = json_object_get(message, "tool_calls"), *call;
-    char param[96];
-    snprintf(param, sizeof param, "messages[%zu].tool_calls", m);
-    if (!calls || json_is_null(calls))
-        return XD_OK;
-    if (!json_is_array(calls))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a list", param);
-    size_t i;
-    json_array_foreach (calls, i, call) {
-        json_t *function = json_object_get(call, "function");
-        if (!json_is_object(function))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s[%zu].function must be an object",
-                                 param, i);
-        json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
-        if (t->args_as_text && json_is_object(arguments)) {
-            char *text = json_dumps(arguments, 0);
-            parsed = text ? json_string(text) : NULL;
-            free(text);
-            if (!parsed)
-                return no_memory(err);
-        } else if (!t->args_as_text && json_is_string(arguments)) {
-            /* What is not JSON stays as it is: models write such things, and the conversation should go on. */
-            size_t len = json_string_length(arguments);
-            parsed = len ? json_loadb(json_string_value(arguments), len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
-                         : json_object();
-        }
-        if (parsed && json_object_set_new(function, "arguments", parsed))
-            return no_memory(err);
-    }
-    return XD_OK;
-}
-
-/* Clients send null or an empty list for what is not there ("tool_calls": null, []); templates ask whether a key is defined. */
-static void drop_nulls(json_t *message)
-{
-    const char *key;
-    json_t *value;
-    void *next;
-    json_object_foreach_safe(message, next, key, value)
-    {
-        bool no_calls = json_is_array(value) && !json_array_size(value) && !strcmp(key, "tool_calls");
-        if (no_calls || (json_is_null(value) && strcmp(key, "content")))
-            json_object_del(message, key);
-    }
-}
-
-/* As transformers does: what a model thought has three names. Templates read the first, and gpt-oss's the second. */
-static xd_status alias_reasoning(json_t *message, xd_err *err)
-{
-    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    json_t *found = NULL;
-    for (size_t i = 0; i < XD_ARRAY_LEN(names) && !found; i++)
-        found = json_object_get(message, names[i]);
-    for (size_t i = 0; i < 2 && found; i++)
-        if (!json_object_get(message, names[i]) && json_object_set(message, names[i], found))
-            return no_memory(err);
-    return XD_OK;
-}
-
-/* OpenAI's first form of tool calls: templates know the second only, and would leave such a message out without a word. */
-static xd_status refuse_function_form(const json_t *message, const char *role, size_t m, xd_err *err)
-{
-    bool is_result = !strcmp(role, "function");
-    if (!is_result && !json_object_get(message, "function_call"))
-        return XD_OK;
-    char param[96];
-    snprintf(param, sizeof param, "messages[%zu].%s", m, is_result ? "role" : "function_call");
-    return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
-                         "%s is of the older form of tool calls: use tool_calls, and role 'tool' for results", param);
-}
-
-static xd_status prepare_assistant(json_t *message, xd_err *err)
-{
-    json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
-    if (json_is_array(content))
-        return plain_parts(message, content, err);
-    if ((!content || json_is_null(content)) && json_is_string(refusal))
-        return json_object_set(message, "content", refusal) ? no_memory(err) : XD_OK;
-    return XD_OK;
-}
-
-static xd_status prepare_message(const named *t, json_t *message, size_t m, xd_err *err)
-{
-    char param[96];
-    snprintf(param, sizeof param, "messages[%zu]", m);
-    if (!json_is_object(message))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be an object", param);
-    const char *role = json_string_value(json_object_get(message, "role"));
-    if (!role || !*role) {
-        snprintf(param, sizeof param, "messages[%zu].role", m);
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a non-empty string", param);
-    }
-    const json_t *content = json_object_get(message, "content");
-    if (strcmp(role, "assistant") && (!content || json_is_null(content))) {
-        snprintf(param, sizeof param, "messages[%zu].content", m);
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter",
-                             "%s is required: only an assistant's message may have none", param);
-    }
-    drop_nulls(message);
-    xd_status st = refuse_function_form(message, role, m, err);
-    if (!st && !strcmp(role, "assistant"))
-        st = prepare_assistant(message, err);
-    bool rename = !strcmp(role, "developer") && !t->developer; /* frees `role` */
-    if (!st && rename && json_object_set_new(message, "role", json_string("system")))
-        return no_memory(err);
-    if (!st)
-        st = alias_reasoning(message, err);
-    if (!st)
-        st = prepare_content(t, message, m, err);
-    return st ? st : prepare_tool_calls(t, message, m, err);
-}
-
-enum { MAX_LOOK_BACK = 64 }; /* messages: results follow their call */
-
-/* Gives a tool's result the name of the function that was called. */
-static xd_status name_result(json_t *messages, size_t m, xd_err *err)
-{
-    json_t *result = json_array_get(messages, m), *id = json_object_get(result, "tool_call_id");
-    const char *role = json_string_value(json_object_get(result, "role"));
-    if (strcmp(role, "tool") || json_object_get(result, "name") || !id)
-        return XD_OK;
-    for (size_t back = 1; back <= m && back <= MAX_LOOK_BACK; back++) {
-        json_t *calls = json_object_get(json_array_get(messages, m - back), "tool_calls"), *call;
-        size_t i;
-        json_array_foreach (calls, i, call) {
-            if (!json_equal(json_object_get(call, "id"), id))
-                continue;
-            json_t *name = json_object_get(json_object_get(call, "function"), "name");
-            return name && json_object_set(result, "name", name) ? no_memory(err) : XD_OK;
-        }
-    }
-    return XD_OK;
-}
-
-static xd_status prepare_messages(const named *t, const json_t *messages, json_t **ret, xd_err *err)
-{
-    if (!json_is_array(messages) || !json_array_size(messages))
-        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "invalid_type", "messages must be a non-empty list");
-    XD_CLEANUP(jsonp) json_t *copy = json_deep_copy(messages);
-    if (!copy)
-        return no_memory(err);
-    for (size_t i = 0; i < json_array_size(copy); i++) {
-        xd_status st = prepare_message(t, json_array_get(copy, i), i, err);
-        if (!st && t->names_results)
-            st = name_result(copy, i, err);
-        if (st)
-            return st;
-    }
-    *ret = XD_TAKE(copy);
-    return XD_OK;
-}
-
 /* ---- continuing the last message ---- */
 
 /* Appended to the last message's text, so that its end is found in the rendering whatever the template does around it. The space
@@ -728,7 +448,7 @@ static size_t last_of(const char *text, size_t len, const char *what)
 }
 
 /* Does the prompt leave the model inside of a thought? The template has opened it, or the message that goes on. */
-static bool ends_in_thought(const named *t, const chat_rendered *r, const json_t *final)
+static bool ends_in_thought(const chat_template *t, const chat_rendered *r, const json_t *final)
 {
     const char *open = t->thoughts.open;
     if (!open)
@@ -747,9 +467,9 @@ static bool absent(const json_t *j)
     return !j || json_is_null(j);
 }
 
-static const named *choose(const chat_set *s, bool tools)
+static const chat_template *choose(const chat_set *s, bool tools)
 {
-    const named *fallback = &s->templates[0];
+    const chat_template *fallback = &s->templates[0];
     for (size_t i = 0; i < s->n; i++) {
         if (tools && !strcmp(s->templates[i].name, "tool_use"))
             return &s->templates[i];
@@ -819,7 +539,7 @@ static const char **untrusted_names(const chat_request *r)
     return names;
 }
 
-static xd_status render_vars(const named *t, const json_t *vars, const chat_request *r, xd_buf *out,
+static xd_status render_vars(const chat_template *t, const json_t *vars, const chat_request *r, xd_buf *out,
                              uint8_t **ret_trusted, xd_err *err)
 {
     const char **untrusted = untrusted_names(r);
@@ -845,10 +565,10 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     if (st)
         return st;
     bool tools = !absent(r->tools) && json_array_size(r->tools);
-    const named *t = choose(s, tools);
+    const chat_template *t = choose(s, tools);
     XD_CLEANUP(jsonp) json_t *messages = NULL;
     XD_CLEANUP(jsonp) json_t *final = NULL;
-    st = prepare_messages(t, r->messages, &messages, err);
+    st = chat_prepare_messages(t, r->messages, &messages, err);
     if (!st && r->continue_final_message)
         st = mark_tail(messages, &final, err);
     if (st)

@@ -1,0 +1,258 @@
+/* chat_messages.c - a request's messages in the form that a template takes, as chat.h says.
+ *
+ * What a client may send is checked here; what the template can take was learned by chat.c. The request's own JSON is not changed. */
+#include <string.h>
+
+#include "api/chat_priv.h"
+
+const char *const chat_role_names[N_ROLES] = {"user", "system", "assistant", "tool"};
+
+/* What an assistant's message says beside plain text, in the forms that clients send back: parts that hold a thought become
+ * reasoning_content, a refusal and the text parts of OpenAI's newer API become text. */
+static xd_status plain_parts(json_t *message, json_t *parts, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf thought = {0};
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type");
+        const char *name = json_is_string(type) ? json_string_value(type) : "";
+        const json_t *thinking = !strcmp(name, "thinking") ? json_object_get(part, "thinking") : NULL;
+        if (json_is_string(thinking)) {
+            xd_buf_puts(&thought, thought.len ? "\n" : "");
+            xd_buf_append(&thought, json_string_value(thinking), json_string_length(thinking));
+            json_array_remove(parts, i--);
+            continue;
+        }
+        json_t *text = !strcmp(name, "refusal")       ? json_object_get(part, "refusal")
+                       : !strcmp(name, "output_text") ? json_object_get(part, "text")
+                                                      : NULL;
+        if (json_is_string(text) && json_array_set_new(parts, i, json_pack("{s:s, s:O}", "type", "text", "text", text)))
+            return no_memory(err);
+    }
+    if (thought.len && !json_object_get(message, "reasoning_content") &&
+        json_object_set_new(message, "reasoning_content", json_stringn(thought.data, thought.len)))
+        return no_memory(err);
+    return thought.failed ? no_memory(err) : XD_OK;
+}
+
+/* Checks a list of content parts; joins their texts by newlines into *ret_text (owned) unless it is NULL. */
+static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    char param[96];
+    size_t i;
+    json_t *part;
+    json_array_foreach ((json_t *)(uintptr_t)parts, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *value = json_object_get(part, "text");
+        snprintf(param, sizeof param, "messages[%zu].content[%zu].%s", m, i,
+                 type && !strcmp(type, "text") ? "text" : "type");
+        if (!type)
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+        if (strcmp(type, "text"))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
+                                 "%s '%.64s' is not supported: only 'text' is", param, type);
+        if (!json_is_string(value))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+        if (i)
+            xd_buf_putc(&text, '\n');
+        xd_buf_append(&text, json_string_value(value), json_string_length(value));
+    }
+    if (text.failed)
+        return no_memory(err);
+    if (ret_text) {
+        *ret_text = json_stringn(text.data ? text.data : "", text.len);
+        if (!*ret_text)
+            return no_memory(err);
+    }
+    return XD_OK;
+}
+
+static bool takes_list(const chat_template *t, const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    for (int i = 0; i < N_ROLES; i++)
+        if (!strcmp(role, chat_role_names[i]))
+            return t->list_works[i];
+    return t->list_works[ROLE_SYSTEM] && t->list_works[ROLE_USER]; /* a role that only some templates know */
+}
+
+static xd_status prepare_content(const chat_template *t, json_t *message, size_t m, xd_err *err)
+{
+    json_t *content = json_object_get(message, "content");
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].content", m);
+    bool calls_alone = json_is_string(content) && !json_string_length(content) &&
+                       json_array_size(json_object_get(message, "tool_calls"));
+    if (!content || json_is_null(content) || (calls_alone && !t->null_fails)) {
+        json_t *v = t->null_fails ? json_string("") : json_null();
+        return json_object_set_new(message, "content", v) ? no_memory(err) : XD_OK;
+    }
+    if (json_is_array(content)) {
+        json_t *text = NULL;
+        xd_status st = check_parts(content, m, takes_list(t, message) ? NULL : &text, err);
+        if (st)
+            return st;
+        return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
+    }
+    if (!json_is_string(content))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string, a list of parts or null",
+                             param);
+    if (!t->text_fails)
+        return XD_OK;
+    json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
+    return json_object_set_new(message, "content", parts) ? no_memory(err) : XD_OK;
+}
+
+static xd_status prepare_tool_calls(const chat_template *t, json_t *message, size_t m, xd_err *err)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", m);
+    if (!calls || json_is_null(calls))
+        return XD_OK;
+    if (!json_is_array(calls))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a list", param);
+    size_t i;
+    json_array_foreach (calls, i, call) {
+        json_t *function = json_object_get(call, "function");
+        if (!json_is_object(function))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s[%zu].function must be an object",
+                                 param, i);
+        json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
+        if (t->args_as_text && json_is_object(arguments)) {
+            char *text = json_dumps(arguments, 0);
+            parsed = text ? json_string(text) : NULL;
+            free(text);
+            if (!parsed)
+                return no_memory(err);
+        } else if (!t->args_as_text && json_is_string(arguments)) {
+            /* What is not JSON stays as it is: models write such things, and the conversation should go on. */
+            size_t len = json_string_length(arguments);
+            parsed = len ? json_loadb(json_string_value(arguments), len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+                         : json_object();
+        }
+        if (parsed && json_object_set_new(function, "arguments", parsed))
+            return no_memory(err);
+    }
+    return XD_OK;
+}
+
+/* Clients send null or an empty list for what is not there ("tool_calls": null, []); templates ask whether a key is defined. */
+static void drop_nulls(json_t *message)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(message, next, key, value)
+    {
+        bool no_calls = json_is_array(value) && !json_array_size(value) && !strcmp(key, "tool_calls");
+        if (no_calls || (json_is_null(value) && strcmp(key, "content")))
+            json_object_del(message, key);
+    }
+}
+
+/* As transformers does: what a model thought has three names. Templates read the first, and gpt-oss's the second. */
+static xd_status alias_reasoning(json_t *message, xd_err *err)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *found = NULL;
+    for (size_t i = 0; i < XD_ARRAY_LEN(names) && !found; i++)
+        found = json_object_get(message, names[i]);
+    for (size_t i = 0; i < 2 && found; i++)
+        if (!json_object_get(message, names[i]) && json_object_set(message, names[i], found))
+            return no_memory(err);
+    return XD_OK;
+}
+
+/* OpenAI's first form of tool calls: templates know the second only, and would leave such a message out without a word. */
+static xd_status refuse_function_form(const json_t *message, const char *role, size_t m, xd_err *err)
+{
+    bool is_result = !strcmp(role, "function");
+    if (!is_result && !json_object_get(message, "function_call"))
+        return XD_OK;
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu].%s", m, is_result ? "role" : "function_call");
+    return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
+                         "%s is of the older form of tool calls: use tool_calls, and role 'tool' for results", param);
+}
+
+static xd_status prepare_assistant(json_t *message, xd_err *err)
+{
+    json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
+    if (json_is_array(content))
+        return plain_parts(message, content, err);
+    if ((!content || json_is_null(content)) && json_is_string(refusal))
+        return json_object_set(message, "content", refusal) ? no_memory(err) : XD_OK;
+    return XD_OK;
+}
+
+static xd_status prepare_message(const chat_template *t, json_t *message, size_t m, xd_err *err)
+{
+    char param[96];
+    snprintf(param, sizeof param, "messages[%zu]", m);
+    if (!json_is_object(message))
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be an object", param);
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role || !*role) {
+        snprintf(param, sizeof param, "messages[%zu].role", m);
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a non-empty string", param);
+    }
+    const json_t *content = json_object_get(message, "content");
+    if (strcmp(role, "assistant") && (!content || json_is_null(content))) {
+        snprintf(param, sizeof param, "messages[%zu].content", m);
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter",
+                             "%s is required: only an assistant's message may have none", param);
+    }
+    drop_nulls(message);
+    xd_status st = refuse_function_form(message, role, m, err);
+    if (!st && !strcmp(role, "assistant"))
+        st = prepare_assistant(message, err);
+    bool rename = !strcmp(role, "developer") && !t->developer; /* frees `role` */
+    if (!st && rename && json_object_set_new(message, "role", json_string("system")))
+        return no_memory(err);
+    if (!st)
+        st = alias_reasoning(message, err);
+    if (!st)
+        st = prepare_content(t, message, m, err);
+    return st ? st : prepare_tool_calls(t, message, m, err);
+}
+
+enum { MAX_LOOK_BACK = 64 }; /* messages: results follow their call */
+
+/* Gives a tool's result the name of the function that was called. */
+static xd_status name_result(json_t *messages, size_t m, xd_err *err)
+{
+    json_t *result = json_array_get(messages, m), *id = json_object_get(result, "tool_call_id");
+    const char *role = json_string_value(json_object_get(result, "role"));
+    if (strcmp(role, "tool") || json_object_get(result, "name") || !id)
+        return XD_OK;
+    for (size_t back = 1; back <= m && back <= MAX_LOOK_BACK; back++) {
+        json_t *calls = json_object_get(json_array_get(messages, m - back), "tool_calls"), *call;
+        size_t i;
+        json_array_foreach (calls, i, call) {
+            if (!json_equal(json_object_get(call, "id"), id))
+                continue;
+            json_t *name = json_object_get(json_object_get(call, "function"), "name");
+            return name && json_object_set(result, "name", name) ? no_memory(err) : XD_OK;
+        }
+    }
+    return XD_OK;
+}
+
+xd_status chat_prepare_messages(const chat_template *t, const json_t *messages, json_t **ret, xd_err *err)
+{
+    if (!json_is_array(messages) || !json_array_size(messages))
+        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "invalid_type", "messages must be a non-empty list");
+    XD_CLEANUP(jsonp) json_t *copy = json_deep_copy(messages);
+    if (!copy)
+        return no_memory(err);
+    for (size_t i = 0; i < json_array_size(copy); i++) {
+        xd_status st = prepare_message(t, json_array_get(copy, i), i, err);
+        if (!st && t->names_results)
+            st = name_result(copy, i, err);
+        if (st)
+            return st;
+    }
+    *ret = XD_TAKE(copy);
+    return XD_OK;
+}
