@@ -87,6 +87,12 @@ xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err)
         ret->also = r->enders;
         ret->n_also = r->n_enders;
     }
+    uint32_t words = (r->e->c.hp->vocab + 63) / 64, i = 0;
+    while (i < words && !ret->allowed[i])
+        i++;
+    if (i == words && !ret->n_also)
+        return xd_fail_field(err, XD_UNSUPPORTED, "response_format", "unsupported_value",
+                             "the model's vocabulary has no token for a character that the answer must have next");
     return XD_OK;
 }
 

@@ -241,7 +241,7 @@ static uint32_t higher(uint32_t most, uint32_t h)
 
 static uint32_t object_height(const grammar *g, const gram_node *n)
 {
-    const gram_prop *p = &g->prop[n->first];
+    const gram_prop *p = n->n ? &g->prop[n->first] : NULL;
     uint32_t required = n->n ? p[0].required_from : 0, h = 0, least = GRAM_NONE;
     bool all = n->min > required && n->rest == GRAM_NONE, one = n->min > required && !all;
     for (uint32_t i = 0; i < n->n; i++) {

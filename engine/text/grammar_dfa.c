@@ -102,19 +102,54 @@ static const char *trim(gram_dfa *d)
     return why;
 }
 
-/* Does every character that a plain token may hold lead back to s? */
-static bool takes_all(const gram_dfa *d, uint32_t s)
+/* Where every character that a plain token may hold leads from s, if that is one state; else GRAM_NONE. */
+static uint32_t where_all_go(const gram_dfa *d, uint32_t s)
 {
     static const uint32_t stretch[][2] = {
         {0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x2027}, {0x202A, 0xD7FF}, {0xE000, 0x10FFFF}};
+    uint32_t to = GRAM_NONE;
     for (size_t i = 0; i < XD_ARRAY_LEN(stretch); i++) {
         bool inside = false;
-        for (uint32_t e = d->first[s]; e < d->first[s + 1]; e++)
-            inside = inside || (d->edge[e].to == s && d->edge[e].lo <= stretch[i][0] && d->edge[e].hi >= stretch[i][1]);
+        for (uint32_t e = d->first[s]; e < d->first[s + 1] && !inside; e++) {
+            inside = d->edge[e].lo <= stretch[i][0] && d->edge[e].hi >= stretch[i][1] &&
+                     (to == GRAM_NONE || to == d->edge[e].to);
+            to = inside ? d->edge[e].to : to;
+        }
         if (!inside)
-            return false;
+            return GRAM_NONE;
     }
-    return true;
+    return to;
+}
+
+/* How many characters each state takes whatever they are: along the one way out of each, from its end or its ring backwards. */
+static const char *count_free(gram_dfa *d)
+{
+    uint32_t n = d->n_states;
+    uint32_t *way = calloc((size_t)n + 1, sizeof *way), *path = calloc((size_t)n + 1, sizeof *path);
+    uint8_t *seen = calloc((size_t)n + 1, 1); /* 1: on the way, 2: counted */
+    d->free = calloc((size_t)n + 1, sizeof *d->free);
+    bool ok = way && path && seen && d->free;
+    for (uint32_t s = 0; s < n && ok; s++)
+        way[s] = where_all_go(d, s);
+    for (uint32_t s = 0; s < n && ok; s++) {
+        uint32_t len = 0, at = s;
+        while (at != GRAM_NONE && !seen[at]) {
+            seen[at] = 1;
+            path[len++] = at;
+            at = way[at];
+        }
+        uint64_t count = at == GRAM_NONE ? 0 : seen[at] == 1 ? GRAM_INF : d->free[at] + (d->free[at] < GRAM_INF);
+        while (len) {
+            at = path[--len];
+            seen[at] = 2;
+            d->free[at] = count;
+            count += count < GRAM_INF;
+        }
+    }
+    free(way);
+    free(path);
+    free(seen);
+    return ok ? NULL : GRAM_REGEX_NOMEM;
 }
 
 const char *gram_dfa_new(const char *pattern, size_t len, uint64_t min, uint64_t max, uint64_t *work_left,
@@ -126,14 +161,12 @@ const char *gram_dfa_new(const char *pattern, size_t len, uint64_t min, uint64_t
         why = limit(&d, min, max, work_left);
     if (!why)
         why = trim(&d);
-    if (!why && !(d.free = calloc(d.n_states, sizeof *d.free)))
-        why = GRAM_REGEX_NOMEM;
+    if (!why)
+        why = count_free(&d);
     if (why) {
         gram_dfa_clear(&d);
         return why;
     }
-    for (uint32_t s = 0; s < d.n_states; s++)
-        d.free[s] = takes_all(&d, s);
     *ret = d;
     return NULL;
 }

@@ -76,8 +76,21 @@ typedef struct gram_dfa {
     uint32_t *first; /* [n_states + 1] into edge */
     gram_edge *edge; /* sorted by lo within a state */
     bool *end;
-    bool *free; /* takes every plain character (grammar_vocab.plain) and stays where it is */
+    uint64_t *free; /* how many plain characters (grammar_vocab.plain) it takes, whatever they are */
 } gram_dfa;
+/* Where the pattern goes from `state` by some character of [lo, hi]; GRAM_NONE: nowhere. */
+static inline uint32_t gram_dfa_go(const gram_dfa *d, uint32_t state, uint32_t lo, uint32_t hi)
+{
+    uint32_t from = d->first[state], to = d->first[state + 1];
+    while (from < to) {
+        uint32_t mid = from + (to - from) / 2;
+        if (d->edge[mid].hi < lo)
+            from = mid + 1;
+        else
+            to = mid;
+    }
+    return from < d->first[state + 1] && d->edge[from].lo <= hi ? d->edge[from].to : GRAM_NONE;
+}
 
 typedef struct gram_mask {
     uint64_t hash;
@@ -123,6 +136,8 @@ bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread);
 /* How many more characters a thread takes that are neither a quote nor a backslash nor a control character, whatever they are; 0: it is
  * not at such a place. */
 uint64_t gram_free_chars(const grammar *g, const gram_stack *s, uint32_t thread);
+/* The pattern in which a thread is, between two characters, and its state there; NULL: it is not. */
+const gram_dfa *gram_pattern_at(const grammar *g, const gram_stack *s, uint32_t thread, uint32_t *ret_state);
 
 /* ---- grammar_number.c ---- */
 bool gram_number_step(const gram_number *n, gram_frame *f, unsigned char byte); /* false: f is as before */

@@ -103,7 +103,8 @@ static void tidy(regex *r, size_t from, bool negate)
 {
     if (r->why)
         return;
-    qsort(r->set + from, r->n_sets - from, sizeof *r->set, by_lo);
+    if (r->n_sets > from)
+        qsort(r->set + from, r->n_sets - from, sizeof *r->set, by_lo);
     size_t to = from;
     for (size_t i = from; i < r->n_sets; i++) {
         if (to > from && r->set[i].lo <= r->set[to - 1].hi + 1)

@@ -92,6 +92,39 @@ static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
     return r->work <= r->max_work && !s->failed;
 }
 
+/* The same for a thread within a pattern, of the plain trie: its tokens are whole characters and stay within the string, so that no frames
+ * are needed. */
+static void walk_pattern(grammar_run *r, const gram_dfa *d, uint32_t state, uint64_t *bits)
+{
+    const gram_vtrie *t = &r->v->plain;
+    struct {
+        uint32_t state, cp, left;
+    } level[GRAM_MAX_TOKEN_BYTES + 1];
+    level[0].state = state;
+    level[0].cp = level[0].left = 0;
+    for (uint32_t i = 1; i < t->n;) {
+        const gram_vnode *node = &t->node[i];
+        uint32_t depth = node->depth, s = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
+        r->work++;
+        if (left) {
+            cp = level[depth - 1].cp << 6 | (cp & 0x3F);
+            left--;
+        } else if (cp >= 0x80) {
+            left = cp >= 0xF0 ? 3 : cp >= 0xE0 ? 2 : 1;
+            cp &= 0x3F >> left;
+        }
+        if (!left && (s = gram_dfa_go(d, s, cp, cp)) == GRAM_NONE) {
+            i = node->skip;
+            continue;
+        }
+        level[depth].state = s;
+        level[depth].cp = cp;
+        level[depth].left = left;
+        add_bits(t->id + node->token, node[1].token - node->token, bits);
+        i++;
+    }
+}
+
 static bool copy_stack(gram_stack *to, const gram_stack *from)
 {
     if (!tok_grow(&to->frame, &to->frame_cap, from->n_frames, sizeof *to->frame) ||
@@ -137,7 +170,16 @@ static bool mask_of(grammar_run *r, size_t n, uint64_t *bits)
         return true;
     }
     add_bits(v->by_chars, v->chars_end[chars], bits);
-    return !others || walk(r, &v->plain, others, bits);
+    size_t rest = 0;
+    for (size_t i = 0; i < others; i++) {
+        uint32_t state;
+        const gram_dfa *d = gram_pattern_at(r->g, s, s->thread[i], &state);
+        if (d && r->work <= r->max_work)
+            walk_pattern(r, d, state, bits);
+        else
+            s->thread[rest++] = s->thread[i];
+    }
+    return !rest || walk(r, &v->plain, rest, bits);
 }
 
 /* The threads, frame by frame, as bytes: equal for equal states. */

@@ -184,20 +184,6 @@ static bool utf8_next(uint32_t *state, unsigned char b)
     return true;
 }
 
-/* Where the pattern goes from `state` by some character of [lo, hi]; GRAM_NONE: nowhere. */
-static uint32_t dfa_go(const gram_dfa *d, uint32_t state, uint32_t lo, uint32_t hi)
-{
-    uint32_t from = d->first[state], to = d->first[state + 1];
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        if (d->edge[mid].hi < lo)
-            from = mid + 1;
-        else
-            to = mid;
-    }
-    return from < d->first[state + 1] && d->edge[from].lo <= hi ? d->edge[from].to : GRAM_NONE;
-}
-
 /* Characters are counted only as far as the count matters: states that are the same share their masks. */
 static void count_char(const gram_node *n, gram_frame *f)
 {
@@ -222,7 +208,7 @@ static bool pattern_takes(const gram_dfa *d, gram_frame *f, unsigned char byte, 
         lo = 0x10000;
     if (left == 2 && byte == 0xED)
         hi = 0xD7FF;
-    to = dfa_go(d, state, lo, hi);
+    to = gram_dfa_go(d, state, lo, hi);
     if (to == GRAM_NONE)
         return false;
     f->b = left ? (uint64_t)bits << 32 | state : to;
@@ -256,7 +242,7 @@ static bool take_escape(const grammar *g, const gram_node *n, gram_frame *f, uns
     const char *at = byte ? strchr(letters, byte) : NULL;
     f->state = P_BODY;
     if (at && n->dfa != GRAM_NONE) {
-        uint32_t c = (unsigned char)means[at - letters], to = dfa_go(&g->dfa[n->dfa], (uint32_t)f->b, c, c);
+        uint32_t c = (unsigned char)means[at - letters], to = gram_dfa_go(&g->dfa[n->dfa], (uint32_t)f->b, c, c);
         if (to == GRAM_NONE)
             return false;
         f->b = to;
@@ -277,7 +263,7 @@ static bool may_escape(const grammar *g, const gram_node *n, const gram_frame *f
     if (n->dfa == GRAM_NONE)
         return true;
     for (const char *c = "\"\\/\b\f\n\r\t"; *c; c++)
-        if (dfa_go(&g->dfa[n->dfa], (uint32_t)f->b, (unsigned char)*c, (unsigned char)*c) != GRAM_NONE)
+        if (gram_dfa_go(&g->dfa[n->dfa], (uint32_t)f->b, (unsigned char)*c, (unsigned char)*c) != GRAM_NONE)
             return true;
     return false;
 }
@@ -604,8 +590,18 @@ uint64_t gram_free_chars(const grammar *g, const gram_stack *s, uint32_t thread)
     const gram_frame *f = &s->frame[thread];
     const gram_node *n = &g->node[f->node];
     if (n->kind == GRAM_STRING && f->state == P_BODY && n->dfa != GRAM_NONE)
-        return g->dfa[n->dfa].free[(uint32_t)f->b] ? GRAM_INF : 0;
+        return g->dfa[n->dfa].free[(uint32_t)f->b];
     if (n->kind == GRAM_STRING && f->state == P_BODY)
         return n->max == GRAM_INF ? GRAM_INF : n->max - f->a;
     return n->kind == GRAM_OBJECT && f->state == P_OTHER ? GRAM_INF : 0;
+}
+
+const gram_dfa *gram_pattern_at(const grammar *g, const gram_stack *s, uint32_t thread, uint32_t *ret_state)
+{
+    const gram_frame *f = &s->frame[thread];
+    const gram_node *n = &g->node[f->node];
+    if (n->kind != GRAM_STRING || f->state != P_BODY || n->dfa == GRAM_NONE)
+        return NULL;
+    *ret_state = (uint32_t)f->b;
+    return &g->dfa[n->dfa];
 }

@@ -511,3 +511,58 @@ Test(grammar, a_decoder_that_does_not_join_is_refused)
     free(text);
     json_decref(j);
 }
+
+/* Masks take shortcuts (whole sets of plain tokens, patterns without frames); taking a token goes byte by byte. */
+Test(grammar, masks_are_what_push_takes, .timeout = 200)
+{
+    static const struct {
+        const char *schema, *text;
+    } rows[] = {
+        {"{\"type\":\"string\",\"maxLength\":5}", "\"abc"},
+        {"{\"type\":\"string\",\"minLength\":4,\"maxLength\":6}", "\"a\xC3\xA9"},
+        {"{\"type\":\"string\",\"pattern\":\"^[A-Za-z ]+$\"}", "\"abc"},
+        {"{\"type\":\"string\",\"pattern\":\"^[A-Za-z ]+$\",\"maxLength\":6}", "\"abc"},
+        {"{\"type\":\"string\",\"pattern\":\"^.*$\"}", "\"abc"},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\S.*$\",\"maxLength\":7}", "\"abc"},
+        {"{\"type\":\"string\",\"pattern\":\"\\\\S\"}", "\" "},
+        {"{\"type\":\"string\",\"pattern\":\"^[^a-f]+$\"}", "\"x\xE2"},
+        {"{\"type\":\"string\",\"pattern\":\"^(..)*$\"}", "\"xyz"},
+        {"{\"type\":\"string\",\"pattern\":\"^([\xC3\xA0-\xC3\xBF]|t|th|the|\\\\n)*$\"}", "\"t"},
+        {"{\"type\":\"string\",\"format\":\"email\"}", "\"a"},
+        {"{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"string\",\"pattern\":\"^[a-z]+$\"},{\"enum\":[\"The end\"]}]}",
+         "\""},
+        {"{\"type\":\"object\",\"properties\":{\"the\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+         "{\"th"},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"}}", "{\"x\xF0"},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"number\",\"maximum\":37.5}}", "[3"},
+        {"true", ""},
+    };
+    const char *const names[] = {"config/demo/tokenizer.json", "tests/data/tokenizers/mini_spm_legacy.tokenizer.json"};
+    for (size_t k = 0; k < XD_ARRAY_LEN(names); k++) {
+        words w = open_words(names[k]);
+        for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+            grammar *g = compile(rows[i].schema);
+            const size_t len = strlen(rows[i].text);
+            grammar_run *r = run_at(&w, g, rows[i].text, len);
+            cr_assert(r, "%s %s", rows[i].schema, rows[i].text);
+            uint64_t mask[128];
+            cr_assert_lt(w.n, 64 * XD_ARRAY_LEN(mask));
+            memcpy(mask, grammar_run_mask(r), (w.n + 63) / 64 * sizeof *mask);
+            uint32_t n = 0;
+            for (uint32_t id = 0; id < w.n; id++) {
+                xd_err err;
+                bool allowed = mask[id / 64] >> id % 64 & 1, taken = grammar_run_push(r, id, &err) == XD_OK;
+                cr_assert_eq(allowed, taken, "%s after %s: token %u", rows[i].schema, rows[i].text, id);
+                n += taken;
+                if (taken) {
+                    grammar_run_free(r);
+                    r = run_at(&w, g, rows[i].text, len);
+                }
+            }
+            cr_assert_gt(n, 0);
+            grammar_run_free(r);
+            grammar_unref(g);
+        }
+        close_words(&w);
+    }
+}
