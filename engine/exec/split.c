@@ -273,9 +273,9 @@ static uint32_t plan_side(const exec_split *p, exec_side to, uint32_t n_picks, u
     return to.start[n_experts];
 }
 
-/* Divides the layer and writes both plans. */
+/* Divides the layer and writes the device's plan. */
 static xd_status divide(exec *x, uint32_t layer, const exec_shape *s, const pager_layer_view *pl, uint32_t top_k,
-                        pager_share *share, bool *ret_cpu, xd_err *err)
+                        pager_share *share, xd_err *err)
 {
     exec_split *p = &x->split;
     uint32_t n_picks = p->n_live * top_k;
@@ -284,19 +284,19 @@ static xd_status divide(exec *x, uint32_t layer, const exec_shape *s, const page
         if (p->ids[i] >= pl->n_experts)
             return xd_fail(err, XD_INTERNAL, 0, "layer %u: the device picked expert %u of %u", layer, p->ids[i],
                            pl->n_experts);
-    bool any = pager_share_layer(x->pg, layer, x->counts_host, &p->costs, share);
-    const uint8_t *on_cpu = any ? share->on_cpu : NULL;
+    if (!pager_share_layer(x->pg, layer, x->counts_host, &p->costs, share))
+        *share = (pager_share){0};
     exec_side device = {.start = p->plan, .pairs = p->plan + l.pairs};
-    p->layers[layer].device = plan_side(p, device, n_picks, pl->n_experts, on_cpu, false) > 0;
-    p->layers[layer].link_bytes = any ? share->link_bytes : 0;
-    *ret_cpu = any && plan_side(p, p->host, n_picks, pl->n_experts, on_cpu, true) > 0;
-    if (s->fill && any && share->fill_addr)
+    p->layers[layer].device = plan_side(p, device, n_picks, pl->n_experts, share->on_cpu, false) > 0;
+    p->layers[layer].link_bytes = share->link_bytes;
+    if (s->fill && share->fill_addr)
         memcpy(p->plan + l.fill, share->fill_addr, (l.words - l.fill) * sizeof *p->plan);
     else if (s->fill)
         memset(p->plan + l.fill, 0, (l.words - l.fill) * sizeof *p->plan);
     return XD_OK;
 }
 
+/* The CPU's part, beside the device's. */
 static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, uint32_t top_k, const pager_share *share,
                          xd_err *err)
 {
@@ -315,6 +315,10 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
                              .n_experts = pl->n_experts,
                              .scratch = p->scratch};
     uint64_t begin_ns = xd_now_ns();
+    memset(p->y, 0, (size_t)p->n_live * x->hp->d_model * sizeof *p->y);
+    if (!share->cpu_bytes)
+        return XD_OK;
+    plan_side(p, p->host, p->n_live * top_k, pl->n_experts, share->on_cpu, true);
     kern_status ks = ops->moe(p->cpu, &a);
     if (ks)
         return xd_fail(err, ks == KERN_NOMEM ? XD_NOMEM : XD_INTERNAL, 0, "layer %u: experts on the CPU: %s", layer,
@@ -339,15 +343,13 @@ xd_status exec_split_step(exec *x, const exec_batch *b, const exec_shape *s, con
         const pager_layer_view *pl = &view->layers[i];
         uint32_t top_k = model_get_layer(x->m, i)->top_k;
         pager_share share;
-        bool cpu = false;
         if ((st = run_segment(x, r ? &r->g[2 * i] : &none, build_front, i, s, seq_start, view, err)) ||
             (st = wait_for(x, s, err)) || (st = exec_require(x, i, s, err)) ||
-            (st = divide(x, i, s, pl, top_k, &share, &cpu, err)))
+            (st = divide(x, i, s, pl, top_k, &share, err)))
             return st;
         if (p->layers[i].device)
             st = run_segment(x, r ? &r->g[2 * i + 1] : &none, build_experts, i, s, seq_start, view, err);
-        memset(p->y, 0, (size_t)p->n_live * x->hp->d_model * sizeof *p->y);
-        if (cpu && !st)
+        if (!st)
             st = compute(x, i, pl, top_k, &share, err);
     }
     if (!st)
