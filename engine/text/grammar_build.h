@@ -7,13 +7,18 @@
 
 #include "engine/text/grammar_priv.h"
 
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+enum { BUILD_WORK = 500000 };
+#else
+enum { BUILD_WORK = 20000000 }; /* what all patterns of a schema may cost, in steps of some nanoseconds ... */
+#endif
+
 enum {
     BUILD_MAX_VALUES = 50000, /* of JSON in a schema */
     BUILD_MAX_MERGES = 500,
     BUILD_MAX_HOPS = 32,           /* from $ref to $ref */
     BUILD_MAX_ALTERNATIVES = 1000, /* properties of an object, entries of a tuple, schemas of an anyOf */
-    BUILD_WORK = 20000000,         /* what all patterns of a schema may cost, in steps of some nanoseconds ... */
-    BUILD_WORK_OF_EDGE = 64,       /* ... and for the memory that they take: 4 MB */
+    BUILD_WORK_OF_EDGE = 64,       /* ... and what a state's way out costs, for its memory: 4 MB in all */
 };
 
 typedef enum json_types {

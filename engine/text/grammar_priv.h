@@ -52,6 +52,7 @@ typedef struct gram_node {
         rest; /* ARRAY: items after the first n; OBJECT: values of other keys; GRAM_NONE: there are none. NUMBER: index */
     uint32_t names; /* OBJECT with others: the letters of its own keys' names */
     uint32_t dfa;   /* STRING: index of its pattern, GRAM_NONE: none */
+    bool unique;    /* ARRAY: its items are the kids, at most 64, each once at most */
 } gram_node;
 
 typedef struct gram_prop {

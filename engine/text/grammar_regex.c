@@ -537,6 +537,8 @@ static void expand(regex *r, uint32_t s, uint32_t **cuts, size_t *cuts_cap, uint
             (*cuts)[n++] = r->set[i].hi + 1;
         }
     }
+    if (!spend(r, r->first[s + 1] - r->first[s] + n * 8))
+        return;
     qsort(*cuts, n, sizeof **cuts, by_id);
     (*cuts)[n] = LAST_CHAR + 1;
     for (size_t c = 0; c < n && spend(r, 1); c++) {

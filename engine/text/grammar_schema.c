@@ -44,7 +44,7 @@ static const struct {
     {"patternProperties", REFUSED},
     {"prefixItems", TYPE_ARRAY},
     {"properties", TYPE_OBJECT},
-    {"propertyNames", REFUSED},
+    {"propertyNames", TYPE_OBJECT},
     {"required", TYPE_OBJECT},
     {"then", REFUSED},
     {"unevaluatedItems", REFUSED},

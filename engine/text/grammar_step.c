@@ -18,7 +18,7 @@ typedef enum phase {
     P_OPEN,
     /* ROOT */
     P_OVER,
-    /* ARRAY (a: items) and OBJECT (a: index of the next property, b: properties so far) */
+    /* ARRAY (a: items, b: where they are unique, a bit for each that was there) and OBJECT (a: index of the next property, b: properties so far) */
     P_FIRST, /* after the opening bracket */
     P_NEXT,  /* after a comma */
     P_AFTER, /* after a value */
@@ -343,7 +343,7 @@ static uint32_t item_node(const grammar *g, const gram_node *n, uint64_t index)
 
 static bool may_item(stepper *p, const gram_frame *f, const gram_node *n)
 {
-    return f->a < n->max && fits(p->g, item_node(p->g, n, f->a), f->depth);
+    return f->a < n->max && fits(p->g, item_node(p->g, n, n->unique ? 0 : f->a), f->depth);
 }
 
 static void step_array(stepper *p, const gram_frame *f, const gram_node *n, bool was_parent)
@@ -369,7 +369,13 @@ static void step_array(stepper *p, const gram_frame *f, const gram_node *n, bool
         next.state = P_AFTER;
         if (f->a < XD_MAX(n->n, n->min) || n->max != GRAM_INF)
             next.a++;
-        begin(p, &next, item_node(p->g, n, f->a));
+        if (!n->unique)
+            begin(p, &next, item_node(p->g, n, f->a));
+        for (uint32_t i = 0; i < n->n && n->unique; i++) {
+            next.b = f->b | (uint64_t)1 << i;
+            if (next.b != f->b)
+                begin(p, &next, p->g->kid[n->first + i]);
+        }
     }
 }
 

@@ -266,6 +266,68 @@ static xd_status string(build *b, const build_job *j, uint32_t node)
     return XD_OK;
 }
 
+/* The values that a schema lists; NULL: it says something else too. */
+static const json_t *listed(build *b, const json_t *schema, uint32_t place)
+{
+    const char *key;
+    json_t *v;
+    schema = schema ? schema_resolve(b, schema, place) : NULL;
+    json_object_foreach ((json_t *)(uintptr_t)schema, key, v)
+        if (strcmp(key, "enum") != 0 && strcmp(key, "type") != 0 && !schema_is_annotation(key))
+            return NULL;
+    const json_t *list = json_object_get(schema, "enum");
+    return json_is_array(list) ? list : NULL;
+}
+
+static bool came_before(const json_t *list, size_t i)
+{
+    const json_t *v = json_array_get(list, i);
+    for (size_t k = 0; k < i; k++) {
+        const json_t *x = json_array_get(list, k);
+        if (json_equal(x, v) ||
+            (json_is_number(x) && json_is_number(v) && json_number_value(x) == json_number_value(v)))
+            return true;
+    }
+    return false;
+}
+
+/* Each of a few values once at most. Other items would have to be remembered. */
+static xd_status unique_items(build *b, const build_job *j, uint32_t node, gram_node n)
+{
+    const json_t *items = json_object_get(j->schema, "items");
+    const json_t *list = json_object_get(j->schema, "prefixItems") ? NULL : listed(b, items, j->place);
+    if (b->err->status)
+        return b->err->status;
+    uint32_t kids[64];
+    unsigned types = list ? schema_types(b, schema_resolve(b, items, j->place), j->place) : 0;
+    if (list && !types)
+        return b->err->status;
+    for (size_t i = 0; list && i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!is_of_type(v, types) || came_before(list, i))
+            continue;
+        char *text = n.n < XD_ARRAY_LEN(kids) ? json_text(v) : NULL;
+        uint32_t letters = text ? build_text(b, 0, text, strlen(text)) : GRAM_NONE;
+        free(text);
+        if (n.n == XD_ARRAY_LEN(kids))
+            list = NULL;
+        else if (letters == GRAM_NONE)
+            return b->err->status ? b->err->status : build_nomem(b);
+        else if ((kids[n.n++] = build_node(b, (gram_node){.kind = GRAM_LITERALS, .first = letters})) == GRAM_NONE)
+            return b->err->status;
+    }
+    if (!list)
+        return build_fault(b, j->place, "uniqueItems",
+                           "is supported only for items that are an enum of at most %zu values", XD_ARRAY_LEN(kids));
+    if (n.min > n.n)
+        return build_fault(b, j->place, "minItems", "asks for more items than there are different ones");
+    n.max = XD_MIN(n.max, n.n);
+    n.unique = true;
+    uint32_t count = n.n;
+    b->g->node[node] = n;
+    return build_set_kids(b, node, kids, count);
+}
+
 static xd_status array(build *b, const build_job *j, uint32_t node)
 {
     gram_node n = {.kind = GRAM_ARRAY, .rest = GRAM_NONE};
@@ -273,7 +335,7 @@ static xd_status array(build *b, const build_job *j, uint32_t node)
     if (st)
         return st;
     if (json_is_true(json_object_get(j->schema, "uniqueItems")) && n.max > 1)
-        return build_fault(b, j->place, "uniqueItems", "is not supported");
+        return unique_items(b, j, node, n);
     const char *first_key = "prefixItems", *rest_key = "items";
     if (json_is_array(json_object_get(j->schema, "items"))) { /* before draft 2020-12 */
         first_key = "items";
@@ -365,6 +427,23 @@ static xd_status own_properties(build *b, const build_job *j, gram_node *n, cons
             return build_fault(b, j->place, "required", "must be an array of strings");
     const char *name;
     xd_status st = XD_OK;
+    const json_t *names = json_object_get(j->schema, "propertyNames");
+    if (names && schema_constrains(names)) {
+        const json_t *list = own ? NULL : listed(b, names, j->place);
+        if (b->err->status)
+            return b->err->status;
+        if (!list || json_array_size(list) > BUILD_MAX_ALTERNATIVES)
+            return build_fault(b, j->place, "propertyNames",
+                               "is supported only as an enum of at most %d, and without properties",
+                               BUILD_MAX_ALTERNATIVES);
+        json_array_foreach ((json_t *)(uintptr_t)list, i, v) {
+            name = json_string_value(v);
+            if (name && !came_before(list, i) && !json_is_false(others) && !st)
+                st = add_property(b, build_place_at(b, j->place, "additionalProperties", 0), name, others,
+                                  requires(required, name));
+        }
+        others = json_false(); /* there are no others */
+    }
     json_object_foreach ((json_t *)(uintptr_t)own, name, v) {
         bool needed = requires(required, name);
         if (json_is_false(v) && !needed)
@@ -406,7 +485,8 @@ static xd_status object(build *b, const build_job *j, uint32_t node)
         g->prop[n.first + i].required_from = required += g->prop[n.first + i].required;
     if (required > n.max)
         return build_fault(b, j->place, "maxProperties", "is less than what is required");
-    bool open = others ? !json_is_false(others) : !own;
+    const json_t *names = json_object_get(j->schema, "propertyNames");
+    bool open = (others ? !json_is_false(others) : !own) && !(names && schema_constrains(names));
     if (open) {
         n.rest = others ? schema_node(b, others, build_place_at(b, j->place, "additionalProperties", 0)) : build_any(b);
         if (n.rest == GRAM_NONE)

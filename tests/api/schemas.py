@@ -83,6 +83,11 @@ class Extra(BaseModel):
     id: int
 
 
+class Tally(BaseModel):
+    votes: dict[Color, int]
+    seen: set[Literal["a", "b", "ab", "c"]]
+
+
 class Dated(BaseModel):
     id: uuid.UUID
     day: datetime.date
@@ -122,7 +127,7 @@ def obj(required=None, **properties):
 
 ACCEPTED = {
     **{model.__name__: model.model_json_schema() for model in
-       [Person, Node, LinkedList, Owner, MathReasoning, CalendarEvent, Scores, Extra, Words, Address]},
+       [Person, Node, LinkedList, Owner, MathReasoning, CalendarEvent, Scores, Extra, Words, Address, Tally]},
     "openai ui": UI, "openai weather": WEATHER,
     "anything": {}, "true": True, "annotations only": {"title": "T", "description": "d", "default": 1, "$schema": "https://json-schema.org/draft/2020-12/schema"},
     "null": {"type": "null"}, "boolean": {"type": "boolean"}, "integer": {"type": "integer"}, "number": {"type": "number"},
@@ -146,6 +151,9 @@ ACCEPTED = {
     "length": {"type": "string", "minLength": 2, "maxLength": 5}, "exact length": {"type": "string", "minLength": 3, "maxLength": 3},
     "empty string": {"type": "string", "maxLength": 0}, "at least 4": {"type": "string", "minLength": 4}, "long": {"type": "string", "maxLength": 100000},
     "format": {"type": "string", "format": "unknown-format"},
+    "unique": {"type": "array", "items": {"enum": [1, 12, 1.0, "1", None, True, "x", 2]}, "uniqueItems": True, "minItems": 2}, "all of them": {"type": "array", "items": {"enum": [0, 1, 2, 3, 4]}, "uniqueItems": True, "minItems": 5},
+    "names listed": {"type": "object", "propertyNames": {"enum": ["b", "a", "b", 5, "z\"z"]}, "additionalProperties": {"type": "integer"}, "required": ["a"]},
+    "names listed, any value": {"type": "object", "propertyNames": {"enum": ["x", "y"]}, "minProperties": 1},
     "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
     "no items": {"type": "array", "maxItems": 0}, "huge maxItems": {"type": "array", "items": {"type": "boolean"}, "maxItems": 1000000000},
     "tuple": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False, "minItems": 2},
@@ -206,7 +214,9 @@ REFUSED = [  # schema, place, word in the message
     ({"type": "objekt"}, "type", "type"), ({"type": []}, "type", "type"), ({"type": 3}, "type", "type"), (False, "", "false"), (5, "", "schema"),
     ({"not": {"type": "null"}}, "not", "not"), (obj(a={"not": {}}), "properties.a.not", "not"),
     ({"if": {"type": "null"}, "then": {"const": None}}, "if", "if"), ({"type": "object", "patternProperties": {"^a": {}}}, "patternProperties", "patternProperties"),
-    ({"type": "object", "propertyNames": {"maxLength": 2}}, "propertyNames", "propertyNames"), ({"type": "array", "uniqueItems": True}, "uniqueItems", "uniqueItems"),
+    ({"type": "object", "propertyNames": {"maxLength": 2}}, "propertyNames", "propertyNames"), ({"type": "object", "propertyNames": {"enum": ["a"]}, "required": ["b"]}, "required", "b"),
+    ({"type": "array", "uniqueItems": True, "items": {"enum": list(range(65))}}, "uniqueItems", "64"), ({"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0]}, "minItems": 2}, "minItems", "different"),
+    ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, "uniqueItems", "enum"), ({"type": "array", "uniqueItems": True}, "uniqueItems", "uniqueItems"),
     ({"type": "array", "contains": {"const": 1}}, "contains", "contains"), ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired", "dependentRequired"),
     ({"$dynamicRef": "#x"}, "$dynamicRef", "$dynamicRef"), ({"type": "array", "items": {"type": "object", "dependentSchemas": {"a": {"type": "null"}}}}, "items.dependentSchemas", "dependentSchemas"),
     ({"$ref": "https://example.org/x.json"}, "$ref", "within"), ({"$ref": "#/$defs/none"}, "$ref", "nothing"), ({"$ref": "#anchor"}, "$ref", "within"), ({"$ref": 5}, "$ref", "string"),

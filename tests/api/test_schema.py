@@ -22,7 +22,7 @@ def generate(wanted, count, seed, tokenizer=DEMO):
     lines = "".join(("json_object" if s is None else json.dumps(s)) + "\n" for s in wanted)
     out = subprocess.run([os.environ["GRAMMAR_GEN"], tokenizer, str(count), str(seed)], input=lines, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
-    return [json.loads(line) for line in out.stdout.splitlines()]
+    return [json.loads(line) for line in out.stdout.split("\n") if line]
 
 
 def check(schema, text):
