@@ -337,6 +337,8 @@ static void listen(fallback *f, const fallback_step_info *s)
     pager_stats st;
     pager_get_stats(f->pages, &st);
     uint64_t bytes = st.step_bytes_host - XD_MIN(s->early_bytes, st.step_bytes_host);
+    if (s->shared && !bytes) /* the CPU had all */
+        return;
     weigh_step(f, s, &st, bytes);
     f->acc_bytes += bytes;
     f->acc_ns += XD_MAX(s->link_ns ? s->link_ns : s->step_ns, st.step_link_ns);

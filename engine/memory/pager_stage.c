@@ -202,6 +202,9 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
 {
     if (!p->in_step || layer >= p->n_layers)
         return xd_fail(err, XD_INTERNAL, 0, "pager: layer %u is required outside of a step", layer);
+    bool stages = pager_stages(p, p->step_prefill);
+    if (!p->disk && !stages) /* all of it is where it can be read, and is only to be divided */
+        return XD_OK;
     pthread_mutex_lock(&p->lock);
     uint64_t begin_ns = xd_now_ns();
     unstage_layer(p);
@@ -209,7 +212,6 @@ xd_status pager_require(pager *p, uint32_t layer, uint32_t *expert_touched, xd_e
     uint64_t disk_begin_ns = xd_now_ns();
     xd_status st = p->disk ? pager_disk_require(p, layer, expert_touched, err) : XD_OK;
     uint64_t disk_ns = xd_now_ns() - disk_begin_ns;
-    bool stages = pager_stages(p, p->step_prefill);
     if (!st && stages)
         st = stage_layer(p, layer, expert_touched, err);
     xd_status up = pager_upload_table(p, st ? NULL : err);
