@@ -13,7 +13,6 @@ template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kerne
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[WARP_COUNT][WARP_MAX_SLOTS], scratch[TEAM_THREADS / 32];
     __shared__ warp_note notes[WARP_COUNT][WARP_MAX_SLOTS];
-    __shared__ uint32_t last;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const mm_params &p = P.p[0];
     unsigned char *x = smem, *ring = smem + P.x_bytes;
@@ -93,10 +92,8 @@ template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kerne
 
     /* Whoever leaves last clears the counters for the next launch. */
     __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(P.counters + WARP_EXIT, 1u) + 1 == gridDim.x;
-    __syncthreads();
-    if (!last)
+    const bool last = threadIdx.x == 0 && atomicAdd(P.counters + WARP_EXIT, 1u) + 1 == gridDim.x;
+    if (!__syncthreads_or(last))
         return;
     for (uint32_t i = threadIdx.x; i < WARP_READY + p.n_experts; i += blockDim.x)
         P.counters[i] = 0;

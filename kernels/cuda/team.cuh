@@ -85,11 +85,25 @@ static __device__ __forceinline__ void team_wait(uint32_t bar, uint32_t phase)
     } while (!done);
 }
 
+/* `known` is looked at without a barrier; racecheck takes that for what it is where both sides are atomic operations. */
 static __device__ __forceinline__ uint32_t team_known(uint32_t at)
 {
     uint32_t n;
+#ifdef XD_RACECHECK
+    asm volatile("atom.shared.or.b32 %0, [%1], 0;" : "=r"(n) : "r"(at) : "memory");
+#else
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(n) : "r"(at) : "memory");
+#endif
     return n;
+}
+
+static __device__ __forceinline__ void team_set_known(uint32_t at, uint32_t n)
+{
+#ifdef XD_RACECHECK
+    asm volatile("{\n\t.reg .b32 was;\n\tatom.shared.exch.b32 was, [%0], %1;\n\t}" ::"r"(at), "r"(n) : "memory");
+#else
+    asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(at), "r"(n) : "memory");
+#endif
 }
 
 static __device__ __forceinline__ void team_put(uint32_t at, uint32_t x, uint32_t y)
@@ -164,7 +178,7 @@ static __device__ void team_publish(const warp_params &P, const team_job &job, t
         __syncwarp();
         k += m;
         if (lane == 0)
-            *(volatile uint32_t *)&s.known = k;
+            team_set_known(TEAM_AT(known), k);
         const bool there = (r.y & 0xffff) != 0, down = r.y >> 16;
         const uint32_t n_gate_up = __popc(__ballot_sync(~0u, there && !down));
         __threadfence();
