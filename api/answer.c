@@ -55,6 +55,8 @@ answer_reader *answer_new(const answer_options *opt)
         return NULL;
     a->o = *opt;
     a->id_state = opt->seed;
+    if (opt->whole_call)
+        a->state = CALL;
     return a;
 }
 
@@ -282,7 +284,8 @@ static bool in_content(answer_reader *a, bool end)
 static size_t find_close(answer_reader *a, match *ret)
 {
     const char *open = toolcall_marks_of(a->o.marks.calls)->open;
-    const char *mark = a->close ? a->close : a->o.marks.calls == TOOLCALL_MISTRAL ? open : NULL;
+    const char *next = a->o.marks.calls == TOOLCALL_MISTRAL && !a->o.whole_call ? open : NULL;
+    const char *mark = a->close ? a->close : next;
     bool tagged = a->o.marks.calls == TOOLCALL_TAG || a->o.marks.calls == TOOLCALL_FUNCTION;
     *ret = NO;
     for (; mark && a->scan < a->held.len; a->scan++) {
@@ -312,8 +315,8 @@ static bool in_call(answer_reader *a, bool end)
     size_t behind = m != YES ? a->held.len : a->close ? p + strlen(a->close) : p;
     bool function = a->close && !strcmp(a->close, "</function>");
     json_t *list = NULL;
-    xd_status st =
-        toolcall_read(a->o.marks.calls, a->held.data + a->body, (function ? behind : p) - a->body, a->o.tools, &list);
+    xd_status st = toolcall_read(a->o.whole_call ? TOOLCALL_LIST : a->o.marks.calls, a->held.data + a->body,
+                                 (function ? behind : p) - a->body, a->o.tools, &list);
     a->failed |= st == XD_NOMEM;
     if (!st) {
         for (size_t i = 0; i < json_array_size(list); i++)

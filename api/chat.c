@@ -559,6 +559,28 @@ static xd_status render_vars(const chat_template *t, const json_t *vars, const c
     return st;
 }
 
+static bool append_tail(chat_rendered *r, chat_tail tail)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    if (r->marks.in_thought)
+        xd_buf_printf(&b, "\n%s\n\n", r->marks.thoughts.close);
+    if (tail == CHAT_TAIL_CALL)
+        xd_buf_puts(&b, toolcall_marks_of(r->marks.calls)->lead);
+    r->marks.in_thought = false;
+    char *text = b.failed ? NULL : realloc(r->text, r->len + b.len + 1);
+    if (!text)
+        return false;
+    r->text = text;
+    uint8_t *trusted = realloc(r->trusted, r->len + b.len + 1);
+    if (!trusted)
+        return false;
+    r->trusted = trusted;
+    memcpy(r->text + r->len, b.data ? b.data : "", b.len + 1);
+    memset(r->trusted + r->len, 1, b.len);
+    r->len += b.len;
+    return true;
+}
+
 xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *ret, xd_err *err)
 {
     xd_status st = check_request(r, err);
@@ -592,6 +614,10 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     ret->marks = (answer_marks){.calls = tools ? t->calls : TOOLCALL_NONE,
                                 .thoughts = t->thoughts,
                                 .in_thought = ends_in_thought(t, ret, final)};
+    if (r->tail && !append_tail(ret, r->tail)) {
+        chat_rendered_free(ret);
+        return no_memory(err);
+    }
     return XD_OK;
 }
 

@@ -39,6 +39,10 @@ const char *chat_set_origin(const chat_set *s); /* where the templates came from
 /* True if a template mentions the variable ("tools", "enable_thinking", ...): without it the parameter has no effect. */
 bool chat_set_uses(const chat_set *s, const char *name);
 
+/* What stands behind the template's own end, where an answer is held to a form: an open thought is closed, and the mark that opens a call
+ * is written, for the answer to begin with the JSON. */
+typedef enum chat_tail { CHAT_TAIL_NONE, CHAT_TAIL_ANSWER, CHAT_TAIL_CALL } chat_tail;
+
 /* The parts of a request body, already parsed JSON, borrowed. NULL or JSON null means absent. */
 typedef struct chat_request {
     const json_t *messages;        /* array of {"role", "content", ...}; required */
@@ -47,7 +51,8 @@ typedef struct chat_request {
     const json_t *template_kwargs; /* object: more variables for the template; those of the server's own are refused */
     bool add_generation_prompt;    /* the template opens the assistant's turn */
     bool continue_final_message;   /* the prompt ends inside the last message; excludes add_generation_prompt */
-    time_t now;                    /* the template's clock, 0: the real one */
+    chat_tail tail;
+    time_t now; /* the template's clock, 0: the real one */
 } chat_request;
 
 typedef struct chat_rendered {

@@ -40,7 +40,9 @@ typedef struct gen_params {
     uint32_t *stop_ids, *bias_ids;
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
-    grammar *grammar; /* NULL: none */
+    grammar *grammar;      /* NULL: none */
+    bool must_call;        /* the answer is one call, which the grammar says */
+    const char *call_name; /* of this function; NULL: any */
 } gen_params;
 
 extern const field gen_fields[];
@@ -70,6 +72,9 @@ xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, ui
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
 /* Is each of the tools (NULL: none) a function with a name? */
 xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
+/* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced (tool_choice.c). */
+xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
+xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Makes p->grammar of what response_format asks for: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where

@@ -326,26 +326,6 @@ xd_status gen_check_tools(const json_t *tools, xd_err *err)
     return XD_OK;
 }
 
-static xd_status check_tools(const gen_context *ctx, gen_params *p, xd_err *err)
-{
-    if (p->tool_choice && !json_is_string(p->tool_choice) && !json_is_object(p->tool_choice))
-        return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_type",
-                             "'tool_choice' must be a string, not %s", json_kind_name(p->tool_choice));
-    if (p->function_call && !(json_is_string(p->function_call) && !strcmp(json_string_value(p->function_call), "none")))
-        return unsupported(err, "function_call", "'function_call' is not supported: use tool_choice");
-    const char *choice = p->tool_choice && json_is_string(p->tool_choice) ? json_string_value(p->tool_choice) : NULL;
-    if (p->tool_choice && (!choice || (strcmp(choice, "none") != 0 && strcmp(choice, "auto") != 0)))
-        return unsupported(err, "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
-    xd_status st = gen_check_tools(p->tools, err);
-    if (st)
-        return st;
-    if (!json_array_size(p->tools) || (choice && strcmp(choice, "none") == 0))
-        p->tools = NULL;
-    if (p->tools && ctx->chat && !chat_set_uses(ctx->chat, "tools"))
-        return unsupported(err, "tools", "the model's chat template does not take 'tools'");
-    return XD_OK;
-}
-
 /* What becomes of a model's thoughts: the words of llama.cpp and of Groq, and the switches of vLLM and SGLang. */
 static xd_status check_reasoning(const gen_context *ctx, gen_params *p, xd_err *err)
 {
@@ -456,7 +436,7 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
     if (!st)
         st = check_stream_options(&p, err);
     if (!st)
-        st = check_tools(ctx, &p, err);
+        st = gen_check_tool_choice(ctx, &p, err);
     if (!st)
         st = check_reasoning(ctx, &p, err);
     if (!st)
@@ -469,6 +449,8 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
         st = read_bias(ctx, &p, err);
     if (!st)
         st = gen_read_response_format(ctx, &p, err);
+    if (!st)
+        st = gen_read_tool_choice(&p, err);
     if (st) {
         gen_params_free(&p);
         return st;
@@ -680,7 +662,10 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
                         .documents = p->documents,
                         .template_kwargs = kwargs ? kwargs : p->template_kwargs,
                         .add_generation_prompt = p->add_generation_prompt,
-                        .continue_final_message = p->continue_final_message};
+                        .continue_final_message = p->continue_final_message,
+                        .tail = p->must_call ? CHAT_TAIL_CALL
+                                : p->grammar ? CHAT_TAIL_ANSWER
+                                             : CHAT_TAIL_NONE};
     p->prompts = calloc(1, sizeof *p->prompts);
     xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     if (!st) {

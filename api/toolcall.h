@@ -21,6 +21,7 @@ typedef enum toolcall_form {
 typedef struct toolcall_marks {
     const char *open;
     const char *close; /* NULL: the call goes on to the end of the answer, or to the next open */
+    const char *lead;  /* what a model writes before the JSON of one call; "": nothing that is sure */
     const char *const
         *specials; /* NULL-terminated: tokens that tokenizers may count as special; they must be shown all the same */
 } toolcall_marks;

@@ -249,11 +249,98 @@ def test_invalid_utf8_in_a_call(servers):
     assert json.loads(both(server, text)[2][0][1]) == {"x": "\ufffd\ufffd"}
 
 
-def test_required_and_named_choices_are_refused(servers):
-    for choice in ["required", {"type": "function", "function": {"name": "now"}}]:
-        a = servers(HERMES).chat("x", tools=TOOLS, tool_choice=choice)
-        assert a.status == 400 and a.error["param"] == "tool_choice" and a.error["code"] == "unsupported_parameter"
-    assert servers(HERMES).chat("x", tools=TOOLS, parallel_tool_calls="no").error["param"] == "parallel_tool_calls"
+SHIP = {"type": "function", "function": {"name": "ship", "parameters": {
+    "type": "object", "$defs": {"port": {"type": "object", "properties": {"name": {"enum": ["Emden", "Gent"]}, "next": {"$ref": "#/$defs/port"}},
+                                         "required": ["name"], "additionalProperties": False}},
+    "properties": {"from": {"$ref": "#/$defs/port"}, "crew": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["from", "crew"],
+    "additionalProperties": False}}}
+LOOSE = {"type": "function", "function": {"name": "loose", "parameters": {"type": "object", "properties": {"x": {"not": {"type": "null"}}}}}}
+OPENS = "{#<tool_call></think>#}{% if tools %}{% endif %}{{ messages[0].content }}{{ '<think>\\n' }}"
+CHATML = ("{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def daemons():
+    """The daemon with the demo model: it knows nothing of tools, so all that is right comes of the grammar."""
+    from conftest import Daemon
+    made = {}
+
+    def get(template):
+        if template not in made:
+            made[template] = Daemon("--model.chat_template=" + template)
+        return made[template]
+
+    yield get
+    for d in made.values():
+        assert d.stop() == 0, d.log
+
+
+def force(server, choice, tools, seed=1, **fields):
+    return client(server).chat.completions.create(model="demo", messages=[{"role": "user", "content": "Sail!"}], tools=tools,
+                                                  tool_choice=choice, seed=seed, **{"max_tokens": 250, "temperature": 1, **fields})
+
+
+@pytest.mark.parametrize("template", ["{#<tool_call>#}" + CHATML, OPENS, CHATML, "{#[TOOL_CALLS]#}" + CHATML])
+def test_forced_calls_are_calls(daemons, template):
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = {t["function"]["name"]: t["function"]["parameters"] for t in [SHIP, LOOSE] + TOOLS}
+    daemon = daemons(template)
+    named, seen, whole = {"type": "function", "function": {"name": "ship"}}, set(), 0
+    for seed in range(12):
+        choice = named if seed % 2 else "required"
+        a = force(daemon, choice, [SHIP] + TOOLS, seed).choices[0]
+        if a.finish_reason == "length":
+            assert not a.message.tool_calls and a.message.content.lstrip().startswith("{")
+            continue
+        assert a.finish_reason == "tool_calls" and a.message.content is None and len(a.message.tool_calls) == 1, a
+        f = a.message.tool_calls[0].function
+        assert f.name == "ship" or not seed % 2
+        jsonschema.validate(json.loads(f.arguments), schemas[f.name])
+        content, thought, calls, finish, _ = assembled(force(daemon, choice, [SHIP] + TOOLS, seed, stream=True))
+        assert (content, thought, finish) == (None, None, "tool_calls") and [(c["name"], c["arguments"]) for c in calls] == [(f.name, f.arguments)]
+        seen.add(f.name)
+        whole += 1
+    assert whole >= 3 and "ship" in seen
+
+
+def test_a_forced_call_that_is_cut_is_content(daemons):
+    a = force(daemons(CHATML), "required", [SHIP], max_tokens=3).choices[0]
+    assert a.finish_reason == "length" and not a.message.tool_calls and "{" in a.message.content
+
+
+def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):
+    daemon = daemons(CHATML)
+    a = force(daemon, "required", [LOOSE], logit_bias={}).choices[0]
+    assert a.finish_reason == "length" or isinstance(json.loads(a.message.tool_calls[0].function.arguments), dict)
+    strict = {"type": "function", "function": {**LOOSE["function"], "strict": True}}
+    with pytest.raises(openai.BadRequestError) as e:
+        force(daemon, "required", [SHIP, strict])
+    assert e.value.param == "tools[1].function.parameters" and "not" in e.value.message
+    none = force(daemon, "required", [{"type": "function", "function": {"name": "none"}}]).choices[0].message.tool_calls[0].function
+    assert none.name == "none" and json.loads(none.arguments) == {}
+
+
+@pytest.mark.parametrize("fields,param", [
+    ({"tool_choice": "required"}, "tool_choice"), ({"tool_choice": "any", "tools": TOOLS}, "tool_choice"), ({"tool_choice": 1, "tools": TOOLS}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": TOOLS}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools"}, "tools": TOOLS}, "tool_choice"), ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice"),
+    ({"tool_choice": "required", "tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"parallel_tool_calls": "no", "tools": TOOLS}, "parallel_tool_calls"), ({"function_call": "auto", "tools": TOOLS}, "function_call"),
+])
+def test_choices_that_cannot_be_had(servers, fields, param):
+    a = servers(HERMES).chat("x", **fields)
+    assert a.status == 400 and a.error["param"] == param
+
+
+def test_an_answer_of_a_given_form_is_content_though_the_prompt_opens_a_thought(daemons):
+    daemon = daemons(OPENS)
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    a = client(daemon).chat.completions.create(model="demo", messages=[{"role": "user", "content": "x"}], max_tokens=60, extra_body={"return_token_ids": True},
+                                               response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+    assert json.loads(a.choices[0].message.content)["n"] in (1, 2) and not hasattr(a.choices[0].message, "reasoning_content")
+    prompt = daemon.post("/detokenize", {"tokens": a.prompt_token_ids}).json["prompt"]
+    assert prompt.endswith("x<think>\n\n</think>\n\n")
 
 
 def test_the_log_names_client_and_tokens(start):

@@ -290,6 +290,18 @@ Test(answer, only_one_call_where_the_client_wants_one)
                "<F>f {\"s\": \"x\"}");
 }
 
+Test(answer, an_answer_that_is_held_to_a_call_needs_no_marks)
+{
+    for (int form = TOOLCALL_NONE; form <= TOOLCALL_BARE; form++) {
+        answer_options o = {.marks.calls = (toolcall_form)form, .whole_call = true};
+        static const char call[] = "{\"name\": \"g\", \"arguments\": {\"s\": \"[TOOL_CALLS]</tool_call>\"}}",
+                          cut[] = "{\"name\": \"g\", \"arg";
+        expect_opt(o, call, sizeof call - 1, "<F>g {\"s\": \"[TOOL_CALLS]</tool_call>\"}");
+        expect_opt(o, cut, sizeof cut - 1, "<C>{\"name\": \"g\", \"arg");
+        expect_opt(o, "", 0, "");
+    }
+}
+
 /* Megabytes of markup, in small pieces: the time is linear, or this would not end. */
 Test(answer, hostile_markup_takes_linear_time, .timeout = 60)
 {

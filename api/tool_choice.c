@@ -1,0 +1,197 @@
+/* tool_choice.c - what a client says of the calls that an answer must make, made a grammar.
+ *
+ * "required" and a named function force one call: the prompt ends with the mark that the model itself would write before it, and the
+ * answer is held to {"name", "arguments"} with the arguments' own schema. A schema that cannot be held to is loosened to any JSON
+ * object, as OpenAI promises no more without `strict`; with `strict` the request is refused. */
+#include <string.h>
+
+#include "api/generate.h"
+
+static void jsonp(json_t **j)
+{
+    json_decref(*j);
+}
+
+static xd_status wrong(xd_err *err, const char *text)
+{
+    return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_value", "%s", text);
+}
+
+/* Sets p->must_call, and *ret_name where one function is named. */
+static xd_status read_choice(gen_params *p, const char **ret_name, bool *ret_none, xd_err *err)
+{
+    const json_t *c = p->tool_choice, *type = json_object_get(c, "type");
+    if (!c)
+        return XD_OK;
+    if (json_is_string(c)) {
+        const char *word = json_string_value(c);
+        *ret_none = !strcmp(word, "none");
+        p->must_call = !strcmp(word, "required");
+        return *ret_none || p->must_call || !strcmp(word, "auto")
+                   ? XD_OK
+                   : wrong(err, "'tool_choice' must be \"none\", \"auto\", \"required\" or name a function");
+    }
+    if (!json_is_object(c))
+        return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_type",
+                             "'tool_choice' must be a string or an object, not %s", json_kind_name(c));
+    const char *kind = json_string_value(type);
+    *ret_name = json_string_value(json_object_get(json_object_get(c, "function"), "name"));
+    p->must_call = true;
+    return kind && !strcmp(kind, "function") && *ret_name
+               ? XD_OK
+               : wrong(err,
+                       "'tool_choice' as an object must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+}
+
+xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    bool none = false, found = false;
+    if (p->function_call && !(json_is_string(p->function_call) && !strcmp(json_string_value(p->function_call), "none")))
+        return xd_fail_field(err, XD_BAD_REQUEST, "function_call", "unsupported_parameter",
+                             "'function_call' is not supported: use tool_choice");
+    xd_status st = read_choice(p, &p->call_name, &none, err);
+    if (!st)
+        st = gen_check_tools(p->tools, err);
+    if (st)
+        return st;
+    if (!json_array_size(p->tools) || none)
+        p->tools = NULL;
+    if (p->must_call && !p->tools)
+        return wrong(err, "'tool_choice' forces a call, but there are no 'tools'");
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool)
+        found |= !p->call_name ||
+                 !strcmp(json_string_value(json_object_get(json_object_get(tool, "function"), "name")), p->call_name);
+    if (p->must_call && !found)
+        return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_value",
+                             "'tool_choice' names '%.64s', which is none of the 'tools'", p->call_name);
+    if (p->tools && ctx->chat && !chat_set_uses(ctx->chat, "tools"))
+        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "unsupported_parameter",
+                             "the model's chat template does not take 'tools'");
+    return XD_OK;
+}
+
+/* ---- the grammar ---- */
+
+/* A schema becomes part of a larger one: what its references call the root is at `to` there. */
+static bool move_refs(json_t *v, const char *to)
+{
+    static const char *const data[] = {"enum", "const", "default", "examples"};
+    size_t i;
+    json_t *item;
+    bool ok = true;
+    json_array_foreach (v, i, item)
+        ok = ok && move_refs(item, to);
+    const char *key;
+    void *next;
+    json_object_foreach_safe(v, next, key, item)
+    {
+        const char *ref = json_string_value(item);
+        bool is_data = false;
+        for (i = 0; i < XD_ARRAY_LEN(data); i++)
+            is_data |= !strcmp(key, data[i]);
+        if (ref && !strcmp(key, "$ref") && ref[0] == '#')
+            ok = ok && !json_object_set_new(v, "$ref", json_sprintf("%s%s", to, ref + 1));
+        else if (!is_data)
+            ok = ok && move_refs(item, to);
+    }
+    return ok;
+}
+
+/* What the arguments of the i-th tool must be; owned. NULL: out of memory. */
+static json_t *arguments_schema(const json_t *tool, size_t i, bool loose)
+{
+    const json_t *given = json_object_get(json_object_get(tool, "function"), "parameters");
+    if (!given || json_is_null(given))
+        return json_pack("{s:s, s:{}, s:b}", "type", "object", "properties", "additionalProperties", 0);
+    const char *type = json_string_value(json_object_get(given, "type"));
+    if (loose || !json_is_object(given) || (json_object_get(given, "type") && (!type || strcmp(type, "object"))))
+        return json_pack("{s:s}", "type", "object");
+    json_t *schema = json_deep_copy(given);
+    char to[40];
+    snprintf(to, sizeof to, "#/$defs/%zu", i);
+    if (schema && move_refs(schema, to) && (type || !json_object_set_new(schema, "type", json_string("object"))))
+        return schema;
+    json_decref(schema);
+    return NULL;
+}
+
+static bool is_wanted(const gen_params *p, const json_t *tool)
+{
+    const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+    return !p->call_name || !strcmp(name, p->call_name);
+}
+
+/* One of the calls that are wanted. Owned; NULL: out of memory. */
+static json_t *call_schema(const gen_params *p, const bool *loose)
+{
+    XD_CLEANUP(jsonp) json_t *defs = json_object();
+    XD_CLEANUP(jsonp) json_t *calls = json_array();
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool) {
+        if (!is_wanted(p, tool))
+            continue;
+        char key[24];
+        snprintf(key, sizeof key, "%zu", i);
+        json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+        json_t *call =
+            json_pack("{s:s, s:{s:{s:O}, s:{s:o}}, s:[s, s]}", "type", "object", "properties", "name", "const", name,
+                      "arguments", "$ref", json_sprintf("#/$defs/%s", key), "required", "name", "arguments");
+        if (json_object_set_new(defs, key, arguments_schema(tool, i, loose[i])) || json_array_append_new(calls, call))
+            return NULL;
+    }
+    return json_pack("{s:O, s:O}", "anyOf", calls, "$defs", defs);
+}
+
+/* Finds the tools whose schemas cannot be held to. */
+static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool) {
+        if (!is_wanted(p, tool))
+            continue;
+        char key[24];
+        snprintf(key, sizeof key, "%zu", i);
+        XD_CLEANUP(jsonp)
+        json_t *alone = json_pack("{s:o, s:{s:o}}", "$ref", json_sprintf("#/$defs/%s", key), "$defs", key,
+                                  arguments_schema(tool, i, false));
+        XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
+        xd_err why = {0};
+        xd_status st = alone ? grammar_new(alone, &g, &why) : XD_NOMEM;
+        if (st == XD_NOMEM)
+            return xd_fail(err, XD_NOMEM, 0, "out of memory for tool_choice");
+        loose[i] = st != XD_OK;
+        char name[64];
+        snprintf(name, sizeof name, "tools[%zu].function.parameters", i);
+        if (st && json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
+            return xd_fail_field(err, XD_BAD_REQUEST, name, why.code, "'%s' cannot be kept strictly: %s", name,
+                                 why.msg);
+    }
+    return XD_OK;
+}
+
+xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
+{
+    if (!p->must_call)
+        return XD_OK;
+    if (p->grammar)
+        return xd_fail_field(err, XD_BAD_REQUEST, "response_format", "invalid_value",
+                             "'response_format' says what an answer's text must be, and 'tool_choice' forces a call");
+    XD_CLEANUP(xd_freep) bool *loose = calloc(json_array_size(p->tools), sizeof *loose);
+    xd_err why = {0};
+    xd_status st = loose ? XD_OK : XD_NOMEM;
+    for (int tries = 0; !st && tries < 2 && !p->grammar; tries++) {
+        XD_CLEANUP(jsonp) json_t *schema = call_schema(p, loose);
+        st = schema ? grammar_new(schema, &p->grammar, &why) : XD_NOMEM;
+        if (st != XD_BAD_REQUEST || tries)
+            break;
+        if ((st = loosen(p, loose, err)))
+            return st;
+    }
+    if (st == XD_NOMEM)
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for tool_choice");
+    return st ? xd_fail_field(err, st, "tools", why.code, "the tools' schemas together: %s", why.msg) : XD_OK;
+}
