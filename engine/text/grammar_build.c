@@ -15,16 +15,21 @@ xd_status build_nomem(build *b)
     return xd_fail(b->err, XD_NOMEM, 0, "out of memory for a grammar");
 }
 
+/* The last steps to a place; there may be thousands. */
 static void print_place(const build *b, uint32_t place, xd_buf *out)
 {
-    if (!place || place == GRAM_NONE)
-        return;
-    const build_place *p = &b->place[place];
-    print_place(b, p->parent, out);
-    if (p->key)
-        xd_buf_printf(out, "%s%.40s", out->len ? "." : "", p->key);
-    else
-        xd_buf_printf(out, "[%zu]", p->index);
+    uint32_t steps[16], n = 0;
+    for (; place && place != GRAM_NONE && n < XD_ARRAY_LEN(steps); place = b->place[place].parent)
+        steps[n++] = place;
+    if (place && place != GRAM_NONE)
+        xd_buf_puts(out, "...");
+    while (n) {
+        const build_place *p = &b->place[steps[--n]];
+        if (p->key)
+            xd_buf_printf(out, "%s%.40s", out->len ? "." : "", p->key);
+        else
+            xd_buf_printf(out, "[%zu]", p->index);
+    }
 }
 
 xd_status build_fault(build *b, uint32_t place, const char *key, const char *fmt, ...)

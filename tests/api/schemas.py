@@ -234,7 +234,7 @@ REFUSED = [  # schema, place, word in the message
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", "match"), ({"oneOf": [obj(a={"type": "integer"}), obj(b={"type": "integer"})]}, "oneOf", "match"),
     ({"anyOf": []}, "anyOf", "empty"), ({"anyOf": {}}, "anyOf", "array"), ({"anyOf": [{"type": "null"}], "oneOf": [{"type": "string"}, {"type": "integer"}]}, "anyOf[0].type", "both"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "type", "both"), ({"allOf": [{**obj(a={}), "additionalProperties": False}, obj(b={})]}, "additionalProperties", "joined"),
-    ({"type": "string", "nullable": True}, "nullable", "null"), (obj(a=5), "properties.a", "schema"), ({"anyOf": [{"type": "null"}, {"type": "x"}]}, "anyOf[1].type", "type"),
+    ({"type": "string", "nullable": True}, "nullable", "null"), ((lambda f: f(f, 30))(lambda f, n: {"not": {}} if not n else {"type": "array", "items": f(f, n - 1)}), "..." + ".items" * 16 + ".not", "not"), (obj(a=5), "properties.a", "schema"), ({"anyOf": [{"type": "null"}, {"type": "x"}]}, "anyOf[1].type", "type"),
     *[({"type": "string", "pattern": p}, "pattern", word) for p, word in [
         ("(?=a)b", "looks"), ("(?!a)b", "looks"), ("(?<=a)b", "looks"), ("(?i)a", "looks"), (r"(a)\1", "escape"), (r"\bword\b", "escape"), (r"\p{L}", "escape"), ("(a", "("), ("a)", ")"), ("[a", "["), ("*a", "nothing"),
         ("a**", "nothing"), ("[z-a]", "range"), ("a{3,2}", "repeats"), ("a{100000}", "repeats"), ("x{,2}", "text to some"), ("(((a{900}){900}){900})", "large"), ("((((){1000}){1000}){1000}){1000}", "complex"),

@@ -126,7 +126,7 @@ def test_every_integer_of_a_range_can_come(name):
 
 def test_what_cannot_be_had_is_refused_by_name():
     for (schema, place, word), out in zip(REFUSED, generate([s for s, _, _ in REFUSED], 1, 1)):
-        assert out.get("param") == place and word in out["error"], (schema, out)
+        assert out.get("param") == place[:63] and word in out["error"], (schema, out)
 
 
 def test_hostile_schemas_are_answered_soon():
