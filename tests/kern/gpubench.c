@@ -1,7 +1,8 @@
 /* gpubench.c - the CUDA operations at the layer geometry of Qwen3-30B-A3B: bits first, then times.
  *
- *   gpubench [check|trunk|time|experts [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; experts: only times of
- *                                                     up to 32 tokens' experts. Exit 77: no GPU.
+ *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; experts: only times
+ *                                                            of up to 32 tokens' experts; misses: of one token's, some of them on the
+ *                                                            host. Exit 77: no GPU.
  *
  * The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
@@ -98,12 +99,27 @@ static void weights(uint8_t *w, uint64_t bytes, kern_fmt fmt)
     }
 }
 
-static double seconds(uint32_t reps)
+/* What is recorded between the two runs `turns` times, the first not counted: seconds of one of its `reps` repetitions. */
+static void record(void)
 {
-    uint64_t ns = 0;
-    ok(dev->ops->sync(dev), "sync");
-    ok(dev->ops->mark_ns(dev, 0, 1, &ns), "mark");
-    return (double)ns * 1e-9 / reps;
+    ok(dev->ops->graph_begin(dev), "graph");
+    ok(dev->ops->mark(dev, 0), "mark");
+}
+
+static double replay(uint32_t reps, uint32_t turns)
+{
+    kern_graph *g;
+    uint64_t sum = 0, ns;
+    ok(dev->ops->mark(dev, 1), "mark");
+    ok(dev->ops->graph_end(dev, &g), "graph");
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        ok(dev->ops->graph_launch(dev, g), "graph");
+        ok(dev->ops->sync(dev), "sync");
+        ok(dev->ops->mark_ns(dev, 0, 1, &ns), "mark");
+        sum += turn ? ns : 0;
+    }
+    dev->ops->graph_free(dev, g);
+    return (double)sum * 1e-9 / (reps * (turns - 1));
 }
 
 /* --- experts ------------------------------------------------------------------------------------------------------------ */
@@ -368,24 +384,43 @@ static void check_moe(const experts *e, kern_dev *stream_only, const float *x)
     }
 }
 
+/* Addresses of a layer's pages, those of some experts on the host. */
+static uint64_t *mixed_pages(const experts *e, uint32_t layer, const bool *on_host)
+{
+    const uint64_t bytes = (uint64_t)N_EXPERTS * e->g.pages * 8;
+    uint64_t *table = malloc(bytes), *host = malloc(bytes);
+    get(table, e->addr_vram[layer], bytes);
+    get(host, e->addr_host[layer], bytes);
+    for (uint32_t i = 0; i < N_EXPERTS * e->g.pages; i++)
+        if (on_host[i / e->g.pages])
+            table[i] = host[i];
+    uint64_t *ret = put(table, bytes);
+    free(table), free(host);
+    return ret;
+}
+
+static double layer_seconds(batch *b, uint64_t *const *pages, uint32_t reps, uint32_t turns)
+{
+    record();
+    for (uint32_t r = 0; r < reps; r++) {
+        b->moe.page_addr = pages[r % LAYERS];
+        ok(dev->ops->moe(dev, &b->moe), "moe");
+    }
+    return replay(reps, turns);
+}
+
 static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
 {
     double host_gbps = 0, vram_gbps = 0;
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, e->layer_bytes, &host_gbps), "probe");
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->vram, LAYERS * e->layer_bytes, &vram_gbps), "probe");
     printf("%s: link %.1f GB/s, VRAM %.0f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps, vram_gbps);
-    /* every other expert on the host */
-    uint64_t *mixed[LAYERS], *half = malloc(N_EXPERTS * e->g.pages * 8), *other = malloc(N_EXPERTS * e->g.pages * 8);
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        get(half, e->addr_vram[l], N_EXPERTS * e->g.pages * 8);
-        get(other, e->addr_host[l], N_EXPERTS * e->g.pages * 8);
-        for (uint32_t i = 0; i < N_EXPERTS * e->g.pages; i++)
-            if (i / e->g.pages % 2)
-                half[i] = other[i];
-        mixed[l] = put(half, N_EXPERTS * e->g.pages * 8);
-    }
-    free(half);
-    free(other);
+    uint64_t *mixed[LAYERS];
+    bool odd[N_EXPERTS];
+    for (uint32_t i = 0; i < N_EXPERTS; i++)
+        odd[i] = i % 2;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        mixed[l] = mixed_pages(e, l, odd);
     static const char *const sides[] = {"host", "VRAM", "half"};
     static const uint32_t sizes[] = {1, 2, 4, 8, 32, 64, 256, 512, 2048, 16384};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= max_tokens; i++)
@@ -397,23 +432,7 @@ static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
             for (uint32_t x1 = 1; side == 2 && x1 < N_EXPERTS; x1 += 2)
                 n_host += start[x1 + 1] > start[x1];
             uint32_t reps = sizes[i] > 256 ? 2 : side == 1 ? 32 : 8;
-            kern_graph *g;
-            for (int warm = 0; warm < 2; warm++) {
-                b.moe.page_addr = addr[warm];
-                ok(dev->ops->moe(dev, &b.moe), "moe");
-            }
-            ok(dev->ops->sync(dev), "moe");
-            ok(dev->ops->graph_begin(dev), "graph");
-            ok(dev->ops->mark(dev, 0), "mark");
-            for (uint32_t r = 0; r < reps; r++) {
-                b.moe.page_addr = addr[r % LAYERS];
-                ok(dev->ops->moe(dev, &b.moe), "moe");
-            }
-            ok(dev->ops->mark(dev, 1), "mark");
-            ok(dev->ops->graph_end(dev, &g), "graph");
-            ok(dev->ops->graph_launch(dev, g), "graph");
-            double s = seconds(reps);
-            dev->ops->graph_free(dev, g);
+            double s = layer_seconds(&b, addr, reps, 2);
             double bytes = (double)b.touched * (double)e->expert_bytes, host = n_host * (double)e->expert_bytes;
             double flop = 2.0 * 3 * D_MODEL * D_FF * TOP_K * b.n;
             double bound =
@@ -426,6 +445,32 @@ static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
         }
     for (uint32_t l = 0; l < LAYERS; l++)
         dev->ops->free(dev, mixed[l]);
+}
+
+/* One token, 0 to 8 of its experts on the host: what a layer takes beyond what the link needs for them. */
+static void time_misses(const experts *e, const float *x)
+{
+    double host_gbps = 0;
+    ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, LAYERS * e->layer_bytes, &host_gbps), "probe");
+    printf("%s: link %.1f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps);
+    batch b = new_batch(e, 1, x);
+    uint32_t ids[TOP_K];
+    bool on_host[N_EXPERTS] = {false};
+    get(ids, b.plan.ids, sizeof ids);
+    for (uint32_t n = 0; n <= TOP_K; n++) {
+        uint64_t *mixed[LAYERS];
+        if (n)
+            on_host[ids[n - 1]] = true;
+        for (uint32_t l = 0; l < LAYERS; l++)
+            mixed[l] = mixed_pages(e, l, on_host);
+        double s = layer_seconds(&b, mixed, 32, 6), link = n * (double)e->expert_bytes / host_gbps * 1e-3;
+        printf("misses %-5s %u of %u on the host: %7.1f us, the link's part %7.1f, more %5.1f, %5.1f%%\n",
+               kern_fmt_get(e->g.fmt).name, n, TOP_K, s * 1e6, link, s * 1e6 - link, link * 1e-4 / s);
+        fflush(stdout);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            dev->ops->free(dev, mixed[l]);
+    }
+    free_batch(&b);
 }
 
 /* --- linear ------------------------------------------------------------------------------------------------------------- */
@@ -448,34 +493,18 @@ static void time_linear(kern_fmt fmt, const float *x)
         for (uint32_t c = 0; c < copies; c++)
             ok(dev->ops->upload(dev, dw + c * one, w, one), "upload");
         float *dx = put(x, (uint64_t)MAX_TOK * D_MODEL * 4);
-        for (uint32_t n = 1; n <= shapes[i].max_tokens; n = n == 1     ? 8
-                                                            : n == 8   ? 32
-                                                            : n == 32  ? 256
-                                                            : n == 256 ? 2048
-                                                                       : n * 8) {
+        for (uint32_t n = 1; n <= shapes[i].max_tokens; n *= n == 8 ? 4 : 8) {
             float *y = room((uint64_t)n * shapes[i].rows * 4);
             kern_linear_args a = {
                 .y = y, .x = dx, .n_tokens = n, .x_stride = shapes[i].cols, .y_stride = shapes[i].rows};
-            a.w = (kern_mat){.data = dw,
-                             .row_bytes = kern_row_bytes(fmt, shapes[i].cols),
-                             .rows = shapes[i].rows,
-                             .cols = shapes[i].cols,
-                             .fmt = fmt};
+            a.w = (kern_mat){dw, kern_row_bytes(fmt, shapes[i].cols), shapes[i].rows, shapes[i].cols, fmt};
             uint32_t reps = n > 256 ? 2 : 16;
-            kern_graph *g;
-            ok(dev->ops->linear(dev, &a), "linear");
-            ok(dev->ops->sync(dev), "linear");
-            ok(dev->ops->graph_begin(dev), "graph");
-            ok(dev->ops->mark(dev, 0), "mark");
+            record();
             for (uint32_t r = 0; r < reps; r++) {
                 a.w.data = dw + r % copies * one;
                 ok(dev->ops->linear(dev, &a), "linear");
             }
-            ok(dev->ops->mark(dev, 1), "mark");
-            ok(dev->ops->graph_end(dev, &g), "graph");
-            ok(dev->ops->graph_launch(dev, g), "graph");
-            double s = seconds(reps);
-            dev->ops->graph_free(dev, g);
+            double s = replay(reps, 2);
             printf("linear %-5s %-6s %5u tokens %9.1f us %7.1f GB/s %6.1f TFLOP/s\n", kern_fmt_get(fmt).name,
                    shapes[i].name, n, s * 1e6, (double)one / s * 1e-9,
                    2.0 * shapes[i].rows * shapes[i].cols * n / s * 1e-12);
@@ -662,18 +691,10 @@ static void time_attention(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         attn t = new_attn(shapes[i][0], shapes[i][1], shapes[i][2]);
         uint32_t reps = shapes[i][2] > 1 ? 2 : 16;
-        kern_graph *g;
-        ok(dev->ops->attention(dev, &t.a), "attention");
-        ok(dev->ops->sync(dev), "attention");
-        ok(dev->ops->graph_begin(dev), "graph");
-        ok(dev->ops->mark(dev, 0), "mark");
+        record();
         for (uint32_t r = 0; r < reps; r++)
             ok(dev->ops->attention(dev, &t.a), "attention");
-        ok(dev->ops->mark(dev, 1), "mark");
-        ok(dev->ops->graph_end(dev, &g), "graph");
-        ok(dev->ops->graph_launch(dev, g), "graph");
-        double s = seconds(reps);
-        dev->ops->graph_free(dev, g);
+        double s = replay(reps, 2);
         double pairs = (double)t.a.n_tokens * (shapes[i][2] > 1 ? shapes[i][1] / 2.0 : shapes[i][1]);
         printf("attention %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", shapes[i][0], shapes[i][1],
                shapes[i][2], s * 1e6, pairs * HEADS * HEAD_DIM * 4 / s * 1e-12);
@@ -787,20 +808,12 @@ static void check_route(const float *x)
     }
 }
 
-#define TIME(name, call)                                                   \
-    do {                                                                   \
-        kern_graph *g_;                                                    \
-        ok(call, name);                                                    \
-        ok(dev->ops->sync(dev), name);                                     \
-        ok(dev->ops->graph_begin(dev), name);                              \
-        ok(dev->ops->mark(dev, 0), name);                                  \
-        for (int r_ = 0; r_ < 32; r_++)                                    \
-            ok(call, name);                                                \
-        ok(dev->ops->mark(dev, 1), name);                                  \
-        ok(dev->ops->graph_end(dev, &g_), name);                           \
-        ok(dev->ops->graph_launch(dev, g_), name);                         \
-        printf("%-12s %5u tokens %7.2f us\n", name, n, seconds(32) * 1e6); \
-        dev->ops->graph_free(dev, g_);                                     \
+#define TIME(name, call)                                                     \
+    do {                                                                     \
+        record();                                                            \
+        for (int r_ = 0; r_ < 32; r_++)                                      \
+            ok(call, name);                                                  \
+        printf("%-12s %5u tokens %7.2f us\n", name, n, replay(32, 2) * 1e6); \
     } while (0)
 
 static void time_small(const float *x)
@@ -837,6 +850,7 @@ int main(int argc, char **argv)
 {
     bool check = argc < 2 || strcmp(argv[1], "check") == 0, times = argc < 2 || strcmp(argv[1], "time") == 0;
     bool trunk = argc > 1 && strcmp(argv[1], "trunk") == 0, few = argc > 1 && strcmp(argv[1], "experts") == 0;
+    bool misses = argc > 1 && strcmp(argv[1], "misses") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -867,12 +881,12 @@ int main(int argc, char **argv)
         experts e = load(fmts[i]);
         if (check)
             check_moe(&e, stream_only, x);
-        if (few)
-            time_moe(&e, x, 32);
-        if (times) {
-            time_moe(&e, x, MAX_TOK);
+        if (few || times)
+            time_moe(&e, x, few ? 32 : MAX_TOK);
+        if (misses)
+            time_misses(&e, x);
+        if (times)
             time_linear(fmts[i], x);
-        }
         unload(&e);
     }
     stream_only->ops->close(stream_only);
