@@ -8,7 +8,10 @@
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/warp.cuh"
 
-template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kernel(const __grid_constant__ warp_params P)
+/* TEAM: with the way of team.cuh, which has more warps, so fewer registers each. */
+template <int FMT, bool TEAM>
+__global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
+    warp_kernel(const __grid_constant__ warp_params P)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[WARP_COUNT][WARP_MAX_SLOTS], scratch[TEAM_THREADS / 32];
@@ -19,14 +22,18 @@ template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kerne
     __shared__ warp_ahead ahead;
 #if __CUDA_ARCH__ >= 900
     __shared__ team_shared shared;
-    if (P.team.stages) {
+    if (TEAM)
         team_init(shared);
-        /* Addresses of pages are written between steps only. */
-        for (uint32_t i = threadIdx.x * 16; i < p.n_experts * p.pages && blockIdx.x < 4; i += blockDim.x * 16)
-            fetch_ahead(p.page_addr + i);
-    }
+    /* Addresses of pages are written between steps only. */
+    for (uint32_t i = threadIdx.x * 16; i < p.n_experts * p.pages && blockIdx.x < 4; i += blockDim.x * 16)
+        fetch_ahead(p.page_addr + i);
 #endif
+    if (warp < WARP_COUNT && lane < WARP_MAX_SLOTS)
+        bar_init(&full[warp][lane], WARP_FULL_COUNT);
+    bar_init_done();
     overlap_begin(p.mark);
+    if (!TEAM && P.x_pitch)
+        warp_split_x(p, x, P.x_pitch, blockDim.x);
     if (P.ahead_own)
         warp_load_ahead(P, ahead);
 
@@ -53,31 +60,27 @@ template <int FMT> __global__ void __launch_bounds__(TEAM_THREADS, 1) warp_kerne
     }
     w.units[0] = units + (host ? 0 : cap0 - 1);
     w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
-    bool team = false;
+    const bool team = TEAM && !any_host;
 #if __CUDA_ARCH__ >= 900
-    team = P.team.stages && !any_host;
-    if (team) {
-        w.i = blockIdx.x;
-        w.step = gridDim.x;
-        team_run<FMT>(P, w, ring, x, n_summands, shared);
-    }
+    if constexpr (TEAM)
+        if (team) {
+            w.i = blockIdx.x;
+            w.step = gridDim.x;
+            team_run<FMT>(P, w, ring, x, n_summands, shared);
+        }
 #endif
     const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
     const uint32_t slots = host ? P.slots[WARP_HOST] : P.slots[WARP_VRAM];
     const uint32_t slot_bytes = host ? P.slot_bytes[WARP_HOST] : P.slot_bytes[WARP_VRAM];
     const uint32_t n_blocks = host ? readers : any_host ? gridDim.x - readers : gridDim.x;
     const uint32_t rank = host || !any_host ? blockIdx.x : blockIdx.x - readers;
-    if (!team && P.x_pitch) {
+    if (TEAM && !team && P.x_pitch) {
         warp_split_x(p, x, P.x_pitch, blockDim.x);
         __syncthreads();
     }
     if (!team && warp < n_warps) {
         w.i = warp * n_blocks + rank;
         w.step = n_blocks * n_warps;
-        if (lane < WARP_MAX_SLOTS)
-            bar_init(&full[warp][lane], WARP_FULL_COUNT);
-        bar_init_done();
-        __syncwarp();
         warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
                        n_summands);
     }

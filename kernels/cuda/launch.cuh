@@ -45,12 +45,14 @@ template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
 /* A block on every multiprocessor, all of them at once: they wait for each other. */
 template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params &P, uint32_t smem)
 {
-    cudaError_t e = cudaFuncSetAttribute(warp_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    const bool team = P.team.stages && d->has_bulk;
+    void (*kernel)(warp_params) = team ? warp_kernel<FMT, true> : warp_kernel<FMT, false>;
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
     warp_params marked = P;
     marked.p[0].mark = cuda_take_mark(d);
-    return cuda_start(d, warp_kernel<FMT>, (uint32_t)cuda_sms(d), TEAM_THREADS, smem, marked);
+    return cuda_start(d, kernel, (uint32_t)cuda_sms(d), team ? TEAM_THREADS : WARP_COUNT * 32, smem, marked);
 }
 
 /* A linear, or buckets of a MoE layer that are large enough for tiles. */
