@@ -228,11 +228,14 @@ typedef struct kern_ahead_counts {
 typedef struct kern_route_ahead {
     const kern_ahead *ahead;
     uint32_t layer; /* the router's own */
-    /* The next layer, as linear and router take it; data NULL: it is not read ahead for. It has as many columns as this one. */
-    kern_mat w;
-    const float *norm;
-    uint32_t top_k;
-    const uint64_t *page_addr;
+    /* The next layer and the one after it, as linear and router take them; data NULL: it is not read ahead for. They have as many rows
+     * and columns as this one. */
+    struct {
+        kern_mat w;
+        const float *norm;
+        uint32_t top_k;
+        const uint64_t *page_addr;
+    } next[2];
 } kern_route_ahead;
 
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...

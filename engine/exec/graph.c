@@ -181,11 +181,11 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
     pick.ids = ids;
     const kern_ahead *ahead = plan ? exec_ahead_of(x, layer, s) : NULL;
     kern_route_ahead next = {.ahead = ahead, .layer = layer};
-    if (ahead && layer + 1 < hp->n_layers) {
-        next.w = x->layers[layer + 1].router;
-        next.norm = x->layers[layer + 1].ffn_norm;
-        next.top_k = model_get_layer(x->m, layer + 1)->top_k;
-        next.page_addr = view->layers[layer + 1].page_addr;
+    for (uint32_t i = 0, to; ahead && i < XD_ARRAY_LEN(next.next) && (to = layer + 1 + i) < hp->n_layers; i++) {
+        next.next[i].w = x->layers[to].router;
+        next.next[i].norm = x->layers[to].ffn_norm;
+        next.next[i].top_k = model_get_layer(x->m, to)->top_k;
+        next.next[i].page_addr = view->layers[to].page_addr;
     }
     RUN(ops->route(x->dev, &logits, &pick, plan, ahead ? &next : NULL));
     return XD_OK;

@@ -10,6 +10,8 @@
 #include "kernels/cuda/overlap.cuh"
 
 #define AHEAD_STAGES   2
+#define AHEAD_EARLY    0x80000000u /* a tile of the next layer's list */
+#define NO_TILE        UINT32_MAX
 #define AHEAD_WARPS    (AHEAD_READERS / AHEAD_BLOCKS)
 #define AHEAD_BYTES    (6ull << 20)   /* of a list: more than the link brings between two layers' experts */
 #define AHEAD_MIN_SMS  32             /* on fewer, AHEAD_BLOCKS would be missed */
@@ -37,7 +39,7 @@ static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geo
         g->row_bytes[0] != g->row_bytes[1] || (g->d_ff + rows - 1) / rows > 4095 || 2 * half > room)
         return false;
     s.m.units = (uint32_t)((AHEAD_BYTES + unit - 1) / unit);
-    s.m.units = s.m.units < AHEAD_UNITS ? s.m.units : AHEAD_UNITS;
+    s.m.units = s.m.units < AHEAD_UNITS ? s.m.units + 1 : AHEAD_UNITS; /* and the early one */
     s.m.tiles = (rows + 7) / 8;
     s.m.half_bytes = (uint32_t)half;
     s.m.row_bytes = (uint32_t)g->row_bytes[0];
@@ -56,8 +58,8 @@ static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geo
     s.m.counts = reinterpret_cast<kern_ahead_counts *>(take(sizeof(kern_ahead_counts)));
     s.m.lists = reinterpret_cast<ahead_list *>(take((n_layers + 1ull) * sizeof(ahead_list)));
     s.m.done = reinterpret_cast<uint32_t *>(take(n_layers * n_tiles * sizeof(uint32_t)));
-    s.m.logits = reinterpret_cast<float *>(take(MM_MAX_EXPERTS * sizeof(float)));
-    s.m.area = take(2 * n_tiles * 2 * half);
+    s.m.logits = reinterpret_cast<float *>(take(AHEAD_LAYERS * MM_MAX_EXPERTS * sizeof(float)));
+    s.m.area = take(AHEAD_AREAS * n_tiles * 2 * half);
     *ret = s;
     return true;
 }
@@ -93,18 +95,29 @@ static __device__ __forceinline__ void bulk_store(uint64_t dst, uint32_t src, ui
                  : "memory");
 }
 
+/* A unit, as a reader needs it. */
+struct ahead_unit {
+    uint64_t src[2];
+    uint32_t rows;
+};
+
 /* 8 rows of one half: where they begin, and how many whole 16-byte units cover them. */
 struct ahead_half {
     uint64_t src; /* of the first unit */
     uint32_t at, bytes;
 };
 
-static __device__ __forceinline__ ahead_half half_of(const ahead_mem &m, const ahead_list *q, uint32_t tile, uint32_t h)
+static __device__ __forceinline__ ahead_unit unit_of(const ahead_list *q, uint32_t k)
 {
-    const uint32_t k = tile / m.tiles, r = tile % m.tiles * 8, n = min(8u, __ldcg(&q->rows[k]) - r);
-    const uint64_t src = __ldcg(&q->src[k][h]) + (uint64_t)r * m.row_bytes;
-    const uint32_t shift = (uint32_t)src & 15;
-    return {src - shift, h * m.half_bytes + ((uint32_t)src & 112), (shift + n * m.row_bytes + 15) & ~15u};
+    return {{__ldcg(&q->src[k][0]), __ldcg(&q->src[k][1])}, __ldcg(&q->rows[k])};
+}
+
+/* From row r on. No bytes: there is no such row. */
+static __device__ __forceinline__ ahead_half half_of(const ahead_mem &m, const ahead_unit &u, uint32_t r, uint32_t h)
+{
+    const uint64_t src = u.src[h] + (uint64_t)r * m.row_bytes;
+    const uint32_t n = r < u.rows ? min(8u, u.rows - r) : 0, shift = (uint32_t)src & 15;
+    return {src - shift, h * m.half_bytes + ((uint32_t)src & 112), n ? (shift + n * m.row_bytes + 15) & ~15u : 0};
 }
 #endif
 
@@ -114,7 +127,8 @@ __global__ void __launch_bounds__(AHEAD_WARPS * 32, 1)
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[AHEAD_WARPS][AHEAD_STAGES];
-    __shared__ uint32_t held[AHEAD_WARPS][AHEAD_STAGES]; /* tile in each stage */
+    __shared__ uint32_t held[AHEAD_WARPS][AHEAD_STAGES];      /* tile in each stage */
+    __shared__ ahead_unit unit[AHEAD_WARPS][AHEAD_UNITS + 1]; /* the last one: the next layer's early one */
     const uint32_t warp = threadIdx.x / 32, reader = blockIdx.x * (blockDim.x / 32) + warp, step = *m.step;
     if (threadIdx.x % 32)
         return;
@@ -132,33 +146,59 @@ __global__ void __launch_bounds__(AHEAD_WARPS * 32, 1)
         }
         /* Who read this place last did so by bulk copies too, but what is known of it came by words. */
         asm volatile("fence.proxy.async;" ::: "memory");
-        const uint32_t n = __ldcg(&q->n_units) * m.tiles;
+        for (uint32_t k = 0; k < m.units; k++) /* beyond n_units they are not looked at */
+            unit[warp][k] = unit_of(q, k);
+        unit[warp][AHEAD_UNITS] = unit_of(q + 1, 0);
+        /* The first unit, the others, the next layer's early unit: it was listed together with this list, so before `go`. */
+        const uint32_t n = __ldcg(&q->n_units), tiles[3] = {min(n, 1u) * m.tiles, (n - min(n, 1u)) * m.tiles, m.tiles};
+        const uint32_t parts = layer + 1 < n_layers && load_acquire(&q[1].early) == step ? 3 : 2;
+        uint32_t part = 0;
+        auto take = [&] {
+            for (; part < parts; part++) {
+                /* Not when this layer is about to need the link. */
+                if (part == 2 && load_acquire(&q->head[1][reader]) & AHEAD_CLOSED)
+                    break;
+                const uint32_t i = atomicAdd(part == 1 ? &q->head[1][reader] : &q[part / 2].head[0][reader], 1u);
+                const uint32_t tile = (i << m.readers_log2) + reader;
+                if (!(i & AHEAD_CLOSED) && tile < tiles[part])
+                    return part == 0 ? tile : part == 1 ? tile + m.tiles : tile | AHEAD_EARLY;
+            }
+            return NO_TILE;
+        };
+        auto halves = [&](uint32_t tile, ahead_half(&ret)[2]) {
+            const ahead_unit &u = unit[warp][tile & AHEAD_EARLY ? AHEAD_UNITS : tile / m.tiles];
+            for (uint32_t h = 0; h < 2; h++)
+                ret[h] = half_of(m, u, (tile & ~AHEAD_EARLY) % m.tiles * 8, h);
+        };
         for (bool open = true;;) {
             while (open && asked - stored < stages) {
-                const uint32_t i = atomicAdd(&q->head[reader], 1u);
-                const uint32_t tile = (i << m.readers_log2) + reader;
-                open = !(i & AHEAD_CLOSED) && tile < n;
-                if (!open || tile % m.tiles * 8 >= __ldcg(&q->rows[tile / m.tiles]))
+                const uint32_t tile = take();
+                open = tile != NO_TILE;
+                ahead_half a[2];
+                if (open)
+                    halves(tile, a);
+                if (!open || !a[0].bytes) /* the latter: behind a short last page */
                     continue;
                 const uint32_t st = asked % stages, to = ring + st * 2 * m.half_bytes;
-                const ahead_half a = half_of(m, q, tile, 0), b = half_of(m, q, tile, 1);
                 held[warp][st] = tile;
-                bar_expect(&full[warp][st], a.bytes + b.bytes);
-                bulk_copy(to + a.at, a.src, a.bytes, &full[warp][st]);
-                bulk_copy(to + b.at, b.src, b.bytes, &full[warp][st]);
+                bar_expect(&full[warp][st], a[0].bytes + a[1].bytes);
+                bulk_copy(to + a[0].at, a[0].src, a[0].bytes, &full[warp][st]);
+                bulk_copy(to + a[1].at, a[1].src, a[1].bytes, &full[warp][st]);
                 asked++;
             }
             if (asked == stored)
                 break;
             const uint32_t st = stored % stages, from = ring + st * 2 * m.half_bytes, tile = held[warp][st];
-            const ahead_half a = half_of(m, q, tile, 0), b = half_of(m, q, tile, 1);
-            const uint64_t place = (uint64_t)(uintptr_t)ahead_place(m, layer, tile);
+            const uint32_t of = layer + (tile & AHEAD_EARLY ? 1 : 0), in_list = tile & ~AHEAD_EARLY;
+            const uint64_t place = (uint64_t)(uintptr_t)ahead_place(m, of, in_list);
+            ahead_half a[2];
+            halves(tile, a);
             bar_wait(&full[warp][st], stored / stages & 1);
-            bulk_store(place + a.at, from + a.at, a.bytes);
-            bulk_store(place + b.at, from + b.at, b.bytes);
+            bulk_store(place + a[0].at, from + a[0].at, a[0].bytes);
+            bulk_store(place + a[1].at, from + a[1].at, a[1].bytes);
             asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;\n\tfence.proxy.async;" ::
                              : "memory");
-            store_release(ahead_done(m, layer, tile), step);
+            store_release(ahead_done(m, of, in_list), step);
             stored++;
         }
     }

@@ -8,8 +8,11 @@
  * it is certain who has which tile. What a reader had taken, the experts' kernel reads in device memory (a copy that is still on
  * its way is waited for: its reader runs, so it comes); all else it reads where it lies.
  *
+ * The first unit of a list may be there two layers before: the *early* one, which a reader goes on to when nothing is left of the list
+ * before. So this unit has words `head` of its own, which the router of the layer before closes where it does not expect the expert.
+ *
  * Nobody but the experts' kernel waits for a reader, and only for a copy that has begun. Nothing is cleared between steps: a list, the link and a
- * tile count as ready when their words hold the number of the step. Areas are used by every second layer: a list is written when the
+ * tile count as ready when their words hold the number of the step. Areas are used by every third layer: a list is begun when the
  * experts that read the same area have ended, and a place in it is written by one reader only, so a copy that nobody waited for
  * is followed in order by the next one. */
 #ifndef KERNELS_CUDA_AHEAD_CUH
@@ -23,17 +26,21 @@
 #define AHEAD_UNITS   4 /* of a list, at most */
 #define AHEAD_READERS 8 /* at most; a power of two */
 #define AHEAD_CLOSED  0x80000000u
+#define AHEAD_LAYERS  2 /* that are looked ahead for at a time */
+#define AHEAD_AREAS   (AHEAD_LAYERS + 1)
 
 struct ahead_list {
-    uint32_t head[AHEAD_READERS]; /* tiles that each reader has taken; its own line: everybody looks at the rest */
-    uint32_t pad[32 - AHEAD_READERS];
+    /* Tiles that each reader has taken of unit 0, and of the others; a line of its own: everybody looks at the rest. */
+    uint32_t head[2][AHEAD_READERS];
+    uint32_t pad[32 - 2 * AHEAD_READERS];
     uint32_t ready; /* step number: the rest is there */
     uint32_t go;    /* step number: the experts of the layer before leave the link */
+    uint32_t early; /* step number: unit 0 is there */
     uint32_t n_units;
-    uint32_t unit[AHEAD_UNITS];    /* expert << 12 | page */
-    uint32_t rows[AHEAD_UNITS];    /* of the page */
-    uint64_t src[AHEAD_UNITS][2];  /* where gate and up lie */
-    uint32_t taken[AHEAD_READERS]; /* for good: tiles of each reader when the plan was made */
+    uint32_t unit[AHEAD_UNITS];       /* expert << 12 | page */
+    uint32_t rows[AHEAD_UNITS];       /* of the page */
+    uint64_t src[AHEAD_UNITS][2];     /* where gate and up lie */
+    uint32_t taken[2][AHEAD_READERS]; /* for good: `head` when it was closed */
 };
 
 /* Offsets are from `memory`. */
@@ -41,7 +48,7 @@ struct ahead_mem {
     ahead_list *lists; /* [n_layers + 1] */
     uint32_t *done;    /* [n_layers][units * tiles] step number: the tile is there */
     unsigned char *area;
-    float *logits; /* [n_experts] of the next layer's router */
+    float *logits; /* [AHEAD_LAYERS][MM_MAX_EXPERTS] of the next layers' routers */
     kern_ahead_counts *counts;
     const uint32_t *step;
     uint32_t units, tiles; /* of a list; of a unit */
@@ -50,19 +57,26 @@ struct ahead_mem {
     uint32_t readers_log2;
 };
 
-/* The router's part; next.w NULL: the next layer is not read ahead for. */
-struct ahead_route {
-    ahead_mem m;
-    uint32_t layer;   /* its own */
-    bool own;         /* it has a list of its own */
-    uint32_t *ticket; /* blocks of the next layer's product that are done; zero between launches */
+/* A layer to come, as the router of one before sees it. */
+struct ahead_next {
     const unsigned char *w;
     const float *norm;
     const uint64_t *page_addr;
+    uint32_t *ticket; /* blocks of its product that are done; zero between launches */
+    uint32_t top_k;
+};
+
+/* The router's part. */
+struct ahead_route {
+    ahead_mem m;
+    uint32_t layer; /* its own */
+    bool own;       /* it has a list of its own */
+    ahead_next next[AHEAD_LAYERS];
+    uint32_t n_next;
     uint64_t arena_begin, arena_end;
-    uint32_t n_experts, top_k;
+    uint32_t n_experts;
     uint32_t pages, unit_pages, first_page0, first_page1, page_rows, rows; /* as in mm_params */
-    uint32_t grid; /* blocks of the product, after those of the own one */
+    uint32_t grid; /* blocks of each product, after those of the own one */
 };
 
 static __device__ __forceinline__ void store_release(uint32_t *p, uint32_t v)
@@ -78,7 +92,7 @@ static __device__ __forceinline__ ahead_list *ahead_list_of(const ahead_mem &m, 
 /* Place of a tile: gate, then up. */
 static __device__ __forceinline__ unsigned char *ahead_place(const ahead_mem &m, uint32_t layer, uint32_t tile)
 {
-    return m.area + ((size_t)(layer & 1) * m.units * m.tiles + tile) * 2 * m.half_bytes;
+    return m.area + ((size_t)(layer % AHEAD_AREAS) * m.units * m.tiles + tile) * 2 * m.half_bytes;
 }
 
 static __device__ __forceinline__ uint32_t *ahead_done(const ahead_mem &m, uint32_t layer, uint32_t tile)
@@ -86,11 +100,11 @@ static __device__ __forceinline__ uint32_t *ahead_done(const ahead_mem &m, uint3
     return m.done + (size_t)layer * m.units * m.tiles + tile;
 }
 
-/* Tiles of unit k among the first `taken` ones of reader r. */
+/* Tiles of unit k among those that reader r took of the first unit, or of all others: `taken` of them. */
 static __device__ __forceinline__ uint32_t ahead_taken_of(const ahead_mem &m, uint32_t k, uint32_t r, uint32_t taken)
 {
     /* Number i of the reader is tile i * readers + r. */
-    const uint32_t readers = 1u << m.readers_log2, begin = k * m.tiles, end = begin + m.tiles;
+    const uint32_t readers = 1u << m.readers_log2, begin = k ? (k - 1) * m.tiles : 0, end = begin + m.tiles;
     const uint32_t lo = begin > r ? (begin - r + readers - 1) >> m.readers_log2 : 0;
     const uint32_t hi = end > r ? (end - r + readers - 1) >> m.readers_log2 : 0;
     const uint32_t to = min(hi, taken);
@@ -98,11 +112,11 @@ static __device__ __forceinline__ uint32_t ahead_taken_of(const ahead_mem &m, ui
 }
 
 /* Which of the experts of its lane, in steps of 32, have gate or up on the host. A warp; experts: at most 1024. */
-static __device__ __forceinline__ uint32_t ahead_missing(const ahead_route &a)
+static __device__ __forceinline__ uint32_t ahead_missing(const ahead_route &a, const ahead_next &to)
 {
     uint32_t mask = 0;
     for (uint32_t e = threadIdx.x % 32, i = 0; e < a.n_experts; e += 32, i++) {
-        const uint64_t *addr = a.page_addr + (size_t)e * a.pages;
+        const uint64_t *addr = to.page_addr + (size_t)e * a.pages;
         bool host = false;
         for (uint32_t p = 0; p < a.unit_pages; p++) {
             const uint64_t g = __ldcg(addr + a.first_page0 + p), u = __ldcg(addr + a.first_page1 + p);
@@ -113,18 +127,28 @@ static __device__ __forceinline__ uint32_t ahead_missing(const ahead_route &a)
     return mask;
 }
 
-/* A warp writes the next layer's list from its logits; `missing` of ahead_missing(). `v` has room for n_experts floats. Not `live`: it
- * goes through the code on nothing. */
-static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, bool live, uint32_t missing, float *v)
+static __device__ __forceinline__ float *ahead_logits(const ahead_route &a, uint32_t which)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    ahead_list *q = ahead_list_of(a.m, a.layer + 1);
+    return a.m.logits + which * MM_MAX_EXPERTS;
+}
+
+/* A warp writes the list of the next layer from its logits, or the early unit of the layer after it (which: 0, 1); `missing` of
+ * ahead_missing(). `v` has room for n_experts floats. Not `live`: it goes through the code on nothing. */
+static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, uint32_t which, bool live,
+                                                        uint32_t missing, float *v)
+{
+    const uint32_t lane = threadIdx.x % 32, step = *a.m.step;
+    const ahead_next &to = a.next[which];
+    ahead_list *q = ahead_list_of(a.m, a.layer + 1 + which);
 #pragma unroll 4
     for (uint32_t e = lane; e < a.n_experts; e += 32)
-        v[e] = live ? __ldcg(a.m.logits + e) : 0.0f;
-    uint32_t n = 0;
+        v[e] = live ? __ldcg(ahead_logits(a, which) + e) : 0.0f;
+    const bool early = !which && live && __ldcg(&q->early) == step;
+    const uint32_t room = which ? 1 : a.m.units, first = early ? __ldcg(&q->unit[0]) : UINT32_MAX;
+    bool expected = !early; /* the early unit, if there is one */
+    uint32_t n = early;
 #pragma unroll 1
-    for (uint32_t k = 0; k < a.top_k && n < a.m.units; k++) {
+    for (uint32_t k = 0; k < to.top_k && (n < room || !expected); k++) {
         float best = -INFINITY;
         uint32_t id = UINT32_MAX;
 #pragma unroll 4
@@ -142,11 +166,17 @@ static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, bo
         const uint32_t bits = __shfl_sync(~0u, missing, e % 32);
         if (!(bits >> e / 32 & 1))
             continue;
-        const uint64_t *addr = a.page_addr + (size_t)e * a.pages;
+        const uint64_t *addr = to.page_addr + (size_t)e * a.pages;
 #pragma unroll 1
-        for (uint32_t p = 0; p < a.unit_pages && n < a.m.units; p++) {
+        for (uint32_t p = 0; p < a.unit_pages; p++) {
             const uint64_t g = __ldcg(addr + a.first_page0 + p), u = __ldcg(addr + a.first_page1 + p);
             if (g >= a.arena_begin && g < a.arena_end && u >= a.arena_begin && u < a.arena_end)
+                continue;
+            if ((e << 12 | p) == first) {
+                expected = true;
+                continue;
+            }
+            if (n == room)
                 continue;
             if (lane == 0 && live) {
                 q->unit[n] = e << 12 | p;
@@ -159,36 +189,47 @@ static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, bo
     }
     if (!live)
         return;
-    if (lane < AHEAD_READERS)
-        q->head[lane] = 0;
-    if (lane == 0)
+    if (lane < AHEAD_READERS) {
+        if (!early)
+            q->head[0][lane] = 0;
+        else if (!expected)
+            q->taken[0][lane] = atomicOr(&q->head[0][lane], AHEAD_CLOSED);
+        if (!which)
+            q->head[1][lane] = 0;
+    }
+    if (lane == 0 && !which)
         q->n_units = n;
     __threadfence();
     __syncwarp();
-    if (lane == 0)
-        store_release(&q->ready, *a.m.step);
+    if (lane == 0 && !(which && n == 0))
+        store_release(which ? &q->early : &q->ready, step);
 }
 
-/* The choice is made: from here on no reader takes another tile of the layer. Thread r < readers closes a word; what it held. */
+/* The choice is made: from here on no reader takes another tile of the layer. Each of the first 2 * AHEAD_READERS threads closes a word;
+ * what it held. */
 static __device__ __forceinline__ uint32_t ahead_close(const ahead_route &a)
 {
-    return threadIdx.x >> a.m.readers_log2 ? 0
-                                           : atomicOr(&ahead_list_of(a.m, a.layer)->head[threadIdx.x], AHEAD_CLOSED);
+    uint32_t *head = ahead_list_of(a.m, a.layer)->head[0];
+    return threadIdx.x < 2 * AHEAD_READERS ? atomicOr(head + threadIdx.x, AHEAD_CLOSED) : 0;
 }
 
-/* Notes what ahead_close() gave, and counts. All threads of the block; ids: the experts of all pairs, in shared memory; s: AHEAD_READERS
+/* Notes what ahead_close() gave, and counts. All threads of the block; ids: the experts of all pairs, in shared memory; s: 2 * AHEAD_READERS
  * words of it. */
 static __device__ __forceinline__ void ahead_settle(const ahead_route &a, bool live, uint32_t closed,
                                                     const uint32_t *ids, uint32_t pairs, uint32_t *s)
 {
     ahead_list *q = ahead_list_of(a.m, a.layer);
-    const uint32_t readers = 1u << a.m.readers_log2, n = live ? __ldcg(&q->n_units) : 1, all = n * a.m.tiles;
+    const uint32_t readers = 1u << a.m.readers_log2, n = live ? __ldcg(&q->n_units) : 1;
     __syncthreads();
-    if (threadIdx.x < readers) {
-        const uint32_t mine = (all - min(all, threadIdx.x) + readers - 1) >> a.m.readers_log2;
-        s[threadIdx.x] = min(closed & ~AHEAD_CLOSED, mine);
+    if (threadIdx.x < 2 * AHEAD_READERS) {
+        /* Words count on when a reader finds nothing more. */
+        const uint32_t r = threadIdx.x % AHEAD_READERS;
+        const uint32_t all = (threadIdx.x < AHEAD_READERS ? min(n, 1u) : n - min(n, 1u)) * a.m.tiles;
+        const uint32_t mine = r < readers ? (all - min(all, r) + readers - 1) >> a.m.readers_log2 : 0;
+        uint32_t *taken = q->taken[0] + threadIdx.x;
+        s[threadIdx.x] = min(closed & AHEAD_CLOSED ? __ldcg(taken) : closed, mine);
         if (live)
-            q->taken[threadIdx.x] = s[threadIdx.x];
+            *taken = s[threadIdx.x];
     }
     __syncthreads();
     if (threadIdx.x >= n)
@@ -202,7 +243,7 @@ static __device__ __forceinline__ void ahead_settle(const ahead_route &a, bool l
     uint32_t tiles = 0;
 #pragma unroll 1
     for (uint32_t r = 0; r < readers; r++)
-        tiles += ahead_taken_of(a.m, threadIdx.x, r, s[r]);
+        tiles += ahead_taken_of(a.m, threadIdx.x, r, s[threadIdx.x ? AHEAD_READERS + r : r]);
     if (!live)
         return;
     kern_ahead_counts *c = a.m.counts;

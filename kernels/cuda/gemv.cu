@@ -28,10 +28,10 @@ bool gemv_is_one(const cuda_dev *d, const mm_params &p, const gemv_route *route)
     return one_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &one);
 }
 
-/* The next router's product goes to blocks behind those of the own one. */
+/* The next routers' products go to blocks behind those of the own one. */
 static uint32_t next_blocks(const gemv_route *route)
 {
-    return route && route->ahead.w ? route->ahead.grid : 0;
+    return route ? route->ahead.n_next * route->ahead.grid : 0;
 }
 
 template <typename S>

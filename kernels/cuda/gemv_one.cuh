@@ -10,8 +10,8 @@
  *    block comes to life early, it runs through all of it once on nothing, without a store to device memory, before it waits.
  *  - The router's blocks hand over logits and the news that they are there in one word each: no fence, no ticket.
  *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile.
- * Beside a router's product, blocks from s.grid on make that of the next layer's router of the same x, and the last of them writes the
- * list of what to read ahead (ahead.cuh). */
+ * Beside a router's product, blocks from s.grid on make those of the next two layers' routers of the same x, and the last of each writes
+ * the list of what to read ahead (ahead.cuh). */
 #ifndef KERNELS_CUDA_GEMV_ONE_CUH
 #define KERNELS_CUDA_GEMV_ONE_CUH
 
@@ -279,9 +279,12 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[ONE_MAX_STAGES];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = p.cols / 32;
-    const bool next = ROUTE && blockIdx.x >= s.grid; /* works for the next layer */
-    const uint32_t first = next ? blockIdx.x - s.grid : blockIdx.x, n_blocks = next ? route.ahead.grid : s.grid;
-    const unsigned char *w = next ? route.ahead.w : p.w;
+    const bool next = ROUTE && blockIdx.x >= s.grid; /* works for one of the next layers: this one */
+    const uint32_t which = next ? (blockIdx.x - s.grid) / route.ahead.grid : 0;
+    const uint32_t first = next ? (blockIdx.x - s.grid) % route.ahead.grid : blockIdx.x;
+    const uint32_t n_blocks = next ? route.ahead.grid : s.grid;
+    const ahead_next &to = route.ahead.next[which];
+    const unsigned char *w = next ? to.w : p.w;
     const uint32_t rows = next ? route.ahead.n_experts : p.rows;
     const uint32_t stage = s.rows * s.pitch, items = (rows + s.rows - 1) / s.rows, buf = one_products(FMT) * blocks;
     const uint32_t n = (items - first + n_blocks - 1) / n_blocks; /* items of this block */
@@ -292,7 +295,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
 
     overlap_allow();
     const uint64_t policy = once_policy();
-    const float *norm = next ? route.ahead.norm : p.norm;
+    const float *norm = next ? to.norm : p.norm;
     if (p.norm && warp * 256 + lane * 8 < p.cols)
         fetch_ahead(norm + warp * 256 + lane * 8);
     if (threadIdx.x < rms_groups(GEMV_MAX_COLS))
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
     }
     __shared__ uint32_t missing[32];
     if (ROUTE && next && warp == 0)
-        missing[lane] = ahead_missing(route.ahead);
+        missing[lane] = ahead_missing(route.ahead, to);
     __syncthreads();
 
     gemv_early early = {};
@@ -338,8 +341,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                     const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
                     if (live && ahead < n) /* the stage has been read */
                         one_fetch(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from, policy);
-                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? route.ahead.m.logits : p.y, rows,
-                                        first + (k - 1) * n_blocks, products + (k - 1 & 1) * buf);
+                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? ahead_logits(route.ahead, which) : p.y,
+                                        rows, first + (k - 1) * n_blocks, products + (k - 1 & 1) * buf);
                 }
             } else if (k < turns) {
                 if (live)
@@ -358,10 +361,10 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
         if (chooses && live && threadIdx.x == 0)
             *route.launch = launch;
         if (ROUTE && next) {
-            if (live && !gemv_is_last(route.ahead.ticket, n_blocks))
+            if (live && !gemv_is_last(to.ticket, n_blocks))
                 return;
             if (warp == 0)
-                ahead_write_list(route.ahead, live, missing[lane], reinterpret_cast<float *>(tail));
+                ahead_write_list(route.ahead, which, live, missing[lane], reinterpret_cast<float *>(tail));
         }
         if (!live)
             __syncthreads();

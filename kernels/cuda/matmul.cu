@@ -108,22 +108,20 @@ static bool ahead_of(cuda_dev *d, const kern_route_ahead *a, const kern_plan_arg
     const kern_expert_geom *g = &a->ahead->geom;
     r.layer = a->layer;
     r.own = a->layer >= a->ahead->first;
-    r.ticket = &d->small->next_ticket;
-    if (a->w.data) {
-        r.w = static_cast<const unsigned char *>(a->w.data);
-        r.norm = a->norm;
-        r.page_addr = a->page_addr;
+    for (; r.n_next < AHEAD_LAYERS && a->next[r.n_next].w.data; r.n_next++)
+        r.next[r.n_next] = {static_cast<const unsigned char *>(a->next[r.n_next].w.data), a->next[r.n_next].norm,
+                            a->next[r.n_next].page_addr, &d->small->next_tickets[r.n_next], a->next[r.n_next].top_k};
+    if (r.n_next) {
         r.arena_begin = plan->arena_begin;
         r.arena_end = plan->arena_end;
-        r.n_experts = a->w.rows;
-        r.top_k = a->top_k;
+        r.n_experts = a->next[0].w.rows;
         r.pages = g->pages;
         r.first_page0 = g->first_page[0];
         r.first_page1 = g->first_page[1];
         r.page_rows = g->page_rows[0];
         r.rows = g->d_ff;
         r.unit_pages = (g->d_ff + g->page_rows[0] - 1) / g->page_rows[0];
-        r.grid = (a->w.rows + 7) / 8; /* a block an item: there is room for no second one */
+        r.grid = (r.n_experts + 7) / 8; /* a block an item: there is room for no second one */
     }
     *ret = r;
     return true;

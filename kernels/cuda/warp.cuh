@@ -51,7 +51,7 @@ struct warp_note {
 /* The layer's list of what was read ahead, in shared memory. A unit in the lists of units has its place in this one, counted from 1, in its
  * upper 8 bits. */
 struct warp_ahead {
-    uint32_t step, n, unit[AHEAD_UNITS], taken[AHEAD_READERS];
+    uint32_t step, n, unit[AHEAD_UNITS], taken[2][AHEAD_READERS];
     bool wanted[AHEAD_UNITS];
 };
 
@@ -129,8 +129,8 @@ static __device__ void warp_list(const warp_params &P, uint32_t *units, uint64_t
 static __device__ __forceinline__ void warp_load_ahead(const warp_params &P, warp_ahead &a)
 {
     const ahead_list *q = ahead_list_of(P.ahead, P.layer);
-    if (threadIdx.x < AHEAD_READERS)
-        a.taken[threadIdx.x] = __ldcg(&q->taken[threadIdx.x]);
+    if (threadIdx.x < 2 * AHEAD_READERS)
+        a.taken[0][threadIdx.x] = __ldcg(q->taken[0] + threadIdx.x);
     if (threadIdx.x < AHEAD_UNITS) {
         a.unit[threadIdx.x] = __ldcg(&q->unit[threadIdx.x]);
         a.wanted[threadIdx.x] = false;
@@ -151,7 +151,7 @@ static __device__ void warp_list_ahead(const warp_params &P, uint32_t *units, ui
                 continue;
             uint32_t tiles = 0;
             for (uint32_t r = 0; r < 1u << P.ahead.readers_log2; r++)
-                tiles += ahead_taken_of(P.ahead, k, r, a.taken[r]);
+                tiles += ahead_taken_of(P.ahead, k, r, a.taken[k > 0][r]);
             if (tiles) {
                 units[i] |= (k + 1) << 24;
                 a.wanted[k] = true;
@@ -184,9 +184,12 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
     const uint32_t r = (i % tiles) * (phase ? 16 : 8);
     if (r >= in_page)
         return false;
-    const uint32_t tile = ahead ? (ahead - 1) * tiles + i % tiles : 0;
-    const bool there = ahead && tile >> P.ahead.readers_log2 <
-                                    w.ahead->taken[tile & ((1u << P.ahead.readers_log2) - 1)]; /* read ahead */
+    /* Of the list's tiles: of the first unit, or of the others. */
+    const uint32_t dealt = ahead > 1 ? (ahead - 2) * tiles + i % tiles : i % tiles;
+    const uint32_t tile = ahead > 1 ? tiles + dealt : dealt;
+    const bool there =
+        ahead && dealt >> P.ahead.readers_log2 <
+                     w.ahead->taken[ahead > 1][dealt & ((1u << P.ahead.readers_log2) - 1)]; /* read ahead */
     if (ahead && there == (w.tier == WARP_HOST))
         return false;
     const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
