@@ -97,10 +97,15 @@ static bool probe(const chat_template *t, json_t *last)
     return shows_needle(t, messages);
 }
 
-static json_t *probe_call(json_t *arguments, json_t *content)
+static json_t *probe_call_id(json_t *arguments, json_t *content, const char *id)
 {
     return json_pack("{s:s, s:o, s:[{s:s, s:s, s:{s:s, s:o}}]}", "role", "assistant", "content", content, "tool_calls",
-                     "id", "call00001", "type", "function", "function", "name", "f", "arguments", arguments);
+                     "id", id, "type", "function", "function", "name", "f", "arguments", arguments);
+}
+
+static json_t *probe_call(json_t *arguments, json_t *content)
+{
+    return probe_call_id(arguments, content, "call00001");
 }
 
 /* Does a tool's result come out? Hermes' templates raise unless it has a name, which OpenAI's messages have not. */
@@ -149,6 +154,10 @@ static void learn(chat_template *t, const char *source, size_t len)
     json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
     t->null_fails = !probe(t, probe_call(arguments, json_null()));
     t->names_results = !probe_result(t, false) && probe_result(t, true);
+    json_t *call = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
+    t->short_ids = probe(t, probe_call(json_incref(call), json_string(""))) &&
+                   !probe(t, probe_call_id(json_incref(call), json_string(""), "call_0000000000000001"));
+    json_decref(call);
     for (int role = ROLE_USER + 1; role < N_ROLES; role++)
         t->list_works[role] = t->text_fails || (t->list_works[ROLE_USER] && probe_list(t, role));
 }

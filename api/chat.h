@@ -73,6 +73,7 @@ typedef struct chat_rendered {
  *    for any text.
  *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped, and so is an empty tool_calls.
  *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under the first two.
+ *  - ids of calls become nine letters and digits where the template takes no others (Mistral's), the same ids the same ones.
  *  - a tool's result gets the name of its call's function where the template fails without one.
  * What a template handles was found out by rendering small conversations when it was opened.
  *

@@ -2,8 +2,11 @@
  *
  * What a client may send is checked here; what the template can take was learned by chat.c. The request's own JSON is not changed. */
 #include <string.h>
+#include <xxhash.h>
 
 #include "api/chat_priv.h"
+
+enum { SHORT_ID_CHARS = 9 };
 
 const char *const chat_role_names[N_ROLES] = {"user", "system", "assistant", "tool"};
 
@@ -217,6 +220,31 @@ static xd_status prepare_message(const chat_template *t, json_t *message, size_t
     return st ? st : prepare_tool_calls(t, message, m, err);
 }
 
+/* Ids that another server made: what names a call and its result goes on naming both. */
+static xd_status shorten_id(json_t *holder, const char *key, xd_err *err)
+{
+    static const char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const json_t *id = json_object_get(holder, key);
+    size_t len = json_string_length(id), plain = id && len ? strspn(json_string_value(id), chars) : 0;
+    if (!json_is_string(id) || (len == SHORT_ID_CHARS && plain == len))
+        return XD_OK;
+    uint64_t z = XXH3_64bits(json_string_value(id), len);
+    char made[SHORT_ID_CHARS];
+    for (size_t i = 0; i < SHORT_ID_CHARS; i++, z /= sizeof chars - 1)
+        made[i] = chars[z % (sizeof chars - 1)];
+    return json_object_set_new(holder, key, json_stringn(made, sizeof made)) ? no_memory(err) : XD_OK;
+}
+
+static xd_status shorten_ids(json_t *message, xd_err *err)
+{
+    xd_status st = shorten_id(message, "tool_call_id", err);
+    size_t i;
+    json_t *call;
+    json_array_foreach (json_object_get(message, "tool_calls"), i, call)
+        st = st ? st : shorten_id(call, "id", err);
+    return st;
+}
+
 enum { MAX_LOOK_BACK = 64 }; /* messages: results follow their call */
 
 /* Gives a tool's result the name of the function that was called. */
@@ -248,6 +276,8 @@ xd_status chat_prepare_messages(const chat_template *t, const json_t *messages, 
         return no_memory(err);
     for (size_t i = 0; i < json_array_size(copy); i++) {
         xd_status st = prepare_message(t, json_array_get(copy, i), i, err);
+        if (!st && t->short_ids)
+            st = shorten_ids(json_array_get(copy, i), err);
         if (!st && t->names_results)
             st = name_result(copy, i, err);
         if (st)

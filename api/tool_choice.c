@@ -7,6 +7,8 @@
 
 #include "api/generate.h"
 
+enum { MAX_TOOLS = 128 }; /* OpenAI's; each is an alternative of the grammar */
+
 static void jsonp(json_t **j)
 {
     json_decref(*j);
@@ -180,9 +182,13 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
     if (p->grammar)
         return xd_fail_field(err, XD_BAD_REQUEST, "response_format", "invalid_value",
                              "'response_format' says what an answer's text must be, and 'tool_choice' forces a call");
-    XD_CLEANUP(xd_freep) bool *loose = calloc(json_array_size(p->tools), sizeof *loose);
+    if (json_array_size(p->tools) > MAX_TOOLS)
+        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_value",
+                             "'tool_choice' forces a call, and there are %zu tools: at most %d are allowed then",
+                             json_array_size(p->tools), MAX_TOOLS);
+    bool loose[MAX_TOOLS] = {false};
     xd_err why = {0};
-    xd_status st = loose ? XD_OK : XD_NOMEM;
+    xd_status st = XD_OK;
     for (int tries = 0; !st && tries < 2 && !p->grammar; tries++) {
         XD_CLEANUP(jsonp) json_t *schema = call_schema(p, loose);
         st = schema ? grammar_new(schema, &p->grammar, &why) : XD_NOMEM;

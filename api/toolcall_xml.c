@@ -77,10 +77,10 @@ static const json_t *function_of(const json_t *tools, const char *name)
     return NULL;
 }
 
-static unsigned allowed_for(const json_t *tools, const char *name, const char *key)
+static unsigned allowed_for(const json_t *function, const char *key)
 {
-    const json_t *parameters = json_object_get(function_of(tools, name), "parameters");
-    return allowed(json_object_get(json_object_get(parameters, "properties"), key), 0);
+    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+    return allowed(json_object_get(properties, key), 0);
 }
 
 static bool append_json(xd_buf *out, const json_t *value)
@@ -181,14 +181,13 @@ static xd_status add(json_t *list, const char *name, xd_buf *args)
     return json_array_append_new(list, call) ? XD_NOMEM : XD_OK;
 }
 
-static xd_status add_argument(xd_buf *args, const json_t *tools, const char *name, const char *key, const char *value,
-                              size_t len)
+static xd_status add_argument(xd_buf *args, const json_t *function, const char *key, const char *value, size_t len)
 {
     if (!xd_utf8_valid(value, len))
         return XD_BAD_REQUEST;
     xd_buf_puts(args, args->len > 1 ? ", " : "");
     bool ok = append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") &&
-              append_value(args, value, len, allowed_for(tools, name, key));
+              append_value(args, value, len, allowed_for(function, key));
     return ok ? XD_OK : XD_NOMEM;
 }
 
@@ -205,6 +204,7 @@ xd_status toolcall_read_function(const char *text, size_t len, const json_t *too
     XD_CLEANUP(xd_freep) char *name = plain(s, n);
     if (!name)
         return XD_BAD_REQUEST;
+    const json_t *function = function_of(tools, name);
     for (skip_space(&r); !eat(&r, "</function>"); skip_space(&r)) {
         if (!eat(&r, "<parameter=") || !take(&r, ">", &s, &n))
             return XD_BAD_REQUEST;
@@ -216,7 +216,7 @@ xd_status toolcall_read_function(const char *text, size_t len, const json_t *too
             s++, n--;
         if (n && s[n - 1] == '\n')
             n--;
-        xd_status st = add_argument(&args, tools, name, key, s, n);
+        xd_status st = add_argument(&args, function, key, s, n);
         if (st)
             return st;
     }
@@ -233,7 +233,8 @@ xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *too
     xd_buf_putc(&args, '{');
     XD_CLEANUP(xd_freep) char *name = plain(text, n);
     /* A word alone is a call only if there is such a tool. */
-    if (!name || strpbrk(name, " {}\"'`") || (!s && !function_of(tools, name)))
+    const json_t *function = name ? function_of(tools, name) : NULL;
+    if (!name || strpbrk(name, " {}\"'`") || (!s && !function))
         return XD_BAD_REQUEST;
     r.s += n;
     for (skip_space(&r); r.s < r.end; skip_space(&r)) {
@@ -243,7 +244,7 @@ xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *too
         skip_space(&r);
         if (!key || !eat(&r, "<arg_value>") || !take(&r, "</arg_value>", &s, &n))
             return XD_BAD_REQUEST;
-        xd_status st = add_argument(&args, tools, name, key, s, n);
+        xd_status st = add_argument(&args, function, key, s, n);
         if (st)
             return st;
     }

@@ -138,6 +138,30 @@ static void check(const json_t *c)
     chat_set_free(s);
 }
 
+/* Mistral's templates refuse ids that have not nine characters; other servers make others. */
+Test(toolchat, ids_of_other_servers_fit_mistrals_templates)
+{
+    json_t *cases = load("toolchats.json"), *c;
+    size_t i;
+    json_array_foreach (cases, i, c) {
+        if (strcmp(json_string_value(json_object_get(c, "template")), "mistral-nemo"))
+            continue;
+        chat_set *s = open_template(c);
+        json_t *messages = json_deep_copy(json_object_get(c, "messages"));
+        json_t *call = json_array_get(json_object_get(json_array_get(messages, 1), "tool_calls"), 0);
+        json_object_set_new(call, "id", json_string("call_wFo8oVv2wC3hLm4n"));
+        json_object_set_new(json_array_get(messages, 2), "tool_call_id", json_string("call_wFo8oVv2wC3hLm4n"));
+        chat_rendered out = render(s, messages, json_object_get(c, "tools"));
+        const char *id = strstr(out.text, "\"id\": \""), *back = strstr(out.text, "\"call_id\": \"");
+        cr_assert(id && back);
+        cr_assert(!memcmp(id + 7, back + 12, 9) && id[16] == '"' && back[21] == '"', "%s", out.text);
+        chat_rendered_free(&out);
+        json_decref(messages);
+        chat_set_free(s);
+    }
+    json_decref(cases);
+}
+
 Test(toolchat, every_familys_calls_survive_the_round_trip)
 {
     json_t *cases = load("toolchats.json"), *c;
