@@ -56,7 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         .marks.thoughts = answer_thoughts_row(data[0] >> 4 & 3),
                         .tools = tools,
                         .keep_thoughts = data[1] & 1,
-                        .one_call = data[1] & 2};
+                        .one_call = data[1] & 2,
+                        .whole_call = data[0] & 64};
     o.marks.in_thought = o.marks.thoughts.open && (data[1] & 4);
     heard whole = {0}, pieces = {0};
     const char *text = (const char *)data + 2;
@@ -68,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             (whole.text[i].len && memcmp(whole.text[i].data, pieces.text[i].data, whole.text[i].len)))
             abort();
     const xd_buf *content = &whole.text[ANSWER_CONTENT];
-    bool plain = o.keep_thoughts || !o.marks.thoughts.open ||
+    bool plain = o.whole_call || o.keep_thoughts || !o.marks.thoughts.open ||
                  !(o.marks.in_thought || memmem(text, len, o.marks.thoughts.open, strlen(o.marks.thoughts.open)));
     if (plain && !whole.text[ANSWER_CALL].len && (content->len != len || memcmp(content->data, text, len)))
         abort();
