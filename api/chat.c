@@ -590,6 +590,11 @@ static bool append_tail(chat_rendered *r, chat_tail tail)
     return true;
 }
 
+toolcall_form chat_set_calls(const chat_set *s)
+{
+    return choose(s, true)->calls;
+}
+
 xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *ret, xd_err *err)
 {
     xd_status st = check_request(r, err);

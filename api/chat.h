@@ -35,7 +35,8 @@ xd_status chat_set_open(const chat_source *src, chat_set **ret, xd_err *err) XD_
 void chat_set_free(chat_set *s); /* NULL is fine */
 XD_DEFINE_CLEANUP(chat_set, chat_set_free)
 
-const char *chat_set_origin(const chat_set *s); /* where the templates came from, for the log */
+const char *chat_set_origin(const chat_set *s);  /* where the templates came from, for the log */
+toolcall_form chat_set_calls(const chat_set *s); /* how the template for requests with tools shows calls */
 /* True if a template mentions the variable ("tools", "enable_thinking", ...): without it the parameter has no effect. */
 bool chat_set_uses(const chat_set *s, const char *name);
 

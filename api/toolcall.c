@@ -25,13 +25,13 @@ static const char *const bare_specials[] = {"<|python_tag|>", NULL};
 static const char *const no_specials[] = {NULL};
 
 static const toolcall_marks marks[] = {
-    [TOOLCALL_NONE] = {NULL, NULL, "", no_specials},
-    [TOOLCALL_TAG] = {"<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
-    [TOOLCALL_FUNCTION] = {"<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
-    [TOOLCALL_MISTRAL] = {"[TOOL_CALLS]", NULL, "[TOOL_CALLS][", mistral_specials},
-    [TOOLCALL_DEEPSEEK] = {DS_BEGIN, DS_END, "", deepseek_specials},
-    [TOOLCALL_LIST] = {"<|tool_call|>", "<|/tool_call|>", "<|tool_call|>[", list_specials},
-    [TOOLCALL_BARE] = {"<|python_tag|>", NULL, "", bare_specials},
+    [TOOLCALL_NONE] = {"stay text", NULL, NULL, "", no_specials},
+    [TOOLCALL_TAG] = {"<tool_call>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
+    [TOOLCALL_FUNCTION] = {"<tool_call> <function=>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
+    [TOOLCALL_MISTRAL] = {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, "[TOOL_CALLS][", mistral_specials},
+    [TOOLCALL_DEEPSEEK] = {"DeepSeek's tool_calls", DS_BEGIN, DS_END, "", deepseek_specials},
+    [TOOLCALL_LIST] = {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_call|>[", list_specials},
+    [TOOLCALL_BARE] = {"bare JSON", "<|python_tag|>", NULL, "", bare_specials},
 };
 
 const toolcall_marks *toolcall_marks_of(toolcall_form form)

@@ -19,6 +19,7 @@ typedef enum toolcall_form {
 } toolcall_form;
 
 typedef struct toolcall_marks {
+    const char *name; /* for the log */
     const char *open;
     const char *close; /* NULL: the call goes on to the end of the answer, or to the next open */
     const char *lead;  /* what a model writes before the JSON of one call; "": nothing that is sure */
