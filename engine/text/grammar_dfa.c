@@ -121,14 +121,16 @@ static uint32_t where_all_go(const gram_dfa *d, uint32_t s)
     return to;
 }
 
-/* How many characters each state takes whatever they are: along the one way out of each, from its end or its ring backwards. */
+/* How many characters each state takes whatever they are, and no more than these: along the one way out of each, from its end or its ring
+ * backwards. */
 static const char *count_free(gram_dfa *d)
 {
     uint32_t n = d->n_states;
     uint32_t *way = calloc((size_t)n + 1, sizeof *way), *path = calloc((size_t)n + 1, sizeof *path);
-    uint8_t *seen = calloc((size_t)n + 1, 1); /* 1: on the way, 2: counted */
+    uint8_t *seen = calloc((size_t)n + 1, 1);         /* 1: on the way, 2: counted */
+    bool *last = calloc((size_t)n + 1, sizeof *last); /* nothing but the end may come after these characters */
     d->free = calloc((size_t)n + 1, sizeof *d->free);
-    bool ok = way && path && seen && d->free;
+    bool ok = way && path && seen && last && d->free;
     for (uint32_t s = 0; s < n && ok; s++)
         way[s] = where_all_go(d, s);
     for (uint32_t s = 0; s < n && ok; s++) {
@@ -139,16 +141,24 @@ static const char *count_free(gram_dfa *d)
             at = way[at];
         }
         uint64_t count = at == GRAM_NONE ? 0 : seen[at] == 1 ? GRAM_INF : d->free[at] + (d->free[at] < GRAM_INF);
+        bool ends = at != GRAM_NONE ? last[at] : len && d->first[path[len - 1]] == d->first[path[len - 1] + 1];
         while (len) {
             at = path[--len];
             seen[at] = 2;
+            last[at] = ends;
             d->free[at] = count;
             count += count < GRAM_INF;
         }
     }
+    /* Where some characters may follow those that are free, longer tokens have to be looked at: only a count that no token exceeds says it
+     * all. */
+    for (uint32_t s = 0; s < n && ok; s++)
+        if (!last[s] && d->free[s] < GRAM_MAX_CHARS)
+            d->free[s] = 0;
     free(way);
     free(path);
     free(seen);
+    free(last);
     return ok ? NULL : GRAM_REGEX_NOMEM;
 }
 

@@ -77,7 +77,8 @@ typedef struct gram_dfa {
     uint32_t *first; /* [n_states + 1] into edge */
     gram_edge *edge; /* sorted by lo within a state */
     bool *end;
-    uint64_t *free; /* how many plain characters (grammar_vocab.plain) it takes, whatever they are */
+    uint64_t
+        *free; /* how many plain characters (grammar_vocab.plain) it takes at most, whatever they are; 0: it depends */
 } gram_dfa;
 /* Where the pattern goes from `state` by some character of [lo, hi]; GRAM_NONE: nowhere. */
 static inline uint32_t gram_dfa_go(const gram_dfa *d, uint32_t state, uint32_t lo, uint32_t hi)
@@ -134,7 +135,7 @@ bool gram_start(gram_stack *s); /* s becomes the one thread that has read nothin
 /* Appends to s->thread what threads [from, to) become by this byte. */
 void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte);
 bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread);
-/* How many more characters a thread takes that are neither a quote nor a backslash nor a control character, whatever they are; 0: it is
+/* How many characters, and no more, a thread takes that are neither a quote nor a backslash nor a control character, whatever they are; 0: it is
  * not at such a place. */
 uint64_t gram_free_chars(const grammar *g, const gram_stack *s, uint32_t thread);
 /* The pattern in which a thread is, between two characters, and its state there; NULL: it is not. */
