@@ -13,10 +13,11 @@
 #define GRAM_INF  UINT64_MAX
 
 enum {
-    GRAM_MAX_DEPTH = 96,       /* frames: objects and arrays within each other; readers of JSON stop at 100 to 1000 */
-    GRAM_MAX_NODES = 20000,    /* of a compiled schema */
-    GRAM_MAX_KIDS = 100000,    /* alternatives and properties in all */
-    GRAM_MAX_BYTES = 256 << 10 /* of keys and constants in all */
+    GRAM_MAX_DEPTH = 96,        /* frames: objects and arrays within each other; readers of JSON stop at 100 to 1000 */
+    GRAM_MAX_NODES = 20000,     /* of a compiled schema */
+    GRAM_MAX_KIDS = 100000,     /* alternatives and properties in all */
+    GRAM_MAX_BYTES = 256 << 10, /* of keys and constants in all */
+    GRAM_MAX_THREADS = 1024     /* of a run: an object's properties may all begin at once */
 };
 
 __extension__ typedef __int128 gram_int; /* a decimal number in units of 10^-digits */
@@ -128,11 +129,15 @@ typedef struct gram_stack {
     gram_frame *frame;
     uint32_t *thread;
     size_t n_frames, frame_cap, n_threads, thread_cap;
-    bool failed; /* out of memory */
+    size_t most;   /* threads that a byte may leave: those that come later are dropped */
+    uint64_t work; /* steps of threads, and comparisons of them */
+    bool failed;   /* out of memory */
 } gram_stack;
 void gram_stack_free(gram_stack *s);
 bool gram_start(gram_stack *s); /* s becomes the one thread that has read nothing */
-/* Appends to s->thread what threads [from, to) become by this byte. */
+/* Appends to s->thread what threads [from, to) become by this byte, the first s->most of it: schemas may be read in more ways than can be
+ * followed, twice as many with each bracket. The fewer threads, the fewer answers; each that is left can still end. What the first few
+ * threads become with a smaller s->most is the beginning of what all become with a larger one. */
 void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte);
 bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread);
 /* How many characters, and no more, a thread takes that are neither a quote nor a backslash nor a control character, whatever they are; 0: it is

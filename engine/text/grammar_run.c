@@ -3,7 +3,7 @@
  * A mask is a walk over the tries of tokens with the automaton, which leaves a subtree at the first byte that does not fit. Within a
  * string nearly all tokens fit: those that are nothing but plain characters are taken as a whole, and only the odd ones are walked. Masks
  * are kept by the state they belong to, since most states come again and again.
- * Work is counted: where a schema is so ambiguous that a walk would hold the engine up, half of the readings are left out of this mask, and
+ * Work is counted: where a schema is so ambiguous that a walk would hold the engine up, most of the readings are left out of this mask, and
  * so on. What is left is a smaller choice, never a wrong one. */
 #include <string.h>
 #include <xxhash.h>
@@ -11,7 +11,11 @@
 #include "engine/text/grammar_priv.h"
 #include "engine/text/tok_priv.h"
 
-enum { MAX_WORK = 1 << 20 }; /* steps of a thread: 10 to 20 ms */
+enum {
+    MAX_WORK = 1 << 20,       /* steps: 10 to 20 ms */
+    FEWER = 16,               /* times, when that is not enough */
+    MAX_KEY_BYTES = 128 << 10 /* of a state whose mask is kept */
+};
 
 struct grammar_run {
     grammar *g;
@@ -21,7 +25,7 @@ struct grammar_run {
     uint32_t *moved; /* of compact() */
     size_t moved_cap;
     xd_buf key;
-    uint64_t work, max_work;
+    uint64_t max_work;
 };
 
 grammar_run *grammar_run_new(grammar *g, const grammar_vocab *v)
@@ -73,8 +77,7 @@ static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
         uint32_t d = node->depth;
         s->n_threads = level[d - 1].to;
         s->n_frames = level[d - 1].frames;
-        r->work += level[d - 1].to - level[d - 1].from;
-        if (r->work > r->max_work)
+        if (s->work > r->max_work)
             break;
         gram_step(r->g, s, level[d - 1].from, level[d - 1].to, node->byte);
         if (s->n_threads == level[d - 1].to) {
@@ -89,7 +92,7 @@ static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
     }
     s->n_frames = level[0].frames;
     s->n_threads = n;
-    return r->work <= r->max_work && !s->failed;
+    return s->work <= r->max_work && !s->failed;
 }
 
 /* The same for a thread within a pattern, of the plain trie: its tokens are whole characters and stay within the string, so that no frames
@@ -105,7 +108,7 @@ static void walk_pattern(grammar_run *r, const gram_dfa *d, uint32_t state, uint
     for (uint32_t i = 1; i < t->n;) {
         const gram_vnode *node = &t->node[i];
         uint32_t depth = node->depth, s = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
-        r->work++;
+        r->next.work++;
         if (left) {
             cp = level[depth - 1].cp << 6 | (cp & 0x3F);
             left--;
@@ -134,22 +137,25 @@ static bool copy_stack(gram_stack *to, const gram_stack *from)
     memcpy(to->thread, from->thread, from->n_threads * sizeof *to->thread);
     to->n_frames = from->n_frames;
     to->n_threads = from->n_threads;
+    to->most = GRAM_MAX_THREADS;
+    to->work = 0;
     to->failed = false;
     return true;
 }
 
-/* What the first n threads accept. */
-static bool mask_of(grammar_run *r, size_t n, uint64_t *bits)
+/* What the first `most` threads accept, if no more of what they become are followed. */
+static bool mask_of(grammar_run *r, size_t most, uint64_t *bits)
 {
     const grammar_vocab *v = r->v;
     gram_stack *s = &r->next;
+    size_t n = XD_MIN(r->at.n_threads, most);
     if (!copy_stack(s, &r->at)) {
         s->failed = true;
         return false;
     }
     memset(bits, 0, v->n_words * sizeof *bits);
-    r->work = 0;
-    r->max_work = n > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
+    s->most = most;
+    r->max_work = most > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
     if (!walk(r, &v->odd, n, bits))
         return false;
     /* Threads within a string take plain tokens unseen; the others come first, to be walked. */
@@ -174,7 +180,7 @@ static bool mask_of(grammar_run *r, size_t n, uint64_t *bits)
     for (size_t i = 0; i < others; i++) {
         uint32_t state;
         const gram_dfa *d = gram_pattern_at(r->g, s, s->thread[i], &state);
-        if (d && r->work <= r->max_work)
+        if (d && s->work <= r->max_work)
             walk_pattern(r, d, state, bits);
         else
             s->thread[rest++] = s->thread[i];
@@ -215,9 +221,11 @@ const uint64_t *grammar_run_mask(grammar_run *r)
         m->bits = calloc(r->v->n_words + 1, sizeof *m->bits);
     if (!m->bits)
         return NULL;
-    for (size_t n = r->at.n_threads; !mask_of(r, n, m->bits); n = (n + 1) / 2)
+    for (size_t most = GRAM_MAX_THREADS; !mask_of(r, most, m->bits); most = XD_MAX(most / FEWER, 1u))
         if (r->next.failed)
             return NULL;
+    if (r->key.len > MAX_KEY_BYTES)
+        return m->bits;
     m->key = malloc(r->key.len);
     if (!m->key)
         return NULL;

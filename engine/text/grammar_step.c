@@ -68,15 +68,17 @@ static void add_thread(gram_stack *s, uint32_t top)
 bool gram_start(gram_stack *s)
 {
     s->n_frames = s->n_threads = 0;
+    s->most = GRAM_MAX_THREADS;
     gram_frame none = {0}, root = {.depth = 1};
     add_frame(s, &none);
     add_thread(s, add_frame(s, &root));
     return !s->failed;
 }
 
-static bool same(const gram_stack *s, uint32_t x, uint32_t y)
+static bool same(gram_stack *s, uint32_t x, uint32_t y)
 {
     while (x != y) {
+        s->work++;
         const gram_frame *p = &s->frame[x], *q = &s->frame[y];
         if (!x || !y || p->node != q->node || p->state != q->state || p->depth != q->depth || p->a != q->a ||
             p->b != q->b)
@@ -94,17 +96,25 @@ typedef struct stepper {
     unsigned char byte;
 } stepper;
 
+static bool is_full(const stepper *p)
+{
+    return p->s->n_threads - p->out >= p->s->most;
+}
+
 /* Threads differ until what differs has ended: only then can two have become one. */
 static void emit_parent(stepper *p, uint32_t top)
 {
     for (size_t i = p->out; i < p->s->n_threads; i++)
         if (same(p->s, p->s->thread[i], top))
             return;
-    add_thread(p->s, top);
+    if (!is_full(p))
+        add_thread(p->s, top);
 }
 
 static void emit(stepper *p, const gram_frame *f, bool was_parent)
 {
+    if (is_full(p))
+        return;
     uint32_t top = add_frame(p->s, f);
     if (was_parent && top)
         emit_parent(p, top);
@@ -128,7 +138,7 @@ static void begin(stepper *p, const gram_frame *parent, uint32_t node)
     if (!child.parent)
         return;
     uint32_t n_leaves = n->kind == GRAM_ALT ? n->n : 1;
-    for (uint32_t i = 0; i < n_leaves; i++) {
+    for (uint32_t i = 0; i < n_leaves && !is_full(p); i++) {
         size_t mark = p->s->n_frames, had = p->s->n_threads;
         child.node = n->kind == GRAM_ALT ? p->g->kid[n->first + i] : node;
         if (!fits(p->g, child.node, parent->depth))
@@ -530,6 +540,7 @@ static void step_object(stepper *p, const gram_frame *f, const gram_node *n, boo
 
 static void step_thread(stepper *p, uint32_t top)
 {
+    p->s->work++;
     for (bool was_parent = false;; was_parent = true) {
         const gram_frame f = p->s->frame[top]; /* a copy: the array moves */
         const gram_node *n = &p->g->node[f.node];
@@ -574,7 +585,7 @@ static void step_thread(stepper *p, uint32_t top)
 void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte)
 {
     stepper p = {.g = g, .s = s, .out = s->n_threads, .byte = byte};
-    for (size_t i = from; i < to && !s->failed; i++)
+    for (size_t i = from; i < to && !s->failed && !is_full(&p); i++)
         step_thread(&p, s->thread[i]);
 }
 

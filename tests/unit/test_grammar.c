@@ -456,6 +456,56 @@ Test(grammar, an_ambiguous_schema_costs_a_bounded_walk_and_stays_right, .timeout
     close_words(&w);
 }
 
+static grammar_run *push_text(const words *w, grammar *g, const char *text, size_t len)
+{
+    grammar_run *r = grammar_run_new(g, w->v);
+    xd_err err;
+    for (size_t i = 0; i < len; i++)
+        cr_assert_eq(grammar_run_push(r, w->byte_id[(unsigned char)text[i]], &err), XD_OK, "%zu: %s", i, err.msg);
+    return r;
+}
+
+/* Each bracket can be read in a hundred ways: two of them in ten thousand. That took 27 s and 2 GB for four. */
+Test(grammar, readings_that_multiply_are_followed_up_to_a_limit, .timeout = 60)
+{
+    enum { DEEP = 40 };
+    words w = open_words("tests/data/tokenizers/qwen3.tokenizer.json.gz");
+    json_t *any = json_pack("[{s:s}]", "type", "null");
+    for (int i = 0; i < 100; i++)
+        json_array_append_new(
+            any, json_pack("{s:s, s:{s:s}, s:i}", "type", "array", "items", "$ref", "#", "maxItems", i + 9));
+    json_t *schema = json_pack("{s:o}", "anyOf", any);
+    grammar *g = NULL;
+    xd_err err;
+    cr_assert_eq(grammar_new(schema, &g, &err), XD_OK);
+    json_decref(schema);
+    char text[2 * DEEP + 8] = "";
+    memset(text, '[', DEEP);
+    memcpy(text + DEEP, "null", 4);
+    memset(text + DEEP + 4, ']', DEEP);
+    grammar_run *r = push_text(&w, g, text, strlen(text));
+    cr_assert(grammar_run_may_end(r));
+    grammar_run_free(r);
+    /* What the mask allows is taken. */
+    r = push_text(&w, g, text, 6);
+    uint64_t *mask = calloc((w.n + 63) / 64, sizeof *mask);
+    memcpy(mask, grammar_run_mask(r), (w.n + 63) / 64 * sizeof *mask);
+    uint32_t n = 0;
+    for (uint32_t id = 0; id < w.n; id++) {
+        if (!(mask[id / 64] >> id % 64 & 1))
+            continue;
+        cr_assert_eq(grammar_run_push(r, id, &err), XD_OK, "token %u: %s", id, err.msg);
+        n++;
+        grammar_run_free(r);
+        r = push_text(&w, g, text, 6);
+    }
+    cr_assert_gt(n, 10);
+    free(mask);
+    grammar_run_free(r);
+    grammar_unref(g);
+    close_words(&w);
+}
+
 Test(grammar, tokens_that_do_not_fit_leave_the_run_as_it_was)
 {
     words w = open_words("config/demo/tokenizer.json");
