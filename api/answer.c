@@ -305,9 +305,34 @@ static size_t find_close(answer_reader *a, match *ret)
     return a->held.len;
 }
 
+/* The marks of an outer tag were forgotten: the names must be the request's, or it is text that explains how calls look. */
+static bool all_known(const answer_reader *a, const json_t *list)
+{
+    size_t i;
+    const json_t *call;
+    json_array_foreach ((json_t *)(uintptr_t)list, i, call)
+        if (!toolcall_function(a->o.tools, json_string_value(json_object_get(call, "name"))))
+            return false;
+    return true;
+}
+
+/* Whatever the state was: this is no call. */
+static void tell_no_call(answer_reader *a, size_t to)
+{
+    tell(a, ANSWER_CONTENT, a->called && !a->said ? after_space(a, a->at) : a->at, to);
+    a->at = to;
+    a->state = CONTENT;
+}
+
 static bool in_call(answer_reader *a, bool end)
 {
     match m;
+    size_t w = a->o.whole_call ? a->held.len : after_space(a, a->body);
+    if (!a->o.whole_call &&
+        (w - a->body > MAX_HELD_SPACE || !toolcall_may_begin(a->o.marks.calls, a->held.data + w, a->held.len - w))) {
+        tell_no_call(a, a->body);
+        return true;
+    }
     size_t p = find_close(a, &m);
     if (m != YES && !end)
         return false;
@@ -318,16 +343,16 @@ static bool in_call(answer_reader *a, bool end)
     xd_status st = toolcall_read(a->o.whole_call ? TOOLCALL_LIST : a->o.marks.calls, a->held.data + a->body,
                                  (function ? behind : p) - a->body, a->o.tools, &list);
     a->failed |= st == XD_NOMEM;
-    if (!st) {
+    if (!st && (!function || all_known(a, list))) {
         for (size_t i = 0; i < json_array_size(list); i++)
             tell_call(a, json_array_get(list, i));
-        json_decref(list);
         a->called = true;
+        a->at = behind;
+        a->state = CONTENT;
     } else {
-        tell(a, ANSWER_CONTENT, a->called && !a->said ? after_space(a, a->at) : a->at, behind);
+        tell_no_call(a, behind);
     }
-    a->at = behind;
-    a->state = CONTENT;
+    json_decref(list);
     return true;
 }
 

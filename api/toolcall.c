@@ -61,6 +61,32 @@ toolcall_form toolcall_form_of(const char *source, size_t len)
     return TOOLCALL_NONE;
 }
 
+static bool begins(const char *text, size_t len, const char *what)
+{
+    return !memcmp(text, what, XD_MIN(len, strlen(what)));
+}
+
+bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
+{
+    if (!len)
+        return true;
+    unsigned char c = (unsigned char)text[0];
+    if (c == '{') { /* a name comes first, or something else in quotes */
+        size_t i = 1;
+        while (i < len && (text[i] == ' ' || text[i] == '\t' || text[i] == '\r' || text[i] == '\n'))
+            i++;
+        return form != TOOLCALL_DEEPSEEK && (i == len || text[i] == '"');
+    }
+    bool name = c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c >= 0x80;
+    switch (form) {
+    case TOOLCALL_TAG:
+    case TOOLCALL_FUNCTION: return c == '[' || name || begins(text, len, "<function=");
+    case TOOLCALL_MISTRAL: return c == '[' || name;
+    case TOOLCALL_DEEPSEEK: return begins(text, len, DS_CALL_BEGIN);
+    default: return c == '[';
+    }
+}
+
 /* ---- slices of JSON ---- */
 
 typedef struct slice {
@@ -186,12 +212,7 @@ static xd_status read_object(slice text, const json_t *decoded, const json_t *kn
     const json_t *name = json_object_get(decoded, "name");
     if (!json_string_length(name))
         return XD_BAD_REQUEST;
-    bool found = !known;
-    size_t i;
-    const json_t *tool;
-    json_array_foreach ((json_t *)(uintptr_t)known, i, tool)
-        found |= json_equal(json_object_get(json_object_get(tool, "function"), "name"), name);
-    if (!found)
+    if (known && !toolcall_function(known, json_string_value(name)))
         return XD_BAD_REQUEST;
     slice rest = inside(text), key, value, arguments = {NULL, 0};
     const json_t *args = json_object_get(decoded, "arguments");

@@ -31,6 +31,12 @@ typedef struct toolcall_marks {
 toolcall_form toolcall_form_of(const char *source, size_t len);
 const toolcall_marks *toolcall_marks_of(toolcall_form form);
 
+/* Can this, or what it goes on to, be the inside of a call? Told by its first characters, white space left out: text that only mentions a
+ * mark need not wait for the end of a call that never comes. */
+bool toolcall_may_begin(toolcall_form form, const char *text, size_t len);
+/* The request's function of that name, or NULL. */
+const json_t *toolcall_function(const json_t *tools, const char *name);
+
 /* Reads what stands between the marks. *ret is an owned array of {"name": text, "arguments": text of a JSON object} with one member
  * or more. `tools` are the request's, for the types of arguments that are not written as JSON.
  * XD_BAD_REQUEST: it is no call; XD_NOMEM. */

@@ -63,8 +63,7 @@ static unsigned allowed(const json_t *schema, int depth)
     return allow;
 }
 
-/* The request's function of that name, or NULL. */
-static const json_t *function_of(const json_t *tools, const char *name)
+const json_t *toolcall_function(const json_t *tools, const char *name)
 {
     size_t i;
     const json_t *tool;
@@ -204,7 +203,7 @@ xd_status toolcall_read_function(const char *text, size_t len, const json_t *too
     XD_CLEANUP(xd_freep) char *name = plain(s, n);
     if (!name)
         return XD_BAD_REQUEST;
-    const json_t *function = function_of(tools, name);
+    const json_t *function = toolcall_function(tools, name);
     for (skip_space(&r); !eat(&r, "</function>"); skip_space(&r)) {
         if (!eat(&r, "<parameter=") || !take(&r, ">", &s, &n))
             return XD_BAD_REQUEST;
@@ -233,7 +232,7 @@ xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *too
     xd_buf_putc(&args, '{');
     XD_CLEANUP(xd_freep) char *name = plain(text, n);
     /* A word alone is a call only if there is such a tool. */
-    const json_t *function = name ? function_of(tools, name) : NULL;
+    const json_t *function = name ? toolcall_function(tools, name) : NULL;
     if (!name || strpbrk(name, " {}\"'`") || (!s && !function))
         return XD_BAD_REQUEST;
     r.s += n;

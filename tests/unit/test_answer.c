@@ -127,7 +127,6 @@ Test(answer, what_is_no_call_stays_text)
                                         "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
                                         "<tool_call>{\"name\":\"f\",\"arguments\":\"[1]\"}</tool_call>",
                                         "<tool_call>{\"name\":\"f\"} {\"name\":\"g\"}</tool_call>",
-                                        "<tool_call><tool_call>{\"name\":\"f\"}</tool_call></tool_call>",
                                         "</tool_call>",
                                         "<tool_cal",
                                         "a </tool_call> b <tool_",
@@ -178,8 +177,8 @@ Test(answer, arguments_between_tags_take_the_types_of_the_tool)
     expect(TOOLCALL_FUNCTION, FN(P("n", "1")) FN(P("n", "2")), "<F>f {\"n\": 1}<F>f {\"n\": 2}");
     /* the outer tag forgotten, whole or in part */
     expect(TOOLCALL_FUNCTION, "ok\n<function=f>\n" P("n", "1") "</function>\n</tool_call>\n", "<C>ok<F>f {\"n\": 1}");
-    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1") "</function><function=g></function>.",
-           "<F>f {\"n\": 1}<F>g {}<C>.");
+    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1") "</function><function=f></function> <function=g></function>.",
+           "<F>f {\"n\": 1}<F>f {}<C><function=g></function>.");
     expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1"), "<C><function=f>" P("n", "1"));
     expect(TOOLCALL_TAG, "<function=f></function>", "<C><function=f></function>");
     /* GLM */
@@ -300,6 +299,25 @@ Test(answer, an_answer_that_is_held_to_a_call_needs_no_marks)
         expect_opt(o, cut, sizeof cut - 1, "<C>{\"name\": \"g\", \"arg");
         expect_opt(o, "", 0, "");
     }
+}
+
+/* Text that only mentions a mark is told when that shows, and hides no call. */
+Test(answer, a_mark_that_opens_no_call_holds_nothing_up)
+{
+    expect(TOOLCALL_TAG, "`<tool_call>` opens one: " CALL_B, "<C>`<tool_call>` opens one:<F>g {}");
+    expect(TOOLCALL_TAG, "<tool_call><tool_call>{\"name\":\"f\"}</tool_call></tool_call>", "<C><tool_call><F>f {}");
+    expect(TOOLCALL_TAG, "<tool_call> { x <tool_call>{\"name\":\"f\"}", "<C><tool_call> { x<F>f {}");
+    expect(TOOLCALL_MISTRAL, "The mark [TOOL_CALLS] \"x\" [TOOL_CALLS]f[ARGS]{}",
+           "<C>The mark [TOOL_CALLS] \"x\"<F>f {}");
+    expect(TOOLCALL_BARE, "<|python_tag|>print(1)", "<C><|python_tag|>print(1)");
+    seen s = {0};
+    answer_reader *a = answer_new(&(answer_options){.marks.calls = TOOLCALL_TAG, .tell = hear, .user = &s});
+    cr_assert(answer_feed(a, "a <tool_call>\n{ ", 16));
+    cr_assert_str_eq(s.all.data, "<C>a");
+    cr_assert(answer_feed(a, "x", 1));
+    cr_assert_str_eq(s.all.data, "<C>a <tool_call>\n{ x");
+    answer_free(a);
+    xd_buf_free(&s.all);
 }
 
 /* Megabytes of markup, in small pieces: the time is linear, or this would not end. */
