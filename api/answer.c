@@ -321,6 +321,7 @@ static void tell_no_call(answer_reader *a, size_t to)
 {
     tell(a, ANSWER_CONTENT, a->called && !a->said ? after_space(a, a->at) : a->at, to);
     a->at = to;
+    a->said = true; /* also where nothing was: a brace that opened no call does not open it again */
     a->state = CONTENT;
 }
 

@@ -241,6 +241,9 @@ Test(answer, tells_lists_and_bare_objects)
     expect(TOOLCALL_BARE, "\n<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\"}", "<F>f {}<F>f {}");
     /* JSON that is an answer: no mark, and no tool of that name */
     expect(TOOLCALL_BARE, "{\"name\": \"Ada\", \"parameters\": {}}", "<C>{\"name\": \"Ada\", \"parameters\": {}}");
+    expect(TOOLCALL_BARE, "{}", "<C>{}");
+    expect(TOOLCALL_BARE, "\n{ x", "<C>\n{ x");
+    expect(TOOLCALL_BARE, "<think>a</think> { x {", "<T>a<C>{ x {");
     expect(TOOLCALL_BARE, "It is {\"name\": \"f\"}", "<C>It is {\"name\": \"f\"}");
     expect(TOOLCALL_BARE, "{\"name\": \"f\"} yes", "<C>{\"name\": \"f\"} yes");
 }
