@@ -49,6 +49,31 @@ xd_status build_fault(build *b, uint32_t place, const char *key, const char *fmt
     return st;
 }
 
+bool build_spend(build *b, uint32_t place, uint64_t n)
+{
+    if (n > b->work_left) {
+        build_fault(b, place, NULL, "joins schemas that are too large");
+        return false;
+    }
+    b->work_left -= n;
+    return true;
+}
+
+size_t build_count(const json_t *v, size_t limit)
+{
+    size_t n = 1, i;
+    const char *key;
+    json_t *x;
+    if (json_is_object(v)) {
+        json_object_foreach ((json_t *)(uintptr_t)v, key, x)
+            n += n < limit ? build_count(x, limit - n) : 1;
+    } else {
+        json_array_foreach ((json_t *)(uintptr_t)v, i, x)
+            n += n < limit ? build_count(x, limit - n) : 1;
+    }
+    return n;
+}
+
 uint32_t build_place_at(build *b, uint32_t parent, const char *key, size_t index)
 {
     if (!tok_grow(&b->place, &b->place_cap, b->n_places + 1, sizeof *b->place)) {

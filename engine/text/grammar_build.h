@@ -10,7 +10,7 @@
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 enum { BUILD_WORK = 500000 };
 #else
-enum { BUILD_WORK = 20000000 }; /* what all patterns of a schema may cost, in steps of some nanoseconds ... */
+enum { BUILD_WORK = 20000000 }; /* what a schema's patterns and joins may cost, in steps of some nanoseconds ... */
 #endif
 
 enum {
@@ -19,6 +19,8 @@ enum {
     BUILD_MAX_HOPS = 32,           /* from $ref to $ref */
     BUILD_MAX_ALTERNATIVES = 1000, /* properties of an object, entries of a tuple, schemas of an anyOf */
     BUILD_WORK_OF_EDGE = 64,       /* ... and what a state's way out costs, for its memory: 4 MB in all */
+    BUILD_WORK_OF_LOOK = 16,       /* a comparison of two values of a schema */
+    BUILD_WORK_OF_COPY = 64,       /* a value of a schema that joins others */
 };
 
 typedef enum json_types {
@@ -65,6 +67,10 @@ typedef struct build {
 xd_status build_nomem(build *b);
 /* A fault at `place`, of its keyword `key` (NULL: of the place itself). */
 xd_status build_fault(build *b, uint32_t place, const char *key, const char *fmt, ...) XD_PRINTF(4, 5);
+/* Takes n units of what compiling may cost, BUILD_WORK in all. False: that is spent, a fault of this place. */
+bool build_spend(build *b, uint32_t place, uint64_t n);
+/* Values in v, itself included; counts to `limit`. */
+size_t build_count(const json_t *v, size_t limit);
 /* Each: GRAM_NONE after a fault, which is in b->err. */
 uint32_t build_place_at(build *b, uint32_t parent, const char *key, size_t index);
 uint32_t build_node(build *b, gram_node n);

@@ -180,6 +180,14 @@ static bool has(const json_t *array, const json_t *v)
     return false;
 }
 
+/* Before each value of one is looked for among those of the other. */
+static bool spend_pairs(build *b, uint32_t place, const json_t *x, const json_t *y)
+{
+    uint64_t by_x = (uint64_t)build_count(x, BUILD_MAX_VALUES) * (json_array_size(y) + 1);
+    uint64_t by_y = (uint64_t)build_count(y, BUILD_MAX_VALUES) * (json_array_size(x) + 1);
+    return build_spend(b, place, XD_MIN(by_x, by_y) * BUILD_WORK_OF_LOOK);
+}
+
 static json_t *both_all_of(json_t *x, json_t *y)
 {
     return json_equal(x, y) ? json_incref(x) : json_pack("{s:[O,O]}", "allOf", x, y);
@@ -246,12 +254,11 @@ static json_t *merge_keyword(build *b, const char *key, json_t *x, json_t *y, co
     }
     if (!strcmp(key, "properties") && json_is_object(x) && json_is_object(y))
         return joined_objects(x, y);
-    if (!strcmp(key, "required") && json_is_array(x) && json_is_array(y))
-        return united(x, y);
-    if (!strcmp(key, "enum") && json_is_array(x) && json_is_array(y))
-        return common(x, y);
-    if (!strcmp(key, "allOf") && json_is_array(x) && json_is_array(y))
-        return united(x, y);
+    bool lists = json_is_array(x) && json_is_array(y), unite = !strcmp(key, "required") || !strcmp(key, "allOf");
+    if (lists && unite) /* which looks for them among its own, too */
+        return spend_pairs(b, place, x, y) && spend_pairs(b, place, y, y) ? united(x, y) : NULL;
+    if (lists && !strcmp(key, "enum"))
+        return spend_pairs(b, place, x, y) ? common(x, y) : NULL;
     if (!strcmp(key, "items") || !strcmp(key, "additionalProperties"))
         return both_all_of(x, y);
     if (!strcmp(key, "type")) {
@@ -299,6 +306,9 @@ const json_t *schema_merge(build *b, const json_t *x, const json_t *y, uint32_t 
                     "cannot be joined with the properties of another schema that must hold too: put them into one");
         return NULL;
     }
+    uint64_t n = build_count(x, BUILD_MAX_VALUES) + build_count(y, BUILD_MAX_VALUES);
+    if (!build_spend(b, place, n * BUILD_WORK_OF_COPY))
+        return NULL;
     json_t *ret = keep(b, json_copy((json_t *)(uintptr_t)x)), *v;
     const char *key;
     json_object_foreach ((json_t *)(uintptr_t)y, key, v) {
@@ -328,9 +338,10 @@ static json_t *limited_to(const json_t *schema)
     return one ? json_pack("[O]", one) : json_is_array(some) ? json_incref(some) : NULL;
 }
 
-static bool no_common_value(const json_t *x, const json_t *y)
+static bool no_common_value(build *b, const json_t *x, const json_t *y, uint32_t place)
 {
-    json_t *vx = limited_to(x), *vy = limited_to(y), *both = vx && vy ? common(vx, vy) : NULL;
+    json_t *vx = limited_to(x), *vy = limited_to(y);
+    json_t *both = vx && vy && spend_pairs(b, place, vx, vy) ? common(vx, vy) : NULL;
     bool ret = both && !json_array_size(both);
     json_decref(both);
     json_decref(vx);
@@ -346,23 +357,26 @@ bool schema_disjoint(build *b, const json_t *x, const json_t *y, uint32_t place,
     if (!tx || !ty)
         return false;
     bool numbers = (tx & TYPE_INTEGER && ty & TYPE_NUMBER) || (ty & TYPE_INTEGER && tx & TYPE_NUMBER);
-    if ((!(tx & ty) && !numbers) || no_common_value(x, y))
+    if ((!(tx & ty) && !numbers) || no_common_value(b, x, y, place))
         return true;
-    if ((tx & ty) != TYPE_OBJECT || numbers)
+    const json_t *own = json_object_get(x, "properties");
+    if ((tx & ty) != TYPE_OBJECT || numbers || !build_spend(b, place, json_object_size(own) * BUILD_WORK_OF_LOOK))
         return false;
     const char *key;
     json_t *v;
-    json_object_foreach (json_object_get(x, "properties"), key, v) {
+    json_object_foreach ((json_t *)(uintptr_t)own, key, v) {
         const json_t *other = json_object_get(json_object_get(y, "properties"), key);
         if ((*ret_tag && strcmp(*ret_tag, key) != 0) || !other)
             continue;
         const json_t *rx = schema_resolve(b, v, place), *ry = rx ? schema_resolve(b, other, place) : NULL;
         if (!ry)
             return false;
-        if (no_common_value(rx, ry)) {
+        if (no_common_value(b, rx, ry, place)) {
             *ret_tag = key;
             return true;
         }
+        if (b->err->status)
+            return false;
     }
     return false;
 }

@@ -254,24 +254,9 @@ static xd_status one_schema(build *b, build_job j)
     return json_object_get(j.schema, "oneOf") ? alternatives(b, &j, "oneOf") : schema_of_types(b, &j);
 }
 
-static size_t count_values(const json_t *v, size_t limit)
-{
-    size_t n = 1, i;
-    const char *key;
-    json_t *x;
-    if (json_is_object(v)) {
-        json_object_foreach ((json_t *)(uintptr_t)v, key, x)
-            n += n < limit ? count_values(x, limit - n) : 1;
-    } else {
-        json_array_foreach ((json_t *)(uintptr_t)v, i, x)
-            n += n < limit ? count_values(x, limit - n) : 1;
-    }
-    return n;
-}
-
 static xd_status compile(build *b)
 {
-    if (b->root && count_values(b->root, BUILD_MAX_VALUES) > BUILD_MAX_VALUES)
+    if (b->root && build_count(b->root, BUILD_MAX_VALUES) > BUILD_MAX_VALUES)
         return build_fault(b, 0, NULL, "the schema is too large: it has more than %d values", BUILD_MAX_VALUES);
     uint32_t place = build_place_at(b, GRAM_NONE, NULL, 0), root = build_node(b, (gram_node){.kind = GRAM_ROOT}), value;
     if (place == GRAM_NONE || root == GRAM_NONE)

@@ -454,12 +454,10 @@ static xd_status own_properties(build *b, const build_job *j, gram_node *n, cons
     json_array_foreach ((json_t *)(uintptr_t)required, i, v) {
         name = json_string_value(v);
         bool known = json_object_get(own, name) != NULL;
-        for (size_t k = n->first; k < b->g->n_props && !known && !st; k++) {
-            char *text = json_text(v); /* named twice */
-            known = text && strlen(text) + 1 == b->g->prop[k].key_len &&
-                    !memcmp(text, b->g->text.data + b->g->prop[k].key, strlen(text));
-            free(text);
-        }
+        XD_CLEANUP(xd_freep) char *text = json_text(v); /* named twice */
+        size_t len = text ? strlen(text) : 0;
+        for (size_t k = n->first; k < b->g->n_props && !known && !st; k++)
+            known = text && len + 1 == b->g->prop[k].key_len && !memcmp(text, b->g->text.data + b->g->prop[k].key, len);
         if (!st && !known && json_is_false(others))
             st = build_fault(b, j->place, "required", "'%.40s' is required and not allowed", name);
         if (!st && !known)
