@@ -7,7 +7,7 @@
 #include "engine/text/grammar_build.h"
 #include "engine/text/tok_priv.h"
 
-enum { MAX_STATES = 20000 };
+enum { MAX_STATES = 60000 };
 
 void gram_dfa_clear(gram_dfa *d)
 {

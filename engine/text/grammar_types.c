@@ -214,7 +214,7 @@ static xd_status number(build *b, const build_job *j, uint32_t node, bool intege
 #define DATE      "(0[1-9]|[1-9][0-9])[0-9]{2}-" DAY_OF_ANY_MONTH
 #define CLOCK     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define BYTE_OF_4 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define LABEL     "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+#define LABEL     "[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
 
 static const struct {
     const char *format, *pattern;
