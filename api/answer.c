@@ -13,7 +13,7 @@
 
 #include "config/util.h"
 
-enum { MAX_HELD_SPACE = 256, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
+enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
 
 typedef enum state { START, THOUGHT, CONTENT, CALL } state;
 

@@ -76,27 +76,34 @@ xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *e
 
 /* ---- the grammar ---- */
 
-/* A schema becomes part of a larger one: what its references call the root is at `to` there. */
-static bool move_refs(json_t *v, const char *to)
+static bool is_one_of(const char *key, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(key, words[i]))
+            return true;
+    return false;
+}
+
+/* A schema becomes part of a larger one: what its references call the root is at `to` there. named: v's keys are names that the schema
+ * gives, not keywords. */
+static bool move_refs(json_t *v, const char *to, bool named)
 {
     static const char *const data[] = {"enum", "const", "default", "examples"};
+    static const char *const maps[] = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"};
     size_t i;
     json_t *item;
     bool ok = true;
     json_array_foreach (v, i, item)
-        ok = ok && move_refs(item, to);
+        ok = ok && move_refs(item, to, false);
     const char *key;
     void *next;
     json_object_foreach_safe(v, next, key, item)
     {
         const char *ref = json_string_value(item);
-        bool is_data = false;
-        for (i = 0; i < XD_ARRAY_LEN(data); i++)
-            is_data |= !strcmp(key, data[i]);
-        if (ref && !strcmp(key, "$ref") && ref[0] == '#')
+        if (!named && ref && !strcmp(key, "$ref") && ref[0] == '#')
             ok = ok && !json_object_set_new(v, "$ref", json_sprintf("%s%s", to, ref + 1));
-        else if (!is_data)
-            ok = ok && move_refs(item, to);
+        else if (named || !is_one_of(key, data, XD_ARRAY_LEN(data)))
+            ok = ok && move_refs(item, to, !named && is_one_of(key, maps, XD_ARRAY_LEN(maps)));
     }
     return ok;
 }
@@ -113,7 +120,7 @@ static json_t *arguments_schema(const json_t *tool, size_t i, bool loose)
     json_t *schema = json_deep_copy(given);
     char to[40];
     snprintf(to, sizeof to, "#/$defs/%zu", i);
-    if (schema && move_refs(schema, to) && (type || !json_object_set_new(schema, "type", json_string("object"))))
+    if (schema && move_refs(schema, to, false) && (type || !json_object_set_new(schema, "type", json_string("object"))))
         return schema;
     json_decref(schema);
     return NULL;
@@ -141,22 +148,35 @@ static json_t *call_schema(const gen_params *p, const bool *loose)
         json_t *call =
             json_pack("{s:s, s:{s:{s:O}, s:{s:o}}, s:[s, s]}", "type", "object", "properties", "name", "const", name,
                       "arguments", "$ref", json_sprintf("#/$defs/%s", key), "required", "name", "arguments");
-        if (json_object_set_new(defs, key, arguments_schema(tool, i, loose[i])) || json_array_append_new(calls, call))
+        if (json_array_append_new(calls, call) || json_object_set_new(defs, key, arguments_schema(tool, i, loose[i])))
             return NULL;
     }
     return json_pack("{s:O, s:O}", "anyOf", calls, "$defs", defs);
 }
 
-/* Finds the tools whose schemas cannot be held to. */
+enum { MAX_TRIED = 64 }; /* each may cost a tenth of a second */
+
+/* Finds the tools whose schemas cannot be held to; those that are not tried are none of those that can. */
 static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
 {
-    size_t i;
+    size_t i, tried = 0;
     json_t *tool;
     json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool) {
+        bool strict = json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
         if (!is_wanted(p, tool))
             continue;
-        char key[24];
+        char key[24], name[64];
         snprintf(key, sizeof key, "%zu", i);
+        snprintf(name, sizeof name, "tools[%zu].function.parameters", i);
+        loose[i] = true;
+        if (tried++ >= MAX_TRIED) {
+            if (!strict)
+                continue;
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_json_schema",
+                                 "'%s' cannot be kept strictly: the schemas together are too large, and of more than "
+                                 "%d tools it is not tried which ones can be kept",
+                                 name, MAX_TRIED);
+        }
         XD_CLEANUP(jsonp)
         json_t *alone = json_pack("{s:o, s:{s:o}}", "$ref", json_sprintf("#/$defs/%s", key), "$defs", key,
                                   arguments_schema(tool, i, false));
@@ -166,9 +186,7 @@ static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
         if (st == XD_NOMEM)
             return xd_fail(err, XD_NOMEM, 0, "out of memory for tool_choice");
         loose[i] = st != XD_OK;
-        char name[64];
-        snprintf(name, sizeof name, "tools[%zu].function.parameters", i);
-        if (st && json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
+        if (st && strict)
             return xd_fail_field(err, XD_BAD_REQUEST, name, why.code, "'%s' cannot be kept strictly: %s", name,
                                  why.msg);
     }

@@ -71,9 +71,11 @@ bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
     if (!len)
         return true;
     unsigned char c = (unsigned char)text[0];
-    if (c == '{') { /* a name comes first, or something else in quotes */
+    if (c ==
+        '{') { /* a name comes first, or something else in quotes; not after pages of blanks, which would be read at each token */
         size_t i = 1;
-        while (i < len && (text[i] == ' ' || text[i] == '\t' || text[i] == '\r' || text[i] == '\n'))
+        while (i < XD_MIN(len, (size_t)TOOLCALL_MAX_SPACE) &&
+               (text[i] == ' ' || text[i] == '\t' || text[i] == '\r' || text[i] == '\n'))
             i++;
         return form != TOOLCALL_DEEPSEEK && (i == len || text[i] == '"');
     }

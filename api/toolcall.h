@@ -31,6 +31,8 @@ typedef struct toolcall_marks {
 toolcall_form toolcall_form_of(const char *source, size_t len);
 const toolcall_marks *toolcall_marks_of(toolcall_form form);
 
+enum { TOOLCALL_MAX_SPACE = 256 }; /* where white space may stand: what is longer is text */
+
 /* Can this, or what it goes on to, be the inside of a call? Told by its first characters, white space left out: text that only mentions a
  * mark need not wait for the end of a call that never comes. */
 bool toolcall_may_begin(toolcall_form form, const char *text, size_t len);

@@ -317,8 +317,20 @@ def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):
     with pytest.raises(openai.BadRequestError) as e:
         force(daemon, "required", [SHIP, strict])
     assert e.value.param == "tools[1].function.parameters" and "not" in e.value.message
+    with pytest.raises(openai.BadRequestError) as e:  # which of so many can be kept is not tried
+        force(daemon, "required", [LOOSE] * 64 + [{"type": "function", "function": {**SHIP["function"], "strict": True}}])
+    assert e.value.param == "tools[64].function.parameters"
     none = force(daemon, "required", [{"type": "function", "function": {"name": "none"}}]).choices[0].message.tool_calls[0].function
     assert none.name == "none" and json.loads(none.arguments) == {}
+
+
+def test_references_are_followed_from_properties_that_are_called_as_keywords_are(daemons):
+    names = ["default", "enum", "const", "examples", "properties", "$defs", "$ref"]
+    tool = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {
+        "type": "object", "$defs": {"enum": {"$ref": "#/$defs/n"}, "n": {"const": 7}}, "required": names, "additionalProperties": False,
+        "properties": {name: {"$ref": "#/$defs/" + ("enum" if name == "default" else "n")} for name in names}}}}
+    a = force(daemons(CHATML), "required", [tool]).choices[0]
+    assert json.loads(a.message.tool_calls[0].function.arguments) == {name: 7 for name in names}
 
 
 @pytest.mark.parametrize("fields,param", [

@@ -85,6 +85,24 @@ static void expect(toolcall_form form, const char *text, const char *expected)
 #define CALL_A "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>"
 #define CALL_B "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"
 
+/* Each token looked at all of the blanks again. */
+Test(answer, a_brace_before_pages_of_blanks_is_text_at_once)
+{
+    for (int form = TOOLCALL_TAG; form <= TOOLCALL_BARE; form++) {
+        seen s = {0};
+        answer_reader *a = answer_new(&(answer_options){.marks.calls = (toolcall_form)form, .tell = hear, .user = &s});
+        const char *open = form == TOOLCALL_BARE ? "" : toolcall_marks_of((toolcall_form)form)->open;
+        char text[800];
+        int n = snprintf(text, sizeof text, "<C>%s{%600s", open, "");
+        cr_assert(answer_feed(a, text + 3, (size_t)n - 3));
+        cr_assert(s.all.data && strchr(s.all.data, '{'), "form %d waits", form);
+        cr_assert(answer_end(a));
+        cr_assert_str_eq(s.all.data, text);
+        answer_free(a);
+        xd_buf_free(&s.all);
+    }
+}
+
 Test(answer, tells_hermes_calls_from_text)
 {
     expect(TOOLCALL_TAG, "Hello.", "<C>Hello.");
