@@ -434,7 +434,7 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
     kern_status ks = KERN_OK;
     check_graphs(x, view);
     if (s->recorded && s->shared) {
-        st = exec_split_step(x, b, s, NULL, view, err);
+        st = exec_split_step(x, s, NULL, view, err);
         if (!st)
             ks = x->dev->ops->graph_wait(x->dev);
     } else if (s->recorded) {
@@ -449,7 +449,7 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
             seq_start[i] = t;
             t += i < b->n_seqs ? b->seqs[i].n_tokens : 0;
         }
-        st = s->shared ? exec_split_step(x, b, s, room ? seq_start : NULL, view, err)
+        st = s->shared ? exec_split_step(x, s, room ? seq_start : NULL, view, err)
                        : exec_build(x, s, room ? seq_start : NULL, view, err);
         if (!st)
             ks = x->dev->ops->sync(x->dev);

@@ -176,8 +176,8 @@ xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);
 /* The step's experts may be divided between device and CPU. */
 bool exec_split_wanted(const exec *x, const exec_shape *s, bool prefill);
-xd_status exec_split_step(exec *x, const exec_batch *b, const exec_shape *s, const uint32_t *seq_start,
-                          const pager_view *view, xd_err *err) XD_MUST_CHECK;
+xd_status exec_split_step(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view,
+                          xd_err *err) XD_MUST_CHECK;
 void exec_split_forget(exec *x); /* its recordings */
 /* Behind pager_step_end(): the times of the step, and what both sides' say for the next. */
 void exec_split_take(exec *x, const exec_shape *s, exec_times *t);

@@ -328,8 +328,7 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
     return XD_OK;
 }
 
-xd_status exec_split_step(exec *x, const exec_batch *b, const exec_shape *s, const uint32_t *seq_start,
-                          const pager_view *view, xd_err *err)
+xd_status exec_split_step(exec *x, const exec_shape *s, const uint32_t *seq_start, const pager_view *view, xd_err *err)
 {
     exec_split *p = &x->split;
     exec_split_graphs *r = NULL;
@@ -337,7 +336,7 @@ xd_status exec_split_step(exec *x, const exec_batch *b, const exec_shape *s, con
     uint32_t n = x->hp->n_layers;
     xd_status st = s->recorded ? recordings_of(x, s, &r, err) : XD_OK;
     p->n_live = x->in_host[exec_layout_of(s).n_live];
-    p->costs = share_get(&p->rates, b->n_seqs);
+    p->costs = share_get(&p->rates, p->n_live);
     p->cpu_ns = p->cpu_bytes = 0;
     for (uint32_t i = 0; i < n && !st; i++) {
         const pager_layer_view *pl = &view->layers[i];

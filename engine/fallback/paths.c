@@ -6,8 +6,9 @@
  *
  * Each way is tried for a few steps, at each size of the batch. A trial ends early once its steps have taken so long that the rest
  * cannot save it: so a hopeless one costs no more than it takes to see that. The choice between sharing and its base is made anew
- * now and then, with fresh times, since other work comes and goes on a CPU, and sooner when what was chosen takes longer than the other did. In a fallback, reading in place was measured before, on the
- * link that led to it; it is not tried again, but gone back to, for good, when nothing is quicker.
+ * now and then, with fresh times, since other work comes and goes on a CPU, and sooner when what was chosen takes longer than the
+ * other did. In a fallback, reading in place was measured before, on the link that led to it; it is not tried again, but gone back to,
+ * for good, when nothing is quicker.
  *
  * Where the base is reading in place, the first steps of each trial do not count: both sides of a shared step have yet to learn their
  * rates. In a fallback that is small beside what steps take. */

@@ -28,6 +28,7 @@ static struct {
     uint32_t end_mark, n_beside;
     kern_status status;
     bool waits, runs; /* for its mark; as a thread */
+    bool fails;       /* the CPU's part, the next time: half a layer is then under way on the device */
     pthread_t thread;
 } beside;
 
@@ -52,6 +53,10 @@ static kern_status moe_beside(kern_dev *d, const kern_moe_args *a)
 static kern_status moe_of_cpu(kern_dev *d, const kern_moe_args *a)
 {
     beside.n_beside += beside.runs;
+    if (beside.fails && beside.runs) {
+        beside.fails = false;
+        return KERN_NOMEM;
+    }
     return beside.real_other->moe(d, a);
 }
 
@@ -74,6 +79,15 @@ static kern_status add_behind(kern_dev *d, const kern_add_args *a)
     return beside.status ? beside.status : beside.real->add(d, a);
 }
 
+/* What is under way must have ended before slots that it fills are given to others. */
+static kern_status sync_beside(kern_dev *d)
+{
+    if (beside.runs)
+        pthread_join(beside.thread, NULL);
+    beside.runs = false;
+    return beside.status ? beside.status : beside.real->sync(d);
+}
+
 static void put_beside(core *c)
 {
     cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 2, .numa_node = -1}, &beside.other), KERN_OK);
@@ -83,6 +97,7 @@ static void put_beside(core *c)
     beside.ops.moe = moe_beside;
     beside.ops.mark = mark_beside;
     beside.ops.add = add_behind;
+    beside.ops.sync = sync_beside;
     beside.dev.base.ops = &beside.ops;
     beside.real_other = beside.other->ops;
     beside.other_ops = *beside.real_other;
@@ -123,6 +138,7 @@ typedef struct setup {
     double arena, host; /* shares of the experts; host 0: all */
     int mode;
     enum { IN_TURN, BESIDE, RECORDED } how;
+    bool fails; /* each step once */
 } setup;
 
 typedef struct run {
@@ -130,6 +146,7 @@ typedef struct run {
     uint32_t vocab;
     pager_stats stats;
     uint64_t cpu_ns;
+    uint32_t n_failed;
 } run;
 
 static void open_core(core *c, config **cfg, const setup *s, const char *pages_path)
@@ -166,11 +183,10 @@ static uint32_t id_at(uint32_t seq, uint32_t pos, uint32_t vocab)
     return (seq * 7919 + pos * 104729 + 17) % vocab;
 }
 
-static void forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logits)
+static xd_status try_forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logits, xd_err *err)
 {
     exec_run_seq q[N_SEQS];
     uint32_t ids[N_SEQS][PROMPT], rows[N_SEQS];
-    xd_err err = {0};
     for (uint32_t i = 0; i < N_SEQS; i++) {
         cr_assert_eq(kv_seq_reserve(c->kv, seq[i], pos + n), XD_OK);
         for (uint32_t j = 0; j < n; j++)
@@ -182,10 +198,32 @@ static void forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logi
     exec_result res;
     const float *row[N_SEQS];
     exec_batch b = {.seqs = q, .n_seqs = N_SEQS, .prefill = n > 1};
-    cr_assert_eq(exec_run(c->x, &b, &res, &err), XD_OK, "%s", err.msg);
-    cr_assert_eq(exec_fetch_rows(c->x, rows, N_SEQS, row, &err), XD_OK, "%s", err.msg);
+    xd_status st = exec_run(c->x, &b, &res, err);
+    if (st)
+        return st;
+    cr_assert_eq(exec_fetch_rows(c->x, rows, N_SEQS, row, err), XD_OK, "%s", err->msg);
     for (uint32_t i = 0; logits && i < N_SEQS; i++)
         memcpy(logits + (size_t)i * c->hp->vocab, row[i], c->hp->vocab * sizeof *logits);
+    return XD_OK;
+}
+
+static void forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, float *logits)
+{
+    xd_err err = {0};
+    cr_assert_eq(try_forward(c, seq, pos, n, logits, &err), XD_OK, "%s", err.msg);
+}
+
+/* Every slot has a page or is free. */
+static void check_slots(core *c)
+{
+    pager_copier_drain(&c->pg->copier);
+    pager_idle(c->pg);
+    pager_copier_drain(&c->pg->copier);
+    pager_idle(c->pg);
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < c->pg->n_slots; i++)
+        used += c->pg->slot_page[i] != PG_NONE;
+    cr_assert_eq(used + c->pg->n_free_slots, c->pg->n_slots);
 }
 
 static run decode(const setup *s)
@@ -215,7 +253,15 @@ static run decode(const setup *s)
             if (s->how == RECORDED)
                 record(&c);
         }
-        forward(&c, seq, PROMPT + t, 1, r.logits + (size_t)t * N_SEQS * r.vocab);
+        float *logits = r.logits + (size_t)t * N_SEQS * r.vocab;
+        if (s->fails && t >= WARM) {
+            beside.fails = true;
+            xd_status st = try_forward(&c, seq, PROMPT + t, 1, logits, &err);
+            r.n_failed += st == XD_NOMEM;
+            cr_assert(st == XD_NOMEM || (st == XD_OK && beside.fails), "%s", err.msg);
+            beside.fails = false;
+        }
+        forward(&c, seq, PROMPT + t, 1, logits);
         exec_times times;
         exec_get_times(c.x, &times);
         r.cpu_ns += times.cpu_ns;
@@ -225,6 +271,7 @@ static run decode(const setup *s)
         put_back(&c);
     if (s->how == RECORDED)
         stop_recording(&c);
+    check_slots(&c);
     pager_get_stats(c.pg, &r.stats);
     r.stats.hits_vram -= warm_hits;
     r.stats.bytes_host -= warm_host;
@@ -257,7 +304,7 @@ static void compare(const char *name, const char *dtype, int how)
     cr_assert_eq(whole.stats.bytes_cpu, 0);
     cr_assert_eq(whole.cpu_ns, 0);
     for (size_t i = 0; i < XD_ARRAY_LEN(tiers); i++) {
-        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_SHARED, how});
+        run split = decode(&(setup){name, dtype, tiers[i].arena, tiers[i].host, PAGER_SHARED, how, false});
         double e = worst_error(&whole, &split);
         printf("%s %s, %2.0f %% in VRAM, %3.0f %% in RAM: %.2e of the largest logit, CPU %llu KiB, link %llu KiB\n",
                name, dtype, 100 * tiers[i].arena, tiers[i].host > 0 ? 100 * tiers[i].host : 100, e,
@@ -289,4 +336,23 @@ Test(split, segments_are_recorded_once_and_replayed, .timeout = 120)
 {
     compare("synthetic:tiny", "bf16", RECORDED);
     compare("synthetic:tiny", "q8_0", RECORDED);
+}
+
+/* Memory runs out on the CPU while the device fills slots: the step is given up, no slot is lost, and the next one is right. */
+Test(split, a_step_whose_cpu_part_fails_leaves_nothing_behind, .timeout = 120)
+{
+    run whole = decode(&(setup){.model = "synthetic:tiny", .dtype = "bf16", .mode = PAGER_DIRECT});
+    for (int i = 0; i < 2; i++) {
+        run split = decode(&(setup){.model = "synthetic:tiny",
+                                    .dtype = "bf16",
+                                    .arena = 0.2,
+                                    .host = i ? 0.5 : 0,
+                                    .mode = PAGER_SHARED,
+                                    .how = BESIDE,
+                                    .fails = true});
+        cr_assert_gt(split.n_failed, 0);
+        cr_assert_lt(worst_error(&whole, &split), TOLERANCE);
+        free(split.logits);
+    }
+    free(whole.logits);
 }
