@@ -12,29 +12,35 @@ const char *const chat_role_names[N_ROLES] = {"user", "system", "assistant", "to
 
 /* What an assistant's message says beside plain text, in the forms that clients send back: parts that hold a thought become
  * reasoning_content, a refusal and the text parts of OpenAI's newer API become text. */
-static xd_status plain_parts(json_t *message, json_t *parts, xd_err *err)
+static xd_status plain_parts(json_t *message, const json_t *parts, xd_err *err)
 {
     XD_CLEANUP(xd_buf_free) xd_buf thought = {0};
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type");
+    json_t *kept = json_array(), *part;
+    bool ok = kept != NULL;
+    size_t i;
+    json_array_foreach ((json_t *)(uintptr_t)parts, i, part) {
+        json_t *type = json_object_get(part, "type");
         const char *name = json_is_string(type) ? json_string_value(type) : "";
         const json_t *thinking = !strcmp(name, "thinking") ? json_object_get(part, "thinking") : NULL;
         if (json_is_string(thinking)) {
             xd_buf_puts(&thought, thought.len ? "\n" : "");
             xd_buf_append(&thought, json_string_value(thinking), json_string_length(thinking));
-            json_array_remove(parts, i--);
             continue;
         }
         json_t *text = !strcmp(name, "refusal")       ? json_object_get(part, "refusal")
                        : !strcmp(name, "output_text") ? json_object_get(part, "text")
                                                       : NULL;
-        if (json_is_string(text) && json_array_set_new(parts, i, json_pack("{s:s, s:O}", "type", "text", "text", text)))
-            return no_memory(err);
+        bool is_text = json_is_string(text);
+        ok = ok && !json_array_append_new(kept, is_text ? json_pack("{s:s, s:O}", "type", "text", "text", text)
+                                                        : json_incref(part));
     }
-    if (thought.len && !json_object_get(message, "reasoning_content") &&
-        json_object_set_new(message, "reasoning_content", json_stringn(thought.data, thought.len)))
+    if (thought.len && !json_object_get(message, "reasoning_content"))
+        ok = ok && !json_object_set_new(message, "reasoning_content", json_stringn(thought.data, thought.len));
+    if (!ok || thought.failed) {
+        json_decref(kept);
         return no_memory(err);
-    return thought.failed ? no_memory(err) : XD_OK;
+    }
+    return json_object_set_new(message, "content", kept) ? no_memory(err) : XD_OK; /* frees parts */
 }
 
 /* Checks a list of content parts; joins their texts by newlines into *ret_text (owned) unless it is NULL. */
