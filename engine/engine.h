@@ -90,8 +90,8 @@ typedef struct engine_request_options {
     uint32_t n_stop, n_stop_ids;
     struct grammar *grammar; /* what the answer must be, which then ends where the grammar does; NULL: anything */
     bool ignore_eos;
-    bool include_stop_str;   /* emit the stop string */
-    bool skip_special;       /* special tokens are not shown in text, but for these: */
+    bool include_stop_str; /* emit the stop string */
+    bool skip_special;     /* special tokens are not shown in text, but for these: */
     const uint32_t *shown_ids;
     uint32_t n_shown_ids;
     bool detokenize;         /* false: token ids only (also when there is no tokenizer) */

@@ -77,8 +77,8 @@ typedef struct exec_times {
     uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
     bool shared; /* experts were divided: these two computed at the same time, within experts_ns */
     uint64_t device_ns, cpu_ns;
-    uint64_t kv_host_bytes;  /* KV that had to come from host memory */
-    kern_ahead_counts ahead; /* of this step */
+    uint64_t kv_host_bytes;   /* KV that had to come from host memory */
+    kern_ahead_counts ahead;  /* of this step */
     bool recorded, recording; /* recording: that is, it was recorded in this step, which takes longer */
 } exec_times;
 

@@ -32,7 +32,7 @@
 #define SPIN_ROUNDS 1000
 /* Of patient workers, who wait for another device's part of a layer: to wake them would take them as long as they had slept. */
 #define PATIENT_ROUNDS (40 * SPIN_ROUNDS)
-#define MAX_THREADS 1024
+#define MAX_THREADS    1024
 
 typedef struct worker {
     cpu_pool *pool;

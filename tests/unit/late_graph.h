@@ -9,12 +9,12 @@
 
 #include "kernels/cpu/cpu_priv.h"
 
-#define LATE_OPS(X)                                                                 \
-    X(embed, kern_embed_args)                                                       \
-    X(rmsnorm, kern_rmsnorm_args)                                                   \
-    X(linear, kern_linear_args)                                                     \
-    X(rope_kv, kern_rope_kv_args) X(moe, kern_moe_args) X(argmax, kern_argmax_args) \
-        X(top_logits, kern_top_logits_args) X(add, kern_add_args)
+#define LATE_OPS(X)               \
+    X(embed, kern_embed_args)     \
+    X(rmsnorm, kern_rmsnorm_args) \
+    X(linear, kern_linear_args)   \
+    X(rope_kv, kern_rope_kv_args) \
+    X(moe, kern_moe_args) X(argmax, kern_argmax_args) X(top_logits, kern_top_logits_args) X(add, kern_add_args)
 
 typedef struct late_call {
     enum {
