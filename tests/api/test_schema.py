@@ -31,10 +31,10 @@ def check(schema, text):
     return value
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_answers_match_their_schemas(seed):
     n = cut = 0
-    for name, schema, out in zip(ACCEPTED, ACCEPTED.values(), generate(ACCEPTED.values(), 30, seed)):
+    for name, schema, out in zip(ACCEPTED, ACCEPTED.values(), generate(ACCEPTED.values(), 20, seed)):
         assert "error" not in out, (name, out)
         cut += out["cut"]
         for text in out["answers"]:
@@ -44,14 +44,14 @@ def test_random_answers_match_their_schemas(seed):
             except Exception as e:
                 raise AssertionError(f"{name}: {text!r}: {e}")
     print(f"{n} answers to {len(ACCEPTED)} schemas valid, {cut} cut")
-    assert n > 25 * len(ACCEPTED)
+    assert n > 16 * len(ACCEPTED)
 
 
 def test_every_schema_is_answered_in_different_ways():
     alike = {"null", "closed and empty", "no properties", "const", "const text", "const in enum", "one integer", "empty string", "no items",
              "required unknown", "strange names", "names in order", "ref with escapes", "pattern ^$",
              "pattern ^\\{\\}\\[\\]\\(\\)$", "pattern ^\"quoted\"$", "pattern ^back\\\\slash$", "pattern ^line\\nend\\t$"}
-    for name, out in zip(ACCEPTED, generate(ACCEPTED.values(), 40, 9)):
+    for name, out in zip(ACCEPTED, generate(ACCEPTED.values(), 30, 9)):
         values = {json.dumps(json.loads(t), sort_keys=True) for t in out["answers"]}
         assert len(values) > 1 or name in alike, (name, values)
 
@@ -62,7 +62,7 @@ def test_patterns_are_what_python_takes_them_for():
     patterns = [s["pattern"] for s in ACCEPTED.values() if isinstance(s, dict) and isinstance(s.get("pattern"), str)] + ["abc", "abc$", "^(a|b)*a(a|b){5}$", "ab|cd|^e"]
     for p in patterns:
         letters = sorted(set(re.sub(r"\\[a-zA-Z]|[\\^$*+?(){}|\[\]]", "", p)) | set("aZ0 -é\"\\"))
-        texts = {"".join(draw.choice(letters) for _ in range(draw.randrange(7))) for _ in range(300)}
+        texts = {"".join(draw.choice(letters) for _ in range(draw.randrange(7))) for _ in range(150)}
         found = re.findall(r"[\w.@ -]+", p)
         texts |= {a + b for a in found for b in ["", "c", "12"]} | {"ab", "abc", "aab", "1.2.3.4", "#fff", "+123456", "AB1234", "v1.20", "me@example.com", "2024-05", "x,y", "äö"}
         lines.append({"schema": {"type": "string", "pattern": p}, "texts": [json.dumps(t, ensure_ascii=False) for t in sorted(texts)]})
@@ -179,14 +179,14 @@ def whole(choice, schema):
 def test_the_daemons_answers_match_their_schemas(daemon):
     def one(item):
         name, schema = item
-        a = ask(daemon, schema, temperature=1.3, seed=len(name), n=4)
+        a = ask(daemon, schema, temperature=1.3, seed=len(name), n=2)
         assert a.status == 200, (name, a.body)
         return sum(whole(c, schema) for c in a.json["choices"])
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         done = sum(pool.map(one, ACCEPTED.items()))
-    print(f"{done} of {4 * len(ACCEPTED)} answers ended by themselves, all valid")
-    assert done > 2 * len(ACCEPTED)
+    print(f"{done} of {2 * len(ACCEPTED)} answers ended by themselves, all valid")
+    assert done > len(ACCEPTED)
 
 
 def test_greedy_answers_match_too(daemon):
