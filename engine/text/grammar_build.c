@@ -100,7 +100,7 @@ uint32_t build_node(build *b, gram_node n)
     return (uint32_t)g->n_nodes++;
 }
 
-bool build_kid(build *b, uint32_t node)
+static bool add_kid(build *b, uint32_t node)
 {
     grammar *g = b->g;
     if (node == GRAM_NONE)
@@ -128,7 +128,7 @@ xd_status build_set_kids(build *b, uint32_t node, const uint32_t *kids, uint32_t
     b->g->node[node].first = (uint32_t)b->g->n_kids;
     b->g->node[node].n = n;
     for (uint32_t i = 0; i < n; i++)
-        if (!build_kid(b, kids[i]))
+        if (!add_kid(b, kids[i]))
             return b->err->status;
     return XD_OK;
 }
@@ -200,7 +200,7 @@ uint32_t build_any(build *b)
     };
     uint32_t first = (uint32_t)g->n_kids;
     for (size_t i = 0; i < XD_ARRAY_LEN(kids); i++)
-        if (!build_kid(b, build_node(b, kids[i])))
+        if (!add_kid(b, build_node(b, kids[i])))
             return GRAM_NONE;
     g->node[any].first = first;
     g->node[any].n = XD_ARRAY_LEN(kids);
@@ -234,7 +234,7 @@ static xd_status flatten(build *b)
         while (n_todo && !st) {
             const gram_node *n = &g->node[todo[--n_todo]];
             if (n->kind != GRAM_ALT) {
-                if (!build_kid(b, (uint32_t)(n - g->node)))
+                if (!add_kid(b, (uint32_t)(n - g->node)))
                     st = b->err->status;
                 continue;
             }

@@ -77,7 +77,6 @@ uint32_t build_node(build *b, gram_node n);
 uint32_t build_any(build *b);
 uint32_t build_text(build *b, uint32_t letters, const char *text,
                     size_t len); /* adds a text to a trie, 0: a new one; its root */
-bool build_kid(build *b, uint32_t node);
 /* Flattens alternatives, finds what each node needs at least, refuses what can never end. */
 xd_status build_finish(build *b) XD_MUST_CHECK;
 
