@@ -114,6 +114,7 @@ const json_t *schema_merge(build *b, const json_t *x, const json_t *y, uint32_t 
 const json_t *schema_without(build *b, const json_t *schema, const char *key);
 /* Types that `type` names; all when it is absent; 0 after a fault. */
 unsigned schema_types(build *b, const json_t *schema, uint32_t place);
+bool schema_same_value(const json_t *x, const json_t *y); /* 1 and 1.0 are */
 /* Can no value match both? Where objects are told apart by a property, its name goes to *ret_tag: it must be there. */
 bool schema_disjoint(build *b, const json_t *x, const json_t *y, uint32_t place, const char **ret_tag);
 

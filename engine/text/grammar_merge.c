@@ -169,13 +169,17 @@ const json_t *schema_without(build *b, const json_t *schema, const char *key)
     return keep(b, copy);
 }
 
+bool schema_same_value(const json_t *x, const json_t *y)
+{
+    return json_equal(x, y) || (json_is_number(x) && json_is_number(y) && json_number_value(x) == json_number_value(y));
+}
+
 static bool has(const json_t *array, const json_t *v)
 {
     size_t i;
     json_t *x;
     json_array_foreach ((json_t *)(uintptr_t)array, i, x)
-        if (json_equal(x, v) ||
-            (json_is_number(x) && json_is_number(v) && json_number_value(x) == json_number_value(v)))
+        if (schema_same_value(x, v))
             return true;
     return false;
 }

@@ -282,12 +282,9 @@ static const json_t *listed(build *b, const json_t *schema, uint32_t place)
 static bool came_before(const json_t *list, size_t i)
 {
     const json_t *v = json_array_get(list, i);
-    for (size_t k = 0; k < i; k++) {
-        const json_t *x = json_array_get(list, k);
-        if (json_equal(x, v) ||
-            (json_is_number(x) && json_is_number(v) && json_number_value(x) == json_number_value(v)))
+    for (size_t k = 0; k < i; k++)
+        if (schema_same_value(json_array_get(list, k), v))
             return true;
-    }
     return false;
 }
 
