@@ -341,13 +341,18 @@ static bool in_call(answer_reader *a, bool end)
     size_t behind = m != YES ? a->held.len : a->close ? p + strlen(a->close) : p;
     bool function = a->close && !strcmp(a->close, "</function>");
     json_t *list = NULL;
-    xd_status st = toolcall_read(a->o.whole_call ? TOOLCALL_LIST : a->o.marks.calls, a->held.data + a->body,
-                                 (function ? behind : p) - a->body, a->o.tools, &list);
+    const char *text = a->held.data ? a->held.data + a->body : "";
+    xd_status st = a->o.whole_call
+                       ? toolcall_read_held(text, p - a->body, true, a->o.tools, &list)
+                       : toolcall_read(a->o.marks.calls, text, (function ? behind : p) - a->body, a->o.tools, &list);
     a->failed |= st == XD_NOMEM;
     if (!st && (!function || all_known(a, list))) {
         for (size_t i = 0; i < json_array_size(list); i++)
             tell_call(a, json_array_get(list, i));
         a->called = true;
+        a->at = behind;
+        a->state = CONTENT;
+    } else if (a->o.whole_call) { /* cut before its name was whole: of no use to anybody */
         a->at = behind;
         a->state = CONTENT;
     } else {

@@ -40,8 +40,10 @@ typedef struct answer_options {
     bool keep_thoughts;  /* they stay in the content, marks and all */
     const json_t *tools; /* the request's; borrowed, must outlive the reader */
     bool one_call;       /* calls after the first are dropped */
-    bool whole_call;     /* the answer is the JSON of a call, without marks: the prompt has them */
-    uint64_t seed;       /* of the calls' ids */
+    bool
+        whole_call; /* the answer is the JSON of a call, without marks: the prompt has them. Where it ends too early the
+                          * call has part of its arguments, or is dropped if not even its name is whole */
+    uint64_t seed;  /* of the calls' ids */
     void (*tell)(void *user, const answer_piece *piece);
     void *user;
 } answer_options;

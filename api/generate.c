@@ -282,8 +282,9 @@ static void take_call(choice *c, const json_t *call, size_t call_idx)
         send_new(c, json_pack("{s:[{s:I, s:O, s:s, s:{s:O, s:s}}]}", "tool_calls", "index", (json_int_t)call_idx, "id",
                               json_object_get(call, "id"), "type", "function", "function", "name",
                               json_object_get(function, "name"), "arguments", ""));
-        send_new(c, json_pack("{s:[{s:I, s:{s:O}}]}", "tool_calls", "index", (json_int_t)call_idx, "function",
-                              "arguments", arguments));
+        if (json_string_length(arguments)) /* none where the call was cut before */
+            send_new(c, json_pack("{s:[{s:I, s:{s:O}}]}", "tool_calls", "index", (json_int_t)call_idx, "function",
+                                  "arguments", arguments));
         return;
     }
     if (!c->calls)

@@ -197,6 +197,8 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
 {
     if (!p->must_call)
         return XD_OK;
+    /* What stands around the arguments is ours, not the client's: a stop would cut where nobody could foresee it. */
+    p->n_stops = p->n_stop_ids = 0;
     if (p->grammar)
         return xd_fail_field(err, XD_BAD_REQUEST, "response_format", "invalid_value",
                              "'response_format' says what an answer's text must be, and 'tool_choice' forces a call");

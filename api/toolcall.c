@@ -373,3 +373,30 @@ xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const 
     *ret = list;
     return XD_OK;
 }
+
+static bool same(slice v, const char *text)
+{
+    return v.len == strlen(text) && !memcmp(v.s, text, v.len);
+}
+
+xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_t *tools, json_t **ret)
+{
+    slice v = trim((slice){text, len}), key, value = {text, 0}, arguments = {text, 0};
+    if (!eat(&v, "{") || !next_member(&v, &key, &value) || !same(key, "\"name\""))
+        return XD_BAD_REQUEST;
+    bool has_arguments = next_member(&v, &key, &arguments) && same(key, "\"arguments\"");
+    bool whole = has_arguments && arguments.len && arguments.s[0] == '{' && same(v, "}");
+    if (!has_arguments)
+        arguments.len = 0;
+    if (!xd_utf8_valid(arguments.s, arguments.len))
+        return XD_BAD_REQUEST;
+    json_t *name = load(value), *list = json_array();
+    bool known = json_is_string(name) && toolcall_function(tools, json_string_value(name));
+    xd_status st = !list ? XD_NOMEM : known && (whole || cut) ? add_call(list, name, arguments) : XD_BAD_REQUEST;
+    json_decref(name);
+    if (st)
+        json_decref(list);
+    else
+        *ret = list;
+    return st;
+}

@@ -291,7 +291,7 @@ def test_forced_calls_are_calls(daemons, template):
         choice = named if seed % 2 else "required"
         a = force(daemon, choice, [SHIP] + TOOLS, seed).choices[0]
         if a.finish_reason == "length":
-            assert not a.message.tool_calls and a.message.content.lstrip().startswith("{")
+            assert len(a.message.tool_calls) == 1 and a.message.content is None
             continue
         assert a.finish_reason == "tool_calls" and a.message.content is None and len(a.message.tool_calls) == 1, a
         f = a.message.tool_calls[0].function
@@ -304,9 +304,43 @@ def test_forced_calls_are_calls(daemons, template):
     assert whole >= 3 and "ship" in seen
 
 
-def test_a_forced_call_that_is_cut_is_content(daemons):
-    a = force(daemons(CHATML), "required", [SHIP], max_tokens=3).choices[0]
-    assert a.finish_reason == "length" and not a.message.tool_calls and "{" in a.message.content
+def test_a_forced_call_that_is_cut_has_part_of_its_arguments(daemons):
+    """As OpenAI's: a name that is whole, and as much of the arguments as there is; never the JSON around them."""
+    daemon, seen = daemons("{#<tool_call>#}" + CHATML), set()
+    whole = force(daemon, "required", [SHIP], seed=7, max_tokens=600).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    arguments = whole.message.tool_calls[0].function.arguments
+    for n in list(range(1, 40)) + [80, 150]:
+        a = force(daemon, "required", [SHIP], seed=7, max_tokens=n).choices[0]
+        content, _, calls, finish, _ = assembled(force(daemon, "required", [SHIP], seed=7, max_tokens=n, stream=True))
+        got = [(c.function.name, c.function.arguments) for c in a.message.tool_calls or []]
+        assert [(c["name"], c["arguments"]) for c in calls] == got and finish == a.finish_reason and not content and not a.message.content
+        if a.finish_reason == "tool_calls":
+            assert got == [("ship", arguments)]
+            continue
+        assert a.finish_reason == "length" and (not got or got[0][0] == "ship" and arguments.startswith(got[0][1])), (n, got)
+        seen.add(0 if not got else 1 if not got[0][1] else 2)
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("stop", [["\n"], ["}"], ["a"], ['"name"', "{"]])
+def test_a_forced_call_has_no_stops(daemons, stop):
+    """Nobody who sets `stop` can know what stands around the arguments."""
+    daemon, whole = daemons("{#<tool_call>#}" + CHATML), 0
+    for choice in ["required", {"type": "function", "function": {"name": "ship"}}]:
+        plain = force(daemon, choice, [SHIP] + TOOLS, seed=7, max_tokens=600).choices[0]
+        for stream in [False, True]:
+            a = force(daemon, choice, [SHIP] + TOOLS, seed=7, max_tokens=600, stop=stop, stream=stream, extra_body={"stop_token_ids": list(range(3, 100))})
+            if stream:
+                _, _, calls, finish, _ = assembled(a)
+                got = [(c["name"], c["arguments"]) for c in calls]
+            else:
+                got, finish = [(c.function.name, c.function.arguments) for c in a.choices[0].message.tool_calls], a.choices[0].finish_reason
+                assert a.choices[0].stop_reason is None
+            f = plain.message.tool_calls[0].function
+            assert got == [(f.name, f.arguments)] and finish == plain.finish_reason
+            whole += finish == "tool_calls"
+    assert whole
 
 
 def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):

@@ -69,9 +69,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             (whole.text[i].len && memcmp(whole.text[i].data, pieces.text[i].data, whole.text[i].len)))
             abort();
     const xd_buf *content = &whole.text[ANSWER_CONTENT];
-    bool plain = o.whole_call || o.keep_thoughts || !o.marks.thoughts.open ||
+    bool plain = o.keep_thoughts || !o.marks.thoughts.open ||
                  !(o.marks.in_thought || memmem(text, len, o.marks.thoughts.open, strlen(o.marks.thoughts.open)));
-    if (plain && !whole.text[ANSWER_CALL].len && (content->len != len || memcmp(content->data, text, len)))
+    if (plain && !o.whole_call && !whole.text[ANSWER_CALL].len &&
+        (content->len != len || memcmp(content->data, text, len)))
         abort();
     for (size_t i = 0; i < 3; i++) {
         xd_buf_free(&whole.text[i]);

@@ -314,10 +314,16 @@ Test(answer, an_answer_that_is_held_to_a_call_needs_no_marks)
 {
     for (int form = TOOLCALL_NONE; form <= TOOLCALL_BARE; form++) {
         answer_options o = {.marks.calls = (toolcall_form)form, .whole_call = true};
-        static const char call[] = "{\"name\": \"g\", \"arguments\": {\"s\": \"[TOOL_CALLS]</tool_call>\"}}",
-                          cut[] = "{\"name\": \"g\", \"arg";
-        expect_opt(o, call, sizeof call - 1, "<F>g {\"s\": \"[TOOL_CALLS]</tool_call>\"}");
-        expect_opt(o, cut, sizeof cut - 1, "<C>{\"name\": \"g\", \"arg");
+        static const char call[] = "{\"name\": \"f\", \"arguments\": {\"s\": \"[TOOL_CALLS]</tool_call>\"}}",
+                          cut[] = "{\n \"name\": \"f\",\n \"arguments\": {\"s\": \"}\\\"";
+        expect_opt(o, call, sizeof call - 1, "<F>f {\"s\": \"[TOOL_CALLS]</tool_call>\"}");
+        expect_opt(o, call, sizeof call - 2, "<F>f {\"s\": \"[TOOL_CALLS]</tool_call>\"}");
+        /* Cut: as much of the arguments as there is, once the name is whole. */
+        expect_opt(o, cut, sizeof cut - 1, "<F>f {\"s\": \"}\\\"");
+        for (size_t n = 0; n < sizeof "{\n \"name\": \"f"; n++)
+            expect_opt(o, cut, n, "");
+        for (size_t n = sizeof "{\n \"name\": \"f"; n < sizeof "{\n \"name\": \"f\",\n \"arguments\":"; n++)
+            expect_opt(o, cut, n, "<F>f ");
         expect_opt(o, "", 0, "");
     }
 }
