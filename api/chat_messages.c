@@ -127,8 +127,16 @@ static xd_status prepare_tool_calls(const chat_template *t, json_t *message, siz
         if (!json_is_object(function))
             return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s[%zu].function must be an object",
                                  param, i);
+        if (!json_string_length(json_object_get(function, "name")))
+            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type",
+                                 "%s[%zu].function.name must be a string that is not empty", param, i);
         json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
-        if (t->args_as_text && json_is_object(arguments)) {
+        if (!arguments || json_is_null(arguments)) {
+            /* Some servers leave out what is empty; templates fail on it, or print a word. */
+            parsed = t->args_as_text ? json_string("{}") : json_object();
+            if (!parsed)
+                return no_memory(err);
+        } else if (t->args_as_text && json_is_object(arguments)) {
             char *text = json_dumps(arguments, 0);
             parsed = text ? json_string(text) : NULL;
             free(text);

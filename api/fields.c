@@ -138,8 +138,8 @@ static size_t end_of_string(char *s, size_t i, size_t len, bool *ret_nul)
 
 /* JSON may hold what we cannot: a number beyond our types, a NUL character. Where nobody reads them they do no harm, so each becomes a value
  * that no client can make: a string that begins with NUL, then the digits of an integer that the template engine may hold, or what is
- * wrong. Keys with a NUL have U+FFFD in its place. */
-static void replace_unheld(char *s, size_t len, xd_buf *out)
+ * wrong. A NUL in a name is an error wherever it stands: jansson has no such names. */
+static xd_status replace_unheld(char *s, size_t len, xd_buf *out, xd_err *err)
 {
     size_t line = 1, line_begin = 0, next;
     for (size_t i = 0; i < len; i = next) {
@@ -152,7 +152,11 @@ static void replace_unheld(char *s, size_t len, xd_buf *out)
         } else if (s[i] == '"') {
             bool nul = false;
             next = end_of_string(s, i, len, &nul);
-            if (nul && s[next + strspn(s + next, " \t\r\n")] != ':')
+            if (nul && s[next + strspn(s + next, " \t\r\n")] == ':')
+                return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json",
+                                     "a name in the body holds a NUL character (\\u0000) (line %zu, column %zu)", line,
+                                     i - line_begin + 1);
+            if (nul)
                 what = "a NUL character (\\\\u0000)";
         } else if (s[i] && strchr("-0123456789", s[i])) {
             next = i + strspn(s + i, "+-.eE0123456789");
@@ -166,6 +170,7 @@ static void replace_unheld(char *s, size_t len, xd_buf *out)
         else
             xd_buf_printf(out, "\"\\u0000%s (line %zu, column %zu)\"", what, line, i - line_begin + 1);
     }
+    return out->failed ? xd_fail(err, XD_NOMEM, 0, "out of memory for the body") : XD_OK;
 }
 
 /* What is wrong with the value or with one inside, in words; NULL: nothing. */
@@ -217,9 +222,8 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     if (code == json_error_numeric_overflow || code == json_error_null_character ||
         code == json_error_null_byte_in_key) {
         XD_CLEANUP(xd_buf_free) xd_buf held = {0};
-        replace_unheld(clean.data, clean.len, &held);
-        if (held.failed)
-            return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
+        if ((st = replace_unheld(clean.data, clean.len, &held, err)))
+            return st;
         root = json_loadb(held.data, held.len, flags | JSON_ALLOW_NUL, &e);
     }
     if (!root)

@@ -36,7 +36,7 @@ typedef struct field {
 } field;
 
 /* Parses a request body: ill-formed UTF-8 is replaced by U+FFFD; objects with duplicate keys, more than 100 levels or 2 million values are
- * refused. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. NUL characters and numbers that no type holds become strings
+ * refused, and names with NUL characters. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. Other NUL characters and numbers that no type holds become strings
  * that begin with NUL: fields_read() refuses the field in which one stands, so fields that have no effect may hold them. */
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
 

@@ -70,7 +70,7 @@ void gen_params_free(gen_params *p);
 xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, uint32_t *dst, xd_err *err) XD_MUST_CHECK;
 /* Is `model` absent or the one that is served? */
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
-/* Is each of the tools (NULL: none) a function with a name? */
+/* Is each of the tools (NULL: none) a function with a name of its own? */
 xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
 /* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced (tool_choice.c). */
 xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;

@@ -11,8 +11,10 @@
 
 static xd_status wrong_type(xd_err *err, const char *name, const char *kind, const json_t *v)
 {
+    if (!v)
+        return xd_fail_field(err, XD_BAD_REQUEST, name, "missing_required_parameter", "'%s' is missing", name);
     return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be %s, not %s", name, kind,
-                         v ? json_kind_name(v) : "absent");
+                         json_kind_name(v));
 }
 
 static xd_status compile(const json_t *schema, const char *name, gen_params *p, xd_err *err)

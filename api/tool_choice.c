@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/generate.h"
+#include "config/log.h"
 
 enum { MAX_TOOLS = 128 }; /* OpenAI's; each is an alternative of the grammar */
 
@@ -37,9 +38,15 @@ static xd_status read_choice(gen_params *p, const char **ret_name, bool *ret_non
         return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_type",
                              "'tool_choice' must be a string or an object, not %s", json_kind_name(c));
     const char *kind = json_string_value(type);
+    if (kind && strcmp(kind, "function"))
+        return xd_fail_field(
+            err, XD_BAD_REQUEST, "tool_choice.type", "unsupported_value",
+            "'tool_choice.type' '%.64s' is not supported: there are \"none\", \"auto\", \"required\" and "
+            "{\"type\": \"function\", \"function\": {\"name\": ...}}",
+            kind);
     *ret_name = json_string_value(json_object_get(json_object_get(c, "function"), "name"));
     p->must_call = true;
-    return kind && !strcmp(kind, "function") && *ret_name
+    return kind && *ret_name
                ? XD_OK
                : wrong(err,
                        "'tool_choice' as an object must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
@@ -154,6 +161,19 @@ static json_t *call_schema(const gen_params *p, const bool *loose)
     return json_pack("{s:O, s:O}", "anyOf", calls, "$defs", defs);
 }
 
+/* The grammar has seen the schema as #/$defs/KEY. */
+static xd_status not_kept(const char *name, const char *key, const xd_err *why, xd_err *err)
+{
+    char prefix[40], param[sizeof why->param * 2];
+    snprintf(prefix, sizeof prefix, "$defs.%s", key);
+    const char *place = why->param;
+    if (!strncmp(place, prefix, strlen(prefix)))
+        place += strlen(prefix);
+    snprintf(param, sizeof param, "%s%s%s", name, *place && !strchr(".[", *place) ? "." : "", place);
+    param[sizeof why->param - 1] = 0; /* a deep place is cut here, and whole in the text */
+    return xd_fail_field(err, XD_BAD_REQUEST, param, why->code, "'%s' cannot be kept strictly: %s", name, why->msg);
+}
+
 enum { MAX_TRIED = 64 }; /* each may cost a tenth of a second */
 
 /* Finds the tools whose schemas cannot be held to; those that are not tried are none of those that can. */
@@ -187,8 +207,9 @@ static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
             return xd_fail(err, XD_NOMEM, 0, "out of memory for tool_choice");
         loose[i] = st != XD_OK;
         if (st && strict)
-            return xd_fail_field(err, XD_BAD_REQUEST, name, why.code, "'%s' cannot be kept strictly: %s", name,
-                                 why.msg);
+            return not_kept(name, key, &why, err);
+        if (st)
+            xd_log_debug("'%s' is loosened to any JSON object: %s", name, why.msg);
     }
     return XD_OK;
 }

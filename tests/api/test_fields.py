@@ -80,9 +80,19 @@ def test_what_no_type_holds_is_an_error_of_its_field_or_without_effect(server, v
         a = server.post("/v1/completions", '{"%s":%s%s}' % (name, value, "" if name == "prompt" else ',"prompt":"ab"'))
         assert a.status == 400 and a.error["param"] == name, a.body
         assert "too large" in a.error["message"] or "NUL" in a.error["message"]
-    for field in ["metadata", "x\\u0000y", "p\\u0072ompt2", "a\\\"b"]:
+    for field in ["metadata", "p\\u0072ompt2", "a\\\"b"]:
         a = server.post("/v1/completions", '{"%s" : %s,"prompt":"ab","y":%s}' % (field, value, value))
         assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
+
+
+@pytest.mark.parametrize("inside", ['{"a\\u0000":1}', '{"a\\u0000" :\n1,"a\\ufffd":2}', '[{"a":{"\\u0000":[]}}]'])
+def test_a_nul_in_a_name_is_an_error_that_says_so(server, inside):
+    for name in ["metadata", "logit_bias", "y"]:
+        a = server.post("/v1/completions", '{"prompt":"ab",\n"%s":%s}' % (name, inside))
+        assert a.status == 400 and a.error["code"] == "invalid_json" and "NUL" in a.error["message"] and "(line 2, column" in a.error["message"], a.body
+    a = server.post("/v1/completions", '{"prompt":"ab","x\\u0000":1,"x\\ufffd":2}')
+    assert a.status == 400 and "NUL" in a.error["message"] and "duplicate" not in a.error["message"]
+    assert server.post("/v1/completions", '{"prompt":"ab","x":"\\u0000","x\\\\u0000":2}').status == 200
 
 
 def test_integers_beyond_64_bits_reach_the_template_as_they_are(start, tmp_path):
@@ -329,12 +339,46 @@ def test_tools_need_a_template_that_takes_them(start, server, tmp_path):
     ([{"type": "function"}], "tools[0].function"), ([{"type": 1, "function": {"name": "x"}}], "tools[0].type"),
     ([{"function": {"name": "a"}}, {"function": {}}], "tools[1].function.name"), ([{"function": {"name": ""}}], "tools[0].function.name"),
     ([{"type": "function", "function": {"name": 5}}], "tools[0].function.name"), ([{"type": "function", "function": "x"}], "tools[0].function"),
+    ([{"function": {"name": "a b"}}], "tools[0].function.name"), ([{"function": {"name": "\u00e9"}}], "tools[0].function.name"),
+    ([{"function": {"name": "a" * 65}}], "tools[0].function.name"), ([{"function": {"name": "a\n"}}], "tools[0].function.name"),
+    ([{"function": {"name": "a"}}, {"function": {"name": "b"}}, {"function": {"name": "a"}}], "tools[2].function.name"),
+    ([{"function": {"name": "a", "parameters": []}}], "tools[0].function.parameters"), ([{"function": {"name": "a", "parameters": "{}"}}], "tools[0].function.parameters"),
+    ([{"function": {"name": "a", "parameters": True}}], "tools[0].function.parameters"), ([{"function": {"name": "a", "strict": 1}}], "tools[0].function.strict"),
+    ([{"function": {"name": "a", "strict": "true"}}], "tools[0].function.strict"), ([{"function": {"name": "a", "description": {}}}], "tools[0].function.description"),
+    ([{"type": "custom", "custom": {"name": "a"}}], "tools[0].type"),
 ])
 def test_tools_that_are_none(server, tools, param):
     messages = [{"role": "user", "content": "hi"}]
     for a in [ask(server, "chat", tools=tools), ask(server, "chat", tools=tools, tool_choice="none"),
               server.post("/tokenize", {"messages": messages, "tools": tools})]:
         assert a.status == 400 and a.error["param"] == param, a.body
+
+
+def test_tools_with_names_that_are_in_use_and_nulls(server):
+    names = ["a.b", "get_weather", "mcp-x_1", "A" * 64]
+    tools = [{"type": "function", "function": {"name": n, "parameters": None, "strict": None, "description": None}} for n in names]
+    assert server.chat("hi", tools=tools, max_tokens=200).status == 200
+
+
+@pytest.mark.parametrize("format,param", [
+    ({}, "response_format.type"), ({"type": "json_schema"}, "response_format.json_schema"),
+    ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+])
+def test_what_is_missing_of_a_response_format_is_called_missing(server, format, param):
+    for endpoint in ["chat", "completions"]:
+        a = ask(server, endpoint, response_format=format)
+        assert (a.status, a.error["param"], a.error["code"]) == (400, param, "missing_required_parameter"), a.body
+
+
+def test_a_call_without_arguments_in_the_history_has_empty_ones(start):
+    server = start("--model.chat_template={% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{{ m.content or '' }}{% endfor %}")
+    for function in [{"name": "f"}, {"name": "f", "arguments": None}, {"name": "f", "arguments": ""}, {"name": "f", "arguments": "{}"}]:
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
+        a = server.post("/tokenize", {"messages": messages})
+        assert a.status == 200 and bytes(a.json["tokens"]).decode() == "hif{}", a.body
+    messages[1]["tool_calls"][0]["function"] = {"arguments": "{}"}
+    a = server.post("/tokenize", {"messages": messages})
+    assert a.status == 400 and a.error["param"] == "messages[1].tool_calls"
 
 
 @pytest.mark.parametrize("message,param", [

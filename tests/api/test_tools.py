@@ -350,9 +350,9 @@ def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):
     strict = {"type": "function", "function": {**LOOSE["function"], "strict": True}}
     with pytest.raises(openai.BadRequestError) as e:
         force(daemon, "required", [SHIP, strict])
-    assert e.value.param == "tools[1].function.parameters" and "not" in e.value.message
+    assert e.value.param == "tools[1].function.parameters.properties.x.not" and e.value.code == "invalid_json_schema"
     with pytest.raises(openai.BadRequestError) as e:  # which of so many can be kept is not tried
-        force(daemon, "required", [LOOSE] * 64 + [{"type": "function", "function": {**SHIP["function"], "strict": True}}])
+        force(daemon, "required", [{"type": "function", "function": {**LOOSE["function"], "name": f"loose{i}"}} for i in range(64)] + [{"type": "function", "function": {**SHIP["function"], "strict": True}}])
     assert e.value.param == "tools[64].function.parameters"
     none = force(daemon, "required", [{"type": "function", "function": {"name": "none"}}]).choices[0].message.tool_calls[0].function
     assert none.name == "none" and json.loads(none.arguments) == {}
@@ -370,7 +370,8 @@ def test_references_are_followed_from_properties_that_are_called_as_keywords_are
 @pytest.mark.parametrize("fields,param", [
     ({"tool_choice": "required"}, "tool_choice"), ({"tool_choice": "any", "tools": TOOLS}, "tool_choice"), ({"tool_choice": 1, "tools": TOOLS}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": TOOLS}, "tool_choice"),
-    ({"tool_choice": {"type": "allowed_tools"}, "tools": TOOLS}, "tool_choice"), ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tools": TOOLS}, "tool_choice.type"),
+    ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}, "tools": TOOLS}, "tool_choice.type"), ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice"),
     ({"tool_choice": "required", "tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
     ({"parallel_tool_calls": "no", "tools": TOOLS}, "parallel_tool_calls"), ({"function_call": "auto", "tools": TOOLS}, "function_call"),
 ])
