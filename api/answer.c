@@ -27,6 +27,7 @@ struct answer_reader {
     bool in_json, in_string, escaped; /* CALL: a close mark inside of a JSON string is none */
     bool said;   /* something of this state's text was told: white space before it no longer goes */
     bool called; /* the last thing told was a call */
+    bool sure;   /* with or_json: it is a call */
     size_t n_calls;
     uint64_t id_state;
     bool failed;
@@ -217,7 +218,7 @@ static void enter_call(answer_reader *a, size_t body, const char *close)
 static size_t open_marks(const answer_reader *a, const char *ret[static N_OPEN])
 {
     size_t n = 0;
-    if (a->o.marks.calls == TOOLCALL_NONE)
+    if (a->o.marks.calls == TOOLCALL_NONE || a->o.or_json)
         return 0;
     ret[n++] = toolcall_marks_of(a->o.marks.calls)->open;
     if (a->o.marks.calls == TOOLCALL_FUNCTION)
@@ -334,6 +335,13 @@ static bool in_call(answer_reader *a, bool end)
         tell_no_call(a, a->body);
         return true;
     }
+    if (a->o.or_json && !a->sure) {
+        const char *text = a->held.data ? a->held.data : "";
+        if (!toolcall_may_be_held(text, a->held.len, a->o.tools, &a->sure) || (end && !a->sure)) {
+            tell_no_call(a, a->held.len);
+            return true;
+        }
+    }
     size_t p = find_close(a, &m);
     if (m != YES && !end)
         return false;
@@ -352,7 +360,7 @@ static bool in_call(answer_reader *a, bool end)
         a->called = true;
         a->at = behind;
         a->state = CONTENT;
-    } else if (a->o.whole_call) { /* cut before its name was whole: of no use to anybody */
+    } else if (a->o.whole_call && !a->o.or_json) { /* cut before its name was whole: of no use to anybody */
         a->at = behind;
         a->state = CONTENT;
     } else {

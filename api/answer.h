@@ -43,6 +43,7 @@ typedef struct answer_options {
     bool
         whole_call; /* the answer is the JSON of a call, without marks: the prompt has them. Where it ends too early the
                           * call has part of its arguments, or is dropped if not even its name is whole */
+    bool or_json;   /* whole_call only: so, or other JSON, which is content */
     uint64_t seed;  /* of the calls' ids */
     void (*tell)(void *user, const answer_piece *piece);
     void *user;

@@ -692,14 +692,15 @@ static xd_status begin_parts(gen *g, xd_err *err)
                         .keep_thoughts = g->p.keep_thoughts,
                         .tools = g->p.tools,
                         .one_call = !g->p.parallel_tool_calls,
-                        .whole_call = g->p.must_call,
+                        .whole_call = g->p.must_call || g->p.may_call,
+                        .or_json = g->p.may_call,
                         .tell = take_piece};
     for (size_t i = 0; i < g->n_choices; i++) {
         choice *c = &g->choices[i];
         c->g = g;
         /* An answer that is held to a form has neither thoughts nor marks. */
         bool plain = g->p.grammar || (m->calls == TOOLCALL_NONE && (!m->thoughts.open || g->p.keep_thoughts));
-        if (plain && !g->p.must_call)
+        if (plain && !o.whole_call)
             continue;
         o.user = c;
         o.seed = xd_mix64(g->x->a->id_salt + atomic_fetch_add(&g->x->a->next_id, 1) * XD_MIX64_STEP);

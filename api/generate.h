@@ -41,7 +41,9 @@ typedef struct gen_params {
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
     grammar *grammar;      /* NULL: none */
+    const json_t *schema;  /* what response_format says of it; NULL: any object */
     bool must_call;        /* the answer is one call, which the grammar says */
+    bool may_call;         /* the answer is one call or what response_format says */
     const char *call_name; /* of this function; NULL: any */
 } gen_params;
 
@@ -72,7 +74,7 @@ xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, ui
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
 /* Is each of the tools (NULL: none) a function with a name of its own? */
 xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
-/* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced (tool_choice.c). */
+/* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced, or of a call or what response_format says (tool_choice.c). */
 xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Makes p->grammar of what response_format asks for: response_format.c. */

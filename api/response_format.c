@@ -19,6 +19,7 @@ static xd_status wrong_type(xd_err *err, const char *name, const char *kind, con
 
 static xd_status compile(const json_t *schema, const char *name, gen_params *p, xd_err *err)
 {
+    p->schema = schema;
     xd_err why = {0};
     xd_status st = grammar_new(schema, &p->grammar, &why);
     if (st != XD_BAD_REQUEST) {

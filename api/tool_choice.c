@@ -1,7 +1,8 @@
 /* tool_choice.c - what a client says of the calls that an answer must make, made a grammar.
  *
  * "required" and a named function force one call: the prompt ends with the mark that the model itself would write before it, and the
- * answer is held to {"name", "arguments"} with the arguments' own schema. A schema that cannot be held to is loosened to any JSON
+ * answer is held to {"name", "arguments"} with the arguments' own schema. "auto" beside response_format gives the model the choice between
+ * such a call and what the format says, both of them as JSON alone. A schema that cannot be held to is loosened to any JSON
  * object, as OpenAI promises no more without `strict`; with `strict` the request is refused. */
 #include <string.h>
 
@@ -139,7 +140,17 @@ static bool is_wanted(const gen_params *p, const json_t *tool)
     return !p->call_name || !strcmp(name, p->call_name);
 }
 
-/* One of the calls that are wanted. Owned; NULL: out of memory. */
+/* What response_format says, as a part of a larger schema; owned. NULL: out of memory. */
+static json_t *answer_schema(const gen_params *p)
+{
+    json_t *schema = p->schema ? json_deep_copy(p->schema) : json_pack("{s:s}", "type", "object");
+    if (schema && move_refs(schema, "#/$defs/answer", false))
+        return schema;
+    json_decref(schema);
+    return NULL;
+}
+
+/* One of the calls that are wanted, or an answer where one will do. Owned; NULL: out of memory. */
 static json_t *call_schema(const gen_params *p, const bool *loose)
 {
     XD_CLEANUP(jsonp) json_t *defs = json_object();
@@ -158,6 +169,9 @@ static json_t *call_schema(const gen_params *p, const bool *loose)
         if (json_array_append_new(calls, call) || json_object_set_new(defs, key, arguments_schema(tool, i, loose[i])))
             return NULL;
     }
+    if (p->may_call && (json_array_append_new(calls, json_pack("{s:s}", "$ref", "#/$defs/answer")) ||
+                        json_object_set_new(defs, "answer", answer_schema(p))))
+        return NULL;
     return json_pack("{s:O, s:O}", "anyOf", calls, "$defs", defs);
 }
 
@@ -216,29 +230,34 @@ static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
 
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
 {
-    if (!p->must_call)
+    p->may_call = !p->must_call && p->tools && p->grammar;
+    if (!p->must_call && !p->may_call)
         return XD_OK;
     /* What stands around the arguments is ours, not the client's: a stop would cut where nobody could foresee it. */
     p->n_stops = p->n_stop_ids = 0;
-    if (p->grammar)
-        return xd_fail_field(err, XD_BAD_REQUEST, "response_format", "invalid_value",
-                             "'response_format' says what an answer's text must be, and 'tool_choice' forces a call");
     if (json_array_size(p->tools) > MAX_TOOLS)
-        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_value",
-                             "'tool_choice' forces a call, and there are %zu tools: at most %d are allowed then",
-                             json_array_size(p->tools), MAX_TOOLS);
+        return xd_fail_field(
+            err, XD_BAD_REQUEST, "tools", "invalid_value", "%s, and there are %zu tools: at most %d are allowed then",
+            p->must_call ? "'tool_choice' forces a call" : "'response_format' says what an answer is that is no call",
+            json_array_size(p->tools), MAX_TOOLS);
     bool loose[MAX_TOOLS] = {false};
+    XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
     xd_err why = {0};
     xd_status st = XD_OK;
-    for (int tries = 0; !st && tries < 2 && !p->grammar; tries++) {
+    for (int tries = 0; !st && tries < 2 && !g; tries++) {
         XD_CLEANUP(jsonp) json_t *schema = call_schema(p, loose);
-        st = schema ? grammar_new(schema, &p->grammar, &why) : XD_NOMEM;
+        st = schema ? grammar_new(schema, &g, &why) : XD_NOMEM;
         if (st != XD_BAD_REQUEST || tries)
             break;
         if ((st = loosen(p, loose, err)))
             return st;
     }
     if (st == XD_NOMEM)
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for tool_choice");
-    return st ? xd_fail_field(err, st, "tools", why.code, "the tools' schemas together: %s", why.msg) : XD_OK;
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the tools' grammar");
+    if (st)
+        return xd_fail_field(err, st, "tools", why.code, "the tools' schemas together%s: %s",
+                             p->may_call ? " with that of 'response_format'" : "", why.msg);
+    grammar_unref(p->grammar); /* of an answer that is text: a forced call leaves no room for it */
+    p->grammar = XD_TAKE(g);
+    return XD_OK;
 }

@@ -379,20 +379,68 @@ static bool same(slice v, const char *text)
     return v.len == strlen(text) && !memcmp(v.s, text, v.len);
 }
 
+static bool names_tool(slice value, const json_t *tools)
+{
+    json_t *name = load(value);
+    bool known = json_is_string(name) && toolcall_function(tools, json_string_value(name));
+    json_decref(name);
+    return known;
+}
+
+enum { MAX_HEAD = 512 }; /* names have 64 characters at most, and the grammar's blanks are short */
+
+/* The first word of v, and what stands behind it and the sign that must follow; false: not all of that is there yet. */
+static bool first_word(slice *v, const char *sign, slice *ret)
+{
+    size_t n = value_len(*v);
+    *ret = trim((slice){v->s, n});
+    *v = trim((slice){v->s + n, v->len - n});
+    bool more = v->len;
+    (void)eat(v, sign);
+    *v = trim(*v);
+    return more;
+}
+
+bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, bool *ret_sure)
+{
+    slice v = trim((slice){text, XD_MIN(len, (size_t)MAX_HEAD)}), word;
+    bool undecided = len < MAX_HEAD;
+    *ret_sure = false;
+    if (!v.len)
+        return undecided;
+    if (!eat(&v, "{"))
+        return false;
+    v = trim(v);
+    if (!first_word(&v, ":", &word))
+        return undecided;
+    if (!same(word, "\"name\""))
+        return false;
+    if (!first_word(&v, ",", &word))
+        return undecided;
+    if (!names_tool(word, tools))
+        return false;
+    if (!first_word(&v, ":", &word))
+        return undecided;
+    *ret_sure = same(word, "\"arguments\"");
+    return *ret_sure;
+}
+
 xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_t *tools, json_t **ret)
 {
     slice v = trim((slice){text, len}), key, value = {text, 0}, arguments = {text, 0};
     if (!eat(&v, "{") || !next_member(&v, &key, &value) || !same(key, "\"name\""))
         return XD_BAD_REQUEST;
     bool has_arguments = next_member(&v, &key, &arguments) && same(key, "\"arguments\"");
-    bool whole = has_arguments && arguments.len && arguments.s[0] == '{' && same(v, "}");
     if (!has_arguments)
         arguments.len = 0;
+    bool whole = arguments.len && same(v, "}");
+    bool fits = (!arguments.len || arguments.s[0] == '{') && (whole || (cut && !v.len));
     if (!xd_utf8_valid(arguments.s, arguments.len))
         return XD_BAD_REQUEST;
+    if (!fits || !names_tool(value, tools))
+        return XD_BAD_REQUEST;
     json_t *name = load(value), *list = json_array();
-    bool known = json_is_string(name) && toolcall_function(tools, json_string_value(name));
-    xd_status st = !list ? XD_NOMEM : known && (whole || cut) ? add_call(list, name, arguments) : XD_BAD_REQUEST;
+    xd_status st = list ? add_call(list, name, arguments) : XD_NOMEM;
     json_decref(name);
     if (st)
         json_decref(list);

@@ -48,6 +48,8 @@ xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const 
 /* Reads an answer that was held to {"name", "arguments"} with a name of the request's. `cut`: the token limit came first; what there is of a
  * call counts once the name is whole, and "arguments" is the text of what there is of them, perhaps "". */
 xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_t *tools, json_t **ret) XD_MUST_CHECK;
+/* Can an answer that begins like this be such a call, and not other JSON? *ret_sure: it is one as far as its arguments. */
+bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, bool *ret_sure);
 
 /* What the bodies in other notations than JSON share with it: toolcall_xml.c. */
 /* Appends {"name", "arguments"} to list; *ret_end: the bytes that were read. */

@@ -343,6 +343,60 @@ def test_a_forced_call_has_no_stops(daemons, stop):
     assert whole
 
 
+REPLY = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": {
+    "type": "object", "$defs": {"mood": {"enum": ["glad", "sad"]}}, "properties": {"name": {"type": "string", "maxLength": 4}, "mood": {"$ref": "#/$defs/mood"}},
+    "required": ["name", "mood"], "additionalProperties": False}}}
+ODD = {"type": "json_schema", "json_schema": {"name": "odd", "schema": {"type": "object", "properties": {"}{x\u0416": {"type": "null"}}, "required": ["}{x\u0416"]}}}
+
+
+@pytest.mark.parametrize("template", ["{#<tool_call>#}" + CHATML, OPENS, CHATML, "{#[TOOL_CALLS]#}" + CHATML])
+def test_tools_beside_a_response_format_an_answer_is_one_or_the_other(daemons, template):
+    """As agents send both each turn."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = {t["function"]["name"]: t["function"]["parameters"] for t in [SHIP, LOOSE] + TOOLS}
+    daemon, seen = daemons(template), set()
+    for seed in range(10):
+        form = ODD if seed % 2 else REPLY  # the demo model would rather say the usual words
+        fields = dict(tools=[SHIP, LOOSE] + TOOLS, seed=seed, response_format=form, stop=["}"])
+        a = force(daemon, "auto", **fields).choices[0]
+        content, thought, calls, finish, _ = assembled(force(daemon, "auto", stream=True, **fields))
+        assert (content, finish, thought) == (a.message.content, a.finish_reason, None)
+        assert [(c["name"], c["arguments"]) for c in calls] == [(c.function.name, c.function.arguments) for c in a.message.tool_calls or []]
+        seen.add(a.finish_reason)
+        if a.finish_reason == "tool_calls":
+            call, = a.message.tool_calls
+            assert a.message.content is None
+            jsonschema.validate(json.loads(call.function.arguments), schemas[call.function.name])
+        elif a.finish_reason == "stop":
+            jsonschema.validate(json.loads(a.message.content), form["json_schema"]["schema"])
+    assert {"tool_calls", "stop"} <= seen, seen
+    a = force(daemon, "required", [SHIP] + TOOLS, seed=7, response_format=REPLY, max_tokens=600).choices[0]
+    assert a.message.tool_calls and a.message.content is None  # a forced call has no text that could have a form
+    none = force(daemon, "none", [SHIP] + TOOLS, response_format=REPLY).choices[0]
+    jsonschema.validate(json.loads(none.message.content), REPLY["json_schema"]["schema"])
+
+
+@pytest.mark.parametrize("text,is_call", [
+    ('{"name": "now", "arguments": {}}', True), ('{\n  "name": "weather",\n  "arguments": {\n    "town": "}"\n  }\n}', True),
+    ('{"name": "now"}', False), ('{"name": "nobody", "arguments": {}}', False), ('{"name": "now", "arguments": {}, "x": 1}', False),
+    ('{"arguments": {}, "name": "now"}', False), ('{"name": "now", "arguments": "{}"}', False), ('{"a": "<tool_call>{\\"name\\": \\"now\\", \\"arguments\\": {}}</tool_call>"}', False),
+    ("{}", False), ('{"name": "now", "arguments": {}', "cut"), ('{"name": "' + "x" * 600 + '", "arguments": {}}', False),
+])
+def test_which_json_is_a_call_beside_a_response_format(servers, text, is_call):
+    """The fake engine says what it is told to, whatever the form."""
+    content, _, calls, finish = both(servers(HERMES), text, response_format={"type": "json_object"})
+    if is_call:
+        assert content is None and finish == "tool_calls" and json.loads(calls[0][1]) == json.loads(text + "}" * (is_call == "cut"))["arguments"]
+    else:
+        assert (content, calls, finish) == (text, [], "stop")
+
+
+def test_an_answer_of_a_given_form_is_streamed_once_it_is_no_call(servers):
+    text = '{"town": "' + "x" * 50 + '"}'
+    order = assembled(ask(servers(HERMES), text, response_format={"type": "json_object"}, stream=True))[4]
+    assert len(order) > 40
+
+
 def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):
     daemon = daemons(CHATML)
     a = force(daemon, "required", [LOOSE], logit_bias={}).choices[0]
@@ -372,7 +426,7 @@ def test_references_are_followed_from_properties_that_are_called_as_keywords_are
     ({"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": TOOLS}, "tool_choice"),
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tools": TOOLS}, "tool_choice.type"),
     ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}, "tools": TOOLS}, "tool_choice.type"), ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice"),
-    ({"tool_choice": "required", "tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "response_format": {"type": "json_object"}}, "tools"),
     ({"parallel_tool_calls": "no", "tools": TOOLS}, "parallel_tool_calls"), ({"function_call": "auto", "tools": TOOLS}, "function_call"),
 ])
 def test_choices_that_cannot_be_had(servers, fields, param):

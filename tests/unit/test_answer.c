@@ -328,6 +328,33 @@ Test(answer, an_answer_that_is_held_to_a_call_needs_no_marks)
     }
 }
 
+/* ... and where other JSON may come it is told from that. */
+Test(answer, an_answer_that_is_held_to_a_call_or_other_json)
+{
+    for (int form = TOOLCALL_NONE; form <= TOOLCALL_BARE; form++) {
+        answer_options o = {.marks.calls = (toolcall_form)form, .whole_call = true, .or_json = true};
+        static const char call[] = "{\"name\": \"f\", \"arguments\": {\"s\": \"[TOOL_CALLS]</tool_call>\"}}",
+                          *const others[] = {"{\"name\": \"f\"}",
+                                             "{\"name\": \"g\", \"arguments\": {}}",
+                                             "{\"n\": {}}",
+                                             "{\"name\": [\"f\"], \"arguments\": {}}",
+                                             "[1]",
+                                             "{ }",
+                                             "{\"name\": \"f",
+                                             "{\"name\": \"f\", \"x\": 1}",
+                                             "{\"s\": \"[TOOL_CALLS]f[ARGS]{}\"}",
+                                             "{\"name\": \"f\", \"arguments\": []}"};
+        expect_opt(o, call, sizeof call - 1, "<F>f {\"s\": \"[TOOL_CALLS]</tool_call>\"}");
+        expect_opt(o, call, sizeof "{\"name\": \"f\", \"arguments\": {\"s" - 1, "<F>f {\"s");
+        for (size_t i = 0; i < XD_ARRAY_LEN(others); i++) {
+            char want[100];
+            snprintf(want, sizeof want, "<C>%s", others[i]);
+            expect_opt(o, others[i], strlen(others[i]), want);
+        }
+        expect_opt(o, "", 0, "");
+    }
+}
+
 /* Text that only mentions a mark is told when that shows, and hides no call. */
 Test(answer, a_mark_that_opens_no_call_holds_nothing_up)
 {
