@@ -391,10 +391,11 @@ struct kern_dev {
 };
 
 typedef struct kern_options {
-    uint32_t n_threads;  /* CPU workers, 0: all cores allowed to the process */
-    uint32_t gpu;        /* device index */
-    int32_t numa_node;   /* bind workers, -1: no */
-    bool helper;         /* CPU workers serve another device's layers: they stay awake for its part of a layer, about a millisecond */
+    uint32_t n_threads; /* CPU workers, 0: all cores allowed to the process */
+    uint32_t gpu;       /* device index */
+    int32_t numa_node;  /* bind workers, -1: no */
+    bool
+        helper; /* CPU workers serve another device's layers: they stay awake for its part of a layer, about a millisecond */
     const char *disable; /* comma-separated caps ("avx512", "avx2", "sm90") or row names never to be used; NULL */
 } kern_options;
 
