@@ -238,7 +238,7 @@ static void take_way(fallback *f, paths *p, expert_path now, uint32_t batch)
     bool is_news;
     expert_path next = paths_next(p, now, batch, &is_news, &news);
     if (next != now && pager_set_mode(f->pages, modes[next], NULL)) {
-        p->may[next] = false;
+        paths_refused(p, next);
         is_news = false;
     }
     if (is_news)

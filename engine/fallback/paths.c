@@ -14,6 +14,8 @@
  * rates. In a fallback that is small beside what steps take. */
 #include "engine/fallback/paths.h"
 
+#include <string.h>
+
 #define STEPS    6u  /* of each way */
 #define RATIO    1.1 /* in favour of the way that is taken */
 #define HOLD     1000u
@@ -39,9 +41,24 @@ static bool judged(const paths *p, expert_path way, uint32_t slot)
 void paths_begin(paths *p, expert_path base)
 {
     p->base = base;
+    memset(p->refused, 0, sizeof p->refused);
     p->time[base] = p->time[PATH_SHARED] = (struct path_time){0};
     for (uint32_t i = 0; i < BATCH_SLOTS; i++)
         p->choice[i] = (struct path_choice){.best = p->may[base] ? base : PATH_SHARED};
+}
+
+void paths_refused(paths *p, expert_path way)
+{
+    expert_path other = way == PATH_SHARED ? p->base : PATH_SHARED;
+    p->refused[way] = HOLD;
+    for (uint32_t i = 0; i < BATCH_SLOTS; i++)
+        if (p->choice[i].best == way)
+            p->choice[i] = (struct path_choice){.best = other};
+}
+
+static bool available(const paths *p, expert_path way)
+{
+    return p->may[way] && !p->refused[way];
 }
 
 void paths_note(paths *p, expert_path now, uint32_t batch, double ms)
@@ -50,6 +67,8 @@ void paths_note(paths *p, expert_path now, uint32_t batch, double ms)
     struct path_time *t = &p->time[now];
     const struct path_time *other = &p->time[now == PATH_SHARED ? p->base : PATH_SHARED];
     bool hopeless = other->n[i] >= STEPS && ms >= STEPS * RATIO * other->ms[i];
+    for (int way = 0; way < N_PATHS; way++)
+        p->refused[way] -= p->refused[way] > 0;
     if (p->base == PATH_IN_PLACE && !t->n[i] && t->left_out[i] < LEFT_OUT && !hopeless) {
         t->left_out[i]++;
         return;
@@ -77,7 +96,7 @@ static bool choose(paths *p, uint32_t slot, expert_path *ret, bool *ret_news, pa
 {
     struct path_choice *c = &p->choice[slot];
     *ret = c->best;
-    if (!p->may[p->base] || !p->may[PATH_SHARED])
+    if (!available(p, p->base) || !available(p, PATH_SHARED))
         return true;
     expert_path other = c->best == p->base ? PATH_SHARED : p->base;
     bool worse = c->held >= SOONER && c->ms >= RATIO * p->time[other].ms[slot];

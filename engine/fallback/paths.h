@@ -12,8 +12,9 @@ typedef enum expert_path { PATH_IN_PLACE, PATH_STAGED, PATH_SHARED, N_PATHS } ex
 
 typedef struct paths { /* zeroed: nothing known, nothing allowed */
     bool may[N_PATHS];
-    expert_path base;  /* that sharing is compared with: staging in a fallback, else reading in place */
-    struct path_time { /* mean time of decode steps, by log2 of the batch */
+    uint32_t refused[N_PATHS]; /* steps until a way that could not be had is asked for again */
+    expert_path base;          /* that sharing is compared with: staging in a fallback, else reading in place */
+    struct path_time {         /* mean time of decode steps, by log2 of the batch */
         double ms[BATCH_SLOTS];
         uint32_t n[BATCH_SLOTS];
         uint32_t left_out[BATCH_SLOTS]; /* steps of this trial that do not count */
@@ -36,6 +37,8 @@ typedef struct path_verdict { /* a choice that is news */
 /* Forgets the times of the two ways that are compared. */
 void paths_begin(paths *p, expert_path base);
 void paths_note(paths *p, expert_path now, uint32_t batch, double ms);
+/* `way` could not be had just now: the other one is taken until it may be again. */
+void paths_refused(paths *p, expert_path way);
 /* The way that the next step should take, behind paths_note() of the last one, which took `now`. PATH_IN_PLACE is final where it is not the
  * base: nothing is asked again before paths_begin(). *ret_news: *ret tells something that should be said. */
 expert_path paths_next(paths *p, expert_path now, uint32_t batch, bool *ret_news, path_verdict *ret);

@@ -201,3 +201,44 @@ Test(paths, over_a_good_link_a_slow_cpu_costs_little)
     cr_assert_eq(go_direct(&d, 900, 1, 400), PATH_IN_PLACE);
     cr_assert_eq(d.steps[PATH_SHARED], 1, "seen through after one step");
 }
+
+/* There may be no memory for it at the moment. */
+Test(paths, a_way_that_could_not_be_had_is_asked_for_again)
+{
+    drive d = {.ms = {39, 0, 17}};
+    begin_direct(&d);
+    uint32_t asked = 0;
+    for (int i = 0; i < 900; i++)
+        if (go_direct(&d, 1, 1, 39) == PATH_SHARED) {
+            asked++;
+            paths_refused(&d.p, PATH_SHARED);
+            d.now = PATH_IN_PLACE;
+        }
+    cr_assert_eq(asked, 1, "not at every step: %u", asked);
+    cr_assert_eq(d.steps[PATH_SHARED], 0);
+    cr_assert_eq(go_direct(&d, 200, 1, 39), PATH_SHARED);
+    cr_assert_eq(d.news, 1);
+    /* Nothing was missing for a while, and now the way that had been chosen cannot be had. */
+    paths_refused(&d.p, PATH_SHARED);
+    d.now = PATH_IN_PLACE;
+    cr_assert_eq(go_direct(&d, 900, 1, 39), PATH_IN_PLACE);
+    cr_assert_eq(go_direct(&d, 200, 1, 39), PATH_SHARED);
+    cr_assert_eq(d.news, 2, "said again");
+}
+
+Test(paths, a_fallback_goes_on_with_the_way_that_can_be_had)
+{
+    drive d = {.ms = {0, 40, 10}};
+    begin(&d, true, true);
+    cr_assert_eq(go(&d, 12, 1), PATH_SHARED);
+    d.ms[PATH_SHARED] = 400;
+    while (go(&d, 1, 1) == PATH_SHARED)
+        cr_assert_lt(d.steps[PATH_SHARED], 3000);
+    paths_refused(&d.p, PATH_STAGED);
+    d.now = PATH_SHARED;
+    cr_assert_eq(go(&d, 900, 1), PATH_SHARED);
+    cr_assert_eq(go(&d, 200, 1), PATH_STAGED);
+    paths_refused(&d.p, PATH_SHARED);
+    paths_begin(&d.p, PATH_STAGED);
+    cr_assert_eq(go(&d, 6, 1), PATH_SHARED, "the next fallback asks anew");
+}
