@@ -467,7 +467,7 @@ xd_status pager_probe_link(pager *p, double *ret_gbps, xd_err *err)
     if (!p->unified || sim <= 0) {
         pager_copier_hold(&p->copier); /* copies made behind the steps' backs would be taken for somebody else's */
         xd_status st = probe_read(p, &gbps, err);
-        pager_copier_go_on(&p->copier);
+        pager_copier_go_on(&p->copier, p->probed_gbps);
         if (st)
             return st;
         gbps = sim > 0 ? XD_MIN(gbps, sim) : gbps;

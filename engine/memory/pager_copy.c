@@ -4,15 +4,17 @@
  * between two steps. A job's slot was unmapped before the job was queued and stays unmapped until the job is taken back, so nobody
  * reads a half-copied page. */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/memory/pager_priv.h"
 
 #define SAVE_RETRY_NS 20000000u
 
-/* Copies handed to the device at once: enough to keep the copy engine busy (16 MiB reach its full rate), few enough that a stop or
- * an adoption does not wait long. */
+/* Copies handed to the device at once: enough to keep the copy engine busy (16 MiB reach its full rate), few enough that a stop, an
+ * adoption or a probe does not wait long, over a slow link either. */
 #define BATCH_BYTES (32ull << 20)
+#define BATCH_NS    4e6
 
 static struct timespec timespec_of(uint64_t ns)
 {
@@ -50,7 +52,7 @@ static void *copier_main(void *arg)
         /* The queue's front stays in place while it is copied: only this thread removes from there. */
         uint32_t n = 0;
         uint64_t bytes = 0;
-        while (n < c->n_queue && bytes < BATCH_BYTES)
+        while (n < c->n_queue && (!n || bytes + c->queue[n].bytes <= c->batch_bytes))
             bytes += c->queue[n++].bytes;
         c->n_running = n;
         pthread_mutex_unlock(&c->lock);
@@ -82,6 +84,7 @@ xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err)
     c->save_interval_ns = (uint64_t)XD_MAX(p->cfg->pager.stats_interval_s, 1u) * 1000000000u;
     c->save_at_ns = xd_now_ns() + c->save_interval_ns;
     c->cap = cap;
+    c->batch_bytes = BATCH_BYTES;
     c->queue = malloc(cap * sizeof *c->queue);
     c->done = malloc(cap * sizeof *c->done);
     if (!c->queue || !c->done)
@@ -179,9 +182,10 @@ void pager_copier_hold(pager_copier *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-void pager_copier_go_on(pager_copier *c)
+void pager_copier_go_on(pager_copier *c, double link_gbps)
 {
     pthread_mutex_lock(&c->lock);
+    c->batch_bytes = link_gbps > 0 ? (uint64_t)fmin(link_gbps * BATCH_NS, BATCH_BYTES) : BATCH_BYTES;
     c->held = false;
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);

@@ -52,6 +52,7 @@ typedef struct pager_copier {
     pthread_cond_t wake, idle;
     pager_copy_job *queue, *done;             /* [cap] each */
     uint32_t n_queue, n_running, n_done, cap; /* n_running: of the queue's front, being copied */
+    uint64_t batch_bytes;                     /* at most, but always one job */
     bool started, stop, busy, held, saving;
 } pager_copier;
 
@@ -244,6 +245,6 @@ uint32_t pager_copier_pending(pager_copier *c); /* queued, running, or done but 
 void pager_copier_drain(pager_copier *c);       /* waits until nothing is queued or running */
 void pager_copier_cancel(pager_copier *c);      /* the same, and what has not begun has failed */
 void pager_copier_hold(pager_copier *c); /* waits for what is running; nothing begins before pager_copier_go_on() */
-void pager_copier_go_on(pager_copier *c);
+void pager_copier_go_on(pager_copier *c, double link_gbps); /* what the link gives now; 0: not known */
 
 #endif

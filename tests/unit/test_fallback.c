@@ -15,6 +15,8 @@ static struct {
     _Atomic uint32_t n_batches;
     uint32_t n_disturbed;
     uint64_t probe_bytes; /* in all */
+    uint32_t n_together;  /* copies of the batch that is being handed over */
+    _Atomic uint32_t most_together;
 } shared;
 
 static void shared_info(kern_dev *d, kern_dev_info *ret)
@@ -28,6 +30,7 @@ static kern_status shared_copy(kern_dev *d, void *dst, const void *src, uint64_t
 {
     (void)d, (void)dst, (void)src, (void)bytes;
     shared.copying = true;
+    shared.n_together++;
     return KERN_OK;
 }
 
@@ -37,6 +40,9 @@ static kern_status shared_copy_wait(kern_dev *d)
     struct timespec ts = {.tv_nsec = 2000000};
     nanosleep(&ts, NULL);
     shared.copying = false;
+    if (shared.n_together > shared.most_together)
+        shared.most_together = shared.n_together;
+    shared.n_together = 0;
     shared.n_batches++;
     return KERN_DEVICE;
 }
@@ -64,7 +70,7 @@ static void share_link(kern_dev *d, double gbps)
     shared.ops.probe_read = shared_probe;
     shared.gbps = gbps;
     shared.copying = false;
-    shared.n_batches = shared.n_disturbed = 0;
+    shared.n_batches = shared.n_disturbed = shared.n_together = shared.most_together = 0;
     d->ops = &shared.ops;
 }
 
@@ -549,6 +555,33 @@ Test(fallback, a_probe_of_a_slow_link_is_short)
     cr_assert_geq(probe_once(&r, 1), 5000000);
     cr_assert_leq(probe_once(&r, 50), (4u << 20) + run);
     cr_assert_eq(probe_once(&r, 50), whole);
+    rig_close(&r);
+}
+
+static void copy_for_a_while(rig *r)
+{
+    shared.n_batches = shared.most_together = 0;
+    while (shared.n_batches < 20)
+        pager_idle(r->p);
+}
+
+/* A probe, and with it every request, waits for the copies that are under way. */
+Test(fallback, few_copies_are_under_way_over_a_slow_link, .timeout = 60)
+{
+    rig r = {.shares_link = true};
+    rig_open(&r, 50, 2);
+    cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, NULL), XD_OK);
+    copy_for_a_while(&r);
+    cr_assert_gt(shared.most_together, 1);
+    probe_once(&r, 0.001);
+    copy_for_a_while(&r);
+    cr_assert_eq(shared.most_together, 1, "%u pages of 64 KiB", shared.most_together);
+    probe_once(&r, 0.05);
+    copy_for_a_while(&r);
+    cr_assert_leq(shared.most_together, 3, "%u", shared.most_together);
+    probe_once(&r, 50);
+    copy_for_a_while(&r);
+    cr_assert_gt(shared.most_together, 3);
     rig_close(&r);
 }
 
