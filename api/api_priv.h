@@ -35,6 +35,16 @@ XD_DEFINE_CLEANUP(api_settings, api_settings_unref)
 /* Is one of the keys in this Authorization header? All keys are compared in full, whatever matches. No keys: yes. */
 bool api_auth_ok(const api_settings *s, const char *authorization);
 
+/* What an answer may be held to. */
+typedef enum api_form {
+    API_FORM_JSON_OBJECT,
+    API_FORM_JSON_SCHEMA,
+    API_FORM_TOOL,         /* a forced call */
+    API_FORM_TOOL_OR_JSON, /* a call, or what response_format says */
+    API_FORM_NONE
+} api_form;
+extern const char *const api_form_names[API_FORM_NONE];
+
 /* --- metrics ----------------------------------------------------------------------------------------------------- */
 
 enum { API_MAX_ROUTES = 24, API_N_STATUS = 20, API_N_BUCKETS = 12 };
@@ -42,7 +52,9 @@ typedef struct api_metrics {
     atomic_uint_fast64_t requests[API_MAX_ROUTES + 1][API_N_STATUS]; /* the last row: no such route */
     atomic_uint_fast64_t duration_bucket[API_MAX_ROUTES + 1][API_N_BUCKETS + 1];
     atomic_uint_fast64_t duration_us[API_MAX_ROUTES + 1];
-    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats, outside_us, refused, evicted;
+    atomic_uint_fast64_t rx_bytes, tx_stream_bytes, client_gone, timeouts, heartbeats, outside_us, refused, evicted,
+        tool_calls, grammar_ns;
+    atomic_uint_fast64_t constrained[API_FORM_NONE];
     atomic_int_fast64_t connections, in_flight, streams;
 } api_metrics;
 
@@ -240,6 +252,7 @@ typedef struct gen_tokens {
 } gen_tokens;
 /* Of a request that the engine took, also of one that was left; false: it took none. */
 bool gen_count_tokens(gen *g, gen_tokens *ret);
+api_form gen_form(const gen *g); /* of the answer */
 /* Time that the engine spent on an answered completion, from submission to the end; 0: it was not answered. */
 uint64_t gen_engine_ns(const gen *g);
 void gen_free(gen *g); /* cancels what still runs; NULL is fine */

@@ -269,11 +269,12 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char
     return answer(x);
 }
 
-static void log_line(const exchange *x, int level, unsigned status, uint64_t took_ns, const gen_tokens *tokens)
+static void log_line(const exchange *x, int level, unsigned status, uint64_t took_ns, const gen_tokens *tokens,
+                     api_form form)
 {
     char address[64], prompt[24], cached[24], completion[24];
     conn_address(x->mc, address, sizeof address);
-    xd_log_field fields[5] = {{"REQUEST_ID", x->id}, {"CLIENT", address}};
+    xd_log_field fields[6] = {{"REQUEST_ID", x->id}, {"CLIENT", address}};
     size_t n = address[0] ? 2 : 1;
     if (tokens) {
         snprintf(prompt, sizeof prompt, "%" PRIu64, tokens->prompt);
@@ -283,6 +284,8 @@ static void log_line(const exchange *x, int level, unsigned status, uint64_t too
         fields[n++] = (xd_log_field){"CACHED_TOKENS", cached};
         fields[n++] = (xd_log_field){"COMPLETION_TOKENS", completion};
     }
+    if (form != API_FORM_NONE)
+        fields[n++] = (xd_log_field){"FORM", api_form_names[form]};
     xd_log_with(level, fields, n, "%s %s %u %.1f ms%s%s", x->method, x->path, status, (double)took_ns / 1e6,
                 x->fault.status ? ": " : "", x->fault.msg);
 }
@@ -299,6 +302,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     bool aborted = why != MHD_REQUEST_TERMINATED_COMPLETED_OK;
     uint64_t engine_ns = x->gen && !aborted ? gen_engine_ns(x->gen) : 0;
     gen_tokens tokens;
+    api_form form = x->gen ? gen_form(x->gen) : API_FORM_NONE;
     bool counted = x->gen && gen_count_tokens(x->gen, &tokens);
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
@@ -321,7 +325,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         /* Probes and scrapers ask every few seconds: what they get is of interest only when it is not 200. */
         bool probe = x->route && (x->route->flags & ROUTE_OPEN) && status == 200;
         int level = x->fault.status ? CONF_LOG_ERROR : probe ? CONF_LOG_DEBUG : CONF_LOG_INFO;
-        log_line(x, level, status, took_ns, counted ? &tokens : NULL);
+        log_line(x, level, status, took_ns, counted ? &tokens : NULL, form);
     }
     xd_buf_free(&x->body);
     xd_buf_free(&x->answer);

@@ -80,6 +80,16 @@ uint64_t gen_engine_ns(const gen *g)
     return g->engine_ns;
 }
 
+api_form gen_form(const gen *g)
+{
+    const gen_params *p = &g->p;
+    return !p->grammar    ? API_FORM_NONE
+           : p->must_call ? API_FORM_TOOL
+           : p->may_call  ? API_FORM_TOOL_OR_JSON
+           : p->schema    ? API_FORM_JSON_SCHEMA
+                          : API_FORM_JSON_OBJECT;
+}
+
 void gen_free(gen *g)
 {
     if (!g)
@@ -277,6 +287,7 @@ static void take_thought(choice *c, const char *text, size_t len)
 static void take_call(choice *c, const json_t *call, size_t call_idx)
 {
     c->called = true;
+    atomic_fetch_add(&c->g->x->a->metrics.tool_calls, 1);
     json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     if (c->g->p.stream) {
         send_new(c, json_pack("{s:[{s:I, s:O, s:s, s:{s:O, s:s}}]}", "tool_calls", "index", (json_int_t)call_idx, "id",
@@ -742,6 +753,10 @@ static xd_status prepare(exchange *x, unsigned kind, xd_err *err)
     g->n_choices = n_choices;
     if ((st = begin_parts(g, err)))
         return st;
+    if (g->p.grammar) {
+        atomic_fetch_add(&x->a->metrics.constrained[gen_form(g)], 1);
+        atomic_fetch_add(&x->a->metrics.grammar_ns, g->p.grammar_ns);
+    }
     for (size_t i = 0; x->settings->log_prompts && g->ctx.tok && i < g->p.n_prompts; i++) {
         XD_CLEANUP(xd_buf_free) xd_buf text = {0};
         xd_err ignored;

@@ -41,6 +41,7 @@ typedef struct gen_params {
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
     grammar *grammar;      /* NULL: none */
+    uint64_t grammar_ns;   /* what it took to make */
     const json_t *schema;  /* what response_format says of it; NULL: any object */
     bool must_call;        /* the answer is one call, which the grammar says */
     bool may_call;         /* the answer is one call or what response_format says */

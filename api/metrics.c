@@ -24,6 +24,11 @@ void api_metrics_count(api_metrics *m, size_t route, unsigned status, uint64_t d
     atomic_fetch_add_explicit(&m->duration_us[route], duration_ns / 1000, memory_order_relaxed);
 }
 
+const char *const api_form_names[API_FORM_NONE] = {[API_FORM_JSON_OBJECT] = "json_object",
+                                                   [API_FORM_JSON_SCHEMA] = "json_schema",
+                                                   [API_FORM_TOOL] = "tool",
+                                                   [API_FORM_TOOL_OR_JSON] = "tool_or_json"};
+
 static const char *route_label(size_t i)
 {
     if (i >= api_routes_count)
@@ -75,10 +80,20 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
                       (unsigned long long)sum);
     }
 
+    head(out, "expertd_constrained_requests_total", "counter",
+         "Requests whose answers were held to a form: response_format, a forced tool call.");
+    for (size_t f = 0; f < API_FORM_NONE; f++)
+        xd_buf_printf(out, "expertd_constrained_requests_total{form=\"%s\"} %llu\n", api_form_names[f],
+                      (unsigned long long)m->constrained[f]);
+
     const struct {
         const char *name, *type, *help;
         double value;
     } rows[] = {
+        {"expertd_tool_calls_total", "counter", "Tool calls that answers made, those cut by the token limit included.",
+         (double)m->tool_calls},
+        {"expertd_grammar_build_seconds_total", "counter",
+         "Time spent on making grammars of schemas, for the requests that were taken.", (double)m->grammar_ns / 1e9},
         {"expertd_http_connections", "gauge", "Open HTTP connections.", (double)m->connections},
         {"expertd_http_in_flight", "gauge", "Requests that are being answered.", (double)m->in_flight},
         {"expertd_http_streams", "gauge", "Event streams that are open.", (double)m->streams},

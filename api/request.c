@@ -495,10 +495,12 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
         st = read_stop_ids(ctx, &p, err);
     if (!st)
         st = read_bias(ctx, &p, err);
+    const uint64_t began_ns = xd_now_ns();
     if (!st)
         st = gen_read_response_format(ctx, &p, err);
     if (!st)
         st = gen_read_tool_choice(&p, err);
+    p.grammar_ns = p.grammar ? xd_now_ns() - began_ns : 0;
     if (st) {
         gen_params_free(&p);
         return st;

@@ -15,7 +15,7 @@
     X(REQUESTS_ABORT, "requests_total", "finish=\"abort\"", "")                                                      \
     X(REQUESTS_TIMEOUT, "requests_total", "finish=\"timeout\"", "")                                                  \
     X(REQUESTS_ERROR, "requests_total", "finish=\"error\"", "")                                                      \
-    X(REJECTED_BUSY, "requests_rejected_total", "reason=\"queue_full\"", "Requests refused at submission.")          \
+    X(REJECTED_BUSY, "requests_rejected_total", "reason=\"queue_full\"", "Requests that the engine itself refused.") \
     X(REJECTED_INVALID, "requests_rejected_total", "reason=\"invalid\"", "")                                         \
     X(REJECTED_NOMEM, "requests_rejected_total", "reason=\"out_of_memory\"", "")                                     \
     X(REJECTED_UNAVAILABLE, "requests_rejected_total", "reason=\"unavailable\"", "")                                 \

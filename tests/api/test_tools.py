@@ -452,4 +452,26 @@ def test_the_log_names_client_and_tokens(start):
     lines = [line for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
     assert len(lines) == 2
     for line in lines:
-        assert "CLIENT=127.0.0.1 PROMPT_TOKENS=4 CACHED_TOKENS=2 COMPLETION_TOKENS=4" in line
+        assert "CLIENT=127.0.0.1 PROMPT_TOKENS=4 CACHED_TOKENS=2 COMPLETION_TOKENS=4" in line and "FORM" not in line
+
+
+def test_forms_and_calls_are_counted_and_logged(start):
+    server = start("--model.chat_template=" + HERMES)
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    forms = [("json_object", {"response_format": {"type": "json_object"}}), ("json_schema", {"response_format": schema}),
+             ("tool", {"tools": TOOLS, "tool_choice": "required"}), ("tool_or_json", {"tools": TOOLS, "response_format": schema})]
+
+    def counts():
+        lines = server.get("/metrics").body.decode().splitlines()
+        return {name: float(line.split()[-1]) for line in lines for name in [f[0] for f in forms] if f'requests_total{{form="{name}"}}' in line}
+    assert counts() == {name: 0 for name, _ in forms} and server.metric("expertd_grammar_build_seconds_total") == 0
+    for n, (_, fields) in enumerate(forms):
+        assert server.chat('{"name": "now", "arguments": {}}', **fields).status == 200
+        assert server.chat(CALL + NOW, tools=TOOLS, stream=n % 2 == 0).status == 200
+    assert server.chat("x", response_format={"type": "json"}).status == 400
+    assert counts() == {name: 1 for name, _ in forms}
+    # The forced call is none: the fake engine, which knows no grammars, says the prompt's mark too.
+    assert server.metric("expertd_tool_calls_total") == 2 * 4 + 1 and server.metric("expertd_grammar_build_seconds_total") > 0
+    assert server.stop() == 0
+    logged = [re.findall(r"FORM=(\w+)", line) for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
+    assert [f[0] for f in logged if f] == [name for name, _ in forms] and len(logged) == 9
