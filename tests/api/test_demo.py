@@ -211,10 +211,35 @@ def test_the_readmes_commands_work(daemon):
         text = text.replace("\\\n", " ")
         commands += [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
     assert len(commands) > 10
+    takes_tools = Daemon("--model.chat_template=" + os.path.join(ROOT, "config", "demo", "tools.jinja"))
+    assert sum('"tools"' in command for command in commands) >= 2
     for command in commands:
-        command = command.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}").replace("curl ", "curl -sS --fail-with-body ", 1)
+        port = (takes_tools if '"tools"' in command else daemon).port
+        command = command.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("curl ", "curl -sS --fail-with-body ", 1)
         out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
         assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)
+        answer = json.loads(out.stdout)["choices"][0] if '"tools"' in command or "response_format" in command else None
+        if answer and "tool_choice" in command:
+            assert answer["finish_reason"] == "tool_calls" and json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])
+        elif answer and "response_format" in command:
+            assert json.loads(answer["message"]["content"])
+    assert takes_tools.stop() == 0
+
+
+def test_the_demos_template_for_tools_shows_calls_and_results():
+    d = Daemon("--model.chat_template=" + os.path.join(ROOT, "config", "demo", "tools.jinja"))
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"zone\": \"UTC\"}"}}
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "noon"}]
+    ids = d.post("/tokenize", {"messages": messages, "tools": tools}).json["tokens"]
+    assert d.post("/detokenize", {"tokens": ids}).json["prompt"] == (
+        "<|im_start|>system\nYou may call these functions:\n<tools>\n" + json.dumps(tools[0]) + "\n</tools>\nA call is written <tool_call>\n"
+        '{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n<tool_call>\n'
+        '{"name": "now", "arguments": {"zone": "UTC"}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>\n'
+        "<|im_start|>assistant\n")
+    own = Daemon()
+    assert own.post("/tokenize", {"messages": messages[:1]}).json == d.post("/tokenize", {"messages": messages[:1]}).json
+    assert own.stop() == 0 and d.stop() == 0
 
 
 def run(*options):
