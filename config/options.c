@@ -244,7 +244,7 @@ const conf_option conf_options[] = {
     RATIO(pager, "layer_floor", layer_floor, "25%", 0, 1, 0,
           "Share of the page slots that is divided evenly among the layers; the rest goes to whoever needs it."),
     ENUM(pager, "read_ahead", read_ahead, "auto", read_aheads, 0,
-         "While a GPU computes what needs nothing from the host, let it read what the next layer will probably want. auto: where it pays."),
+         "While a GPU computes what needs nothing from the host, let it read what the next layers will probably want. auto: where it pays."),
     BOOL(pager, "warm_start", warm_start, "yes", 0,
          "Remember which pages were in use and fetch them at the next start, and fill with others what room is left. no: start empty."),
     STRING(pager, "stats_file", stats_file, "", CONF_PATH,
