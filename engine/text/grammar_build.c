@@ -305,12 +305,37 @@ static uint32_t height_of(const grammar *g, const gram_node *n)
     }
 }
 
+static uint8_t begins_of(const grammar *g, const gram_node *n)
+{
+    uint8_t ret = 0;
+    switch (n->kind) {
+    case GRAM_STRING: return gram_begins('"');
+    case GRAM_NUMBER: return gram_begins('0');
+    case GRAM_ARRAY: return gram_begins('[');
+    case GRAM_OBJECT: return gram_begins('{');
+    case GRAM_LITERALS:
+        for (uint32_t i = g->letter[n->first].child; i; i = g->letter[i].next)
+            ret |= gram_begins(g->letter[i].byte);
+        return ret;
+    case GRAM_ALT: /* of leaves, which have theirs by now */
+        for (uint32_t i = 0; i < n->n; i++)
+            ret |= g->node[g->kid[n->first + i]].begins;
+        return ret;
+    case GRAM_ROOT: break;
+    }
+    return ret;
+}
+
 xd_status build_finish(build *b)
 {
     grammar *g = b->g;
     xd_status st = flatten(b);
     if (st)
         return st;
+    for (int alts = 0; alts < 2; alts++)
+        for (size_t i = 0; i < g->n_nodes; i++)
+            if ((g->node[i].kind == GRAM_ALT) == alts)
+                g->node[i].begins = begins_of(g, &g->node[i]);
     bool changed = true;
     for (int round = 0; round <= GRAM_MAX_DEPTH && changed; round++) {
         changed = false;

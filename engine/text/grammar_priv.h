@@ -53,8 +53,15 @@ typedef struct gram_node {
         rest; /* ARRAY: items after the first n; OBJECT: values of other keys; GRAM_NONE: there are none. NUMBER: index */
     uint32_t names; /* OBJECT with others: the letters of its own keys' names */
     uint32_t dfa;   /* STRING: index of its pattern, GRAM_NONE: none */
+    uint8_t begins; /* gram_begins() of the bytes that it can begin with */
     bool unique;    /* ARRAY: its items are the kids, at most 64, each once at most */
 } gram_node;
+
+/* What a value that begins with this byte may be, as a bit: alternatives that are none of that need not be tried. */
+static inline uint8_t gram_begins(unsigned char byte)
+{
+    return byte == '{' ? 1 : byte == '[' ? 2 : byte == '"' ? 4 : byte == '-' || (byte >= '0' && byte <= '9') ? 8 : 16;
+}
 
 typedef struct gram_prop {
     uint32_t key, key_len; /* in text: the quoted name and a colon */
@@ -100,6 +107,7 @@ typedef struct gram_mask {
     void *key; /* NULL: unused */
     size_t key_bytes;
     uint64_t *bits;
+    size_t most; /* threads that a run may follow which is given it */
 } gram_mask;
 enum { GRAM_N_MASKS = 24 };
 

@@ -3,8 +3,8 @@
  * A mask is a walk over the tries of tokens with the automaton, which leaves a subtree at the first byte that does not fit. Within a
  * string nearly all tokens fit: those that are nothing but plain characters are taken as a whole, and only the odd ones are walked. Masks
  * are kept by the state they belong to, since most states come again and again.
- * Work is counted: where a schema is so ambiguous that a walk would hold the engine up, most of the readings are left out of this mask, and
- * so on. What is left is a smaller choice, never a wrong one. */
+ * Work is counted: where a schema is so ambiguous that a walk would hold the engine up, most of the readings are left out, from this mask on
+ * for the rest of the answer, so that no answer costs that much twice. What is left is a smaller choice, never a wrong one. */
 #include <string.h>
 #include <xxhash.h>
 
@@ -12,7 +12,8 @@
 #include "engine/text/tok_priv.h"
 
 enum {
-    MAX_WORK = 1 << 20,       /* steps: 10 to 20 ms */
+    MAX_WORK = 1 << 17,       /* steps: 1 to 3 ms */
+    PER_STEP = 4,             /* nodes of a walk within a pattern, which needs no frames */
     FEWER = 16,               /* times, when that is not enough */
     MAX_KEY_BYTES = 128 << 10 /* of a state whose mask is kept */
 };
@@ -26,6 +27,7 @@ struct grammar_run {
     size_t moved_cap;
     xd_buf key;
     uint64_t max_work;
+    size_t most; /* threads that are followed */
 };
 
 grammar_run *grammar_run_new(grammar *g, const grammar_vocab *v)
@@ -35,6 +37,7 @@ grammar_run *grammar_run_new(grammar *g, const grammar_vocab *v)
         return NULL;
     r->g = grammar_ref(g);
     r->v = v;
+    r->most = GRAM_MAX_THREADS;
     if (!gram_start(&r->at)) {
         grammar_run_free(r);
         return NULL;
@@ -105,10 +108,11 @@ static void walk_pattern(grammar_run *r, const gram_dfa *d, uint32_t state, uint
     } level[GRAM_MAX_TOKEN_BYTES + 1];
     level[0].state = state;
     level[0].cp = level[0].left = 0;
+    uint64_t nodes = 0;
     for (uint32_t i = 1; i < t->n;) {
         const gram_vnode *node = &t->node[i];
         uint32_t depth = node->depth, s = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
-        r->next.work++;
+        nodes++;
         if (left) {
             cp = level[depth - 1].cp << 6 | (cp & 0x3F);
             left--;
@@ -126,9 +130,10 @@ static void walk_pattern(grammar_run *r, const gram_dfa *d, uint32_t state, uint
         add_bits(t->id + node->token, node[1].token - node->token, bits);
         i++;
     }
+    r->next.work += nodes / PER_STEP;
 }
 
-static bool copy_stack(gram_stack *to, const gram_stack *from)
+static bool copy_stack(gram_stack *to, const gram_stack *from, size_t most)
 {
     if (!tok_grow(&to->frame, &to->frame_cap, from->n_frames, sizeof *to->frame) ||
         !tok_grow(&to->thread, &to->thread_cap, from->n_threads, sizeof *to->thread))
@@ -137,25 +142,24 @@ static bool copy_stack(gram_stack *to, const gram_stack *from)
     memcpy(to->thread, from->thread, from->n_threads * sizeof *to->thread);
     to->n_frames = from->n_frames;
     to->n_threads = from->n_threads;
-    to->most = GRAM_MAX_THREADS;
+    to->most = most;
     to->work = 0;
     to->failed = false;
     return true;
 }
 
-/* What the first `most` threads accept, if no more of what they become are followed. */
-static bool mask_of(grammar_run *r, size_t most, uint64_t *bits)
+/* What the first r->most threads accept, if no more of what they become are followed. */
+static bool mask_of(grammar_run *r, uint64_t *bits)
 {
     const grammar_vocab *v = r->v;
     gram_stack *s = &r->next;
-    size_t n = XD_MIN(r->at.n_threads, most);
-    if (!copy_stack(s, &r->at)) {
+    size_t n = XD_MIN(r->at.n_threads, r->most);
+    if (!copy_stack(s, &r->at, r->most)) {
         s->failed = true;
         return false;
     }
     memset(bits, 0, v->n_words * sizeof *bits);
-    s->most = most;
-    r->max_work = most > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
+    r->max_work = r->most > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
     if (!walk(r, &v->odd, n, bits))
         return false;
     /* Threads within a string take plain tokens unseen; the others come first, to be walked. */
@@ -192,6 +196,7 @@ static bool mask_of(grammar_run *r, size_t most, uint64_t *bits)
 static bool write_key(grammar_run *r)
 {
     xd_buf_clear(&r->key);
+    xd_buf_append(&r->key, &r->most, sizeof r->most);
     for (size_t i = 0; i < r->at.n_threads; i++) {
         for (uint32_t top = r->at.thread[i]; top; top = r->at.frame[top].parent) {
             gram_frame f = r->at.frame[top];
@@ -203,6 +208,12 @@ static bool write_key(grammar_run *r)
     return !r->key.failed;
 }
 
+static void follow_fewer(grammar_run *r, size_t most)
+{
+    r->most = most;
+    r->at.n_threads = XD_MIN(r->at.n_threads, most);
+}
+
 const uint64_t *grammar_run_mask(grammar_run *r)
 {
     grammar *g = r->g;
@@ -211,8 +222,10 @@ const uint64_t *grammar_run_mask(grammar_run *r)
     uint64_t hash = XXH3_64bits(r->key.data, r->key.len);
     for (uint32_t i = 0; i < GRAM_N_MASKS; i++) {
         const gram_mask *m = &g->mask[i];
-        if (m->key && m->hash == hash && m->key_bytes == r->key.len && !memcmp(m->key, r->key.data, m->key_bytes))
+        if (m->key && m->hash == hash && m->key_bytes == r->key.len && !memcmp(m->key, r->key.data, m->key_bytes)) {
+            follow_fewer(r, m->most);
             return m->bits;
+        }
     }
     gram_mask *m = &g->mask[g->next_mask];
     free(m->key);
@@ -221,7 +234,7 @@ const uint64_t *grammar_run_mask(grammar_run *r)
         m->bits = calloc(r->v->n_words + 1, sizeof *m->bits);
     if (!m->bits)
         return NULL;
-    for (size_t most = GRAM_MAX_THREADS; !mask_of(r, most, m->bits); most = XD_MAX(most / FEWER, 1u))
+    for (; !mask_of(r, m->bits); follow_fewer(r, XD_MAX(r->most / FEWER, 1u)))
         if (r->next.failed)
             return NULL;
     if (r->key.len > MAX_KEY_BYTES)
@@ -232,6 +245,7 @@ const uint64_t *grammar_run_mask(grammar_run *r)
     memcpy(m->key, r->key.data, r->key.len);
     m->key_bytes = r->key.len;
     m->hash = hash;
+    m->most = r->most;
     g->next_mask = (g->next_mask + 1) % GRAM_N_MASKS;
     return m->bits;
 }
@@ -270,7 +284,7 @@ xd_status grammar_run_push(grammar_run *r, uint32_t id, xd_err *err)
     gram_stack *s = &r->next;
     if (!grammar_vocab_has(v, id))
         return xd_fail(err, XD_INTERNAL, 0, "token %u is no text that a grammar allows", id);
-    if (!copy_stack(s, &r->at))
+    if (!copy_stack(s, &r->at, r->most))
         return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
     size_t from = 0, to = s->n_threads;
     for (uint32_t i = v->off[id]; i < v->off[id + 1]; i++) {
@@ -296,7 +310,7 @@ bool grammar_run_may_end(const grammar_run *r)
 bool grammar_run_must_end(grammar_run *r)
 {
     gram_stack *s = &r->next;
-    if (!grammar_run_may_end(r) || !copy_stack(s, &r->at))
+    if (!grammar_run_may_end(r) || !copy_stack(s, &r->at, r->most))
         return false;
     const size_t n = s->n_threads;
     for (int byte = 0; byte < 256 && s->n_threads == n; byte++)

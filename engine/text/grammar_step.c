@@ -3,7 +3,7 @@
  * A thread is a stack of frames: the value that is being written on top of the objects and arrays that hold it. Where the next value may
  * be one of several, there are several threads. A frame whose child is under way already stands where it will be once the child is
  * done, so that a child's end is nothing but a step down. Between parts of JSON at most one space, or one line end and an indent, may
- * stand: a model that likes blanks cannot write them for ever.
+ * stand: a model that likes blanks cannot write them for ever. None stands before the first: a stop string of a line end would leave nothing.
  *
  * Whether a child may begin depends on how deep it would be and how many frames it needs (node.height), so that no thread is ever led
  * where it could not end. */
@@ -13,7 +13,7 @@
 #include "engine/text/tok_priv.h"
 
 /* frame.state: the phase, and above it what the phase needs. */
-enum { PHASE_BITS = 0xFF, INDENT_PER_LEVEL = 4 };
+enum { PHASE_BITS = 0xFF, INDENT_PER_LEVEL = 4, WORK_OF_DIGIT = 7 /* divisions of 128 bits */ };
 typedef enum phase {
     P_OPEN,
     /* ROOT */
@@ -134,6 +134,9 @@ static void begin(stepper *p, const gram_frame *parent, uint32_t node)
 {
     size_t frames = p->s->n_frames, threads = p->s->n_threads;
     const gram_node *n = &p->g->node[node];
+    const uint8_t kind = gram_begins(p->byte);
+    if (!(n->begins & kind))
+        return;
     gram_frame child = {.parent = add_frame(p->s, parent), .depth = parent->depth + 1};
     if (!child.parent)
         return;
@@ -141,7 +144,7 @@ static void begin(stepper *p, const gram_frame *parent, uint32_t node)
     for (uint32_t i = 0; i < n_leaves && !is_full(p); i++) {
         size_t mark = p->s->n_frames, had = p->s->n_threads;
         child.node = n->kind == GRAM_ALT ? p->g->kid[n->first + i] : node;
-        if (!fits(p->g, child.node, parent->depth))
+        if (!(p->g->node[child.node].begins & kind) || !fits(p->g, child.node, parent->depth))
             continue;
         child.a = p->g->node[child.node].kind == GRAM_LITERALS ? p->g->node[child.node].first : 0;
         uint32_t at = add_frame(p->s, &child);
@@ -547,7 +550,7 @@ static void step_thread(stepper *p, uint32_t top)
         gram_frame next = f;
         switch (n->kind) {
         case GRAM_ROOT:
-            if (f.state == P_OVER || take_blank(p, &f, false))
+            if (f.state == P_OVER)
                 return;
             next.state = P_OVER;
             begin(p, &next, n->rest);
@@ -556,6 +559,7 @@ static void step_thread(stepper *p, uint32_t top)
         case GRAM_ARRAY: step_array(p, &f, n, was_parent); return;
         case GRAM_OBJECT: step_object(p, &f, n, was_parent); return;
         case GRAM_NUMBER:
+            p->s->work += WORK_OF_DIGIT;
             if (gram_number_step(&p->g->number[n->rest], &next, p->byte)) {
                 emit(p, &next, false);
                 return;

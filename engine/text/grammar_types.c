@@ -352,6 +352,8 @@ static xd_status array(build *b, const build_job *j, uint32_t node)
         st = kids[i] == GRAM_NONE ? b->err->status : XD_OK;
     }
     /* A tuple whose schema says nothing of more items has no more. */
+    if (!rest && json_is_false(json_object_get(j->schema, "unevaluatedItems")))
+        rest = json_false();
     bool closed = json_is_false(rest) || (first && !rest && n.min <= n.n) || n.max <= n.n;
     if (!st && !closed) {
         n.rest = rest ? schema_node(b, rest, build_place_at(b, j->place, rest_key, 0)) : build_any(b);
@@ -469,6 +471,8 @@ static xd_status object(build *b, const build_job *j, uint32_t node)
     gram_node n = {.kind = GRAM_OBJECT, .rest = GRAM_NONE, .first = (uint32_t)g->n_props};
     const json_t *own = json_object_get(j->schema, "properties"),
                  *others = json_object_get(j->schema, "additionalProperties");
+    if (!others && json_is_false(json_object_get(j->schema, "unevaluatedProperties")))
+        others = json_false();
     xd_status st = read_counts(b, j, "minProperties", "maxProperties", &n);
     if (!st)
         st = own_properties(b, j, &n, others);
@@ -520,6 +524,7 @@ xd_status schema_of_types(build *b, const build_job *j)
     json_t *v;
     json_object_foreach ((json_t *)(uintptr_t)j->schema, key, v)
         told |= schema_types_of_keyword(key);
+    told &= types; /* and no mark of refused ones, of which harmless forms may stand here */
     if (!json_object_get(j->schema, "type") && told)
         types = told;
     uint32_t kids[8], n = 0;

@@ -207,6 +207,9 @@ ACCEPTED = {
     "pattern of openai": obj(["username"], username={"type": "string", "pattern": "^@[a-zA-Z0-9_]+$"}),
     **{f"format {f}": {"type": "string", "format": f} for f in ["date", "date-time", "time", "uuid", "ipv4", "email"]},
     "Dated": Dated.model_json_schema(), "short email": {"type": "string", "format": "email", "maxLength": 12},
+    **{f"harmless {k}": {k: v} for k, v in [("if", {}), ("then", {}), ("else", True), ("patternProperties", {}), ("dependentRequired", {}), ("dependentSchemas", {}), ("dependencies", {}),
+        ("unevaluatedProperties", False), ("unevaluatedItems", False), ("$defs", {}), ("propertyNames", {}), ("required", []), ("uniqueItems", False), ("additionalProperties", True)]},
+    "harmless within": obj(["a"], a={"if": {}}, b={"type": "string", "dependentSchemas": {}}, c={"patternProperties": {}, "minLength": 1}),
     "nested 20": (lambda f: f(f, 20))(lambda f, n: {"type": "integer"} if not n else obj(["a"], a=f(f, n - 1))),
 }
 
@@ -266,5 +269,6 @@ HOSTILE = {  # answered quickly, with an answer or an error
     "large text": {"const": "x" * 500000}, "long names": obj(**{("n" * 1000) + str(i): True for i in range(500)}),
     "patterns that explode": obj(**{f"p{i}": {"type": "string", "pattern": f"(a|b)*a(a|b){{{12 + i % 3}}}", "maxLength": 50 + i} for i in range(60)}),
     "a large pattern": {"type": "string", "pattern": "^(" + "|".join(f"word{i}" for i in range(400)) + ")+$", "maxLength": 30}, "a wide pattern": {"type": "string", "pattern": "^[^a]{900}$"},
+    "arrays of 900 kinds": {"type": "array", "minItems": 500, "items": {"anyOf": [{"type": "array", "minItems": 3, "items": {"type": "integer", "maximum": 1000000 + i}} for i in range(900)]}},
     "huge counts": {"type": "array", "maxItems": 10 ** 15, "items": {"type": "string", "maxLength": 10 ** 15}},
 }
