@@ -351,7 +351,7 @@ static bool in_call(answer_reader *a, bool end)
     json_t *list = NULL;
     const char *text = a->held.data ? a->held.data + a->body : "";
     xd_status st = a->o.whole_call
-                       ? toolcall_read_held(text, p - a->body, true, a->o.tools, &list)
+                       ? toolcall_read_held(text, p - a->body, a->o.tools, &list)
                        : toolcall_read(a->o.marks.calls, text, (function ? behind : p) - a->body, a->o.tools, &list);
     a->failed |= st == XD_NOMEM;
     if (!st && (!function || all_known(a, list))) {

@@ -425,7 +425,7 @@ bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, boo
     return *ret_sure;
 }
 
-xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_t *tools, json_t **ret)
+xd_status toolcall_read_held(const char *text, size_t len, const json_t *tools, json_t **ret)
 {
     slice v = trim((slice){text, len}), key, value = {text, 0}, arguments = {text, 0};
     if (!eat(&v, "{") || !next_member(&v, &key, &value) || !same(key, "\"name\""))
@@ -433,11 +433,9 @@ xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_
     bool has_arguments = next_member(&v, &key, &arguments) && same(key, "\"arguments\"");
     if (!has_arguments)
         arguments.len = 0;
-    bool whole = arguments.len && same(v, "}");
-    bool fits = (!arguments.len || arguments.s[0] == '{') && (whole || (cut && !v.len));
-    if (!xd_utf8_valid(arguments.s, arguments.len))
-        return XD_BAD_REQUEST;
-    if (!fits || !names_tool(value, tools))
+    bool ends = !v.len || (arguments.len && same(v, "}"));
+    if (!ends || (arguments.len && arguments.s[0] != '{') || !xd_utf8_valid(arguments.s, arguments.len) ||
+        !names_tool(value, tools))
         return XD_BAD_REQUEST;
     json_t *name = load(value), *list = json_array();
     xd_status st = list ? add_call(list, name, arguments) : XD_NOMEM;

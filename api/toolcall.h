@@ -45,9 +45,9 @@ const json_t *toolcall_function(const json_t *tools, const char *name);
 xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const json_t *tools,
                         json_t **ret) XD_MUST_CHECK;
 
-/* Reads an answer that was held to {"name", "arguments"} with a name of the request's. `cut`: the token limit came first; what there is of a
+/* Reads an answer that was held to {"name", "arguments"} with a name of the request's. Where the token limit came first, what there is of a
  * call counts once the name is whole, and "arguments" is the text of what there is of them, perhaps "". */
-xd_status toolcall_read_held(const char *text, size_t len, bool cut, const json_t *tools, json_t **ret) XD_MUST_CHECK;
+xd_status toolcall_read_held(const char *text, size_t len, const json_t *tools, json_t **ret) XD_MUST_CHECK;
 /* Can an answer that begins like this be such a call, and not other JSON? *ret_sure: it is one as far as its arguments. */
 bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, bool *ret_sure);
 
