@@ -100,14 +100,48 @@ static bool pointer_step(const char *s, size_t len, xd_buf *ret)
     return !ret->failed;
 }
 
+/* The schema that calls itself so. No deeper than a reader of JSON lets it be. */
+static const json_t *anchored(const json_t *at, const char *name)
+{
+    const json_t *ret = NULL;
+    const char *key;
+    json_t *v;
+    size_t i;
+    const json_t *anchor = json_object_get(at, "$anchor");
+    if (json_is_string(anchor) && !strcmp(json_string_value(anchor), name))
+        return at;
+    if (json_is_array(at)) {
+        json_array_foreach ((json_t *)(uintptr_t)at, i, v)
+            if ((ret = anchored(v, name)))
+                return ret;
+        return NULL;
+    }
+    json_object_foreach ((json_t *)(uintptr_t)at, key, v)
+        if (strcmp(key, "enum") != 0 && strcmp(key, "const") != 0 && strcmp(key, "default") != 0 &&
+            strcmp(key, "examples") != 0 && (ret = anchored(v, name)))
+            return ret;
+    return NULL;
+}
+
 static const json_t *pointed_at(build *b, const char *ref, uint32_t place)
 {
-    const json_t *at = b->root;
+    const json_t *at = b->root, *id = json_object_get(at, "$id");
     XD_CLEANUP(xd_buf_free) xd_buf step = {0};
-    if (ref[0] != '#' || (ref[1] && ref[1] != '/')) {
-        build_fault(b, place, "$ref", "'%.80s' is not within this schema: only \"#\" and \"#/...\" can be followed",
-                    ref);
+    const char *own = json_is_string(id) ? json_string_value(id) : "";
+    size_t own_len = strcspn(own, "#");
+    if (ref[0] != '#' && own_len && !strncmp(ref, own, own_len) && (!ref[own_len] || ref[own_len] == '#'))
+        ref = ref[own_len] ? ref + own_len : "#";
+    if (ref[0] != '#') {
+        build_fault(b, place, "$ref",
+                    "'%.80s' is not within this schema: only \"#...\" and its own $id can be followed", ref);
         return NULL;
+    }
+    if (ref[1] && ref[1] != '/') {
+        if (!build_spend(b, place, build_count(at, BUILD_MAX_VALUES) * BUILD_WORK_OF_LOOK))
+            return NULL;
+        if (!(at = anchored(at, ref + 1)))
+            build_fault(b, place, "$ref", "there is no $anchor '%.80s'", ref + 1);
+        return at;
     }
     for (const char *p = ref + 1; *p && at;) {
         size_t len = strcspn(++p, "/");
@@ -342,6 +376,25 @@ static json_t *limited_to(const json_t *schema)
     return one ? json_pack("[O]", one) : json_is_array(some) ? json_incref(some) : NULL;
 }
 
+/* Types that values which match may have: those that are told, else those of the values that are listed. */
+static unsigned types_that_match(build *b, const json_t *schema, uint32_t place)
+{
+    json_t *values = json_object_get(schema, "type") ? NULL : limited_to(schema), *v;
+    if (!values)
+        return schema_types(b, schema, place);
+    unsigned ret = 0;
+    size_t i;
+    json_array_foreach (values, i, v)
+        ret |= json_is_null(v)      ? TYPE_NULL
+               : json_is_boolean(v) ? TYPE_BOOLEAN
+               : json_is_number(v)  ? TYPE_NUMBER
+               : json_is_string(v)  ? TYPE_STRING
+               : json_is_array(v)   ? TYPE_ARRAY
+                                    : TYPE_OBJECT;
+    json_decref(values);
+    return ret ? ret : schema_types(b, schema, place);
+}
+
 static bool no_common_value(build *b, const json_t *x, const json_t *y, uint32_t place)
 {
     json_t *vx = limited_to(x), *vy = limited_to(y);
@@ -357,7 +410,7 @@ bool schema_disjoint(build *b, const json_t *x, const json_t *y, uint32_t place,
 {
     if (!(x = schema_resolve(b, x, place)) || !(y = schema_resolve(b, y, place)))
         return false;
-    unsigned tx = schema_types(b, x, place), ty = schema_types(b, y, place);
+    unsigned tx = types_that_match(b, x, place), ty = types_that_match(b, y, place);
     if (!tx || !ty)
         return false;
     bool numbers = (tx & TYPE_INTEGER && ty & TYPE_NUMBER) || (ty & TYPE_INTEGER && tx & TYPE_NUMBER);

@@ -7,7 +7,7 @@
 #include "engine/text/grammar_build.h"
 #include "engine/text/tok_priv.h"
 
-enum { MAX_LEAST = 100000 };
+enum { MAX_LEAST = 100000, ALL_TYPES = 2 * TYPE_OBJECT - 1 /* what is above them is no type */ };
 
 /* ---- values ---- */
 
@@ -45,16 +45,87 @@ static bool is_of_type(const json_t *v, unsigned types)
     }
 }
 
-/* enum and const. */
-static xd_status constants(build *b, const build_job *j, unsigned types)
+/* A count; absent: otherwise. */
+static xd_status read_count(build *b, const build_job *j, const char *key, uint64_t otherwise, uint64_t *ret)
 {
-    const json_t *some = json_object_get(j->schema, "enum"), *one = json_object_get(j->schema, "const"), *v;
-    const char *key;
-    json_t *ignored;
-    json_object_foreach ((json_t *)(uintptr_t)j->schema, key, ignored)
-        if (schema_types_of_keyword(key) && strcmp(key, "format") != 0)
+    const json_t *v = json_object_get(j->schema, key);
+    *ret = otherwise;
+    if (!v)
+        return XD_OK;
+    double d = json_number_value(v);
+    if (!json_is_number(v) || d < 0 || floor(d) != d)
+        return build_fault(b, j->place, key, "must be a whole number from 0 on");
+    bool least = key[1] == 'i'; /* minItems and so on */
+    if (least && d > MAX_LEAST)
+        return build_fault(b, j->place, key, "asks for more than %d: no answer is that long", MAX_LEAST);
+    *ret = d >= 1e15 ? GRAM_INF : (uint64_t)d;
+    return XD_OK;
+}
+
+static uint32_t char_at(const char **p)
+{
+    const unsigned char *s = (const unsigned char *)*p;
+    uint32_t c = *s, more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+    c = more ? c & (0x3Fu >> more) : c;
+    for (uint32_t i = 1; i <= more; i++)
+        c = c << 6 | (s[i] & 0x3F);
+    *p += more + 1;
+    return c;
+}
+
+static bool pattern_has(const gram_dfa *d, const char *s, const char *end)
+{
+    uint32_t state = 0;
+    while (s < end && state != GRAM_NONE) {
+        uint32_t c = char_at(&s);
+        state = gram_dfa_go(d, state, c, c);
+    }
+    return state != GRAM_NONE && d->end[state];
+}
+
+/* Lengths and a pattern beside enum or const choose among the texts. What is about values of other kinds says nothing of this one. */
+static xd_status fits_beside(build *b, const build_job *j, const gram_dfa *pattern, const json_t *v, bool *ret)
+{
+    const char *key, *text = json_is_string(v) ? json_string_value(v) : NULL;
+    const char *end = text ? text + json_string_length(v) : NULL;
+    json_t *said;
+    *ret = true;
+    json_object_foreach ((json_t *)(uintptr_t)j->schema, key, said) {
+        unsigned about = schema_types_of_keyword(key);
+        if (!is_of_type(v, about & ALL_TYPES) || !strcmp(key, "format"))
+            continue;
+        if (!text)
             return build_fault(b, j->place, key,
                                "beside enum or const is not supported: leave out what does not match");
+        if (!strcmp(key, "pattern")) {
+            *ret = *ret && pattern_has(pattern, text, end);
+            continue;
+        }
+        uint64_t limit, chars = 0;
+        xd_status st = read_count(b, j, key, 0, &limit);
+        if (st)
+            return st;
+        for (const char *s = text; s < end; chars++)
+            char_at(&s);
+        *ret = *ret && (key[1] == 'i' ? chars >= limit : chars <= limit);
+    }
+    return XD_OK;
+}
+
+/* A pattern of min to max characters, or a fault of `key`, which asked for it. */
+static xd_status new_pattern(build *b, const build_job *j, const char *key, const char *text, size_t len, uint64_t min,
+                             uint64_t max, gram_dfa *ret)
+{
+    const char *why = gram_dfa_new(text, len, min, max, &b->work_left, ret);
+    if (!why)
+        return XD_OK;
+    return !strcmp(why, GRAM_REGEX_NOMEM) ? build_nomem(b) : build_fault(b, j->place, key, "%s", why);
+}
+
+/* enum and const, with the pattern beside them. */
+static xd_status chosen(build *b, const build_job *j, const gram_dfa *pattern, unsigned types)
+{
+    const json_t *some = json_object_get(j->schema, "enum"), *one = json_object_get(j->schema, "const"), *v;
     if (some && !json_is_array(some))
         return build_fault(b, j->place, "enum", "must be an array");
     uint32_t letters = 0;
@@ -64,7 +135,11 @@ static xd_status constants(build *b, const build_job *j, unsigned types)
         bool listed = !one || !some;
         for (size_t k = 0; !listed && k < json_array_size(some); k++)
             listed = json_equal(v, json_array_get(some, k));
-        if (!listed || !is_of_type(v, types))
+        bool fits;
+        xd_status st = fits_beside(b, j, pattern, v, &fits);
+        if (st)
+            return st;
+        if (!listed || !fits || !is_of_type(v, types))
             continue;
         char *text = json_text(v);
         letters = text ? build_text(b, letters, text, strlen(text)) : GRAM_NONE;
@@ -81,21 +156,20 @@ static xd_status constants(build *b, const build_job *j, unsigned types)
     return XD_OK;
 }
 
-/* A count; absent: otherwise. */
-static xd_status read_count(build *b, const build_job *j, const char *key, uint64_t otherwise, uint64_t *ret)
+static xd_status constants(build *b, const build_job *j, unsigned types)
 {
-    const json_t *v = json_object_get(j->schema, key);
-    *ret = otherwise;
-    if (!v)
-        return XD_OK;
-    double d = json_number_value(v);
-    if (!json_is_number(v) || d < 0 || floor(d) != d)
-        return build_fault(b, j->place, key, "must be a whole number from 0 on");
-    bool least = key[1] == 'i'; /* minItems and so on */
-    if (least && d > MAX_LEAST)
-        return build_fault(b, j->place, key, "asks for more than %d: no answer is that long", MAX_LEAST);
-    *ret = d >= 1e15 ? GRAM_INF : (uint64_t)d;
-    return XD_OK;
+    const json_t *pattern = json_object_get(j->schema, "pattern");
+    if (!pattern)
+        return chosen(b, j, NULL, types);
+    gram_dfa d;
+    xd_status st = json_is_string(pattern) ? new_pattern(b, j, "pattern", json_string_value(pattern),
+                                                         json_string_length(pattern), 0, GRAM_INF, &d)
+                                           : build_fault(b, j->place, "pattern", "must be a string");
+    if (st)
+        return st;
+    st = chosen(b, j, &d, types);
+    gram_dfa_clear(&d);
+    return st;
 }
 
 static xd_status read_counts(build *b, const build_job *j, const char *least, const char *most, gram_node *n)
@@ -126,12 +200,12 @@ static xd_status read_number(build *b, const build_job *j, const char *key, char
 }
 
 static const struct {
-    const char *key;
+    const char *key, *draft4; /* in draft 4 a boolean beside it */
     bool is_low, exclusive;
-} bounds[] = {{"minimum", true, false},
-              {"exclusiveMinimum", true, true},
-              {"maximum", false, false},
-              {"exclusiveMaximum", false, true}};
+} bounds[] = {{"minimum", "exclusiveMinimum", true, false},
+              {"exclusiveMinimum", "", true, true},
+              {"maximum", "exclusiveMaximum", false, false},
+              {"exclusiveMaximum", "", false, true}};
 
 /* How many digits stand before the point of what is allowed. With those after it there are never more than a double tells apart. */
 static void split_digits(const build_job *j, gram_number *n)
@@ -139,7 +213,7 @@ static void split_digits(const build_job *j, gram_number *n)
     double low = NAN, high = NAN;
     for (size_t i = 0; i < XD_ARRAY_LEN(bounds); i++) {
         const json_t *v = json_object_get(j->schema, bounds[i].key);
-        if (v)
+        if (json_is_number(v))
             *(bounds[i].is_low ? &low : &high) = json_number_value(v);
     }
     double most = XD_MAX(fabs(isnan(low) ? 0 : low), fabs(isnan(high) ? 0 : high));
@@ -170,6 +244,11 @@ static xd_status number(build *b, const build_job *j, uint32_t node, bool intege
     }
     for (size_t i = 0; i < XD_ARRAY_LEN(bounds) && !st; i++) {
         gram_int v;
+        const json_t *draft4 = json_object_get(j->schema, bounds[i].draft4);
+        bool exclusive = bounds[i].exclusive || json_is_true(draft4);
+        if (bounds[i].exclusive && json_is_boolean(json_object_get(j->schema, bounds[i].key)) &&
+            json_object_get(j->schema, bounds[i - 1].key))
+            continue; /* draft 4: it was looked at with the bound */
         if ((st = read_number(b, j, bounds[i].key, text, &there)) || !there)
             continue;
         any = true;
@@ -178,9 +257,9 @@ static xd_status number(build *b, const build_job *j, uint32_t node, bool intege
             exact = true;
         }
         if (bounds[i].is_low)
-            n.lo = XD_MAX(n.lo, v + (bounds[i].exclusive || !exact));
+            n.lo = XD_MAX(n.lo, v + (exclusive || !exact));
         else
-            n.hi = XD_MIN(n.hi, v - (bounds[i].exclusive && exact));
+            n.hi = XD_MIN(n.hi, v - (exclusive && exact));
     }
     if (!st)
         st = read_number(b, j, "multipleOf", text, &there);
@@ -215,6 +294,10 @@ static xd_status number(build *b, const build_job *j, uint32_t node, bool intege
 #define CLOCK     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define BYTE_OF_4 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define LABEL     "[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
+#define COUNT     "[0-9]{1,4}"
+#define SPAN      "(" COUNT "H(" COUNT "M(" COUNT "S)?)?|" COUNT "M(" COUNT "S)?|" COUNT "S)"
+#define HOST      "[A-Za-z0-9]{1,30}(-[A-Za-z0-9]{1,30})?" /* at most 63, and four of them at most 253 */
+#define HEX_OF_6  "[0-9a-f]{1,4}"
 
 static const struct {
     const char *format, *pattern;
@@ -225,6 +308,21 @@ static const struct {
     {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
     {"ipv4", "^" BYTE_OF_4 "(\\." BYTE_OF_4 "){3}$"},
     {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")*\\.[A-Za-z]{2,10}$"},
+    {"duration",
+     "^P((" COUNT "D|" COUNT "M(" COUNT "D)?|" COUNT "Y(" COUNT "M(" COUNT "D)?)?)(T" SPAN ")?|T" SPAN "|" COUNT "W)$"},
+    {"hostname", "^" HOST "(\\." HOST "){0,2}(\\.[A-Za-z]{2,30})?$"},
+    {"ipv6", "^((" HEX_OF_6 ":){7}" HEX_OF_6 "|::|(" HEX_OF_6 ":){1,7}:|(" HEX_OF_6 ":){1,6}:" HEX_OF_6 "|(" HEX_OF_6
+             ":){1,5}(:" HEX_OF_6 "){2}|(" HEX_OF_6 ":){1,4}(:" HEX_OF_6 "){3}|:(:" HEX_OF_6 "){1,7})$"},
+};
+
+/* What Zod 4 writes beside a format, with look-ahead: all that our pattern of that format takes, it takes. */
+static const struct {
+    const char *format, *pattern;
+} wider[] = {
+    {"email",
+     "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"},
+    {"duration",
+     "^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?(\\d+D)?(T(?=\\d)(\\d+H)?(\\d+M)?(\\d+([.,]\\d+)?S)?)?)$"},
 };
 
 static const char *pattern_of_format(const char *format)
@@ -235,11 +333,19 @@ static const char *pattern_of_format(const char *format)
     return NULL;
 }
 
+static bool is_text(const json_t *v, const char *text)
+{
+    return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
+
 static xd_status string(build *b, const build_job *j, uint32_t node)
 {
     grammar *g = b->g;
     gram_node n = {.kind = GRAM_STRING, .dfa = GRAM_NONE};
     const json_t *pattern = json_object_get(j->schema, "pattern"), *format = json_object_get(j->schema, "format");
+    for (size_t i = 0; i < XD_ARRAY_LEN(wider) && pattern && format; i++)
+        if (is_text(pattern, wider[i].pattern) && is_text(format, wider[i].format))
+            pattern = NULL;
     xd_status st = read_counts(b, j, "minLength", "maxLength", &n);
     if (!st && pattern && !json_is_string(pattern))
         st = build_fault(b, j->place, "pattern", "must be a string");
@@ -252,9 +358,8 @@ static xd_status string(build *b, const build_job *j, uint32_t node)
     if (text) {
         gram_dfa d;
         size_t len = pattern ? json_string_length(pattern) : strlen(text);
-        const char *why = gram_dfa_new(text, len, n.min, n.max, &b->work_left, &d);
-        if (why)
-            return !strcmp(why, GRAM_REGEX_NOMEM) ? build_nomem(b) : build_fault(b, j->place, key, "%s", why);
+        if ((st = new_pattern(b, j, key, text, len, n.min, n.max, &d)))
+            return st;
         if (!tok_grow(&g->dfa, &g->dfa_cap, g->n_dfas + 1, sizeof *g->dfa)) {
             gram_dfa_clear(&d);
             return build_nomem(b);
@@ -410,6 +515,21 @@ static bool requires(const json_t *required, const char *name)
     return false;
 }
 
+/* What propertyNames says, NULL: nothing. Names are strings, of which it may say just that. */
+static const json_t *limit_of_names(build *b, const build_job *j)
+{
+    const json_t *names = json_object_get(j->schema, "propertyNames");
+    const json_t *s = names ? schema_resolve(b, names, j->place) : NULL;
+    const char *key;
+    json_t *v;
+    if (!json_is_object(s))
+        return json_is_true(s) ? NULL : names;
+    json_object_foreach ((json_t *)(uintptr_t)s, key, v)
+        if (!schema_is_annotation(key) && !(is_text(v, "string") && !strcmp(key, "type")))
+            return names;
+    return NULL;
+}
+
 static xd_status own_properties(build *b, const build_job *j, gram_node *n, const json_t *others)
 {
     const json_t *own = json_object_get(j->schema, "properties"), *required = json_object_get(j->schema, "required");
@@ -426,8 +546,10 @@ static xd_status own_properties(build *b, const build_job *j, gram_node *n, cons
             return build_fault(b, j->place, "required", "must be an array of strings");
     const char *name;
     xd_status st = XD_OK;
-    const json_t *names = json_object_get(j->schema, "propertyNames");
-    if (names && schema_constrains(names)) {
+    const json_t *names = limit_of_names(b, j);
+    if (b->err->status)
+        return b->err->status;
+    if (names) {
         const json_t *list = own ? NULL : listed(b, names, j->place);
         if (b->err->status)
             return b->err->status;
@@ -484,8 +606,7 @@ static xd_status object(build *b, const build_job *j, uint32_t node)
         g->prop[n.first + i].required_from = required += g->prop[n.first + i].required;
     if (required > n.max)
         return build_fault(b, j->place, "maxProperties", "is less than what is required");
-    const json_t *names = json_object_get(j->schema, "propertyNames");
-    bool open = (others ? !json_is_false(others) : !own) && !(names && schema_constrains(names));
+    bool open = (others ? !json_is_false(others) : !own) && !limit_of_names(b, j);
     if (open) {
         n.rest = others ? schema_node(b, others, build_place_at(b, j->place, "additionalProperties", 0)) : build_any(b);
         if (n.rest == GRAM_NONE)

@@ -1,5 +1,7 @@
 """Constrained answers: what a grammar allows is valid by Python's json and the jsonschema package, whatever tokens are chosen."""
 import concurrent.futures
+import datetime
+import ipaddress
 import json
 import os
 import random
@@ -9,6 +11,7 @@ import time
 
 import jsonschema
 import openai
+import pydantic
 import pytest
 
 import schemas
@@ -49,9 +52,9 @@ def test_random_answers_match_their_schemas(seed):
 
 
 def test_every_schema_is_answered_in_different_ways():
-    alike = {"null", "closed and empty", "no properties", "const", "const text", "const in enum", "one integer", "empty string", "no items",
+    alike = {"null", "closed and empty", "no properties", "const", "const text", "const in enum", "const and length", "one integer", "empty string", "no items",
              "required unknown", "strange names", "names in order", "ref with escapes", "pattern ^$",
-             "pattern ^[^\\s@]+@[^\\s@]+$",  # an @ may be long in coming
+             "pattern ^[^\\s@]+@[^\\s@]+$", "zod email",  # an @ may be long in coming
              "pattern ^\\{\\}\\[\\]\\(\\)$", "pattern ^\"quoted\"$", "pattern ^back\\\\slash$", "pattern ^line\\nend\\t$"}
     for name, out in zip(ACCEPTED, generate(ACCEPTED.values(), 30, 9)):
         values = {json.dumps(json.loads(t), sort_keys=True) for t in out["answers"]}
@@ -61,7 +64,7 @@ def test_every_schema_is_answered_in_different_ways():
 def test_patterns_are_what_python_takes_them_for():
     """Not only is what comes valid: all that is valid can come."""
     draw, lines, wanted = random.Random(1), [], []
-    patterns = [s["pattern"] for s in ACCEPTED.values() if isinstance(s, dict) and isinstance(s.get("pattern"), str)] + ["abc", "abc$", "^(a|b)*a(a|b){5}$", "ab|cd|^e"]
+    patterns = [s["pattern"] for s in ACCEPTED.values() if isinstance(s, dict) and isinstance(s.get("pattern"), str) and not {"format", "enum"} & set(s)] + ["abc", "abc$", "^(a|b)*a(a|b){5}$", "ab|cd|^e"]
     for p in patterns:
         letters = sorted(set(re.sub(r"\\[a-zA-Z]|[\\^$*+?(){}|\[\]]", "", p)) | set("aZ0 -é\"\\"))
         texts = {"".join(draw.choice(letters) for _ in range(draw.randrange(7))) for _ in range(150)}
@@ -108,6 +111,25 @@ def test_properties_come_in_the_schemas_order():
     out, = generate([ACCEPTED["names in order"]], 5, 1)
     for text in out["answers"]:
         assert list(json.loads(text)) == list("zyxabc")
+
+
+def test_formats_are_what_others_read():
+    label = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+    readers = {"duration": pydantic.TypeAdapter(datetime.timedelta).validate_strings, "ipv6": ipaddress.IPv6Address,
+               "hostname": lambda t: len(t) <= 253 and re.fullmatch(rf"{label}(\.{label})*", t) or 1 / 0}
+    for name, out in zip(readers, generate([ACCEPTED[f"format {name}"] for name in readers], 500, 6)):
+        texts = {json.loads(t) for t in out["answers"]}
+        assert len(texts) > 100
+        for text in texts:
+            readers[name](text)
+    given = {"duration": ["P1D", "PT0S", "P3W", "P1Y2M3DT4H5M6S", "PT36H"], "ipv6": ["::", "::1", "2001:db8::8a2e:370:7334", "1:2:3:4:5:6:7:8", "fe80::", "1::8", "1:2:3:4:5:6::8"],
+             "hostname": ["localhost", "www.example.com", "a-b.example.org"]}
+    for name, texts in given.items():
+        got, = generate([{"schema": ACCEPTED[f"format {name}"], "texts": [json.dumps(t) for t in texts]}], 0, 1)
+        assert all(got), (name, texts, got)
+    wrong = [{"schema": ACCEPTED["zod email"], "texts": ['"a@b.com"', '".a@b.com"', '"a..b@c.com"']}, {"schema": ACCEPTED["enum and length"], "texts": ['"ab"', '7', '"a"', '"größe"']},
+             {"schema": ACCEPTED["draft 4 bounds"], "texts": ["4", "6", "3", "7"]}, {"schema": ACCEPTED["oneOf null and enum"], "texts": ["null", '"x"', "5", "true", "4"]}]
+    assert generate(wrong, 0, 1) == [[True, False, False], [True, True, False, False], [True, True, False, False], [True, True, True, True, False]]
 
 
 def test_every_value_of_an_enum_can_come():
