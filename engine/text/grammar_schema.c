@@ -186,6 +186,19 @@ static xd_status alternatives(build *b, const build_job *j, const char *key)
 
 /* ---- one schema ---- */
 
+/* patternProperties of all names, which is additionalProperties: what they must be. NULL: it is something else. */
+static json_t *of_all_names(const json_t *schema)
+{
+    static const char *const all[] = {"", "^", "$", ".*", "^.*", ".*$", "^.*$"};
+    const json_t *patterns = json_object_get(schema, "patternProperties");
+    if (json_object_size(patterns) != 1 || json_object_size(json_object_get(schema, "properties")))
+        return NULL;
+    for (size_t i = 0; i < XD_ARRAY_LEN(all); i++)
+        if (json_object_get(patterns, all[i]))
+            return json_object_get(patterns, all[i]);
+    return NULL;
+}
+
 static xd_status check_keywords(build *b, const build_job *j)
 {
     const char *key;
@@ -195,6 +208,7 @@ static xd_status check_keywords(build *b, const build_job *j)
         bool no_effect =
             (!strcmp(key, "unevaluatedProperties") || !strcmp(key, "unevaluatedItems")) && json_is_boolean(v);
         no_effect = no_effect || (empty && strcmp(key, "not") != 0 && strcmp(key, "contains") != 0);
+        no_effect = no_effect || (!strcmp(key, "patternProperties") && of_all_names(j->schema));
         if (schema_types_of_keyword(key) & REFUSED && !no_effect)
             return build_fault(b, j->place, key, "is not supported");
     }
@@ -245,6 +259,14 @@ static xd_status one_schema(build *b, build_job j)
         st = check_keywords(b, &j);
     if (st)
         return st;
+    json_t *values = of_all_names(j.schema);
+    if (values) {
+        json_t *plain = json_copy((json_t *)(uintptr_t)j.schema);
+        if (!plain || json_array_append_new(b->made, plain) || json_object_set(plain, "additionalProperties", values) ||
+            json_object_del(plain, "patternProperties"))
+            return build_nomem(b);
+        j.schema = plain;
+    }
     if (!schema_constrains(j.schema)) {
         uint32_t any = build_any(b);
         return any == GRAM_NONE ? b->err->status : build_set_kids(b, j.node, &any, 1);

@@ -11,6 +11,11 @@ enum { MAX_LEAST = 100000, ALL_TYPES = 2 * TYPE_OBJECT - 1 /* what is above them
 
 /* ---- values ---- */
 
+static bool is_text(const json_t *v, const char *text)
+{
+    return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
+
 /* A number's shortest text that reads as the same double. */
 static void print_real(double v, char out[40])
 {
@@ -333,11 +338,6 @@ static const char *pattern_of_format(const char *format)
     return NULL;
 }
 
-static bool is_text(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
 static xd_status string(build *b, const build_job *j, uint32_t node)
 {
     grammar *g = b->g;
@@ -371,17 +371,42 @@ static xd_status string(build *b, const build_job *j, uint32_t node)
     return XD_OK;
 }
 
-/* The values that a schema lists; NULL: it says something else too. */
+/* The values that a schema allows where it says so in few words; NULL: they are too many, or it says something else too. */
 static const json_t *listed(build *b, const json_t *schema, uint32_t place)
 {
+    schema = schema ? schema_resolve(b, schema, place) : NULL;
+    const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const"),
+                 *type = json_object_get(schema, "type"), *low = json_object_get(schema, "minimum"),
+                 *high = json_object_get(schema, "maximum");
+    size_t known = (type != NULL) + (list || one ? (list != NULL) + (one != NULL) : (low != NULL) + (high != NULL));
     const char *key;
     json_t *v;
-    schema = schema ? schema_resolve(b, schema, place) : NULL;
     json_object_foreach ((json_t *)(uintptr_t)schema, key, v)
-        if (strcmp(key, "enum") != 0 && strcmp(key, "type") != 0 && !schema_is_annotation(key))
+        known -= !schema_is_annotation(key); /* the others make it wrap round */
+    if (known || (list && one))
+        return NULL;
+    if (list)
+        return json_is_array(list) ? list : NULL;
+    json_t *made = NULL;
+    if (one) {
+        made = json_pack("[O]", one);
+    } else if (is_text(type, "boolean") && !low && !high) {
+        made = json_pack("[b,b]", 0, 1);
+    } else if (is_text(type, "integer") && json_is_integer(low) && json_is_integer(high)) {
+        json_int_t from = json_integer_value(low), to = json_integer_value(high);
+        if (from > to || from < INT32_MIN || to > INT32_MAX || to - from > 63)
             return NULL;
-    const json_t *list = json_object_get(schema, "enum");
-    return json_is_array(list) ? list : NULL;
+        made = json_array();
+        for (json_int_t i = from; i <= to; i++)
+            json_array_append_new(made, json_integer(i));
+    } else {
+        return NULL;
+    }
+    if (!made || json_array_append_new(b->made, made)) {
+        build_nomem(b);
+        return NULL;
+    }
+    return made;
 }
 
 static bool came_before(const json_t *list, size_t i)
@@ -419,8 +444,10 @@ static xd_status unique_items(build *b, const build_job *j, uint32_t node, gram_
             return b->err->status;
     }
     if (!list)
-        return build_fault(b, j->place, "uniqueItems",
-                           "is supported only for items that are an enum of at most %zu values", XD_ARRAY_LEN(kids));
+        return build_fault(
+            b, j->place, "uniqueItems",
+            "is supported only for items of at most %zu values: an enum, a boolean, an integer with a minimum and a maximum",
+            XD_ARRAY_LEN(kids));
     if (n.min > n.n)
         return build_fault(b, j->place, "minItems", "asks for more items than there are different ones");
     n.max = XD_MIN(n.max, n.n);
