@@ -154,6 +154,13 @@ struct exec {
 };
 
 xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what);
+/* In a function that has x and err: an operation, whose failure ends it. */
+#define RUN(call)                                                 \
+    do {                                                          \
+        kern_status ks_ = (call);                                 \
+        if (ks_)                                                  \
+            return exec_kern_fail(x, ks_, err, "running " #call); \
+    } while (0)
 xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
 xd_status exec_load_trunk(exec *x, xd_err *err);
 /* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */

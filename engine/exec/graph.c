@@ -6,13 +6,6 @@
 
 #include "engine/exec/exec_priv.h"
 
-#define RUN(call)                                                 \
-    do {                                                          \
-        kern_status ks_ = (call);                                 \
-        if (ks_)                                                  \
-            return exec_kern_fail(x, ks_, err, "running " #call); \
-    } while (0)
-
 exec_layout exec_layout_of(const exec_shape *s)
 {
     exec_layout l = {.n_live = 0, .ids = 4};

@@ -126,13 +126,6 @@ bool exec_split_wanted(const exec *x, const exec_shape *s, bool prefill)
 
 /* --- segments ---------------------------------------------------------------------------------------------------- */
 
-#define RUN(call)                                                 \
-    do {                                                          \
-        kern_status ks_ = (call);                                 \
-        if (ks_)                                                  \
-            return exec_kern_fail(x, ks_, err, "running " #call); \
-    } while (0)
-
 static xd_status add_cpu_part(exec *x, const exec_shape *s, xd_err *err)
 {
     RUN(x->dev->ops->add(x->dev,
