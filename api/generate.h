@@ -87,6 +87,13 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
 
 gen_context gen_context_of(exchange *x);
 
+/* --- faults of a field: request.c --------------------------------------------------------------------------------- */
+
+xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
+xd_status gen_unsupported(xd_err *err, const char *param, const char *text);
+/* Fails where there is none: the field is about text. */
+xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *err) XD_MUST_CHECK;
+
 /* --- formatting: format.c ----------------------------------------------------------------------------------------- */
 
 /* Number of characters that begin in these bytes. */

@@ -10,10 +10,8 @@
 #include "api/generate.h"
 
 enum {
-    MAX_PROMPTS = 128,
     MAX_STOP_BYTES = 1024,
     MAX_BIAS = 1024,
-    MAX_NAME = 64,                  /* of a tool; OpenAI's */
     DEFAULT_COMPLETION_TOKENS = 16, /* OpenAI's */
     UNLIMITED_TOKENS = -1,          /* llama.cpp's, and what its clients send */
     RANDOM_SEED = -1,               /* llama.cpp's and vLLM's */
@@ -146,8 +144,7 @@ const field gen_fields[] = {
 /* clang-format on */
 const size_t gen_fields_count = XD_ARRAY_LEN(gen_fields);
 
-static xd_status bad(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
-static xd_status bad(xd_err *err, const char *param, const char *fmt, ...)
+xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -157,7 +154,7 @@ static xd_status bad(xd_err *err, const char *param, const char *fmt, ...)
     return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value", "%s", text);
 }
 
-static xd_status unsupported(xd_err *err, const char *param, const char *text)
+xd_status gen_unsupported(xd_err *err, const char *param, const char *text)
 {
     return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_parameter", "%s", text);
 }
@@ -174,7 +171,7 @@ xd_status gen_check_model(const engine_info *info, const char *model, xd_err *er
                          info->n_aliases ? ", under other names too: GET /v1/models" : "");
 }
 
-static xd_status need_tokenizer(const gen_context *ctx, const char *param, xd_err *err)
+xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *err)
 {
     if (ctx->tok)
         return XD_OK;
@@ -195,10 +192,10 @@ static xd_status read_stop(const gen_context *ctx, gen_params *p, xd_err *err)
                              "'stop' must be a string or an array of strings, not %s", json_kind_name(p->stop));
     size_t n = one ? 1 : json_array_size(p->stop);
     if (n > ctx->max_stop)
-        return bad(err, "stop", "'stop' has %zu strings: at most %u are allowed", n, ctx->max_stop);
+        return gen_bad_value(err, "stop", "'stop' has %zu strings: at most %u are allowed", n, ctx->max_stop);
     if (!n)
         return XD_OK;
-    xd_status st = need_tokenizer(ctx, "stop", err);
+    xd_status st = gen_need_tokenizer(ctx, "stop", err);
     if (st)
         return st;
     p->stops = calloc(n, sizeof *p->stops);
@@ -213,7 +210,7 @@ static xd_status read_stop(const gen_context *ctx, gen_params *p, xd_err *err)
                                  json_kind_name(s));
         size_t len = json_string_length(s);
         if (!len || len > MAX_STOP_BYTES)
-            return bad(err, name, "'%s' must have 1 to %d bytes, not %zu", name, MAX_STOP_BYTES, len);
+            return gen_bad_value(err, name, "'%s' must have 1 to %d bytes, not %zu", name, MAX_STOP_BYTES, len);
         p->stops[p->n_stops++] = json_string_value(s);
     }
     return XD_OK;
@@ -229,7 +226,8 @@ xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, ui
                                  "'%s[%zu]' must be a token id (an integer), not %s", name, i, json_kind_name(v));
         json_int_t id = json_integer_value(v);
         if (id < 0 || id >= vocab)
-            return bad(err, name, "'%s[%zu]' is %lld: token ids go from 0 to %u", name, i, (long long)id, vocab - 1);
+            return gen_bad_value(err, name, "'%s[%zu]' is %lld: token ids go from 0 to %u", name, i, (long long)id,
+                                 vocab - 1);
         dst[i] = (uint32_t)id;
     }
     return XD_OK;
@@ -241,8 +239,8 @@ static xd_status read_stop_ids(const gen_context *ctx, gen_params *p, xd_err *er
     if (!n)
         return XD_OK;
     if (n > ENGINE_MAX_STOP_IDS)
-        return bad(err, "stop_token_ids", "'stop_token_ids' has %zu ids: at most %d are allowed", n,
-                   ENGINE_MAX_STOP_IDS);
+        return gen_bad_value(err, "stop_token_ids", "'stop_token_ids' has %zu ids: at most %d are allowed", n,
+                             ENGINE_MAX_STOP_IDS);
     p->stop_ids = calloc(n, sizeof *p->stop_ids);
     if (!p->stop_ids)
         return xd_fail(err, XD_NOMEM, 0, "out of memory for stop_token_ids");
@@ -256,7 +254,7 @@ static xd_status read_bias(const gen_context *ctx, gen_params *p, xd_err *err)
     if (!n)
         return XD_OK;
     if (n > MAX_BIAS)
-        return bad(err, "logit_bias", "'logit_bias' has %zu tokens: at most %d are allowed", n, MAX_BIAS);
+        return gen_bad_value(err, "logit_bias", "'logit_bias' has %zu tokens: at most %d are allowed", n, MAX_BIAS);
     p->bias_ids = calloc(n, sizeof *p->bias_ids);
     p->bias = calloc(n, sizeof *p->bias);
     if (!p->bias_ids || !p->bias)
@@ -267,14 +265,15 @@ static xd_status read_bias(const gen_context *ctx, gen_params *p, xd_err *err)
         size_t digits = strspn(key, "0123456789");
         unsigned long id = strtoul(key, NULL, 10);
         if (!digits || key[digits] || digits > 10 || id >= ctx->info->vocab)
-            return bad(err, "logit_bias", "'logit_bias' key '%.40s' is not a token id from 0 to %u", key,
-                       ctx->info->vocab - 1);
+            return gen_bad_value(err, "logit_bias", "'logit_bias' key '%.40s' is not a token id from 0 to %u", key,
+                                 ctx->info->vocab - 1);
         if (!json_is_number(v))
             return xd_fail_field(err, XD_BAD_REQUEST, "logit_bias", "invalid_type",
                                  "'logit_bias' of token %lu must be a number, not %s", id, json_kind_name(v));
         double b = json_number_value(v);
         if (!(b >= -100 && b <= 100))
-            return bad(err, "logit_bias", "'logit_bias' of token %lu must be between -100 and 100, not %g", id, b);
+            return gen_bad_value(err, "logit_bias", "'logit_bias' of token %lu must be between -100 and 100, not %g",
+                                 id, b);
         p->bias_ids[p->n_bias] = (uint32_t)id;
         p->bias[p->n_bias++] = (float)b;
     }
@@ -288,90 +287,13 @@ static xd_status check_stream_options(gen_params *p, xd_err *err)
     if (!p->stream_options)
         return XD_OK;
     if (!p->stream)
-        return bad(err, "stream_options", "'stream_options' is for requests with \"stream\": true");
+        return gen_bad_value(err, "stream_options", "'stream_options' is for requests with \"stream\": true");
     const json_t *usage = json_object_get(p->stream_options, "include_usage");
     if (usage && !json_is_null(usage) && !json_is_boolean(usage))
         return xd_fail_field(err, XD_BAD_REQUEST, "stream_options.include_usage", "invalid_type",
                              "'stream_options.include_usage' must be a boolean, not %s", json_kind_name(usage));
     p->include_usage = json_is_true(usage);
     return XD_OK;
-}
-
-/* OpenAI's rule, and dots, which other servers' clients use: names stand in notations that have marks of their own. */
-static bool is_function_name(const json_t *name)
-{
-    static const char chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-    size_t len = json_string_length(name);
-    return len && len <= MAX_NAME && strspn(json_string_value(name), chars) == len;
-}
-
-static xd_status check_function(const json_t *function, const char *where, xd_err *err)
-{
-    static const struct {
-        const char *name, *what;
-        json_type type, other;
-    } fields[] = {{"description", "a string", JSON_STRING, JSON_STRING},
-                  {"parameters", "an object", JSON_OBJECT, JSON_OBJECT},
-                  {"strict", "a boolean", JSON_TRUE, JSON_FALSE}};
-    char param[128];
-    const json_t *name = json_object_get(function, "name");
-    snprintf(param, sizeof param, "%s.name", where);
-    if (!name)
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
-    if (!json_is_string(name))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be a string, not %s", param,
-                             json_kind_name(name));
-    if (!is_function_name(name))
-        return bad(err, param, "'%s' must be 1 to %d letters, digits, '_', '-' and '.'", param, MAX_NAME);
-    for (size_t i = 0; i < XD_ARRAY_LEN(fields); i++) {
-        const json_t *v = json_object_get(function, fields[i].name);
-        snprintf(param, sizeof param, "%s.%s", where, fields[i].name);
-        if (v && !json_is_null(v) && json_typeof(v) != fields[i].type && json_typeof(v) != fields[i].other)
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be %s, not %s", param,
-                                 fields[i].what, json_kind_name(v));
-    }
-    return XD_OK;
-}
-
-static xd_status check_tool(const json_t *tool, const char *where, json_t *names, xd_err *err)
-{
-    char param[80];
-    if (!json_is_object(tool))
-        return xd_fail_field(err, XD_BAD_REQUEST, where, "invalid_type", "'%s' must be an object, not %s", where,
-                             json_kind_name(tool));
-    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
-    if (type && !(json_is_string(type) && !strcmp(json_string_value(type), "function"))) {
-        snprintf(param, sizeof param, "%s.type", where);
-        return bad(err, param, "'%s' must be \"function\": there are no other tools here", param);
-    }
-    snprintf(param, sizeof param, "%s.function", where);
-    if (!function)
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
-    if (!json_is_object(function))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be an object, not %s", param,
-                             json_kind_name(function));
-    xd_status st = check_function(function, param, err);
-    if (st)
-        return st;
-    const char *name = json_string_value(json_object_get(function, "name"));
-    snprintf(param, sizeof param, "%s.function.name", where);
-    if (json_object_get(names, name))
-        return bad(err, param, "'%s' is '%s', as another tool's is", param, name);
-    return json_object_set_new(names, name, json_true()) ? xd_fail(err, XD_NOMEM, 0, "out of memory for the tools")
-                                                         : XD_OK;
-}
-
-xd_status gen_check_tools(const json_t *tools, xd_err *err)
-{
-    json_t *names = json_object(), *tool;
-    xd_status st = names ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the tools");
-    for (size_t i = 0; !st && (tool = json_array_get(tools, i)); i++) {
-        char where[32];
-        snprintf(where, sizeof where, "tools[%zu]", i);
-        st = check_tool(tool, where, names, err);
-    }
-    json_decref(names);
-    return st;
 }
 
 /* What becomes of a model's thoughts: the words of llama.cpp and of Groq, and the switches of vLLM and SGLang. */
@@ -388,7 +310,7 @@ static xd_status check_reasoning(const gen_context *ctx, gen_params *p, xd_err *
     while (word && i < XD_ARRAY_LEN(words) && strcmp(words[i].word, word) != 0)
         i++;
     if (i == XD_ARRAY_LEN(words))
-        return bad(err, "reasoning_format", "'reasoning_format' must be \"auto\", \"none\" or \"hidden\"");
+        return gen_bad_value(err, "reasoning_format", "'reasoning_format' must be \"auto\", \"none\" or \"hidden\"");
     if (word) {
         p->keep_thoughts = words[i].keep;
         p->drop_thoughts = words[i].drop;
@@ -405,9 +327,10 @@ static xd_status check_logprobs(const gen_context *ctx, gen_params *p, xd_err *e
     const char *name = p->kind == GEN_CHAT ? "top_logprobs" : "logprobs";
     int64_t n = p->kind == GEN_CHAT ? p->top_logprobs : p->logprobs;
     if (n != FIELD_UNSET_INT && n > ctx->max_logprobs)
-        return bad(err, name, "'%s' must be between 0 and %u, not %lld", name, ctx->max_logprobs, (long long)n);
+        return gen_bad_value(err, name, "'%s' must be between 0 and %u, not %lld", name, ctx->max_logprobs,
+                             (long long)n);
     if (p->kind == GEN_CHAT && n != FIELD_UNSET_INT && n > 0 && !p->want_logprobs)
-        return bad(err, name, "'top_logprobs' needs \"logprobs\": true");
+        return gen_bad_value(err, name, "'top_logprobs' needs \"logprobs\": true");
     if (p->kind == GEN_CHAT ? p->want_logprobs : n != FIELD_UNSET_INT)
         p->n_logprobs = n == FIELD_UNSET_INT ? 0 : (int32_t)n;
     return XD_OK;
@@ -416,29 +339,30 @@ static xd_status check_logprobs(const gen_context *ctx, gen_params *p, xd_err *e
 static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     if (p->n > ctx->max_n)
-        return bad(err, "n", "'n' must be between 1 and %u, not %lld", ctx->max_n, (long long)p->n);
+        return gen_bad_value(err, "n", "'n' must be between 1 and %u, not %lld", ctx->max_n, (long long)p->n);
     if (p->best_of != FIELD_UNSET_INT && p->best_of != p->n)
-        return unsupported(err, "best_of", "'best_of' other than n is not supported");
+        return gen_unsupported(err, "best_of", "'best_of' other than n is not supported");
     if (p->suffix && p->suffix[0])
-        return unsupported(err, "suffix", "'suffix' is not supported");
+        return gen_unsupported(err, "suffix", "'suffix' is not supported");
     bool newer_name = p->max_completion_tokens != FIELD_UNSET_INT;
     if (newer_name)
         p->max_tokens = p->max_completion_tokens;
     if (p->kind == GEN_CHAT && p->max_tokens == 0)
-        return bad(err, newer_name ? "max_completion_tokens" : "max_tokens", "an answer has at least one token");
+        return gen_bad_value(err, newer_name ? "max_completion_tokens" : "max_tokens",
+                             "an answer has at least one token");
     bool given = p->max_tokens != FIELD_UNSET_INT;
     p->is_usual_length = !given || p->max_tokens == UNLIMITED_TOKENS;
     if (p->is_usual_length)
         p->max_tokens =
             p->kind == GEN_CHAT || given ? (int64_t)UINT32_MAX : XD_MAX(DEFAULT_COMPLETION_TOKENS, p->min_tokens);
     if (p->min_tokens > p->max_tokens)
-        return bad(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)", (long long)p->min_tokens,
-                   (long long)p->max_tokens);
+        return gen_bad_value(err, "min_tokens", "'min_tokens' (%lld) is more than 'max_tokens' (%lld)",
+                             (long long)p->min_tokens, (long long)p->max_tokens);
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)(uintptr_t)p->modalities, i, v) {
         if (!json_is_string(v) || strcmp(json_string_value(v), "text") != 0)
-            return unsupported(err, "modalities", "'modalities' other than [\"text\"] are not supported");
+            return gen_unsupported(err, "modalities", "'modalities' other than [\"text\"] are not supported");
     }
     return XD_OK;
 }
@@ -522,212 +446,4 @@ void gen_params_free(gen_params *p)
     free(p->bias);
     grammar_unref(p->grammar);
     *p = (gen_params){0};
-}
-
-/* --- prompts ------------------------------------------------------------------------------------------------------- */
-
-/* A text that is far too long is not tokenized to its end, one that is a little too long is: clients are told by how much. */
-static void limit_ids(const gen_context *ctx, tok_ids *ids)
-{
-    ids->max = (size_t)ctx->info->max_model_len * 4 + 4096;
-}
-
-static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, xd_status st, const char *param, xd_err *err)
-{
-    if (st != XD_TOO_LARGE || strcmp(err->code, TOK_TOO_MANY) != 0)
-        return st;
-    return xd_fail_field(
-        err, XD_BAD_REQUEST, param, "context_length_exceeded",
-        "This model's maximum context length is %u tokens. However, you sent more than %zu tokens in the %s. Please "
-        "reduce the length of the %s.",
-        ctx->info->max_model_len, ids->max, param, param);
-}
-
-/* The tokenizer's own start token, if it puts one before every text. */
-static xd_status leading_special(const tokenizer *tok, int64_t *ret, xd_err *err)
-{
-    XD_CLEANUP(tok_ids_free) tok_ids plain = {0};
-    XD_CLEANUP(tok_ids_free) tok_ids special = {0};
-    xd_status st = tok_encode(tok, "a", 1, 0, &plain, err);
-    if (!st)
-        st = tok_encode(tok, "a", 1, TOK_ADD_SPECIAL, &special, err);
-    if (st)
-        return st;
-    *ret = special.len > plain.len && plain.len && special.data[0] != plain.data[0] ? (int64_t)special.data[0] : -1;
-    return XD_OK;
-}
-
-/* Who wrote the start token into a text has it once: twice would shift every position. */
-static void drop_second(tok_ids *ids, size_t first, int64_t bos)
-{
-    if (bos < 0 || ids->len < first + 2 || ids->data[first] != (uint32_t)bos || ids->data[first + 1] != (uint32_t)bos)
-        return;
-    memmove(ids->data + first, ids->data + first + 1, (ids->len - first - 1) * sizeof *ids->data);
-    ids->len--;
-}
-
-static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
-                             xd_err *err)
-{
-    xd_status st = need_tokenizer(ctx, "prompt", err);
-    if (st)
-        return st;
-    if (!json_string_length(v))
-        return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
-    /* Special tokens that a client's text holds stay text unless the client says that it means them. */
-    unsigned flags = (p->add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p->parse_special ? TOK_PARSE_SPECIAL : 0u);
-    limit_ids(ctx, &ret->ids);
-    st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
-    if (st)
-        return far_too_long(ctx, &ret->ids, st, "prompt", err);
-    int64_t bos = -1;
-    if (p->parse_special && p->add_special_tokens)
-        st = leading_special(ctx->tok, &bos, err);
-    if (st)
-        return st;
-    drop_second(&ret->ids, 0, bos);
-    if (p->echo && !(ret->text = strdup(json_string_value(v))))
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-    return XD_OK;
-}
-
-static xd_status take_ids(const gen_context *ctx, gen_params *p, const json_t *array, const char *name, gen_prompt *ret,
-                          xd_err *err)
-{
-    size_t n = json_array_size(array);
-    if (!n)
-        return bad(err, "prompt", "'%s' is empty: at least one token is needed", name);
-    ret->ids.data = calloc(n, sizeof *ret->ids.data);
-    if (!ret->ids.data)
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-    ret->ids.len = ret->ids.cap = n;
-    xd_status st = gen_read_ids(array, name, ctx->info->vocab, ret->ids.data, err);
-    if (st || !p->echo || !ctx->tok)
-        return st;
-    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
-    st = tok_decode(ctx->tok, ret->ids.data, n, p->skip_special, &text, err);
-    if (!st && !(ret->text = xd_buf_steal(&text, NULL)))
-        st = xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-    return st;
-}
-
-static xd_status one_prompt(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
-                            xd_err *err)
-{
-    if (json_is_string(v))
-        return encode_text(ctx, p, v, name, ret, err);
-    if (json_is_array(v))
-        return take_ids(ctx, p, v, name, ret, err);
-    return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "invalid_type",
-                         "'%s' must be a string or an array of token ids, not %s", name, json_kind_name(v));
-}
-
-static xd_status completion_prompts(const gen_context *ctx, gen_params *p, xd_err *err)
-{
-    const json_t *first = json_array_get(p->prompt, 0);
-    bool several = json_is_array(p->prompt) && (json_is_string(first) || json_is_array(first));
-    if (json_is_array(p->prompt) && first && !several && !json_is_integer(first))
-        return xd_fail_field(err, XD_BAD_REQUEST, "prompt", "invalid_type",
-                             "'prompt[0]' must be a string, a token id or an array of token ids, not %s",
-                             json_kind_name(first));
-    size_t n = several ? json_array_size(p->prompt) : 1;
-    if (n > MAX_PROMPTS || n * (size_t)p->n > MAX_PROMPTS)
-        return bad(err, "prompt", "%zu prompts of %lld choices: at most %d choices in all are allowed", n,
-                   (long long)p->n, MAX_PROMPTS);
-    p->prompts = calloc(n, sizeof *p->prompts);
-    if (!p->prompts)
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for prompts");
-    p->n_prompts = n;
-    for (size_t i = 0; i < n; i++) {
-        char name[32] = "prompt";
-        if (several)
-            snprintf(name, sizeof name, "prompt[%zu]", i);
-        xd_status st =
-            one_prompt(ctx, p, several ? json_array_get(p->prompt, i) : p->prompt, name, &p->prompts[i], err);
-        if (st)
-            return st;
-    }
-    return XD_OK;
-}
-
-/* Where the template says nothing of thoughts, a vocabulary that has words of its own for their marks does. */
-static answer_thoughts thoughts_of_tokens(const tokenizer *tok)
-{
-    size_t i = 0;
-    answer_thoughts t;
-    while ((t = answer_thoughts_row(i++)).open)
-        if (tok_token_id(tok, t.open) >= 0 && tok_token_id(tok, t.close) >= 0)
-            break;
-    return t;
-}
-
-xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
-                          answer_marks *ret_marks, xd_err *err)
-{
-    xd_status st = need_tokenizer(ctx, "messages", err);
-    if (st)
-        return st;
-    if (!ctx->chat)
-        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "no_chat_template",
-                             "%s: use /v1/completions, or set model.chat_template", ctx->chat_why);
-    XD_CLEANUP(chat_rendered_free) chat_rendered text = {0};
-    st = chat_render(ctx->chat, req, &text, err);
-    if (st)
-        return st;
-    if (text.tools_ignored)
-        return unsupported(err, "tools", "the model's chat template does not take 'tools'");
-    size_t before = ids->len;
-    int64_t bos = -1;
-    st = add_special ? leading_special(ctx->tok, &bos, err) : XD_OK;
-    if (st)
-        return st;
-    if (bos >= 0 && !tok_ids_push(ids, (uint32_t)bos))
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-    st = tok_encode_trusted(ctx->tok, text.text, text.trusted, text.len, TOK_PARSE_SPECIAL, ids, err);
-    if (st)
-        return far_too_long(ctx, ids, st, "messages", err);
-    drop_second(ids, before, bos);
-    if (ids->len == before)
-        return bad(err, "messages", "the messages give an empty prompt: at least one token is needed");
-    if (ret_marks) {
-        *ret_marks = text.marks;
-        if (!ret_marks->thoughts.open)
-            ret_marks->thoughts = thoughts_of_tokens(ctx->tok);
-    }
-    return XD_OK;
-}
-
-static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
-{
-    json_t *kwargs = NULL;
-    if (p->reasoning_effort && ctx->chat && chat_set_uses(ctx->chat, "reasoning_effort")) {
-        kwargs = p->template_kwargs ? json_copy((json_t *)(uintptr_t)p->template_kwargs) : json_object();
-        if (!kwargs || json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort))) {
-            json_decref(kwargs);
-            return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-        }
-    }
-    chat_request req = {.messages = p->messages,
-                        .tools = p->tools,
-                        .documents = p->documents,
-                        .template_kwargs = kwargs ? kwargs : p->template_kwargs,
-                        .add_generation_prompt = p->add_generation_prompt,
-                        .continue_final_message = p->continue_final_message,
-                        .tail = p->must_call ? CHAT_TAIL_CALL
-                                : p->grammar ? CHAT_TAIL_ANSWER
-                                             : CHAT_TAIL_NONE};
-    p->prompts = calloc(1, sizeof *p->prompts);
-    xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-    if (!st) {
-        p->n_prompts = 1;
-        limit_ids(ctx, &p->prompts[0].ids);
-        st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, &p->marks, err);
-    }
-    json_decref(kwargs);
-    return st;
-}
-
-xd_status gen_params_tokenize(const gen_context *ctx, gen_params *p, xd_err *err)
-{
-    return p->kind == GEN_CHAT ? chat_prompt(ctx, p, err) : completion_prompts(ctx, p, err);
 }

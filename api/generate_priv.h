@@ -1,0 +1,60 @@
+/* generate_priv.h - one completion request and its choices, for generate.c (its life) and generate_choice.c (its answers as JSON). */
+#ifndef API_GENERATE_PRIV_H
+#define API_GENERATE_PRIV_H
+
+#include "api/generate.h"
+
+typedef struct choice {
+    gen *g;
+    answer_reader *parts;  /* tells text, thoughts and calls apart; NULL: all is text */
+    const uint32_t *token; /* of a stream: what has still to go with a chunk */
+    xd_buf text, thought;
+    xd_buf said;   /* all of it, for the log */
+    json_t *calls; /* an array, or NULL */
+    bool called;
+    tok_ids ids;
+    json_t *logprobs; /* collected: an array (chat) or an object of arrays */
+    size_t text_offset;
+    engine_finish finish;
+    char *stop_text;
+    int64_t stop_id;
+    bool begun, done;
+} choice;
+
+struct gen {
+    exchange *x;
+    gen_context ctx;
+    json_t *body;
+    gen_params p;
+    engine_request **reqs; /* [p.n_prompts] */
+    choice *choices;       /* [p.n_prompts * p.n] */
+    size_t n_choices, n_done;
+    size_t turn;
+    uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
+    char id[96], fingerprint[96];
+    json_int_t created;
+    bool submitted, counted;
+    bool replying; /* a stream whose headers are on their way */
+    bool ended;    /* nothing more will be added to out */
+    xd_buf out;    /* event stream, not yet taken */
+    size_t out_taken;
+    xd_err error; /* status != XD_OK: the request has failed */
+};
+
+/* The first fault of a request is the one that is told. */
+void gen_fail(gen *g, xd_status status, const char *text);
+
+/* --- generate_choice.c --- */
+
+/* Makes the readers of choices whose text has parts to tell apart. */
+xd_status gen_choice_begin_parts(gen *g, xd_err *err) XD_MUST_CHECK;
+void gen_choice_clear(choice *c);
+/* Takes an event of the req-th engine request: a stream's chunks go to g->out. */
+void gen_choice_take_event(gen *g, size_t req, const engine_event *ev);
+/* What stands around the choices of a response or chunk; owned, NULL: out of memory. */
+json_t *gen_choice_envelope(const gen *g, const char *object);
+void gen_choice_send_json(gen *g, json_t *json); /* takes json; NULL: out of memory */
+/* An api_prepare: the whole response, to x->answer. */
+xd_status gen_choice_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
+
+#endif
