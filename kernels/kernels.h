@@ -296,7 +296,7 @@ typedef struct kern_shape {
 
 typedef struct kern_dev_info {
     char name[64];                            /* "NVIDIA H200", "AMD EPYC (avx512)" */
-    char rows[256];                           /* rows chosen, for the log */
+    char rows[512];                           /* rows chosen, for the log */
     uint64_t memory_bytes, memory_free_bytes; /* of the device; 0 on the CPU */
     bool unified;                             /* device memory is host memory: no VRAM but a simulated one */
     bool can_record;                          /* graph_* work */

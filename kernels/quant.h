@@ -1,28 +1,101 @@
 /* quant.h - stored number formats of weights and KV, their block layouts and sizes.
- * Sources: OCP/IEEE for the floats; ggml-common.h (GGUF) for Q8_0. */
+ * Sources: OCP/IEEE for the floats; ggml-common.h and ggml-quants.c (GGUF) for the blocks: values are those of dequantize_row_*. */
 #ifndef KERNELS_QUANT_H
 #define KERNELS_QUANT_H
 
 #include <stdint.h>
 
+/* Saved with a model's fingerprint: new ones go to the end. */
 typedef enum kern_fmt {
     FMT_F32,
     FMT_F16,
     FMT_BF16,
     FMT_Q8_0,
+    FMT_MXFP4,
+    FMT_Q4_0,
+    FMT_Q4_1,
+    FMT_Q5_0,
+    FMT_Q5_1,
+    FMT_IQ4_NL,
+    FMT_Q4_K,
+    FMT_Q5_K,
+    FMT_Q6_K,
     FMT_COUNT,
 } kern_fmt;
 
+#ifdef __cplusplus
+#define KERN_LAYOUT(type, bytes) static_assert(sizeof(type) == (bytes), "GGUF layout")
+#else
+#define KERN_LAYOUT(type, bytes) _Static_assert(sizeof(type) == (bytes), "GGUF layout")
+#endif
+
+/* Scales d, dmin and m are IEEE halves. A byte of `qs` of 16 bytes has weight i in its low four bits, i + 16 in the others; a byte of
+ * `qh` has the fifth bits of eight weights in ascending order. */
+
 /* 32 weights: w[i] = d * qs[i] */
 typedef struct kern_q8_0_block {
-    uint16_t d; /* IEEE half */
+    uint16_t d;
     int8_t qs[32];
 } kern_q8_0_block;
-#ifdef __cplusplus
-static_assert(sizeof(kern_q8_0_block) == 34, "GGUF layout");
-#else
-_Static_assert(sizeof(kern_q8_0_block) == 34, "GGUF layout");
-#endif
+KERN_LAYOUT(kern_q8_0_block, 34);
+
+/* w[i] = 2^(e - 127) * E2M1(q[i]): 0, .5, 1, 1.5, 2, 3, 4, 6 and the same negative (OCP Microscaling 1.0) */
+typedef struct kern_mxfp4_block {
+    uint8_t e;
+    uint8_t qs[16];
+} kern_mxfp4_block;
+KERN_LAYOUT(kern_mxfp4_block, 17);
+
+/* Q4_0: w[i] = d * (q[i] - 8); IQ4_NL: w[i] = d * (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)[q[i]] */
+typedef struct kern_q4_0_block {
+    uint16_t d;
+    uint8_t qs[16];
+} kern_q4_0_block;
+KERN_LAYOUT(kern_q4_0_block, 18);
+
+/* w[i] = d * q[i] + m */
+typedef struct kern_q4_1_block {
+    uint16_t d, m;
+    uint8_t qs[16];
+} kern_q4_1_block;
+KERN_LAYOUT(kern_q4_1_block, 20);
+
+/* w[i] = d * (q[i] - 16) */
+typedef struct kern_q5_0_block {
+    uint16_t d;
+    uint8_t qh[4], qs[16];
+} kern_q5_0_block;
+KERN_LAYOUT(kern_q5_0_block, 22);
+
+/* w[i] = d * q[i] + m */
+typedef struct kern_q5_1_block {
+    uint16_t d, m;
+    uint8_t qh[4], qs[16];
+} kern_q5_1_block;
+KERN_LAYOUT(kern_q5_1_block, 24);
+
+/* 256 weights in groups g of 32: w[i] = d * sc[g] * q[i] - dmin * m[g]. Group g has the low (g even) or high halves of
+ * qs[g / 2 * 32 ..+ 32). sc and m have six bits. Q5_K: the fifth bit is bit g of qh[i % 32]. */
+typedef struct kern_q4_k_block {
+    uint16_t d, dmin;
+    uint8_t scales[12], qs[128];
+} kern_q4_k_block;
+KERN_LAYOUT(kern_q4_k_block, 144);
+
+typedef struct kern_q5_k_block {
+    uint16_t d, dmin;
+    uint8_t scales[12], qh[32], qs[128];
+} kern_q5_k_block;
+KERN_LAYOUT(kern_q5_k_block, 176);
+
+/* 256 weights, w[i] = d * scales[i / 16] * (q[i] - 32). Half h of 128 weights, j = i % 128: four bits are the low (j < 64) or high ones
+ * of ql[64 * h + j % 64], two are bits 2 * (j / 32) and up of qh[32 * h + j % 32]. */
+typedef struct kern_q6_k_block {
+    uint8_t ql[128], qh[64];
+    int8_t scales[16];
+    uint16_t d;
+} kern_q6_k_block;
+KERN_LAYOUT(kern_q6_k_block, 210);
 
 typedef struct kern_fmt_info {
     const char *name;
@@ -32,7 +105,10 @@ typedef struct kern_fmt_info {
 
 static inline kern_fmt_info kern_fmt_get(kern_fmt f)
 {
-    static const kern_fmt_info infos[] = {{"f32", 1, 4}, {"f16", 1, 2}, {"bf16", 1, 2}, {"q8_0", 32, 34}, {"?", 1, 0}};
+    static const kern_fmt_info infos[] = {
+        {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},     {"q8_0", 32, 34}, {"mxfp4", 32, 17},
+        {"q4_0", 32, 18},   {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24}, {"iq4_nl", 32, 18},
+        {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}, {"?", 1, 0}};
     return infos[(unsigned)f < FMT_COUNT ? f : FMT_COUNT];
 }
 

@@ -165,8 +165,16 @@ static xd_status check_layers(exec *x, xd_err *err)
 {
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
-        const model_tensor *tensors[] = {&l->q,      &l->k,          &l->v,          &l->o,
-                                         &l->router, &l->experts[0], &l->experts[1], &l->experts[2]};
+        const model_tensor *tensors[] = {&l->q,
+                                         &l->k,
+                                         &l->v,
+                                         &l->o,
+                                         &l->router,
+                                         &l->experts[0],
+                                         &l->experts[1],
+                                         &l->experts[2],
+                                         model_embed(x->m),
+                                         model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors)];
         kern_shape shape = {x->hp->n_heads, x->hp->n_kv_heads, x->hp->head_dim, l->n_experts, mats, 0};
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {

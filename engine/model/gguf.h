@@ -54,6 +54,10 @@ const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: n
 /* As gguf_tensor_find(), and notes that somebody has a use for it. */
 const gguf_tensor *gguf_tensor_take(gguf *g, const char *name);
 
+const char *gguf_type_name(uint32_t ggml_type); /* "Q4_K"; "?" */
+/* The types that can be read, comma-separated. Returns out. */
+const char *gguf_known_types(char *out, size_t cap);
+
 bool gguf_has(const gguf *g, const char *key);
 /* Any integer type (and bool) within [min, max]; absent gives fallback. Else XD_BAD_MODEL. */
 xd_status gguf_int(const gguf *g, const char *key, int64_t fallback, int64_t min, int64_t max, int64_t *ret,

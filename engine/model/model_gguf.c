@@ -157,18 +157,6 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     return XD_OK;
 }
 
-/* The names by which people know the types that cannot be read, as in the names of files. */
-static const char *type_name(uint32_t ggml_type)
-{
-    static const char *const names[] = {
-        [2] = " (Q4_0)",    [3] = " (Q4_1)",     [6] = " (Q5_0)",   [7] = " (Q5_1)",    [10] = " (Q2_K)",
-        [11] = " (Q3_K)",   [12] = " (Q4_K)",    [13] = " (Q5_K)",  [14] = " (Q6_K)",   [16] = " (IQ2_XXS)",
-        [17] = " (IQ2_XS)", [18] = " (IQ3_XXS)", [19] = " (IQ1_S)", [20] = " (IQ4_NL)", [21] = " (IQ3_S)",
-        [22] = " (IQ2_S)",  [23] = " (IQ4_XS)",  [29] = " (IQ1_M)", [34] = " (TQ1_0)",  [35] = " (TQ2_0)",
-        [39] = " (MXFP4)"};
-    return ggml_type < XD_ARRAY_LEN(names) && names[ggml_type] ? names[ggml_type] : "";
-}
-
 /* Takes a tensor of `count` matrices [rows][cols]; ret[0..count) are the matrices, `stride` entries apart. */
 static xd_status take(const model *m, const char *name, uint32_t count, uint32_t rows, uint32_t cols, bool optional,
                       model_tensor *ret, uint32_t stride, xd_err *err)
@@ -179,11 +167,11 @@ static xd_status take(const model *m, const char *name, uint32_t count, uint32_t
     if (!t)
         return optional ? XD_OK
                         : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", gguf_path(m->ggufs[0]), name);
+    char known[160];
     if (t->fmt == FMT_COUNT)
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: tensor '%s' has ggml type %u%s; F32, F16, BF16 and Q8_0 can be read: use a Q8_0 file of "
-                       "the model, or its Hugging Face directory",
-                       gguf_path(m->ggufs[0]), name, t->ggml_type, type_name(t->ggml_type));
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' has ggml type %u (%s); what can be read: %s",
+                       gguf_path(m->ggufs[0]), name, t->ggml_type, gguf_type_name(t->ggml_type),
+                       gguf_known_types(known, sizeof known));
     if (t->dims[0] != cols || t->dims[1] != rows || t->dims[2] != count || t->dims[3] != 1)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is [%llu, %llu, %llu], the metadata need [%u, %u, %u]",
                        gguf_path(m->ggufs[0]), name, (unsigned long long)t->dims[2], (unsigned long long)t->dims[1],

@@ -72,6 +72,22 @@ typedef struct cpu_row {
         (uint32_t) offsetof(cpu_rows, member), needs, #function, (void (*)(void))function \
     }
 
+/* Stored formats, as kern_fmt and as part of a row's name. */
+#define CPU_FORMATS(X)    \
+    X(FMT_F32, f32)       \
+    X(FMT_F16, f16)       \
+    X(FMT_BF16, bf16)     \
+    X(FMT_Q8_0, q8_0)     \
+    X(FMT_MXFP4, mxfp4)   \
+    X(FMT_Q4_0, q4_0)     \
+    X(FMT_Q4_1, q4_1)     \
+    X(FMT_Q5_0, q5_0)     \
+    X(FMT_Q5_1, q5_1)     \
+    X(FMT_IQ4_NL, iq4_nl) \
+    X(FMT_Q4_K, q4_k)     \
+    X(FMT_Q5_K, q5_k)     \
+    X(FMT_Q6_K, q6_k)
+
 extern const cpu_row cpu_rows_ref[];
 extern const uint32_t cpu_rows_ref_count;
 #ifdef KERN_X86_ROWS
@@ -91,7 +107,7 @@ typedef struct cpu_dev {
     cpu_pool *pool;
     cpu_rows rows;
     int32_t numa_node; /* -1: not bound */
-    char row_names[256];
+    char row_names[512];
     char error[256];
     uint64_t marks[KERN_MARKS];
 } cpu_dev;
@@ -157,6 +173,24 @@ static inline uint16_t load_u16(const uint8_t *p)
 static inline float f32_of_bf16(uint16_t h)
 {
     return f32_of_bits((uint32_t)h << 16);
+}
+
+/* 2^(e - 128): half of what E8M0 stands for, so that the values of E2M1 are whole numbers when doubled (kern_e2m1_twice). */
+static inline float f32_of_e8m0_half(uint8_t e)
+{
+    return f32_of_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+static const int8_t kern_e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t kern_iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+/* Scale (m false) or minimum of group g of a Q4_K or Q5_K block: the first four are the low six bits of a byte; of the others four bits lie
+ * in the last four bytes, two above those of the first ones. */
+static inline uint32_t k_scale(const uint8_t scales[12], uint32_t g, bool m)
+{
+    if (g < 4)
+        return scales[g + 4 * m] & 63u;
+    return (scales[g + 4] >> 4 * m & 15u) | (uint32_t)(scales[g - 4 + 4 * m] >> 6) << 4;
 }
 
 /* IEEE 754 binary16, subnormals included */

@@ -62,8 +62,9 @@ void rows_choose(cpu_rows *rows, const char *disable, char *ret_names, size_t ca
     size_t len = 0;
     ret_names[0] = '\0';
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++) {
-        if (!chosen[i])
-            continue;
+        if (!chosen[i] ||
+            (i * sizeof(void *) >= offsetof(cpu_rows, decode) && i * sizeof(void *) < offsetof(cpu_rows, attn_pv)))
+            continue; /* decoding goes with the dot products */
         int n = snprintf(ret_names + len, cap - len, "%s%s", len ? " " : "", chosen[i]->name);
         if (n < 0 || (size_t)n >= cap - len) {
             ret_names[len] = '\0'; /* whole names only */

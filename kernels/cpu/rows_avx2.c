@@ -2,6 +2,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/cpu/rows_bytes.h"
+
 #define ROW(name)   name##_avx2
 #define LANES       8
 #define TILE_TOKENS 3 /* 12 sums, 3 activations, 1 weight */
@@ -104,6 +106,14 @@ V_INLINE VF v_i8(const void *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
 }
+V_INLINE VB b_load(const void *p)
+{
+    return _mm_loadl_epi64(p);
+}
+V_INLINE VF v_b(VB b)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
+}
 V_INLINE VF v_scale(const void *p)
 {
     short h;
@@ -117,4 +127,6 @@ V_INLINE void v_to_f16(void *p, VF v)
 
 #include "kernels/cpu/rows_simd.h"
 
+#define FORMAT_ROWS(id, fmt) \
+    CPU_ROW(dot[id], CPU_CAP_AVX2, dot_##fmt##_avx2), CPU_ROW(decode[id], CPU_CAP_AVX2, decode_##fmt##_avx2),
 ROW_TABLE(cpu_rows_avx2, CPU_CAP_AVX2, avx2);

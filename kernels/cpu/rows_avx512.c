@@ -2,6 +2,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/cpu/rows_bytes.h"
+
 #define ROW(name)   name##_avx512
 #define LANES       16
 #define TILE_TOKENS 6 /* 24 sums, 6 activations, 1 weight */
@@ -104,6 +106,14 @@ V_INLINE VF v_i8(const void *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
+V_INLINE VB b_load(const void *p)
+{
+    return _mm_loadu_si128(p);
+}
+V_INLINE VF v_b(VB b)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+}
 V_INLINE VF v_scale(const void *p)
 {
     short h;
@@ -117,4 +127,6 @@ V_INLINE void v_to_f16(void *p, VF v)
 
 #include "kernels/cpu/rows_simd.h"
 
+#define FORMAT_ROWS(id, fmt) \
+    CPU_ROW(dot[id], CPU_CAP_AVX512, dot_##fmt##_avx512), CPU_ROW(decode[id], CPU_CAP_AVX512, decode_##fmt##_avx512),
 ROW_TABLE(cpu_rows_avx512, CPU_CAP_AVX512, avx512);

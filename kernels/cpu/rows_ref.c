@@ -28,6 +28,86 @@ static float weight_q8_0(const uint8_t *w, uint32_t i)
     return f32_of_f16(load_u16(block)) * (float)(int8_t)block[2 + i % 32];
 }
 
+/* Of 16 bytes with weights i and i + 16 in each. */
+static uint32_t nibble(const uint8_t *qs, uint32_t i)
+{
+    return qs[i % 16] >> i / 16 * 4 & 15u;
+}
+
+static uint32_t fifth_bit(const uint8_t *qh, uint32_t i)
+{
+    return (qh[i / 8] >> i % 8 & 1u) << 4;
+}
+
+/* Products of a scale and a quant are exact in float32 here and below, so that one rounding is left where a minimum is added. */
+static float weight_mxfp4(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_mxfp4_block);
+    return f32_of_e8m0_half(block[0]) * kern_e2m1_twice[nibble(block + 1, i % 32)];
+}
+
+static float weight_q4_0(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_0_block);
+    return f32_of_f16(load_u16(block)) * ((float)nibble(block + 2, i % 32) - 8);
+}
+
+static float weight_iq4_nl(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_0_block);
+    return f32_of_f16(load_u16(block)) * kern_iq4_nl[nibble(block + 2, i % 32)];
+}
+
+static float weight_q4_1(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_1_block);
+    return f32_of_f16(load_u16(block)) * (float)nibble(block + 4, i % 32) + f32_of_f16(load_u16(block + 2));
+}
+
+static float weight_q5_0(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q5_0_block);
+    uint32_t q = nibble(block + 6, i % 32) | fifth_bit(block + 2, i % 32);
+    return f32_of_f16(load_u16(block)) * ((float)q - 16);
+}
+
+static float weight_q5_1(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q5_1_block);
+    uint32_t q = nibble(block + 8, i % 32) | fifth_bit(block + 4, i % 32);
+    return f32_of_f16(load_u16(block)) * (float)q + f32_of_f16(load_u16(block + 2));
+}
+
+static float weight_k(const uint8_t *block, uint32_t group, uint32_t q)
+{
+    float d = f32_of_f16(load_u16(block)), dmin = f32_of_f16(load_u16(block + 2));
+    return d * (float)k_scale(block + 4, group, false) * (float)q - dmin * (float)k_scale(block + 4, group, true);
+}
+
+static float weight_q4_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q4_k_block);
+    uint32_t g = i % 256 / 32;
+    return weight_k(block, g, block[16 + g / 2 * 32 + i % 32] >> g % 2 * 4 & 15u);
+}
+
+static float weight_q5_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q5_k_block);
+    uint32_t g = i % 256 / 32, low = block[48 + g / 2 * 32 + i % 32] >> g % 2 * 4 & 15u;
+    return weight_k(block, g, low | (block[16 + i % 32] >> g & 1u) << 4);
+}
+
+static float weight_q6_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q6_k_block);
+    uint32_t half = i % 256 / 128, j = i % 128;
+    uint32_t low = block[64 * half + j % 64] >> j / 64 * 4 & 15u,
+             high = block[128 + 32 * half + j % 32] >> j / 32 * 2 & 3u;
+    return f32_of_f16(load_u16(block + 208)) * (float)(int8_t)block[192 + i % 256 / 16] *
+           ((float)(low | high << 4) - 32);
+}
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \
@@ -46,10 +126,8 @@ static float weight_q8_0(const uint8_t *w, uint32_t i)
                 y[t * y_stride + r] = (float)sum;                                                                 \
             }                                                                                                     \
     }
-DEFINE_FORMAT(f32)
-DEFINE_FORMAT(f16)
-DEFINE_FORMAT(bf16)
-DEFINE_FORMAT(q8_0)
+#define DEFINE(id, fmt) DEFINE_FORMAT(fmt)
+CPU_FORMATS(DEFINE)
 
 static void to_f16_ref(uint16_t *y, const float *x, uint32_t n)
 {
@@ -126,16 +204,9 @@ static uint64_t read_ref(const uint8_t *p, size_t bytes)
     return sum;
 }
 
+#define FORMAT_ROWS(id, fmt) CPU_ROW(dot[id], 0, dot_##fmt##_ref), CPU_ROW(decode[id], 0, decode_##fmt##_ref),
 const cpu_row cpu_rows_ref[] = {
-    CPU_ROW(dot[FMT_F32], 0, dot_f32_ref),
-    CPU_ROW(dot[FMT_F16], 0, dot_f16_ref),
-    CPU_ROW(dot[FMT_BF16], 0, dot_bf16_ref),
-    CPU_ROW(dot[FMT_Q8_0], 0, dot_q8_0_ref),
-    CPU_ROW(decode[FMT_F32], 0, decode_f32_ref),
-    CPU_ROW(decode[FMT_F16], 0, decode_f16_ref),
-    CPU_ROW(decode[FMT_BF16], 0, decode_bf16_ref),
-    CPU_ROW(decode[FMT_Q8_0], 0, decode_q8_0_ref),
-    CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
+    CPU_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
     CPU_ROW(attn_pv[FMT_F16], 0, attn_pv_f16_ref),
     CPU_ROW(to_f16, 0, to_f16_ref),
     CPU_ROW(max, 0, max_ref),

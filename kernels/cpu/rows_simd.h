@@ -7,6 +7,7 @@
  *   v_load_n(p, n) v_store_n(p, v, n)   the first n < LANES lanes; the others load as 0 and are not stored
  *   v_f16(p) v_bf16(p) v_i8(p)   LANES stored numbers as floats; v_scale(p) a half in every lane
  *   v_to_f16(p, v)               stores LANES halves
+ *   VB b_load(p) v_b(b)          LANES bytes, and they as signed numbers; the rest of what is done with bytes is in rows_bytes.h
  *
  * Order of additions (rule 2 of kernels.h): a dot product has one vector accumulator to which columns are added LANES at a time from
  * left to right, the last ones padded with zeros, and whose lanes are then summed by v_sum. Tiles run many such accumulators side
@@ -48,6 +49,87 @@ INLINE VF chunk_q8_0(const uint8_t *w, uint32_t i)
     return v_mul(v_scale(block), v_i8(block + 2 + i % 32));
 }
 
+/* Quants of 4 to 6 bits are put together as bytes, LANES of them, and widened then. Values are exact but for the sum with a minimum, which
+ * is rounded once: those of rows_ref.c. */
+INLINE VB quants4(const uint8_t *qs, uint32_t i)
+{
+    return b_and(b_shr(b_load(qs + i % 16), i / 16 * 4), 15);
+}
+
+INLINE VB quants5(const uint8_t *qh, const uint8_t *qs, uint32_t i)
+{
+    return b_or(quants4(qs, i), b_and(b_spread(qh + i / 8), 16));
+}
+
+INLINE VF chunk_mxfp4(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_mxfp4_block);
+    return v_mul(v_set1(f32_of_e8m0_half(block[0])), v_b(b_of(kern_e2m1_twice, quants4(block + 1, i % 32))));
+}
+
+INLINE VF chunk_q4_0(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_0_block);
+    return v_mul(v_scale(block), v_b(b_sub(quants4(block + 2, i % 32), 8)));
+}
+
+INLINE VF chunk_iq4_nl(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_0_block);
+    return v_mul(v_scale(block), v_b(b_of(kern_iq4_nl, quants4(block + 2, i % 32))));
+}
+
+INLINE VF chunk_q4_1(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q4_1_block);
+    return v_fma(v_scale(block), v_b(quants4(block + 4, i % 32)), v_scale(block + 2));
+}
+
+INLINE VF chunk_q5_0(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q5_0_block);
+    return v_mul(v_scale(block), v_b(b_sub(quants5(block + 2, block + 6, i % 32), 16)));
+}
+
+INLINE VF chunk_q5_1(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 32) * sizeof(kern_q5_1_block);
+    return v_fma(v_scale(block), v_b(quants5(block + 4, block + 8, i % 32)), v_scale(block + 2));
+}
+
+/* Quants q of group g of a Q4_K or Q5_K block. */
+INLINE VF chunk_k(const uint8_t *block, uint32_t g, VB q)
+{
+    VF d = v_mul(v_scale(block), v_set1((float)k_scale(block + 4, g, false)));
+    VF m = v_mul(v_scale(block + 2), v_set1(-(float)k_scale(block + 4, g, true)));
+    return v_fma(d, v_b(q), m);
+}
+
+INLINE VF chunk_q4_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q4_k_block);
+    uint32_t g = i % 256 / 32;
+    return chunk_k(block, g, b_and(b_shr(b_load(block + 16 + g / 2 * 32 + i % 32), g % 2 * 4), 15));
+}
+
+INLINE VF chunk_q5_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q5_k_block);
+    uint32_t g = i % 256 / 32;
+    VB low = b_and(b_shr(b_load(block + 48 + g / 2 * 32 + i % 32), g % 2 * 4), 15);
+    return chunk_k(block, g, b_or(low, b_shl4(b_and(b_shr(b_load(block + 16 + i % 32), g), 1))));
+}
+
+INLINE VF chunk_q6_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q6_k_block);
+    uint32_t half = i % 256 / 128, j = i % 128;
+    VB low = b_and(b_shr(b_load(block + 64 * half + j % 64), j / 64 * 4), 15);
+    VB high = b_and(b_shr(b_load(block + 128 + 32 * half + j % 32), j / 32 * 2), 3);
+    VF d = v_mul(v_scale(block + 208), v_set1((float)(int8_t)block[192 + i % 256 / 16]));
+    return v_mul(d, v_b(b_sub(b_or(low, b_shl4(high)), 32)));
+}
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -70,23 +152,53 @@ INLINE VF last_bf16(const uint8_t *w, uint32_t i, uint32_t n)
     return v_bf16(part);
 }
 
-INLINE VF last_q8_0(const uint8_t *w, uint32_t i, uint32_t n)
-{
-    (void)n; /* a block of 32 has no odd chunks: never called with columns left */
-    return chunk_q8_0(w, i);
-}
+/* A block has no odd chunks: never called with columns left. */
+#define DEFINE_NO_LAST(fmt)                                        \
+    INLINE VF last_##fmt(const uint8_t *w, uint32_t i, uint32_t n) \
+    {                                                              \
+        (void)n;                                                   \
+        return chunk_##fmt(w, i);                                  \
+    }
+DEFINE_NO_LAST(q8_0)
+DEFINE_NO_LAST(mxfp4)
+DEFINE_NO_LAST(q4_0)
+DEFINE_NO_LAST(q4_1)
+DEFINE_NO_LAST(q5_0)
+DEFINE_NO_LAST(q5_1)
+DEFINE_NO_LAST(iq4_nl)
+DEFINE_NO_LAST(q4_k)
+DEFINE_NO_LAST(q5_k)
+DEFINE_NO_LAST(q6_k)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
 /* Columns whose weights make about one cache line: how often lines are asked for. */
-#define STRIDE_f32  (LANES > 16 ? LANES : 16)
-#define STRIDE_f16  32
-#define STRIDE_bf16 32
-#define STRIDE_q8_0 32
-#define BYTES_f32   64
-#define BYTES_f16   64
-#define BYTES_bf16  64
-#define BYTES_q8_0  34
+#define STRIDE_f32    (LANES > 16 ? LANES : 16)
+#define STRIDE_f16    32
+#define STRIDE_bf16   32
+#define STRIDE_q8_0   32
+#define STRIDE_mxfp4  64
+#define STRIDE_q4_0   64
+#define STRIDE_q4_1   64
+#define STRIDE_q5_0   64
+#define STRIDE_q5_1   64
+#define STRIDE_iq4_nl 64
+#define STRIDE_q4_k   64
+#define STRIDE_q5_k   64
+#define STRIDE_q6_k   64
+#define BYTES_f32     64
+#define BYTES_f16     64
+#define BYTES_bf16    64
+#define BYTES_q8_0    34
+#define BYTES_mxfp4   34
+#define BYTES_q4_0    36
+#define BYTES_q4_1    40
+#define BYTES_q5_0    44
+#define BYTES_q5_1    48
+#define BYTES_iq4_nl  36
+#define BYTES_q4_k    36
+#define BYTES_q5_k    44
+#define BYTES_q6_k    52 /* 52.5: an odd line in forty is asked for late */
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \
@@ -164,10 +276,8 @@ INLINE VF last_q8_0(const uint8_t *w, uint32_t i, uint32_t n)
         if (i < cols)                                                                                              \
             v_store_n(y + i, last_##fmt(w, i, cols - i), cols - i);                                                \
     }
-DEFINE_DOT(f32)
-DEFINE_DOT(f16)
-DEFINE_DOT(bf16)
-DEFINE_DOT(q8_0)
+#define DEFINE(id, fmt) DEFINE_DOT(fmt)
+CPU_FORMATS(DEFINE)
 
 /* ---- weighted sum of V --------------------------------------------------------------------------------------------------- */
 
@@ -363,24 +473,16 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
     return all;
 }
 
-#define ROW_TABLE(table, cap, suffix)                         \
-    const cpu_row table[] = {                                 \
-        CPU_ROW(dot[FMT_F32], cap, dot_f32_##suffix),         \
-        CPU_ROW(dot[FMT_F16], cap, dot_f16_##suffix),         \
-        CPU_ROW(dot[FMT_BF16], cap, dot_bf16_##suffix),       \
-        CPU_ROW(dot[FMT_Q8_0], cap, dot_q8_0_##suffix),       \
-        CPU_ROW(decode[FMT_F32], cap, decode_f32_##suffix),   \
-        CPU_ROW(decode[FMT_F16], cap, decode_f16_##suffix),   \
-        CPU_ROW(decode[FMT_BF16], cap, decode_bf16_##suffix), \
-        CPU_ROW(decode[FMT_Q8_0], cap, decode_q8_0_##suffix), \
-        CPU_ROW(attn_pv[FMT_F32], cap, attn_pv_f32_##suffix), \
-        CPU_ROW(attn_pv[FMT_F16], cap, attn_pv_f16_##suffix), \
-        CPU_ROW(to_f16, cap, to_f16_##suffix),                \
-        CPU_ROW(max, cap, max_##suffix),                      \
-        CPU_ROW(exp, cap, exp_##suffix),                      \
-        CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),              \
-        CPU_ROW(swiglu, cap, swiglu_##suffix),                \
-        CPU_ROW(find, cap, find_##suffix),                    \
-        CPU_ROW(read, cap, read_##suffix),                    \
-    };                                                        \
+#define ROW_TABLE(table, cap, suffix)                                                  \
+    const cpu_row table[] = {                                                          \
+        CPU_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], cap, attn_pv_f32_##suffix), \
+        CPU_ROW(attn_pv[FMT_F16], cap, attn_pv_f16_##suffix),                          \
+        CPU_ROW(to_f16, cap, to_f16_##suffix),                                         \
+        CPU_ROW(max, cap, max_##suffix),                                               \
+        CPU_ROW(exp, cap, exp_##suffix),                                               \
+        CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                       \
+        CPU_ROW(swiglu, cap, swiglu_##suffix),                                         \
+        CPU_ROW(find, cap, find_##suffix),                                             \
+        CPU_ROW(read, cap, read_##suffix),                                             \
+    };                                                                                 \
     const uint32_t table##_count = sizeof table / sizeof *table

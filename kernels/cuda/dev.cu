@@ -682,9 +682,12 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
         return cuda_unsupported(d, "heads of more than 256 dimensions");
     if (s->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
-    for (uint32_t i = 0; i < s->n_mats; i++)
+    for (uint32_t i = 0; i < s->n_mats; i++) {
+        if (s->mats[i].fmt > FMT_Q8_0)
+            return cuda_unsupported(d, "weights in this format: the GPU takes F32, F16, BF16 and Q8_0");
         if (!mm_shape_ok(s->mats[i].fmt, s->mats[i].cols, s->mats[i].row_bytes))
             return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (Q8_0: 32)");
+    }
     return KERN_OK;
 }
 

@@ -28,7 +28,7 @@ kern_status mm_launch(cuda_dev *d, const mm_params &p)
 
 bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes)
 {
-    return cols % (fmt == FMT_Q8_0 ? 32 : 4) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
+    return fmt <= FMT_Q8_0 && cols % (fmt == FMT_Q8_0 ? 32 : 4) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
 }
 
 static bool linear_ok(const kern_linear_args *a)

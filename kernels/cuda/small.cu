@@ -35,6 +35,8 @@ __global__ void embed_kernel(kern_embed_args a, uint64_t *mark)
 kern_status cuda_embed(kern_dev *kd, const kern_embed_args *a)
 {
     cuda_dev *d = cuda_of(kd);
+    if (a->table.fmt > FMT_Q8_0)
+        return cuda_unsupported(d, "an embedding in this format");
     if (a->n_tokens)
         (void)cuda_start(d, embed_kernel, a->n_tokens, 256, 0, *a, cuda_take_mark(d));
     return cuda_launched(d, "embed");

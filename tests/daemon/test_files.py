@@ -163,10 +163,11 @@ class Files(unittest.TestCase):
         name = b"blk.0.attn_q.weight"
         at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
         dims = struct.unpack_from("<I", data, at)[0]
-        struct.pack_into("<I", data, at + 4 + 8 * dims, 2)
+        struct.pack_into("<I", data, at + 4 + 8 * dims, 10)
         with open(path, "wb") as f:
             f.write(data)
-        self.assertRegex(self.refused(66, "-m", path), r"'blk.0.attn_q.weight' has ggml type 2 \(Q4_0\); F32, F16, BF16 and Q8_0 can be read")
+        self.assertRegex(self.refused(66, "-m", path), 
+                         r"'blk.0.attn_q.weight' has ggml type 10 \(Q2_K\); what can be read: F32, F16, Q4_0, Q4_1, .*, MXFP4")
 
     def test_layers_that_would_be_left_out_are_refused(self):
         path = os.path.join(self.model, "config.json")

@@ -8,7 +8,13 @@
 
 kern_fmt kc_any_fmt(kc *k)
 {
-    return (kern_fmt)kc_below(k, FMT_COUNT);
+    for (;;) {
+        kern_fmt fmt = (kern_fmt)kc_below(k, FMT_COUNT);
+        kern_mat m = {.row_bytes = kern_row_bytes(fmt, 256), .rows = 1, .cols = 256, .fmt = fmt};
+        kern_shape shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 64, .n_experts = 1, .mats = &m, .n_mats = 1};
+        if (k->dev->ops->takes(k->dev, &shape) == KERN_OK)
+            return fmt;
+    }
 }
 
 uint32_t kc_any_tokens(kc *k)
@@ -20,7 +26,7 @@ uint32_t kc_any_tokens(kc *k)
 static uint32_t any_cols(kc *k, kern_fmt fmt)
 {
     uint32_t block = kern_fmt_get(fmt).block_len;
-    return block > 1 ? block * kc_between(k, 1, 20) : kc_between(k, 1, 600);
+    return block > 1 ? block * kc_between(k, 1, block == 256 ? 4 : 20) : kc_between(k, 1, 600);
 }
 
 bool kc_takes_all(const kc *k, uint32_t n_tokens)

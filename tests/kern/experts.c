@@ -198,8 +198,9 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 /* Shapes, buckets and what else is asked for; nothing is filled in. */
 static moe_case any_moe(kc *k, kern_fmt fmt)
 {
-    uint32_t block = kern_fmt_get(fmt).block_len > 1 ? 32 : 4;
-    kern_expert_geom g = {.fmt = fmt, .d_model = block * kc_between(k, 1, 12), .d_ff = block * kc_between(k, 1, 9)};
+    uint32_t block = KC_MAX(4u, kern_fmt_get(fmt).block_len), most = block == 256 ? 2 : 9;
+    kern_expert_geom g = {
+        .fmt = fmt, .d_model = block * kc_between(k, 1, most), .d_ff = block * kc_between(k, 1, most)};
     moe_case c = {.g = g, .n_experts = kc_between(k, 2, 12), .n_tokens = kc_any_tokens(k)};
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
     c.fill = kc_below(k, 2);
@@ -278,8 +279,8 @@ void case_moe_groups(kc *k)
 {
     static const float ones[] = {1, 1, 1}; /* larger weights of F32 would have results beyond float */
     moe_case c = any_moe(k, kc_any_fmt(k));
-    c.g.d_model = 32 * kc_between(k, 24, 32);
-    c.g.d_ff = kern_fmt_get(c.g.fmt).block_len > 1 ? 32 : 8;
+    c.g.d_model = 256 * kc_between(k, 3, 4);
+    c.g.d_ff = KC_MAX(8u, kern_fmt_get(c.g.fmt).block_len);
     c.n_experts = kc_between(k, 2, 3);
     c.top_k = kc_between(k, 1, 2);
     c.n_tokens = kc_between(k, 65, 128);

@@ -101,6 +101,47 @@ static uint16_t half_bits(kc *k)
     }
 }
 
+/* A scale, some 2^-shift of a weight, that most of the blocks' quants make ordinary weights of. */
+static void put_scale(kc *k, uint8_t *p, uint32_t shift)
+{
+    uint16_t d = half_bits(k);
+    d = (d >> 10 & 31) > shift ? (uint16_t)(d - (shift << 10)) : d;
+    memcpy(p, &d, 2);
+}
+
+static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < bytes; i++)
+        w[i] = (uint8_t)next(k);
+    uint16_t h;
+    switch (fmt) {
+    case FMT_F16:
+        h = half_bits(k);
+        memcpy(w, &h, 2);
+        break;
+    case FMT_BF16:
+        h = (uint16_t)next(k);
+        h = kc_below(k, 64) ? (uint16_t)((h & 0x807fu) | kc_between(k, 122, 127) << 7) : (uint16_t)(h & 0xbfffu);
+        memcpy(w, &h, 2);
+        break;
+    case FMT_MXFP4: w[0] = (uint8_t)kc_between(k, 118, 126); break;
+    case FMT_Q4_1:
+    case FMT_Q5_1:
+        put_scale(k, w + 2, 0);
+        put_scale(k, w, 4);
+        break;
+    case FMT_Q4_K:
+    case FMT_Q5_K:
+        put_scale(k, w + 2, 6);
+        put_scale(k, w, 9);
+        break;
+    case FMT_Q6_K: put_scale(k, w + 208, 11); break;
+    case FMT_Q4_0: put_scale(k, w, 3); break;
+    case FMT_Q5_0: put_scale(k, w, 4); break;
+    default: put_scale(k, w, 7); break;
+    }
+}
+
 uint8_t *kc_weights(kc *k, kern_fmt fmt, uint32_t rows, uint32_t cols)
 {
     size_t row_bytes = kern_row_bytes(fmt, cols);
@@ -114,22 +155,9 @@ uint8_t *kc_weights(kc *k, kern_fmt fmt, uint32_t rows, uint32_t cols)
         memcpy(w, f, rows * row_bytes);
         return w;
     }
-    for (size_t i = 0; i < rows * row_bytes / kern_fmt_get(fmt).block_bytes; i++) {
-        if (fmt == FMT_F16) {
-            uint16_t h = half_bits(k);
-            memcpy(w + i * 2, &h, 2);
-        } else if (fmt == FMT_BF16) {
-            uint16_t h = (uint16_t)next(k);
-            h = kc_below(k, 64) ? (uint16_t)((h & 0x807fu) | kc_between(k, 122, 127) << 7) : (uint16_t)(h & 0xbfffu);
-            memcpy(w + i * 2, &h, 2);
-        } else {
-            uint16_t d = half_bits(k); /* a scale is some hundredth of a weight */
-            d = (d >> 10 & 31) > 7 ? (uint16_t)(d - (7u << 10)) : d;
-            memcpy(w + i * 34, &d, 2);
-            for (int j = 0; j < 32; j++)
-                w[i * 34 + 2 + j] = (uint8_t)next(k);
-        }
-    }
+    uint32_t bytes = kern_fmt_get(fmt).block_bytes;
+    for (size_t i = 0; i < rows * row_bytes / bytes; i++)
+        fill_block(k, w + i * bytes, fmt, bytes);
     return w;
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes vectors.txt: small inputs and expected outputs of every operation, computed with numpy in float64.
 
-An independent statement of what kernels/kernels.h says; kerncheck replays it on each backend. Run: make_vectors.py > vectors.txt
+An independent statement of what kernels/kernels.h says (formats of GGUF: what its own package says, `pip install numpy gguf`); kerncheck replays it on each backend. Run: make_vectors.py > vectors.txt
 Lines: `case OP key=value ...`, then arrays as `NAME TYPE COUNT` followed by COUNT hexadecimal words (f32 and u16 as their bits), or bytes without spaces.
 """
+import gguf
 import numpy as np
 
 rng = np.random.default_rng(20240607)
@@ -248,3 +249,33 @@ for vocab in (1, 40, 300):
     put("ids", ids)
     put("values", np.take_along_axis(logits, order, axis=1))
     put("lse", np.log(np.exp(logits.astype(np.float64)).sum(axis=1)))
+
+# ---- blocks of GGUF: any bytes with sound scales, values by the `gguf` package
+for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K"):
+    kind = gguf.GGMLQuantizationType[name]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    halves = {"MXFP4": (), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(name, (0,))
+
+    def blocks(n, exponents):
+        raw = rng.integers(0, 256, (n, size), dtype=np.uint8)
+        for at in halves:
+            h = rng.integers(0, 0x400, n) | rng.integers(*exponents, n) << 10 | rng.integers(0, 2, n) << 15
+            raw[:, at : at + 2] = h.astype(np.uint16).view(np.uint8).reshape(n, 2)
+        if name == "MXFP4":
+            raw[:, 0] = rng.integers(120, 126, n) if exponents[1] < 31 else [0, 1, 2, 3, 127, 128, 250, 252]
+        return raw
+
+    fmt, cols = name.lower(), 512 if block == 256 else 128
+    raw = blocks(2 * cols // block, (0, 31)).reshape(2, -1) # halves of every size, subnormal ones too
+    case("embed", fmt=fmt, rows=2, cols=cols, scale=1)
+    put("w", raw)
+    put("ids", np.array([1, 0]))
+    put("y", gguf.quants.dequantize(raw, kind)[[1, 0]])
+
+    rows, cols = 7, 512
+    raw = blocks(rows * cols // block, (4, 8)).reshape(rows, -1)
+    x, row_idx, y0 = f32(6, cols), np.array([5, 0, 3]), f32(3, rows)
+    case("linear", fmt=fmt, rows=rows, cols=cols, bias=0, accumulate=1)
+    for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(rows)), ("y0", y0)):
+        put(key, a)
+    put("y", x[row_idx].astype(np.float64) @ gguf.quants.dequantize(raw, kind).astype(np.float64).T + y0)

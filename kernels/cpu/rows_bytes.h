@@ -1,0 +1,51 @@
+/* rows_bytes.h - what the vector rows do with bytes before they are numbers, the same for all machines: vectors of 16, of which the
+ * first LANES count. */
+#ifndef KERNELS_CPU_ROWS_BYTES_H
+#define KERNELS_CPU_ROWS_BYTES_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define B_INLINE static inline __attribute__((always_inline))
+
+typedef __m128i VB;
+
+B_INLINE VB b_and(VB v, uint8_t mask)
+{
+    return _mm_and_si128(v, _mm_set1_epi8((char)mask));
+}
+B_INLINE VB b_or(VB a, VB b)
+{
+    return _mm_or_si128(a, b);
+}
+B_INLINE VB b_sub(VB v, int8_t n)
+{
+    return _mm_sub_epi8(v, _mm_set1_epi8(n));
+}
+/* Pairs of bytes are shifted: the upper `bits` of a byte hold bits of its neighbour, to be masked away. */
+B_INLINE VB b_shr(VB v, uint32_t bits)
+{
+    return _mm_srl_epi16(v, _mm_cvtsi32_si128((int)bits));
+}
+/* Of bytes below 16. */
+B_INLINE VB b_shl4(VB v)
+{
+    return _mm_slli_epi16(v, 4);
+}
+/* table[v[i]], v[i] < 16 */
+B_INLINE VB b_of(const int8_t table[16], VB v)
+{
+    return _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)table), v);
+}
+/* Bit i of the 16 bits at p as a byte of ones or zeros. */
+B_INLINE VB b_spread(const uint8_t *p)
+{
+    uint16_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    const VB bytes = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const VB each = _mm_set1_epi64x((long long)0x8040201008040201u);
+    VB v = _mm_shuffle_epi8(_mm_cvtsi32_si128(bits), bytes);
+    return _mm_cmpeq_epi8(_mm_and_si128(v, each), each);
+}
+
+#endif
