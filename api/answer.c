@@ -1,21 +1,23 @@
 /* answer.c - telling thoughts, content and tool calls apart while a model writes. See answer.h.
  *
- *   START --open mark--> THOUGHT --close mark--> CONTENT --open mark--> CALL --close mark, or the end--> CONTENT
- *     \--anything else--------------------------->/
+ *   START --open mark--> THOUGHT --close mark--> CONTENT --open mark--> CALL --it is one--> ARGUMENTS --> BEHIND --> CONTENT or CALL
+ *     \--anything else--------------------------->/          \--told whole, or no call--> CONTENT
  *
- * Text waits in `held` until it is certain what it is: half of a mark, white space that may stand before one, or a whole call. A call
- * is told when it is complete and its arguments are JSON, so that a client never gets half of one; what turns out to be none is told
- * as content, so nothing is lost. No byte is looked at more than a few times, whatever the model writes: calls remember how far they
- * were scanned, and long white space is not held. What the markup between two marks means: toolcall.c. */
+ * Text waits in `held` until it is certain what it is: half of a mark, white space that may stand before one, the head of a call. Once
+ * the head says which of the request's tools is called, arguments are told as they are written (toolcall_head.c says where that is
+ * possible); other calls wait until they are whole, and what turns out to be none is told as content, so nothing is lost. No byte is looked at
+ * more than a few times, whatever the model writes: calls remember how far they were scanned, and long white space is not held. What the
+ * markup between two marks means: toolcall.c. */
 #include "api/answer.h"
 
 #include <string.h>
 
+#include "api/json_scan.h"
 #include "config/util.h"
 
 enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
 
-typedef enum state { START, THOUGHT, CONTENT, CALL } state;
+typedef enum state { START, THOUGHT, LEAD, CONTENT, CALL, ARGUMENTS, BEHIND, FAULT } state;
 
 struct answer_reader {
     answer_options o;
@@ -25,9 +27,14 @@ struct answer_reader {
     size_t body, scan;                /* CALL: where its inside begins, and how far that was searched */
     const char *close;                /* CALL: its end; NULL: the end of the answer, or the next open mark */
     bool in_json, in_string, escaped; /* CALL: a close mark inside of a JSON string is none */
-    bool said;   /* something of this state's text was told: white space before it no longer goes */
-    bool called; /* the last thing told was a call */
-    bool sure;   /* with or_json: it is a call */
+    bool said;          /* something of this state's text was told: white space before it no longer goes */
+    bool called;        /* the last thing told was a call */
+    bool told_whole;    /* CALL: only when it is complete does it tell what it is */
+    bool again;         /* CALL: not the first in its markup */
+    bool sure;          /* with or_json: it is a call */
+    toolcall_head head; /* of the call that is being told */
+    json_scan json;     /* ARGUMENTS, or BEHIND what is left of their object */
+    xd_buf out;         /* arguments on their way */
     size_t n_calls;
     uint64_t id_state;
     bool failed;
@@ -56,8 +63,8 @@ answer_reader *answer_new(const answer_options *opt)
         return NULL;
     a->o = *opt;
     a->id_state = opt->seed;
-    if (opt->whole_call)
-        a->state = CALL;
+    if (opt->whole_call && !opt->marks.may_think)
+        a->state = LEAD;
     return a;
 }
 
@@ -66,6 +73,7 @@ void answer_free(answer_reader *a)
     if (!a)
         return;
     xd_buf_free(&a->held);
+    xd_buf_free(&a->out);
     free(a);
 }
 
@@ -94,21 +102,36 @@ static void make_id(answer_reader *a, char ret[static 40])
     ret[n] = 0;
 }
 
-static void tell_call(answer_reader *a, const json_t *read)
+/* Of several calls only the first where the client wants one. */
+static bool is_dropped(const answer_reader *a)
 {
-    if (a->o.one_call && a->n_calls)
+    return a->o.one_call && a->n_calls > 1;
+}
+
+static void tell_call(answer_reader *a, const char *name, size_t len)
+{
+    a->n_calls++;
+    if (is_dropped(a))
         return;
     char id[40];
     make_id(a, id);
-    json_t *call = json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name",
-                             json_object_get(read, "name"), "arguments", json_object_get(read, "arguments"));
-    if (!call) {
-        a->failed = true;
-        return;
-    }
-    const answer_piece p = {.kind = ANSWER_CALL, .call = call, .call_idx = a->n_calls++};
+    const answer_piece p = {.kind = ANSWER_CALL, .text = name, .len = len, .id = id, .call_idx = a->n_calls - 1};
     a->o.tell(a->o.user, &p);
-    json_decref(call);
+}
+
+static void tell_arguments(answer_reader *a, const char *text, size_t len)
+{
+    const answer_piece p = {.kind = ANSWER_ARGUMENTS, .text = text, .len = len, .call_idx = a->n_calls - 1};
+    if (len && !is_dropped(a))
+        a->o.tell(a->o.user, &p);
+}
+
+/* What toolcall.c has read. */
+static void tell_whole_call(answer_reader *a, const json_t *read)
+{
+    const json_t *name = json_object_get(read, "name"), *arguments = json_object_get(read, "arguments");
+    tell_call(a, json_string_value(name), json_string_length(name));
+    tell_arguments(a, json_string_value(arguments), json_string_length(arguments));
 }
 
 /* ---- looking ---- */
@@ -167,10 +190,16 @@ static void enter(answer_reader *a, state s)
     a->said = false;
 }
 
+/* What comes when the model has thought, or does not. */
+static void enter_answer(answer_reader *a)
+{
+    enter(a, a->o.whole_call ? LEAD : CONTENT);
+}
+
 static bool at_start(answer_reader *a, bool end)
 {
     if (!a->o.marks.thoughts.open) {
-        enter(a, CONTENT);
+        enter_answer(a);
         return true;
     }
     size_t w = after_space(a, a->at);
@@ -183,7 +212,10 @@ static bool at_start(answer_reader *a, bool end)
             tell(a, ANSWER_CONTENT, a->at, to);
         a->at = to;
     }
-    enter(a, m == YES || a->o.marks.in_thought ? THOUGHT : CONTENT);
+    if (m == YES || a->o.marks.in_thought)
+        enter(a, THOUGHT);
+    else
+        enter_answer(a);
     return true;
 }
 
@@ -200,7 +232,7 @@ static bool in_thought(answer_reader *a, bool end)
     a->at = m == YES ? behind : to;
     if (m != YES)
         return false;
-    enter(a, CONTENT);
+    enter_answer(a);
     a->said = a->o.keep_thoughts;
     a->called = !a->o.keep_thoughts; /* white space after a thought goes, as after a call */
     return true;
@@ -211,7 +243,19 @@ static void enter_call(answer_reader *a, size_t body, const char *close)
     a->state = CALL;
     a->body = a->scan = body;
     a->close = close;
-    a->in_json = a->in_string = a->escaped = false;
+    a->in_json = a->in_string = a->escaped = a->told_whole = a->again = false;
+}
+
+/* Before the JSON of an answer that is held to a call. */
+static bool at_lead(answer_reader *a, bool end)
+{
+    size_t w = after_space(a, a->at);
+    match m = !a->o.lead || !*a->o.lead ? NO : w < a->held.len ? match_at(a, w, a->o.lead) : PERHAPS;
+    if (m == PERHAPS && !end)
+        return false;
+    a->at = m == YES ? w + strlen(a->o.lead) : a->at;
+    enter_call(a, a->at, NULL);
+    return true;
 }
 
 /* The open marks of this form. */
@@ -256,6 +300,10 @@ static bool in_content(answer_reader *a, bool end)
     match m = stray_close(a, w);
     if (m == PERHAPS && !end)
         return false;
+    if (m == PERHAPS) { /* what the end has left of it */
+        a->at = a->held.len;
+        return false;
+    }
     if (m == YES) {
         a->at = w + strlen(toolcall_marks_of(a->o.marks.calls)->close);
         return true;
@@ -326,21 +374,68 @@ static void tell_no_call(answer_reader *a, size_t to)
     a->state = CONTENT;
 }
 
+/* The head is known: the rest is told as it comes. */
+static void begin_arguments(answer_reader *a, const toolcall_head *head)
+{
+    const json_t *name = json_object_get(head->function, "name");
+    a->head = *head;
+    a->at = a->body + head->arguments;
+    a->state = ARGUMENTS;
+    json_scan_begin(&a->json);
+    tell_call(a, json_string_value(name), json_string_length(name));
+    a->called = true;
+}
+
+/* Is this a call whose arguments can be told as they come? MORE: that shows later. */
+static toolcall_found look_for_head(answer_reader *a, bool end, toolcall_head *ret)
+{
+    if (a->told_whole)
+        return TOOLCALL_NOT;
+    toolcall_form form = a->o.whole_call ? TOOLCALL_NONE : a->o.marks.calls;
+    const char *text = a->held.data ? a->held.data + a->body : "";
+    toolcall_found found =
+        toolcall_find_head(form, text, a->held.len - a->body, a->o.tools, a->again ? &a->head : NULL, ret);
+    if (found == TOOLCALL_MORE && end)
+        found = TOOLCALL_NOT;
+    a->told_whole = found == TOOLCALL_NOT;
+    return found;
+}
+
+/* Reads the inside of a call that is complete. An item of a list whose first items were told is a list again. */
+static xd_status read_whole(answer_reader *a, size_t len, json_t **ret)
+{
+    const char *text = a->held.data ? a->held.data + a->body : "";
+    if (a->o.whole_call)
+        return toolcall_read_held(text, len, a->o.tools, ret);
+    if (!a->again || !a->head.in_list)
+        return toolcall_read(a->o.marks.calls, text, len, a->o.tools, ret);
+    XD_CLEANUP(xd_buf_free) xd_buf list = {0};
+    if (!xd_buf_putc(&list, '[') || !xd_buf_append(&list, text, len))
+        return XD_NOMEM;
+    return toolcall_read(a->o.marks.calls, list.data, list.len, a->o.tools, ret);
+}
+
 static bool in_call(answer_reader *a, bool end)
 {
     match m;
     size_t w = a->o.whole_call ? a->held.len : after_space(a, a->body);
-    if (!a->o.whole_call &&
+    if (!a->o.whole_call && !a->again &&
         (w - a->body > MAX_HELD_SPACE || !toolcall_may_begin(a->o.marks.calls, a->held.data + w, a->held.len - w))) {
         tell_no_call(a, a->body);
         return true;
     }
+    toolcall_head head;
+    toolcall_found found = a->sure ? TOOLCALL_NOT : look_for_head(a, end, &head);
+    if (found == TOOLCALL_MORE)
+        return false;
+    a->sure |= a->o.hold_call && found == TOOLCALL_FOUND;
+    if (found == TOOLCALL_FOUND && !a->sure) {
+        begin_arguments(a, &head);
+        return true;
+    }
     if (a->o.or_json && !a->sure) {
-        const char *text = a->held.data ? a->held.data : "";
-        if (!toolcall_may_be_held(text, a->held.len, a->o.tools, &a->sure) || (end && !a->sure)) {
-            tell_no_call(a, a->held.len);
-            return true;
-        }
+        tell_no_call(a, a->held.len);
+        return true;
     }
     size_t p = find_close(a, &m);
     if (m != YES && !end)
@@ -349,14 +444,11 @@ static bool in_call(answer_reader *a, bool end)
     size_t behind = m != YES ? a->held.len : a->close ? p + strlen(a->close) : p;
     bool function = a->close && !strcmp(a->close, "</function>");
     json_t *list = NULL;
-    const char *text = a->held.data ? a->held.data + a->body : "";
-    xd_status st = a->o.whole_call
-                       ? toolcall_read_held(text, p - a->body, a->o.tools, &list)
-                       : toolcall_read(a->o.marks.calls, text, (function ? behind : p) - a->body, a->o.tools, &list);
+    xd_status st = read_whole(a, (function ? behind : p) - a->body, &list);
     a->failed |= st == XD_NOMEM;
     if (!st && (!function || all_known(a, list))) {
         for (size_t i = 0; i < json_array_size(list); i++)
-            tell_call(a, json_array_get(list, i));
+            tell_whole_call(a, json_array_get(list, i));
         a->called = true;
         a->at = behind;
         a->state = CONTENT;
@@ -370,19 +462,78 @@ static bool in_call(answer_reader *a, bool end)
     return true;
 }
 
+static bool in_arguments(answer_reader *a)
+{
+    xd_buf_clear(&a->out);
+    a->at += json_scan_feed(&a->json, a->held.data + a->at, a->held.len - a->at, &a->out);
+    a->failed |= a->out.failed;
+    tell_arguments(a, a->out.data, a->out.len);
+    if (json_scan_bad(&a->json) || (json_scan_done(&a->json) && a->o.whole_call)) {
+        a->state = FAULT; /* or all that there was to tell */
+        return true;
+    }
+    if (!json_scan_done(&a->json))
+        return false;
+    a->state = BEHIND;
+    if (a->head.in_object)
+        json_scan_begin_rest(&a->json);
+    return true;
+}
+
+/* What is left of a call's markup; then its end, or the next one in the same markup. */
+static bool behind_arguments(answer_reader *a, bool end)
+{
+    if (a->head.in_object && !json_scan_done(&a->json) && !json_scan_bad(&a->json)) {
+        a->at += json_scan_feed(&a->json, a->held.data + a->at, a->held.len - a->at, NULL);
+        if (!json_scan_done(&a->json) && !json_scan_bad(&a->json))
+            return false;
+    }
+    size_t n = 0;
+    toolcall_found found =
+        toolcall_find_next(a->o.marks.calls, a->head.in_list, a->held.data + a->at, a->held.len - a->at, &n);
+    if (found == TOOLCALL_MORE && !end)
+        return false;
+    a->at = found == TOOLCALL_MORE ? a->held.len : a->at + n;
+    if (found == TOOLCALL_FOUND) {
+        enter_call(a, a->at, a->close);
+        a->again = true;
+    } else {
+        a->state = CONTENT;
+    }
+    return true;
+}
+
+/* The model went on with something that is no JSON: nobody can read that as arguments, and it is no text either. */
+static bool in_fault(answer_reader *a)
+{
+    const char *next = a->close ? a->close : toolcall_marks_of(a->o.marks.calls)->open;
+    match m = NO;
+    size_t which;
+    a->at = a->o.whole_call ? a->held.len : find(a, a->at, &next, 1, &m, &which);
+    if (m != YES)
+        return false;
+    a->at += a->close ? strlen(a->close) : 0;
+    a->state = CONTENT;
+    return true;
+}
+
 static bool go_on(answer_reader *a, bool end)
 {
     switch (a->state) {
     case START: return at_start(a, end);
     case THOUGHT: return in_thought(a, end);
+    case LEAD: return at_lead(a, end);
     case CONTENT: return in_content(a, end);
+    case ARGUMENTS: return in_arguments(a);
+    case BEHIND: return behind_arguments(a, end);
+    case FAULT: return in_fault(a);
     default: return in_call(a, end);
     }
 }
 
 static bool run(answer_reader *a, bool end)
 {
-    while (!a->failed && (a->at < a->held.len || a->state == CALL) && go_on(a, end))
+    while (!a->failed && (a->at < a->held.len || a->state == CALL || a->state == LEAD) && go_on(a, end))
         ;
     /* What was told goes when it is half of what is held, so that each byte moves once or twice. */
     if (a->at * 2 > a->held.len && a->state != CALL) {
@@ -401,4 +552,9 @@ bool answer_feed(answer_reader *a, const char *text, size_t len)
 bool answer_end(answer_reader *a)
 {
     return run(a, true);
+}
+
+bool answer_in_arguments(const answer_reader *a)
+{
+    return a->state == ARGUMENTS;
 }

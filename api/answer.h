@@ -21,17 +21,18 @@ answer_thoughts answer_thoughts_row(size_t i); /* the i-th known pair; {NULL} be
 typedef struct answer_marks {
     answer_thoughts thoughts;
     bool in_thought; /* the prompt ends inside of one */
+    bool may_think;  /* of an answer that is held to a form: a thought may come before it */
     toolcall_form calls;
 } answer_marks;
 
-typedef enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, ANSWER_CALL } answer_kind;
+typedef enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, ANSWER_CALL, ANSWER_ARGUMENTS } answer_kind;
 
 typedef struct answer_piece {
     answer_kind kind;
-    const char *text; /* len bytes of whole characters; none for a call */
+    const char *
+        text; /* len bytes of whole characters; of a call: its function's name. Arguments: some more of the last call's */
     size_t len;
-    const json_t
-        *call; /* {"id", "type": "function", "function": {"name", "arguments"}}, borrowed for the call of tell() */
+    const char *id; /* of a call, else NULL */
     size_t call_idx;
 } answer_piece;
 
@@ -41,10 +42,12 @@ typedef struct answer_options {
     const json_t *tools; /* the request's; borrowed, must outlive the reader */
     bool one_call;       /* calls after the first are dropped */
     bool
-        whole_call; /* the answer is the JSON of a call, without marks: the prompt has them. Where it ends too early the
-                          * call has part of its arguments, or is dropped if not even its name is whole */
-    bool or_json;   /* whole_call only: so, or other JSON, which is content */
-    uint64_t seed;  /* of the calls' ids */
+        whole_call; /* the answer is the JSON of a call, without marks. Where it ends too early the call has part of its arguments, or is dropped
+                      * if not even its name is whole */
+    const char *lead; /* whole_call only: what may stand before the JSON, behind a thought; NULL: nothing */
+    bool or_json;     /* whole_call only: so, or other JSON, which is content */
+    bool hold_call;   /* or_json only: the other JSON may begin as a call does, so only the end tells */
+    uint64_t seed;    /* of the calls' ids */
     void (*tell)(void *user, const answer_piece *piece);
     void *user;
 } answer_options;
@@ -57,8 +60,10 @@ void answer_free(answer_reader *a); /* NULL is fine */
 
 /* Each tells what became certain. The pieces of an answer are the same in sum however its text is cut into feeds: marks of thoughts
  * and of well-formed calls are in none of them, and neither is white space around these; everything else is told as it was written,
- * markup that is no call included. false: out of memory. */
+ * markup that is no call included. Arguments in sum are a JSON object, or the beginning of one where the answer ends in them or the model
+ * went on with something that is no JSON; this is told nowhere, up to the call's end. false: out of memory. */
 bool answer_feed(answer_reader *a, const char *text, size_t len) XD_MUST_CHECK;
 bool answer_end(answer_reader *a) XD_MUST_CHECK;
+bool answer_in_arguments(const answer_reader *a); /* so far, or at the end: those of the last call are not whole */
 
 #endif

@@ -44,7 +44,8 @@ typedef struct gen_params {
     uint64_t grammar_ns;   /* what it took to make */
     const json_t *schema;  /* what response_format says of it; NULL: any object */
     bool must_call;        /* the answer is one call, which the grammar says */
-    bool may_call;         /* the answer is one call or what response_format says */
+    bool may_call;         /* the answer is one call or what response_format says ... */
+    bool alike;            /* ... and this may begin as a call does */
     const char *call_name; /* of this function; NULL: any */
 } gen_params;
 

@@ -14,6 +14,7 @@ void gen_choice_clear(choice *c)
     xd_buf_free(&c->text);
     xd_buf_free(&c->thought);
     xd_buf_free(&c->said);
+    xd_buf_free(&c->arguments);
     json_decref(c->calls);
     tok_ids_free(&c->ids);
     json_decref(c->logprobs);
@@ -28,11 +29,6 @@ json_t *gen_choice_envelope(const gen *g, const char *object)
                      g->ctx.info->model_id, "system_fingerprint", g->fingerprint);
 }
 
-static json_t *finish_reason(const choice *c)
-{
-    return json_string(c->finish == ENGINE_FINISH_LENGTH ? "length" : c->called ? "tool_calls" : "stop");
-}
-
 /* vLLM's: which of the client's stop strings and stop token ids it was; the model's own end is none of them. */
 static json_t *stop_reason(const gen *g, const choice *c)
 {
@@ -42,6 +38,15 @@ static json_t *stop_reason(const gen *g, const choice *c)
         if (g->p.stop_ids[i] == c->stop_id)
             return json_integer(c->stop_id);
     return json_null();
+}
+
+/* A call that the client's own stop has cut is not to be made. */
+static json_t *finish_reason(const gen *g, const choice *c)
+{
+    json_t *stop = stop_reason(g, c);
+    bool cut = !json_is_null(stop) && c->parts && answer_in_arguments(c->parts);
+    json_decref(stop);
+    return json_string(c->finish == ENGINE_FINISH_LENGTH ? "length" : c->called && !cut ? "tool_calls" : "stop");
 }
 
 void gen_choice_send_json(gen *g, json_t *json)
@@ -62,7 +67,7 @@ static void send_chunk(gen *g, size_t index, json_t *delta_or_text, json_t *logp
     json_t *root = gen_choice_envelope(g, chat ? "chat.completion.chunk" : "text_completion");
     json_t *c =
         json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text, "logprobs",
-                  logprobs ? logprobs : json_null(), "finish_reason", finished ? finish_reason(finished) : json_null());
+                  logprobs ? logprobs : json_null(), "finish_reason", finished ? finish_reason(g, finished) : json_null());
     bool ok = root && c;
     if (ok && finished)
         ok = !json_object_set_new(c, "stop_reason", stop_reason(g, finished));
@@ -181,36 +186,62 @@ static void take_thought(choice *c, const char *text, size_t len)
     send_new(c, delta);
 }
 
-/* As OpenAI's: the name first, then the arguments. */
-static void take_call(choice *c, const json_t *call, size_t call_idx)
+static json_t *call_delta(size_t call_idx, json_t *call)
+{
+    if (call && json_object_set_new(call, "index", json_integer((json_int_t)call_idx))) {
+        json_decref(call);
+        call = NULL;
+    }
+    return json_pack("{s:[o]}", "tool_calls", call);
+}
+
+/* The arguments of the last call, when they are all there. */
+static void end_call(choice *c)
+{
+    json_t *last = json_array_get(c->calls, json_array_size(c->calls) - 1);
+    if (!last)
+        return;
+    json_t *text = json_stringn(c->arguments.data ? c->arguments.data : "", c->arguments.len);
+    if (c->arguments.failed || json_object_set_new(json_object_get(last, "function"), "arguments", text))
+        gen_fail(c->g, XD_NOMEM, "out of memory for the response");
+    xd_buf_clear(&c->arguments);
+}
+
+/* As OpenAI's: first the id and the name, then the arguments as they come. */
+static void take_call(choice *c, const answer_piece *p)
 {
     c->called = true;
     atomic_fetch_add(&c->g->x->a->metrics.tool_calls, 1);
-    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    json_t *call = json_pack("{s:s, s:s, s:{s:s%, s:s}}", "id", p->id, "type", "function", "function", "name", p->text,
+                             p->len, "arguments", "");
     if (c->g->p.stream) {
-        send_new(c, json_pack("{s:[{s:I, s:O, s:s, s:{s:O, s:s}}]}", "tool_calls", "index", (json_int_t)call_idx, "id",
-                              json_object_get(call, "id"), "type", "function", "function", "name",
-                              json_object_get(function, "name"), "arguments", ""));
-        if (json_string_length(arguments)) /* none where the call was cut before */
-            send_new(c, json_pack("{s:[{s:I, s:{s:O}}]}", "tool_calls", "index", (json_int_t)call_idx, "function",
-                                  "arguments", arguments));
+        send_new(c, call_delta(p->call_idx, call));
         return;
     }
+    end_call(c);
     if (!c->calls)
         c->calls = json_array();
-    if (json_array_append(c->calls, (json_t *)(uintptr_t)call))
+    if (json_array_append_new(c->calls, call))
         gen_fail(c->g, XD_NOMEM, "out of memory for the response");
+}
+
+static void take_arguments(choice *c, const answer_piece *p)
+{
+    if (c->g->p.stream)
+        send_new(c, call_delta(p->call_idx, json_pack("{s:{s:s%}}", "function", "arguments", p->text, p->len)));
+    else
+        xd_buf_append(&c->arguments, p->text, p->len);
 }
 
 static void take_piece(void *choice_, const answer_piece *p)
 {
     choice *c = choice_;
-    if (p->kind == ANSWER_CONTENT)
-        take_content(c, p->text, p->len);
-    else if (p->kind == ANSWER_THOUGHT)
-        take_thought(c, p->text, p->len);
-    else
-        take_call(c, p->call, p->call_idx);
+    switch (p->kind) {
+    case ANSWER_CONTENT: take_content(c, p->text, p->len); break;
+    case ANSWER_THOUGHT: take_thought(c, p->text, p->len); break;
+    case ANSWER_CALL: take_call(c, p); break;
+    default: take_arguments(c, p); break;
+    }
 }
 
 static void take_text(gen *g, choice *c, const engine_event *ev, bool end)
@@ -253,6 +284,7 @@ static void on_done(gen *g, size_t index, const engine_event *ev)
     if (ev->stop_text && !(c->stop_text = strdup(ev->stop_text)))
         gen_fail(g, XD_NOMEM, "out of memory for the response");
     take_text(g, c, ev, true);
+    end_call(c);
     if (g->p.stream)
         send_chunk(g, index, g->p.kind == GEN_CHAT ? json_object() : json_string(""), NULL, c, NULL, 0, false);
     g->n_done++;
@@ -309,7 +341,7 @@ static json_t *whole_choice(gen *g, size_t index)
     json_t *json =
         json_pack("{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
                   chat ? whole_message(c) : json_stringn(c->text.data ? c->text.data : "", c->text.len), "logprobs",
-                  lp ? lp : json_null(), "finish_reason", finish_reason(c), "stop_reason", stop_reason(g, c));
+                  lp ? lp : json_null(), "finish_reason", finish_reason(g, c), "stop_reason", stop_reason(g, c));
     bool ok = json && !c->text.failed;
     if (ok && g->p.return_token_ids) {
         const tok_ids *prompt = &g->p.prompts[index / (size_t)g->p.n].ids;
@@ -355,6 +387,7 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
                         .one_call = !g->p.parallel_tool_calls,
                         .whole_call = g->p.must_call || g->p.may_call,
                         .or_json = g->p.may_call,
+                        .hold_call = g->p.alike,
                         .tell = take_piece};
     for (size_t i = 0; i < g->n_choices; i++) {
         choice *c = &g->choices[i];

@@ -9,8 +9,9 @@ typedef struct choice {
     answer_reader *parts;  /* tells text, thoughts and calls apart; NULL: all is text */
     const uint32_t *token; /* of a stream: what has still to go with a chunk */
     xd_buf text, thought;
-    xd_buf said;   /* all of it, for the log */
-    json_t *calls; /* an array, or NULL */
+    xd_buf said;      /* all of it, for the log */
+    json_t *calls;    /* an array, or NULL */
+    xd_buf arguments; /* of the last of them */
     bool called;
     tok_ids ids;
     json_t *logprobs; /* collected: an array (chat) or an object of arrays */

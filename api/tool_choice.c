@@ -228,11 +228,27 @@ static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
     return XD_OK;
 }
 
+/* May an answer that response_format asks for begin as a call does? Then only its end tells which it is. */
+static bool answer_like_call(const gen_params *p)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool) {
+        char head[160]; /* blanks change nothing, and names are short: tools.c */
+        int n = snprintf(head, sizeof head, "{\"name\":\"%s\",\"arguments\":{",
+                         json_string_value(json_object_get(json_object_get(tool, "function"), "name")));
+        if (grammar_may_begin(p->grammar, head, (size_t)n))
+            return true;
+    }
+    return false;
+}
+
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
 {
     p->may_call = !p->must_call && p->tools && p->grammar;
     if (!p->must_call && !p->may_call)
         return XD_OK;
+    p->alike = p->may_call && answer_like_call(p);
     /* What stands around the arguments is ours, not the client's: a stop would cut where nobody could foresee it. */
     p->n_stops = p->n_stop_ids = 0;
     if (json_array_size(p->tools) > MAX_TOOLS)

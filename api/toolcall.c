@@ -2,24 +2,22 @@
  *
  * Arguments are handed on in the model's own words (a slice of what it wrote), so that numbers and the order of keys stay as they
  * are; but only after jansson has found them to be a JSON object. What is not exactly a call is none: the caller shows it as text.
- * Where calls begin and end is not decided here: answer.c. Notations other than JSON: toolcall_xml.c. */
+ * Where calls begin and end is not decided here: answer.c. Notations other than JSON: toolcall_xml.c; calls of
+ * which the arguments are still being written: toolcall_head.c. */
 #include "api/toolcall.h"
 
 #include <string.h>
 
 #include "config/util.h"
 
-#define DS(x)         "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>" /* fullwidth bars */
-#define DS_CALL_BEGIN DS("tool\u2581call\u2581begin")
-#define DS_CALL_END   DS("tool\u2581call\u2581end")
-#define DS_SEP        DS("tool\u2581sep")
-#define DS_BEGIN      DS("tool\u2581calls\u2581begin")
-#define DS_END        DS("tool\u2581calls\u2581end")
+#define DS_BEGIN TOOLCALL_DS("tool\u2581calls\u2581begin")
+#define DS_END   TOOLCALL_DS("tool\u2581calls\u2581end")
 
 static const char *const tag_specials[] = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
                                            "<arg_value>", "</arg_value>", NULL};
 static const char *const mistral_specials[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
-static const char *const deepseek_specials[] = {DS_BEGIN, DS_END, DS_CALL_BEGIN, DS_CALL_END, DS_SEP, NULL};
+static const char *const deepseek_specials[] = {DS_BEGIN,        DS_END, TOOLCALL_DS_CALL_BEGIN, TOOLCALL_DS_CALL_END,
+                                                TOOLCALL_DS_SEP, NULL};
 static const char *const list_specials[] = {"<|tool_call|>", "<|/tool_call|>", NULL};
 static const char *const bare_specials[] = {"<|python_tag|>", NULL};
 static const char *const no_specials[] = {NULL};
@@ -84,7 +82,7 @@ bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
     case TOOLCALL_TAG:
     case TOOLCALL_FUNCTION: return c == '[' || name || begins(text, len, "<function=");
     case TOOLCALL_MISTRAL: return c == '[' || name;
-    case TOOLCALL_DEEPSEEK: return begins(text, len, DS_CALL_BEGIN);
+    case TOOLCALL_DEEPSEEK: return begins(text, len, TOOLCALL_DS_CALL_BEGIN);
     default: return c == '[';
     }
 }
@@ -299,17 +297,17 @@ static xd_status read_deepseek(slice text, json_t *list)
     xd_status st = XD_OK;
     text = trim(text);
     while (!st && text.len) {
-        if (!eat(&text, DS_CALL_BEGIN))
+        if (!eat(&text, TOOLCALL_DS_CALL_BEGIN))
             return XD_BAD_REQUEST;
         /* The marks are tokens: they do not occur inside of arguments. */
-        size_t end = find(text, DS_CALL_END);
+        size_t end = find(text, TOOLCALL_DS_CALL_END);
         slice one = {text.s, end};
         text = (slice){text.s + end, text.len - end};
-        (void)eat(&text, DS_CALL_END);
+        (void)eat(&text, TOOLCALL_DS_CALL_END);
         text = trim(text);
-        size_t sep = find(one, DS_SEP);
+        size_t sep = find(one, TOOLCALL_DS_SEP);
         slice name = {one.s, sep}, args = {one.s + sep, one.len - sep};
-        if (!eat(&args, DS_SEP))
+        if (!eat(&args, TOOLCALL_DS_SEP))
             return XD_BAD_REQUEST;
         if (trim(args).len && trim(args).s[0] != '{') {
             args = trim(args);
@@ -385,44 +383,6 @@ static bool names_tool(slice value, const json_t *tools)
     bool known = json_is_string(name) && toolcall_function(tools, json_string_value(name));
     json_decref(name);
     return known;
-}
-
-enum { MAX_HEAD = 512 }; /* names have 64 characters at most, and the grammar's blanks are short */
-
-/* The first word of v, and what stands behind it and the sign that must follow; false: not all of that is there yet. */
-static bool first_word(slice *v, const char *sign, slice *ret)
-{
-    size_t n = value_len(*v);
-    *ret = trim((slice){v->s, n});
-    *v = trim((slice){v->s + n, v->len - n});
-    bool more = v->len;
-    (void)eat(v, sign);
-    *v = trim(*v);
-    return more;
-}
-
-bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, bool *ret_sure)
-{
-    slice v = trim((slice){text, XD_MIN(len, (size_t)MAX_HEAD)}), word;
-    bool undecided = len < MAX_HEAD;
-    *ret_sure = false;
-    if (!v.len)
-        return undecided;
-    if (!eat(&v, "{"))
-        return false;
-    v = trim(v);
-    if (!first_word(&v, ":", &word))
-        return undecided;
-    if (!same(word, "\"name\""))
-        return false;
-    if (!first_word(&v, ",", &word))
-        return undecided;
-    if (!names_tool(word, tools))
-        return false;
-    if (!first_word(&v, ":", &word))
-        return undecided;
-    *ret_sure = same(word, "\"arguments\"");
-    return *ret_sure;
 }
 
 xd_status toolcall_read_held(const char *text, size_t len, const json_t *tools, json_t **ret)

@@ -38,6 +38,7 @@ enum { TOOLCALL_MAX_SPACE = 256 }; /* where white space may stand: what is longe
 bool toolcall_may_begin(toolcall_form form, const char *text, size_t len);
 /* The request's function of that name, or NULL. */
 const json_t *toolcall_function(const json_t *tools, const char *name);
+const json_t *toolcall_function_n(const json_t *tools, const char *name, size_t len);
 
 /* Reads what stands between the marks. *ret is an owned array of {"name": text, "arguments": text of a JSON object} with one member
  * or more. `tools` are the request's, for the types of arguments that are not written as JSON.
@@ -48,8 +49,32 @@ xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const 
 /* Reads an answer that was held to {"name", "arguments"} with a name of the request's. Where the token limit came first, what there is of a
  * call counts once the name is whole, and "arguments" is the text of what there is of them, perhaps "". */
 xd_status toolcall_read_held(const char *text, size_t len, const json_t *tools, json_t **ret) XD_MUST_CHECK;
-/* Can an answer that begins like this be such a call, and not other JSON? *ret_sure: it is one as far as its arguments. */
-bool toolcall_may_be_held(const char *text, size_t len, const json_t *tools, bool *ret_sure);
+
+/* --- calls that are still being written: toolcall_head.c --- */
+
+typedef enum toolcall_found {
+    TOOLCALL_NOT,
+    TOOLCALL_MORE,
+    TOOLCALL_FOUND
+} toolcall_found; /* MORE: it needs more text */
+typedef struct toolcall_head {
+    const json_t *function; /* of the request's tools */
+    size_t arguments;       /* where they begin in the text: at a brace */
+    bool in_object;         /* they are a member of an object, which goes on behind them */
+    bool in_list;           /* and that is an item of a list */
+} toolcall_head;
+
+/* Does a call of one of the tools begin here whose arguments can be handed on as they are written? form TOOLCALL_NONE: of an answer that is
+ * held to {"name", "arguments"}. before: of the call before it in the same markup; NULL: it is the first. */
+toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t len, const json_t *tools,
+                                  const toolcall_head *before, toolcall_head *ret);
+/* Behind a call: does another one begin in the same markup? *ret_end: how much of the text belongs to the one before. */
+toolcall_found toolcall_find_next(toolcall_form form, bool in_list, const char *text, size_t len, size_t *ret_end);
+
+#define TOOLCALL_DS(x)         "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>" /* fullwidth bars */
+#define TOOLCALL_DS_CALL_BEGIN TOOLCALL_DS("tool\u2581call\u2581begin")
+#define TOOLCALL_DS_CALL_END   TOOLCALL_DS("tool\u2581call\u2581end")
+#define TOOLCALL_DS_SEP        TOOLCALL_DS("tool\u2581sep")
 
 /* What the bodies in other notations than JSON share with it: toolcall_xml.c. */
 /* Appends {"name", "arguments"} to list; *ret_end: the bytes that were read. */

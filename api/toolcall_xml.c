@@ -63,17 +63,21 @@ static unsigned allowed(const json_t *schema, int depth)
     return allow;
 }
 
-const json_t *toolcall_function(const json_t *tools, const char *name)
+const json_t *toolcall_function_n(const json_t *tools, const char *name, size_t len)
 {
     size_t i;
     const json_t *tool;
     json_array_foreach ((json_t *)(uintptr_t)tools, i, tool) {
-        const json_t *f = json_object_get(tool, "function");
-        const char *n = json_string_value(json_object_get(f, "name"));
-        if (n && !strcmp(n, name))
+        const json_t *f = json_object_get(tool, "function"), *n = json_object_get(f, "name");
+        if (json_is_string(n) && json_string_length(n) == len && !memcmp(json_string_value(n), name, len))
             return f;
     }
     return NULL;
+}
+
+const json_t *toolcall_function(const json_t *tools, const char *name)
+{
+    return name ? toolcall_function_n(tools, name, strlen(name)) : NULL;
 }
 
 static unsigned allowed_for(const json_t *function, const char *key)

@@ -23,6 +23,9 @@ grammar *grammar_ref(grammar *g);
 void grammar_unref(grammar *g); /* NULL is fine */
 XD_DEFINE_CLEANUP(grammar, grammar_unref)
 
+/* Can a text of this grammar begin so? True also where there is no memory to tell. Any thread. */
+bool grammar_may_begin(const grammar *g, const char *text, size_t len);
+
 typedef struct grammar_vocab grammar_vocab; /* immutable */
 /* The tokens of `tok` with ids below n_ids that spell text of their own: no special and no added ones. XD_UNSUPPORTED: the decoder does
  * not simply join what tokens stand for. */

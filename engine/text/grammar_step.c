@@ -626,3 +626,18 @@ const gram_dfa *gram_pattern_at(const grammar *g, const gram_stack *s, uint32_t 
     *ret_state = (uint32_t)f->b;
     return &g->dfa[n->dfa];
 }
+
+bool grammar_may_begin(const grammar *g, const char *text, size_t len)
+{
+    gram_stack s = {.most = GRAM_MAX_THREADS};
+    bool ret = gram_start(&s);
+    size_t from = 0, to = s.n_threads;
+    for (size_t i = 0; ret && i < len && to > from && !s.failed; i++) {
+        gram_step(g, &s, from, to, (unsigned char)text[i]);
+        from = to;
+        to = s.n_threads;
+    }
+    ret = !ret || s.failed || to > from;
+    gram_stack_free(&s);
+    return ret;
+}

@@ -117,8 +117,102 @@ def test_the_clients_own_helper_assembles_the_stream(servers):
     assert final.message.content == "I see." and final.finish_reason == "tool_calls" and len(final.message.tool_calls) == 2
 
 
+ARGUMENTS = '{"town": "Gda\u0144sk \U0001f327 \\"\\\\\\n\\u00e9\\ud83d\\ude42</tool_call>[TOOL_CALLS]", "days": -1.5e+3, "x": [true, null, {"y": []}]}'
+DS = "<\uff5c{}\uff5c>".format
+FORMS = {  # template, what the model writes around the name and the arguments of a call, what stands around all of them, between two
+    "hermes": (HERMES, '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', "%s", "\n"),
+    "hermes, one line": (HERMES, '<tool_call>{"name":"%s","arguments":%s}</tool_call>', "%s", ""),
+    "hermes, a list": (HERMES, '{"name": "%s", "arguments": %s}', "<tool_call>[%s]</tool_call>", ", "),
+    "mistral": ("{#[TOOL_CALLS]#}" + LAST, '{"name": "%s", "arguments": %s}', "[TOOL_CALLS][%s]", ", "),
+    "mistral 11": ("{#[TOOL_CALLS]#}" + LAST, "[TOOL_CALLS]%s[ARGS]%s", "%s", ""),
+    "granite": ("{#<|tool_call|>#}" + LAST, '{"name": "%s", "arguments": %s}', "<|tool_call|>[%s]", ", "),
+    "llama": ('{#ipython "parameters"#}' + LAST, '{"name": "%s", "parameters": %s}', "%s", "; "),
+    "deepseek": ("{#" + DS("tool\u2581calls\u2581begin") + "#}" + LAST, DS("tool\u2581call\u2581begin") + "function" + DS("tool\u2581sep") + "%s\n```json\n%s\n```" + DS("tool\u2581call\u2581end"),
+                 DS("tool\u2581calls\u2581begin") + "%s" + DS("tool\u2581calls\u2581end"), "\n"),
+    "deepseek 3.1": ("{#" + DS("tool\u2581calls\u2581begin") + "#}" + LAST, DS("tool\u2581call\u2581begin") + "%s" + DS("tool\u2581sep") + "%s" + DS("tool\u2581call\u2581end"),
+                     DS("tool\u2581calls\u2581begin") + "%s" + DS("tool\u2581calls\u2581end"), ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arguments_come_while_they_are_written(servers, form):
+    """A piece a token, each of them readable by what reads unfinished JSON."""
+    import jiter
+    template, one, around, between = FORMS[form]
+    arguments = ARGUMENTS if form not in ("mistral", "mistral 11") else ARGUMENTS.replace("[TOOL_CALLS]", "")  # a token there
+    if "deepseek" not in form:
+        arguments = arguments.replace("\ud83d", "\uD83D")
+    text = around % between.join([one % ("weather", ARGUMENTS), one % ("now", "{}"), one % ("weather", ARGUMENTS)])
+    server = servers(template)
+    whole = both(server, text)
+    assert whole == (None, None, [("weather", ARGUMENTS), ("now", "{}"), ("weather", ARGUMENTS)], "tool_calls")
+    pieces, last = [], {}
+    for chunk in ask(server, text, stream=True):
+        for t in chunk.choices[0].delta.tool_calls or []:
+            if t.id:
+                assert t.index == len(pieces)
+                pieces.append([])
+            elif t.function.arguments:
+                pieces[t.index].append(t.function.arguments)
+                so_far = jiter.from_json("".join(pieces[t.index]).encode(), partial_mode=True)
+                assert {k: v for k, v in so_far.items() if k == "town"} or not last.get(t.index)
+                last[t.index] = so_far
+    assert len(pieces[0]) > 60 and len(pieces[2]) == len(pieces[0]) and last[0] == json.loads(ARGUMENTS)
+    _, _, calls, finish = both(server, text, parallel_tool_calls=False)
+    assert calls == [("weather", ARGUMENTS)] and finish == "tool_calls"
+
+
+def test_what_cuts_a_call_leaves_the_beginning_of_its_arguments(servers):
+    server, text = servers(HERMES), "Well. " + CALL + " Done."
+    arguments = json.dumps(json.loads(CALL[11:-13])["arguments"], ensure_ascii=False)
+    assert both(server, text, stop=[" 3"]) == ("Well.", None, [("weather", arguments[:-3])], "stop")
+    assert both(server, text, stop=["</tool"]) == ("Well.", None, [("weather", arguments)], "tool_calls")
+    broken = text.replace(" 3}", " three}")
+    assert both(server, broken) == ("Well. Done.", None, [("weather", arguments[:-2] + "t")], "tool_calls")
+
+
+def test_a_tool_of_the_clients_helper(servers):
+    """Which reads the arguments again and again while they come."""
+    import pydantic
+
+    class weather(pydantic.BaseModel):
+        town: str
+        days: int
+
+    tool = openai.pydantic_function_tool(weather)
+    with client(servers(HERMES)).chat.completions.stream(
+            model="fake", messages=[{"role": "user", "content": CALL}], tools=[tool], max_tokens=2000) as stream:
+        seen = [e.parsed_arguments for e in stream if e.type == "tool_calls.function.arguments.delta"]
+        call, = stream.get_final_completion().choices[0].message.tool_calls
+    assert len(seen) > 20 and {} in seen and call.function.parsed_arguments == weather(town="Gda\u0144sk \U0001f327", days=3)
+    a = client(servers(HERMES)).chat.completions.parse(model="fake", messages=[{"role": "user", "content": CALL}], tools=[tool], max_tokens=2000)
+    assert a.choices[0].message.tool_calls[0].function.parsed_arguments.days == 3
+
+
+def test_logprobs_beside_calls(servers):
+    """Each token once, whether it is told or not."""
+    text = "Hm. " + CALL + NOW
+    chunks = list(ask(servers(HERMES), text, stream=True, logprobs=True, top_logprobs=2, return_token_ids=True, n=2))
+    for n in range(2):
+        mine = [c.choices[0] for c in chunks if c.choices[0].index == n]
+        tokens = [bytes(lp.bytes) for c in mine if c.logprobs for lp in c.logprobs.content]
+        assert b"".join(tokens).decode() == text and sum(len(c.token_ids) for c in mine) == len(tokens)
+
+
+def test_who_leaves_within_arguments_stops_them(servers):
+    server = servers(HERMES)
+    before = server.metric("fake_cancelled_total")
+    stream = ask(server, "[long]" + CALL * 20, stream=True)
+    for chunk in stream:
+        if chunk.choices[0].delta.tool_calls and chunk.choices[0].delta.tool_calls[0].index == 3:
+            break
+    stream.close()
+    server.wait_metric("fake_cancelled_total", before + 1)
+    server.wait_metric("fake_live", 0)
+
+
 @pytest.mark.parametrize("text", [
-    "plain text", '<tool_call>{"name": "weather", "arguments": {"town": "x"}', "<tool_call>oh {no}</tool_call> and on",
+    "plain text", '<tool_call>{"name": "nobody", "arguments": {"town": "x"}', '<tool_call>{"name": "weather", "argu', "<tool_call>oh {no}</tool_call> and on",
     '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>', "<tool_call><tool_call></tool_call>", "a < b <tool", "</tool_call>",
 ])
 def test_what_is_no_call_is_content(servers, text):
@@ -142,7 +236,14 @@ def test_an_answer_that_is_cut_says_so(servers):
         else:
             content, _, calls, finish, _ = assembled(c)
         assert finish == "length"
-        assert len(calls) == (n >= NOW.rindex("}") + 1) + (n >= (NOW + "\n" + CALL).encode().rindex(b"}") + 1), n
+        text = (NOW + "\n" + CALL).encode()
+        first, second = NOW.index("{}") + 1, text.index(b'{"town')
+        assert len(calls) == (n >= first) + (n > second), n
+        arguments = [c["arguments"] if isinstance(c, dict) else c.function.arguments for c in calls]
+        if len(calls) == 2:
+            whole = text[second:text.rindex(b"}")].decode()
+            assert arguments[0] == "{}" and whole.startswith(arguments[1].rstrip("\ufffd")) and (arguments[1] == whole) == (n >= text.rindex(b"}")), n
+            assert not content
 
 
 def test_qwen_coder(servers):
@@ -470,8 +571,7 @@ def test_forms_and_calls_are_counted_and_logged(start):
         assert server.chat(CALL + NOW, tools=TOOLS, stream=n % 2 == 0).status == 200
     assert server.chat("x", response_format={"type": "json"}).status == 400
     assert counts() == {name: 1 for name, _ in forms}
-    # The forced call is none: the fake engine, which knows no grammars, says the prompt's mark too.
-    assert server.metric("expertd_tool_calls_total") == 2 * 4 + 1 and server.metric("expertd_grammar_build_seconds_total") > 0
+    assert server.metric("expertd_tool_calls_total") == 2 * 4 + 2 and server.metric("expertd_grammar_build_seconds_total") > 0
     assert server.stop() == 0
     logged = [re.findall(r"FORM=(\w+)", line) for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
     assert [f[0] for f in logged if f] == [name for name, _ in forms] and len(logged) == 9

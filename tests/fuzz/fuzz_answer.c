@@ -1,5 +1,5 @@
 /* fuzz_answer.c - what a model writes: the first byte chooses the form of calls and what is known of thoughts, the second how the text
- * is cut. Told whole and told in pieces it must be the same, each call's arguments must be a JSON object, and an answer without calls
+ * is cut. Told whole and told in pieces it must be the same, each call's arguments must be a JSON object or begin one, and an answer without calls
  * and thoughts must come out as it went in. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +10,46 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct heard {
-    xd_buf text[3]; /* by answer_kind */
-    bool held;      /* the grammar answers for the arguments, which may be cut */
+    xd_buf text[3];   /* by answer_kind, calls with their arguments */
+    xd_buf arguments; /* of the last call */
 } heard;
+
+/* A JSON object, or the beginning of one, by another reader. */
+static void check_arguments(heard *h)
+{
+    json_error_t e;
+    size_t len = h->arguments.len;
+    json_t *args = json_loadb(h->arguments.data ? h->arguments.data : "", len, JSON_ALLOW_NUL, &e);
+    /* half a word or number is a wrong one to jansson */
+    for (size_t cut = 0; !args && json_error_code(&e) == json_error_invalid_syntax && cut < 400 && len > cut; cut++) {
+        json_error_t shorter;
+        args = json_loadb(h->arguments.data, len - cut, JSON_ALLOW_NUL, &shorter);
+        if (json_error_code(&shorter) == json_error_premature_end_of_input)
+            e = shorter;
+    }
+    enum json_error_code code = args ? json_error_unknown : json_error_code(&e);
+    if (args ? !json_is_object(args)
+             : len && code != json_error_premature_end_of_input && code != json_error_numeric_overflow &&
+                   code != json_error_null_byte_in_key && code != json_error_null_character)
+        abort();
+    json_decref(args);
+    xd_buf_clear(&h->arguments);
+}
 
 static void hear(void *user, const answer_piece *p)
 {
     heard *h = user;
-    if (p->kind != ANSWER_CALL) {
-        xd_buf_append(&h->text[p->kind], p->text, p->len);
-        return;
-    }
-    const json_t *f = json_object_get(p->call, "function");
-    const char *text = json_string_value(json_object_get(f, "arguments"));
-    json_t *args = h->held ? json_object() : json_loads(text, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
-    if (!json_is_object(args) || (h->held && *text && *text != '{') || !json_string_length(json_object_get(f, "name")))
+    if (!p->len)
         abort();
-    json_decref(args);
-    xd_buf_printf(&h->text[ANSWER_CALL], "%s %s\n", json_string_value(json_object_get(f, "name")),
-                  json_string_value(json_object_get(f, "arguments")));
+    if (p->kind == ANSWER_CALL) {
+        check_arguments(h);
+        xd_buf_printf(&h->text[ANSWER_CALL], "\n%zu ", p->call_idx);
+    }
+    if (p->kind == ANSWER_ARGUMENTS)
+        xd_buf_append(&h->arguments, p->text, p->len);
+    xd_buf_append(&h->text[XD_MIN((unsigned)p->kind, (unsigned)ANSWER_CALL)], p->text, p->len);
+    if (p->kind == ANSWER_CALL)
+        xd_buf_putc(&h->text[ANSWER_CALL], ' ');
 }
 
 static void run(answer_options o, const char *text, size_t len, size_t step, heard *h)
@@ -44,6 +65,8 @@ static void run(answer_options o, const char *text, size_t len, size_t step, hea
     if (!answer_end(a))
         abort();
     answer_free(a);
+    check_arguments(h);
+    xd_buf_free(&h->arguments);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -59,9 +82,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         .keep_thoughts = data[1] & 1,
                         .one_call = data[1] & 2,
                         .whole_call = data[0] & 64,
-                        .or_json = (data[0] & 64) && (data[1] & 1)};
+                        .or_json = (data[0] & 64) && (data[1] & 1),
+                        .hold_call = (data[0] & 64) && (data[1] & 1) && (data[0] & 128),
+                        .marks.may_think = data[0] & 128};
     o.marks.in_thought = o.marks.thoughts.open && (data[1] & 4);
-    heard whole = {.held = o.whole_call}, pieces = whole;
+    o.lead = data[1] & 2 ? toolcall_marks_of(o.marks.calls)->lead : NULL;
+    heard whole = {0}, pieces = {0};
     const char *text = (const char *)data + 2;
     size_t len = size - 2;
     run(o, text, len, len, &whole);
@@ -73,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const xd_buf *content = &whole.text[ANSWER_CONTENT];
     bool plain = o.keep_thoughts || !o.marks.thoughts.open ||
                  !(o.marks.in_thought || memmem(text, len, o.marks.thoughts.open, strlen(o.marks.thoughts.open)));
-    if (plain && (!o.whole_call || o.or_json) && !whole.text[ANSWER_CALL].len &&
+    if (plain && !o.lead && (!o.whole_call || o.or_json) && !whole.text[ANSWER_CALL].len &&
         (content->len != len || memcmp(content->data, text, len)))
         abort();
     for (size_t i = 0; i < 3; i++) {

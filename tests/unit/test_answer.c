@@ -25,22 +25,22 @@ typedef struct seen {
 static void hear(void *user, const answer_piece *p)
 {
     seen *s = user;
-    static const char *const names[] = {"<C>", "<T>", "<F>"};
+    static const char *const names[] = {"<C>", "<T>", "<F>", ""};
     if (!s->any || s->last != p->kind || p->kind == ANSWER_CALL)
         xd_buf_puts(&s->all, names[p->kind]);
     s->any = true;
     s->last = p->kind;
-    if (p->kind != ANSWER_CALL) {
-        cr_assert(p->len);
-        xd_buf_append(&s->all, p->text, p->len);
+    cr_assert(p->len);
+    xd_buf_append(&s->all, p->text, p->len);
+    cr_assert_eq(p->id != NULL, p->kind == ANSWER_CALL);
+    if (p->kind == ANSWER_ARGUMENTS)
+        cr_assert_eq(p->call_idx + 1, s->n_calls);
+    if (p->kind != ANSWER_CALL)
         return;
-    }
     cr_assert_eq(p->call_idx, s->n_calls++);
-    const json_t *f = json_object_get(p->call, "function");
-    s->id_len = json_string_length(json_object_get(p->call, "id"));
+    s->id_len = strlen(p->id);
     cr_assert(s->id_len);
-    xd_buf_printf(&s->all, "%s %s", json_string_value(json_object_get(f, "name")),
-                  json_string_value(json_object_get(f, "arguments")));
+    xd_buf_putc(&s->all, ' ');
 }
 
 /* Feeds text in pieces of `step` bytes, the first one of `first`. Owned. */
@@ -68,7 +68,7 @@ static void expect_opt(answer_options o, const char *text, size_t len, const cha
     o.tools = tools;
     for (size_t cut = 1; cut <= len + 1; cut++) { /* in two at every byte; then whole; then byte by byte */
         char *got = told(o, text, len, cut, cut > len ? 1 : len, NULL);
-        cr_assert_str_eq(got, expected, "cut at %zu of '%s'", cut, text);
+        cr_assert_str_eq(got, expected, "cut at %zu of '%s': '%s'", cut, text, got);
         free(got);
     }
     char *got = told(o, text, len, 1, 1, NULL);
@@ -81,6 +81,13 @@ static void expect(toolcall_form form, const char *text, const char *expected)
 {
     expect_opt((answer_options){.marks.calls = form, .marks.thoughts = think}, text, strlen(text), expected);
 }
+
+#define DS(x) "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>"
+#define DSB   DS("tool\u2581calls\u2581begin")
+#define DSE   DS("tool\u2581calls\u2581end")
+#define DCB   DS("tool\u2581call\u2581begin")
+#define DCE   DS("tool\u2581call\u2581end")
+#define SEP   DS("tool\u2581sep")
 
 #define CALL_A "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>"
 #define CALL_B "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"
@@ -133,9 +140,9 @@ Test(answer, what_is_no_call_stays_text)
 {
     static const char *const texts[] = {"<tool_call>",
                                         "<tool_call>{",
-                                        "a <tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"x",
+                                        "a <tool_call>{\"name\":\"g\",\"arguments\":{\"s\":\"x",
                                         "<tool_call></tool_call>",
-                                        "<tool_call>{\"name\":\"f\",\"arguments\":{bad}}</tool_call>",
+                                        "<tool_call>{\"name\":\"g\",\"arguments\":{bad}}</tool_call>",
                                         "x <tool_call>{\"name\":3}</tool_call> y\n",
                                         "<tool_call>{\"name\":\"\"}</tool_call>",
                                         "<tool_call>{\"arguments\":{}}</tool_call>",
@@ -148,10 +155,10 @@ Test(answer, what_is_no_call_stays_text)
                                         "</tool_call>",
                                         "<tool_cal",
                                         "a </tool_call> b <tool_",
-                                        "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"\xff\"}}</tool_call>",
+                                        "<tool_call>{\"name\":\"g\",\"arguments\":{\"s\":\"\xff\"}}</tool_call>",
                                         "<tool_call>\xc3\x28</tool_call>",
                                         "<tool_call>a b</tool_call>",
-                                        "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":1e999}}</tool_call>",
+                                        "<tool_call>{\"name\":\"g\",\"arguments\":{\"n\":1e999}}</tool_call>",
                                         "<tool_call><function=f><parameter=s>x</function></tool_call>",
                                         "<tool_call><function=f>x</function></tool_call>",
                                         "<tool_call><function=></function></tool_call>",
@@ -174,6 +181,160 @@ Test(answer, what_is_no_call_stays_text)
     expect(TOOLCALL_TAG, CALL_B "\n<tool_call>{\"name\" \"f\"}</tool_call>\n",
            "<F>g {}<C><tool_call>{\"name\" \"f\"}</tool_call>\n");
     expect(TOOLCALL_NONE, CALL_A, "<C>" CALL_A);
+}
+
+/* steps: a piece of text, and all that was told once it was there; and so on. */
+static void expect_steps(answer_options o, const char *const *steps, size_t n)
+{
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    seen s = {0};
+    o.tools = tools;
+    o.tell = hear;
+    o.user = &s;
+    answer_reader *a = answer_new(&o);
+    for (size_t i = 0; i < n; i += 2) {
+        cr_assert(answer_feed(a, steps[i], strlen(steps[i])));
+        cr_assert_str_eq(s.all.data ? s.all.data : "", steps[i + 1], "after '%s': '%s'", steps[i], s.all.data);
+    }
+    cr_assert(answer_end(a));
+    cr_assert_str_eq(s.all.data, steps[n - 1]);
+    answer_free(a);
+    xd_buf_free(&s.all);
+    json_decref(tools);
+}
+
+Test(answer, arguments_are_told_while_they_are_written)
+{
+    static const char *const hermes[] = {"A <tool_call>\n{\"na",
+                                         "<C>A",
+                                         "me\": \"f\", \"arguments\": ",
+                                         "<C>A",
+                                         "{",
+                                         "<C>A<F>f {",
+                                         "\"s\": \"x",
+                                         "<C>A<F>f {\"s\": \"x",
+                                         "</tool_call>",
+                                         "<C>A<F>f {\"s\": \"x</tool_call>",
+                                         "\\",
+                                         "<C>A<F>f {\"s\": \"x</tool_call>",
+                                         "n\"}",
+                                         "<C>A<F>f {\"s\": \"x</tool_call>\\n\"}",
+                                         "}\n</tool",
+                                         "<C>A<F>f {\"s\": \"x</tool_call>\\n\"}",
+                                         "_call> B",
+                                         "<C>A<F>f {\"s\": \"x</tool_call>\\n\"}<C> B"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_TAG}, hermes, XD_ARRAY_LEN(hermes));
+    static const char *const mistral[] = {"[TOOL_CALLS]f[ARGS]",
+                                          "",
+                                          "{\"n\":1",
+                                          "<F>f {\"n\":1",
+                                          "2}",
+                                          "<F>f {\"n\":12}",
+                                          "[TOOL_CALLS]f[CALL_ID]x[ARGS]{",
+                                          "<F>f {\"n\":12}<F>f {",
+                                          "}",
+                                          "<F>f {\"n\":12}<F>f {}"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_MISTRAL}, mistral, XD_ARRAY_LEN(mistral));
+    static const char *const list[] = {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"n\":",
+                                       "<F>f {\"n\":",
+                                       " 1}, \"id\": \"]}\"}",
+                                       "<F>f {\"n\": 1}",
+                                       ", {\"name\": \"f\", \"arguments\": {",
+                                       "<F>f {\"n\": 1}<F>f {",
+                                       "}}] x",
+                                       "<F>f {\"n\": 1}<F>f {}<C>x"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_MISTRAL}, list, XD_ARRAY_LEN(list));
+    static const char *const deepseek[] = {DSB DCB "function" SEP "f",
+                                           "",
+                                           "\n```json\n{\"n\"",
+                                           "<F>f {\"n\"",
+                                           ": 3}\n``",
+                                           "<F>f {\"n\": 3}",
+                                           "`" DCE "\n" DCB "function" SEP "f\n```json\n{}",
+                                           "<F>f {\"n\": 3}<F>f {}",
+                                           "\n```" DCE DSE,
+                                           "<F>f {\"n\": 3}<F>f {}"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_DEEPSEEK}, deepseek, XD_ARRAY_LEN(deepseek));
+    static const char *const bare[] = {"{\"name\": \"f\", \"parameters\": {\"s\": \"",
+                                       "<F>f {\"s\": \"",
+                                       ";\"}}",
+                                       "<F>f {\"s\": \";\"}",
+                                       "; {\"name\": \"f\", \"parameters\": {",
+                                       "<F>f {\"s\": \";\"}<F>f {",
+                                       "}}",
+                                       "<F>f {\"s\": \";\"}<F>f {}"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_BARE}, bare, XD_ARRAY_LEN(bare));
+    static const char *const held[] = {"{\"name\": \"f\", \"arguments\": {\"s\"", "<F>f {\"s\"", ": 1}}",
+                                       "<F>f {\"s\": 1}"};
+    expect_steps((answer_options){.whole_call = true}, held, XD_ARRAY_LEN(held));
+    expect_steps((answer_options){.whole_call = true, .or_json = true}, held, XD_ARRAY_LEN(held));
+    answer_options o = {.whole_call = true, .or_json = true, .hold_call = true};
+    static const char held_whole[] = "{\"name\": \"f\", \"arguments\": {\"s\": 1}}",
+                      other[] = "{\"name\": \"f\", \"arguments\": {}, \"x\": 1}";
+    expect_opt(o, held_whole, strlen(held_whole), "<F>f {\"s\": 1}");
+    expect_opt(o, other, strlen(other), "<C>{\"name\": \"f\", \"arguments\": {}, \"x\": 1}");
+}
+
+/* One after the other in the same markup, told as they come or whole. */
+Test(answer, calls_in_one_markup)
+{
+    expect(TOOLCALL_TAG,
+           "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"f\",\"arguments\":{\"n\":2}}</tool_call>.",
+           "<F>f {}<F>f {\"n\":2}<C>.");
+    expect(
+        TOOLCALL_TAG,
+        "<tool_call>[{\"name\":\"f\",\"arguments\":{}}, {\"name\":\"g\",\"arguments\":{\"n\":2}}, {\"name\":\"f\"}]</tool_call>.",
+        "<F>f {}<F>g {\"n\":2}<F>f {}<C>.");
+    expect(TOOLCALL_LIST,
+           "<|tool_call|>[{\"name\":\"f\",\"arguments\":{}},{\"name\":\"f\",\"arguments\":{}}]<|/tool_call|>",
+           "<F>f {}<F>f {}");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}" DCE DCB "g" SEP "{}" DCE DCB "f" SEP "{}" DCE DSE ".",
+           "<F>f {\"n\": 3}<F>g {}<F>f {}<C>.");
+    /* a close mark that was forgotten */
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{}} Yes.", "<F>f {}<C>Yes.");
+    expect(TOOLCALL_TAG,
+           "<tool_call>{\"name\":\"f\",\"arguments\":{}<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+           "<F>f {}<F>f {}");
+    expect_opt((answer_options){.marks.calls = TOOLCALL_MISTRAL, .one_call = true},
+               "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[ARGS]{\"n\":1}x", 48, "<F>f {}<C>x");
+}
+
+/* What was told cannot be taken back: arguments end where they stop being JSON, and the next call is one again. */
+Test(answer, a_fault_in_the_arguments_ends_them)
+{
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\": undefined}}</tool_call> x " CALL_A,
+           "<F>f {\"n\": <C>x<F>f {\"s\": \"x\"}");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[ARGS]{'n':1}[TOOL_CALLS]f[ARGS]{}", "<F>f {<F>f {}");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\": 01}}", "<F>f {\"n\": 0");
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\": \"\\x\"}}</tool_call>", "<F>f {\"s\": \"");
+    /* what models write in code, and half a character */
+    expect(TOOLCALL_TAG, "<tool_call>{\"name\":\"f\",\"arguments\":{\n\"s\": \"a\n\tb\x01\"}}</tool_call>",
+           "<F>f {\n\"s\": \"a\\n\\tb\\u0001\"}");
+    expect(
+        TOOLCALL_TAG,
+        "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\": \"\\ud83d\\uDE42 \\ud83d \\ude42\\ud83d\\n\\ud83d\\u0041\\ud83d\"}}</tool_call>",
+        "<F>f {\"s\": \"\\ud83d\\uDE42 \\ufffd \\ufffd\\ufffd\\n\\ufffd\\u0041\\ufffd\"}");
+}
+
+/* Behind a thought the JSON of a forced call, with the mark that the model would write before it. */
+Test(answer, a_forced_call_may_come_behind_a_thought)
+{
+    answer_options o = {.marks = {.thoughts = think, .may_think = true, .calls = TOOLCALL_TAG},
+                        .whole_call = true,
+                        .lead = "<tool_call>\n"};
+    static const char call[] = "<think>\nHm {\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": 1}}";
+    expect_opt(o, call, sizeof call - 1, "<T>Hm {<F>f {\"s\": 1}");
+    expect_opt(o, call + 23, sizeof call - 24, "<F>f {\"s\": 1}");
+    expect_opt(o, call, 44, "<T>Hm {");
+    o.marks.in_thought = true;
+    expect_opt(o, call + 8, sizeof call - 9, "<T>Hm {<F>f {\"s\": 1}");
+    o.lead = NULL;
+    o.or_json = true;
+    static const char json[] = "Hm.</think>\n\n{\"a\": 1}";
+    expect_opt(o, json, sizeof json - 1, "<T>Hm.<C>{\"a\": 1}");
+    o.whole_call = o.or_json = false;
+    o.marks.calls = TOOLCALL_NONE;
+    expect_opt(o, json, sizeof json - 1, "<T>Hm.<C>{\"a\": 1}");
 }
 
 #define FN(body) "<tool_call>\n<function=f>\n" body "</function>\n</tool_call>"
@@ -218,7 +379,8 @@ Test(answer, tells_mistral_calls)
     expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f{\"n\":1}", "<F>f {\"n\":1}");
     expect(TOOLCALL_MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\"",
            "<C>[TOOL_CALLS] [{\"name\": \"f\", \"arguments\"");
-    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[ARGS]{\"n\":", "<C>[TOOL_CALLS]f[ARGS]{\"n\":");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[ARGS]{\"n\":", "<F>f {\"n\":");
+    expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]g[ARGS]{\"n\":", "<C>[TOOL_CALLS]g[ARGS]{\"n\":");
     expect(TOOLCALL_MISTRAL, "[TOOL_CALLS]f[TOOL_CALLS]g[ARGS]{}", "<C>[TOOL_CALLS]f<F>g {}");
     expect(TOOLCALL_MISTRAL, "[TOOL_CAL [x]", "<C>[TOOL_CAL [x]");
     /* ids of the form that its template takes */
@@ -227,13 +389,6 @@ Test(answer, tells_mistral_calls)
     free(told((answer_options){.marks.calls = TOOLCALL_MISTRAL}, one, strlen(one), 3, 3, &len));
     cr_assert_eq(len, 9);
 }
-
-#define DS(x) "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>"
-#define DSB   DS("tool\u2581calls\u2581begin")
-#define DSE   DS("tool\u2581calls\u2581end")
-#define DCB   DS("tool\u2581call\u2581begin")
-#define DCE   DS("tool\u2581call\u2581end")
-#define SEP   DS("tool\u2581sep")
 
 Test(answer, tells_deepseek_calls)
 {
@@ -244,7 +399,8 @@ Test(answer, tells_deepseek_calls)
     expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}" DCE DCB "g" SEP "{}" DCE DSE, "<F>f {\"n\": 3}<F>g {}");
     expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}" DCE, "<F>f {\"n\": 3}");
     expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\": 3}", "<F>f {\"n\": 3}");
-    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\":", "<C>" DSB DCB "f" SEP "{\"n\":");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "f" SEP "{\"n\":", "<F>f {\"n\":");
+    expect(TOOLCALL_DEEPSEEK, DSB DCB "g" SEP "{\"n\":", "<C>" DSB DCB "g" SEP "{\"n\":");
     expect(TOOLCALL_DEEPSEEK, DSB "f" DSE "x", "<C>" DSB "f" DSE "x");
     expect(TOOLCALL_DEEPSEEK, DSB DSE, "<C>" DSB DSE);
     expect(TOOLCALL_DEEPSEEK, "<\xEF\xBD\x9Ctool x", "<C><\xEF\xBD\x9Ctool x");

@@ -42,18 +42,31 @@ static chat_rendered render(const chat_set *s, const json_t *messages, const jso
 }
 
 typedef struct seen {
-    xd_buf content;
+    xd_buf content, arguments;
     json_t *calls;
 } seen;
+
+static void end_call(seen *s)
+{
+    json_t *f = json_object_get(json_array_get(s->calls, json_array_size(s->calls) - 1), "function");
+    if (f)
+        json_object_set_new(f, "arguments", json_stringn(s->arguments.data, s->arguments.len));
+    xd_buf_clear(&s->arguments);
+}
 
 static void hear(void *user, const answer_piece *p)
 {
     seen *s = user;
     cr_assert_neq(p->kind, ANSWER_THOUGHT);
-    if (p->kind == ANSWER_CALL)
-        json_array_append(s->calls, (json_t *)(uintptr_t)p->call);
-    else
+    if (p->kind == ANSWER_CALL) {
+        end_call(s);
+        json_array_append_new(s->calls, json_pack("{s:s, s:s, s:{s:s%, s:s}}", "id", p->id, "type", "function",
+                                                  "function", "name", p->text, p->len, "arguments", ""));
+    } else if (p->kind == ANSWER_ARGUMENTS) {
+        xd_buf_append(&s->arguments, p->text, p->len);
+    } else {
         xd_buf_append(&s->content, p->text, p->len);
+    }
 }
 
 /* The message that the API would give for this text. */
@@ -65,6 +78,8 @@ static json_t *read_answer(answer_marks marks, const json_t *tools, const char *
         cr_assert(answer_feed(a, text + i, 1));
     cr_assert(answer_end(a));
     answer_free(a);
+    end_call(&s);
+    xd_buf_free(&s.arguments);
     json_t *m =
         json_pack("{s:s, s:o, s:o}", "role", "assistant", "content",
                   s.content.len ? json_stringn(s.content.data, s.content.len) : json_null(), "tool_calls", s.calls);

@@ -1,0 +1,173 @@
+/* toolcall_head.c - a call that is still being written: which tool it calls, known before its arguments are.
+ *
+ * Only what is certain counts: the usual order (name, then arguments that are a JSON object) and a name of the request's. Every other
+ * spelling is left to toolcall.c, which reads whole calls; so are notations in which arguments must be converted (toolcall_xml.c). */
+#include <string.h>
+
+#include "api/toolcall.h"
+#include "config/util.h"
+
+enum { MAX_HEAD = 512 }; /* names have 64 characters at most */
+
+typedef struct reader {
+    const char *s, *end;
+    bool more; /* it was the text's end that a word did not fit */
+} reader;
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void skip_space(reader *r)
+{
+    while (r->s < r->end && is_space(*r->s))
+        r->s++;
+}
+
+static bool eat(reader *r, const char *what)
+{
+    size_t n = strlen(what), have = (size_t)(r->end - r->s);
+    if (memcmp(r->s, what, XD_MIN(n, have)))
+        return false;
+    if (have < n) {
+        r->more = true;
+        return false;
+    }
+    r->s += n;
+    return true;
+}
+
+/* The same behind white space. */
+static bool eat_next(reader *r, const char *what)
+{
+    skip_space(r);
+    return eat(r, what);
+}
+
+/* The tool whose name is the next string, which has no escapes: names have no characters that need them. */
+static bool eat_name(reader *r, const json_t *tools, toolcall_head *ret)
+{
+    if (!eat_next(r, "\""))
+        return false;
+    const char *s = r->s, *quote = memchr(s, '"', (size_t)(r->end - s));
+    if (!quote) {
+        r->more = true;
+        return false;
+    }
+    r->s = quote + 1;
+    return (ret->function = toolcall_function_n(tools, s, (size_t)(quote - s))) != NULL;
+}
+
+/* {"name": ..., "arguments": { */
+static bool read_json(reader *r, const json_t *tools, bool held, toolcall_head *ret)
+{
+    ret->in_object = true;
+    return eat_next(r, "{") && eat_next(r, "\"name\"") && eat_next(r, ":") && eat_name(r, tools, ret) &&
+           eat_next(r, ",") && (eat_next(r, "\"arguments\"") || (!held && !r->more && eat_next(r, "\"parameters\""))) &&
+           eat_next(r, ":");
+}
+
+/* NAME[ARGS]{, NAME[CALL_ID]id[ARGS]{, NAME{ */
+static bool read_mistral(reader *r, const json_t *tools, toolcall_head *ret)
+{
+    const char *s = r->s, *brace = memchr(s, '{', (size_t)(r->end - s));
+    if (!brace) {
+        r->more = true;
+        return false;
+    }
+    size_t len = (size_t)(brace - s);
+    const char *args = memmem(s, len, "[ARGS]", 6), *id = memmem(s, len, "[CALL_ID]", 9);
+    r->s = args ? args + 6 : brace;
+    skip_space(r);
+    const char *end = id && (!args || id < args) ? id : args ? args : brace;
+    while (end > s && is_space(end[-1]))
+        end--;
+    return r->s == brace && (ret->function = toolcall_function_n(tools, s, (size_t)(end - s)));
+}
+
+/* V3 and R1: type, separator, name, newline, a fence; V3.1: name, separator. */
+static bool read_deepseek(reader *r, const json_t *tools, toolcall_head *ret)
+{
+    if (!eat(r, TOOLCALL_DS_CALL_BEGIN))
+        return false;
+    const char *s = r->s, *sep = memmem(s, (size_t)(r->end - s), TOOLCALL_DS_SEP, strlen(TOOLCALL_DS_SEP));
+    if (!sep) {
+        r->more = true;
+        return false;
+    }
+    r->s = sep + strlen(TOOLCALL_DS_SEP);
+    skip_space(r);
+    r->more = r->s == r->end;
+    if (r->more)
+        return false;
+    const char *end = sep;
+    bool fence = *r->s != '{';
+    if (fence) {
+        s = r->s;
+        end = memchr(s, '\n', (size_t)(r->end - s));
+        r->more = !end;
+        if (!end)
+            return false;
+        r->s = end;
+    }
+    while (end > s && is_space(end[-1]))
+        end--;
+    while (s < end && is_space(*s))
+        s++;
+    return (ret->function = toolcall_function_n(tools, s, (size_t)(end - s))) && (!fence || eat_next(r, "```json"));
+}
+
+toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t len, const json_t *tools,
+                                  const toolcall_head *before, toolcall_head *ret)
+{
+    reader r = {.s = text, .end = text + XD_MIN(len, (size_t)MAX_HEAD)};
+    toolcall_head h = {.in_list = before && before->in_list};
+    bool ok;
+    skip_space(&r);
+    bool name = r.s < r.end && *r.s != '{' && *r.s != '[';
+    if (form == TOOLCALL_DEEPSEEK)
+        ok = read_deepseek(&r, tools, &h);
+    else if (form == TOOLCALL_MISTRAL && name && !h.in_list)
+        ok = read_mistral(&r, tools, &h);
+    else {
+        bool may_list = form != TOOLCALL_NONE && form != TOOLCALL_BARE && !before;
+        h.in_list |= may_list && eat(&r, "[");
+        ok = read_json(&r, tools, form == TOOLCALL_NONE, &h);
+    }
+    /* the arguments are an object */
+    ok = ok && eat_next(&r, "{");
+    if (!ok)
+        return r.more && len < MAX_HEAD ? TOOLCALL_MORE : TOOLCALL_NOT;
+    h.arguments = (size_t)(r.s - text) - 1;
+    *ret = h;
+    return TOOLCALL_FOUND;
+}
+
+toolcall_found toolcall_find_next(toolcall_form form, bool in_list, const char *text, size_t len, size_t *ret_end)
+{
+    reader r = {.s = text, .end = text + len};
+    const char *end = text; /* behind what the call needed */
+    bool next = false;
+    skip_space(&r);
+    if (form == TOOLCALL_DEEPSEEK) {
+        (void)eat(&r, "```");
+        if (!r.more && eat_next(&r, TOOLCALL_DS_CALL_END)) {
+            end = r.s;
+            next = eat_next(&r, TOOLCALL_DS_CALL_BEGIN);
+        }
+    } else if (in_list) {
+        next = eat(&r, ",");
+        if (next || (!r.more && eat(&r, "]")))
+            end = r.s;
+    } else if (form == TOOLCALL_BARE) {
+        next = eat(&r, ";");
+        end = next ? r.s : end;
+    } else if (form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION) {
+        next = eat(&r, "{"); /* two in one tag */
+    }
+    if (r.more)
+        return TOOLCALL_MORE;
+    *ret_end = (size_t)(end - text);
+    return next ? TOOLCALL_FOUND : TOOLCALL_NOT;
+}
