@@ -109,7 +109,7 @@ static void fill_info(engine *e)
     if (!i->model_id[0])
         snprintf(i->model_id, sizeof i->model_id, "%s", name);
     snprintf(i->arch, sizeof i->arch, "%s", c->hp->arch);
-    snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt).name);
+    snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt[MODEL_GATE]).name);
     snprintf(i->backend, sizeof i->backend, "%s", c->backend);
     snprintf(i->backend_why, sizeof i->backend_why, "%s", c->backend_why);
     snprintf(i->model_dir, sizeof i->model_dir, "%s", model_dir(c->m));

@@ -175,7 +175,7 @@ typedef struct kern_router_args {
 /* How one expert of a layer is cut into pages. Matrix m: 0 gate, 1 up, 2 down. Page p of a matrix holds rows
  * [p * page_rows, ...). Page index within the expert: first_page[m] + p. */
 typedef struct kern_expert_geom {
-    kern_fmt fmt;
+    kern_fmt fmt[3];        /* of each matrix: files of mixed quantisation keep down in more bits than gate and up */
     uint32_t d_model, d_ff; /* gate, up: [d_ff][d_model]; down: [d_model][d_ff] */
     uint32_t page_rows[3];  /* rows a full page */
     uint32_t first_page[3];

@@ -17,9 +17,9 @@ static bool same_cut(const kern_expert_geom *a, const kern_expert_geom *b)
 {
     for (int m = 0; m < 3; m++)
         if (a->page_rows[m] != b->page_rows[m] || a->first_page[m] != b->first_page[m] ||
-            a->row_bytes[m] != b->row_bytes[m])
+            a->row_bytes[m] != b->row_bytes[m] || a->fmt[m] != b->fmt[m])
             return false;
-    return a->fmt == b->fmt && a->d_model == b->d_model && a->d_ff == b->d_ff && a->pages == b->pages;
+    return a->d_model == b->d_model && a->d_ff == b->d_ff && a->pages == b->pages;
 }
 
 static bool fits(const exec *x, uint32_t layer)

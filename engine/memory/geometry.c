@@ -6,12 +6,13 @@
 
 xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_size, kern_expert_geom *ret, xd_err *err)
 {
-    kern_expert_geom g = {.fmt = l->expert_fmt, .d_model = d_model, .d_ff = l->d_ff};
+    kern_expert_geom g = {.d_model = d_model, .d_ff = l->d_ff};
     const uint32_t rows[MODEL_MATRICES] = {l->d_ff, l->d_ff, d_model},
                    cols[MODEL_MATRICES] = {d_model, d_model, l->d_ff};
-    uint64_t pages = 0;
+    uint64_t pages = 0, largest = 0;
     for (int m = 0; m < MODEL_MATRICES; m++) {
-        g.row_bytes[m] = kern_row_bytes(g.fmt, cols[m]);
+        g.fmt[m] = l->expert_fmt[m];
+        g.row_bytes[m] = kern_row_bytes(g.fmt[m], cols[m]);
         if (!rows[m] || !g.row_bytes[m])
             return xd_fail(err, XD_BAD_MODEL, 0, "an expert's matrix is empty (%u x %u)", rows[m], cols[m]);
         uint64_t fit = XD_MIN(XD_MAX(page_size / g.row_bytes[m], 1u), rows[m]);
@@ -21,9 +22,9 @@ xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_s
         g.page_rows[m] = (uint32_t)(grouped <= fit ? grouped : even);
         g.first_page[m] = (uint32_t)pages;
         pages += (rows[m] + g.page_rows[m] - 1) / g.page_rows[m];
+        largest = XD_MAX(largest, g.page_rows[m] * g.row_bytes[m]);
     }
-    if (pages > UINT32_MAX / 2 ||
-        (uint64_t)XD_MAX(g.page_rows[0], g.page_rows[2]) * XD_MAX(g.row_bytes[0], g.row_bytes[2]) > UINT32_MAX)
+    if (pages > UINT32_MAX / 2 || largest > UINT32_MAX)
         return xd_fail(err, XD_BAD_MODEL, 0, "an expert of %u x %u is too large", l->d_ff, d_model);
     g.pages = (uint32_t)pages;
     *ret = g;

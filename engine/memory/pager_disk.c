@@ -363,8 +363,8 @@ static uint64_t file_fingerprint(const pager *p)
     uint64_t h = model_fingerprint(p->m);
     for (uint32_t l = 0; l < p->n_layers; l++) {
         const kern_expert_geom *g = &p->layers[l].geom;
-        const uint64_t cut[] = {g->fmt,          g->pages,        g->page_rows[0],
-                                g->page_rows[1], g->page_rows[2], p->layers[l].n_experts};
+        const uint64_t cut[] = {g->fmt[0],       g->fmt[1],       g->fmt[2],       g->pages,
+                                g->page_rows[0], g->page_rows[1], g->page_rows[2], p->layers[l].n_experts};
         h = XXH3_64bits_withSeed(cut, sizeof cut, h);
     }
     return h;

@@ -45,7 +45,8 @@ static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
             if (!file)
                 return xd_fail(err, XD_INTERNAL, 0, "layer %u: an expert lies in no file of the model", l);
             /* safetensors may begin anywhere (a header of odd length); a GPU reads whole numbers. */
-            uint32_t number = y->expert_fmt == FMT_F32 ? 4 : 2;
+            kern_fmt fmt = y->experts[i].fmt;
+            uint32_t number = fmt == FMT_F32 ? 4 : fmt == FMT_MXFP4 ? 1 : 2;
             if (!p->unified && (uintptr_t)y->experts[i].data % number)
                 return xd_fail(err, XD_UNSUPPORTED, 0, "layer %u: weights of %u bytes begin at an odd place of '%s'", l,
                                number, file->path);

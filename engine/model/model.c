@@ -244,12 +244,13 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
             model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
             if (!packed && (st = take(m, name, rows, cols, false, t, err)))
                 return st;
-            if (t->fmt != experts[0].fmt)
+            if (t->fmt != experts[k].fmt)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
         }
     }
-    y->expert_fmt = experts[0].fmt;
+    for (int k = 0; k < MODEL_MATRICES; k++)
+        y->expert_fmt[k] = experts[k].fmt;
     if (!y->moe)
         return XD_OK;
     snprintf(name, sizeof name, packed ? "model.layers.%u.mlp.gate.weight" : a->router, l);

@@ -31,8 +31,8 @@ typedef struct model_layer {
     model_tensor router; /* [n_experts][d_model]; data NULL in a dense layer */
     bool moe;            /* false: a dense FFN, n_experts is 1 */
     uint32_t n_experts, top_k, d_ff;
-    kern_fmt expert_fmt;         /* of all three matrices of all experts of the layer */
-    const model_tensor *experts; /* [n_experts][MODEL_MATRICES] */
+    kern_fmt expert_fmt[MODEL_MATRICES]; /* of all experts of the layer */
+    const model_tensor *experts;         /* [n_experts][MODEL_MATRICES] */
 } model_layer;
 
 #define MODEL_MAX_ROT 512 /* largest rot_dim */

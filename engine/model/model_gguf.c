@@ -222,10 +222,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
-    y->expert_fmt = experts[0].fmt;
-    if (experts[1].fmt != experts[0].fmt || experts[2].fmt != experts[0].fmt)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: the expert matrices of layer %u are stored in different types",
-                       gguf_path(m->ggufs[0]), l);
+    for (int k = 0; k < MODEL_MATRICES; k++)
+        y->expert_fmt[k] = experts[k].fmt;
     return XD_OK;
 }
 

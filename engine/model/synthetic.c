@@ -191,7 +191,8 @@ static bool plan_model(plan *p, model *m)
     }
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
-        y->expert_fmt = p->expert_fmt;
+        for (int k = 0; k < MODEL_MATRICES; k++)
+            y->expert_fmt[k] = p->expert_fmt;
         model_tensor *e = m->experts + (y->experts - m->experts);
         for (size_t i = 0; ok && i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
             bool down = i % MODEL_MATRICES == MODEL_DOWN;

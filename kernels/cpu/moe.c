@@ -60,7 +60,7 @@ kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a)
 typedef struct moe_job {
     const kern_moe_args *a;
     const cpu_rows *rows;
-    cpu_dot_fn *dot;
+    cpu_dot_fn *dot[3];
     uint32_t n_touched, n_live, n_pairs, n_workers;
     uint32_t block[2]; /* rows of a task of either loop, at most CPU_ROW_BLOCK */
     uint32_t *touched; /* [n_touched] expert ids */
@@ -114,8 +114,8 @@ static void dot_rows(const moe_job *j, uint32_t expert, uint32_t m, uint32_t fir
     uint32_t cols = m == 2 ? g->d_ff : g->d_model;
     for (uint32_t r = first, n; r < first + n_rows; r += n) {
         n = MIN(first + n_rows - r, g->page_rows[m] - r % g->page_rows[m]);
-        j->dot(y + (r - first), CPU_ROW_BLOCK, row_at(j, expert, m, r), g->row_bytes[m], n, x, n_x, cols,
-               r + n < first + n_rows ? row_at(j, expert, m, r + n) : next);
+        j->dot[m](y + (r - first), CPU_ROW_BLOCK, row_at(j, expert, m, r), g->row_bytes[m], n, x, n_x, cols,
+                  r + n < first + n_rows ? row_at(j, expert, m, r + n) : next);
     }
 }
 
@@ -212,11 +212,13 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
 {
     cpu_dev *d = cpu_of(dev);
     const kern_expert_geom *g = &a->geom;
-    if ((unsigned)g->fmt >= FMT_COUNT || g->d_model % kern_fmt_get(g->fmt).block_len ||
-        g->d_ff % kern_fmt_get(g->fmt).block_len)
-        return cpu_fail(d, KERN_UNSUPPORTED, "experts: %u x %u in format %d", g->d_ff, g->d_model, (int)g->fmt);
-
-    moe_job j = {.a = a, .rows = &d->rows, .dot = d->rows.dot[g->fmt], .n_pairs = a->expert_start[a->n_experts]};
+    moe_job j = {.a = a, .rows = &d->rows, .n_pairs = a->expert_start[a->n_experts]};
+    for (int m = 0; m < 3; m++) {
+        uint32_t cols = m == 2 ? g->d_ff : g->d_model;
+        if ((unsigned)g->fmt[m] >= FMT_COUNT || cols % kern_fmt_get(g->fmt[m]).block_len)
+            return cpu_fail(d, KERN_UNSUPPORTED, "experts: %u columns in format %d", cols, (int)g->fmt[m]);
+        j.dot[m] = d->rows.dot[g->fmt[m]];
+    }
     j.n_workers = pool_count(d->pool);
     if (j.n_pairs == 0)
         return KERN_OK;

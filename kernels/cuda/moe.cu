@@ -118,7 +118,7 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
 {
     const kern_expert_geom *g = &a->geom;
     p[0] = {};
-    p[0].fmt = g->fmt;
+    p[0].fmt = g->fmt[0];
     p[0].page_addr = a->page_addr;
     p[0].fill_addr = a->fill_addr;
     p[0].expert_start = a->expert_start;
@@ -314,7 +314,9 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     const kern_expert_geom *g = &a->geom;
-    if (!mm_shape_ok(g->fmt, g->d_model, g->row_bytes[0]) || !mm_shape_ok(g->fmt, g->d_ff, g->row_bytes[2]))
+    if (g->fmt[1] != g->fmt[0] || g->fmt[2] != g->fmt[0])
+        return cuda_unsupported(d, "experts whose matrices are of different formats");
+    if (!mm_shape_ok(g->fmt[0], g->d_model, g->row_bytes[0]) || !mm_shape_ok(g->fmt[2], g->d_ff, g->row_bytes[2]))
         return cuda_unsupported(d, "experts: dimensions must be multiples of 4 (Q8_0: 32)");
     if (g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] || !g->page_rows[0] ||
         !g->page_rows[2])

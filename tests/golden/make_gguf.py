@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face model directory as one GGUF file with the `gguf` package: test data from somebody else's writer.
 
-usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0]
+usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0|q4_0|...|mxfp4|q4_k|q4_k_m|q5_k_m]
 
 Names come from the package's own map; experts are stacked and the llama family's Q and K rows are permuted, as llama.cpp's
 converter does.
 """
 import json
 import pathlib
+import re
 import sys
 
 import gguf
@@ -28,6 +29,56 @@ def read_safetensors(path):
         else:
             data = np.frombuffer(data, dtype={"F16": np.float16, "F32": np.float32}[t["dtype"]]).astype(np.float32)
         yield name, data.reshape(t["shape"])
+
+
+def type_of(kind, name):
+    """Of a tensor by its Hugging Face name. The mixtures are about llama.cpp's: more bits for V, down and the two ends."""
+    if kind in ("q4_k_m", "q5_k_m"):
+        layer = re.search(r"layers\.(\d+)\.", name)
+        more = not layer or (int(layer[1]) % 2 == 0 and re.search(r"v_proj|down_proj|\.w2\.", name))
+        kind = "q6_k" if more else kind[:-2]
+    return gguf.GGMLQuantizationType[kind.upper()]
+
+
+def quantise(w, t):
+    """What the package cannot write: plain roundings, good enough for random weights."""
+    q = gguf.GGMLQuantizationType
+    w = np.ascontiguousarray(w, dtype=np.float32)
+    if t not in (q.IQ4_NL, q.Q4_K, q.Q5_K, q.Q6_K):
+        return gguf.quants.quantize(w, t)
+    half = lambda a: a.astype(np.float16).view(np.uint8)
+    if t == q.IQ4_NL:
+        b = w.reshape(-1, 32)
+        values = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+        d = np.maximum(np.abs(b).max(1, keepdims=True) / 127, 1e-7)
+        n = np.abs((b / d)[:, :, None] - values).argmin(2).astype(np.uint8)
+        out = np.concatenate([half(d), n[:, :16] | n[:, 16:] << 4], 1)
+    elif t == q.Q6_K:
+        b = w.reshape(-1, 16, 16)
+        scale = np.abs(b).max(2) / 31
+        d = np.maximum(scale.max(1, keepdims=True) / 127, 1e-7)
+        sc = np.maximum(np.rint(scale / d), 1)
+        n = (np.rint(b / (d * sc)[:, :, None]).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+        low = np.concatenate([n[:, :, :2] & 15 | (n[:, :, 2:] & 15) << 4], 2).reshape(-1, 128)
+        high = n >> 4
+        high = (high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6).reshape(-1, 64)
+        out = np.concatenate([low, high, sc.astype(np.int8).view(np.uint8), half(d)], 1)
+    else:
+        most = 15 if t == q.Q4_K else 31
+        b = w.reshape(-1, 8, 32)
+        low, high = np.minimum(b.min(2), 0), b.max(2)
+        scale = (high - low) / most
+        d, dmin = (np.maximum(a.max(1, keepdims=True) / 63, 1e-7).astype(np.float16).astype(np.float32) for a in (scale, -low))
+        sc, m = (np.rint(a / by).clip(0, 63) for a, by in ((scale, d), (-low, dmin)))
+        n = np.rint((b + (dmin * m)[:, :, None]) / np.maximum(d * sc, 1e-12)[:, :, None]).clip(0, most).astype(np.uint8)
+        sc, m = sc.astype(np.uint8), m.astype(np.uint8)
+        scales = np.concatenate([sc[:, :4] | sc[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, sc[:, 4:] & 15 | (m[:, 4:] & 15) << 4], 1)
+        pairs = (n & 15).reshape(-1, 4, 2, 32)
+        parts = [half(d), half(dmin), scales]
+        if t == q.Q5_K:
+            parts.append(sum((n[:, g] >> 4) << g for g in range(8)).astype(np.uint8))
+        out = np.concatenate(parts + [(pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)], 1)
+    return out.reshape(*w.shape[:-1], -1)
 
 
 def permute(w, heads):
@@ -121,12 +172,10 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
 
     names = gguf.get_tensor_name_map(
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], c["num_hidden_layers"])
-    qtype = {"bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationType.F16,
-             "f32": gguf.GGMLQuantizationType.F32, "q8_0": gguf.GGMLQuantizationType.Q8_0}[kind]
 
-    def put(name, data):
-        t = qtype if data.ndim > 1 and "ffn_gate_inp" not in name else gguf.GGMLQuantizationType.F32
-        w.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(data), t), raw_dtype=t)
+    def put(name, data, source):
+        t = type_of(kind, source) if data.ndim > 1 and "ffn_gate_inp" not in name else gguf.GGMLQuantizationType.F32
+        w.add_tensor(name, quantise(data, t), raw_dtype=t)
 
     stacks = {}
     for path in sorted(src.glob("*.safetensors")):
@@ -138,9 +187,9 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
                 e, matrix = after.split(".", 1)
                 stacks.setdefault(f"{before}.experts.{matrix}", {})[int(e)] = data
             else:
-                put(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
+                put(names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
     for name, parts in stacks.items():
-        put(names.get_name(name, try_suffixes=(".weight",)), np.stack([parts[e] for e in range(experts)]))
+        put(names.get_name(name, try_suffixes=(".weight",)), np.stack([parts[e] for e in range(experts)]), name)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

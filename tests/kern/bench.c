@@ -90,7 +90,7 @@ static void bench_linear(kern_dev *d, kern_fmt fmt, uint32_t n_tokens, double re
 
 static void bench_moe(kern_dev *d, kern_fmt fmt, uint32_t n_tokens)
 {
-    kern_expert_geom g = {.fmt = fmt, .d_model = D_MODEL, .d_ff = D_FF};
+    kern_expert_geom g = {.fmt = {fmt, fmt, fmt}, .d_model = D_MODEL, .d_ff = D_FF};
     uint64_t expert_bytes = 0, at[3];
     for (uint32_t m = 0; m < 3; m++) {
         g.row_bytes[m] = kern_row_bytes(fmt, m == 2 ? D_FF : D_MODEL);

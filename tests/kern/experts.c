@@ -154,10 +154,10 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
     for (uint32_t i = 0; i < c->n_experts * 3; i++) {
         uint32_t cols = i % 3 == 2 ? ff : dm;
         w[i] = kc_decoded(k, (kern_mat){.data = matrices[i],
-                                        .row_bytes = kern_row_bytes(c->g.fmt, cols),
+                                        .row_bytes = kern_row_bytes(c->g.fmt[i % 3], cols),
                                         .rows = i % 3 == 2 ? dm : ff,
                                         .cols = cols,
-                                        .fmt = c->g.fmt});
+                                        .fmt = c->g.fmt[i % 3]});
     }
     const double lost = kc_lost_when_split(k, "moe");
     double *hidden = KC_NEW(k, ff, double), *value = KC_NEW(k, ff, double);
@@ -196,11 +196,13 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 }
 
 /* Shapes, buckets and what else is asked for; nothing is filled in. */
-static moe_case any_moe(kc *k, kern_fmt fmt)
+static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 {
-    uint32_t block = KC_MAX(4u, kern_fmt_get(fmt).block_len), most = block == 256 ? 2 : 9;
-    kern_expert_geom g = {
-        .fmt = fmt, .d_model = block * kc_between(k, 1, most), .d_ff = block * kc_between(k, 1, most)};
+    uint32_t block = KC_MAX(4u, kern_fmt_get(fmt).block_len), most = block == 256 ? 2 : 12;
+    uint32_t down_block = KC_MAX(4u, kern_fmt_get(down).block_len), down_most = down_block == 256 ? 2 : 9;
+    kern_expert_geom g = {.fmt = {fmt, fmt, down},
+                          .d_model = block * kc_between(k, 1, most),
+                          .d_ff = down_block * kc_between(k, 1, down_most)};
     moe_case c = {.g = g, .n_experts = kc_between(k, 2, 12), .n_tokens = kc_any_tokens(k)};
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
     c.fill = kc_below(k, 2);
@@ -213,13 +215,13 @@ static void check_moe(kc *k, moe_case c, const float *scales)
 {
     kern_expert_geom g = c.g;
     c.split = c.fill || scales ? 0 : kc_below(k, 4);
-    kc_case(k, "moe %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s",
-            kern_fmt_get(g.fmt).name, g.d_model, g.d_ff, c.n_experts, c.top_k, c.n_tokens, c.fill, c.padded, c.split,
-            scales ? " scaled" : "");
+    kc_case(k, "moe %s %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s",
+            kern_fmt_get(g.fmt[0]).name, kern_fmt_get(g.fmt[2]).name, g.d_model, g.d_ff, c.n_experts, c.top_k,
+            c.n_tokens, c.fill, c.padded, c.split, scales ? " scaled" : "");
 
     for (uint32_t m = 0; m < 3; m++) {
         uint32_t rows = m == 2 ? g.d_model : g.d_ff;
-        g.row_bytes[m] = kern_row_bytes(g.fmt, m == 2 ? g.d_ff : g.d_model);
+        g.row_bytes[m] = kern_row_bytes(g.fmt[m], m == 2 ? g.d_ff : g.d_model);
         g.page_rows[m] = kc_below(k, 2) ? rows : kc_between(k, 1 + rows / 5, rows);
         if (m == 1 && kc_takes_all(k, c.n_tokens))
             g.page_rows[1] = g.page_rows[0];
@@ -233,7 +235,7 @@ static void check_moe(kc *k, moe_case c, const float *scales)
     for (uint32_t e = 0; e < c.n_experts; e++)
         for (uint32_t m = 0; m < 3; m++) {
             uint32_t rows = m == 2 ? g.d_model : g.d_ff, cols = m == 2 ? g.d_ff : g.d_model;
-            uint8_t *w = matrices[e * 3 + m] = kc_weights(k, g.fmt, rows, cols);
+            uint8_t *w = matrices[e * 3 + m] = kc_weights(k, g.fmt[m], rows, cols);
             if (scales)
                 kc_fill_scaled(k, (float *)(void *)w, (size_t)rows * cols, scales[m]);
             for (uint32_t at = 0, p = e * g.pages + g.first_page[m]; at < rows; at += g.page_rows[m], p++) {
@@ -263,14 +265,15 @@ static void check_moe(kc *k, moe_case c, const float *scales)
 
 void case_moe(kc *k)
 {
-    check_moe(k, any_moe(k, kc_any_fmt(k)), NULL);
+    kern_fmt fmt = kc_any_fmt(k), down = kc_below(k, 3) ? fmt : kc_any_fmt(k);
+    check_moe(k, any_moe(k, fmt, down), NULL);
 }
 
 void case_moe_tiny(kc *k)
 {
     static const float scales[][3] = {{1, 1e-37f, 1e14f}, {1, 1e14f, 1e-37f}, {1e-37f, 1e14f, 1e20f}};
     const float *all = scales[kc_below(k, 3)];
-    check_moe(k, any_moe(k, FMT_F32), all);
+    check_moe(k, any_moe(k, FMT_F32, FMT_F32), all);
 }
 
 /* Several groups of 32 tokens a bucket, and the products of gate and up take many times as long as those of down: who goes on to down
@@ -278,11 +281,12 @@ void case_moe_tiny(kc *k)
 void case_moe_groups(kc *k)
 {
     static const float ones[] = {1, 1, 1}; /* larger weights of F32 would have results beyond float */
-    moe_case c = any_moe(k, kc_any_fmt(k));
+    kern_fmt fmt = kc_any_fmt(k);
+    moe_case c = any_moe(k, fmt, fmt);
     c.g.d_model = 256 * kc_between(k, 3, 4);
-    c.g.d_ff = KC_MAX(8u, kern_fmt_get(c.g.fmt).block_len);
+    c.g.d_ff = KC_MAX(8u, kern_fmt_get(fmt).block_len);
     c.n_experts = kc_between(k, 2, 3);
     c.top_k = kc_between(k, 1, 2);
     c.n_tokens = kc_between(k, 65, 128);
-    check_moe(k, c, c.g.fmt == FMT_F32 ? ones : NULL);
+    check_moe(k, c, fmt == FMT_F32 ? ones : NULL);
 }

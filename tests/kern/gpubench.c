@@ -133,7 +133,7 @@ typedef struct experts {
 
 static experts load(kern_fmt fmt)
 {
-    experts e = {.g = {.fmt = fmt, .d_model = D_MODEL, .d_ff = D_FF}};
+    experts e = {.g = {.fmt = {fmt, fmt, fmt}, .d_model = D_MODEL, .d_ff = D_FF}};
     for (int m = 0; m < 3; m++) {
         uint32_t rows = m == 2 ? D_MODEL : D_FF;
         e.g.row_bytes[m] = kern_row_bytes(fmt, m == 2 ? D_FF : D_MODEL);
@@ -293,7 +293,7 @@ static void reference(const experts *e, const float *x, const uint32_t *ids, con
             for (int m = 0; m < 2; m++) {
                 const uint8_t *row = base + (m * D_FF + r) * e->g.row_bytes[0];
                 for (uint32_t i = 0; i < D_MODEL; i++)
-                    s[m] += (double)weight(row, i, e->g.fmt) * (double)x[i];
+                    s[m] += (double)weight(row, i, e->g.fmt[0]) * (double)x[i];
             }
             act[r] = s[0] / (1 + __builtin_exp(-s[0])) * s[1];
         }
@@ -301,7 +301,7 @@ static void reference(const experts *e, const float *x, const uint32_t *ids, con
             const uint8_t *row = base + 2 * D_FF * e->g.row_bytes[0] + r * e->g.row_bytes[2];
             double s = 0;
             for (uint32_t i = 0; i < D_FF; i++)
-                s += (double)weight(row, i, e->g.fmt) * act[i];
+                s += (double)weight(row, i, e->g.fmt[0]) * act[i];
             y[r] += (double)w[k] * s;
         }
     }
@@ -314,7 +314,7 @@ static void check_moe(const experts *e, kern_dev *stream_only, const float *x)
         batch b = new_batch(e, n, x);
         float *v = moe_result(dev, &b, e->addr_vram[0], NULL), *h = moe_result(dev, &b, e->addr_host[0], NULL);
         float *s = moe_result(stream_only, &b, e->addr_vram[0], NULL);
-        const char *f = kern_fmt_get(e->g.fmt).name;
+        const char *f = kern_fmt_get(e->g.fmt[0]).name;
         snprintf(what, sizeof what, "%s %u tokens, host and VRAM", f, n);
         same(what, v, h, (size_t)n * D_MODEL);
         snprintf(what, sizeof what, "%s %u tokens, tiled and streamed", f, n);
@@ -414,7 +414,7 @@ static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
     double host_gbps = 0, vram_gbps = 0;
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, e->layer_bytes, &host_gbps), "probe");
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->vram, LAYERS * e->layer_bytes, &vram_gbps), "probe");
-    printf("%s: link %.1f GB/s, VRAM %.0f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps, vram_gbps);
+    printf("%s: link %.1f GB/s, VRAM %.0f GB/s\n", kern_fmt_get(e->g.fmt[0]).name, host_gbps, vram_gbps);
     uint64_t *mixed[LAYERS];
     bool odd[N_EXPERTS];
     for (uint32_t i = 0; i < N_EXPERTS; i++)
@@ -438,7 +438,7 @@ static void time_moe(const experts *e, const float *x, uint32_t max_tokens)
             double bound =
                 host / host_gbps > (bytes - host) / vram_gbps ? host / host_gbps : (bytes - host) / vram_gbps;
             printf("moe %-5s %5u tokens %3u experts %s %9.1f us %7.1f GB/s, bound %8.1f us: %5.1f%%, %6.1f TFLOP/s\n",
-                   kern_fmt_get(e->g.fmt).name, b.n, b.touched, sides[side], s * 1e6, bytes / s * 1e-9, bound * 1e-3,
+                   kern_fmt_get(e->g.fmt[0]).name, b.n, b.touched, sides[side], s * 1e6, bytes / s * 1e-9, bound * 1e-3,
                    bound * 1e-7 / s, flop / s * 1e-12);
             fflush(stdout);
             free_batch(&b);
@@ -452,7 +452,7 @@ static void time_misses(const experts *e, const float *x)
 {
     double host_gbps = 0;
     ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)e->host, LAYERS * e->layer_bytes, &host_gbps), "probe");
-    printf("%s: link %.1f GB/s\n", kern_fmt_get(e->g.fmt).name, host_gbps);
+    printf("%s: link %.1f GB/s\n", kern_fmt_get(e->g.fmt[0]).name, host_gbps);
     batch b = new_batch(e, 1, x);
     uint32_t ids[TOP_K];
     bool on_host[N_EXPERTS] = {false};
@@ -465,7 +465,7 @@ static void time_misses(const experts *e, const float *x)
             mixed[l] = mixed_pages(e, l, on_host);
         double s = layer_seconds(&b, mixed, 32, 6), link = n * (double)e->expert_bytes / host_gbps * 1e-3;
         printf("misses %-5s %u of %u on the host: %7.1f us, the link's part %7.1f, more %5.1f, %5.1f%%\n",
-               kern_fmt_get(e->g.fmt).name, n, TOP_K, s * 1e6, link, s * 1e6 - link, link * 1e-4 / s);
+               kern_fmt_get(e->g.fmt[0]).name, n, TOP_K, s * 1e6, link, s * 1e6 - link, link * 1e-4 / s);
         fflush(stdout);
         for (uint32_t l = 0; l < LAYERS; l++)
             dev->ops->free(dev, mixed[l]);

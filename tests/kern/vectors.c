@@ -331,10 +331,11 @@ static void replay_router(kc_run *r, const vectors *v)
 static void replay_moe(kc_run *r, const vectors *v)
 {
     static const char *names[] = {"gate", "up", "down"}, *page_rows[] = {"pr0", "pr1", "pr2"};
-    kern_expert_geom g = {.fmt = fmt_of(v), .d_model = num(v, "d"), .d_ff = num(v, "ff")};
+    kern_expert_geom g = {.d_model = num(v, "d"), .d_ff = num(v, "ff")};
     uint32_t n_experts = num(v, "experts"), live = num(v, "live");
     for (uint32_t m = 0; m < 3; m++) {
-        g.row_bytes[m] = kern_row_bytes(g.fmt, m == 2 ? g.d_ff : g.d_model);
+        g.fmt[m] = fmt_of(v);
+        g.row_bytes[m] = kern_row_bytes(g.fmt[m], m == 2 ? g.d_ff : g.d_model);
         g.page_rows[m] = num(v, page_rows[m]);
         g.first_page[m] = g.pages;
         g.pages += ((m == 2 ? g.d_model : g.d_ff) + g.page_rows[m] - 1) / g.page_rows[m];

@@ -278,6 +278,12 @@ def fill_variants():
         variant(f"{a}-deep", a, cfg={"num_hidden_layers": 20, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1})
     for a in ("mixtral", "qwen3_moe"):
         variant(f"{a}-one-expert", a, cfg={"num_local_experts": 1, "num_experts": 1, "num_experts_per_tok": 1})
+    # quantised: rows of whole blocks
+    fours = {"head_dim": 64, "num_local_experts": 3, "num_hidden_layers": 2, "vocab_size": 61}
+    for kind in ("mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"):
+        variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "head_dim": 16})
+    for kind in ("q4_k_m", "q5_k_m"):
+        variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # the ones in tests/data/golden
     tiny = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "vocab_size": 61}
     variant("llama3-gguf", "llama", gguf="bf16", cfg={**tiny, "tie_word_embeddings": True, **rope(
@@ -504,12 +510,13 @@ def quantized(name, ndim):
 def round_trip(model, kind, state):
     """The weights as the GGUF file holds them."""
     import gguf
+    import make_gguf
     import torch
-    t = getattr(gguf.GGMLQuantizationType, kind.upper())
     with torch.no_grad():
         for name, p in model.named_parameters():
             if kind != "f32" and quantized(name, p.ndim):
-                q = gguf.quants.quantize(p.numpy(), t)
+                t = make_gguf.type_of(kind, name)
+                q = make_gguf.quantise(p.numpy(), t)
                 p.copy_(torch.from_numpy(gguf.quants.dequantize(q, t)))
 
 

@@ -6,7 +6,7 @@
 
 Test(pager, cuts_matrices_into_equal_pages_of_whole_rows)
 {
-    model_layer l = {.d_ff = 768, .expert_fmt = FMT_BF16, .n_experts = 1};
+    model_layer l = {.d_ff = 768, .expert_fmt = {FMT_BF16, FMT_BF16, FMT_BF16}, .n_experts = 1};
     kern_expert_geom g;
     cr_assert_eq(pager_geometry(&l, 2048, 2 << 20, &g, NULL), XD_OK);
     /* 768 rows of 4096 bytes: 512 would fit, two equal pages of 384 waste nothing. 2048 rows of 1536 bytes: two of 1024. */
