@@ -487,11 +487,12 @@ static xd_status open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
     kern_fmt fmt = FMT_COUNT;
-    for (int f = 0; f < FMT_COUNT; f++)
-        if (!strcmp(kern_fmt_get((kern_fmt)f).name, dtype))
+    for (int f = 0; f <= FMT_Q4_K; f++)
+        if ((f <= FMT_MXFP4 || f == FMT_Q4_K) && !strcmp(kern_fmt_get((kern_fmt)f).name, dtype))
             fmt = (kern_fmt)f;
     if (fmt == FMT_COUNT)
-        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, f32 or q8_0", dtype);
+        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, f32, q8_0, mxfp4 or q4_k",
+                       dtype);
     m->dir = strdup("");
     if (!m->dir)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -109,14 +110,41 @@ static void store(void *to, kern_fmt fmt, uint32_t i, float v)
         ((uint16_t *)to)[i] = fmt == FMT_BF16 ? to_bf16(v) : to_f16(v);
 }
 
-/* TABLE_BLOCKS blocks of 32 weights of the given standard deviation (uniform distribution). NULL: out of memory. */
+/* Bytes of a table's block: of 32 weights, or of one block of the format where that has more. */
+static uint32_t table_block_bytes(kern_fmt fmt)
+{
+    const kern_fmt_info f = kern_fmt_get(fmt);
+    return f.block_bytes * XD_MAX(32 / f.block_len, 1u);
+}
+
+/* Any quants, and scales that give them about the standard deviation; their mean is 0. */
+static void random_block(char *at, kern_fmt fmt, float std, uint64_t seed)
+{
+    unsigned char *b = (unsigned char *)at;
+    for (uint32_t i = 0; i < kern_fmt_get(fmt).block_bytes; i++)
+        b[i] = (unsigned char)(mix(seed ^ i) >> 56);
+    if (fmt == FMT_MXFP4) { /* the sixteen numbers have a deviation of 2.93 */
+        b[0] = (unsigned char)(127 + lrintf(log2f(std / 2.93f)));
+        return;
+    }
+    /* Q4_K: all groups have a scale and a minimum of 32; 0 .. 15 have a deviation of 4.61. */
+    kern_q4_k_block q = {.d = to_f16(std / (32 * 4.61f)), .dmin = to_f16(std / (32 * 4.61f) * 7.5f)};
+    memset(q.scales, 0xa0, 8);
+    memcpy(b, &q, offsetof(kern_q4_k_block, qs));
+}
+
+/* TABLE_BLOCKS blocks of weights of the given standard deviation (uniform distribution). NULL: out of memory. */
 static char *make_table(kern_fmt fmt, float std, uint64_t seed)
 {
-    const uint32_t block_bytes = kern_fmt_get(fmt).block_bytes * (32 / kern_fmt_get(fmt).block_len);
+    const uint32_t block_bytes = table_block_bytes(fmt);
     const float range = std * 1.7320508f; /* a uniform variable on +-r has r / sqrt(3) */
     char *table = malloc((size_t)TABLE_BLOCKS * block_bytes);
     for (uint32_t b = 0; table && b < TABLE_BLOCKS; b++) {
         char *at = table + (size_t)b * block_bytes;
+        if (fmt == FMT_MXFP4 || fmt == FMT_Q4_K) {
+            random_block(at, fmt, std, seed ^ (uint64_t)b * 256);
+            continue;
+        }
         kern_q8_0_block q = {.d = to_f16(range / 127)};
         for (uint32_t i = 0; i < 32; i++) {
             float unit = (float)(int64_t)(mix(seed ^ ((uint64_t)b * 32 + i)) >> 40) * 0x1p-23f - 1; /* [-1, 1) */
@@ -240,8 +268,7 @@ static void fill_row(plan *p, const job *j, uint32_t row, char *to)
         return;
     }
     const char *table = *table_of(p, j->std, t->fmt);
-    const uint64_t table_bytes =
-        (uint64_t)TABLE_BLOCKS * kern_fmt_get(t->fmt).block_bytes * (32 / kern_fmt_get(t->fmt).block_len);
+    const uint64_t table_bytes = (uint64_t)TABLE_BLOCKS * table_block_bytes(t->fmt);
     uint64_t at = mix(p->seed ^ (j->id << 32 | row)) % TABLE_BLOCKS * (table_bytes / TABLE_BLOCKS);
     for (uint64_t done = 0; done < bytes;) {
         uint64_t n = XD_MIN(bytes - done, table_bytes - at);
@@ -307,11 +334,11 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
     const model_params *h = &m->params;
     uint32_t block = kern_fmt_get(fmt).block_len;
     for (uint32_t l = 0; l < h->n_layers; l++)
-        if (h->d_model % 32 || m->layers[l].d_ff % block)
+        if (h->d_model % XD_MAX(block, 32u) || m->layers[l].d_ff % block)
             return xd_fail(
                 err, XD_BAD_CONFIG, 0,
-                "a synthetic %s model needs hidden_size (%u) a multiple of 32 and intermediate sizes (%u) of %u",
-                kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, block);
+                "a synthetic %s model needs hidden_size (%u) and intermediate sizes (%u) that are multiples of %u and %u",
+                kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, XD_MAX(block, 32u), block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
     p.cap = 4 + (size_t)h->n_layers * 13;
     for (uint32_t l = 0; l < h->n_layers; l++)

@@ -187,6 +187,7 @@ class Keys(unittest.TestCase):
         self.assertNotEqual(run("--model.seed=7")[0], base)
         self.assertNotEqual(run("--model.skew=zipf")[0], base)
         self.assertEqual(run("--model.dtype=q8_0")[1] / size, 34 / 64)
+        self.assertEqual(run("--model.dtype=mxfp4")[1] / size, 17 / 64)
 
     @proves("model.skew_trace")
     def test_a_recorded_trace_routes_a_synthetic_model(self):
