@@ -77,6 +77,17 @@ typedef struct kern_linear_args {
     float norm_eps;
 } kern_linear_args;
 
+/* A matrix for each head: y[t][h][0..rows) = W_h x[t][h][0..cols). The `tail` values that follow in x[t][h] are copied behind them. */
+typedef struct kern_linear_heads_args {
+    float *y;            /* not x */
+    const float *x;      /* strides are in floats */
+    kern_mat w;          /* of head 0 */
+    uint64_t head_bytes; /* from one head's matrix to the next */
+    uint32_t n_tokens, n_heads, tail;
+    uint32_t x_stride, y_stride;           /* of a token */
+    uint32_t x_head_stride, y_head_stride; /* of a head */
+} kern_linear_heads_args;
+
 /* y = silu(gate) * up for a dense FFN */
 typedef struct kern_swiglu_args {
     float *y;             /* [n_tokens][dim] */
@@ -85,7 +96,8 @@ typedef struct kern_swiglu_args {
 } kern_swiglu_args;
 
 /* A KV block holds block_size tokens of all layers. Its address is kv_block_addr[id]; layer l begins at l * layer_bytes:
- * K [n_kv_heads][block_size][head_dim], then V the same, in kv_fmt (F16 or F32). A block may lie in VRAM or mapped host memory. */
+ * K [n_kv_heads][block_size][head_dim], then V the same, in kv_fmt (F16 or F32). A block may lie in VRAM or mapped host memory.
+ * With v_dim (latent attention) only K is kept, and V is its first v_dim columns. */
 typedef struct kern_kv {
     const uint64_t *block_addr;  /* [n_blocks] device */
     const uint32_t *block_table; /* [n_seqs][max_blocks] device: block ids in order of position */
@@ -93,10 +105,13 @@ typedef struct kern_kv {
     uint32_t block_size;
     uint64_t layer_bytes;
     uint32_t n_kv_heads, head_dim;
+    uint32_t v_dim; /* 0: V is of its own and as wide as K */
     kern_fmt fmt;
 } kern_kv;
 
-/* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache. */
+/* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache.
+ * With kv.v_dim the rows of qkv hold no V; q_norm is NULL, k_norm is of K's first v_dim columns, and the rot_dim columns behind those
+ * are rotated, in Q and K alike. */
 typedef struct kern_rope_kv_args {
     float *qkv; /* [n_tokens][(n_heads + 2 * n_kv_heads) * head_dim]: Q in place, K and V stored to the cache */
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
@@ -116,7 +131,7 @@ typedef struct kern_rope_kv_args {
  * prompt, and any split of the work give the same bits. */
 #define KERN_ATTN_SPLIT 512
 typedef struct kern_attn_args {
-    float *o;         /* [n_tokens][n_heads * head_dim] */
+    float *o;         /* [n_tokens][n_heads * head_dim]; with kv.v_dim [n_tokens][n_heads * v_dim] */
     const float *qkv; /* rows qkv_stride floats apart, Q first */
     uint32_t qkv_stride;
     const uint32_t *token_seq, *token_pos; /* [n_tokens] device; as in rope_kv */
@@ -292,6 +307,7 @@ typedef struct kern_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_experts;
     const kern_mat *mats; /* [n_mats] all matrices that are multiplied with; data is not looked at */
     uint32_t n_mats;
+    uint32_t v_dim; /* as in kern_kv */
 } kern_shape;
 
 typedef struct kern_dev_info {
@@ -345,6 +361,7 @@ struct kern_ops {
     kern_status (*embed)(kern_dev *d, const kern_embed_args *a);
     kern_status (*rmsnorm)(kern_dev *d, const kern_rmsnorm_args *a);
     kern_status (*linear)(kern_dev *d, const kern_linear_args *a);
+    kern_status (*linear_heads)(kern_dev *d, const kern_linear_heads_args *a);
     kern_status (*swiglu)(kern_dev *d, const kern_swiglu_args *a);
     kern_status (*rope_kv)(kern_dev *d, const kern_rope_kv_args *a);
     kern_status (*attention)(kern_dev *d, const kern_attn_args *a);

@@ -176,7 +176,11 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors)];
-        kern_shape shape = {x->hp->n_heads, x->hp->n_kv_heads, x->hp->head_dim, l->n_experts, mats, 0};
+        kern_shape shape = {.n_heads = x->hp->n_heads,
+                            .n_kv_heads = x->hp->n_kv_heads,
+                            .head_dim = x->hp->head_dim,
+                            .n_experts = l->n_experts,
+                            .mats = mats};
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
             const model_tensor *t = tensors[k];
             if (t->data)

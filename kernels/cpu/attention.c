@@ -24,10 +24,11 @@ typedef struct attn_job {
     const kern_attn_args *a;
     const cpu_rows *rows;
     uint32_t group; /* query heads a KV head */
+    uint32_t v_dim; /* columns of V, and of the result */
     uint32_t n_splits;
     tile *tiles;
     uint32_t n_tiles;
-    float *parts;     /* [n_tokens][n_heads][n_splits][head_dim + 2] */
+    float *parts;     /* [n_tokens][n_heads][n_splits][v_dim + 2] */
     float *workspace; /* [workers][workspace_floats()] */
     size_t workspace_floats;
 } attn_job;
@@ -58,8 +59,9 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
 {
     const kern_attn_args *a = j->a;
     const kern_kv *kv = &a->kv;
-    const uint32_t hd = kv->head_dim, group = j->group, n_q = tl.count * group;
-    const size_t row_bytes = kern_row_bytes(kv->fmt, hd), matrix_bytes = row_bytes * kv->block_size * kv->n_kv_heads;
+    const uint32_t hd = kv->head_dim, vd = j->v_dim, group = j->group, n_q = tl.count * group;
+    const size_t row_bytes = kern_row_bytes(kv->fmt, hd);
+    const size_t v_begin = kv->v_dim ? 0 : row_bytes * kv->block_size * kv->n_kv_heads;
     const uint32_t *blocks = kv->block_table + (size_t)a->token_seq[tl.first] * kv->max_blocks;
     const uint32_t base = split * KERN_ATTN_SPLIT;
 
@@ -97,11 +99,11 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
         }
     }
 
-    memset(out.acc, 0, (size_t)n_q * hd * sizeof *out.acc);
+    memset(out.acc, 0, (size_t)n_q * vd * sizeof *out.acc);
     for (uint32_t i = begin, n; i < end; i += n) {
         n = MIN(end - i, kv->block_size - i % kv->block_size);
         const uint8_t *v = (const uint8_t *)(uintptr_t)kv->block_addr[blocks[i / kv->block_size]] +
-                           a->layer * kv->layer_bytes + matrix_bytes +
+                           a->layer * kv->layer_bytes + v_begin +
                            ((size_t)kv_head * kv->block_size + i % kv->block_size) * row_bytes;
         /* Neighbours whose range covers the whole run go together; the others go alone, clipped. */
         for (uint32_t t = 0, together; t < tl.count; t += together) {
@@ -115,43 +117,43 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
                 hi = MIN(hi, a->token_pos[tl.first + t] + 1);
             }
             if (lo < hi)
-                j->rows->attn_pv[kv->fmt](out.acc + (size_t)t * group * hd,
+                j->rows->attn_pv[kv->fmt](out.acc + (size_t)t * group * vd,
                                           scores + (size_t)t * group * KERN_ATTN_SPLIT + (lo - base), KERN_ATTN_SPLIT,
-                                          v + (lo - i) * row_bytes, row_bytes, hi - lo, together * group, hd);
+                                          v + (lo - i) * row_bytes, row_bytes, hi - lo, together * group, vd);
         }
     }
 }
 
 /* into = into merged with the split that follows it; into->max is -inf while it is empty. */
 static void merge(float *into_max, float *into_sum, float *into_acc, float max, float sum, const float *acc,
-                  uint32_t hd)
+                  uint32_t vd)
 {
     if (max == -INFINITY)
         return;
     if (*into_max == -INFINITY) {
         *into_max = max;
         *into_sum = sum;
-        memcpy(into_acc, acc, hd * sizeof *acc);
+        memcpy(into_acc, acc, vd * sizeof *acc);
         return;
     }
     float top = MAX(*into_max, max), a = expf(*into_max - top), b = expf(max - top);
     *into_max = top;
     *into_sum = *into_sum * a + sum * b;
-    for (uint32_t d = 0; d < hd; d++)
+    for (uint32_t d = 0; d < vd; d++)
         into_acc[d] = into_acc[d] * a + acc[d] * b;
 }
 
-static void finish(const kern_attn_args *a, uint32_t t, uint32_t head, float max, float sum, const float *acc)
+static void finish(const attn_job *j, uint32_t t, uint32_t head, float max, float sum, const float *acc)
 {
-    uint32_t hd = a->kv.head_dim;
-    float *o = a->o + ((size_t)t * a->n_heads + head) * hd;
+    const kern_attn_args *a = j->a;
+    float *o = a->o + ((size_t)t * a->n_heads + head) * j->v_dim;
     float shrink = 1;
     if (a->sinks) {
         float top = MAX(max, a->sinks[head]);
         shrink = expf(max - top);
         sum = sum * shrink + expf(a->sinks[head] - top);
     }
-    for (uint32_t d = 0; d < hd; d++)
+    for (uint32_t d = 0; d < j->v_dim; d++)
         o[d] = acc[d] * shrink / sum;
 }
 
@@ -166,7 +168,7 @@ static void tile_task(void *ctx, uint32_t task, uint32_t worker)
 {
     const attn_job *j = ctx;
     const kern_attn_args *a = j->a;
-    const uint32_t hd = a->kv.head_dim, kv_head = task % a->kv.n_kv_heads;
+    const uint32_t vd = j->v_dim, kv_head = task % a->kv.n_kv_heads;
     /* Later tokens have the longer past: begin with them, so that the last tasks are short. */
     const tile tl = j->tiles[j->n_tiles - 1 - task / a->kv.n_kv_heads];
     const uint32_t n_q = tl.count * j->group;
@@ -175,8 +177,8 @@ static void tile_task(void *ctx, uint32_t task, uint32_t worker)
     float *scores = take_floats(&space, (size_t)n_q * KERN_ATTN_SPLIT);
     part one = {.max = take_floats(&space, n_q), .sum = take_floats(&space, n_q)};
     part all = {.max = take_floats(&space, n_q), .sum = take_floats(&space, n_q)};
-    one.acc = take_floats(&space, (size_t)n_q * hd);
-    all.acc = take_floats(&space, (size_t)n_q * hd);
+    one.acc = take_floats(&space, (size_t)n_q * vd);
+    all.acc = take_floats(&space, (size_t)n_q * vd);
 
     uint32_t first = UINT32_MAX, last = 0;
     for (uint32_t t = tl.first; t < tl.first + tl.count; t++) {
@@ -188,24 +190,24 @@ static void tile_task(void *ctx, uint32_t task, uint32_t worker)
     for (uint32_t s = first; s <= last; s++) {
         attend_split(j, tl, kv_head, s, scores, one);
         for (uint32_t i = 0; i < n_q; i++)
-            merge(&all.max[i], &all.sum[i], all.acc + (size_t)i * hd, one.max[i], one.sum[i], one.acc + (size_t)i * hd,
-                  hd);
+            merge(&all.max[i], &all.sum[i], all.acc + (size_t)i * vd, one.max[i], one.sum[i], one.acc + (size_t)i * vd,
+                  vd);
     }
     for (uint32_t i = 0; i < n_q; i++)
-        finish(a, tl.first + i / j->group, kv_head * j->group + i % j->group, all.max[i], all.sum[i],
-               all.acc + (size_t)i * hd);
+        finish(j, tl.first + i / j->group, kv_head * j->group + i % j->group, all.max[i], all.sum[i],
+               all.acc + (size_t)i * vd);
 }
 
 static float *part_of(const attn_job *j, uint32_t t, uint32_t head, uint32_t split)
 {
-    return j->parts + (((size_t)t * j->a->n_heads + head) * j->n_splits + split) * (j->a->kv.head_dim + 2);
+    return j->parts + (((size_t)t * j->a->n_heads + head) * j->n_splits + split) * (j->v_dim + 2);
 }
 
 static void split_task(void *ctx, uint32_t task, uint32_t worker)
 {
     const attn_job *j = ctx;
     const kern_attn_args *a = j->a;
-    const uint32_t hd = a->kv.head_dim, split = task % j->n_splits, kv_head = task / j->n_splits % a->kv.n_kv_heads,
+    const uint32_t vd = j->v_dim, split = task % j->n_splits, kv_head = task / j->n_splits % a->kv.n_kv_heads,
                    t = task / j->n_splits / a->kv.n_kv_heads;
     if (a->token_seq[t] == UINT32_MAX || split < range_begin(a, t) / KERN_ATTN_SPLIT ||
         split > a->token_pos[t] / KERN_ATTN_SPLIT)
@@ -214,13 +216,13 @@ static void split_task(void *ctx, uint32_t task, uint32_t worker)
     float *space = j->workspace + worker * j->workspace_floats;
     float *scores = take_floats(&space, (size_t)j->group * KERN_ATTN_SPLIT);
     part one = {.max = take_floats(&space, j->group), .sum = take_floats(&space, j->group)};
-    one.acc = take_floats(&space, (size_t)j->group * hd);
+    one.acc = take_floats(&space, (size_t)j->group * vd);
     attend_split(j, (tile){.first = t, .count = 1}, kv_head, split, scores, one);
     for (uint32_t g = 0; g < j->group; g++) {
         float *p = part_of(j, t, kv_head * j->group + g, split);
         p[0] = one.max[g];
         p[1] = one.sum[g];
-        memcpy(p + 2, one.acc + (size_t)g * hd, hd * sizeof *p);
+        memcpy(p + 2, one.acc + (size_t)g * vd, vd * sizeof *p);
     }
 }
 
@@ -234,9 +236,9 @@ static void merge_task(void *ctx, uint32_t task, uint32_t worker)
     float *acc = j->workspace + worker * j->workspace_floats, max = -INFINITY, sum = 0;
     for (uint32_t s = range_begin(a, t) / KERN_ATTN_SPLIT; s <= a->token_pos[t] / KERN_ATTN_SPLIT; s++) {
         const float *p = part_of(j, t, head, s);
-        merge(&max, &sum, acc, p[0], p[1], p + 2, a->kv.head_dim);
+        merge(&max, &sum, acc, p[0], p[1], p + 2, j->v_dim);
     }
-    finish(a, t, head, max, sum, acc);
+    finish(j, t, head, max, sum, acc);
 }
 
 static uint32_t splits_of(uint32_t max_context)
@@ -284,6 +286,9 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
         return st;
 
     attn_job j = {.a = a, .rows = &d->rows, .group = a->n_heads / a->kv.n_kv_heads};
+    j.v_dim = a->kv.v_dim ? a->kv.v_dim : a->kv.head_dim;
+    if (j.v_dim > a->kv.head_dim)
+        return cpu_fail(d, KERN_ARG, "attention: V of %u of %u columns", j.v_dim, a->kv.head_dim);
     uint32_t longest = 0; /* what is there, not what might be: max_context is a bound */
     for (uint32_t t = 0; t < a->n_tokens; t++)
         if (a->token_seq[t] != UINT32_MAX)

@@ -15,7 +15,8 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-#define CPU_MAX_GROUP 256 /* query heads that share a KV head */
+#define CPU_MAX_GROUP    256  /* query heads that share a KV head */
+#define CPU_MAX_HEAD_DIM 1024 /* columns of a K head, rotated or not */
 
 /* ---- rows ------------------------------------------------------------------------------------------------------
  * Each has a scalar version in rows_ref.c, which is its definition, and may have wider ones. Whatever version runs, the bits
@@ -126,6 +127,7 @@ uint64_t cpu_now_ns(void);
 kern_status cpu_embed(kern_dev *dev, const kern_embed_args *a);
 kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a);
 kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a);
+kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a);
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);
 /* attention.c, rope.c */
 kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a);

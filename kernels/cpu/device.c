@@ -246,6 +246,9 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
     if (!s->n_kv_heads || s->n_heads % s->n_kv_heads || s->n_heads / s->n_kv_heads > CPU_MAX_GROUP)
         return cpu_fail(d, KERN_UNSUPPORTED, "%u heads over %u KV heads; at most %d can share one", s->n_heads,
                         s->n_kv_heads, CPU_MAX_GROUP);
+    if (s->head_dim > CPU_MAX_HEAD_DIM)
+        return cpu_fail(d, KERN_UNSUPPORTED, "heads of %u dimensions; at most %d are possible", s->head_dim,
+                        CPU_MAX_HEAD_DIM);
     for (uint32_t i = 0; i < s->n_mats; i++)
         if (s->mats[i].cols % kern_fmt_get(s->mats[i].fmt).block_len)
             return cpu_fail(d, KERN_UNSUPPORTED, "a matrix of %u columns in blocks of %u", s->mats[i].cols,
@@ -278,6 +281,7 @@ static const kern_ops cpu_ops = {
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,
     .linear = cpu_linear,
+    .linear_heads = cpu_linear_heads,
     .swiglu = cpu_swiglu,
     .rope_kv = cpu_rope_kv,
     .attention = cpu_attention,

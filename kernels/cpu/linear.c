@@ -121,12 +121,9 @@ typedef struct linear_job {
     cpu_dot_fn *dot;
 } linear_job;
 
-static void linear_task(void *ctx, uint32_t task, uint32_t worker)
+static void linear_block(const kern_linear_args *a, cpu_dot_fn *dot_rows, uint32_t block)
 {
-    (void)worker;
-    const linear_job *j = ctx;
-    const kern_linear_args *a = j->a;
-    uint32_t first = task * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, a->w.rows - first);
+    uint32_t first = block * CPU_ROW_BLOCK, n_rows = MIN(CPU_ROW_BLOCK, a->w.rows - first);
     const uint8_t *w = (const uint8_t *)a->w.data + first * a->w.row_bytes;
     const uint8_t *next = first + n_rows < a->w.rows ? w + n_rows * a->w.row_bytes : NULL;
     const float *x[TOKEN_GROUP];
@@ -135,7 +132,7 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker)
         uint32_t n = MIN(TOKEN_GROUP, a->n_tokens - t0);
         for (uint32_t t = 0; t < n; t++)
             x[t] = a->x + (size_t)(a->row_idx ? a->row_idx[t0 + t] : t0 + t) * a->x_stride;
-        j->dot(dots, CPU_ROW_BLOCK, w, a->w.row_bytes, n_rows, x, n, a->w.cols, next);
+        dot_rows(dots, CPU_ROW_BLOCK, w, a->w.row_bytes, n_rows, x, n, a->w.cols, next);
         for (uint32_t t = 0; t < n; t++) {
             float *y = a->y + (size_t)(t0 + t) * a->y_stride + first;
             const float *dot = dots + (size_t)t * CPU_ROW_BLOCK;
@@ -145,6 +142,13 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker)
             }
         }
     }
+}
+
+static void linear_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const linear_job *j = ctx;
+    linear_block(j->a, j->dot, task);
 }
 
 kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a)
@@ -164,5 +168,41 @@ kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a)
     }
     linear_job j = {.a = &normed, .dot = d->rows.dot[a->w.fmt]};
     pool_run(d->pool, div_up(a->w.rows, CPU_ROW_BLOCK), linear_task, &j);
+    return KERN_OK;
+}
+
+typedef struct heads_job {
+    const kern_linear_heads_args *a;
+    cpu_dot_fn *dot;
+} heads_job;
+
+/* A block of rows of one head; the head's first block brings its tail too. */
+static void heads_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const heads_job *j = ctx;
+    const kern_linear_heads_args *a = j->a;
+    const uint32_t blocks = div_up(a->w.rows, CPU_ROW_BLOCK), head = task / blocks, block = task % blocks;
+    kern_linear_args one = {.y = a->y + (size_t)head * a->y_head_stride,
+                            .x = a->x + (size_t)head * a->x_head_stride,
+                            .w = a->w,
+                            .n_tokens = a->n_tokens,
+                            .x_stride = a->x_stride,
+                            .y_stride = a->y_stride};
+    one.w.data = (const uint8_t *)a->w.data + head * a->head_bytes;
+    linear_block(&one, j->dot, block);
+    for (uint32_t t = 0; block == 0 && t < a->n_tokens; t++)
+        memcpy(one.y + (size_t)t * a->y_stride + a->w.rows, one.x + (size_t)t * a->x_stride + a->w.cols,
+               a->tail * sizeof *one.y);
+}
+
+kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if ((unsigned)a->w.fmt >= FMT_COUNT || a->w.cols % kern_fmt_get(a->w.fmt).block_len)
+        return cpu_fail(d, KERN_UNSUPPORTED, "linear_heads: %u columns in format %d", a->w.cols, (int)a->w.fmt);
+    heads_job j = {.a = a, .dot = d->rows.dot[a->w.fmt]};
+    if (a->n_tokens)
+        pool_run(d->pool, a->n_heads * div_up(a->w.rows, CPU_ROW_BLOCK), heads_task, &j);
     return KERN_OK;
 }

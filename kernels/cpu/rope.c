@@ -3,10 +3,6 @@
  * Angles are float32 products of position and frequency, as the reference implementations of the model families compute them. */
 #include "kernels/cpu/cpu_priv.h"
 
-/* Rotary dimensions a head: every known family has at most 256. */
-#define MAX_ROT_DIM  1024
-#define MAX_HEAD_DIM 1024
-
 typedef struct rope_job {
     const kern_rope_kv_args *a;
     const cpu_rows *rows;
@@ -40,20 +36,21 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     if (a->token_seq[t] == UINT32_MAX)
         return;
 
-    uint32_t pos = a->token_pos[t], hd = kv->head_dim;
-    float cos_of[MAX_ROT_DIM / 2], sin_of[MAX_ROT_DIM / 2], k_head[MAX_HEAD_DIM];
+    /* Latent attention: what is V too is normed, and what lies behind it is rotated. */
+    uint32_t pos = a->token_pos[t], hd = kv->head_dim, k_normed = kv->v_dim ? kv->v_dim : hd;
+    float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], k_head[CPU_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < a->rot_dim / 2; i++) {
         float angle = (float)pos * a->inv_freq[i];
         cos_of[i] = cosf(angle) * a->rope_scale;
         sin_of[i] = sinf(angle) * a->rope_scale;
     }
 
-    float *q = a->qkv + (size_t)t * (a->n_heads + 2 * kv->n_kv_heads) * hd;
+    float *q = a->qkv + (size_t)t * (a->n_heads + (kv->v_dim ? 1 : 2) * kv->n_kv_heads) * hd;
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *head = q + (size_t)h * hd;
         if (a->q_norm)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
-        rotate(head, a, cos_of, sin_of);
+        rotate(head + kv->v_dim, a, cos_of, sin_of);
     }
 
     uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
@@ -62,20 +59,21 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     const float *k = q + (size_t)a->n_heads * hd, *v = k + (size_t)kv->n_kv_heads * hd;
     for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
         uint8_t *slot = layer + ((size_t)h * kv->block_size + pos % kv->block_size) * head_bytes;
+        memcpy(k_head, k + (size_t)h * hd, hd * sizeof *k);
         if (a->k_norm)
-            j->rows->rmsnorm(k_head, k + (size_t)h * hd, a->k_norm, hd, a->norm_eps);
-        else
-            memcpy(k_head, k + (size_t)h * hd, hd * sizeof *k);
-        rotate(k_head, a, cos_of, sin_of);
+            j->rows->rmsnorm(k_head, k_head, a->k_norm, k_normed, a->norm_eps);
+        rotate(k_head + kv->v_dim, a, cos_of, sin_of);
         store(slot, k_head, hd, kv->fmt, j->rows);
-        store(slot + matrix_bytes, v + (size_t)h * hd, hd, kv->fmt, j->rows);
+        if (!kv->v_dim)
+            store(slot + matrix_bytes, v + (size_t)h * hd, hd, kv->fmt, j->rows);
     }
 }
 
 kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if (a->rot_dim > a->kv.head_dim || a->rot_dim % 2 || a->kv.head_dim > MAX_HEAD_DIM)
+    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->rot_dim % 2 ||
+        a->kv.head_dim > CPU_MAX_HEAD_DIM)
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: %u of %u dimensions", a->rot_dim, a->kv.head_dim);
     if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: KV cache format %d", (int)a->kv.fmt);

@@ -210,14 +210,30 @@ template <int HD> static cudaError_t launch_prefill(cuda_dev *d, const kern_attn
                       PREFILL_WARPS * 32, smem, *a);
 }
 
+static kern_status attend_latent(cuda_dev *d, const kern_attn_args *a)
+{
+    kern_status st = a->rope ? cuda_rope_kv(&d->base, a->rope) : KERN_OK;
+    if (st)
+        return st;
+    cudaError_t e = cudaSuccess;
+    if (attn_latent_takes(d, a))
+        e = attn_latent_launch(d, a);
+    else
+        attn_simple_launch(d, a);
+    return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");
+}
+
 kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     const uint32_t hd = a->kv.head_dim;
-    if ((a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32) || hd > 256 || a->n_heads % a->kv.n_kv_heads)
-        return cuda_unsupported(d, "attention: KV must be F16 or F32, head dimension at most 256");
+    if ((a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32) || hd > (a->kv.v_dim ? ATTN_MAX_LATENT : ATTN_MAX_HEAD) ||
+        a->kv.v_dim > hd || a->n_heads % a->kv.n_kv_heads)
+        return cuda_unsupported(d, "attention: KV must be F16 or F32, head dimension at most 256 (latent: 1024)");
     if (!a->n_tokens)
         return KERN_OK;
+    if (a->kv.v_dim)
+        return attend_latent(d, a);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads;
     const bool fast =
         a->kv.fmt == FMT_F16 && hd % 8 == 0 && hd <= 128 && a->kv.layer_bytes % 16 == 0 && !d->no_attn_mma;

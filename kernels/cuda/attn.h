@@ -4,10 +4,22 @@
 
 #include "kernels/cuda/cuda_priv.h"
 
+/* Columns of a head; of a head of latent attention. */
+#define ATTN_MAX_HEAD   256
+#define ATTN_MAX_LATENT 1024
+
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a);
 
 /* attn_decode.cu; rope_too: a->rope is done by the same launch, which must be able to. */
 bool attn_decode_ropes(const kern_attn_args *a);
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too);
+/* Merges the parts of n_splits splits, in a->scratch, into o; `dim` columns each. */
+void attn_merge_launch(cuda_dev *d, const kern_attn_args *a, uint32_t dim, uint32_t n_splits);
+/* Into how many parts of the context the blocks of few tokens are divided; 1: each walks all of it. */
+uint32_t attn_decode_splits(const kern_attn_args *a);
+
+/* attn_latent.cu */
+bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a);
+cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a);
 
 #endif

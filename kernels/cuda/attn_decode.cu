@@ -57,14 +57,6 @@ static __device__ __forceinline__ uint32_t decode_v_row(uint32_t i)
     return 16 * (i / 4) + 2 * (threadIdx.x % 4) + i % 2 + i / 2 % 2 * 8;
 }
 
-/* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[head_dim]}. */
-static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32_t token, uint32_t head, uint32_t split,
-                                                 uint32_t n_splits)
-{
-    return static_cast<float *>(a.scratch) +
-           (((size_t)token * a.n_heads + head) * n_splits + split) * (a.kv.head_dim + 2);
-}
-
 static __device__ __forceinline__ uint4 eight_halves(const float *v)
 {
     uint4 r;
@@ -361,7 +353,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 }
             const bool mine = lane * 4 < hd;
             if (!alone) {
-                float *part = part_of(a, token, head0 + r, blockIdx.x, gridDim.x);
+                float *part = part_of(a, hd, token, head0 + r, blockIdx.x, gridDim.x);
                 if (mine) { /* two floats ahead of them: not aligned to more */
                     *reinterpret_cast<float2 *>(part + 2 + lane * 4) = make_float2(o.x, o.y);
                     *reinterpret_cast<float2 *>(part + 4 + lane * 4) = make_float2(o.z, o.w);
@@ -395,17 +387,17 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     }
 }
 
-__global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t n_splits)
+__global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t dim, uint32_t n_splits)
 {
     const uint32_t token = blockIdx.x, head = blockIdx.y;
     overlap_begin();
     if (a.token_seq[token] == UINT32_MAX)
         return;
     const attn_span span = span_of(a, token);
-    for (uint32_t c = threadIdx.x; c < a.kv.head_dim; c += blockDim.x) {
+    for (uint32_t c = threadIdx.x; c < dim; c += blockDim.x) {
         float m = -INFINITY, l = 0, o = 0;
         for (int s = span.first / KERN_ATTN_SPLIT; s <= span.last / KERN_ATTN_SPLIT; s++) {
-            const float *part = part_of(a, token, head, (uint32_t)s, n_splits);
+            const float *part = part_of(a, dim, token, head, (uint32_t)s, n_splits);
             if (part[0] == -INFINITY)
                 continue;
             const attn_weight k = attn_merge(m, l, part[0], part[1]);
@@ -415,7 +407,7 @@ __global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint
             const attn_weight k = attn_merge(m, l, a.sinks[head] * LOG2E, 1.0f);
             o = attn_mix(o, 0.0f, k);
         }
-        a.o[((size_t)token * a.n_heads + head) * a.kv.head_dim + c] = o / l;
+        a.o[((size_t)token * a.n_heads + head) * dim + c] = o / l;
     }
 }
 
@@ -433,6 +425,17 @@ uint64_t cuda_attn_scratch_bytes(kern_dev *, uint32_t max_tokens, uint32_t n_hea
            256;
 }
 
+uint32_t attn_decode_splits(const kern_attn_args *a)
+{
+    const uint32_t splits = splits_of(a->max_context);
+    return (uint64_t)a->n_tokens * a->n_heads > DECODE_SPLIT_ROWS || splits == 0 ? 1 : splits;
+}
+
+void attn_merge_launch(cuda_dev *d, const kern_attn_args *a, uint32_t dim, uint32_t n_splits)
+{
+    (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, *a, dim, n_splits);
+}
+
 bool attn_decode_ropes(const kern_attn_args *a)
 {
     return a->one_each && a->n_heads / a->kv.n_kv_heads <= 16 && a->n_tokens <= 65535 &&
@@ -444,9 +447,7 @@ template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, cons
     static_assert(sizeof(decode_smem<HD, false>) <= CUDA_LEAST_SMEM, "for every chip");
     const size_t smem = sizeof(decode_smem<HD, AHEAD>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
-    uint32_t splits = splits_of(a->max_context);
-    if ((uint64_t)a->n_tokens * a->n_heads > DECODE_SPLIT_ROWS || splits == 0)
-        splits = 1;
+    const uint32_t splits = attn_decode_splits(a);
     cudaError_t e =
         cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
@@ -467,7 +468,7 @@ template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, cons
                          cuda_take_mark(d));
     }
     if (splits > 1)
-        (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, all, splits);
+        attn_merge_launch(d, &all, a->kv.head_dim, splits);
     return cudaSuccess;
 }
 

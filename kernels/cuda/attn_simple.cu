@@ -5,14 +5,16 @@
 
 #include <cuda_fp16.h>
 
+#define SIMPLE_BLOCK 128
+
 /* A block a (token, head): scores of a split in shared memory, then the sums, splits merged in order of position. Any head_dim, F16 and
- * F32 caches. */
-__global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
+ * F32 caches. N: columns of V a thread. LATENT: with kv.v_dim. */
+template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_args a)
 {
     extern __shared__ float sh[]; /* q [head_dim], scores [KERN_ATTN_SPLIT] */
     __shared__ float red[32];
-    const uint32_t t = blockIdx.x, h = blockIdx.y, hd = a.kv.head_dim, group = a.n_heads / a.kv.n_kv_heads,
-                   kvh = h / group;
+    const uint32_t t = blockIdx.x, h = blockIdx.y, hd = a.kv.head_dim, vd = LATENT ? a.kv.v_dim : hd,
+                   group = a.n_heads / a.kv.n_kv_heads, kvh = h / group;
     overlap_begin();
     if (a.token_seq[t] == UINT32_MAX)
         return;
@@ -22,12 +24,12 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
     const uint32_t first = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
     const bool f32 = a.kv.fmt == FMT_F32;
     const uint32_t elem = f32 ? 4 : 2;
-    const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * elem;
+    const size_t v_off = LATENT ? 0 : (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * elem;
     for (uint32_t i = threadIdx.x; i < hd; i += blockDim.x)
         q[i] = a.qkv[(size_t)t * a.qkv_stride + h * hd + i] * a.scale;
     __syncthreads();
 
-    float m = -INFINITY, l = 0, o[2] = {0, 0};
+    float m = -INFINITY, l = 0, o[N] = {};
     for (uint32_t s = first / KERN_ATTN_SPLIT * KERN_ATTN_SPLIT; s <= pos; s += KERN_ATTN_SPLIT) {
         const uint32_t begin = max(s, first), end = min(s + KERN_ATTN_SPLIT, pos + 1);
         float max_s = -INFINITY;
@@ -56,9 +58,10 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
         }
         sum_s = block_sum(sum_s, red);
         const float m2 = fmaxf(m, max_s), fa = expf(m - m2), fb = expf(max_s - m2);
-        for (uint32_t c = 0; c < 2; c++) {
-            const uint32_t j = threadIdx.x + c * blockDim.x;
-            if (j >= hd)
+#pragma unroll
+        for (uint32_t c = 0; c < N; c++) {
+            const uint32_t j = threadIdx.x + c * SIMPLE_BLOCK;
+            if (j >= vd)
                 continue;
             float v_sum = 0;
             for (uint32_t i = begin; i < end; i++) {
@@ -81,18 +84,22 @@ __global__ void __launch_bounds__(128) attn_simple_kernel(kern_attn_args a)
         const float m2 = fmaxf(m, a.sinks[h]);
         const float fa = expf(m - m2);
         l = l * fa + expf(a.sinks[h] - m2);
-        o[0] *= fa;
-        o[1] *= fa;
+#pragma unroll
+        for (uint32_t c = 0; c < N; c++)
+            o[c] *= fa;
     }
-    for (uint32_t c = 0; c < 2; c++) {
-        const uint32_t j = threadIdx.x + c * blockDim.x;
-        if (j < hd)
-            a.o[((size_t)t * a.n_heads + h) * hd + j] = o[c] / l;
+#pragma unroll
+    for (uint32_t c = 0; c < N; c++) {
+        const uint32_t j = threadIdx.x + c * SIMPLE_BLOCK;
+        if (j < vd)
+            a.o[((size_t)t * a.n_heads + h) * vd + j] = o[c] / l;
     }
 }
 
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
 {
     const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
-    (void)cuda_start(d, attn_simple_kernel, dim3(a->n_tokens, a->n_heads), 128, smem, *a);
+    void (*kernel)(kern_attn_args) = a->kv.v_dim ? attn_simple_kernel<ATTN_MAX_LATENT / SIMPLE_BLOCK, true>
+                                                 : attn_simple_kernel<ATTN_MAX_HEAD / SIMPLE_BLOCK, false>;
+    (void)cuda_start(d, kernel, dim3(a->n_tokens, a->n_heads), SIMPLE_BLOCK, smem, *a);
 }

@@ -55,6 +55,13 @@ static __device__ __forceinline__ const unsigned char *kv_row(const kern_attn_ar
            ((size_t)kvh * a.kv.block_size + pos % a.kv.block_size) * a.kv.head_dim * 2;
 }
 
+/* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[dim]}. */
+static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32_t dim, uint32_t token, uint32_t head,
+                                                 uint32_t split, uint32_t n_splits)
+{
+    return static_cast<float *>(a.scratch) + (((size_t)token * a.n_heads + head) * n_splits + split) * (dim + 2);
+}
+
 /* Eight scaled values of Q as f16 hi and lo into the swizzled rows. */
 template <int HD>
 static __device__ __forceinline__ void put_q(uint4 *q_hi, uint4 *q_lo, uint32_t row, uint32_t c, const float *src,

@@ -166,6 +166,9 @@ kern_status cuda_route(kern_dev *d, const kern_linear_args *logits, const kern_r
                        const kern_plan_args *plan, const kern_route_ahead *ahead);
 bool cuda_ahead_fits(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick);
 
+/* heads.cu */
+kern_status cuda_linear_heads(kern_dev *d, const kern_linear_heads_args *a);
+
 /* moe.cu */
 kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);
 uint64_t cuda_moe_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);

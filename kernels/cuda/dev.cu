@@ -5,6 +5,7 @@
  * Every entry selects the device first, because the current device belongs to the calling thread and copy_async may come from
  * the pager's. For the same reason the list of registered ranges has a lock: an upload or a copy walks it on one thread while another
  * may add or take out ranges. (That nobody unregisters what a copy still reads is the callers' business: copy_wait() first.) */
+#include "kernels/cuda/attn.h"
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/matmul.h"
@@ -678,8 +679,9 @@ static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *r
 static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
 {
     cuda_dev *d = cuda_of(kd);
-    if (s->head_dim > 256)
-        return cuda_unsupported(d, "heads of more than 256 dimensions");
+    if (s->head_dim > (s->v_dim ? ATTN_MAX_LATENT : ATTN_MAX_HEAD))
+        return cuda_unsupported(d, s->v_dim ? "latent heads of more than 1024 dimensions"
+                                            : "heads of more than 256 dimensions");
     if (s->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
     for (uint32_t i = 0; i < s->n_mats; i++) {
@@ -716,6 +718,7 @@ static const kern_ops cuda_ops = {
     cuda_embed,
     cuda_rmsnorm,
     cuda_linear,
+    cuda_linear_heads,
     cuda_swiglu,
     cuda_rope_kv,
     cuda_attention,

@@ -129,9 +129,67 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
     }
 }
 
+/* The same for latent attention, where V is K's first v_dim columns: those of K are normed, and what lies behind them is rotated. */
+__global__ void rope_latent_kernel(kern_rope_kv_args a)
+{
+    extern __shared__ float sh[]; /* cos and sin of this position, then a K head for each warp */
+    const uint32_t t = blockIdx.x, hd = a.kv.head_dim, vd = a.kv.v_dim, half = a.rot_dim / 2;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    float *cs = sh, *sn = sh + half, *k_head = sh + a.rot_dim + warp * hd;
+    const uint32_t seq = a.token_seq[t], pos = a.token_pos[t], heads = a.n_heads + a.kv.n_kv_heads;
+    if (seq != UINT32_MAX)
+        rope_angles(a, pos, 0, cs, sn);
+    __syncthreads();
+    overlap_begin();
+    if (seq == UINT32_MAX)
+        return; /* padding of a recorded step */
+#pragma unroll 1
+    for (uint32_t h = warp; h < heads; h += n_warps) {
+        float *head = a.qkv + ((size_t)t * heads + h) * hd;
+        if (h >= a.n_heads) {
+            float sum = 0;
+            for (uint32_t i = lane; i < hd; i += 32) {
+                k_head[i] = head[i];
+                sum = i < vd ? fmaf(k_head[i], k_head[i], sum) : sum;
+            }
+            sum = warp_sum(sum);
+            const float r = 1.0f / sqrtf(sum / (float)vd + a.norm_eps);
+            for (uint32_t i = lane; a.k_norm && i < vd; i += 32)
+                k_head[i] = k_head[i] * r * a.k_norm[i];
+            head = k_head;
+            __syncwarp();
+        }
+        for (uint32_t i = lane; i < half; i += 32) {
+            const uint32_t first = vd + (a.interleaved ? 2 * i : i), second = first + (a.interleaved ? 1 : half);
+            const float p = head[first], q = head[second];
+            head[first] = p * cs[i] - q * sn[i];
+            head[second] = q * cs[i] + p * sn[i];
+        }
+        __syncwarp();
+        if (h >= a.n_heads)
+            rope_store(a, rope_place(a, h, seq, pos), head);
+        __syncwarp();
+    }
+}
+
+static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
+{
+    const uint32_t warps = 4;
+    const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
+    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm)
+        return KERN_ARG;
+    if (smem > 48 * 1024)
+        return cuda_unsupported(d, "head dimension of the rotary embedding");
+    if (a->n_tokens)
+        (void)cuda_start(d, rope_latent_kernel, a->n_tokens, warps * 32, smem, *a);
+    return cuda_launched(d, "rope_kv");
+}
+
 kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
 {
     cuda_dev *d = cuda_of(kd);
+    if (a->kv.v_dim && (a->kv.fmt == FMT_F16 || a->kv.fmt == FMT_F32))
+        return rope_latent(d, a);
     if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
         return cuda_unsupported(d, "KV format");
     if (a->rot_dim > a->kv.head_dim)

@@ -298,10 +298,72 @@ static void case_linear_tiny(kc *k)
         check_linear(k, kc_any_fmt(k), 1e-37f, 0);
 }
 
+typedef struct heads_case {
+    kern_mat w; /* host, of all heads below one another */
+    uint32_t n_heads, tail, x_head, y_head;
+    float *x;
+} heads_case;
+
+static void run_linear_heads(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const heads_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    const uint32_t x_stride = c->n_heads * c->x_head, y_stride = c->n_heads * c->y_head;
+    const size_t y_bytes = (size_t)n * y_stride * sizeof(float), head_bytes = c->w.rows * c->w.row_bytes;
+    kern_linear_heads_args a = {.w = c->w,
+                                .head_bytes = head_bytes,
+                                .n_tokens = n,
+                                .n_heads = c->n_heads,
+                                .tail = c->tail,
+                                .x_stride = x_stride,
+                                .y_stride = y_stride,
+                                .x_head_stride = c->x_head,
+                                .y_head_stride = c->y_head};
+    a.w.data = kc_put(&r, c->w.data, c->n_heads * head_bytes);
+    a.x = kc_put(&r, kc_gather(k, c->x, x_stride * sizeof(float), tokens, n), (size_t)n * x_stride * sizeof(float));
+    float *zeros = KC_NEW(k, (size_t)n * y_stride, float); /* what lies between two heads' results stays as it is */
+    a.y = kc_put(&r, zeros, y_bytes);
+    kc_status(&r, d->ops->linear_heads(d, &a));
+    kc_get(&r, out, a.y, y_bytes);
+    kc_end(&r);
+}
+
+static void case_linear_heads(kc *k)
+{
+    const kern_fmt fmt = kc_any_fmt(k);
+    const bool odd = fmt != FMT_Q8_0 && kc_below(k, 2);
+    heads_case c = {.n_heads = kc_between(k, 1, 9), .tail = kc_below(k, 2) ? 0 : kc_between(k, 1, 70)};
+    const uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 80);
+    const uint32_t cols = odd ? 4 * kc_between(k, 1, 140) : 32 * kc_between(k, 1, 17);
+    c.x_head = cols + c.tail;
+    c.y_head = rows + c.tail + kc_below(k, 3);
+    kc_case(k, "linear_heads %s %u heads of [%u][%u], tail %u, %u tokens", kern_fmt_get(fmt).name, c.n_heads, rows,
+            cols, c.tail, n);
+    c.w = (kern_mat){.data = kc_weights(k, fmt, c.n_heads * rows, cols),
+                     .row_bytes = kern_row_bytes(fmt, cols),
+                     .rows = rows,
+                     .cols = cols,
+                     .fmt = fmt};
+    kc_fill_scaled(k, c.x = KC_NEW(k, (size_t)n * c.n_heads * c.x_head, float), (size_t)n * c.n_heads * c.x_head, 1);
+    kern_mat all = c.w;
+    all.rows *= c.n_heads;
+    const float *w = kc_decoded(k, all);
+    const uint32_t width = c.n_heads * c.y_head;
+    float *magnitude = KC_NEW(k, (size_t)n * width, float);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t h = 0; h < c.n_heads; h++)
+            for (uint32_t i = 0; i < rows; i++)
+                for (uint32_t j = 0; j < cols; j++)
+                    magnitude[(size_t)t * width + h * c.y_head + i] +=
+                        fabsf(w[((size_t)h * rows + i) * cols + j] * c.x[((size_t)t * c.n_heads + h) * c.x_head + j]);
+    kc_check_op(k, run_linear_heads, &c, n, width, magnitude, kc_tol(k, "linear"));
+}
+
 /* ---- the KV cache ---------------------------------------------------------------------------------------------------------- */
 typedef struct kv_case {
     uint32_t n_tokens, n_heads, n_kv_heads, hd, rot, layer, layers, block_size, max_blocks, n_seqs, n_blocks, longest;
     uint32_t window;
+    uint32_t vd; /* V is K's first vd columns; 0: of its own */
     kern_fmt fmt;
     uint32_t *seq, *pos, *table;
     uint8_t *cache; /* [n_blocks][block_bytes] */
@@ -310,19 +372,33 @@ typedef struct kv_case {
     bool padding; /* a skipped row before every other one */
 } kv_case;
 
-static uint32_t width_of(const kv_case *c)
+/* Heads of K and V that are stored. */
+static uint32_t stored_heads(const kv_case *c)
 {
-    return (c->n_heads + 2 * c->n_kv_heads) * c->hd;
+    return (c->vd ? 1 : 2) * c->n_kv_heads;
 }
 
-static kv_case any_kv(kc *k, uint32_t longest)
+static uint32_t width_of(const kv_case *c)
+{
+    return (c->n_heads + stored_heads(c)) * c->hd;
+}
+
+static kv_case any_kv(kc *k, uint32_t longest, bool latent)
 {
     static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 128};
+    static const uint32_t latent_dims[][2] = {{576, 512}, {576, 512}, {40, 24}, {8, 4}, {96, 64}, {328, 264}};
     kv_case c = {.n_tokens = kc_between(k, 1, 20),
                  .n_kv_heads = kc_between(k, 1, 3),
                  .hd = head_dims[kc_below(k, 7)],
                  .layers = 2};
     c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
+    if (latent) {
+        const uint32_t *dims = latent_dims[kc_below(k, 6)];
+        c.hd = dims[0];
+        c.vd = dims[1];
+        c.n_kv_heads = kc_below(k, 4) ? 1 : 2;
+        c.n_heads = c.n_kv_heads * (kc_below(k, 2) ? 16 : kc_between(k, 1, 35));
+    }
     c.layer = kc_below(k, c.layers);
     c.block_size = 1u << kc_between(k, 2, 5);
     c.n_seqs = kc_between(k, 1, 4);
@@ -331,7 +407,7 @@ static kv_case any_kv(kc *k, uint32_t longest)
     c.max_blocks = (longest + c.block_size - 1) / c.block_size;
     c.n_blocks = c.n_seqs * c.max_blocks;
     c.padding = kc_below(k, 3) == 0;
-    c.block_bytes = c.layers * 2 * c.n_kv_heads * c.block_size * kern_row_bytes(c.fmt, c.hd);
+    c.block_bytes = c.layers * stored_heads(&c) * c.block_size * kern_row_bytes(c.fmt, c.hd);
     c.seq = KC_NEW(k, c.n_tokens, uint32_t);
     c.pos = KC_NEW(k, c.n_tokens, uint32_t);
     c.table = KC_NEW(k, c.n_blocks, uint32_t);
@@ -369,6 +445,7 @@ static kern_kv put_kv(kc_run *r, const kv_case *c, uint64_t *block_addr)
         .layer_bytes = c->block_bytes / c->layers,
         .n_kv_heads = c->n_kv_heads,
         .head_dim = c->hd,
+        .v_dim = c->vd,
         .fmt = c->fmt,
     };
 }
@@ -412,7 +489,7 @@ static void read_heads(const kv_case *c, const uint8_t *at, float *out)
     }
 }
 
-/* out: Q heads, then the stored K heads, then the stored V heads */
+/* out: Q heads, then the stored K heads, then the stored V heads, where there are any */
 static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
 {
     const kv_case *c = cv;
@@ -426,7 +503,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     a.norm_eps = 1e-6f;
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width * sizeof *b.qkv);
     a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->hd * sizeof(float)) : NULL;
-    a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, c->hd * sizeof(float)) : NULL;
+    a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, (c->vd ? c->vd : c->hd) * sizeof(float)) : NULL;
     a.inv_freq = kc_put(&r, c->inv_freq, c->rot / 2 * sizeof(float));
     a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
     a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
@@ -440,7 +517,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
         memcpy(o, b.qkv + (size_t)b.row_of[i] * width, (size_t)c->n_heads * c->hd * sizeof *o);
         uint32_t pos = c->pos[tokens[i]], id = c->table[c->seq[tokens[i]] * c->max_blocks + pos / c->block_size];
         kc_get(&r, block, (const void *)(uintptr_t)addr[id], c->block_bytes);
-        for (uint32_t h = 0; h < 2 * c->n_kv_heads; h++)
+        for (uint32_t h = 0; h < stored_heads(c); h++)
             read_heads(
                 c, block + c->layer * c->block_bytes / c->layers + h * heads_bytes + pos % c->block_size * row_bytes,
                 o + (size_t)(c->n_heads + h) * c->hd);
@@ -448,19 +525,31 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     kc_end(&r);
 }
 
-static void case_rope(kc *k)
+static void check_rope(kc *k, const char *name, bool latent)
 {
-    kc_case(k, "rope_kv"); /* owns the memory from here on */
-    kv_case c = any_kv(k, kc_between(k, 20, 200));
-    c.rot = kc_below(k, 3) ? c.hd : kc_below(k, c.hd / 2) * 2;
+    kc_case(k, "%s", name); /* owns the memory from here on */
+    kv_case c = any_kv(k, kc_between(k, 20, 200), latent);
+    const uint32_t rotatable = c.hd - c.vd;
+    c.rot = kc_below(k, 3) ? rotatable : kc_below(k, rotatable / 2) * 2;
     bool norms = kc_below(k, 2);
     kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.hd, float), c.hd, 1);
     if (norms) {
-        kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+        if (!latent)
+            kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.hd, float), c.hd, 1);
         kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
     }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
                 kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
+}
+
+static void case_rope(kc *k)
+{
+    check_rope(k, "rope_kv", false);
+}
+
+static void case_rope_latent(kc *k)
+{
+    check_rope(k, "rope_kv latent", true);
 }
 
 static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -469,8 +558,9 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     kc_run r = kc_begin(k, d);
     uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
     batch b = make_batch(k, c, tokens, n);
-    size_t row = (size_t)c->n_heads * c->hd, o_bytes = b.n * row * sizeof(float);
-    kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window, .scale = 0.3f};
+    size_t row = (size_t)c->n_heads * (c->vd ? c->vd : c->hd), o_bytes = b.n * row * sizeof(float);
+    kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window};
+    a.scale = c->vd ? 0.05f : 0.3f; /* wide heads have large scores */
     a.kv = put_kv(&r, c, addr);
     a.o = kc_room(&r, o_bytes);
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width_of(c) * sizeof(float));
@@ -488,10 +578,10 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     kc_end(&r);
 }
 
-static void case_attention(kc *k)
+static void check_attention(kc *k, const char *name, bool latent)
 {
-    kc_case(k, "attention");
-    kv_case c = any_kv(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 1600));
+    kc_case(k, "%s", name);
+    kv_case c = any_kv(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 1600), latent);
     c.window = kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.sinks = KC_NEW(k, c.n_heads, float), c.n_heads, 3);
@@ -504,7 +594,7 @@ static void case_attention(kc *k)
             if (c.seq[t] == s)
                 end = KC_MAX(end, c.pos[t] + 1);
         for (uint32_t pos = 0; pos < end; pos++)
-            for (uint32_t h = 0; h < 2 * c.n_kv_heads; h++) {
+            for (uint32_t h = 0; h < stored_heads(&c); h++) {
                 uint8_t *cell = c.cache + c.table[s * c.max_blocks + pos / c.block_size] * c.block_bytes +
                                 c.layer * c.block_bytes / c.layers +
                                 (h * c.block_size + pos % c.block_size) * row_bytes;
@@ -516,11 +606,21 @@ static void case_attention(kc *k)
                 }
             }
     }
-    uint32_t width = c.n_heads * c.hd;
+    uint32_t width = c.n_heads * (c.vd ? c.vd : c.hd);
     float *ones = KC_NEW(k, c.n_tokens * width, float);
     for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
         ones[i] = 2; /* of the order of V: an average may cancel */
     kc_check_op(k, run_attention, &c, c.n_tokens, width, ones, kc_tol(k, "attention"));
+}
+
+static void case_attention(kc *k)
+{
+    check_attention(k, "attention", false);
+}
+
+static void case_attention_latent(kc *k)
+{
+    check_attention(k, "attention latent", true);
 }
 
 /* ---- router ------------------------------------------------------------------------------------------------------------------ */
@@ -624,12 +724,23 @@ static void case_logits(kc *k)
 }
 
 const kc_case_row kc_cases[] = {
-    {"embed", case_embed},       {"rmsnorm", case_rmsnorm},
-    {"swiglu", case_swiglu},     {"linear", case_linear},
-    {"rope_kv", case_rope},      {"attention", case_attention},
-    {"router", case_router},     {"moe", case_moe},
-    {"logits", case_logits},     {"linear_tiny", case_linear_tiny},
-    {"moe_tiny", case_moe_tiny}, {"copies", case_copies},
-    {"kv_stage", case_kv_stage}, {"moe_groups", case_moe_groups},
-    {"add", case_add},           {0},
+    {"embed", case_embed},
+    {"rmsnorm", case_rmsnorm},
+    {"swiglu", case_swiglu},
+    {"linear", case_linear},
+    {"rope_kv", case_rope},
+    {"attention", case_attention},
+    {"router", case_router},
+    {"moe", case_moe},
+    {"logits", case_logits},
+    {"linear_tiny", case_linear_tiny},
+    {"moe_tiny", case_moe_tiny},
+    {"copies", case_copies},
+    {"kv_stage", case_kv_stage},
+    {"moe_groups", case_moe_groups},
+    {"add", case_add},
+    {"linear_heads", case_linear_heads},
+    {"rope_latent", case_rope_latent},
+    {"attention_latent", case_attention_latent},
+    {0},
 };

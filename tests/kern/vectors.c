@@ -70,16 +70,23 @@ static bool read_case(vectors *v)
     return true;
 }
 
-static double param(const vectors *v, const char *key)
+static const char *find_param(const vectors *v, const char *key)
 {
     size_t len = strlen(key);
     for (const char *p = v->params; p; p = strchr(p, ' ')) {
         p += *p == ' ';
         if (strncmp(p, key, len) == 0 && p[len] == '=')
-            return strtod(p + len + 1, NULL);
+            return p + len + 1;
     }
-    bad(v, key);
-    return 0;
+    return NULL;
+}
+
+static double param(const vectors *v, const char *key)
+{
+    const char *text = find_param(v, key);
+    if (!text)
+        bad(v, key);
+    return strtod(text, NULL);
 }
 
 static uint32_t num(const vectors *v, const char *key)
@@ -213,6 +220,30 @@ static float float_of_half(uint16_t h)
     return out;
 }
 
+static void replay_linear_heads(kc_run *r, const vectors *v)
+{
+    kern_linear_heads_args a = {.n_heads = num(v, "heads"), .tail = num(v, "tail"), .n_tokens = num(v, "tokens")};
+    a.w = (kern_mat){.rows = num(v, "rows"), .cols = num(v, "cols"), .fmt = fmt_of(v)};
+    a.w.row_bytes = kern_row_bytes(a.w.fmt, a.w.cols);
+    a.w.data = put(r, v, "w");
+    /* Between two heads' matrices lie `skip` rows of another one. */
+    a.head_bytes = (a.w.rows + num(v, "skip")) * a.w.row_bytes;
+    a.x = put(r, v, "x");
+    a.x_head_stride = a.w.cols + a.tail;
+    a.x_stride = a.n_heads * a.x_head_stride;
+    a.y_head_stride = a.w.rows + a.tail;
+    a.y_stride = a.n_heads * a.y_head_stride;
+    a.y = kc_room(r, get(v, "y")->bytes);
+    kc_status(r, r->d->ops->linear_heads(r->d, &a));
+    expect(r, v, "y", a.y, a.y_head_stride, 4 * kc_tol(r->k, "linear"));
+}
+
+/* Columns of V that are K's; 0: V is of its own. */
+static uint32_t latent(const vectors *v)
+{
+    return find_param(v, "vd") ? num(v, "vd") : 0;
+}
+
 /* The cache of the file, floats [block][layer][K, V][head][slot][dim], in the device's format. */
 static kern_kv put_cache(kc_run *r, const vectors *v, const float *values, uint64_t *ret_base)
 {
@@ -220,10 +251,11 @@ static kern_kv put_cache(kc_run *r, const vectors *v, const float *values, uint6
                   .block_size = num(v, "block_size"),
                   .n_kv_heads = num(v, "kv_heads"),
                   .head_dim = num(v, "hd"),
+                  .v_dim = latent(v),
                   .fmt = fmt_of(v)};
     uint32_t n_blocks = num(v, "blocks"), layers = num(v, "layers");
-    size_t layer_n = 2ull * kv.n_kv_heads * kv.block_size * kv.head_dim, n = layer_n * layers * n_blocks,
-           size = kv.fmt == FMT_F32 ? 4 : 2;
+    size_t layer_n = (kv.v_dim ? 1ull : 2ull) * kv.n_kv_heads * kv.block_size * kv.head_dim,
+           n = layer_n * layers * n_blocks, size = kv.fmt == FMT_F32 ? 4 : 2;
     uint8_t *host = kc_alloc(r->k, n * size);
     for (size_t i = 0; i < n; i++) {
         uint16_t h = half_of_exact(values[i]);
@@ -247,8 +279,9 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
     uint64_t base;
     kern_rope_kv_args a = {.kv = put_cache(r, v, empty, &base), .n_heads = num(v, "heads"), .layer = num(v, "layer")};
     a.qkv = put(r, v, "qkv");
+    a.interleaved = find_param(v, "interleaved");
     if (num(v, "norms")) {
-        a.q_norm = put(r, v, "q_norm");
+        a.q_norm = a.kv.v_dim ? NULL : put(r, v, "q_norm");
         a.k_norm = put(r, v, "k_norm");
     }
     a.norm_eps = (float)param(v, "eps");
@@ -262,7 +295,8 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
 
     float *qkv = kc_alloc(r->k, get(v, "qkv")->bytes), *q = kc_alloc(r->k, want_q->bytes);
     kc_get(r, qkv, a.qkv, get(v, "qkv")->bytes);
-    size_t q_n = (size_t)a.n_heads * a.kv.head_dim, row_n = q_n + 2ull * a.kv.n_kv_heads * a.kv.head_dim;
+    size_t q_n = (size_t)a.n_heads * a.kv.head_dim;
+    size_t row_n = q_n + (a.kv.v_dim ? 1ull : 2ull) * a.kv.n_kv_heads * a.kv.head_dim;
     for (uint32_t t = 0; t < a.n_tokens; t++)
         memcpy(q + t * q_n, qkv + t * row_n, q_n * sizeof *q);
     size_t size = a.kv.fmt == FMT_F32 ? 4 : 2;
@@ -312,7 +346,7 @@ static void replay_attention(kc_run *r, const vectors *v)
         kc_fail(r->k, "clear");
     a.scratch = kc_room(r, r->d->ops->attn_scratch_bytes(r->d, a.n_tokens, a.n_heads, a.kv.head_dim, a.max_context));
     kc_status(r, r->d->ops->attention(r->d, &a));
-    expect(r, v, "o", a.o, a.n_heads * a.kv.head_dim, 4 * kc_tol(r->k, "attention"));
+    expect(r, v, "o", a.o, a.n_heads * (a.kv.v_dim ? a.kv.v_dim : a.kv.head_dim), 4 * kc_tol(r->k, "attention"));
 }
 
 static void replay_router(kc_run *r, const vectors *v)
@@ -396,9 +430,11 @@ static const struct {
     const char *op;
     void (*fn)(kc_run *r, const vectors *v);
 } replays[] = {
-    {"embed", replay_embed},   {"rmsnorm", replay_rmsnorm}, {"swiglu", replay_swiglu},
-    {"linear", replay_linear}, {"rope_kv", replay_rope_kv}, {"attention", replay_attention},
-    {"router", replay_router}, {"moe", replay_moe},         {"logits", replay_logits},
+    {"embed", replay_embed},     {"rmsnorm", replay_rmsnorm},
+    {"swiglu", replay_swiglu},   {"linear", replay_linear},
+    {"rope_kv", replay_rope_kv}, {"attention", replay_attention},
+    {"router", replay_router},   {"moe", replay_moe},
+    {"logits", replay_logits},   {"linear_heads", replay_linear_heads},
 };
 
 bool kc_vectors(kc *k, const char *path)

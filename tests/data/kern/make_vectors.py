@@ -279,3 +279,72 @@ for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", 
     for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(rows)), ("y0", y0)):
         put(key, a)
     put("y", x[row_idx].astype(np.float64) @ gguf.quants.dequantize(raw, kind).astype(np.float64).T + y0)
+
+# ---- latent attention: V is the first columns of K; numbers of their own, so that what stands above may grow
+rng = np.random.default_rng(20241226)
+
+
+def rope_pairs(head, pos, inv_freq, scale):
+    angle = (np.float32(pos) * inv_freq).astype(np.float32).astype(np.float64)
+    z = (head[0::2] + 1j * head[1::2]) * np.exp(1j * angle) * scale
+    return np.stack([z.real, z.imag], axis=1).ravel()
+
+
+for fmt, heads, rows, cols, tail, skip in (("f32", 3, 5, 12, 4, 0), ("bf16", 2, 40, 64, 0, 3), ("f16", 4, 33, 8, 6, 1), ("q8_0", 2, 7, 32, 2, 2)):
+    raw, val = encode(f32(heads * (rows + skip), cols), fmt)
+    x = f32(3, heads, cols + tail)
+    each = val.reshape(heads, rows + skip, cols)[:, :rows]
+    case("linear_heads", fmt=fmt, heads=heads, rows=rows, cols=cols, tail=tail, skip=skip, tokens=3)
+    put("w", raw)
+    put("x", x)
+    put("y", np.concatenate([np.einsum("hrc,thc->thr", each, x[:, :, :cols].astype(np.float64)), x[:, :, cols:]], axis=2))
+
+for heads, hd, vd, scale, norms, fmt in ((3, 12, 8, 1.0, 1, "f32"), (2, 40, 32, 1.25, 1, "f16"), (2, 12, 4, 1.0, 0, "f32")):
+    block_size, n_blocks, layers, layer = 4, 5, 2, 1
+    seqs, poss = np.array([0, 1, 1, 0xFFFFFFFF]), np.array([6, 0, 9, 0])
+    table = np.array([[3, 1, 0], [4, 0, 2]])
+    inv_freq = (10000.0 ** (-np.arange(0, hd - vd, 2) / (hd - vd))).astype(np.float32)
+    qkv, kn = f32(4, (heads + 1) * hd), f32(vd)
+    kv = np.zeros((n_blocks, layers, 1, 1, block_size, hd))
+    y = qkv.astype(np.float64).reshape(4, heads + 1, hd)
+    for t, (s, pos) in enumerate(zip(seqs, poss)):
+        if s == 0xFFFFFFFF:
+            continue
+        for h in range(heads + 1):
+            y[t, h, vd:] = rope_pairs(y[t, h, vd:], pos, inv_freq, scale)
+        if norms:
+            y[t, heads, :vd] = norm(y[t, heads, :vd], kn, 1e-5)
+        kv[table[s, pos // block_size], layer, 0, 0, pos % block_size] = y[t, heads]
+    case("rope_kv", heads=heads, kv_heads=1, hd=hd, vd=vd, rot=hd - vd, scale=scale, norms=norms, eps=1e-5, fmt=fmt, interleaved=1,
+         block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=3)
+    for name, a in (("qkv", qkv), ("k_norm", kn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss), ("table", table)):
+        put(name, a)
+    put("q", y[:, :heads])
+    put("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv.astype(np.float32))
+
+for heads, hd, vd, fmt, poss in ((4, 12, 8, "f32", [[0, 1, 2, 3]]), (5, 40, 24, "f16", [[17, 18], [3]]), (2, 12, 8, "f32", [[511, 512], [520]]),
+                                 (3, 576, 512, "f16", [[5], [2]])):
+    block_size, layers, layer = 8, 2, 1
+    longest = max(max(p) for p in poss) + 1
+    max_blocks = -(-longest // block_size)
+    n_blocks = max_blocks * len(poss)
+    table = rng.permutation(n_blocks).reshape(len(poss), max_blocks)
+    kv = f32(n_blocks, 1, 1, block_size, hd)
+    if fmt == "f16":
+        kv = kv.astype(np.float16).astype(np.float32)
+    seqs = np.array([s for s, p in enumerate(poss) for _ in p] + [0xFFFFFFFF])
+    pos = np.array([x for p in poss for x in p] + [0])
+    q = f32(len(seqs), heads * hd)
+    out = np.zeros((len(seqs), heads, vd))
+    for t in range(len(seqs) - 1):
+        at = np.arange(pos[t] + 1)
+        cell = kv[table[seqs[t], at // block_size], 0, 0, at % block_size].astype(np.float64)
+        for h in range(heads):
+            score = cell @ q[t].reshape(heads, hd)[h].astype(np.float64) * hd**-0.5
+            e = np.exp(score - score.max())
+            out[t, h] = (e / e.sum()) @ cell[:, :vd]
+    case("attention", heads=heads, kv_heads=1, hd=hd, vd=vd, window=0, sinks=0, fmt=fmt, scale=hd**-0.5, block_size=block_size,
+         blocks=n_blocks, layers=layers, layer=layer, max_blocks=max_blocks, longest=longest)
+    for name, a in (("q", q), ("kv", kv), ("seq", seqs), ("pos", pos), ("table", table)):
+        put(name, a)
+    put("o", out)
