@@ -331,10 +331,10 @@ static void run_linear_heads(kc *k, kern_dev *d, const void *cv, const uint32_t 
 static void case_linear_heads(kc *k)
 {
     const kern_fmt fmt = kc_any_fmt(k);
-    const bool odd = fmt != FMT_Q8_0 && kc_below(k, 2);
+    const uint32_t block = kern_fmt_get(fmt).block_len, quads = block > 1 ? block : 4;
     heads_case c = {.n_heads = kc_between(k, 1, 9), .tail = kc_below(k, 2) ? 0 : kc_between(k, 1, 70)};
     const uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 80);
-    const uint32_t cols = odd ? 4 * kc_between(k, 1, 140) : 32 * kc_between(k, 1, 17);
+    const uint32_t cols = quads * kc_between(k, 1, KC_MAX(544 / quads, 2u));
     c.x_head = cols + c.tail;
     c.y_head = rows + c.tail + kc_below(k, 3);
     kc_case(k, "linear_heads %s %u heads of [%u][%u], tail %u, %u tokens", kern_fmt_get(fmt).name, c.n_heads, rows,
