@@ -456,6 +456,13 @@ static size_t last_of(const char *text, size_t len, const char *what)
     return 0;
 }
 
+/* Does the template end the prompt with this mark? */
+static bool ends_with(const chat_rendered *r, const char *mark)
+{
+    size_t len = rstripped(r->text, r->len), n = strlen(mark);
+    return len >= n && !memcmp(r->text + len - n, mark, n) && !memchr(r->trusted + len - n, 0, n);
+}
+
 /* Does the prompt leave the model inside of a thought? The template has opened it, or the message that goes on. */
 static bool ends_in_thought(const chat_template *t, const chat_rendered *r, const json_t *final)
 {
@@ -467,8 +474,15 @@ static bool ends_in_thought(const chat_template *t, const chat_rendered *r, cons
         size_t len = json_string_length(final);
         return last_of(s, len, open) > last_of(s, len, t->thoughts.close);
     }
-    size_t len = rstripped(r->text, r->len), n = strlen(open);
-    return len >= n && !memcmp(r->text + len - n, open, n) && !memchr(r->trusted + len - n, 0, n);
+    return ends_with(r, open);
+}
+
+/* Not where the template has closed an empty thought (enable_thinking is false), or a message that goes on has none. */
+static bool may_think(const chat_template *t, const chat_rendered *r, const json_t *final)
+{
+    if (!t->thoughts.open)
+        return false;
+    return r->marks.in_thought || (!final && !ends_with(r, t->thoughts.close));
 }
 
 static bool absent(const json_t *j)
@@ -628,7 +642,8 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     ret->marks = (answer_marks){.calls = tools ? t->calls : TOOLCALL_NONE,
                                 .thoughts = t->thoughts,
                                 .in_thought = ends_in_thought(t, ret, final)};
-    if (r->tail && !append_tail(ret, r->tail)) {
+    ret->marks.may_think = r->tail && r->may_think && may_think(t, ret, final);
+    if (r->tail && !ret->marks.may_think && !append_tail(ret, r->tail)) {
         chat_rendered_free(ret);
         return no_memory(err);
     }

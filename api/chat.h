@@ -53,7 +53,8 @@ typedef struct chat_request {
     bool add_generation_prompt;    /* the template opens the assistant's turn */
     bool continue_final_message;   /* the prompt ends inside the last message; excludes add_generation_prompt */
     chat_tail tail;
-    time_t now; /* the template's clock, 0: the real one */
+    bool may_think; /* with a tail: not where the answer may begin with a thought, which ret->marks then says */
+    time_t now;     /* the template's clock, 0: the real one */
 } chat_request;
 
 typedef struct chat_rendered {

@@ -296,6 +296,7 @@ static xd_status submit_all(gen *g, xd_err *err)
         .n_stop = p->n_stops,
         .n_stop_ids = p->n_stop_ids,
         .grammar = p->grammar,
+        .lead = p->marks.may_think ? &p->lead : NULL,
         .ignore_eos = p->ignore_eos,
         .include_stop_str = p->include_stop_str,
         .skip_special = p->skip_special,

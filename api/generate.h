@@ -6,6 +6,7 @@
 #include "api/api_priv.h"
 #include "api/fields.h"
 #include "engine/text/grammar.h"
+#include "engine/text/lead.h"
 #include "engine/text/tokenizer.h"
 
 enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
@@ -40,7 +41,9 @@ typedef struct gen_params {
     uint32_t *stop_ids, *bias_ids;
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
-    grammar *grammar;      /* NULL: none */
+    grammar *grammar; /* NULL: none */
+    struct lead lead; /* what comes before its text, if p->marks.may_think; its lists are in lead_ids */
+    tok_ids lead_ids;
     uint64_t grammar_ns;   /* what it took to make */
     const json_t *schema;  /* what response_format says of it; NULL: any object */
     bool must_call;        /* the answer is one call, which the grammar says */

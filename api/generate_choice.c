@@ -65,9 +65,9 @@ static void send_chunk(gen *g, size_t index, json_t *delta_or_text, json_t *logp
 {
     bool chat = g->p.kind == GEN_CHAT;
     json_t *root = gen_choice_envelope(g, chat ? "chat.completion.chunk" : "text_completion");
-    json_t *c =
-        json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text, "logprobs",
-                  logprobs ? logprobs : json_null(), "finish_reason", finished ? finish_reason(g, finished) : json_null());
+    json_t *c = json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text,
+                          "logprobs", logprobs ? logprobs : json_null(), "finish_reason",
+                          finished ? finish_reason(g, finished) : json_null());
     bool ok = root && c;
     if (ok && finished)
         ok = !json_object_set_new(c, "stop_reason", stop_reason(g, finished));
@@ -388,13 +388,17 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
                         .whole_call = g->p.must_call || g->p.may_call,
                         .or_json = g->p.may_call,
                         .hold_call = g->p.alike,
+                        .lead = g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL,
                         .tell = take_piece};
+    bool thoughts = m->thoughts.open && !g->p.keep_thoughts;
+    if (g->p.grammar) { /* an answer that is held to a form has no marks, and a thought only where one was let through */
+        thoughts = m->may_think;
+        o.marks.calls = o.whole_call ? m->calls : TOOLCALL_NONE;
+    }
     for (size_t i = 0; i < g->n_choices; i++) {
         choice *c = &g->choices[i];
         c->g = g;
-        /* An answer that is held to a form has neither thoughts nor marks. */
-        bool plain = g->p.grammar || (m->calls == TOOLCALL_NONE && (!m->thoughts.open || g->p.keep_thoughts));
-        if (plain && !o.whole_call)
+        if (!thoughts && o.marks.calls == TOOLCALL_NONE && !o.whole_call)
             continue;
         o.user = c;
         o.seed = xd_mix64(g->x->a->id_salt + atomic_fetch_add(&g->x->a->next_id, 1) * XD_MIX64_STEP);

@@ -179,6 +179,41 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
     return XD_OK;
 }
 
+/* "enable_thinking": false, or DeepSeek's word for it, counts also where a template does not know it. */
+static bool wants_thoughts(const gen_params *p)
+{
+    return !p->keep_thoughts && !json_is_false(json_object_get(p->template_kwargs, "enable_thinking")) &&
+           !json_is_false(json_object_get(p->template_kwargs, "thinking"));
+}
+
+/* The words that stand between a thought and what the grammar holds: those that append_tail() of chat.c writes where there is no thought. */
+static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    const answer_marks *m = &p->marks;
+    const char *mark = p->must_call ? toolcall_marks_of(m->calls)->lead : "";
+    char after[64];
+    snprintf(after, sizeof after, "\n\n%s", mark);
+    const char *const texts[] = {m->thoughts.open, mark, after};
+    uint32_t n[3];
+    for (size_t i = 0; i < 3; i++) {
+        size_t before = p->lead_ids.len;
+        xd_status st = tok_encode(ctx->tok, texts[i], strlen(texts[i]), TOK_PARSE_SPECIAL, &p->lead_ids, err);
+        if (st)
+            return st;
+        n[i] = (uint32_t)(p->lead_ids.len - before);
+    }
+    const uint32_t *ids = p->lead_ids.data;
+    p->lead = (lead){.close = m->thoughts.close,
+                     .in_thought = m->in_thought,
+                     .open_ids = ids,
+                     .plain_ids = ids + n[0],
+                     .after_ids = ids + n[0] + n[1],
+                     .n_open = n[0],
+                     .n_plain = n[1],
+                     .n_after = n[2]};
+    return XD_OK;
+}
+
 static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     json_t *kwargs = NULL;
@@ -197,7 +232,8 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
                         .continue_final_message = p->continue_final_message,
                         .tail = p->must_call ? CHAT_TAIL_CALL
                                 : p->grammar ? CHAT_TAIL_ANSWER
-                                             : CHAT_TAIL_NONE};
+                                             : CHAT_TAIL_NONE,
+                        .may_think = wants_thoughts(p)};
     p->prompts = calloc(1, sizeof *p->prompts);
     xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     if (!st) {
@@ -205,6 +241,8 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
         limit_ids(ctx, &p->prompts[0].ids);
         st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, &p->marks, err);
     }
+    if (!st && p->marks.may_think)
+        st = make_lead(ctx, p, err);
     json_decref(kwargs);
     return st;
 }

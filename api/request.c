@@ -444,6 +444,7 @@ void gen_params_free(gen_params *p)
     free(p->stop_ids);
     free(p->bias_ids);
     free(p->bias);
+    tok_ids_free(&p->lead_ids);
     grammar_unref(p->grammar);
     *p = (gen_params){0};
 }

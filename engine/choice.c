@@ -37,6 +37,8 @@ xd_status choice_start(choice *c, xd_err *err)
     }
     if (r->opt.grammar && !(c->grammar = grammar_run_new(r->opt.grammar, r->e->words)))
         return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
+    if (r->opt.grammar && r->opt.lead && !(c->lead = lead_run_new(r->opt.lead, r->e->words)))
+        return xd_fail(err, XD_NOMEM, 0, "an answer's place before its grammar");
     if (r->opt.detokenize) {
         c->stream = tok_stream_new(r->e->tok, r->opt.skip_special);
         if (!c->stream)
@@ -52,6 +54,7 @@ void choice_clear(choice *c)
 {
     sample_history_free(c->history);
     grammar_run_free(c->grammar);
+    lead_run_free(c->lead);
     tok_stream_free(c->stream);
     stop_clear(&c->stop);
     xd_buf_free(&c->piece);
@@ -70,16 +73,15 @@ bool choice_is_limited(const choice *c)
     return c->grammar || bans_ends(c);
 }
 
-xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err)
+/* The grammar does not hold yet. */
+static bool is_leading(const choice *c)
+{
+    return c->lead && !lead_run_over(c->lead);
+}
+
+static xd_status grammar_limits(choice *c, sample_limits *ret, xd_err *err)
 {
     const engine_request *r = c->r;
-    *ret = (sample_limits){0};
-    if (bans_ends(c)) {
-        ret->banned = r->banned;
-        ret->n_banned = r->n_banned;
-    }
-    if (!c->grammar)
-        return XD_OK;
     ret->allowed = grammar_run_mask(c->grammar);
     if (!ret->allowed)
         return xd_fail(err, XD_NOMEM, 0, "what a grammar allows");
@@ -93,6 +95,29 @@ xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err)
     if (i == words && !ret->n_also)
         return xd_fail_field(err, XD_UNSUPPORTED, "response_format", "unsupported_value",
                              "the model's vocabulary has no token for a character that the answer must have next");
+    return XD_OK;
+}
+
+xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err)
+{
+    const engine_request *r = c->r;
+    *ret = (sample_limits){0};
+    if (bans_ends(c)) {
+        ret->banned = r->banned;
+        ret->n_banned = r->n_banned;
+    }
+    if (!c->grammar)
+        return XD_OK;
+    if (!is_leading(c))
+        return grammar_limits(c, ret, err);
+    lead_limits l;
+    xd_status st = lead_run_limits(c->lead, &l, err);
+    if (st)
+        return st;
+    *ret = l.only ? (sample_limits){.allowed = grammar_vocab_none(r->e->words), .also = l.also, .n_also = l.n_also}
+                  : (sample_limits){.banned = l.banned, .n_banned = l.n_banned};
+    if (l.or_grammar && !(ret->allowed = grammar_run_mask(c->grammar)))
+        return xd_fail(err, XD_NOMEM, 0, "what a grammar allows");
     return XD_OK;
 }
 
@@ -167,16 +192,19 @@ xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_er
     c->n_out++;
     bool ends =
         contains(o->stop_ids, o->n_stop_ids, s->id) || (!o->ignore_eos && contains(hp->eos_ids, hp->n_eos, s->id));
-    xd_status st = c->grammar && !ends ? grammar_run_push(c->grammar, s->id, err) : XD_OK;
-    if (st)
-        return st;
+    xd_status st = XD_OK;
     int hit = -1;
     xd_buf_clear(&c->out);
-    if (c->stream && (!ends || o->include_stop_str)) {
-        if ((st = tok_stream_push(c->stream, s->id, &c->piece, err)))
-            return st;
+    bool shown = c->stream && (!ends || o->include_stop_str);
+    if (shown && (st = tok_stream_push(c->stream, s->id, &c->piece, err)))
+        return st;
+    bool held = c->grammar && !ends;
+    if (held && is_leading(c))
+        lead_run_push(c->lead, s->id, c->piece.data, shown ? c->piece.len : 0, &held);
+    if (held && (st = grammar_run_push(c->grammar, s->id, err)))
+        return st;
+    if (shown)
         hit = match_piece(c);
-    }
     if (c->out.failed || c->piece.failed || c->stop.held.failed)
         return xd_fail(err, XD_NOMEM, 0, "the text of a request");
     engine_event ev = {
@@ -192,7 +220,7 @@ xd_status choice_token(choice *c, const sample_result *s, bool *ret_ended, xd_er
         push_done(c, ENGINE_FINISH_STOP, hit, -1);
     } else if (ends) {
         finish_text(c, ENGINE_FINISH_STOP, s->id);
-    } else if (c->grammar && grammar_run_must_end(c->grammar)) {
+    } else if (c->grammar && !is_leading(c) && grammar_run_must_end(c->grammar)) {
         finish_text(c, ENGINE_FINISH_STOP, -1);
     } else if (c->n_out >= o->max_tokens) {
         finish_text(c, ENGINE_FINISH_LENGTH, -1);

@@ -15,6 +15,7 @@
 typedef struct engine engine;
 typedef struct engine_request engine_request;
 struct grammar;
+struct lead;
 struct tokenizer;
 
 typedef enum engine_phase { ENGINE_LOADING, ENGINE_READY, ENGINE_DRAINING, ENGINE_FAILED } engine_phase;
@@ -89,6 +90,7 @@ typedef struct engine_request_options {
     const uint32_t *stop_ids;
     uint32_t n_stop, n_stop_ids;
     struct grammar *grammar; /* what the answer must be, which then ends where the grammar does; NULL: anything */
+    const struct lead *lead; /* what comes before that; NULL: nothing */
     bool ignore_eos;
     bool include_stop_str; /* emit the stop string */
     bool skip_special;     /* special tokens are not shown in text, but for these: */

@@ -13,6 +13,7 @@
 #include "engine/schedule/pace.h"
 #include "engine/schedule/sched.h"
 #include "engine/text/grammar.h"
+#include "engine/text/lead.h"
 #include "engine/text/sample.h"
 #include "engine/text/stop.h"
 #include "engine/text/tokenizer.h"
@@ -35,6 +36,7 @@ typedef struct choice {
     sampler_params params;
     sample_history *history; /* NULL: no penalty asks for it */
     grammar_run *grammar;    /* NULL: any answer will do */
+    lead_run *lead;          /* NULL: the grammar holds from the start */
     tok_stream *stream;      /* NULL: no text */
     stop_matcher stop;
     xd_buf piece, out;
@@ -51,6 +53,9 @@ struct engine_request {
     uint32_t n_banned;
     uint32_t *enders; /* of banned those that are no text: what a grammar lets through where the answer may end */
     uint32_t n_enders;
+    lead lead; /* opt.lead's copy */
+    char *lead_close;
+    uint32_t *lead_ids;
     float *bias;
     char **stops;
     choice *choices;

@@ -128,6 +128,32 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
     return check_sampling(e, &o->sampling, err);
 }
 
+/* The lists of tokens become one array. What would end the answer has no place in a thought: what was asked for is not there yet. */
+static bool copy_lead(engine_request *r, const lead *l)
+{
+    if (!l)
+        return true;
+    const model_params *hp = r->e->c.hp;
+    r->lead = *l;
+    r->lead.end_ids = hp->eos_ids;
+    r->lead.n_end = hp->n_eos;
+    r->lead_close = strdup(l->close);
+    r->lead_ids = calloc((size_t)l->n_open + l->n_plain + l->n_after + 1, sizeof *r->lead_ids);
+    if (!r->lead_close || !r->lead_ids)
+        return false;
+    uint32_t *at = r->lead_ids;
+    const uint32_t **lists[] = {&r->lead.open_ids, &r->lead.plain_ids, &r->lead.after_ids};
+    const uint32_t n[] = {l->n_open, l->n_plain, l->n_after};
+    for (size_t i = 0; i < XD_ARRAY_LEN(lists); at += n[i], i++) {
+        if (n[i])
+            memcpy(at, *lists[i], n[i] * sizeof *at);
+        *lists[i] = at;
+    }
+    r->lead.close = r->lead_close;
+    r->opt.lead = &r->lead;
+    return true;
+}
+
 static bool copy_options(engine_request *r, const engine_request_options *o)
 {
     r->opt = *o;
@@ -142,7 +168,7 @@ static bool copy_options(engine_request *r, const engine_request_options *o)
     r->enders = calloc(o->n_stop_ids + XD_ARRAY_LEN(r->e->c.hp->eos_ids), sizeof *r->enders);
     r->opt.grammar = o->grammar ? grammar_ref(o->grammar) : NULL;
     if (!r->prompt || !r->stop_ids || !r->shown_ids || !r->bias_ids || !r->bias || !r->stops || !r->choices ||
-        !r->banned || !r->enders)
+        !r->banned || !r->enders || !copy_lead(r, o->lead))
         return false;
     for (uint32_t i = 0; i < o->n_stop; i++) {
         r->stops[i] = strdup(o->stop[i]);
@@ -228,6 +254,8 @@ void request_unref(engine_request *r)
     free(r->bias);
     free(r->banned);
     free(r->enders);
+    free(r->lead_close);
+    free(r->lead_ids);
     grammar_unref(r->opt.grammar);
     free(r->stops);
     free(r->choices);

@@ -33,6 +33,7 @@ xd_status grammar_vocab_new(const struct tokenizer *tok, uint32_t n_ids, grammar
                             xd_err *err) XD_MUST_CHECK;
 void grammar_vocab_free(grammar_vocab *v);
 XD_DEFINE_CLEANUP(grammar_vocab, grammar_vocab_free)
+const uint64_t *grammar_vocab_none(const grammar_vocab *v); /* the mask of no token */
 bool grammar_vocab_has(const grammar_vocab *v, uint32_t id);
 
 /* One answer. All runs of a grammar belong to one thread: they share masks that were computed before. */

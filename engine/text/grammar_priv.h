@@ -181,7 +181,7 @@ struct grammar_vocab {
     /* plain: whole characters, none of them a quote, a backslash, a control character or a line end of Unicode: what strings mostly are,
      * and what . stands for in patterns. odd: all others. */
     gram_vtrie plain, odd;
-    uint64_t *plain_bits;
+    uint64_t *plain_bits, *no_bits;
     uint32_t *by_chars,
         chars_end[GRAM_MAX_CHARS + 2]; /* plain ids with up to k characters: by_chars[0 .. chars_end[k]) */
     uint32_t max_chars;

@@ -105,7 +105,8 @@ static bool sort_tokens(grammar_vocab *v)
     v->odd.id = calloc(v->n_ids + 1, sizeof *v->odd.id);
     v->by_chars = calloc(v->n_ids + 1, sizeof *v->by_chars);
     v->plain_bits = calloc(v->n_words + 1, sizeof *v->plain_bits);
-    bool ok = chars && v->plain.id && v->odd.id && v->by_chars && v->plain_bits;
+    v->no_bits = calloc(v->n_words + 1, sizeof *v->no_bits);
+    bool ok = chars && v->plain.id && v->odd.id && v->by_chars && v->plain_bits && v->no_bits;
     for (uint32_t id = 0; ok && id < v->n_ids; id++) {
         uint32_t len = v->off[id + 1] - v->off[id];
         chars[id] = len ? plain_chars(v->bytes.data + v->off[id], len) : 0;
@@ -155,6 +156,7 @@ void grammar_vocab_free(grammar_vocab *v)
     free(v->odd.node);
     free(v->odd.id);
     free(v->plain_bits);
+    free(v->no_bits);
     free(v->by_chars);
     xd_buf_free(&v->bytes);
     free(v);
@@ -163,4 +165,9 @@ void grammar_vocab_free(grammar_vocab *v)
 bool grammar_vocab_has(const grammar_vocab *v, uint32_t id)
 {
     return id < v->n_ids && v->off[id + 1] > v->off[id];
+}
+
+const uint64_t *grammar_vocab_none(const grammar_vocab *v)
+{
+    return v->no_bits;
 }

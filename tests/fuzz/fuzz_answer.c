@@ -30,7 +30,8 @@ static void check_arguments(heard *h)
     enum json_error_code code = args ? json_error_unknown : json_error_code(&e);
     if (args ? !json_is_object(args)
              : len && code != json_error_premature_end_of_input && code != json_error_numeric_overflow &&
-                   code != json_error_null_byte_in_key && code != json_error_null_character)
+                   code != json_error_null_byte_in_key && code != json_error_null_character &&
+                   code != json_error_invalid_utf8)
         abort();
     json_decref(args);
     xd_buf_clear(&h->arguments);
