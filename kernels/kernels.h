@@ -175,9 +175,17 @@ typedef struct kern_kv_stage_args {
 typedef enum kern_scoring {
     KERN_SOFTMAX_TOPK, /* softmax over all experts, then the k largest (Qwen3-MoE) */
     KERN_TOPK_SOFTMAX, /* the k largest logits, softmax over them (Mixtral; equals the first with norm_topk) */
+    KERN_SIGMOID,      /* sigmoid of each logit, then the k largest (DeepSeek-V3) */
 } kern_scoring;
 
-/* Chooses experts from the router's logits. Ties go to the lower expert id. Picks are in descending order of score. */
+typedef enum kern_group_rank {
+    KERN_GROUP_TOP2, /* the sum of the group's two best (DeepSeek-V3) */
+    KERN_GROUP_MAX,  /* its best (DeepSeek-V2) */
+} kern_group_rank;
+
+#define KERN_MAX_GROUPS 32
+
+/* Chooses experts from the router's logits. Ties go to the lower expert id. Picks are in descending order of what they were chosen by. */
 typedef struct kern_router_args {
     const float *logits; /* [n_tokens][n_experts] */
     uint32_t *ids;       /* [n_tokens][top_k] */
@@ -185,7 +193,30 @@ typedef struct kern_router_args {
     uint32_t n_tokens, n_experts, top_k;
     kern_scoring scoring;
     bool norm_topk; /* divide by the sum of the chosen */
+    /* What follows is 0 in a plain router, and not known with KERN_TOPK_SOFTMAX. */
+    const float *bias; /* [n_experts] device, or NULL: added to the scores for the choice; the weights are without it */
+    /* More than one: the experts lie in n_groups runs of the same size, at most KERN_MAX_GROUPS, and are chosen from the top_groups
+     * best of them. By what they are chosen by, bias included; ties go to the lower group. */
+    uint32_t n_groups, top_groups;
+    kern_group_rank group_rank;
+    float norm_min, norm_eps; /* norm_topk divides by max(sum, norm_min) + norm_eps */
+    float scale;              /* of the weights, at the end; 0: none */
 } kern_router_args;
+
+static inline bool kern_router_is_plain(const kern_router_args *a)
+{
+    return a->scoring != KERN_SIGMOID && !a->bias && a->n_groups <= 1 && a->norm_min == 0 && a->norm_eps == 0 &&
+           (a->scale == 0 || a->scale == 1);
+}
+
+/* Else every backend says KERN_UNSUPPORTED. */
+static inline bool kern_router_is_known(const kern_router_args *a)
+{
+    if (a->n_groups > 1 &&
+        (a->n_groups > KERN_MAX_GROUPS || a->n_experts % a->n_groups || !a->top_groups || a->top_groups > a->n_groups))
+        return false;
+    return kern_router_is_plain(a) || a->scoring != KERN_TOPK_SOFTMAX;
+}
 
 /* How one expert of a layer is cut into pages. Matrix m: 0 gate, 1 up, 2 down. Page p of a matrix holds rows
  * [p * page_rows, ...). Page index within the expert: first_page[m] + p. */

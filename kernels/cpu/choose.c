@@ -29,12 +29,10 @@ static void router_pick(const kern_router_args *a, const float *logits, uint32_t
     }
 }
 
-static void router_token(const router_job *j, uint32_t t)
+/* Softmax of the logits, picks by logits. */
+static void router_plain(const router_job *j, const float *logits, uint32_t *ids, float *weights)
 {
     const kern_router_args *a = j->a;
-    const float *logits = a->logits + (size_t)t * a->n_experts;
-    uint32_t *ids = a->ids + (size_t)t * a->top_k;
-    float *weights = a->weights + (size_t)t * a->top_k;
     router_pick(a, logits, ids);
 
     float max = logits[ids[0]], chosen = 0;
@@ -48,6 +46,110 @@ static void router_token(const router_job *j, uint32_t t)
         sum = j->rows->exp(NULL, logits, a->n_experts, 1.0f, max);
     for (uint32_t k = 0; k < a->top_k; k++)
         weights[k] /= sum;
+}
+
+/* A token's experts by score. */
+typedef struct scores {
+    const kern_router_args *a;
+    const float *logits;
+    float max, sum;  /* of softmax */
+    uint32_t groups; /* bit g: experts of group g may be chosen */
+} scores;
+
+static float score(const scores *s, uint32_t e)
+{
+    return s->a->scoring == KERN_SIGMOID ? 1.0f / (1.0f + expf(-s->logits[e])) : expf(s->logits[e] - s->max) / s->sum;
+}
+
+/* What expert e is chosen by; NaN where it may not be. */
+static float choice(const scores *s, uint32_t e)
+{
+    const kern_router_args *a = s->a;
+    if (a->n_groups > 1 && !(s->groups >> e / (a->n_experts / a->n_groups) & 1))
+        return NAN;
+    return score(s, e) + (a->bias ? a->bias[e] : 0.0f);
+}
+
+static uint32_t best_groups(const scores *s)
+{
+    const kern_router_args *a = s->a;
+    const uint32_t size = a->n_experts / a->n_groups;
+    float of[KERN_MAX_GROUPS];
+    uint32_t ret = 0;
+    for (uint32_t g = 0; g < a->n_groups; g++) {
+        float best = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            float v = choice(s, e);
+            if (v > best) {
+                second = best;
+                best = v;
+            } else if (v > second) {
+                second = v;
+            }
+        }
+        of[g] = a->group_rank == KERN_GROUP_MAX ? best : best + second;
+    }
+    for (uint32_t g = 0; g < a->n_groups; g++) {
+        uint32_t before = 0;
+        for (uint32_t h = 0; h < a->n_groups; h++)
+            before += of[h] > of[g] || (of[h] == of[g] && h < g);
+        ret |= (uint32_t)(before < a->top_groups) << g;
+    }
+    return ret;
+}
+
+/* As router_pick(), by choice(); that of pick k is kept in by[k]. */
+static void scores_pick(const scores *s, uint32_t *ids, float *by)
+{
+    const uint32_t top_k = s->a->top_k;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < s->a->n_experts; e++) {
+        float v = choice(s, e);
+        uint32_t at = n;
+        while (at > 0 && (v > by[at - 1] || (by[at - 1] != by[at - 1] && v == v)))
+            at--;
+        if (at == top_k)
+            continue;
+        if (n < top_k)
+            n++;
+        memmove(ids + at + 1, ids + at, (n - 1 - at) * sizeof *ids);
+        memmove(by + at + 1, by + at, (n - 1 - at) * sizeof *by);
+        ids[at] = e;
+        by[at] = v;
+    }
+}
+
+static void router_scores(const router_job *j, const float *logits, uint32_t *ids, float *weights)
+{
+    const kern_router_args *a = j->a;
+    scores s = {.a = a, .logits = logits, .groups = UINT32_MAX};
+    if (a->scoring == KERN_SOFTMAX_TOPK) {
+        s.max = j->rows->max(logits, a->n_experts);
+        s.sum = j->rows->exp(NULL, logits, a->n_experts, 1.0f, s.max);
+    }
+    if (a->n_groups > 1)
+        s.groups = best_groups(&s);
+    scores_pick(&s, ids, weights);
+    float sum = 0;
+    for (uint32_t k = 0; k < a->top_k; k++) {
+        weights[k] = score(&s, ids[k]);
+        sum += weights[k];
+    }
+    const float by = a->norm_topk ? (sum < a->norm_min ? a->norm_min : sum) + a->norm_eps : 1.0f; /* NaN stays */
+    for (uint32_t k = 0; k < a->top_k; k++)
+        weights[k] = weights[k] / by * (a->scale != 0 ? a->scale : 1.0f);
+}
+
+static void router_token(const router_job *j, uint32_t t)
+{
+    const kern_router_args *a = j->a;
+    const float *logits = a->logits + (size_t)t * a->n_experts;
+    uint32_t *ids = a->ids + (size_t)t * a->top_k;
+    float *weights = a->weights + (size_t)t * a->top_k;
+    if (kern_router_is_plain(a))
+        router_plain(j, logits, ids, weights);
+    else
+        router_scores(j, logits, ids, weights);
 }
 
 static void router_task(void *ctx, uint32_t task, uint32_t worker)
@@ -64,6 +166,9 @@ kern_status cpu_router(kern_dev *dev, const kern_router_args *a)
     cpu_dev *d = cpu_of(dev);
     if (a->top_k == 0 || a->top_k > a->n_experts)
         return cpu_fail(d, KERN_ARG, "router: %u of %u experts", a->top_k, a->n_experts);
+    if (!kern_router_is_known(a))
+        return cpu_fail(d, KERN_UNSUPPORTED, "router: %u experts in %u groups, scoring %d", a->n_experts, a->n_groups,
+                        (int)a->scoring);
     router_job j = {.a = a, .rows = &d->rows};
     pool_run(d->pool, (a->n_tokens + ROUTER_TOKENS_A_TASK - 1) / ROUTER_TOKENS_A_TASK, router_task, &j);
     return KERN_OK;

@@ -35,6 +35,87 @@ __global__ void router_kernel(kern_router_args a)
     }
 }
 
+/* An expert's score from its logit. */
+static __device__ __forceinline__ float router_score(const kern_router_args &a, float logit, float max, float sum)
+{
+    return a.scoring == KERN_SIGMOID ? 1.0f / (1.0f + expf(-logit)) : expf(logit - max) / sum;
+}
+
+/* Takes the experts of all but the best groups out of the keys. A lane ranks a group. */
+static __device__ __forceinline__ void router_best_groups(const kern_router_args &a, uint32_t *keys)
+{
+    static_assert(KERN_MAX_GROUPS == 32, "a lane a group");
+    const uint32_t lane = threadIdx.x % 32, size = a.n_experts / a.n_groups;
+    uint32_t best = 0, second = 0;
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t e = lane * size; lane < a.n_groups && e < (lane + 1) * size; e++) {
+        const uint32_t k = keys[e];
+        second = max(second, min(best, k));
+        best = max(best, k);
+    }
+    float of = best ? key_value(best) : -INFINITY;
+    if (a.group_rank == KERN_GROUP_TOP2)
+        of += second ? key_value(second) : -INFINITY;
+    uint32_t before = 0;
+#pragma unroll 1
+    for (uint32_t g = 0; g < a.n_groups; g++) {
+        const float other = __shfl_sync(~0u, of, (int)g);
+        before += other > of || (other == of && g < lane);
+    }
+    const uint32_t kept = __ballot_sync(~0u, before < a.top_groups);
+    __syncwarp(); /* all have read */
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        if (!(kept >> e / size & 1))
+            keys[e] = 0;
+}
+
+/* A router that is not plain. */
+__global__ void router_scores_kernel(kern_router_args a)
+{
+    extern __shared__ uint32_t sh[];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.x * (blockDim.x / 32) + warp;
+    uint32_t *keys = sh + warp * (a.n_experts + 2 * a.top_k), *best = keys + a.n_experts, *ids = best + a.top_k;
+    overlap_begin();
+    if (t >= a.n_tokens)
+        return;
+    const float *logits = a.logits + (size_t)t * a.n_experts;
+    float top = -INFINITY, sum = 0;
+    if (a.scoring == KERN_SOFTMAX_TOPK) {
+#pragma unroll 1
+        for (uint32_t e = lane; e < a.n_experts; e += 32)
+            top = fmaxf(top, __ldcg(logits + e));
+        top = warp_max(top);
+#pragma unroll 1
+        for (uint32_t e = lane; e < a.n_experts; e += 32)
+            sum += expf(__ldcg(logits + e) - top);
+        sum = warp_sum(sum);
+    }
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        keys[e] = order_key(router_score(a, __ldcg(logits + e), top, sum) + (a.bias ? a.bias[e] : 0.0f));
+    if (a.n_groups > 1)
+        router_best_groups(a, keys);
+    pick_best(keys, a.n_experts, a.top_k, look_own(keys, a.n_experts), best, ids);
+    __syncwarp();
+
+    float *scores = reinterpret_cast<float *>(best), by = 0;
+#pragma unroll 1
+    for (uint32_t k = lane; k < a.top_k; k += 32)
+        scores[k] = router_score(a, __ldcg(logits + ids[k]), top, sum);
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t k = 0; k < a.top_k; k++)
+        by += scores[k];
+    by = a.norm_topk ? (by < a.norm_min ? a.norm_min : by) + a.norm_eps : 1.0f;
+#pragma unroll 1
+    for (uint32_t k = lane; k < a.top_k; k += 32) {
+        a.ids[(size_t)t * a.top_k + k] = ids[k];
+        a.weights[(size_t)t * a.top_k + k] = scores[k] / by * (a.scale != 0 ? a.scale : 1.0f);
+    }
+}
+
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
 {
     cuda_dev *d = cuda_of(kd);
@@ -42,8 +123,11 @@ kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
     const size_t smem = (size_t)warps * (a->n_experts + 2 * a->top_k) * sizeof(uint32_t);
     if (smem > 48 * 1024 || a->top_k > a->n_experts)
         return cuda_unsupported(d, "number of experts in the router");
+    if (!kern_router_is_known(a))
+        return cuda_unsupported(d, "scoring or groups of the router");
     if (a->n_tokens)
-        (void)cuda_start(d, router_kernel, (a->n_tokens + warps - 1) / warps, warps * 32, smem, *a);
+        (void)cuda_start(d, kern_router_is_plain(a) ? router_kernel : router_scores_kernel,
+                         (a->n_tokens + warps - 1) / warps, warps * 32, smem, *a);
     return cuda_launched(d, "router");
 }
 

@@ -56,40 +56,34 @@ static __device__ __forceinline__ void pick_scores(const kern_router_args &a, ui
     }
 }
 
-/* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has n_experts keys (each lane needs its
- * own only) and room for top_k words. What is not needed for the next choice is done after all of them, by a lane each. */
-static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, bool live, uint32_t *s,
-                                                    uint32_t *ids)
+/* The best of a lane's own keys; key 0: it has none. */
+struct own_best {
+    uint32_t key, id;
+};
+
+static __device__ __forceinline__ own_best look_own(const uint32_t *keys, uint32_t n)
+{
+    own_best b = {0, UINT32_MAX};
+#pragma unroll 4
+    for (uint32_t e = threadIdx.x % 32; e < n; e += 32) {
+        const uint32_t k = keys[e];
+        if (k > b.key) {
+            b.key = k;
+            b.id = e;
+        }
+    }
+    return b;
+}
+
+/* The top_k largest keys, and whose they are, by a warp; `own` is look_own(). A barrier of the warp must follow. */
+static __device__ __forceinline__ void pick_best(uint32_t *keys, uint32_t n, uint32_t top_k, own_best own,
+                                                 uint32_t *best, uint32_t *ids)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t *keys = s, *best = s + a.n_experts;
-    uint32_t key = 0, id = UINT32_MAX; /* the best of this lane's own */
-    auto look = [&] {
-        key = 0;
-        id = UINT32_MAX;
-#pragma unroll 4
-        for (uint32_t e = lane; e < a.n_experts; e += 32) {
-            const uint32_t k = keys[e];
-            if (k > key) {
-                key = k;
-                id = e;
-            }
-        }
-    };
-    look();
-    const uint32_t first = __reduce_max_sync(~0u, key);
-    const float max = first ? key_value(first) : -INFINITY;
-    float sum = 0;
-    if (a.scoring == KERN_SOFTMAX_TOPK) {
 #pragma unroll 1
-        for (uint32_t e = lane; e < a.n_experts; e += 32)
-            sum += expf(key_value(keys[e]) - max);
-        sum = warp_sum(sum);
-    }
-#pragma unroll 1
-    for (uint32_t k = 0; k < a.top_k; k++) {
-        const uint32_t top = __reduce_max_sync(~0u, key);
-        uint32_t chosen = __reduce_min_sync(~0u, key == top ? id : UINT32_MAX);
+    for (uint32_t k = 0; k < top_k; k++) {
+        const uint32_t top = __reduce_max_sync(~0u, own.key);
+        uint32_t chosen = __reduce_min_sync(~0u, own.key == top ? own.id : UINT32_MAX);
         if (top == 0) /* only NaN left: any id within range will do */
             chosen = k;
         if (lane == 0) {
@@ -98,9 +92,29 @@ static __device__ __forceinline__ void pick_experts(const kern_router_args &a, u
         }
         if (lane == chosen % 32) { /* only the lane that lost its best looks again */
             keys[chosen] = 0;      /* taken: counts as NaN */
-            look();
+            own = look_own(keys, n);
         }
     }
+}
+
+/* A warp chooses the experts of token t: into `ids` and, where it is `live`, to device memory. `s` has n_experts keys (each lane needs its
+ * own only) and room for top_k words. What is not needed for the next choice is done after all of them, by a lane each. */
+static __device__ __forceinline__ void pick_experts(const kern_router_args &a, uint32_t t, bool live, uint32_t *s,
+                                                    uint32_t *ids)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t *keys = s, *best = s + a.n_experts;
+    const own_best own = look_own(keys, a.n_experts);
+    const uint32_t first = __reduce_max_sync(~0u, own.key);
+    const float max = first ? key_value(first) : -INFINITY;
+    float sum = 0;
+    if (a.scoring == KERN_SOFTMAX_TOPK) {
+#pragma unroll 1
+        for (uint32_t e = lane; e < a.n_experts; e += 32)
+            sum += expf(key_value(keys[e]) - max);
+        sum = warp_sum(sum);
+    }
+    pick_best(keys, a.n_experts, a.top_k, own, best, ids);
     __syncwarp();
     pick_scores(a, t, live, max, sum, best, ids);
 }

@@ -16,7 +16,8 @@ bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route)
     if (p.fmt != FMT_F32 && p.fmt != FMT_F16 && p.fmt != FMT_BF16 && p.fmt != FMT_Q8_0)
         return false;
     if (route && (route->pick.n_tokens > GEMV_TOKENS || route->pick.n_tokens * route->pick.top_k > PLAN_FEW ||
-                  route->pick.n_experts > MM_MAX_EXPERTS || route->pick.top_k > route->pick.n_experts))
+                  route->pick.n_experts > MM_MAX_EXPERTS || route->pick.top_k > route->pick.n_experts ||
+                  !kern_router_is_plain(&route->pick)))
         return false;
     return one_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &one) ||
            gemv_fits(p, tail_bytes(route), d->smem_max, cuda_sms(d), &few);

@@ -354,6 +354,13 @@ static void replay_router(kc_run *r, const vectors *v)
     kern_router_args a = {.logits = put(r, v, "logits"), .n_experts = num(v, "experts"), .top_k = num(v, "top_k")};
     a.scoring = (kern_scoring)num(v, "scoring");
     a.norm_topk = num(v, "norm");
+    a.bias = num(v, "biased") ? put(r, v, "bias") : NULL;
+    a.n_groups = num(v, "groups");
+    a.top_groups = num(v, "top_groups");
+    a.group_rank = (kern_group_rank)num(v, "rank");
+    a.norm_min = (float)param(v, "norm_min");
+    a.norm_eps = (float)param(v, "norm_eps");
+    a.scale = (float)param(v, "scale");
     a.n_tokens = (uint32_t)get(v, "logits")->n / a.n_experts;
     a.ids = kc_room(r, get(v, "ids")->bytes);
     a.weights = kc_room(r, get(v, "weights")->bytes);

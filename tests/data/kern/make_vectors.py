@@ -55,6 +55,33 @@ def encode(w, fmt):
     return raw.reshape(rows, -1), (d.astype(np.float64)[:, :, None] * qs).reshape(rows, cols)
 
 
+def router(scoring, norm_topk, biased, experts, top_k, groups=0, top_groups=0, rank=0, norm_min=0.0, norm_eps=0.0, scale=0.0):
+    """Ties go to the lower id, of groups too."""
+    logits = np.round(f32(6, experts, scale=2) * 4) / 4
+    logits[0] = 1
+    bias = np.round(rng.uniform(-0.3, 0.3, experts) * 64) / 64 if biased else np.zeros(experts)
+    e = np.exp(logits.astype(np.float64))
+    scores = 1 / (1 + 1 / e) if scoring == 2 else e / e.sum(axis=1, keepdims=True)
+    by = scores + bias
+    if groups:
+        split = by.reshape(6, groups, -1)
+        best = np.sort(split, axis=2)
+        kept = np.argsort(-(best[:, :, -1] + (0 if rank else best[:, :, -2])), axis=1, kind="stable")[:, :top_groups]
+        for t in range(6):
+            for g in set(range(groups)) - set(kept[t]):
+                split[t, g] = -np.inf
+    ids = np.argsort(-by, axis=1, kind="stable")[:, :top_k]
+    weights = np.take_along_axis(scores, ids, axis=1)
+    if norm_topk or scoring == 1:
+        weights = weights / (np.maximum(weights.sum(axis=1, keepdims=True), norm_min) + norm_eps)
+    case("router", scoring=scoring, norm=norm_topk, experts=experts, top_k=top_k, biased=biased, groups=groups,
+         top_groups=top_groups, rank=rank, norm_min=norm_min, norm_eps=norm_eps, scale=scale)
+    put("logits", logits)
+    put("bias", bias)
+    put("ids", ids)
+    put("weights", weights * (scale or 1))
+
+
 def bytes_row(values):
     return np.array(values, dtype=np.uint16).view(np.uint8).reshape(1, -1)
 
@@ -200,18 +227,9 @@ for heads, kv_heads, hd, window, sinks, fmt, poss in (
         put(name, a)
     put("o", out)
 
-# ---- router: ties go to the lower id
+# ---- plain routers
 for scoring, norm_topk, experts, top_k in ((0, 1, 8, 2), (0, 0, 13, 4), (1, 0, 8, 2), (1, 1, 5, 5)):
-    logits = np.round(f32(6, experts, scale=2) * 4) / 4
-    logits[0] = 1
-    ids = np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
-    e = np.exp(logits.astype(np.float64))
-    chosen = np.take_along_axis(e, ids, axis=1)
-    total = e.sum(axis=1, keepdims=True) if scoring == 0 and not norm_topk else chosen.sum(axis=1, keepdims=True)
-    case("router", scoring=scoring, norm=norm_topk, experts=experts, top_k=top_k)
-    put("logits", logits)
-    put("ids", ids)
-    put("weights", chosen / total)
+    router(scoring, norm_topk, 0, experts, top_k)
 
 # ---- experts: 3 pages of gate rows, 2 of up, 4 of down; the last ones short
 for fmt in ("f32", "f16", "bf16", "q8_0"):
@@ -348,3 +366,12 @@ for heads, hd, vd, fmt, poss in ((4, 12, 8, "f32", [[0, 1, 2, 3]]), (5, 40, 24, 
     for name, a in (("q", q), ("kv", kv), ("seq", seqs), ("pos", pos), ("table", table)):
         put(name, a)
     put("o", out)
+
+# ---- routers of DeepSeek-V3 and V2, Ernie 4.5, MiniMax-M2; some of the options alone
+rng = np.random.default_rng(20250806)
+router(2, 1, 1, 16, 4, groups=4, top_groups=2, norm_eps=1e-20, scale=2.5)
+router(0, 0, 0, 16, 3, groups=4, top_groups=3, rank=1, scale=16.0)
+router(0, 1, 1, 8, 2, norm_min=1e-12)
+router(2, 1, 1, 8, 3)
+router(2, 0, 0, 40, 6, scale=1.5)
+router(2, 1, 1, 12, 3, norm_min=0.9)
