@@ -278,14 +278,20 @@ typedef struct kern_route_ahead {
      * and columns as this one. */
     struct {
         kern_mat w;
-        const float *norm;
+        const float *norm, *bias; /* bias may be NULL */
         uint32_t top_k;
         const uint64_t *page_addr;
     } next[2];
 } kern_route_ahead;
 
+/* What an expert makes of g and u, its gate and up. */
+typedef enum kern_act {
+    KERN_SWIGLU,         /* silu(g) * u */
+    KERN_SWIGLU_CLAMPED, /* g at most act_limit, u within +-act_limit: g * sigmoid(act_alpha * g) * (u + 1) (gpt-oss) */
+} kern_act;
+
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
- * FFN_e(x) = down (silu(gate x) * (up x)). Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
+ * FFN_e(x) = down act(gate x + gate_bias, up x + up_bias) + down_bias. Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole.
  * expert_start and pairs may leave picks out (those that somebody else computes): they add nothing, if the first moe_scratch_bytes() for
  * n_tokens of the scratch were cleared before. (The CPU backend's moe needs no clearing.) */
@@ -306,6 +312,11 @@ typedef struct kern_moe_args {
     void *scratch;           /* kern_ops.moe_scratch_bytes() */
     const kern_ahead *ahead; /* or NULL; then route was given the same */
     uint32_t layer;          /* with ahead */
+    /* Of all experts, in device memory; each may be NULL. */
+    const float *gate_bias, *up_bias; /* [n_experts][d_ff] */
+    const float *down_bias;           /* [n_experts][d_model] */
+    kern_act act;
+    float act_alpha, act_limit; /* of KERN_SWIGLU_CLAMPED */
 } kern_moe_args;
 
 /* Greedy choice: ids[t] = index of the largest logit, the lower id on ties; UINT32_MAX where the row holds no finite largest. */

@@ -41,6 +41,8 @@ typedef float cpu_exp_fn(float *y, const float *x, uint32_t n, float scale, floa
 typedef void cpu_rmsnorm_fn(float *y, const float *x, const float *weight, uint32_t dim, float eps);
 /* y = silu(gate) * up */
 typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_t n);
+/* y = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit), u = up within +-limit; NaN stays NaN */
+typedef void cpu_clamped_fn(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit);
 /* First i >= from with x[i] > limit; n when none. */
 typedef uint32_t cpu_find_fn(const float *x, uint32_t from, uint32_t n, float limit);
 /* Reads every byte once by the widest loads; the return value only keeps the loads alive. */
@@ -55,6 +57,7 @@ typedef struct cpu_rows {
     cpu_exp_fn *exp;
     cpu_rmsnorm_fn *rmsnorm;
     cpu_swiglu_fn *swiglu;
+    cpu_clamped_fn *clamped;
     cpu_find_fn *find;
     cpu_read_fn *read;
 } cpu_rows;

@@ -1,7 +1,7 @@
 /* moe.c - the routed experts of a layer: sorting (token, pick) pairs by expert, and the expert networks over their pages.
  *
  * DESIGN. Two loops over the pool.
- *  1. Task (touched expert, block of rows): gate and up rows for all tokens of the bucket, then silu(gate) * up into `hidden`, one row a
+ *  1. Task (touched expert, block of rows): gate and up rows for all tokens of the bucket, then what they become into `hidden`, one row a
  *     pair in the order of `pairs`.
  *  2. Task (block of rows of d_model): down rows of every touched expert for its pairs, then each token's picks are
  *     weighed and added in order. Working across the experts, a task owns its columns of y: no locks, no order of arrival.
@@ -126,6 +126,23 @@ static bool next_task(const moe_job *j, uint32_t task, uint32_t n_tasks, uint32_
     return *ret < n_tasks;
 }
 
+/* Adds an expert's bias to rows [first, first + n_rows) of n_x results; bias [n_experts][stride] may be NULL. */
+static void add_bias(float *y, const float *bias, uint32_t expert, uint32_t stride, uint32_t first, uint32_t n_rows,
+                     uint32_t n_x)
+{
+    for (uint32_t i = 0; bias && i < n_x; i++)
+        for (uint32_t r = 0; r < n_rows; r++)
+            y[(size_t)i * CPU_ROW_BLOCK + r] += bias[(size_t)expert * stride + first + r];
+}
+
+static void activate(const moe_job *j, float *y, const float *gate, const float *up, uint32_t n)
+{
+    if (j->a->act == KERN_SWIGLU_CLAMPED)
+        j->rows->clamped(y, gate, up, n, j->a->act_alpha, j->a->act_limit);
+    else
+        j->rows->swiglu(y, gate, up, n);
+}
+
 static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
 {
     const moe_job *j = ctx;
@@ -145,9 +162,11 @@ static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
             x[i] = a->x + (size_t)(a->pairs[i0 + i] / a->top_k) * g->d_model;
         dot_rows(j, expert, 0, first, n_rows, gate, x, n, row_at(j, expert, 1, first));
         dot_rows(j, expert, 1, first, n_rows, up, x, n, next);
+        add_bias(gate, a->gate_bias, expert, g->d_ff, first, n_rows, n);
+        add_bias(up, a->up_bias, expert, g->d_ff, first, n_rows, n);
         for (uint32_t i = 0; i < n; i++)
-            j->rows->swiglu(j->hidden + (size_t)(i0 + i) * g->d_ff + first, gate + (size_t)i * CPU_ROW_BLOCK,
-                            up + (size_t)i * CPU_ROW_BLOCK, n_rows);
+            activate(j, j->hidden + (size_t)(i0 + i) * g->d_ff + first, gate + (size_t)i * CPU_ROW_BLOCK,
+                     up + (size_t)i * CPU_ROW_BLOCK, n_rows);
     }
     fill_rows(j, expert, 0, first, n_rows);
     fill_rows(j, expert, 1, first, n_rows);
@@ -174,6 +193,7 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
             for (uint32_t i = 0; i < n; i++)
                 x[i] = j->hidden + (size_t)(i0 + i) * g->d_ff;
             dot_rows(j, expert, 2, first, n_rows, down + (size_t)i0 * CPU_ROW_BLOCK, x, n, next);
+            add_bias(down + (size_t)i0 * CPU_ROW_BLOCK, a->down_bias, expert, g->d_model, first, n_rows, n);
         }
         fill_rows(j, expert, 2, first, n_rows);
     }
@@ -212,6 +232,8 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
 {
     cpu_dev *d = cpu_of(dev);
     const kern_expert_geom *g = &a->geom;
+    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED)
+        return cpu_fail(d, KERN_UNSUPPORTED, "experts: activation %d", (int)a->act);
     moe_job j = {.a = a, .rows = &d->rows, .n_pairs = a->expert_start[a->n_experts]};
     for (int m = 0; m < 3; m++) {
         uint32_t cols = m == 2 ? g->d_ff : g->d_model;

@@ -184,6 +184,15 @@ static void swiglu_ref(float *y, const float *gate, const float *up, uint32_t n)
         y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
+static void clamped_ref(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float g = gate[i] > limit ? limit : gate[i];
+        float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        y[i] = g / (1.0f + expf(-alpha * g)) * (u + 1.0f);
+    }
+}
+
 static uint32_t find_ref(const float *x, uint32_t from, uint32_t n, float limit)
 {
     while (from < n && !(x[from] > limit))
@@ -213,6 +222,7 @@ const cpu_row cpu_rows_ref[] = {
     CPU_ROW(exp, 0, exp_ref),
     CPU_ROW(rmsnorm, 0, rmsnorm_ref),
     CPU_ROW(swiglu, 0, swiglu_ref),
+    CPU_ROW(clamped, 0, clamped_ref),
     CPU_ROW(find, 0, find_ref),
     CPU_ROW(read, 0, read_ref),
 };

@@ -437,6 +437,24 @@ static void ROW(swiglu)(float *y, const float *gate, const float *up, uint32_t n
         v_store_n(y + i, v_swiglu(v_load_n(gate + i, n - i), v_load_n(up + i, n - i)), n - i);
 }
 
+/* v_min and v_max yield their second argument when one is NaN. */
+INLINE VF v_clamped(VF gate, VF up, VF alpha, VF limit)
+{
+    VF g = v_min(limit, gate), u = v_max(v_sub(v_zero(), limit), v_min(limit, up)), one = v_set1(1.0f);
+    VF e = v_exp(v_mul(v_sub(v_zero(), alpha), g));
+    return v_mul(v_div(g, v_add(one, e)), v_add(u, one));
+}
+
+static void ROW(clamped)(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit)
+{
+    VF a = v_set1(alpha), l = v_set1(limit);
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        v_store(y + i, v_clamped(v_load(gate + i), v_load(up + i), a, l));
+    if (i < n)
+        v_store_n(y + i, v_clamped(v_load_n(gate + i, n - i), v_load_n(up + i, n - i), a, l), n - i);
+}
+
 static uint32_t ROW(find)(const float *x, uint32_t from, uint32_t n, float limit)
 {
     VF l = v_set1(limit);
@@ -482,6 +500,7 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
         CPU_ROW(exp, cap, exp_##suffix),                                               \
         CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                       \
         CPU_ROW(swiglu, cap, swiglu_##suffix),                                         \
+        CPU_ROW(clamped, cap, clamped_##suffix),                                       \
         CPU_ROW(find, cap, find_##suffix),                                             \
         CPU_ROW(read, cap, read_##suffix),                                             \
     };                                                                                 \

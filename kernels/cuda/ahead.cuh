@@ -60,7 +60,7 @@ struct ahead_mem {
 /* A layer to come, as the router of one before sees it. */
 struct ahead_next {
     const unsigned char *w;
-    const float *norm;
+    const float *norm, *bias;
     const uint64_t *page_addr;
     uint32_t *ticket; /* blocks of its product that are done; zero between launches */
     uint32_t top_k;

@@ -189,19 +189,19 @@ static __device__ __forceinline__ void one_multiply(const mm_params &p, const on
 /* Their sum, blocks of K in ascending order; a thread a row. */
 template <int FMT, bool ROUTE>
 static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, const gemv_route &route,
-                                               uint32_t launch, bool live, bool next, float *y, uint32_t rows,
-                                               uint32_t item, const float *products)
+                                               uint32_t launch, bool live, bool next, const float *bias_of, float *y,
+                                               uint32_t rows, uint32_t item, const float *products)
 {
     const uint32_t lane = threadIdx.x % 32, row = item * s.rows + lane, blocks = p.cols / 32;
     if (lane >= s.rows || row >= rows)
         return;
-    const float before = live && p.accumulate ? y[row] : 0.0f, bias = live && p.bias ? p.bias[row] : 0.0f;
+    const float before = live && p.accumulate ? y[row] : 0.0f, bias = live && bias_of ? bias_of[row] : 0.0f;
     const float *c = products + lane, *d = c + blocks * 16;
     float acc = 0;
 #pragma unroll 16
     for (uint32_t j = 0; j < blocks; j++)
         acc = FMT == FMT_Q8_0 ? fmaf(d[j * 16], c[j * 16], acc) : acc + c[j * 16];
-    if (p.bias)
+    if (bias_of)
         acc += bias;
     if (p.accumulate)
         acc += before;
@@ -341,8 +341,9 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                     const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
                     if (live && ahead < n) /* the stage has been read */
                         one_fetch(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from, policy);
-                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? ahead_logits(route.ahead, which) : p.y,
-                                        rows, first + (k - 1) * n_blocks, products + (k - 1 & 1) * buf);
+                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? to.bias : p.bias,
+                                        next ? ahead_logits(route.ahead, which) : p.y, rows, first + (k - 1) * n_blocks,
+                                        products + (k - 1 & 1) * buf);
                 }
             } else if (k < turns) {
                 if (live)

@@ -41,6 +41,10 @@ struct mm_params {
     uint32_t unit_pages;               /* pages of one matrix */
     uint32_t n_experts, top_k;
     uint32_t min_bucket, max_bucket; /* buckets of other sizes belong to the other kernel */
+    uint32_t plain;                  /* SwiGLU, and no biases: the next four are not looked at */
+    uint32_t clamped;                /* KERN_SWIGLU_CLAMPED */
+    float act_alpha, act_limit;
+    const float *bias0, *bias1; /* [n_experts][rows] of gate and up, or of down twice; or NULL */
 
     /* stream.cuh */
     uint32_t chunk_blocks, n_chunks; /* blocks of 32 a chunk of K */
@@ -116,6 +120,29 @@ static __device__ void list_units(const mm_params &p, uint32_t *units, uint32_t 
 static __device__ __forceinline__ float swiglu_of(float g, float u)
 {
     return g / (1.0f + expf(-g)) * u;
+}
+
+/* Row `row` (< p.rows) of gate and up of an expert as activations. */
+static __device__ __forceinline__ float mm_activate(const mm_params &p, uint32_t expert, uint32_t row, float g, float u)
+{
+    if (p.plain)
+        return swiglu_of(g, u);
+    if (p.bias0)
+        g += p.bias0[(size_t)expert * p.rows + row];
+    if (p.bias1)
+        u += p.bias1[(size_t)expert * p.rows + row];
+    if (!p.clamped)
+        return swiglu_of(g, u);
+    /* fminf and fmaxf would make a number of NaN */
+    g = g > p.act_limit ? p.act_limit : g;
+    u = u > p.act_limit ? p.act_limit : u < -p.act_limit ? -p.act_limit : u;
+    return g / (1.0f + expf(-p.act_alpha * g)) * (u + 1.0f);
+}
+
+/* Row `row` (< p.rows) of down of an expert, or of a linear. */
+static __device__ __forceinline__ float mm_result(const mm_params &p, uint32_t expert, uint32_t row, float v)
+{
+    return p.plain || !p.bias0 ? v : v + p.bias0[(size_t)expert * p.rows + row];
 }
 
 #endif

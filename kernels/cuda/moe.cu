@@ -131,6 +131,7 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[0].n_tokens = a->n_tokens;
     p[0].min_bucket = 1;
     p[0].max_bucket = UINT32_MAX;
+    p[0].plain = a->act == KERN_SWIGLU && !a->gate_bias && !a->up_bias && !a->down_bias;
     p[1] = p[0];
 
     p[0].mode = MM_GATE_UP;
@@ -144,6 +145,11 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[0].first_page0 = g->first_page[0];
     p[0].first_page1 = g->first_page[1];
     p[0].page_rows = g->page_rows[0];
+    p[0].clamped = a->act == KERN_SWIGLU_CLAMPED;
+    p[0].act_alpha = a->act_alpha;
+    p[0].act_limit = a->act_limit;
+    p[0].bias0 = a->gate_bias;
+    p[0].bias1 = a->up_bias;
 
     p[1].mode = MM_DOWN;
     p[1].x = act;
@@ -155,6 +161,7 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[1].y_stride = g->d_model;
     p[1].first_page0 = p[1].first_page1 = g->first_page[2];
     p[1].page_rows = g->page_rows[2];
+    p[1].bias0 = p[1].bias1 = a->down_bias;
     for (int ph = 0; ph < 2; ph++) {
         p[ph].unit_pages = (p[ph].rows + p[ph].page_rows - 1) / p[ph].page_rows;
         if (p[ph].unit_pages > 4095)
@@ -321,6 +328,8 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     if (g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] || !g->page_rows[0] ||
         !g->page_rows[2])
         return cuda_unsupported(d, "experts: gate and up must be cut into pages alike");
+    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED)
+        return cuda_unsupported(d, "experts: activation");
     if (!a->n_tokens)
         return KERN_OK;
     if (a->n_experts > MM_MAX_EXPERTS)

@@ -24,7 +24,7 @@ static_assert(TEAM_BLOCKS == GEMV_BLOCKS, "gemv_row() knows where the blocks of 
 #define TEAM_ENDED 16 /* items whose results have not been made known */
 
 struct alignas(16) team_note {
-    uint32_t row0, valid; /* first row of the result; rows of each half, 8 bits each */
+    uint32_t row0, valid; /* first row of the result; rows of each half, 8 bits each, and the expert */
     uint32_t first, n;    /* tokens of the bucket */
 };
 
@@ -133,7 +133,7 @@ template <int FMT> static __device__ void team_fetch(const warp_params &P, const
                 if (lane == l) {
                     uint64_t *full = s.full + slot;
                     team_wait(TEAM_AT(empty) + slot * 8, parity);
-                    s.notes[slot] = {it.row0, it.valid[0] | it.valid[1] << 8, it.first, it.n};
+                    s.notes[slot] = {it.row0, it.valid[0] | it.valid[1] << 8 | it.expert << 16, it.first, it.n};
                     team_arrive(TEAM_AT(noted) + slot * 8);
                     const uint32_t len = min(most, row_bytes - chunk * most);
                     bar_expect(full, (it.valid[0] + it.valid[1]) * len);
@@ -211,14 +211,14 @@ static __device__ __forceinline__ void team_store(const warp_params &P, const te
         if (phase == 0) {
             if (g < (note.valid & 0xff))
                 store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, note.row0 + g,
-                            swiglu_of(acc[c], acc[2 + c]));
+                            mm_activate(p, note.valid >> 16, note.row0 + g, acc[c], acc[2 + c]));
             continue;
         }
         float *y = p.y + (size_t)job.pairs[pair] * p.y_stride + note.row0 + g;
         if (g < (note.valid & 0xff))
-            y[0] = acc[c];
-        if (g < note.valid >> 8)
-            y[8] = acc[2 + c];
+            y[0] = mm_result(p, note.valid >> 16, note.row0 + g, acc[c]);
+        if (g < (note.valid >> 8 & 0xff))
+            y[8] = mm_result(p, note.valid >> 16, note.row0 + 8 + g, acc[2 + c]);
     }
 }
 
@@ -331,7 +331,7 @@ template <int FMT> static __device__ void team_work(const warp_params &P, const 
                 const uint32_t item = k0 + k;
                 while (item - team_known(TEAM_AT(known)) >= TEAM_ENDED) {
                 }
-                team_put(TEAM_AT(results) + item % TEAM_ENDED * 8, note.row0, note.valid | ph << 16);
+                team_put(TEAM_AT(results) + item % TEAM_ENDED * 8, note.row0, (note.valid & 0xffff) | ph << 16);
                 team_arrive(TEAM_AT(ended) + item % TEAM_ENDED * 8);
             }
             q += cut.step_stages;

@@ -35,6 +35,7 @@ template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any align
 struct tile_item {
     uint32_t row0, n_rows; /* output rows; gate and up: of each */
     uint32_t first, n;     /* tokens */
+    uint32_t expert;
 };
 
 static __device__ __forceinline__ void tile_barrier()
@@ -162,17 +163,30 @@ static __device__ __forceinline__ void tile_split(const mm_params &p, const tile
 #endif
 }
 
-/* One result of row r (of gate and up: of each). */
+/* One result of row r. */
 static __device__ __forceinline__ void tile_store(const mm_params &p, const tile_item &it, float *y, uint32_t r,
                                                   float v)
 {
-    if (r >= it.n_rows)
-        return;
     if (p.bias)
         v += p.bias[it.row0 + r];
     if (p.accumulate)
         v += y[it.row0 + r];
     y[it.row0 + r] = v;
+}
+
+/* The same of gate and up, and of down. */
+static __device__ __forceinline__ void tile_store_pair(const mm_params &p, const tile_item &it, float *y, uint32_t r,
+                                                       float gate, float up)
+{
+    if (r < it.n_rows)
+        tile_store(p, it, y, r, mm_activate(p, it.expert, it.row0 + r, gate, up));
+}
+
+static __device__ __forceinline__ void tile_store_one(const mm_params &p, const tile_item &it, float *y, uint32_t r,
+                                                      float v)
+{
+    if (r < it.n_rows)
+        tile_store(p, it, y, r, mm_result(p, it.expert, it.row0 + r, v));
 }
 
 static __device__ __forceinline__ float *tile_y(const mm_params &p, const tile_item &it, uint32_t token)
@@ -283,10 +297,10 @@ static __device__ __forceinline__ void tile_run_n(const mm_params &p, const tile
                 continue;
             float *y = tile_y(p, it, k);
             if (p.mode == MM_GATE_UP) {
-                tile_store(p, it, y, warp * 8 + g, swiglu_of(acc[4 * j + i], acc[4 * j + 2 + i]));
+                tile_store_pair(p, it, y, warp * 8 + g, acc[4 * j + i], acc[4 * j + 2 + i]);
             } else {
-                tile_store(p, it, y, warp * 16 + g, acc[4 * j + i]);
-                tile_store(p, it, y, warp * 16 + 8 + g, acc[4 * j + 2 + i]);
+                tile_store_one(p, it, y, warp * 16 + g, acc[4 * j + i]);
+                tile_store_one(p, it, y, warp * 16 + 8 + g, acc[4 * j + 2 + i]);
             }
         }
 }
@@ -405,12 +419,12 @@ static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_r
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 if (p.mode == MM_GATE_UP) {
-                    tile_store(p, it, y, (wm * 2 + m) * 8 + g, swiglu_of(acc[m][j][c], acc[m][j][2 + c]));
+                    tile_store_pair(p, it, y, (wm * 2 + m) * 8 + g, acc[m][j][c], acc[m][j][2 + c]);
                     continue;
                 }
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    tile_store(p, it, y, wm * 32 + m * 16 + h * 8 + g, acc[m][j][2 * h + c]);
+                    tile_store_one(p, it, y, wm * 32 + m * 16 + h * 8 + g, acc[m][j][2 * h + c]);
             }
         }
 }
@@ -586,6 +600,7 @@ static __device__ __forceinline__ void tile_work(const mm_params &p, unsigned ch
             ready = true;
             tile_item it;
             const uint32_t r0 = k % row_tiles * per, first = k / row_tiles * width;
+            it.expert = e;
             it.row0 = page * p.page_rows + r0;
             it.n_rows = min(in_page - r0, per);
             it.first = start + first;

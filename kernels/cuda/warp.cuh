@@ -432,14 +432,14 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
             if (it.phase == 0) {
                 if (g < it.valid[0])
                     store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, it.row0 + g,
-                                swiglu_of(acc[j][c], acc[j][2 + c]));
+                                mm_activate(p, it.expert, it.row0 + g, acc[j][c], acc[j][2 + c]));
                 continue;
             }
             float *y = p.y + (size_t)p.pairs[pair] * p.y_stride + it.row0 + g;
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 if (g < it.valid[h])
-                    y[h * 8] = acc[j][2 * h + c];
+                    y[h * 8] = mm_result(p, it.expert, it.row0 + h * 8 + g, acc[j][2 * h + c]);
         }
     __threadfence();
     __syncwarp();

@@ -12,6 +12,9 @@ typedef struct moe_case {
     size_t *page_bytes;
     float *x, *y0, *weights;
     uint32_t *ids;
+    kern_act act;
+    float act_alpha, act_limit;
+    float *bias[3]; /* of gate, up and down: [n_experts][rows]; or NULL */
     bool fill;
     uint32_t padded; /* rows beyond n_live */
     uint32_t split;  /* not 0: every so many-th expert is computed by a call of its own */
@@ -43,6 +46,13 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     memcpy(padded_tokens, tokens, n * sizeof *tokens);
 
     kern_moe_args a = {.geom = c->g, .n_tokens = rows, .top_k = top_k, .n_experts = c->n_experts};
+    a.act = c->act;
+    a.act_alpha = c->act_alpha;
+    a.act_limit = c->act_limit;
+    const float **bias[] = {&a.gate_bias, &a.up_bias, &a.down_bias};
+    for (uint32_t m = 0; m < 3; m++)
+        if (c->bias[m])
+            *bias[m] = kc_put(&r, c->bias[m], (size_t)c->n_experts * (m == 2 ? dm : c->g.d_ff) * 4);
     uint64_t *page_addr = KC_NEW(k, n_pages, uint64_t);
     for (uint32_t p = 0; p < n_pages; p++)
         page_addr[p] = (uint64_t)(uintptr_t)kc_put(&r, c->pages[p], c->page_bytes[p]);
@@ -145,6 +155,24 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     kc_end(&r);
 }
 
+static double bias_of(const moe_case *c, uint32_t m, uint32_t expert, uint32_t row)
+{
+    return c->bias[m] ? (double)c->bias[m][(size_t)expert * (m == 2 ? c->g.d_model : c->g.d_ff) + row] : 0;
+}
+
+/* |silu(g)| and |u| as they are multiplied. */
+static void factors_of(const moe_case *c, double g, double u, double *ret_silu, double *ret_up)
+{
+    double alpha = 1, limit = (double)c->act_limit;
+    if (c->act == KERN_SWIGLU_CLAMPED) {
+        alpha = (double)c->act_alpha;
+        g = fmin(g, limit);
+        u = fmax(-limit, fmin(u, limit)) + 1;
+    }
+    *ret_silu = fabs(g / (1 + exp(-alpha * g)));
+    *ret_up = fabs(u);
+}
+
 /* What an error of 1 in each product (relative to its sum of magnitudes) does to y: the products of gate and up enter hidden by
  * silu' <= 1.1 and by each other's value, and hidden enters down. */
 static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
@@ -166,9 +194,10 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
         for (uint32_t i = 0; i < dm; i++)
             out[(size_t)t * dm + i] = fabsf(c->y0[(size_t)t * dm + i]);
         for (uint32_t p = 0; p < c->top_k; p++) {
-            float *const *m = w + (size_t)c->ids[t * c->top_k + p] * 3;
+            uint32_t expert = c->ids[t * c->top_k + p];
+            float *const *m = w + (size_t)expert * 3;
             for (uint32_t f = 0; f < ff; f++) {
-                double g = 0, u = 0, g_mag = 0, u_mag = 0;
+                double g = bias_of(c, 0, expert, f), u = bias_of(c, 1, expert, f), g_mag = fabs(g), u_mag = fabs(u);
                 for (uint32_t i = 0; i < dm; i++) {
                     double gw = (double)m[0][(size_t)f * dm + i], uw = (double)m[1][(size_t)f * dm + i];
                     double xi = (double)x[i];
@@ -177,13 +206,14 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
                     g_mag += fabs(gw * xi) + lost * (fabs(gw) + fabs(xi));
                     u_mag += fabs(uw * xi) + lost * (fabs(uw) + fabs(xi));
                 }
-                double silu = fabs(g / (1 + exp(-g)));
-                value[f] = silu * fabs(u);
-                hidden[f] = 1.1 * g_mag * fabs(u) + silu * u_mag + value[f];
+                double silu, up;
+                factors_of(c, g, u, &silu, &up);
+                value[f] = silu * up;
+                hidden[f] = 1.1 * g_mag * up + silu * u_mag + value[f];
             }
             double weight = fabs((double)c->weights[t * c->top_k + p]);
             for (uint32_t i = 0; i < dm; i++) {
-                double sum = 0;
+                double sum = fabs(bias_of(c, 2, expert, i));
                 for (uint32_t f = 0; f < ff; f++) {
                     double q = (double)m[2][(size_t)i * ff + f];
                     sum += fabs(q) * hidden[f] + lost * (fabs(q) + value[f]);
@@ -207,6 +237,11 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
     c.top_k = kc_between(k, 1, KC_MIN(c.n_experts, 5u));
     c.fill = kc_below(k, 2);
     c.padded = kc_below(k, 2) ? 0 : kc_between(k, 1, 5);
+    if (kc_below(k, 3) == 0) { /* as gpt-oss has them */
+        c.act = KERN_SWIGLU_CLAMPED;
+        c.act_alpha = 1.702f;
+        c.act_limit = (float)kc_between(k, 1, 9);
+    }
     return c;
 }
 
@@ -215,9 +250,14 @@ static void check_moe(kc *k, moe_case c, const float *scales)
 {
     kern_expert_geom g = c.g;
     c.split = c.fill || scales ? 0 : kc_below(k, 4);
-    kc_case(k, "moe %s %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s",
+    kc_case(k, "moe %s %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s%s",
             kern_fmt_get(g.fmt[0]).name, kern_fmt_get(g.fmt[2]).name, g.d_model, g.d_ff, c.n_experts, c.top_k,
-            c.n_tokens, c.fill, c.padded, c.split, scales ? " scaled" : "");
+            c.n_tokens, c.fill, c.padded, c.split, scales ? " scaled" : "", c.act ? " clamped" : "");
+    for (uint32_t m = 0; m < 3 && c.act && !scales; m++) {
+        size_t n = (size_t)c.n_experts * (m == 2 ? g.d_model : g.d_ff);
+        c.bias[m] = KC_NEW(k, n, float);
+        kc_fill_scaled(k, c.bias[m], n, c.act_limit);
+    }
 
     for (uint32_t m = 0; m < 3; m++) {
         uint32_t rows = m == 2 ? g.d_model : g.d_ff;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ARRAYS 12
+#define MAX_ARRAYS 16
 
 typedef struct array {
     char name[24], kind[8];
@@ -369,7 +369,7 @@ static void replay_router(kc_run *r, const vectors *v)
     expect(r, v, "weights", a.weights, a.top_k, kc_tol(r->k, "router"));
 }
 
-static void replay_moe(kc_run *r, const vectors *v)
+static void experts(kc_run *r, const vectors *v, bool clamped)
 {
     static const char *names[] = {"gate", "up", "down"}, *page_rows[] = {"pr0", "pr1", "pr2"};
     kern_expert_geom g = {.d_model = num(v, "d"), .d_ff = num(v, "ff")};
@@ -398,6 +398,14 @@ static void replay_moe(kc_run *r, const vectors *v)
     a.page_addr = kc_put(r, addr, n_experts * g.pages * sizeof *addr);
     a.n_live = kc_put(r, &live, sizeof live);
     a.scratch = kc_room(r, r->d->ops->moe_scratch_bytes(r->d, a.n_tokens, a.top_k, &g));
+    if (clamped) {
+        a.gate_bias = put(r, v, "gate_bias");
+        a.up_bias = put(r, v, "up_bias");
+        a.down_bias = put(r, v, "down_bias");
+        a.act = KERN_SWIGLU_CLAMPED;
+        a.act_alpha = (float)param(v, "alpha");
+        a.act_limit = (float)param(v, "limit");
+    }
     kern_plan_args p = {
         .ids = a.ids, .n_live = a.n_live, .n_tokens = a.n_tokens, .top_k = a.top_k, .n_experts = n_experts};
     p.expert_start = kc_room(r, (n_experts + 1) * 4);
@@ -411,6 +419,16 @@ static void replay_moe(kc_run *r, const vectors *v)
     expect_ids(r, v, "count", p.expert_count);
     expect_ids(r, v, "pairs", p.pairs);
     expect(r, v, "y", a.y, g.d_model, 4 * kc_tol(r->k, "moe"));
+}
+
+static void replay_moe(kc_run *r, const vectors *v)
+{
+    experts(r, v, false);
+}
+
+static void replay_moe_clamped(kc_run *r, const vectors *v)
+{
+    experts(r, v, true);
 }
 
 static void replay_logits(kc_run *r, const vectors *v)
@@ -437,11 +455,17 @@ static const struct {
     const char *op;
     void (*fn)(kc_run *r, const vectors *v);
 } replays[] = {
-    {"embed", replay_embed},     {"rmsnorm", replay_rmsnorm},
-    {"swiglu", replay_swiglu},   {"linear", replay_linear},
-    {"rope_kv", replay_rope_kv}, {"attention", replay_attention},
-    {"router", replay_router},   {"moe", replay_moe},
-    {"logits", replay_logits},   {"linear_heads", replay_linear_heads},
+    {"embed", replay_embed},
+    {"rmsnorm", replay_rmsnorm},
+    {"swiglu", replay_swiglu},
+    {"linear", replay_linear},
+    {"rope_kv", replay_rope_kv},
+    {"attention", replay_attention},
+    {"router", replay_router},
+    {"moe", replay_moe},
+    {"logits", replay_logits},
+    {"linear_heads", replay_linear_heads},
+    {"moe_clamped", replay_moe_clamped},
 };
 
 bool kc_vectors(kc *k, const char *path)

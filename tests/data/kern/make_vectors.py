@@ -232,20 +232,31 @@ for scoring, norm_topk, experts, top_k in ((0, 1, 8, 2), (0, 0, 13, 4), (1, 0, 8
     router(scoring, norm_topk, 0, experts, top_k)
 
 # ---- experts: 3 pages of gate rows, 2 of up, 4 of down; the last ones short
-for fmt in ("f32", "f16", "bf16", "q8_0"):
+def moe(op, fmt, alpha=0, limit=0):
+    """moe_clamped: with biases, and what gpt-oss makes of gate and up."""
+    clamped = op == "moe_clamped"
     experts, top_k, d, ff, tokens, live = 3, 2, 32, 64, 5, 4
     page_rows = (24, 40, 9)
     mats = [encode(f32(experts * r, c, scale=0.3), fmt) for r, c in ((ff, d), (ff, d), (d, ff))]
     x, y0, weights = f32(tokens, d), f32(tokens, d), np.abs(f32(tokens, top_k))
     ids = np.array([rng.permutation(experts)[:top_k] for _ in range(tokens)])
+    if clamped:
+        biases = [f32(experts, n, scale=limit) for n in (ff, ff, d)]
     y = y0.astype(np.float64)
     for t in range(live):
         for k in range(top_k):
             g, u, w = (m[1].reshape(experts, -1, m[1].shape[1])[ids[t, k]] for m in mats)
             gate = g @ x[t].astype(np.float64)
-            y[t] += weights[t, k] * (w @ (gate / (1 + np.exp(-gate)) * (u @ x[t].astype(np.float64))))
-    case("moe", fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
-         pr1=page_rows[1], pr2=page_rows[2])
+            if clamped:
+                gate = np.minimum(gate + biases[0][ids[t, k]], limit)
+                up = np.clip(u @ x[t].astype(np.float64) + biases[1][ids[t, k]], -limit, limit)
+                hidden = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
+                y[t] += weights[t, k] * (w @ hidden + biases[2][ids[t, k]])
+            else:
+                y[t] += weights[t, k] * (w @ (gate / (1 + np.exp(-gate)) * (u @ x[t].astype(np.float64))))
+    params = dict(fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
+                  pr1=page_rows[1], pr2=page_rows[2])
+    case(op, **params, **(dict(alpha=alpha, limit=limit) if clamped else {}))
     for name, a in (("gate", mats[0][0]), ("up", mats[1][0]), ("down", mats[2][0]), ("x", x), ("y0", y0), ("ids", ids),
                     ("weights", weights), ("y", y)):
         put(name, a)
@@ -254,6 +265,13 @@ for fmt in ("f32", "f16", "bf16", "q8_0"):
     put("pairs", np.array(order))
     put("count", count)
     put("start", np.concatenate([[0], np.cumsum(count)]))
+    if clamped:
+        for name, bias in zip(("gate_bias", "up_bias", "down_bias"), biases):
+            put(name, bias)
+
+
+for fmt in ("f32", "f16", "bf16", "q8_0"):
+    moe("moe", fmt)
 
 # ---- choices among logits, with ties
 for vocab in (1, 40, 300):
@@ -375,3 +393,8 @@ router(0, 1, 1, 8, 2, norm_min=1e-12)
 router(2, 1, 1, 8, 3)
 router(2, 0, 0, 40, 6, scale=1.5)
 router(2, 1, 1, 12, 3, norm_min=0.9)
+
+# ---- experts as gpt-oss has them; half of the gates and of the ups are at the limit
+rng = np.random.default_rng(20250805)
+for fmt in ("bf16", "q8_0"):
+    moe("moe_clamped", fmt, alpha=1.702, limit=1.5)
