@@ -13,7 +13,9 @@ typedef struct exec_layer {
     uint32_t n_qkv;
     kern_mat o;
     float *o_bias;
+    float *sinks;
     kern_mat router; /* data NULL: one expert */
+    float *router_bias, *expert_bias[MODEL_MATRICES];
 } exec_layer;
 
 /* What decides the shape of the recorded or launched work. All else is read from device memory. */
@@ -66,8 +68,9 @@ typedef struct exec_split {
     share_costs costs;          /* that this step goes by */
     uint64_t cpu_ns, cpu_bytes; /* of this step */
     struct exec_split_layer {
-        uint64_t link_bytes; /* that the device read in place */
-        bool device;         /* it had a part */
+        uint64_t link_bytes;         /* that the device read in place */
+        bool device;                 /* it had a part */
+        float *bias[MODEL_MATRICES]; /* of the experts; NULL: none */
     } * layers;
     exec_split_graphs graphs[EXEC_SPLIT_SHAPES];
     uint32_t n_graphs;
@@ -163,6 +166,8 @@ xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what)
     } while (0)
 xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *what, xd_err *err);
 xd_status exec_load_trunk(exec *x, xd_err *err);
+/* The n values of a vector (f32, f16 or bf16). */
+void exec_to_float(float *out, const model_tensor *t, uint32_t n);
 /* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */
 xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err);
 exec_layout exec_layout_of(const exec_shape *s);

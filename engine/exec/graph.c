@@ -90,6 +90,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .max_context = s->max_context,
                                                  .window = model_get_layer(x->m, layer)->window,
                                                  .scale = hp->attn_scale,
+                                                 .sinks = l->sinks,
                                                  .kv = read_kv,
                                                  .scratch = x->attn_scratch,
                                                  .seq_start = s->recorded ? NULL : seq_start,
@@ -135,6 +136,7 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
     *logits = (kern_linear_args){.y = x->router_logits,
                                  .x = x->x,
                                  .w = l->router,
+                                 .bias = l->router_bias,
                                  .n_tokens = n_tokens,
                                  .x_stride = hp->d_model,
                                  .y_stride = ml->n_experts,
@@ -177,6 +179,7 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
     for (uint32_t i = 0, to; ahead && i < XD_ARRAY_LEN(next.next) && (to = layer + 1 + i) < hp->n_layers; i++) {
         next.next[i].w = x->layers[to].router;
         next.next[i].norm = x->layers[to].ffn_norm;
+        next.next[i].bias = x->layers[to].router_bias;
         next.next[i].top_k = model_get_layer(x->m, to)->top_k;
         next.next[i].page_addr = view->layers[to].page_addr;
     }
@@ -303,7 +306,13 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .n_live = x->in_dev + exec_layout_of(s).n_live,
                            .scratch = x->moe_scratch,
                            .ahead = exec_ahead_of(x, layer, s),
-                           .layer = layer};
+                           .layer = layer,
+                           .gate_bias = x->layers[layer].expert_bias[MODEL_GATE],
+                           .up_bias = x->layers[layer].expert_bias[MODEL_UP],
+                           .down_bias = x->layers[layer].expert_bias[MODEL_DOWN],
+                           .act = x->hp->act,
+                           .act_alpha = x->hp->act_alpha,
+                           .act_limit = x->hp->act_limit};
 }
 
 static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)

@@ -59,6 +59,23 @@ static xd_status most_plan_words(exec *x, uint64_t *ret, xd_err *err)
     return XD_OK;
 }
 
+/* The CPU adds the biases of its part itself. */
+static xd_status copy_biases(exec *x, xd_err *err)
+{
+    for (uint32_t i = 0; i < x->hp->n_layers; i++)
+        for (int k = 0; k < MODEL_MATRICES; k++) {
+            const model_tensor *t = &model_get_layer(x->m, i)->expert_bias[k];
+            if (!t->data)
+                continue;
+            float *to = malloc((size_t)t->rows * t->cols * sizeof *to);
+            if (!to)
+                return xd_fail(err, XD_NOMEM, 0, "biases of experts on the CPU");
+            exec_to_float(to, t, t->rows * t->cols);
+            x->split.layers[i].bias[k] = to;
+        }
+    return XD_OK;
+}
+
 xd_status exec_split_open(exec *x, xd_err *err)
 {
     exec_split *p = &x->split;
@@ -90,7 +107,7 @@ xd_status exec_split_open(exec *x, xd_err *err)
         x->opt.cpu->ops->alloc(x->opt.cpu, XD_MAX(scratch, 256), &p->scratch) != KERN_OK)
         return xd_fail(err, XD_NOMEM, 0, "scratch for experts on the CPU");
     p->cpu = x->opt.cpu;
-    return XD_OK;
+    return copy_biases(x, err);
 }
 
 static void free_recordings(exec *x, exec_split_graphs *r)
@@ -114,6 +131,9 @@ void exec_split_close(exec *x)
         x->dev->ops->free_host(x->dev, p->host_owned);
     free(p->host.pairs);
     free(p->host.start);
+    for (uint32_t i = 0; p->layers && i < x->hp->n_layers; i++)
+        for (int k = 0; k < MODEL_MATRICES; k++)
+            free(p->layers[i].bias[k]);
     free(p->layers);
     if (p->scratch)
         x->opt.cpu->ops->free(x->opt.cpu, p->scratch);
@@ -306,7 +326,13 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
                              .n_tokens = p->n_live,
                              .top_k = top_k,
                              .n_experts = pl->n_experts,
-                             .scratch = p->scratch};
+                             .scratch = p->scratch,
+                             .gate_bias = p->layers[layer].bias[MODEL_GATE],
+                             .up_bias = p->layers[layer].bias[MODEL_UP],
+                             .down_bias = p->layers[layer].bias[MODEL_DOWN],
+                             .act = x->hp->act,
+                             .act_alpha = x->hp->act_alpha,
+                             .act_limit = x->hp->act_limit};
     uint64_t begin_ns = xd_now_ns();
     memset(p->y, 0, (size_t)p->n_live * x->hp->d_model * sizeof *p->y);
     if (!share->cpu_bytes)

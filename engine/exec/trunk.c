@@ -22,20 +22,21 @@ static float half_to_float(uint16_t h)
     return f;
 }
 
-static void to_float(float *out, const model_tensor *t, uint32_t n)
+void exec_to_float(float *out, const model_tensor *t, uint32_t n)
 {
     const uint8_t *p = t->data;
+    const size_t step = t->step ? t->step : 1;
     for (uint32_t i = 0; i < n; i++) {
         uint16_t h;
         uint32_t bits;
         switch (t->fmt) {
-        case FMT_F32: memcpy(&out[i], p + 4 * (size_t)i, 4); break;
+        case FMT_F32: memcpy(&out[i], p + 4 * i * step, 4); break;
         case FMT_F16:
-            memcpy(&h, p + 2 * (size_t)i, 2);
+            memcpy(&h, p + 2 * i * step, 2);
             out[i] = half_to_float(h);
             break;
         default:
-            memcpy(&h, p + 2 * (size_t)i, 2);
+            memcpy(&h, p + 2 * i * step, 2);
             bits = (uint32_t)h << 16;
             memcpy(&out[i], &bits, 4);
             break;
@@ -74,7 +75,7 @@ static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_
                        kern_fmt_get(t->fmt).name);
     if (n > tmp_cap)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n);
-    to_float(tmp, t, (uint32_t)n);
+    exec_to_float(tmp, t, (uint32_t)n);
     float *p = (float *)trunk_take(x, n * sizeof(float));
     kern_status ks = x->dev->ops->upload(x->dev, p, tmp, n * sizeof(float));
     if (!ks)
@@ -172,7 +173,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
         uint32_t n = b[i]->rows * b[i]->cols;
         if (n != w[i]->rows || n > tmp_cap)
             return xd_fail(err, XD_BAD_MODEL, 0, "a Q, K or V bias has %u values for %u rows", n, w[i]->rows);
-        to_float(tmp, b[i], n);
+        exec_to_float(tmp, b[i], n);
         kern_status ks = x->dev->ops->upload(x->dev, joined_bias + at, tmp, n * sizeof(float));
         if (!ks)
             ks = x->dev->ops->sync(x->dev);
@@ -193,8 +194,19 @@ static uint64_t trunk_size(const exec *x)
         n += matrix_bytes(embed) + (head->data != embed->data ? matrix_bytes(head) : 0);
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
-        const model_tensor *vec[] = {&l->attn_norm, &l->ffn_norm, &l->q_norm, &l->k_norm,
-                                     &l->q_bias,    &l->k_bias,   &l->v_bias, &l->o_bias};
+        const model_tensor *vec[] = {&l->attn_norm,
+                                     &l->ffn_norm,
+                                     &l->q_norm,
+                                     &l->k_norm,
+                                     &l->q_bias,
+                                     &l->k_bias,
+                                     &l->v_bias,
+                                     &l->o_bias,
+                                     &l->sinks,
+                                     &l->router_bias,
+                                     &l->expert_bias[MODEL_GATE],
+                                     &l->expert_bias[MODEL_UP],
+                                     &l->expert_bias[MODEL_DOWN]};
         const model_tensor *mat[] = {&l->q, &l->k, &l->v, &l->o, &l->router};
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
@@ -202,6 +214,29 @@ static uint64_t trunk_size(const exec *x)
             n += matrix_bytes(mat[j]);
     }
     return n;
+}
+
+/* Values of the largest vector. */
+static uint32_t most_values(const exec *x)
+{
+    const model_params *hp = x->hp;
+    uint32_t n = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
+    n = XD_MAX(n, MODEL_MAX_ROT);
+    for (uint32_t i = 0; i < hp->n_layers; i++)
+        for (int k = 0; k < MODEL_MATRICES; k++) {
+            const model_tensor *t = &model_get_layer(x->m, i)->expert_bias[k];
+            n = XD_MAX(n, t->rows * t->cols); /* at most MODEL_MAX_EXPERTS of 2^20 */
+        }
+    return n;
+}
+
+static xd_status load_ffn_biases(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap,
+                                 xd_err *err)
+{
+    xd_status st = load_vector(x, &ml->router_bias, tmp, tmp_cap, &l->router_bias, "a router's bias", err);
+    for (int k = 0; k < MODEL_MATRICES && !st; k++)
+        st = load_vector(x, &ml->expert_bias[k], tmp, tmp_cap, &l->expert_bias[k], "biases of experts", err);
+    return st;
 }
 
 xd_status exec_load_trunk(exec *x, xd_err *err)
@@ -212,9 +247,8 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
     if (st)
         return st;
     x->trunk_bytes = x->trunk_cap;
-    uint32_t tmp_cap = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
-    tmp_cap = XD_MAX(tmp_cap, MODEL_MAX_ROT);
-    XD_CLEANUP(xd_freep) float *tmp = malloc(tmp_cap * sizeof *tmp);
+    uint32_t tmp_cap = most_values(x);
+    XD_CLEANUP(xd_freep) float *tmp = malloc((size_t)tmp_cap * sizeof *tmp);
     x->layers = calloc(hp->n_layers, sizeof *x->layers);
     if (!tmp || !x->layers)
         return xd_fail(err, XD_NOMEM, 0, "the layer table");
@@ -236,7 +270,9 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
             (st = load_vector(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
             (st = load_qkv(x, ml, l, tmp, tmp_cap, err)) || (st = load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
             (st = load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
-            (st = load_matrix(x, &ml->router, &l->router, "a router", err)))
+            (st = load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||
+            (st = load_matrix(x, &ml->router, &l->router, "a router", err)) ||
+            (st = load_ffn_biases(x, ml, l, tmp, tmp_cap, err)))
             return xd_wrap(err, "layer %u", i);
         if (x->opt.progress)
             x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);

@@ -352,7 +352,7 @@ static void make_blob(void *user, uint32_t x, void *out)
     const pager_page *pages = &p->pages[pager_expert_first_page(p, x)];
     char *at = out;
     for (uint32_t i = 0; i < p->layers[l].geom.pages; i++) {
-        memcpy(at, pager_page_in_file(p, l, e, i), pages[i].bytes);
+        pager_read_page(p, l, e, i, at);
         at += xd_align_up(pages[i].bytes, 256);
     }
 }

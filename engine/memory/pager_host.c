@@ -39,6 +39,11 @@ static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
 {
     for (uint32_t l = 0; l < p->n_layers; l++) {
         const model_layer *y = model_get_layer(p->m, l);
+        if (y->layout != MODEL_ROWS)
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "layer %u: the file holds the experts in another order than kernels "
+                           "read them",
+                           l);
         for (uint32_t i = 0; i < y->n_experts * MODEL_MATRICES; i++) {
             uint32_t f = 0;
             const model_file *file = file_of(p->m, y->experts[i].data, &f);
@@ -94,12 +99,25 @@ static void unregister_all(pager *p)
         p->dev->ops->host_unregister(p->dev, p->host.regs[--p->host.n_regs].base);
 }
 
-const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page)
+static uint32_t matrix_of(const kern_expert_geom *g, uint32_t page)
+{
+    return page >= g->first_page[2] ? 2 : page >= g->first_page[1];
+}
+
+static const char *page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page)
 {
     const kern_expert_geom *g = &p->layers[layer].geom;
-    int m = page >= g->first_page[2] ? 2 : page >= g->first_page[1];
-    const model_tensor *t = &model_get_layer(p->m, layer)->experts[expert * MODEL_MATRICES + (uint32_t)m];
+    uint32_t m = matrix_of(g, page);
+    const model_tensor *t = &model_get_layer(p->m, layer)->experts[expert * MODEL_MATRICES + m];
     return (const char *)t->data + (uint64_t)(page - g->first_page[m]) * g->page_rows[m] * g->row_bytes[m];
+}
+
+void pager_read_page(const pager *p, uint32_t layer, uint32_t expert, uint32_t page, void *to)
+{
+    const kern_expert_geom *g = &p->layers[layer].geom;
+    uint32_t m = matrix_of(g, page), first = (page - g->first_page[m]) * g->page_rows[m],
+             rows = m == MODEL_DOWN ? g->d_model : g->d_ff;
+    model_copy_rows(model_get_layer(p->m, layer), expert, m, first, XD_MIN(g->page_rows[m], rows - first), to);
 }
 
 /* Files that are memory already (tmpfs; a synthetic model): registering them takes no more, and MemAvailable does not count them. */
@@ -148,7 +166,7 @@ static xd_status open_in_place(pager *p, const pager_options *opt, xd_err *err)
         for (uint32_t e = 0; e < p->layers[l].n_experts; e++)
             for (uint32_t i = 0; i < p->layers[l].geom.pages; i++, pg++) {
                 uint32_t f = 0;
-                const char *src = pager_page_in_file(p, l, e, i);
+                const char *src = page_in_file(p, l, e, i);
                 file_of(p->m, src, &f);
                 p->pages[pg].src = src;
                 p->pages[pg].host_addr = (uint64_t)(uintptr_t)src + delta[f];
@@ -166,11 +184,11 @@ typedef struct fill_job {
 } fill_job;
 
 /* The page cache keeps what was copied; this process need not: else its resident memory would be twice the model. */
-static void let_go(const pager *p, const model_tensor *t)
+static void let_go(const pager *p, const void *data, uint64_t bytes)
 {
     uint32_t idx;
-    const model_file *f = file_of(p->m, t->data, &idx);
-    uintptr_t lo = xd_align_up((uintptr_t)t->data, SYS_PAGE), hi = ((uintptr_t)t->data + t->bytes) & ~(SYS_PAGE - 1);
+    const model_file *f = file_of(p->m, data, &idx);
+    uintptr_t lo = xd_align_up((uintptr_t)data, SYS_PAGE), hi = ((uintptr_t)data + bytes) & ~(SYS_PAGE - 1);
     if (f && !f->anonymous && lo < hi)
         madvise((void *)lo, hi - lo, MADV_DONTNEED);
 }
@@ -180,9 +198,10 @@ static void fill_expert(pager *p, uint32_t x)
     uint32_t l = p->expert_layer[x], e = x - p->layers[l].expert_base;
     pager_page *pages = &p->pages[p->layers[l].page_base + e * p->layers[l].geom.pages];
     for (uint32_t i = 0; i < p->layers[l].geom.pages; i++)
-        memcpy((void *)(uintptr_t)pages[i].src, pager_page_in_file(p, l, e, i), pages[i].bytes);
+        pager_read_page(p, l, e, i, (void *)(uintptr_t)pages[i].src);
+    const model_layer *y = model_get_layer(p->m, l);
     for (uint32_t i = 0; i < MODEL_MATRICES; i++)
-        let_go(p, &model_get_layer(p->m, l)->experts[e * MODEL_MATRICES + i]);
+        let_go(p, y->experts[e * MODEL_MATRICES + i].data, model_stored_bytes(y, i));
 }
 
 static void *fill_main(void *arg)

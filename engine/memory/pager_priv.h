@@ -213,7 +213,7 @@ void pager_share_end(pager *p, bool completed);
 /* pager_host.c */
 xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err) XD_MUST_CHECK;
 void pager_host_close(pager *p);
-const char *pager_page_in_file(const pager *p, uint32_t layer, uint32_t expert, uint32_t page);
+void pager_read_page(const pager *p, uint32_t layer, uint32_t expert, uint32_t page, void *to);
 
 /* pager_disk.c */
 xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, int numa_node,

@@ -67,6 +67,23 @@ static const model_arch archs[] = {
      .qk_norm = true,
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_SWITCHED},
+    {.model_type = "gpt_oss",
+     .class_name = "GptOssForCausalLM",
+     .defaults = "{\"vocab_size\":201088,\"hidden_size\":2880,\"intermediate_size\":2880,\"num_hidden_layers\":36,"
+                 "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,"
+                 "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"sliding_window\":128,"
+                 "\"num_local_experts\":128,\"num_experts_per_tok\":4,\"attention_bias\":true,"
+                 "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"
+                 "\"truncate\":false,\"original_max_position_embeddings\":4096}}",
+     .default_theta = 150000,
+     .experts = {"model.layers.%u.mlp.experts.gate_up_proj", "model.layers.%u.mlp.experts.gate_up_proj",
+                 "model.layers.%u.mlp.experts.down_proj"},
+     .router = "model.layers.%u.mlp.router.weight",
+     .moe_size_key = "intermediate_size",
+     .norm_topk_always = true,
+     .gpt_oss = true,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_EVEN},
 };
 
 const model_arch *model_arch_find(const char *model_type)
@@ -79,7 +96,7 @@ const model_arch *model_arch_find(const char *model_type)
 
 const char *model_known_archs(void)
 {
-    return "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe";
+    return "gpt_oss, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe";
 }
 
 /* transformers calls the experts by one name and reads another too. */
@@ -113,7 +130,7 @@ xd_status model_arch_complete(const model_arch *a, json_t *config, const char *f
 }
 
 /* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types
- * names, or from max_window_layers on; Qwen3-MoE in all. A list that says something else than what the family does is refused. */
+ * names, or from max_window_layers on; Qwen3-MoE in all; gpt-oss in those that layer_types names. A list that says something else than what the family does is refused. */
 static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     uint32_t window = 0, first = 0, n_layers = m->params.n_layers;
@@ -128,13 +145,15 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     if (st)
         return st;
     const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
+    if (a->window == MODEL_WINDOW_EVEN && !window)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: sliding_window is needed for a %s model", file, a->model_type);
     if (types && json_array_size(types) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
     for (uint32_t l = 0; l < n_layers; l++) {
-        bool sliding = window && l >= first;
+        bool sliding = window && l >= first && (a->window != MODEL_WINDOW_EVEN || l % 2 == 0);
         const char *type = json_string_value(json_array_get(types, l));
         bool listed = type && !strcmp(type, "sliding_attention");
-        if (types && a->window == MODEL_WINDOW_LISTED)
+        if (types && (a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_EVEN))
             sliding = listed && window;
         if (types && (!type || listed != sliding || (!listed && strcmp(type, "full_attention"))))
             return xd_fail(
@@ -157,6 +176,21 @@ static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t lay
         if (json_integer_value(v) == (json_int_t)layer)
             return false;
     return (layer + 1) % sparse_step == 0;
+}
+
+static xd_status read_activation(model_params *p, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    double alpha, limit;
+    xd_status st;
+    p->act = a->gpt_oss ? KERN_SWIGLU_CLAMPED : KERN_SWIGLU;
+    if (!a->gpt_oss)
+        return XD_OK;
+    if ((st = hf_real(c, file, "swiglu_alpha", 1.702, 0, 1e3, &alpha, err)) ||
+        (st = hf_real(c, file, "swiglu_limit", 7, 1e-3, 1e6, &limit, err)))
+        return st;
+    p->act_alpha = (float)alpha;
+    p->act_limit = (float)limit;
+    return XD_OK;
 }
 
 static xd_status read_layers(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
@@ -251,7 +285,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->norm_topk = a->norm_topk_always || norm_topk;
     p->bos_id = -1;
     m->attention_bias = biased && a->bias == MODEL_BIAS_ASKED;
-    if ((st = rope_read(c, file, a->default_theta, p, err)))
+    if ((st = read_activation(p, a, c, file, err)) || (st = rope_read(c, file, a->default_theta, p, err)))
         return st;
     return read_layers(m, a, c, file, err);
 }

@@ -213,8 +213,52 @@ static xd_status take_packed(const model *m, uint32_t layer, const char *what, u
                        path, name, n_experts, parts * rows, cols);
     const uint64_t bytes = e->bytes / n_experts / parts;
     for (uint32_t i = 0; i < n_experts * parts; i++)
-        ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] =
-            (model_tensor){(const char *)e->data + i * bytes, bytes, rows, cols, fmt};
+        ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] = (model_tensor){
+            .data = (const char *)e->data + i * bytes, .bytes = bytes, .rows = rows, .cols = cols, .fmt = fmt};
+    return XD_OK;
+}
+
+/* One of two that lie among each other: values of `t` two numbers apart, from the first or the second on. */
+static model_tensor half_of(const model_tensor *t, uint32_t which, uint32_t rows, uint32_t cols)
+{
+    return (model_tensor){.data = (const char *)t->data + which * kern_fmt_get(t->fmt).block_bytes,
+                          .bytes = t->bytes / 2,
+                          .rows = rows,
+                          .cols = cols,
+                          .fmt = t->fmt,
+                          .step = 2};
+}
+
+/* gpt-oss: two tensors with the matrices of all experts, transposed, gate and up among each other, and their biases. */
+static xd_status take_paired(model *m, uint32_t l, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    const uint32_t n = y->n_experts, ff = y->d_ff;
+    model_tensor *experts = m->experts + (y->experts - m->experts), bias = {0};
+    char name[96];
+    xd_status st;
+    /* rows and cols of take_packed() as they are in the file */
+    if ((st = take_packed(m, l, "gate_up_proj", n, 1, d, 2 * ff, experts, err)) ||
+        (st = take_packed(m, l, "down_proj", n, 1, ff, d, experts + MODEL_DOWN, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj_bias", l);
+    if ((st = take(m, name, n, 2 * ff, false, &bias, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj_bias", l);
+    if ((st = take(m, name, n, d, false, &y->expert_bias[MODEL_DOWN], err)))
+        return st;
+    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, n, ff);
+    y->expert_bias[MODEL_UP] = half_of(&bias, 1, n, ff);
+    y->layout = MODEL_PAIRED;
+    for (uint32_t e = 0; e < n; e++) {
+        model_tensor *t = experts + (size_t)e * MODEL_MATRICES;
+        const model_tensor both = t[MODEL_GATE];
+        t[MODEL_GATE] = half_of(&both, 0, ff, d);
+        t[MODEL_UP] = half_of(&both, 1, ff, d);
+        t[MODEL_DOWN].rows = d;
+        t[MODEL_DOWN].cols = ff;
+    }
     return XD_OK;
 }
 
@@ -229,8 +273,10 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     char name[192];
     const char *path;
     xd_status st;
+    if (a->gpt_oss && (st = take_paired(m, l, err)))
+        return st;
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj", l);
-    bool packed = y->moe && find(m, name, &path);
+    bool packed = y->moe && !a->gpt_oss && find(m, name, &path);
     if (packed && ((st = take_packed(m, l, "gate_up_proj", y->n_experts, 2, y->d_ff, d, experts, err)) ||
                    (st = take_packed(m, l, "down_proj", y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
         return st;
@@ -242,7 +288,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
                 snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
             uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
             model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
-            if (!packed && (st = take(m, name, rows, cols, false, t, err)))
+            if (!packed && !a->gpt_oss && (st = take(m, name, rows, cols, false, t, err)))
                 return st;
             if (t->fmt != experts[k].fmt)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
@@ -263,8 +309,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
-    const int o_bias = m->attention_bias ? MAYBE : NEVER, qkv_bias = a->bias == MODEL_BIAS_QKV ? MUST : o_bias;
-    const int norms = a->qk_norm ? MUST : NEVER;
+    const int o_bias = !m->attention_bias ? NEVER
+                       : a->gpt_oss       ? MUST
+                                          : MAYBE,
+              qkv_bias = a->bias == MODEL_BIAS_QKV ? MUST : o_bias;
+    const int norms = a->qk_norm ? MUST : NEVER, gpt_oss = a->gpt_oss ? MUST : NEVER;
     const struct {
         const char *name;
         uint32_t rows, cols;
@@ -282,7 +331,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
         {"self_attn.q_norm.weight", 1, p->head_dim, norms, &y->q_norm},
         {"self_attn.k_norm.weight", 1, p->head_dim, norms, &y->k_norm},
+        {"self_attn.sinks", 1, p->n_heads, gpt_oss, &y->sinks},
         {"post_attention_layernorm.weight", 1, d, MUST, &y->ffn_norm},
+        {"mlp.router.bias", 1, y->n_experts, gpt_oss, &y->router_bias},
     };
     xd_status st;
     char name[192];
@@ -426,6 +477,14 @@ static xd_status finish(model *m, xd_err *err)
         for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
             hash_tensor(h, parts[i]);
             m->trunk_bytes += parts[i]->bytes;
+        }
+        const model_tensor *some[] = {&y->sinks, &y->router_bias, &y->expert_bias[MODEL_GATE],
+                                      &y->expert_bias[MODEL_UP], &y->expert_bias[MODEL_DOWN]};
+        for (size_t i = 0; i < XD_ARRAY_LEN(some); i++) {
+            if (!some[i]->data)
+                continue;
+            hash_tensor(h, some[i]);
+            m->trunk_bytes += some[i]->bytes;
         }
         for (size_t i = 0; i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
             hash_tensor(h, &y->experts[i]);

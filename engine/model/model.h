@@ -21,15 +21,27 @@ typedef struct model_tensor {
     uint64_t bytes;
     uint32_t rows, cols;
     kern_fmt fmt;
+    uint32_t step; /* of a bias: numbers from one of its values to the next; 0: 1 */
 } model_tensor;
 
 enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
 
+/* How the matrices of a layer's experts lie in the file. What is not in rows as kernels read them is repacked on its way to the host tier
+ * (model_copy_rows); its model_tensors have the shape and bytes that come of it, data being its first value in the file. */
+typedef enum model_layout {
+    MODEL_ROWS,   /* as kernels read them */
+    MODEL_PAIRED, /* gpt-oss: [d_model][2 * d_ff] with gate in the even columns and up in the odd; down [d_ff][d_model] */
+} model_layout;
+
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
+    model_tensor sinks;  /* [n_heads]: attention logits beside those of the positions, with no value */
     uint32_t window;     /* sliding window in tokens, own included; 0: full attention */
     model_tensor router; /* [n_experts][d_model]; data NULL in a dense layer */
-    bool moe;            /* false: a dense FFN, n_experts is 1 */
+    model_tensor router_bias;
+    model_tensor expert_bias[MODEL_MATRICES]; /* [n_experts][d_ff], down: [n_experts][d_model] */
+    model_layout layout;
+    bool moe; /* false: a dense FFN, n_experts is 1 */
     uint32_t n_experts, top_k, d_ff;
     kern_fmt expert_fmt[MODEL_MATRICES]; /* of all experts of the layer */
     const model_tensor *experts;         /* [n_experts][MODEL_MATRICES] */
@@ -48,6 +60,8 @@ typedef struct model_params {
     bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_scoring scoring;
     bool norm_topk;
+    kern_act act; /* of the FFN, with its constants */
+    float act_alpha, act_limit;
     uint32_t eos_ids[16], n_eos; /* generation_config.json, else config.json */
     int64_t bos_id;              /* -1: none */
     struct {                     /* generation_config.json; NAN / -1 where it is silent */
@@ -88,6 +102,10 @@ XD_DEFINE_CLEANUP(model, model_free)
 
 const model_params *model_get_params(const model *m);
 const model_layer *model_get_layer(const model *m, uint32_t layer);
+/* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
+void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);
+/* What the matrix is made of in the file, to be read no more when the expert has been copied. */
+uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix);
 const model_tensor *model_embed(const model *m);
 const model_tensor *model_final_norm(const model *m);
 const model_tensor *model_lm_head(const model *m); /* the embedding when tied */

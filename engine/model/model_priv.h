@@ -41,6 +41,8 @@ typedef struct model_arch {
     const char *router, *moe_size_key;
     bool norm_topk_always; /* else norm_topk_prob, default false */
     bool qk_norm;          /* tensors that must exist; without it they must not */
+    bool
+        gpt_oss; /* so must sinks and biases of router and experts; experts are MODEL_PAIRED, their activation clamped */
     enum {
         MODEL_BIAS_NONE,
         MODEL_BIAS_QKV,   /* must exist */
@@ -51,6 +53,7 @@ typedef struct model_arch {
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
         MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
+        MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */
     } window;
 } model_arch;
 

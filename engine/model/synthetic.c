@@ -23,6 +23,7 @@
 #define TABLE_BLOCKS 65521u
 #define EMBED_STD    4.0f
 #define BIAS_INPUT   16.0f
+#define BIAS_STD     0.1f
 #define MAX_THREADS  64
 
 static const struct {
@@ -42,12 +43,11 @@ static const struct {
      "{\"model_type\":\"mixtral\",\"hidden_size\":4096,\"num_hidden_layers\":32,\"num_attention_heads\":32,"
      "\"num_key_value_heads\":8,\"head_dim\":128,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
      "\"intermediate_size\":14336,\"vocab_size\":32000,\"max_position_embeddings\":32768,\"rope_theta\":1000000.0}"},
-    /* The sizes of gpt-oss-20b with Qwen3-MoE's arithmetic: for bytes and times, not for its biases and sinks. */
     {"gpt-oss-20b",
-     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2880,\"num_hidden_layers\":24,\"num_attention_heads\":64,"
-     "\"num_key_value_heads\":8,\"head_dim\":64,\"num_experts\":32,\"num_experts_per_tok\":4,"
-     "\"moe_intermediate_size\":2880,\"intermediate_size\":2880,\"norm_topk_prob\":true,\"vocab_size\":201088,"
-     "\"max_position_embeddings\":131072,\"rope_theta\":150000.0}"},
+     "{\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"num_hidden_layers\":24,\"num_attention_heads\":64,"
+     "\"num_key_value_heads\":8,\"head_dim\":64,\"num_local_experts\":32,\"num_experts_per_tok\":4,"
+     "\"intermediate_size\":2880,\"sliding_window\":128,\"vocab_size\":201088,\"max_position_embeddings\":131072,"
+     "\"rope_theta\":150000.0}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -211,9 +211,16 @@ static bool plan_model(plan *p, model *m)
         if (ok && a->qk_norm)
             ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
-        if (ok && a->bias == MODEL_BIAS_QKV)
-            ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, 0.1f) && plan_add(p, &y->k_bias, 1, kv, FMT_BF16, 0.1f) &&
-                 plan_add(p, &y->v_bias, 1, kv, FMT_BF16, 0.1f);
+        if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss))
+            ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
+                 plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
+                 plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
+        if (ok && a->gpt_oss)
+            ok = plan_add(p, &y->o_bias, 1, d, FMT_BF16, BIAS_STD) &&
+                 plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD) &&
+                 plan_add(p, &y->router_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
+        for (int k = 0; ok && a->gpt_oss && k < MODEL_MATRICES; k++)
+            ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);
         if (ok && y->moe)
             ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, in);
     }
@@ -340,7 +347,7 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
                 "a synthetic %s model needs hidden_size (%u) and intermediate sizes (%u) that are multiples of %u and %u",
                 kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, XD_MAX(block, 32u), block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
-    p.cap = 4 + (size_t)h->n_layers * 13;
+    p.cap = 4 + (size_t)h->n_layers * 20;
     for (uint32_t l = 0; l < h->n_layers; l++)
         p.cap += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     xd_status st = XD_OK;

@@ -96,6 +96,18 @@ Test(families, have_the_defaults_of_their_classes)
          768,
          1e-6f,
          false},
+        {"{\"model_type\":\"gpt_oss\"," SIZES "}", 8, 64, 131072, {128, 0, 128}, 128, 4, 32, 1e-5f, true},
+        {"{\"model_type\":\"gpt_oss\",\"sliding_window\":9,\"num_local_experts\":6,\"layer_types\":"
+         "[\"full_attention\",\"full_attention\",\"sliding_attention\"]," SIZES "}",
+         8,
+         64,
+         131072,
+         {0, 0, 9},
+         6,
+         4,
+         32,
+         1e-5f,
+         true},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         XD_CLEANUP(model_freep) model *m = NULL;
@@ -142,6 +154,13 @@ Test(families, refuse_by_name_what_they_do_not_compute)
          "}",
          "layer_types has 'chunked_attention' for layer 0"},
         {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]," SIZES "}", "layer_types must list"},
+        {"{\"model_type\":\"gpt_oss\",\"sliding_window\":null," SIZES "}", "sliding_window is needed"},
+        {"{\"model_type\":\"gpt_oss\",\"hidden_act\":\"gelu\"," SIZES "}", "hidden_act 'gelu'"},
+        {"{\"model_type\":\"gpt_oss\",\"swiglu_limit\":0," SIZES "}", "'swiglu_limit'"},
+        {"{\"model_type\":\"gpt_oss\",\"swiglu_alpha\":\"1.7\"," SIZES "}", "'swiglu_alpha'"},
+        {"{\"model_type\":\"gpt_oss\",\"layer_types\":[\"linear_attention\",\"full_attention\",\"full_attention\"]," SIZES
+         "}",
+         "layer_types has 'linear_attention' for layer 0"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         model *m = NULL;
