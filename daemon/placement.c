@@ -49,6 +49,7 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     const kv_options ko = {.n_layers = p->n_layers,
                            .n_kv_heads = p->n_kv_heads,
                            .head_dim = p->head_dim,
+                           .v_dim = p->latent.kv_rank,
                            .block_size = cfg->kv.block_size,
                            .fmt = f32 ? FMT_F32 : FMT_F16};
     ret->kv_block = kv_block_bytes(&ko);

@@ -304,6 +304,7 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
                              .n_layers = c->hp->n_layers,
                              .n_kv_heads = c->hp->n_kv_heads,
                              .head_dim = c->hp->head_dim,
+                             .v_dim = c->hp->latent.kv_rank,
                              .block_size = cfg->kv.block_size,
                              .fmt = kv_format(c),
                              .swap_bytes = cfg->kv.swap_space,

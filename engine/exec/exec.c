@@ -70,7 +70,9 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     xd_status st = exec_moe_scratch_bytes(x, x->dev, o->max_tokens, &moe, err);
     if (st)
         return st;
-    x->qkv_width = (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
+    const uint32_t latent = hp->latent.kv_rank, q_head = hp->latent.nope_dim + hp->latent.rope_dim;
+    x->qkv_width = (hp->n_heads + (latent ? 1 : 2) * hp->n_kv_heads) * hp->head_dim;
+    const uint32_t o_width = hp->n_heads * (latent ? latent : hp->head_dim);
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
@@ -86,7 +88,10 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
         {t * x->qkv_width * f, &x->qkv, "Q, K and V"},
-        {t * hp->n_heads * hp->head_dim * f, &x->attn, "attention output"},
+        {t * o_width * f, &x->attn, "attention output"},
+        {t * hp->latent.q_rank * f, &x->q_low, "Q"},
+        {t * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
+        {t * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
         {t * hp->n_experts_max * f, &x->router_logits, "router logits"},
         {t * hp->top_k_max * f, &x->router_weights, "router weights"},
         {t * hp->top_k_max * f, &x->router_ids, "router picks"},
@@ -175,10 +180,11 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          &l->experts[2],
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
-        kern_mat mats[XD_ARRAY_LEN(tensors)];
+        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS];
         kern_shape shape = {.n_heads = x->hp->n_heads,
                             .n_kv_heads = x->hp->n_kv_heads,
                             .head_dim = x->hp->head_dim,
+                            .v_dim = x->hp->latent.kv_rank,
                             .n_experts = l->n_experts,
                             .mats = mats};
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
@@ -186,6 +192,7 @@ static xd_status check_layers(exec *x, xd_err *err)
             if (t->data)
                 mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
         }
+        shape.n_mats += exec_latent_mats(x, l, mats + shape.n_mats);
         kern_status ks = x->dev->ops->takes(x->dev, &shape);
         if (ks) {
             exec_kern_fail(x, ks, err, "this model cannot be computed");

@@ -16,6 +16,11 @@ typedef struct exec_layer {
     float *sinks;
     kern_mat router; /* data NULL: one expert */
     float *router_bias, *expert_bias[MODEL_MATRICES];
+    struct { /* latent attention; then qkv[0] is Q's, behind q_a where that is. k_b and v_b: of head 0 */
+        kern_mat q_a, kv_a, k_b, v_b;
+        uint64_t k_head_bytes, v_head_bytes;
+        float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
+    } latent;
 } exec_layer;
 
 /* What decides the shape of the recorded or launched work. All else is read from device memory. */
@@ -125,6 +130,7 @@ struct exec {
     float *inv_freq;
     void *attn_scratch, *moe_scratch;
     uint32_t qkv_width;
+    float *q_low, *q_low_normed, *heads; /* latent attention: Q behind q_a; Q's heads, and later those of the result */
 
     uint32_t *in_dev, *in_host; /* packed inputs */
     uint32_t in_cap_words;
@@ -168,6 +174,11 @@ xd_status exec_alloc(exec *x, uint64_t bytes, void *ret_pointer, const char *wha
 xd_status exec_load_trunk(exec *x, xd_err *err);
 /* The n values of a vector (f32, f16 or bf16). */
 void exec_to_float(float *out, const model_tensor *t, uint32_t n);
+/* In exec_load_trunk(): device memory of the trunk; a matrix; a vector, by way of tmp. What the model has not becomes NULL. */
+uint8_t *exec_trunk_take(exec *x, uint64_t bytes);
+xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err);
+xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
+                           xd_err *err);
 /* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */
 xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err);
 exec_layout exec_layout_of(const exec_shape *s);
@@ -183,6 +194,16 @@ xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err 
 /* Before a layer's attention, behind the store of K and V: its blocks are there; *ret is where attention finds them. */
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
 uint64_t exec_stage_host_bytes(const exec *x);
+
+/* latent.c. Bytes of the trunk beyond those of the tensors that are loaded as they are. */
+uint64_t exec_latent_trunk_bytes(const exec *x, const model_layer *ml);
+xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
+/* Shapes that will be multiplied with, but for Q's and O's: at most EXEC_LATENT_MATS. */
+enum { EXEC_LATENT_MATS = 4 };
+uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret);
+/* From x->x to x->qkv: the norm, Q and what is kept of K and V; from x->attn to the heads' values, x->heads. */
+xd_status exec_latent_project(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err);
+xd_status exec_latent_values(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err);
 
 xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);

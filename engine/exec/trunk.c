@@ -54,7 +54,7 @@ static uint64_t matrix_bytes(const model_tensor *t)
     return t->data ? xd_align_up(t->bytes, 256) : 0;
 }
 
-static uint8_t *trunk_take(exec *x, uint64_t bytes)
+uint8_t *exec_trunk_take(exec *x, uint64_t bytes)
 {
     uint8_t *p = x->trunk + x->trunk_used;
     x->trunk_used += xd_align_up(bytes, 256);
@@ -62,8 +62,8 @@ static uint8_t *trunk_take(exec *x, uint64_t bytes)
 }
 
 /* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
-static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret,
-                             const char *what, xd_err *err)
+xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
+                           xd_err *err)
 {
     uint64_t n = (uint64_t)t->rows * t->cols;
     if (!t->data) {
@@ -76,7 +76,7 @@ static xd_status load_vector(exec *x, const model_tensor *t, float *tmp, uint32_
     if (n > tmp_cap)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n);
     exec_to_float(tmp, t, (uint32_t)n);
-    float *p = (float *)trunk_take(x, n * sizeof(float));
+    float *p = (float *)exec_trunk_take(x, n * sizeof(float));
     kern_status ks = x->dev->ops->upload(x->dev, p, tmp, n * sizeof(float));
     if (!ks)
         ks = x->dev->ops->sync(x->dev);
@@ -105,7 +105,7 @@ static xd_status upload_matrix(exec *x, const model_tensor *t, void *dst, const 
     return XD_OK;
 }
 
-static xd_status load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err)
+xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err)
 {
     if (!t->data) {
         *ret = (kern_mat){0};
@@ -115,7 +115,7 @@ static xd_status load_matrix(exec *x, const model_tensor *t, kern_mat *ret, cons
         *ret = mat_of(t, t->data);
         return XD_OK;
     }
-    void *dst = trunk_take(x, t->bytes);
+    void *dst = exec_trunk_take(x, t->bytes);
     *ret = mat_of(t, dst);
     return upload_matrix(x, t, dst, what, err);
 }
@@ -145,8 +145,8 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     if (!joined) {
         l->n_qkv = 3;
         for (int i = 0; i < 3; i++) {
-            if ((st = load_matrix(x, w[i], &l->qkv[i], "a Q, K or V matrix", err)) ||
-                (st = load_vector(x, b[i], tmp, tmp_cap, &l->qkv_bias[i], "a Q, K or V bias", err)))
+            if ((st = exec_load_matrix(x, w[i], &l->qkv[i], "a Q, K or V matrix", err)) ||
+                (st = exec_load_vector(x, b[i], tmp, tmp_cap, &l->qkv_bias[i], "a Q, K or V bias", err)))
                 return st;
         }
         return XD_OK;
@@ -154,7 +154,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     uint64_t bytes = w[0]->bytes + w[1]->bytes + w[2]->bytes;
     const uint8_t *data = w[0]->data;
     if (!x->info.unified) {
-        uint8_t *dst = trunk_take(x, bytes);
+        uint8_t *dst = exec_trunk_take(x, bytes);
         uint64_t at = 0;
         for (int i = 0; i < 3; at += w[i++]->bytes) {
             if ((st = upload_matrix(x, w[i], dst + at, "a Q, K or V matrix", err)))
@@ -167,7 +167,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     l->qkv[0].rows = w[0]->rows + w[1]->rows + w[2]->rows;
     if (!b[0]->data)
         return XD_OK;
-    float *joined_bias = (float *)trunk_take(x, (uint64_t)l->qkv[0].rows * sizeof(float));
+    float *joined_bias = (float *)exec_trunk_take(x, (uint64_t)l->qkv[0].rows * sizeof(float));
     uint32_t at = 0;
     for (int i = 0; i < 3; i++) {
         uint32_t n = b[i]->rows * b[i]->cols;
@@ -206,8 +206,14 @@ static uint64_t trunk_size(const exec *x)
                                      &l->router_bias,
                                      &l->expert_bias[MODEL_GATE],
                                      &l->expert_bias[MODEL_UP],
-                                     &l->expert_bias[MODEL_DOWN]};
-        const model_tensor *mat[] = {&l->q, &l->k, &l->v, &l->o, &l->router};
+                                     &l->expert_bias[MODEL_DOWN],
+                                     &l->latent.q_a_norm,
+                                     &l->latent.q_a_bias,
+                                     &l->latent.kv_a_norm,
+                                     &l->latent.kv_a_bias};
+        const model_tensor *mat[] = {&l->q,          &l->k,           &l->v,          &l->o,         &l->router,
+                                     &l->latent.q_a, &l->latent.kv_a, &l->latent.k_b, &l->latent.v_b};
+        n += exec_latent_trunk_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
         for (size_t j = 0; copy && j < XD_ARRAY_LEN(mat); j++)
@@ -221,7 +227,7 @@ static uint32_t most_values(const exec *x)
 {
     const model_params *hp = x->hp;
     uint32_t n = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
-    n = XD_MAX(n, MODEL_MAX_ROT);
+    n = XD_MAX(n, XD_MAX(hp->latent.q_rank, (uint32_t)MODEL_MAX_ROT));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {
             const model_tensor *t = &model_get_layer(x->m, i)->expert_bias[k];
@@ -233,9 +239,9 @@ static uint32_t most_values(const exec *x)
 static xd_status load_ffn_biases(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap,
                                  xd_err *err)
 {
-    xd_status st = load_vector(x, &ml->router_bias, tmp, tmp_cap, &l->router_bias, "a router's bias", err);
+    xd_status st = exec_load_vector(x, &ml->router_bias, tmp, tmp_cap, &l->router_bias, "a router's bias", err);
     for (int k = 0; k < MODEL_MATRICES && !st; k++)
-        st = load_vector(x, &ml->expert_bias[k], tmp, tmp_cap, &l->expert_bias[k], "biases of experts", err);
+        st = exec_load_vector(x, &ml->expert_bias[k], tmp, tmp_cap, &l->expert_bias[k], "biases of experts", err);
     return st;
 }
 
@@ -254,30 +260,32 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the layer table");
 
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
-    if ((st = load_matrix(x, embed, &x->embed, "the embedding", err)))
+    if ((st = exec_load_matrix(x, embed, &x->embed, "the embedding", err)))
         return st;
     x->head = x->embed;
-    if (head->data != embed->data && (st = load_matrix(x, head, &x->head, "the LM head", err)))
+    if (head->data != embed->data && (st = exec_load_matrix(x, head, &x->head, "the LM head", err)))
         return st;
-    if ((st = load_vector(x, model_final_norm(x->m), tmp, tmp_cap, &x->final_norm, "the final norm", err)))
+    if ((st = exec_load_vector(x, model_final_norm(x->m), tmp, tmp_cap, &x->final_norm, "the final norm", err)))
         return st;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         const model_layer *ml = model_get_layer(x->m, i);
         exec_layer *l = &x->layers[i];
-        if ((st = load_vector(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
-            (st = load_vector(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
-            (st = load_vector(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
-            (st = load_vector(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
-            (st = load_qkv(x, ml, l, tmp, tmp_cap, err)) || (st = load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
-            (st = load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
-            (st = load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||
-            (st = load_matrix(x, &ml->router, &l->router, "a router", err)) ||
+        if ((st = exec_load_vector(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
+            (st = exec_load_vector(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
+            (st = exec_load_vector(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
+            (st = exec_load_vector(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
+            (st = hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
+                                     : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
+            (st = exec_load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
+            (st = exec_load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
+            (st = exec_load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||
+            (st = exec_load_matrix(x, &ml->router, &l->router, "a router", err)) ||
             (st = load_ffn_biases(x, ml, l, tmp, tmp_cap, err)))
             return xd_wrap(err, "layer %u", i);
         if (x->opt.progress)
             x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);
     }
-    x->inv_freq = (float *)trunk_take(x, MODEL_MAX_ROT / 2 * sizeof(float));
+    x->inv_freq = (float *)exec_trunk_take(x, MODEL_MAX_ROT / 2 * sizeof(float));
     kern_status ks = x->dev->ops->upload(x->dev, x->inv_freq, hp->inv_freq, sizeof hp->inv_freq);
     if (!ks)
         ks = x->dev->ops->sync(x->dev);

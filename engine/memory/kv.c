@@ -66,7 +66,7 @@ struct kv_seq {
 
 static uint64_t layer_bytes_of(const kv_options *o)
 {
-    return 2ull * o->n_kv_heads * o->block_size * o->head_dim * kern_fmt_get(o->fmt).block_bytes;
+    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * o->head_dim * kern_fmt_get(o->fmt).block_bytes;
 }
 
 uint64_t kv_block_bytes(const kv_options *opt)
@@ -396,6 +396,7 @@ void kv_describe(const kv_cache *kv, kern_kv *ret)
                      .layer_bytes = kv->layer_bytes,
                      .n_kv_heads = kv->opt.n_kv_heads,
                      .head_dim = kv->opt.head_dim,
+                     .v_dim = kv->opt.v_dim,
                      .fmt = kv->opt.fmt};
 }
 

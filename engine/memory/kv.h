@@ -19,6 +19,7 @@ typedef struct kv_seq kv_seq; /* the blocks of one sequence */
 typedef struct kv_options {
     kern_dev *dev;
     uint32_t n_layers, n_kv_heads, head_dim, block_size;
+    uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
     kern_fmt fmt;        /* FMT_F16 or FMT_F32 */
     uint32_t n_blocks;   /* in device memory */
     uint64_t swap_bytes; /* host memory for blocks of preempted and idle sequences; 0: none */

@@ -264,7 +264,9 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
             err, XD_BAD_MODEL, 0,
             "%s: num_hidden_layers, hidden_size, num_attention_heads, vocab_size and max_position_embeddings are needed",
             file);
-    if (p->n_heads % p->n_kv_heads || p->head_dim % 2)
+    if (a->latent && (st = model_read_latent(c, file, p, err)))
+        return st;
+    if (!a->latent && (p->n_heads % p->n_kv_heads || p->head_dim % 2))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %u heads cannot share %u key/value heads of even size (%u)", file,
                        p->n_heads, p->n_kv_heads, p->head_dim);
     const char *act = hf_string(c, "hidden_act");
@@ -285,7 +287,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->norm_topk = a->norm_topk_always || norm_topk;
     p->bos_id = -1;
     m->attention_bias = biased && a->bias == MODEL_BIAS_ASKED;
-    if ((st = read_activation(p, a, c, file, err)) || (st = rope_read(c, file, a->default_theta, p, err)))
+    if ((st = read_activation(p, a, c, file, err)) || (st = rope_read(c, file, a->default_theta, p, err)) ||
+        (a->latent && (st = model_scale_latent(c, file, p, err))))
         return st;
     return read_layers(m, a, c, file, err);
 }

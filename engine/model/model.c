@@ -308,7 +308,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     enum { NEVER, MAYBE, MUST };
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
-    const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    const bool latent = a->latent, low = p->latent.q_rank;
+    const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, rank = p->latent.kv_rank,
+                   q_rank = p->latent.q_rank;
+    const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
+    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
     const int o_bias = !m->attention_bias ? NEVER
                        : a->gpt_oss       ? MUST
                                           : MAYBE,
@@ -321,17 +325,26 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_tensor *to;
     } parts[] = {
         {"input_layernorm.weight", 1, d, MUST, &y->attn_norm},
-        {"self_attn.q_proj.weight", q, d, MUST, &y->q},
-        {"self_attn.k_proj.weight", kv, d, MUST, &y->k},
-        {"self_attn.v_proj.weight", kv, d, MUST, &y->v},
-        {"self_attn.o_proj.weight", d, q, MUST, &y->o},
-        {"self_attn.q_proj.bias", 1, q, qkv_bias, &y->q_bias},
-        {"self_attn.k_proj.bias", 1, kv, qkv_bias, &y->k_bias},
-        {"self_attn.v_proj.bias", 1, kv, qkv_bias, &y->v_bias},
+        {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
+        {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
+        {"self_attn.v_proj.weight", kv, d, latent ? NEVER : MUST, &y->v},
+        {"self_attn.o_proj.weight", d, o, MUST, &y->o},
+        {"self_attn.q_proj.bias", 1, q, latent ? NEVER : qkv_bias, &y->q_bias},
+        {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
+        {"self_attn.v_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->v_bias},
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
         {"self_attn.q_norm.weight", 1, p->head_dim, norms, &y->q_norm},
         {"self_attn.k_norm.weight", 1, p->head_dim, norms, &y->k_norm},
         {"self_attn.sinks", 1, p->n_heads, gpt_oss, &y->sinks},
+        {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
+        {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
+        {"self_attn.q_a_layernorm.weight", 1, q_rank, low ? MUST : NEVER, &y->latent.q_a_norm},
+        {"self_attn.q_b_proj.weight", q, q_rank, low ? MUST : NEVER, &y->q},
+        {"self_attn.kv_a_proj_with_mqa.weight", p->head_dim, d, latent ? MUST : NEVER, &y->latent.kv_a},
+        {"self_attn.kv_a_proj_with_mqa.bias", 1, p->head_dim, latent ? o_bias : NEVER, &y->latent.kv_a_bias},
+        {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
+        {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
+         &y->latent.kv_b},
         {"post_attention_layernorm.weight", 1, d, MUST, &y->ffn_norm},
         {"mlp.router.bias", 1, y->n_experts, gpt_oss, &y->router_bias},
     };
@@ -474,6 +487,13 @@ static xd_status finish(model *m, xd_err *err)
         const model_tensor *parts[] = {&y->attn_norm, &y->q,        &y->k,      &y->v,      &y->o,
                                        &y->q_bias,    &y->k_bias,   &y->v_bias, &y->o_bias, &y->q_norm,
                                        &y->k_norm,    &y->ffn_norm, &y->router};
+        const model_tensor *latent[] = {&y->latent.q_a,  &y->latent.q_a_bias,  &y->latent.q_a_norm,
+                                        &y->latent.kv_a, &y->latent.kv_a_bias, &y->latent.kv_a_norm,
+                                        &y->latent.kv_b, &y->latent.k_b,       &y->latent.v_b};
+        for (size_t i = 0; m->params.latent.kv_rank && i < XD_ARRAY_LEN(latent); i++) {
+            hash_tensor(h, latent[i]);
+            m->trunk_bytes += latent[i]->bytes;
+        }
         for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
             hash_tensor(h, parts[i]);
             m->trunk_bytes += parts[i]->bytes;

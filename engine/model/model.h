@@ -35,7 +35,12 @@ typedef enum model_layout {
 
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
-    model_tensor sinks;  /* [n_heads]: attention logits beside those of the positions, with no value */
+    model_tensor sinks; /* [n_heads]: attention logits beside those of the positions, with no value */
+    struct {            /* latent attention; then there are no k and v, and q comes behind q_a where that is */
+        model_tensor q_a, q_a_bias, q_a_norm, kv_a, kv_a_bias, kv_a_norm;
+        model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
+        model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
+    } latent;
     uint32_t window;     /* sliding window in tokens, own included; 0: full attention */
     model_tensor router; /* [n_experts][d_model]; data NULL in a dense layer */
     model_tensor router_bias;
@@ -52,6 +57,12 @@ typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     uint32_t n_experts_max, top_k_max, d_ff_max; /* over layers: sizes of buffers */
+    /* Latent attention (DeepSeek), kv_rank 0: none. Kept are kv_rank numbers that K and V of all heads are made of, and rope_dim that
+     * are rotated: one KV head of head_dim = kv_rank + rope_dim columns, the first kv_rank of which are V. q_rank 0: Q in one step. */
+    struct {
+        uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
+        float norm_eps;
+    } latent;
     float rms_eps, attn_scale, embed_scale;
     uint32_t rot_dim;
     float inv_freq[MODEL_MAX_ROT / 2];

@@ -12,6 +12,7 @@
 #define MODEL_MAX_EXPERTS 4096
 #define MODEL_MAX_TOP_K   64
 #define MODEL_MAX_HEAD    512
+#define MODEL_MAX_LATENT  512 /* kv_lora_rank, and the parts of a head */
 
 struct model {
     model_params params;
@@ -43,6 +44,7 @@ typedef struct model_arch {
     bool qk_norm;          /* tensors that must exist; without it they must not */
     bool
         gpt_oss; /* so must sinks and biases of router and experts; experts are MODEL_PAIRED, their activation clamped */
+    bool latent; /* latent attention (DeepSeek) */
     enum {
         MODEL_BIAS_NONE,
         MODEL_BIAS_QKV,   /* must exist */
@@ -65,6 +67,10 @@ xd_status model_arch_complete(const model_arch *arch, json_t *config, const char
  * of each layer. `file` is for messages. */
 xd_status model_read_params(model *m, const model_arch *arch, const json_t *config, const char *file,
                             xd_err *err) XD_MUST_CHECK;
+
+/* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
+xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
+xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 
 /* A file of the model as it was when it was mapped; path is borrowed. */
 model_file model_file_of(const char *path, const mapped_file *map);

@@ -102,22 +102,42 @@ static xd_status refuse_unknown(const json_t *config, const json_t *r, const cha
     return st;
 }
 
-xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
+static const char *type_of(const json_t *r)
 {
-    const json_t *r = find_parameters(config);
     const char *type = r ? hf_string(r, "rope_type") : NULL;
     if (r && !type)
         type = hf_string(r, "type");
-    if (!type)
-        type = "default";
+    return type ? type : "default";
+}
 
+xd_status rope_latent_factor(const json_t *config, const char *file, double *ret, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    double all, factor;
+    xd_status st;
+    *ret = 1;
+    if (!strcmp(type_of(r), "default"))
+        return XD_OK;
+    if ((st = hf_real(r, file, "mscale_all_dim", 0, 0, 1e3, &all, err)) ||
+        (st = hf_real(r, file, "factor", 0, 1e-3, 1e6, &factor, err)))
+        return st;
+    if (all > 0 && factor == 0)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: mscale_all_dim needs a factor", file);
+    *ret = all > 0 ? yarn_mscale(factor, all) : 1;
+    return XD_OK;
+}
+
+xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    const char *type = type_of(r);
     double theta, factor, original;
     xd_status st;
     if ((st = refuse_unknown(config, r, file, err)) ||
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
-    p->rot_dim = p->head_dim;
+    p->rot_dim = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
     if (p->rot_dim < 2 || p->rot_dim > MODEL_MAX_ROT)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2 to %d are possible", file,
                        p->rot_dim, MODEL_MAX_ROT);

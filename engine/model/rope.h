@@ -11,4 +11,7 @@
 xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p,
                     xd_err *err) XD_MUST_CHECK;
 
+/* By what latent attention multiplies Q and K each, besides the rotation: 1, or of mscale_all_dim in scaled types. */
+xd_status rope_latent_factor(const json_t *config, const char *file, double *ret, xd_err *err) XD_MUST_CHECK;
+
 #endif
