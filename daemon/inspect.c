@@ -120,6 +120,14 @@ int inspect_main(const cli *c, const config *cfg)
                       (json_int_t)p->vocab, "context", (json_int_t)p->max_positions, "trunk_bytes", (json_int_t)trunk,
                       "expert_bytes", (json_int_t)experts, "expert_bytes_per_token", (json_int_t)token_experts,
                       "kv_bytes_per_token", (json_int_t)kv_token, "largest_expert_bytes", (json_int_t)largest);
+        if (p->latent.kv_rank)
+            json_object_set_new(o, "latent",
+                                json_pack("{s:I, s:I, s:I, s:I, s:I}", "kv_rank", (json_int_t)p->latent.kv_rank,
+                                          "q_rank", (json_int_t)p->latent.q_rank, "nope_dim",
+                                          (json_int_t)p->latent.nope_dim, "rope_dim", (json_int_t)p->latent.rope_dim,
+                                          "v_dim", (json_int_t)p->latent.v_dim));
+        if (p->n_nextn)
+            json_object_set_new(o, "unused_layers", json_integer(p->n_nextn));
         json_object_set_new(o, "placement",
                             json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:s}", "assumed", where.assumed,
                                       "device", where.on_cpu ? "cpu" : "gpu", "ram_bytes", (json_int_t)where.ram_bytes,
@@ -136,6 +144,13 @@ int inspect_main(const cli *c, const config *cfg)
     printf("%s: %s, %u layers (%u with experts), hidden %u, %u heads (%u KV) of %u, vocabulary %u, context %u\n",
            cfg->model.path, p->arch, p->n_layers, moe_layers, p->d_model, p->n_heads, p->n_kv_heads, p->head_dim,
            p->vocab, p->max_positions);
+    if (p->latent.kv_rank)
+        printf("  latent attention: %u + %u numbers are kept of a token and layer, %u with K and V of every head\n",
+               p->latent.kv_rank, p->latent.rope_dim,
+               p->n_heads * (p->latent.nope_dim + p->latent.rope_dim + p->latent.v_dim));
+    if (p->n_nextn)
+        printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,
+               p->n_nextn > 1 ? "s" : "");
     if (moe_layers)
         printf("  experts: %llu in all, %u a layer, %u a token and layer\n\n", (unsigned long long)expert_count,
                p->n_experts_max, p->top_k_max);

@@ -255,6 +255,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
                      err)) ||
         (st = hf_u32(c, file, "vocab_size", 0, 1, 1u << 24, &p->vocab, err)) ||
         (st = hf_u32(c, file, "max_position_embeddings", 0, 1, 1u << 30, &p->max_positions, err)) ||
+        (st = hf_u32(c, file, "num_nextn_predict_layers", 0, 0, 64, &p->n_nextn, err)) ||
         (st = hf_real(c, file, "rms_norm_eps", 1e-6, 0, 1, &eps, err)) ||
         (st = hf_bool(c, file, "norm_topk_prob", false, &norm_topk, err)) ||
         (st = hf_bool(c, file, "attention_bias", false, &biased, err)))

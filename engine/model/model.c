@@ -375,13 +375,22 @@ static xd_status take_embedding(model *m, bool tied, xd_err *err)
     return XD_OK;
 }
 
+/* Is it a tensor of one of the layers behind the last one that only guess further tokens? */
+static bool is_nextn(const model *m, const char *name)
+{
+    unsigned layer;
+    return sscanf(name, "model.layers.%u.", &layer) == 1 && layer >= m->params.n_layers &&
+           layer - m->params.n_layers < m->params.n_nextn;
+}
+
 /* A tensor of a layer that nobody asked for changes what the model computes where it comes from. */
 static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *err)
 {
     for (uint32_t i = 0; i < m->n_shards; i++)
         for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
             const safetensors_entry *e = safetensors_at(m->shards[i], k);
-            if (!e->taken && !strncmp(e->name, "model.layers.", 13) && !strstr(e->name, ".rotary_emb.inv_freq"))
+            if (!e->taken && !strncmp(e->name, "model.layers.", 13) && !strstr(e->name, ".rotary_emb.inv_freq") &&
+                !is_nextn(m, e->name))
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: tensor '%s' has no place in a %s model as config.json describes it",
                                safetensors_path(m->shards[i]), e->name, a->model_type);
@@ -402,10 +411,10 @@ static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
     /* A layer left out would give answers, and nobody would know what is wrong with them. */
     char beyond[64];
     const char *path;
-    snprintf(beyond, sizeof beyond, "model.layers.%u.input_layernorm.weight", p->n_layers);
+    snprintf(beyond, sizeof beyond, "model.layers.%u.input_layernorm.weight", p->n_layers + p->n_nextn);
     if (find(m, beyond, &path))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), config.json says num_hidden_layers = %u", path,
-                       p->n_layers, p->n_layers);
+                       p->n_layers + p->n_nextn, p->n_layers);
     return check_all_taken(m, a, err);
 }
 

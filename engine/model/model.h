@@ -57,6 +57,7 @@ typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     uint32_t n_experts_max, top_k_max, d_ff_max; /* over layers: sizes of buffers */
+    uint32_t n_nextn; /* layers behind the last one, which guess further tokens: they are not used */
     /* Latent attention (DeepSeek), kv_rank 0: none. Kept are kv_rank numbers that K and V of all heads are made of, and rope_dim that
      * are rotated: one KV head of head_dim = kv_rank + rope_dim columns, the first kv_rank of which are V. q_rank 0: Q in one step. */
     struct {

@@ -195,19 +195,38 @@ static bool plan_add(plan *p, model_tensor *t, uint32_t rows, uint32_t cols, ker
     return xd_add_u64(&p->bytes, p->bytes, t->bytes);
 }
 
+static bool plan_latent(plan *p, const model_params *h, model_layer *y)
+{
+    const uint32_t d = h->d_model, low = h->latent.q_rank, rank = h->latent.kv_rank;
+    const uint32_t q = h->n_heads * (h->latent.nope_dim + h->latent.rope_dim);
+    const float in = 1 / sqrtf((float)d);
+    if (low &&
+        (!plan_add(p, &y->latent.q_a, low, d, FMT_BF16, in) || !plan_add(p, &y->latent.q_a_norm, 1, low, FMT_BF16, 0)))
+        return false;
+    return plan_add(p, &y->q, q, low ? low : d, FMT_BF16, low ? 1 / sqrtf((float)low) : in) &&
+           plan_add(p, &y->latent.kv_a, h->head_dim, d, FMT_BF16, in) &&
+           plan_add(p, &y->latent.kv_a_norm, 1, rank, FMT_BF16, 0) &&
+           plan_add(p, &y->latent.kv_b, h->n_heads * (h->latent.nope_dim + h->latent.v_dim), rank, FMT_BF16,
+                    1 / sqrtf((float)rank));
+}
+
 static bool plan_model(plan *p, model *m)
 {
     const model_params *h = &m->params;
-    const uint32_t d = h->d_model, q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
+    const uint32_t d = h->d_model, kv = h->n_kv_heads * h->head_dim;
+    const uint32_t q = h->n_heads * (h->latent.kv_rank ? h->latent.nope_dim + h->latent.rope_dim : h->head_dim);
+    const uint32_t o = h->n_heads * (h->latent.kv_rank ? h->latent.v_dim : h->head_dim);
     const float in = 1 / sqrtf((float)d);
     const model_arch *a = model_arch_find(h->arch);
     bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
               plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) && plan_add(p, &m->lm_head, h->vocab, d, FMT_BF16, in);
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
-        ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) && plan_add(p, &y->q, q, d, FMT_BF16, in) &&
-             plan_add(p, &y->k, kv, d, FMT_BF16, in) && plan_add(p, &y->v, kv, d, FMT_BF16, in) &&
-             plan_add(p, &y->o, d, q, FMT_BF16, 1 / sqrtf((float)q)) && plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
+        ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
+             (h->latent.kv_rank ? plan_latent(p, h, y)
+                                : plan_add(p, &y->q, q, d, FMT_BF16, in) && plan_add(p, &y->k, kv, d, FMT_BF16, in) &&
+                                      plan_add(p, &y->v, kv, d, FMT_BF16, in)) &&
+             plan_add(p, &y->o, d, o, FMT_BF16, 1 / sqrtf((float)o)) && plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
         if (ok && a->qk_norm)
             ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
