@@ -193,6 +193,22 @@ static xd_status read_activation(model_params *p, const model_arch *a, const jso
     return XD_OK;
 }
 
+/* What is left in bf16 (modules_to_not_convert) the tensors' names and types tell. */
+static xd_status read_quantization(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    if (!hf_has(c, "quantization_config"))
+        return XD_OK;
+    const char *method = hf_string(json_object_get(c, "quantization_config"), "quant_method");
+    m->mxfp4 = a->gpt_oss && method && !strcmp(method, "mxfp4");
+    if (m->mxfp4)
+        return XD_OK;
+    return xd_fail(
+        err, XD_UNSUPPORTED, 0,
+        "%s: quantized checkpoints (quantization_config, quant_method '%s') cannot be read, but for gpt_oss in "
+        "mxfp4; use a BF16, F16 or F32 one",
+        file, method ? method : "(none)");
+}
+
 static xd_status read_layers(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;
@@ -274,10 +290,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     if (act && strcmp(act, "silu") && strcmp(act, "swish")) /* two names of one function */
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file, act,
                        a->model_type);
-    if (hf_has(c, "quantization_config"))
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: quantized checkpoints (quantization_config) cannot be read; use a BF16, F16 or F32 one",
-                       file);
+    if ((st = read_quantization(m, a, c, file, err)))
+        return st;
     if (json_is_true(json_object_get(c, "mlp_bias")))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: mlp_bias is not known for %s", file, a->model_type);
 

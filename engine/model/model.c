@@ -229,28 +229,65 @@ static model_tensor half_of(const model_tensor *t, uint32_t which, uint32_t rows
                           .step = 2};
 }
 
-/* gpt-oss: two tensors with the matrices of all experts, transposed, gate and up among each other, and their biases. */
-static xd_status take_paired(model *m, uint32_t l, xd_err *err)
+/* Bytes [n_experts][rows][blocks][item], or without the last when it is 1. */
+static xd_status take_bytes(const model *m, uint32_t layer, const char *what, uint32_t n_experts, uint32_t rows,
+                            uint32_t blocks, uint32_t item, const uint8_t **ret, xd_err *err)
+{
+    char name[96];
+    const char *path = NULL;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, what);
+    const safetensors_entry *e = find(m, name, &path);
+    if (!e)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    if (strcmp(e->dtype, "U8") || e->n_dims != (item > 1 ? 4 : 3) || e->shape[0] != n_experts || e->shape[1] != rows ||
+        e->shape[2] != blocks || (item > 1 && e->shape[3] != item))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: tensor '%s' has the wrong type or shape, config.json needs U8 [%u, %u, %u%s]", path, name,
+                       n_experts, rows, blocks, item > 1 ? ", 16" : "");
+    *ret = e->data;
+    return XD_OK;
+}
+
+/* gpt-oss in MXFP4: four tensors with the blocks and the scales of all experts; of gate and up the rows in turn. */
+static xd_status take_mxfp4(const model *m, uint32_t l, uint32_t n, uint32_t ff, model_tensor *experts, xd_err *err)
+{
+    enum { BLOCK = 16 };
+    const uint32_t d = m->params.d_model, in = d / 32, out = ff / 32;
+    const uint8_t *gate_up, *gate_up_scales, *down, *down_scales;
+    xd_status st;
+    if (d % 32 || ff % 32)
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: MXFP4 needs multiples of 32, config.json says hidden_size %u and intermediate_size %u",
+                       m->dir, d, ff);
+    if ((st = take_bytes(m, l, "gate_up_proj_blocks", n, 2 * ff, in, BLOCK, &gate_up, err)) ||
+        (st = take_bytes(m, l, "gate_up_proj_scales", n, 2 * ff, in, 1, &gate_up_scales, err)) ||
+        (st = take_bytes(m, l, "down_proj_blocks", n, d, out, BLOCK, &down, err)) ||
+        (st = take_bytes(m, l, "down_proj_scales", n, d, out, 1, &down_scales, err)))
+        return st;
+    for (uint32_t e = 0; e < n; e++)
+        for (uint32_t k = 0; k < MODEL_MATRICES; k++) {
+            const bool is_down = k == MODEL_DOWN;
+            const size_t first = is_down ? (size_t)e * d * out : ((size_t)e * 2 * ff + k) * in; /* block */
+            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + k];
+            *t = (model_tensor){.data = (is_down ? down : gate_up) + first * BLOCK,
+                                .scales = (is_down ? down_scales : gate_up_scales) + first,
+                                .rows = is_down ? d : ff,
+                                .cols = is_down ? ff : d,
+                                .fmt = FMT_MXFP4};
+            t->bytes = kern_row_bytes(t->fmt, t->cols) * t->rows;
+        }
+    return XD_OK;
+}
+
+/* gpt-oss: two tensors with the matrices of all experts, transposed, gate and up among each other. */
+static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff, model_tensor *experts, xd_err *err)
 {
     const uint32_t d = m->params.d_model;
-    model_layer *y = &m->layers[l];
-    const uint32_t n = y->n_experts, ff = y->d_ff;
-    model_tensor *experts = m->experts + (y->experts - m->experts), bias = {0};
-    char name[96];
     xd_status st;
     /* rows and cols of take_packed() as they are in the file */
     if ((st = take_packed(m, l, "gate_up_proj", n, 1, d, 2 * ff, experts, err)) ||
         (st = take_packed(m, l, "down_proj", n, 1, ff, d, experts + MODEL_DOWN, err)))
         return st;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj_bias", l);
-    if ((st = take(m, name, n, 2 * ff, false, &bias, err)))
-        return st;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj_bias", l);
-    if ((st = take(m, name, n, d, false, &y->expert_bias[MODEL_DOWN], err)))
-        return st;
-    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, n, ff);
-    y->expert_bias[MODEL_UP] = half_of(&bias, 1, n, ff);
-    y->layout = MODEL_PAIRED;
     for (uint32_t e = 0; e < n; e++) {
         model_tensor *t = experts + (size_t)e * MODEL_MATRICES;
         const model_tensor both = t[MODEL_GATE];
@@ -259,6 +296,28 @@ static xd_status take_paired(model *m, uint32_t l, xd_err *err)
         t[MODEL_DOWN].rows = d;
         t[MODEL_DOWN].cols = ff;
     }
+    return XD_OK;
+}
+
+static xd_status take_gpt_oss(model *m, uint32_t l, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    const uint32_t n = y->n_experts, ff = y->d_ff;
+    model_tensor *experts = m->experts + (y->experts - m->experts), bias = {0};
+    char name[96];
+    xd_status st = m->mxfp4 ? take_mxfp4(m, l, n, ff, experts, err) : take_paired(m, l, n, ff, experts, err);
+    if (st)
+        return st;
+    y->layout = m->mxfp4 ? MODEL_PAIRED_MXFP4 : MODEL_PAIRED;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj_bias", l);
+    if ((st = take(m, name, n, 2 * ff, false, &bias, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj_bias", l);
+    if ((st = take(m, name, n, d, false, &y->expert_bias[MODEL_DOWN], err)))
+        return st;
+    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, n, ff);
+    y->expert_bias[MODEL_UP] = half_of(&bias, 1, n, ff);
     return XD_OK;
 }
 
@@ -273,7 +332,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     char name[192];
     const char *path;
     xd_status st;
-    if (a->gpt_oss && (st = take_paired(m, l, err)))
+    if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj", l);
     bool packed = y->moe && !a->gpt_oss && find(m, name, &path);
@@ -422,10 +481,11 @@ static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
 {
     const uint64_t shape[] = {t->bytes, t->rows, t->cols, t->fmt};
     XXH3_64bits_update(h, shape, sizeof shape);
-    const uint64_t sample = XD_MIN(t->bytes, (uint64_t)256);
+    /* of MXFP4 in two tensors the blocks' */
+    const uint64_t stored = t->scales ? t->bytes / 17 * 16 : t->bytes, sample = XD_MIN(stored, (uint64_t)256);
     if (sample) {
         XXH3_64bits_update(h, t->data, sample);
-        XXH3_64bits_update(h, (const char *)t->data + (t->bytes - sample) / 2, sample);
+        XXH3_64bits_update(h, (const char *)t->data + (stored - sample) / 2, sample);
     }
 }
 

@@ -21,7 +21,8 @@ typedef struct model_tensor {
     uint64_t bytes;
     uint32_t rows, cols;
     kern_fmt fmt;
-    uint32_t step; /* of a bias: numbers from one of its values to the next; 0: 1 */
+    uint32_t step;      /* of a bias: numbers from one of its values to the next; 0: 1 */
+    const void *scales; /* of an expert in MODEL_PAIRED_MXFP4: its first row's */
 } model_tensor;
 
 enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
@@ -31,6 +32,8 @@ enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
 typedef enum model_layout {
     MODEL_ROWS,   /* as kernels read them */
     MODEL_PAIRED, /* gpt-oss: [d_model][2 * d_ff] with gate in the even columns and up in the odd; down [d_ff][d_model] */
+    /* Its MXFP4: rows of gate and up in turn, [2 * d_ff][d_model / 32] blocks of 16 bytes, and as many scales elsewhere; down alike. */
+    MODEL_PAIRED_MXFP4,
 } model_layout;
 
 typedef struct model_layer {

@@ -20,6 +20,7 @@ struct model {
     model_tensor *experts; /* all layers' expert tensors, layer by layer */
     model_tensor embed, final_norm, lm_head;
     bool attention_bias; /* Q, K, V and O may have biases */
+    bool mxfp4;          /* so are gpt-oss's experts stored */
     model_file *files;
     uint32_t n_files;
     safetensors **shards; /* [n_shards], NULL for a synthetic model */

@@ -2,7 +2,7 @@
  *
  * It is done once, when the host tier is filled, by as many threads as fill it; a row at a time would go over the file in steps of
  * a whole row of the transposed matrix, so rows are made in tiles that use whole cache lines on both sides. Nothing is computed: every
- * weight keeps its bits. Source of the layout: transformers, models/gpt_oss/modeling_gpt_oss.py. */
+ * weight keeps its bits. Sources of the layouts: transformers, models/gpt_oss/modeling_gpt_oss.py and integrations/mxfp4.py. */
 #include <string.h>
 
 #include "engine/model/model_priv.h"
@@ -29,6 +29,23 @@ static void copy_paired(const model_tensor *t, uint32_t matrix, uint32_t first, 
         transpose(to, (const char *)t->data + (size_t)first * step * 2, n, t->cols, stride, step, 2);
 }
 
+/* The file has two neighbours in a byte, the first in the low bits; kernels want weight i beside weight i + 16 (kern_mxfp4_block). */
+static void copy_mxfp4(const model_tensor *t, uint32_t matrix, uint32_t first, uint32_t n, kern_mxfp4_block *to)
+{
+    const size_t blocks = t->cols / 32, step = (matrix == MODEL_DOWN ? 1 : 2) * blocks; /* from row to row */
+    for (uint32_t r = 0; r < n; r++) {
+        const uint8_t *from = (const uint8_t *)t->data + (first + r) * step * sizeof to->qs;
+        const uint8_t *scale = (const uint8_t *)t->scales + (first + r) * step;
+        for (size_t b = 0; b < blocks; b++, from += sizeof to->qs, to++) {
+            to->e = scale[b];
+            for (uint32_t i = 0; i < 8; i++) {
+                to->qs[2 * i] = (uint8_t)((from[i] & 15) | from[i + 8] << 4);
+                to->qs[2 * i + 1] = (uint8_t)(from[i] >> 4 | (from[i + 8] & 0xf0));
+            }
+        }
+    }
+}
+
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to)
 {
     const model_tensor *t = &l->experts[(size_t)expert * MODEL_MATRICES + matrix];
@@ -36,12 +53,15 @@ void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uin
     switch (l->layout) {
     case MODEL_ROWS: memcpy(to, (const char *)t->data + first * row_bytes, n * row_bytes); break;
     case MODEL_PAIRED: copy_paired(t, matrix, first, n, to); break;
+    case MODEL_PAIRED_MXFP4: copy_mxfp4(t, matrix, first, n, to); break;
     }
 }
 
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix)
 {
-    const uint64_t bytes = l->experts[matrix].bytes;
-    /* gate and up lie among each other; up begins one number later */
-    return l->layout == MODEL_PAIRED && matrix == MODEL_GATE ? 2 * bytes : bytes;
+    uint64_t bytes = l->experts[matrix].bytes;
+    if (l->layout == MODEL_PAIRED_MXFP4) /* but for the scales */
+        bytes = bytes / sizeof(kern_mxfp4_block) * sizeof(((kern_mxfp4_block *)0)->qs);
+    /* gate and up lie among each other */
+    return l->layout != MODEL_ROWS && matrix == MODEL_GATE ? 2 * bytes : bytes;
 }

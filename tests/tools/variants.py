@@ -5,7 +5,7 @@ transformers computes for them; and models that must be refused. Folders are as 
 usage: variants.py make OUT [NAME ...]    NAME: a variant's name, or random:N or random:N-M for random configurations of every architecture
        variants.py run OUT TEST_GOLDEN    compares; lists every difference and every refusal with its reason
 
-Needs torch, transformers, safetensors, gguf (PyPI).
+Needs torch, transformers, safetensors, gguf, accelerate (PyPI).
 """
 import json
 import os
@@ -28,8 +28,10 @@ ARCHS = {
     "qwen3": {"head_dim": 32},
     "qwen3_moe": {"head_dim": 32, "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True,
                   "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 24},
 }
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe",
+           "gpt_oss": "GptOss"}
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 DROP = object()  # a key that the file does not have
 
@@ -247,8 +249,37 @@ def fill_variants():
             weights=twin_experts)
     q("packed-experts", packed=True)
     variant("mixtral-packed-experts", "mixtral", packed=True)
+    # gpt-oss
+    g = lambda n, refuse=None, **kw: variant(f"gpt_oss-{n}", "gpt_oss", refuse, **kw)
+    for n, k in ((1, 1), (3, 3), (8, 4), (33, 1), (128, 4)):
+        g(f"{n}x{k}", cfg={"num_local_experts": n, "num_experts_per_tok": k, "intermediate_size": 16, "hidden_size": 32})
+    g("swiglu", cfg={"swiglu_alpha": 1.3, "swiglu_limit": 0.7})
+    g("swiglu-limit", weights=lambda s: {k: (t * 8 if "gate_up" in k else t) for k, t in s.items()})
+    g("sinks-loud", weights=lambda s: {k: (t * 30 if "sinks" in k else t) for k, t in s.items()})
+    g("sinks-quiet", weights=lambda s: {k: (t * -300 if "sinks" in k else t) for k, t in s.items()})
+    g("no-attention-bias", cfg={"attention_bias": False})
+    g("bias-missing", "self_attn.o_proj.bias' is missing", files=lambda d: rewrite(d, drop_re=r"o_proj\.bias"))
+    g("sinks-missing", "self_attn.sinks' is missing", files=lambda d: rewrite(d, drop_re=r"layers\.1\.self_attn\.sinks"))
+    g("router-bias-missing", "mlp.router.bias' is missing", files=lambda d: rewrite(d, drop_re=r"router\.bias"))
+    g("expert-bias-missing", "down_proj_bias' is missing", files=lambda d: rewrite(d, drop_re=r"down_proj_bias"))
+    for w in (1, 2, 16):
+        g(f"window-{w}", cfg={"sliding_window": w}, prompts=[1, 17, 120])
+    g("window-null", "sliding_window", cfg={"sliding_window": None}, no_reference=True)
+    g("layer-types", cfg={"layer_types": ["full_attention", "full_attention", "sliding_attention"]})
+    g("layer-types-all", cfg={"layer_types": ["full_attention"] * 3})
+    g("layer-types-null", cfg={"layer_types": None, "num_hidden_layers": 4})
+    g("layer-types-chunked", "layer_types", cfg={"layer_types": ["chunked_attention", "full_attention", "full_attention"]}, no_reference=True)
+    g("yarn-default", cfg={"rope_theta": 150000.0, "max_position_embeddings": 131072}, prompts=[1, 17, 200])
+    # as published: MXFP4, its blocks made here and read by transformers
+    for n, cfg in (("-wide", {"hidden_size": 96, "intermediate_size": 32, "num_local_experts": 3}), ("-swiglu", {"swiglu_limit": 1.5})):
+        g(f"mxfp4{n}", cfg=cfg, files=to_mxfp4)
+    g("mxfp4-shards", shards="60KB", files=lambda d: to_mxfp4(d, shards=True))
+    g("mxfp4-sizes", "multiples of 32", cfg={"intermediate_size": 48, "quantization_config": {"quant_method": "mxfp4"}}, no_reference=True)
+    g("mxfp4-in-bf16", "gate_up_proj_blocks' is missing", cfg={"quantization_config": {"quant_method": "mxfp4"}}, no_reference=True)
+    g("bf16-in-mxfp4", "gate_up_proj' is missing", files=lambda d: (to_mxfp4(d), edit_config(d, quantization_config=None)))
+    g("fp8", "quant_method 'fp8'", cfg={"quantization_config": {"quant_method": "fp8"}}, no_reference=True)
     # other models' files
-    for t in ("qwen2_moe", "qwen3_next", "gpt_oss", "olmoe", "deepseek_v3", "glm4_moe", "phimoe", "llama4", "gemma3", "granitemoe", "ministral"):
+    for t in ("qwen2_moe", "qwen3_next", "olmoe", "deepseek_v3", "glm4_moe", "phimoe", "llama4", "gemma3", "granitemoe", "ministral"):
         variant(f"other-{t}", "llama", f"model_type '{t}'", files=lambda d, t=t: edit_config(d, model_type=t))
     variant("other-nested", "llama", "model_type 'llava'", files=lambda d: nest(d))
     for key, value in (("quantization_config", {"quant_method": "fp8"}), ("mlp_bias", True)):
@@ -285,6 +316,8 @@ def fill_variants():
     for kind in ("q4_k_m", "q5_k_m"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # the ones in tests/data/golden
+    variant("gpt_oss-mxfp4", "gpt_oss", files=to_mxfp4, cfg={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61,
+            "sliding_window": 12, **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)})
     tiny = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "vocab_size": 61}
     variant("llama3-gguf", "llama", gguf="bf16", cfg={**tiny, "tie_word_embeddings": True, **rope(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)}, prompts=[1, 17, 120])
@@ -369,6 +402,34 @@ def router_f32(d):
     save_file(d, {k: t.float() if "mlp.gate.weight" in k else t for k, t in s.items()})
 
 
+def to_mxfp4(d, shards=False):
+    """Experts as openai/gpt-oss-20b has them: each block of 32 rounded to a power of two times e2m1."""
+    import torch
+    values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
+    if shards:
+        index = json.loads((d / "model.safetensors.index.json").read_text())["weight_map"]
+        files = sorted(set(index.values()))
+    else:
+        files = ["model.safetensors"]
+    from safetensors.torch import load_file as load, save_file as save
+    weight_map = {}
+    for f in files:
+        s = load(d / f)
+        for k in [k for k in s if k.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+            w = s.pop(k).float().transpose(1, 2)
+            b = w.reshape(*w.shape[:2], -1, 32)
+            e = (torch.floor(torch.log2(b.abs().amax(-1).clamp(min=1e-30) / 6)) + 1).clamp(-127, 127)
+            q = (b[..., None] / torch.exp2(e)[..., None, None] - values).abs().argmin(-1).to(torch.uint8)
+            s[k + "_blocks"] = q[..., 0::2] | q[..., 1::2] << 4
+            s[k + "_scales"] = (e + 127).to(torch.uint8)
+        save({k: t.contiguous().clone() for k, t in s.items()}, d / f, metadata={"format": "pt"})
+        weight_map.update({k: f for k in s})
+    if shards:
+        (d / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    edit_config(d, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
+
+
 def zero_rows(s):
     for k, t in s.items():
         if t.ndim == 2 and "mlp.gate.weight" not in k:
@@ -400,6 +461,7 @@ def randomise(model, seed):
     """Weights that keep the signal alive through the layers and make logits differ."""
     import torch
     g = torch.Generator().manual_seed(seed)
+    names = [n for n, _ in model.named_parameters()]
     with torch.no_grad():
         for name, p in model.named_parameters():
             r = torch.randn(p.shape, generator=g)
@@ -409,8 +471,10 @@ def randomise(model, seed):
                 p.copy_(1 + 0.2 * r)
             elif "embed" in name:
                 p.copy_(r)
-            elif "mlp.gate.weight" in name:
+            elif "mlp.gate.weight" in name or "mlp.router.weight" in name:
                 p.copy_(r * 2.5 / p.shape[-1] ** 0.5)
+            elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and "sinks" in "".join(names):
+                p.copy_(r * 1.3 / p.shape[-2] ** 0.5) # transposed
             else:
                 p.copy_(r * (2.0 if "lm_head" in name else 1.3) / p.shape[-1] ** 0.5)
 
@@ -557,7 +621,14 @@ def random_variant(arch, seed):
         c.update(use_sliding_window=r.random() < 0.5, sliding_window=r.choice([3, 20, 64]), max_window_layers=r.randint(0, 4))
     if arch in ("llama", "qwen3", "qwen3_moe"):
         c["attention_bias"] = r.random() < 0.3
-    if arch == "mixtral":
+    if arch == "gpt_oss":
+        c["sliding_window"] = r.choice([3, 20, 64])
+        c["attention_bias"] = r.random() < 0.7
+        if r.random() < 0.5:
+            c["swiglu_limit"] = r.choice([0.5, 2.0, 7.0])
+        if r.random() < 0.5:
+            c["layer_types"] = [r.choice(["sliding_attention", "full_attention"]) for _ in range(c["num_hidden_layers"])]
+    if arch in ("mixtral", "gpt_oss"):
         n = r.choice([2, 3, 5, 8, 17])
         c.update(num_local_experts=n, num_experts_per_tok=r.randint(1, min(n, 8)))
     if arch == "qwen3_moe":
