@@ -124,13 +124,14 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
                                                       : window ? "mistral"
                                                                : "llama")
                        : !strcmp(arch, "qwen3moe") ? "qwen3_moe"
+                       : !strcmp(arch, "gpt-oss")  ? "gpt_oss"
                                                    : arch;
     *ret_arch = model_arch_find(type);
     if (!*ret_arch || strlen(arch) > 32)
         return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: architecture '%s' is not known; known in GGUF are llama, qwen2, qwen3, qwen3moe",
+                       "%s: architecture '%s' is not known; known in GGUF are gpt-oss, llama, qwen2, qwen3, qwen3moe",
                        gguf_path(g), arch);
-    if (window && (*ret_arch)->window != MODEL_WINDOW_ALL)
+    if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
@@ -145,6 +146,9 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
                         err)) ||
         (st = add_rope(g, arch, config, err)))
         return st;
+    /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
+    if ((*ret_arch)->gpt_oss)
+        json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
     json_object_set_new(config, "rms_norm_eps", json_real(eps));
     /* Where the file does not say llama.cpp normalises the chosen weights, for both families. */
     json_object_set_new(config, "norm_topk_prob", json_boolean(norm));
@@ -189,6 +193,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
     const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim, n = y->n_experts;
+    const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
     const struct {
         const char *name;
         uint32_t count, rows, cols;
@@ -200,11 +205,16 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"attn_k.weight", 1, kv, d, false, &y->k},
         {"attn_v.weight", 1, kv, d, false, &y->v},
         {"attn_output.weight", 1, d, q, false, &y->o},
-        {"attn_q.bias", 1, 1, q, a->bias != MODEL_BIAS_QKV, &y->q_bias},
-        {"attn_k.bias", 1, 1, kv, a->bias != MODEL_BIAS_QKV, &y->k_bias},
-        {"attn_v.bias", 1, 1, kv, a->bias != MODEL_BIAS_QKV, &y->v_bias},
-        {"attn_output.bias", 1, 1, d, true, &y->o_bias},
-        {"ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {"attn_q.bias", 1, 1, q, !qkv_bias, &y->q_bias},
+        {"attn_k.bias", 1, 1, kv, !qkv_bias, &y->k_bias},
+        {"attn_v.bias", 1, 1, kv, !qkv_bias, &y->v_bias},
+        {"attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
+        {a->gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
+        {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
+        {a->gpt_oss ? "ffn_gate_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_GATE]},
+        {a->gpt_oss ? "ffn_up_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_UP]},
+        {a->gpt_oss ? "ffn_down_exps.bias" : NULL, 1, n, d, false, &y->expert_bias[MODEL_DOWN]},
         {a->qk_norm ? "attn_q_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->q_norm},
         {a->qk_norm ? "attn_k_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->k_norm},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},

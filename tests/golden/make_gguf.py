@@ -106,7 +106,9 @@ def add_tokenizer(w, t, config, pre="qwen2"):
 
 def add_rope_scaling(w, c, head_dim):
     """What llama.cpp's converter writes of rope_scaling; Llama 3's bands become a tensor of divisors."""
-    r = c.get("rope_scaling") or {}
+    r = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    if not r and c["model_type"] == "gpt_oss":  # as GptOssConfig
+        r = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
     kind = r.get("rope_type", r.get("type"))
     if kind == "linear":
         w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -125,6 +127,15 @@ def add_rope_scaling(w, c, head_dim):
         w.add_tensor("rope_freqs.weight", np.array(divisors, dtype=np.float32))
 
 
+def untangle(name, data):
+    """gpt-oss's experts: rows again, gate and up apart."""
+    kind = ".bias" if name.endswith("_bias") else ".weight"
+    stem, data = name.removesuffix("_bias"), data if kind == ".bias" else data.transpose(0, 2, 1)
+    if "gate_up" not in stem:
+        return [(stem + kind, data)]
+    return [(stem.replace("gate_up", part) + kind, data[:, i::2]) for i, part in enumerate(("gate", "up"))]
+
+
 def add_keys(w, arch, keys):
     for key, value in keys.items():
         w.kv_data[0].pop(f"{arch}.{key}", None)
@@ -139,7 +150,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
     """keys: of the architecture, set or replaced; tensors: names of further ones."""
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
-    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama"}.get(c["model_type"], c["model_type"])
+    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -158,8 +169,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
     if experts:
         w.add_expert_count(experts)
         w.add_expert_used_count(c["num_experts_per_tok"])
-        if "moe_intermediate_size" in c:
-            w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        if "moe_intermediate_size" in c or arch == "gpt-oss":
+            w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
     add_rope_scaling(w, c, head_dim)
@@ -174,7 +185,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], c["num_hidden_layers"])
 
     def put(name, data, source):
-        t = type_of(kind, source) if data.ndim > 1 and "ffn_gate_inp" not in name else gguf.GGMLQuantizationType.F32
+        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and not name.endswith("bias")
+        t = type_of(kind, source) if matrix else gguf.GGMLQuantizationType.F32
         w.add_tensor(name, quantise(data, t), raw_dtype=t)
 
     stacks = {}
@@ -182,7 +194,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
         for name, data in read_safetensors(path):
             if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
                 data = permute(data, heads if "q_proj" in name else kv_heads)
-            if ".experts." in name:
+            if arch == "gpt-oss" and ".experts." in name:
+                for name, data in untangle(name, data):
+                    put(names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
+            elif name.endswith(".sinks"):
+                put(names.get_name(name) + ".weight", data, name)
+            elif ".experts." in name:
                 before, after = name.split(".experts.")
                 e, matrix = after.split(".", 1)
                 stacks.setdefault(f"{before}.experts.{matrix}", {})[int(e)] = data

@@ -148,7 +148,7 @@ def fill_variants():
         v("f64", "F64", dtype="float64")
         v("mixed-dtypes", files=mixed_dtypes)
         v("q-bias-alone", "bias" if a != "qwen2" else "k_proj.bias' is missing", files=q_bias_alone)
-        v("o-bias-unasked", "o_proj.bias", files=lambda d: rewrite(d, add={"model.layers.1.self_attn.o_proj.bias": ("bfloat16", [64])}))
+        v("o-bias-unasked", None if a == "gpt_oss" else "o_proj.bias", files=lambda d: rewrite(d, add={"model.layers.1.self_attn.o_proj.bias": ("bfloat16", [64])}))
         v("gguf-bf16", gguf="bf16")
         v("gguf-f16", gguf="f16")
         v("gguf-f32", gguf="f32")
@@ -157,7 +157,8 @@ def fill_variants():
         v("gguf-head-dim-80", gguf="bf16", cfg={"head_dim": 80})
         v("gguf-gqa7", gguf="bf16", cfg={"num_attention_heads": 14, "num_key_value_heads": 2, "hidden_size": 56})
         v("gguf-linear", gguf="bf16", cfg=rope(type="linear", factor=4.0))
-        v("gguf-yarn", gguf="bf16", cfg=rope(type="yarn", factor=4.0, original_max_position_embeddings=64))
+        v("gguf-yarn", gguf="bf16", cfg=rope(type="yarn", factor=4.0, original_max_position_embeddings=64,
+                                             **({"truncate": False} if a == "gpt_oss" else {})))
         v("gguf-eps", gguf="bf16", cfg={"rms_norm_eps": 0.01})
         v("gguf-theta", gguf="bf16", cfg={"rope_theta": 1e6})
     # contexts of several steps and several splits of the attention
@@ -277,6 +278,12 @@ def fill_variants():
     g("mxfp4-sizes", "multiples of 32", cfg={"intermediate_size": 48, "quantization_config": {"quant_method": "mxfp4"}}, no_reference=True)
     g("mxfp4-in-bf16", "gate_up_proj_blocks' is missing", cfg={"quantization_config": {"quant_method": "mxfp4"}}, no_reference=True)
     g("bf16-in-mxfp4", "gate_up_proj' is missing", files=lambda d: (to_mxfp4(d), edit_config(d, quantization_config=None)))
+    for kind in ("mxfp4", "q8_0", "q5_1", "q4_k_m"):
+        g(f"gguf-{kind}-mixed" if kind == "q8_0" else f"gguf-{kind}", gguf=kind, dtype="float32", cfg={"head_dim": 64, "num_hidden_layers": 2} |
+          ({"hidden_size": 256, "intermediate_size": 256} if kind == "q4_k_m" else {}))
+    g("gguf-window", gguf="bf16", cfg={"sliding_window": 5, "num_hidden_layers": 4})
+    g("gguf-yarn-real", gguf="bf16", cfg={"rope_theta": 150000.0, **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64,
+                                                                     truncate=False)}, prompts=[1, 17, 200])
     g("fp8", "quant_method 'fp8'", cfg={"quantization_config": {"quant_method": "fp8"}}, no_reference=True)
     # other models' files
     for t in ("qwen2_moe", "qwen3_next", "olmoe", "deepseek_v3", "glm4_moe", "phimoe", "llama4", "gemma3", "granitemoe", "ministral"):
@@ -316,8 +323,10 @@ def fill_variants():
     for kind in ("q4_k_m", "q5_k_m"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # the ones in tests/data/golden
-    variant("gpt_oss-mxfp4", "gpt_oss", files=to_mxfp4, cfg={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61,
-            "sliding_window": 12, **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)})
+    oss = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,
+           **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)}
+    variant("gpt_oss-mxfp4", "gpt_oss", files=to_mxfp4, cfg=oss)
+    variant("gpt_oss-gguf", "gpt_oss", gguf="mxfp4", dtype="float32", cfg=oss)
     tiny = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "vocab_size": 61}
     variant("llama3-gguf", "llama", gguf="bf16", cfg={**tiny, "tie_word_embeddings": True, **rope(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)}, prompts=[1, 17, 120])
@@ -568,7 +577,7 @@ def make(root, name, v):
 # ---- gguf ---------------------------------------------------------------------------------------------------------------------
 
 def quantized(name, ndim):
-    return ndim > 1 and not name.endswith("gate.weight")
+    return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "bias"))
 
 
 def round_trip(model, kind, state):
@@ -580,8 +589,10 @@ def round_trip(model, kind, state):
         for name, p in model.named_parameters():
             if kind != "f32" and quantized(name, p.ndim):
                 t = make_gguf.type_of(kind, name)
-                q = make_gguf.quantise(p.numpy(), t)
-                p.copy_(torch.from_numpy(gguf.quants.dequantize(q, t)))
+                turned = name.endswith(("experts.gate_up_proj", "experts.down_proj")) and model.config.model_type == "gpt_oss"
+                q = make_gguf.quantise((p.transpose(1, 2) if turned else p).numpy(), t)
+                w = torch.from_numpy(gguf.quants.dequantize(q, t))
+                p.copy_(w.transpose(1, 2) if turned else w)
 
 
 def write_gguf(d, c, v):
@@ -641,6 +652,10 @@ def random_variant(arch, seed):
         c["rope_scaling"] = {k: x for k, x in c.get("rope_scaling", {}).items() if not k.startswith(("mscale", "attention", "truncate", "beta"))}
         usual = {"norm_topk_prob": True, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
         c.update({k: x for k, x in usual.items() if k in c})
+        if arch == "gpt_oss":
+            c = {k: x for k, x in c.items() if k not in ("swiglu_limit", "layer_types")} | {"attention_bias": True}
+            if c["rope_scaling"].get("rope_type", c["rope_scaling"].get("type")) == "yarn":
+                c["rope_scaling"]["truncate"] = False
         if gguf == "q8_0":
             c.update({k: 32 * (c[k] // 32 + 1) for k in ("hidden_size", "intermediate_size", "moe_intermediate_size") if k in c})
             c.update(num_attention_heads=4, num_key_value_heads=r.choice([1, 2, 4]), head_dim=r.choice([8, 16, 24, 40]))
