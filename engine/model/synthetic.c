@@ -210,6 +210,12 @@ static bool plan_latent(plan *p, const model_params *h, model_layer *y)
                     1 / sqrtf((float)rank));
 }
 
+/* A matrix that every token is multiplied with: as files of the format have it. Q8_0 is the only one whose files have all in one format. */
+static kern_fmt trunk_fmt(const plan *p, uint32_t cols)
+{
+    return p->expert_fmt == FMT_Q8_0 && cols % 32 == 0 ? FMT_Q8_0 : FMT_BF16;
+}
+
 static bool plan_model(plan *p, model *m)
 {
     const model_params *h = &m->params;
@@ -219,14 +225,17 @@ static bool plan_model(plan *p, model *m)
     const float in = 1 / sqrtf((float)d);
     const model_arch *a = model_arch_find(h->arch);
     bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
-              plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) && plan_add(p, &m->lm_head, h->vocab, d, FMT_BF16, in);
+              plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) &&
+              plan_add(p, &m->lm_head, h->vocab, d, trunk_fmt(p, d), in);
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
         ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
-             (h->latent.kv_rank ? plan_latent(p, h, y)
-                                : plan_add(p, &y->q, q, d, FMT_BF16, in) && plan_add(p, &y->k, kv, d, FMT_BF16, in) &&
-                                      plan_add(p, &y->v, kv, d, FMT_BF16, in)) &&
-             plan_add(p, &y->o, d, o, FMT_BF16, 1 / sqrtf((float)o)) && plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
+             (h->latent.kv_rank
+                  ? plan_latent(p, h, y)
+                  : plan_add(p, &y->q, q, d, trunk_fmt(p, d), in) && plan_add(p, &y->k, kv, d, trunk_fmt(p, d), in) &&
+                        plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in)) &&
+             plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o)) &&
+             plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
         if (ok && a->qk_norm)
             ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
