@@ -108,7 +108,7 @@ Test(model, names_what_is_wrong_in_config_json)
         const char *config, *says;
         xd_status status;
     } bad[] = {
-        {"{}", "model_type '(none)' is not known; known are llama", XD_UNSUPPORTED},
+        {"{}", "model_type '(none)' is not known; known are ", XD_UNSUPPORTED},
         {"{\"model_type\":\"gpt9\"}", "'gpt9' is not known", XD_UNSUPPORTED},
         {"{\"model_type\":\"llama\"}", "neither model.safetensors nor", XD_NOT_FOUND}, /* the family's defaults */
         {"{\"model_type\":\"llama\",\"hidden_size\":\"64\"}", "'hidden_size' must be a number", XD_BAD_MODEL},
