@@ -282,24 +282,27 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
 }
 
 /* Returns the pages it missed. */
-static uint32_t count_expert(pager *p, uint32_t x)
+static uint32_t count_expert(pager *p, const pager_layer *y, uint32_t x)
 {
-    uint32_t first = pager_expert_first_page(p, x), n = pager_expert_pages(p, x), missed = 0;
-    bool on_cpu = p->mode == PAGER_SHARED && p->on_cpu[x]; /* all of it, whatever part lies in VRAM */
-    for (uint32_t i = 0; i < n; i++) {
-        const pager_page *g = &p->pages[first + i];
-        missed += g->slot == PG_NONE;
-        if (g->slot != PG_NONE && !on_cpu) {
-            p->stats.hits_vram++;
-            p->stats.step_bytes_vram += g->bytes;
-        } else {
-            p->stats.hits_host++;
-            *(on_cpu ? &p->stats.step_bytes_cpu : &p->stats.step_bytes_host) += g->bytes;
-        }
+    uint32_t pages = y->geom.pages, there = p->expert_vram[x];
+    uint64_t bytes = there == pages ? y->expert_bytes : 0;
+    if (there && there < pages) { /* only then its pages have to be looked at */
+        const pager_page *g = &p->pages[pager_expert_first_page(p, x)];
+        for (uint32_t i = 0; i < pages; i++)
+            bytes += g[i].slot != PG_NONE ? g[i].bytes : 0;
+    }
+    if (p->mode == PAGER_SHARED && p->on_cpu[x]) { /* all of it, whatever part lies in VRAM */
+        p->stats.hits_host += pages;
+        p->stats.step_bytes_cpu += y->expert_bytes;
+    } else {
+        p->stats.hits_vram += there;
+        p->stats.hits_host += pages - there;
+        p->stats.step_bytes_vram += bytes;
+        p->stats.step_bytes_host += y->expert_bytes - bytes;
     }
     if (!p->step_prefill)
         policy_touch(p->pol, x);
-    return missed;
+    return pages - there;
 }
 
 static void count_step(pager *p)
@@ -307,10 +310,11 @@ static void count_step(pager *p)
     const uint32_t *counts = (const uint32_t *)(const void *)(p->io + p->io_counts_at);
     uint32_t wanted = 0;
     for (uint32_t l = 0, x = 0; l < p->n_layers; l++) {
+        const pager_layer *y = &p->layers[l];
         uint32_t missed = 0;
-        for (uint32_t e = 0; e < p->layers[l].n_experts; e++, x++)
+        for (uint32_t e = 0; e < y->n_experts; e++, x++)
             if (counts[x]) {
-                uint32_t n = count_expert(p, x);
+                uint32_t n = count_expert(p, y, x);
                 missed += p->admit[x] == POLICY_WORTH_IT ? n : 0;
             }
         wanted += XD_MIN(missed, p->view.max_inserts);
@@ -584,6 +588,7 @@ static xd_status open_geometry(pager *p, xd_err *err)
                 p->pages[pg] =
                     (pager_page){.expert = pl->expert_base + e, .bytes = bytes, .slot = PG_NONE, .copying = PG_NONE};
                 max_page = XD_MAX(max_page, bytes);
+                pl->expert_bytes += e ? 0 : bytes;
                 p->stats.expert_bytes_total += bytes;
             }
         }

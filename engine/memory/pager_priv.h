@@ -20,7 +20,8 @@
 typedef struct pager_layer {
     kern_expert_geom geom;
     uint32_t n_experts, page_base, expert_base;
-    uint64_t blob_bytes; /* one expert with its pages one after the other, each on 256 bytes */
+    uint64_t expert_bytes; /* of one expert's pages */
+    uint64_t blob_bytes;   /* one expert with its pages one after the other, each on 256 bytes */
 } pager_layer;
 
 /* A page: fixed facts, and where it is. */

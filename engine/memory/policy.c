@@ -19,6 +19,10 @@
  * of the lowest worths, sorted when it is made and used up before it is made again; what was used meanwhile is skipped, what came in
  * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
  *
+ * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
+ * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until a step runs
+ * (policy_settle).
+ *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
  * experts near the bar more; a higher bar in layers that miss more than max_inserts lets in; to learn from the decoding rows of steps
@@ -36,7 +40,8 @@
 #define LIST_MIN 64u
 /* Share of the residents that one list holds: longer lists are made more rarely and are more out of date at their end. */
 #define LIST_SHARE 16u
-/* Steps after which the list and the bar for admission are made anew: 100 us for 6144 experts on a core of a busy machine. Every step
+#define LIST_SLACK 0.25f
+/* Steps after which the list and the bar for admission are made anew. Every step
  * would hit up to half a point more, every eighth up to 7 points less (small caches, local traffic). */
 #define PLAN_STEPS 2u
 /* Free slots kept over what recent steps could have filled, and how fast that estimate follows. A slot that waits to be filled is a
@@ -74,6 +79,7 @@ struct policy {
     uint32_t n, n_layers, step_len;
     uint32_t now;
     uint32_t *layer; /* [n] */
+    uint32_t *first; /* [n_layers + 1] of each layer's experts */
     uint32_t *last, *units, units_max;
     float *count[RATES];              /* [n] each, in p->unit */
     float *worth;                     /* [n] as list_made */
@@ -86,11 +92,14 @@ struct policy {
     /* Least squares over all experts: sums of estimate times estimate, and of estimate times used or not. */
     double a[RATES][RATES], b[RATES];
     float (*estimate)[RATES]; /* [n] when the steps began that are learnt from */
-    bool learning;
+    bool learning, learn_due;
     double layer_floor;
     uint64_t *layer_units, floor_units, capacity_units;
-    policy_entry *list;
+    policy_entry *list, *sort_room;
+    uint32_t *gathered; /* [n + 1] */
     uint32_t list_n, list_at, list_made, planned;
+    bool weighed;   /* worth[] is that of now */
+    float list_bar; /* somewhat above the worth of the list's last */
     double misses_ewma;
 };
 
@@ -130,22 +139,27 @@ policy *policy_new(const policy_options *opt)
         p->n += opt->layer_experts[l];
     size_t n = p->n ? p->n : 1;
     p->layer = calloc(n, sizeof *p->layer);
+    p->first = calloc(p->n_layers + 1ull, sizeof *p->first);
     p->last = calloc(n, sizeof *p->last);
     p->units = calloc(n, sizeof *p->units);
     p->worth = calloc(n, sizeof *p->worth);
     p->used_worth = calloc(n, sizeof *p->used_worth);
     p->estimate = calloc(n, sizeof *p->estimate);
     p->list = calloc(n + 1, sizeof *p->list);
+    p->sort_room = calloc(n, sizeof *p->sort_room);
+    p->gathered = calloc(n + 1, sizeof *p->gathered);
     p->layer_units = calloc(opt->n_layers ? opt->n_layers : 1, sizeof *p->layer_units);
-    if (!p->layer || !p->last || !p->units || !p->worth || !p->used_worth || !p->estimate || !p->list ||
-        !p->layer_units)
+    if (!p->layer || !p->first || !p->last || !p->units || !p->worth || !p->used_worth || !p->estimate || !p->list ||
+        !p->sort_room || !p->gathered || !p->layer_units)
         return NULL;
     for (int k = 0; k < RATES; k++)
         if (!(p->count[k] = calloc(n, sizeof *p->count[k])))
             return NULL;
-    for (uint32_t l = 0, id = 0; l < opt->n_layers; l++)
-        for (uint32_t e = 0; e < opt->layer_experts[l]; e++, id++)
+    for (uint32_t l = 0; l < opt->n_layers; l++) {
+        p->first[l + 1] = p->first[l] + opt->layer_experts[l];
+        for (uint32_t id = p->first[l]; id < p->first[l + 1]; id++)
             p->layer[id] = l;
+    }
     for (int k = 0; k < RATES; k++) {
         p->decay[k] = exp2(-1 / (half_lives[k] * p->step_len));
         p->unit[k] = p->young[k] = 1;
@@ -161,6 +175,7 @@ void policy_free(policy *p)
     if (!p)
         return;
     free(p->layer);
+    free(p->first);
     free(p->last);
     free(p->units);
     for (int k = 0; k < RATES; k++)
@@ -169,6 +184,8 @@ void policy_free(policy *p)
     free(p->used_worth);
     free(p->estimate);
     free(p->list);
+    free(p->sort_room);
+    free(p->gathered);
     free(p->layer_units);
     free(p);
 }
@@ -200,9 +217,11 @@ void policy_set_heat(policy *p, uint32_t id, float heat)
 {
     if (!(heat > 0) || !isfinite(heat))
         return;
+    policy_settle(p);
     p->count[SLOWEST][id] = heat * (float)p->unit[SLOWEST];
     p->last[id] = p->now - 1; /* may be a victim at once */
-    p->young[SLOWEST] = 0;    /* the count remembers all that it can */
+    p->weighed = false;
+    p->young[SLOWEST] = 0; /* the count remembers all that it can */
     set_scale(p);
 }
 
@@ -212,18 +231,21 @@ void policy_set_heat(policy *p, uint32_t id, float heat)
 static void learn_begin(policy *p)
 {
     double sum[RATES][RATES] = {0};
-    for (int k = 0; k < RATES; k++)
-        for (int j = 0; j <= k; j++)
-            for (uint32_t id = 0; id < p->n; id++)
-                sum[k][j] += (double)p->count[k][id] * (double)p->count[j][id];
+    for (uint32_t id = 0; id < p->n; id++) { /* all sums in one pass: each waits for its last addition */
+        double count[RATES];
+        for (int k = 0; k < RATES; k++) {
+            count[k] = (double)p->count[k][id];
+            p->estimate[id][k] = p->count[k][id] * (float)p->coef[k];
+            for (int j = 0; j <= k; j++)
+                sum[k][j] += count[k] * count[j];
+        }
+    }
     for (int k = 0; k < RATES; k++) {
         p->b[k] *= LEARN_FADE;
         for (int j = 0; j <= k; j++) {
             p->a[k][j] = p->a[k][j] * LEARN_FADE + LEARN_STEPS * sum[k][j] * p->coef[k] * p->coef[j];
             p->a[j][k] = p->a[k][j];
         }
-        for (uint32_t id = 0; id < p->n; id++)
-            p->estimate[id][k] = p->count[k][id] * (float)p->coef[k];
     }
     p->learning = true;
 }
@@ -246,12 +268,21 @@ void policy_touch(policy *p, uint32_t id)
 {
     if (p->last[id] == p->now)
         return;
+    policy_settle(p);
     p->last[id] = p->now;
+    p->weighed = false;
     for (int k = 0; k < RATES; k++) {
         if (p->learning)
             p->b[k] += (double)p->estimate[id][k];
         p->count[k][id] += (float)p->unit[k];
     }
+}
+
+void policy_settle(policy *p)
+{
+    if (p->learn_due)
+        learn_begin(p);
+    p->learn_due = false;
 }
 
 static void rescale(policy *p, int k)
@@ -263,7 +294,9 @@ static void rescale(policy *p, int k)
 
 void policy_advance(policy *p)
 {
+    policy_settle(p);
     p->now++;
+    p->weighed = false;
     for (int k = 0; k < RATES; k++) {
         p->unit[k] /= p->decay[k];
         p->young[k] *= p->decay[k];
@@ -274,8 +307,7 @@ void policy_advance(policy *p)
     if (learn && p->learning)
         learn_end(p);
     set_scale(p);
-    if (learn)
-        learn_begin(p);
+    p->learn_due = learn;
 }
 
 /* --- victims ----------------------------------------------------------------------------------------------------- */
@@ -291,55 +323,52 @@ static bool entry_less(policy_entry a, policy_entry b)
     return a.worth < b.worth || (a.worth == b.worth && a.id < b.id);
 }
 
-static int entry_compare(const void *a, const void *b)
+/* As an integer that sorts as the float does. */
+static uint32_t sort_key(float worth)
 {
-    const policy_entry *x = a, *y = b;
-    return entry_less(*x, *y) ? -1 : entry_less(*y, *x);
+    uint32_t bits;
+    memcpy(&bits, &worth, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* Hoare's selection: afterwards the k smallest of v[0..n) are v[0..k), in any order. */
-static void select_smallest(policy_entry *v, uint32_t n, uint32_t k)
+/* By worth, those that are worth the same as they were: radix sort, byte by byte from the least one. */
+static void sort_entries(policy_entry *v, policy_entry *room, uint32_t n)
 {
-    uint32_t lo = 0, hi = n;
-    while (hi - lo > 1 && k > lo && k < hi) {
-        policy_entry pivot = v[lo + (hi - lo) / 2];
-        uint32_t i = lo, j = hi - 1;
-        for (;;) {
-            while (entry_less(v[i], pivot))
-                i++;
-            while (entry_less(pivot, v[j]))
-                j--;
-            if (i >= j)
-                break;
-            policy_entry t = v[i];
-            v[i++] = v[j];
-            v[j--] = t;
+    enum { BYTES = 4 };
+    uint32_t start[BYTES][256] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        for (int b = 0; b < BYTES; b++)
+            start[b][sort_key(v[i].worth) >> (8 * b) & 255]++;
+    for (int b = 0; b < BYTES; b++) {
+        for (uint32_t i = 0, sum = 0; i < 256; i++) {
+            uint32_t count = start[b][i];
+            start[b][i] = sum;
+            sum += count;
         }
-        uint32_t split = j + 1; /* v[lo..split) <= pivot <= v[split..hi) */
-        if (split == hi)
-            split--;
-        if (k <= split)
-            hi = split;
-        else
-            lo = split;
+        for (uint32_t i = 0; i < n; i++)
+            room[start[b][sort_key(v[i].worth) >> (8 * b) & 255]++] = v[i];
+        policy_entry *t = v;
+        v = room;
+        room = t;
     }
 }
 
-/* Weighted counts of all, count by count: the compiler makes vectors of it. */
-static void weigh_counts(const policy *p, const float *scale, float start, float *restrict ret)
+/* Weighted counts of all, added as worth() does: the compiler makes vectors of it. */
+static void weigh_counts(const policy *p, const float scale[RATES], float start, float *restrict ret)
 {
+    _Static_assert(RATES == 4, "counts that are added here");
+    const float *restrict a = p->count[0], *restrict b = p->count[1], *restrict c = p->count[2];
+    const float *restrict d = p->count[3], s0 = scale[0], s1 = scale[1], s2 = scale[2], s3 = scale[3];
     for (uint32_t id = 0; id < p->n; id++)
-        ret[id] = start;
-    for (int k = 0; k < RATES; k++) {
-        const float *restrict count = p->count[k];
-        for (uint32_t id = 0; id < p->n; id++)
-            ret[id] += count[id] * scale[k];
-    }
+        ret[id] = start + a[id] * s0 + b[id] * s1 + c[id] * s2 + d[id] * s3;
 }
 
 /* worth() of all. */
 static void all_worths(policy *p)
 {
+    if (p->weighed) /* a step's second list */
+        return;
+    p->weighed = true;
     if (p->kind != CONF_EVICT_LRU)
         weigh_counts(p, p->scale, 0, p->worth);
     else
@@ -358,20 +387,49 @@ static void all_used_worths(policy *p)
     weigh_counts(p, scale, use, p->used_worth);
 }
 
+/* Ids of those who may go and are worth no more than `bar`, in their order. Returns their number, and that of all who may go. */
+static uint32_t gather(policy *p, float bar, uint32_t *ret_all)
+{
+    const uint32_t *restrict units = p->units, *restrict last = p->last, now = p->now;
+    const float *restrict worths = p->worth;
+    uint32_t *restrict to = p->gathered, n = 0, all = 0;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        uint64_t above = p->layer_units[l] - XD_MIN(p->layer_units[l], p->floor_units);
+        uint32_t most = (uint32_t)XD_MIN(above, (uint64_t)UINT32_MAX);
+        for (uint32_t id = p->first[l]; id < p->first[l + 1]; id++) {  /* no branch: who may go is as good as random */
+            uint32_t may = (units[id] - 1 < most) & (last[id] != now); /* may_go() */
+            to[n] = id;
+            n += may & (worths[id] <= bar);
+            all += may;
+        }
+    }
+    *ret_all = all;
+    return n;
+}
+
+static uint32_t list_length(uint32_t n)
+{
+    return XD_MIN(n, XD_MAX(LIST_MIN, n / LIST_SHARE));
+}
+
+/* Worths change little from list to list: most of the time those below the last one's bar are enough, and few are sorted. */
 static void make_list(policy *p)
 {
-    uint32_t n = 0;
+    uint32_t all;
     p->list_made = p->now;
     all_worths(p);
-    for (uint32_t id = 0; id < p->n; id++) {
-        p->list[n] = (policy_entry){p->worth[id], id, p->last[id]};
-        n += may_go(p, id); /* no branch: who may go is as good as random */
+    uint32_t n = gather(p, p->list_bar, &all), k = list_length(all);
+    if (n < k)
+        n = gather(p, INFINITY, &all);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = p->gathered[i];
+        p->list[i] = (policy_entry){p->worth[id], id, p->last[id]};
     }
-    uint32_t k = XD_MIN(n, XD_MAX(LIST_MIN, n / LIST_SHARE));
-    select_smallest(p->list, n, k);
-    qsort(p->list, k, sizeof *p->list, entry_compare);
+    sort_entries(p->list, p->sort_room, n);
     p->list_n = k;
     p->list_at = 0;
+    if (k)
+        p->list_bar = p->list[k - 1].worth + LIST_SLACK * fabsf(p->list[k - 1].worth);
 }
 
 static bool list_is_old(const policy *p)
@@ -468,15 +526,18 @@ bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit)
         for (uint32_t gone = p->units[p->list[0].id]; gone <= want && at + 1 < p->list_n;)
             gone += p->units[p->list[++at].id];
     /* A cache that is still filling takes everybody. What is freed comes in whole experts: up to one too many. */
-    bool all = n_free > most_wanted(p) + p->units_max || !p->list_n, changed = false;
+    bool all = n_free > most_wanted(p) + p->units_max || !p->list_n;
     float bar = all ? -1 : p->list[at].worth * MARGIN;
     float room_bar = n_free > want && p->list_n ? p->list[0].worth : INFINITY;
     all_used_worths(p);
-    for (uint32_t id = 0; id < p->n; id++) {
-        uint8_t worth_it = p->used_worth[id] > bar, fits = (p->used_worth[id] > room_bar) | (p->units[id] != 0);
+    const float *restrict used = p->used_worth;
+    const uint32_t *restrict units = p->units;
+    uint8_t *restrict to = admit, differs = 0;
+    for (uint32_t id = 0, n = p->n; id < n; id++) {
+        uint8_t worth_it = used[id] > bar, fits = (used[id] > room_bar) | (units[id] != 0);
         uint8_t yes = (uint8_t)(worth_it * POLICY_WORTH_IT + (fits & !worth_it) * POLICY_IF_FREE); /* no branch */
-        changed |= yes != admit[id];
-        admit[id] = yes;
+        differs |= yes ^ to[id];
+        to[id] = yes;
     }
-    return changed;
+    return differs;
 }
