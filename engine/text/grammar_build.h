@@ -86,6 +86,8 @@ xd_status build_set_kids(build *b, uint32_t node, const uint32_t *kids, uint32_t
 /* ---- grammar_schema.c ---- */
 /* The node that the schema has or will have; GRAM_NONE after a fault. */
 uint32_t schema_node(build *b, const json_t *schema, uint32_t place);
+/* Joins what must hold together (allOf, what stands beside $ref) until the job's schema is one. */
+xd_status schema_join(build *b, build_job *j) XD_MUST_CHECK;
 /* What the keyword is about: some json_types, 0 for none of these. */
 unsigned schema_types_of_keyword(const char *key);
 
@@ -93,13 +95,25 @@ unsigned schema_types_of_keyword(const char *key);
 /* Fills the job's node by its schema's types, which nothing else has to hold with. */
 xd_status schema_of_types(build *b, const build_job *j);
 
+/* How many of something: from the keyword `least` to `most`. */
+xd_status schema_read_counts(build *b, const build_job *j, const char *least, const char *most, gram_node *n);
+
+/* ---- grammar_string.c ---- */
+/* The job's node becomes a text of which its schema's pattern, format and lengths hold. */
+xd_status string_node(build *b, const build_job *j, uint32_t node);
+/* An automaton of the pattern, and of the format; not finished. *ret_any: the schema says something. */
+xd_status string_pattern(build *b, const build_job *j, bool with_format, gram_dfa *ret, bool *ret_any);
+bool string_pattern_has(const gram_dfa *d, const char *s, const char *end);
+uint32_t string_next_char(const char **s); /* of well-formed UTF-8 */
+
 /* ---- grammar_regex.c, grammar_dfa.c ---- */
 #define GRAM_REGEX_NOMEM "out of memory"
 /* An automaton of the texts in which the pattern (ECMA-262, well-formed UTF-8) is found. NULL, or what is wrong with it. */
 const char *gram_regex_compile(const char *pattern, size_t len, uint64_t *work_left, gram_dfa *ret);
-/* The same of min to max characters, with nothing in it that has no end. */
-const char *gram_dfa_new(const char *pattern, size_t len, uint64_t min, uint64_t max, uint64_t *work_left,
-                         gram_dfa *ret);
+/* x becomes that of the texts that both take. On failure it is as before. */
+const char *gram_dfa_both(gram_dfa *x, const gram_dfa *y, uint64_t *work_left);
+/* Limits it to min to max characters, and drops what has no end. On failure it is good for gram_dfa_clear() only. */
+const char *gram_dfa_finish(gram_dfa *d, uint64_t min, uint64_t max, uint64_t *work_left);
 void gram_dfa_clear(gram_dfa *d);
 
 /* ---- grammar_merge.c ---- */
@@ -108,6 +122,8 @@ bool schema_constrains(const json_t *schema);
 bool schema_is_annotation(const char *key);
 /* Follows $ref to a schema without one, as long as nothing stands beside it. NULL after a fault. */
 const json_t *schema_resolve(build *b, const json_t *ref, uint32_t place);
+/* Is this list one that merging has made of two values of a keyword? */
+bool schema_is_made(const build *b, const json_t *list);
 /* A schema (owned by b->made) for which both hold. NULL after a fault. */
 const json_t *schema_merge(build *b, const json_t *x, const json_t *y, uint32_t place);
 /* schema without the keyword `key`; owned by b->made. */

@@ -228,6 +228,8 @@ static bool spend_pairs(build *b, uint32_t place, const json_t *x, const json_t 
 
 static json_t *both_all_of(json_t *x, json_t *y)
 {
+    if (json_is_false(x) || json_is_false(y))
+        return json_false();
     return json_equal(x, y) ? json_incref(x) : json_pack("{s:[O,O]}", "allOf", x, y);
 }
 
@@ -275,6 +277,26 @@ static json_t *type_names(unsigned types)
     return ret;
 }
 
+bool schema_is_made(const build *b, const json_t *list)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach (b->made, i, v)
+        if (v == list)
+            return true;
+    return false;
+}
+
+/* Texts that must all hold, as a list: no schema can say that in one. */
+static json_t *listed_patterns(build *b, json_t *x, json_t *y)
+{
+    json_t *list = json_is_array(x) ? json_copy(x) : json_pack("[O]", x);
+    bool ok = list && !(json_is_array(y) ? json_array_extend(list, y) : json_array_append(list, y));
+    if (!ok)
+        json_decref(list);
+    return json_incref(keep(b, ok ? list : NULL));
+}
+
 /* The value of a keyword that both have; NULL: there is no one value for both. */
 static json_t *merge_keyword(build *b, const char *key, json_t *x, json_t *y, const json_t *sx, const json_t *sy,
                              uint32_t place)
@@ -299,6 +321,9 @@ static json_t *merge_keyword(build *b, const char *key, json_t *x, json_t *y, co
         return spend_pairs(b, place, x, y) ? common(x, y) : NULL;
     if (!strcmp(key, "items") || !strcmp(key, "additionalProperties"))
         return both_all_of(x, y);
+    if (!strcmp(key, "pattern") && (json_is_string(x) || schema_is_made(b, x)) &&
+        (json_is_string(y) || schema_is_made(b, y)))
+        return listed_patterns(b, x, y);
     if (!strcmp(key, "type")) {
         unsigned tx = schema_types(b, sx, place), ty = schema_types(b, sy, place), t = tx & ty;
         if ((tx & TYPE_INTEGER && ty & TYPE_NUMBER) || (ty & TYPE_INTEGER && tx & TYPE_NUMBER))

@@ -51,7 +51,8 @@ typedef struct gram_node {
         n; /* OBJECT: props; ARRAY: kids of prefixItems; ALT: kids; LITERALS: first is the root of its letters */
     uint32_t
         rest; /* ARRAY: items after the first n; OBJECT: values of other keys; GRAM_NONE: there are none. NUMBER: index */
-    uint32_t names; /* OBJECT with others: the letters of its own keys' names */
+    uint32_t names; /* OBJECT with others: the letters of its own keys' names ... */
+    uint32_t name;  /* ... or the STRING that others' names are; 0: any */
     uint32_t dfa;   /* STRING: index of its pattern, GRAM_NONE: none */
     uint8_t begins; /* gram_begins() of the bytes that it can begin with */
     bool unique;    /* ARRAY: its items are the kids, at most 64, each once at most */

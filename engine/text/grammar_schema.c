@@ -117,6 +117,58 @@ uint32_t schema_node(build *b, const json_t *schema, uint32_t place)
 /* ---- alternatives ---- */
 
 /* oneOf is anyOf where no value can match two; objects must then have the property that tells them apart. */
+static bool is_object_schema(const json_t *s)
+{
+    const json_t *type = json_object_get(s, "type");
+    if (type)
+        return json_is_string(type) && !strcmp(json_string_value(type), "object");
+    return !json_object_get(s, "enum") && !json_object_get(s, "const") && json_is_array(json_object_get(s, "required"));
+}
+
+/* A name that y requires and x does not. */
+static const char *asked_by(const json_t *y, const json_t *x)
+{
+    size_t i, k;
+    json_t *name, *other;
+    json_array_foreach (json_object_get(y, "required"), i, name) {
+        bool both = !json_is_string(name);
+        json_array_foreach (json_object_get(x, "required"), k, other)
+            both = both || json_equal(name, other);
+        if (!both)
+            return json_string_value(name);
+    }
+    return NULL;
+}
+
+/* Objects of which each requires what the other does not: told apart where none has what the other requires. */
+static bool part(build *b, const json_t **x, const json_t **y, uint32_t place)
+{
+    const json_t *s[2] = {schema_resolve(b, *x, place), schema_resolve(b, *y, place)};
+    if (!s[0] || !s[1] || !is_object_schema(s[0]) || !is_object_schema(s[1]) ||
+        !build_spend(b, place,
+                     (json_array_size(json_object_get(s[0], "required")) + 1) *
+                         (json_array_size(json_object_get(s[1], "required")) + 1) * BUILD_WORK_OF_LOOK))
+        return false;
+    const char *not_in[2] = {asked_by(s[1], s[0]), asked_by(s[0], s[1])};
+    if (!not_in[0] || !not_in[1])
+        return false;
+    const json_t **ret[2] = {x, y};
+    for (int i = 0; i < 2; i++) {
+        json_t *copy = json_copy((json_t *)(uintptr_t)s[i]);
+        json_t *own =
+            json_object_get(copy, "properties") ? json_copy(json_object_get(copy, "properties")) : json_object();
+        bool ok = copy && !json_array_append_new(b->made, copy) && own &&
+                  !json_object_set_new(own, not_in[i], json_false()) && !json_object_set(copy, "properties", own);
+        json_decref(own);
+        if (!ok) {
+            build_nomem(b);
+            return false;
+        }
+        *ret[i] = copy;
+    }
+    return true;
+}
+
 static xd_status only_one(build *b, const build_job *j, const json_t **branch, size_t n)
 {
     const char *tag = NULL;
@@ -126,11 +178,13 @@ static xd_status only_one(build *b, const build_job *j, const json_t **branch, s
         for (size_t k = 0; k < i; k++) {
             if (schema_disjoint(b, branch[k], branch[i], j->place, &tag))
                 continue;
+            if (!b->err->status && part(b, &branch[k], &branch[i], j->place))
+                continue;
             if (b->err->status)
                 return b->err->status;
             return build_fault(b, j->place, "oneOf",
-                               "schemas %zu and %zu might both match: give them types that differ, or a property with "
-                               "a const of its own, or use anyOf",
+                               "schemas %zu and %zu might both match: give them types that differ, a property with a "
+                               "const of its own, or required properties of their own, or use anyOf",
                                k, i);
         }
     }
@@ -186,29 +240,47 @@ static xd_status alternatives(build *b, const build_job *j, const char *key)
 
 /* ---- one schema ---- */
 
-/* patternProperties of all names, which is additionalProperties: what they must be. NULL: it is something else. */
-static json_t *of_all_names(const json_t *schema)
+/* patternProperties of one pattern: what its properties must be, and its text. NULL: it is something else. */
+static json_t *of_one_pattern(const json_t *schema, const char **ret_pattern)
 {
-    static const char *const all[] = {"", "^", "$", ".*", "^.*", ".*$", "^.*$"};
     const json_t *patterns = json_object_get(schema, "patternProperties");
     if (json_object_size(patterns) != 1 || json_object_size(json_object_get(schema, "properties")))
         return NULL;
+    void *at = json_object_iter((json_t *)(uintptr_t)patterns);
+    *ret_pattern = json_object_iter_key(at);
+    return json_object_iter_value(at);
+}
+
+/* The same as additionalProperties and propertyNames: there are no others then, since what is not asked for by name does not come. */
+static const json_t *with_named_others(build *b, const json_t *schema)
+{
+    static const char *const all[] = {"", "^", "$", ".*", "^.*", ".*$", "^.*$", "^(.*)$"};
+    const char *pattern = NULL;
+    json_t *values = of_one_pattern(schema, &pattern), *ret = json_copy((json_t *)(uintptr_t)schema);
+    const json_t *names = json_object_get(schema, "propertyNames");
+    bool any = false;
     for (size_t i = 0; i < XD_ARRAY_LEN(all); i++)
-        if (json_object_get(patterns, all[i]))
-            return json_object_get(patterns, all[i]);
-    return NULL;
+        any = any || (pattern && !strcmp(pattern, all[i]));
+    json_t *pair = any || !names ? NULL : json_pack("{s:[{s:s}, O]}", "allOf", "pattern", pattern, names);
+    json_t *only = any ? NULL : pair ? pair : json_pack("{s:s}", "pattern", pattern);
+    bool ok = ret && !json_array_append_new(b->made, ret) && !json_object_set(ret, "additionalProperties", values) &&
+              !json_object_del(ret, "patternProperties") && (any || !json_object_set(ret, "propertyNames", only));
+    json_decref(only);
+    if (!ok)
+        build_nomem(b);
+    return ok ? ret : NULL;
 }
 
 static xd_status check_keywords(build *b, const build_job *j)
 {
-    const char *key;
+    const char *key, *pattern;
     json_t *v;
     json_object_foreach ((json_t *)(uintptr_t)j->schema, key, v) {
         bool empty = (json_is_object(v) && !json_object_size(v)) || json_is_true(v);
         bool no_effect =
             (!strcmp(key, "unevaluatedProperties") || !strcmp(key, "unevaluatedItems")) && json_is_boolean(v);
         no_effect = no_effect || (empty && strcmp(key, "not") != 0 && strcmp(key, "contains") != 0);
-        no_effect = no_effect || (!strcmp(key, "patternProperties") && of_all_names(j->schema));
+        no_effect = no_effect || (!strcmp(key, "patternProperties") && of_one_pattern(j->schema, &pattern));
         if (schema_types_of_keyword(key) & REFUSED && !no_effect)
             return build_fault(b, j->place, key, "is not supported");
     }
@@ -217,8 +289,7 @@ static xd_status check_keywords(build *b, const build_job *j)
     return XD_OK;
 }
 
-/* Joins what must hold together until there is one schema. */
-static xd_status join(build *b, build_job *j)
+xd_status schema_join(build *b, build_job *j)
 {
     for (;;) {
         const json_t *all = json_object_get(j->schema, "allOf"), *s = NULL;
@@ -254,19 +325,14 @@ static xd_status one_schema(build *b, build_job j)
     xd_status st = check_keywords(b, &j);
     const json_t *given = j.schema;
     if (!st)
-        st = join(b, &j);
+        st = schema_join(b, &j);
     if (!st && given != j.schema)
         st = check_keywords(b, &j);
     if (st)
         return st;
-    json_t *values = of_all_names(j.schema);
-    if (values) {
-        json_t *plain = json_copy((json_t *)(uintptr_t)j.schema);
-        if (!plain || json_array_append_new(b->made, plain) || json_object_set(plain, "additionalProperties", values) ||
-            json_object_del(plain, "patternProperties"))
-            return build_nomem(b);
-        j.schema = plain;
-    }
+    const char *pattern;
+    if (of_one_pattern(j.schema, &pattern) && !(j.schema = with_named_others(b, j.schema)))
+        return b->err->status;
     if (!schema_constrains(j.schema)) {
         uint32_t any = build_any(b);
         return any == GRAM_NONE ? b->err->status : build_set_kids(b, j.node, &any, 1);

@@ -446,11 +446,19 @@ static void begin_names(stepper *p, const gram_frame *f, const gram_node *n)
         if (p->g->prop[n->first + i].required)
             return;
     }
-    if (may_other(p->g, f, n)) {
-        next.a = n->names;
-        next.state = P_OTHER;
-        emit(p, &next, false);
+    if (!may_other(p->g, f, n))
+        return;
+    if (n->name) { /* a text like others, behind its quote; then the object goes on */
+        next.a = n->n;
+        next.state = P_COLON;
+        gram_frame text = {.node = n->name, .state = P_BODY, .depth = f->depth + 1, .parent = add_frame(p->s, &next)};
+        if (text.parent)
+            emit(p, &text, false);
+        return;
     }
+    next.a = n->names;
+    next.state = P_OTHER;
+    emit(p, &next, false);
 }
 
 static uint32_t letter_at(const grammar *g, uint32_t parent, unsigned char byte)

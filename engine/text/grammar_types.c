@@ -67,27 +67,6 @@ static xd_status read_count(build *b, const build_job *j, const char *key, uint6
     return XD_OK;
 }
 
-static uint32_t char_at(const char **p)
-{
-    const unsigned char *s = (const unsigned char *)*p;
-    uint32_t c = *s, more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-    c = more ? c & (0x3Fu >> more) : c;
-    for (uint32_t i = 1; i <= more; i++)
-        c = c << 6 | (s[i] & 0x3F);
-    *p += more + 1;
-    return c;
-}
-
-static bool pattern_has(const gram_dfa *d, const char *s, const char *end)
-{
-    uint32_t state = 0;
-    while (s < end && state != GRAM_NONE) {
-        uint32_t c = char_at(&s);
-        state = gram_dfa_go(d, state, c, c);
-    }
-    return state != GRAM_NONE && d->end[state];
-}
-
 /* Lengths and a pattern beside enum or const choose among the texts. What is about values of other kinds says nothing of this one. */
 static xd_status fits_beside(build *b, const build_job *j, const gram_dfa *pattern, const json_t *v, bool *ret)
 {
@@ -103,7 +82,7 @@ static xd_status fits_beside(build *b, const build_job *j, const gram_dfa *patte
             return build_fault(b, j->place, key,
                                "beside enum or const is not supported: leave out what does not match");
         if (!strcmp(key, "pattern")) {
-            *ret = *ret && pattern_has(pattern, text, end);
+            *ret = *ret && string_pattern_has(pattern, text, end);
             continue;
         }
         uint64_t limit, chars = 0;
@@ -111,20 +90,10 @@ static xd_status fits_beside(build *b, const build_job *j, const gram_dfa *patte
         if (st)
             return st;
         for (const char *s = text; s < end; chars++)
-            char_at(&s);
+            string_next_char(&s);
         *ret = *ret && (key[1] == 'i' ? chars >= limit : chars <= limit);
     }
     return XD_OK;
-}
-
-/* A pattern of min to max characters, or a fault of `key`, which asked for it. */
-static xd_status new_pattern(build *b, const build_job *j, const char *key, const char *text, size_t len, uint64_t min,
-                             uint64_t max, gram_dfa *ret)
-{
-    const char *why = gram_dfa_new(text, len, min, max, &b->work_left, ret);
-    if (!why)
-        return XD_OK;
-    return !strcmp(why, GRAM_REGEX_NOMEM) ? build_nomem(b) : build_fault(b, j->place, key, "%s", why);
 }
 
 /* enum and const, with the pattern beside them. */
@@ -163,21 +132,17 @@ static xd_status chosen(build *b, const build_job *j, const gram_dfa *pattern, u
 
 static xd_status constants(build *b, const build_job *j, unsigned types)
 {
-    const json_t *pattern = json_object_get(j->schema, "pattern");
-    if (!pattern)
-        return chosen(b, j, NULL, types);
     gram_dfa d;
-    xd_status st = json_is_string(pattern) ? new_pattern(b, j, "pattern", json_string_value(pattern),
-                                                         json_string_length(pattern), 0, GRAM_INF, &d)
-                                           : build_fault(b, j->place, "pattern", "must be a string");
+    bool any;
+    xd_status st = string_pattern(b, j, false, &d, &any);
     if (st)
         return st;
-    st = chosen(b, j, &d, types);
+    st = chosen(b, j, any ? &d : NULL, types);
     gram_dfa_clear(&d);
     return st;
 }
 
-static xd_status read_counts(build *b, const build_job *j, const char *least, const char *most, gram_node *n)
+xd_status schema_read_counts(build *b, const build_job *j, const char *least, const char *most, gram_node *n)
 {
     xd_status st = read_count(b, j, least, 0, &n->min);
     if (!st)
@@ -292,85 +257,6 @@ static xd_status number(build *b, const build_job *j, uint32_t node, bool intege
 
 /* ---- strings, arrays ---- */
 
-#define DAY_OF_ANY_MONTH                                                               \
-    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-" \
-    "(0[1-9]|1[0-9]|2[0-8]))" /* no 29 February: it depends on the year */
-#define DATE      "(0[1-9]|[1-9][0-9])[0-9]{2}-" DAY_OF_ANY_MONTH
-#define CLOCK     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define BYTE_OF_4 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define LABEL     "[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
-#define COUNT     "[0-9]{1,4}"
-#define SPAN      "(" COUNT "H(" COUNT "M(" COUNT "S)?)?|" COUNT "M(" COUNT "S)?|" COUNT "S)"
-#define HOST      "[A-Za-z0-9]{1,30}(-[A-Za-z0-9]{1,30})?" /* at most 63, and four of them at most 253 */
-#define HEX_OF_6  "[0-9a-f]{1,4}"
-
-static const struct {
-    const char *format, *pattern;
-} formats[] = {
-    {"date", "^" DATE "$"},
-    {"date-time", "^" DATE "T" CLOCK "$"},
-    {"time", "^" CLOCK "$"},
-    {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
-    {"ipv4", "^" BYTE_OF_4 "(\\." BYTE_OF_4 "){3}$"},
-    {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")*\\.[A-Za-z]{2,10}$"},
-    {"duration",
-     "^P((" COUNT "D|" COUNT "M(" COUNT "D)?|" COUNT "Y(" COUNT "M(" COUNT "D)?)?)(T" SPAN ")?|T" SPAN "|" COUNT "W)$"},
-    {"hostname", "^" HOST "(\\." HOST "){0,2}(\\.[A-Za-z]{2,30})?$"},
-    {"ipv6", "^((" HEX_OF_6 ":){7}" HEX_OF_6 "|::|(" HEX_OF_6 ":){1,7}:|(" HEX_OF_6 ":){1,6}:" HEX_OF_6 "|(" HEX_OF_6
-             ":){1,5}(:" HEX_OF_6 "){2}|(" HEX_OF_6 ":){1,4}(:" HEX_OF_6 "){3}|:(:" HEX_OF_6 "){1,7})$"},
-};
-
-/* What Zod 4 writes beside a format, with look-ahead: all that our pattern of that format takes, it takes. */
-static const struct {
-    const char *format, *pattern;
-} wider[] = {
-    {"email",
-     "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"},
-    {"duration",
-     "^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?(\\d+D)?(T(?=\\d)(\\d+H)?(\\d+M)?(\\d+([.,]\\d+)?S)?)?)$"},
-};
-
-static const char *pattern_of_format(const char *format)
-{
-    for (size_t i = 0; i < XD_ARRAY_LEN(formats); i++)
-        if (!strcmp(formats[i].format, format))
-            return formats[i].pattern;
-    return NULL;
-}
-
-static xd_status string(build *b, const build_job *j, uint32_t node)
-{
-    grammar *g = b->g;
-    gram_node n = {.kind = GRAM_STRING, .dfa = GRAM_NONE};
-    const json_t *pattern = json_object_get(j->schema, "pattern"), *format = json_object_get(j->schema, "format");
-    for (size_t i = 0; i < XD_ARRAY_LEN(wider) && pattern && format; i++)
-        if (is_text(pattern, wider[i].pattern) && is_text(format, wider[i].format))
-            pattern = NULL;
-    xd_status st = read_counts(b, j, "minLength", "maxLength", &n);
-    if (!st && pattern && !json_is_string(pattern))
-        st = build_fault(b, j->place, "pattern", "must be a string");
-    if (st)
-        return st;
-    const char *key = pattern ? "pattern" : "format";
-    const char *text = pattern                  ? json_string_value(pattern)
-                       : json_is_string(format) ? pattern_of_format(json_string_value(format))
-                                                : NULL;
-    if (text) {
-        gram_dfa d;
-        size_t len = pattern ? json_string_length(pattern) : strlen(text);
-        if ((st = new_pattern(b, j, key, text, len, n.min, n.max, &d)))
-            return st;
-        if (!tok_grow(&g->dfa, &g->dfa_cap, g->n_dfas + 1, sizeof *g->dfa)) {
-            gram_dfa_clear(&d);
-            return build_nomem(b);
-        }
-        g->dfa[g->n_dfas] = d;
-        n = (gram_node){.kind = GRAM_STRING, .max = GRAM_INF, .dfa = (uint32_t)g->n_dfas++};
-    }
-    g->node[node] = n;
-    return XD_OK;
-}
-
 /* The values that a schema allows where it says so in few words; NULL: they are too many, or it says something else too. */
 static const json_t *listed(build *b, const json_t *schema, uint32_t place)
 {
@@ -460,7 +346,7 @@ static xd_status unique_items(build *b, const build_job *j, uint32_t node, gram_
 static xd_status array(build *b, const build_job *j, uint32_t node)
 {
     gram_node n = {.kind = GRAM_ARRAY, .rest = GRAM_NONE};
-    xd_status st = read_counts(b, j, "minItems", "maxItems", &n);
+    xd_status st = schema_read_counts(b, j, "minItems", "maxItems", &n);
     if (st)
         return st;
     if (json_is_true(json_object_get(j->schema, "uniqueItems")) && n.max > 1)
@@ -557,6 +443,50 @@ static const json_t *limit_of_names(build *b, const build_job *j)
     return NULL;
 }
 
+/* Names that are texts of a pattern, format or length; those that are required must be such. */
+static xd_status name_of_others(build *b, const build_job *j, const json_t *names, gram_node *n)
+{
+    static const char *const known[] = {"type", "pattern", "format", "minLength", "maxLength"};
+    uint32_t place = build_place_at(b, j->place, "propertyNames", 0);
+    build_job name = {.schema = names, .place = place, .node = build_node(b, (gram_node){.kind = GRAM_ALT})};
+    if (place == GRAM_NONE || name.node == GRAM_NONE)
+        return b->err->status;
+    xd_status st = schema_join(b, &name);
+    if (st)
+        return st;
+    const json_t *required = json_object_get(j->schema, "required");
+    bool limited = json_object_get(name.schema, "minLength") || json_object_get(name.schema, "maxLength");
+    const char *key;
+    json_t *v;
+    size_t i;
+    bool ok = json_is_object(name.schema) && !json_object_size(json_object_get(j->schema, "properties")) &&
+              !(limited && json_array_size(required));
+    json_object_foreach ((json_t *)(uintptr_t)name.schema, key, v) {
+        bool is_known = schema_is_annotation(key);
+        for (i = 0; i < XD_ARRAY_LEN(known); i++)
+            is_known = is_known || !strcmp(key, known[i]);
+        ok = ok && is_known && (strcmp(key, "type") != 0 || is_text(v, "string"));
+    }
+    if (!ok)
+        return build_fault(b, j->place, "propertyNames",
+                           "is supported only as an enum of at most %d or by pattern, format and length, and without "
+                           "properties",
+                           BUILD_MAX_ALTERNATIVES);
+    gram_dfa d = {0};
+    bool any = false;
+    st = string_node(b, &name, name.node);
+    if (!st && json_array_size(required))
+        st = string_pattern(b, &name, true, &d, &any);
+    json_array_foreach (required, i, v) {
+        const char *text = json_string_value(v);
+        if (!st && any && !string_pattern_has(&d, text, text + json_string_length(v)))
+            st = build_fault(b, j->place, "required", "'%.40s' is required and not allowed by propertyNames", text);
+    }
+    gram_dfa_clear(&d);
+    n->name = name.node;
+    return st;
+}
+
 static xd_status own_properties(build *b, const build_job *j, gram_node *n, const json_t *others)
 {
     const json_t *own = json_object_get(j->schema, "properties"), *required = json_object_get(j->schema, "required");
@@ -576,14 +506,10 @@ static xd_status own_properties(build *b, const build_job *j, gram_node *n, cons
     const json_t *names = limit_of_names(b, j);
     if (b->err->status)
         return b->err->status;
-    if (names) {
-        const json_t *list = own ? NULL : listed(b, names, j->place);
-        if (b->err->status)
-            return b->err->status;
-        if (!list || json_array_size(list) > BUILD_MAX_ALTERNATIVES)
-            return build_fault(b, j->place, "propertyNames",
-                               "is supported only as an enum of at most %d, and without properties",
-                               BUILD_MAX_ALTERNATIVES);
+    const json_t *list = names && !own ? listed(b, names, j->place) : NULL;
+    if (b->err->status)
+        return b->err->status;
+    if (list && json_array_size(list) <= BUILD_MAX_ALTERNATIVES) {
         json_array_foreach ((json_t *)(uintptr_t)list, i, v) {
             name = json_string_value(v);
             if (name && !came_before(list, i) && !json_is_false(others) && !st)
@@ -591,6 +517,8 @@ static xd_status own_properties(build *b, const build_job *j, gram_node *n, cons
                                   requires(required, name));
         }
         others = json_false(); /* there are no others */
+    } else if (names && (st = name_of_others(b, j, names, n))) {
+        return st;
     }
     json_object_foreach ((json_t *)(uintptr_t)own, name, v) {
         bool needed = requires(required, name);
@@ -622,7 +550,7 @@ static xd_status object(build *b, const build_job *j, uint32_t node)
                  *others = json_object_get(j->schema, "additionalProperties");
     if (!others && json_is_false(json_object_get(j->schema, "unevaluatedProperties")))
         others = json_false();
-    xd_status st = read_counts(b, j, "minProperties", "maxProperties", &n);
+    xd_status st = schema_read_counts(b, j, "minProperties", "maxProperties", &n);
     if (!st)
         st = own_properties(b, j, &n, others);
     if (st)
@@ -633,7 +561,8 @@ static xd_status object(build *b, const build_job *j, uint32_t node)
         g->prop[n.first + i].required_from = required += g->prop[n.first + i].required;
     if (required > n.max)
         return build_fault(b, j->place, "maxProperties", "is less than what is required");
-    bool open = (others ? !json_is_false(others) : !own) && !limit_of_names(b, j);
+    bool open = others ? !json_is_false(others) : !own;
+    open = open && (n.name || !limit_of_names(b, j));
     if (open) {
         n.rest = others ? schema_node(b, others, build_place_at(b, j->place, "additionalProperties", 0)) : build_any(b);
         if (n.rest == GRAM_NONE)
@@ -693,7 +622,7 @@ xd_status schema_of_types(build *b, const build_job *j)
             break;
         case TYPE_INTEGER: st = number(b, j, node, true); break;
         case TYPE_NUMBER: st = number(b, j, node, false); break;
-        case TYPE_STRING: st = string(b, j, node); break;
+        case TYPE_STRING: st = string_node(b, j, node); break;
         case TYPE_ARRAY: st = array(b, j, node); break;
         case TYPE_OBJECT: st = object(b, j, node); break;
         }

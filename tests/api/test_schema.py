@@ -14,6 +14,7 @@ import openai
 import pydantic
 import pytest
 
+import real_schemas
 import schemas
 from conftest import ROOT, Daemon, events
 from schemas import ACCEPTED, HOSTILE, REFUSED
@@ -53,7 +54,7 @@ def test_random_answers_match_their_schemas(seed):
 
 def test_every_schema_is_answered_in_different_ways():
     alike = {"null", "closed and empty", "no properties", "const", "const text", "const in enum", "const and length", "one integer", "empty string", "no items",
-             "required unknown", "strange names", "names in order", "ref with escapes", "pattern ^$",
+             "required unknown", "strange names", "names in order", "ref with escapes", "pattern ^$", "patterns and enum",
              "pattern ^[^\\s@]+@[^\\s@]+$", "zod email",  # an @ may be long in coming
              "pattern ^\\{\\}\\[\\]\\(\\)$", "pattern ^\"quoted\"$", "pattern ^back\\\\slash$", "pattern ^line\\nend\\t$"}
     for name, out in zip(ACCEPTED, generate(ACCEPTED.values(), 30, 9)):
@@ -151,6 +152,47 @@ def test_every_integer_of_a_range_can_come(name):
 def test_what_cannot_be_had_is_refused_by_name():
     for (schema, place, word), out in zip(REFUSED, generate([s for s, _, _ in REFUSED], 1, 1)):
         assert out.get("param") == place[:63] and word in out["error"], (schema, out)
+
+
+def real_ones():
+    """Also as the client sends models in strict mode, and what models are written as."""
+    from openai.lib._pydantic import to_strict_json_schema
+    rows = list(real_schemas.GIVEN.items())
+    for name, model in real_schemas.MODELS.items():
+        forms = [model.model_json_schema(), to_strict_json_schema(model)]
+        try:
+            forms.append(model.model_json_schema(mode="serialization"))
+        except pydantic.errors.PydanticInvalidForJsonSchema:
+            pass  # a computed type has none
+        rows += [(name, form) for i, form in enumerate(forms) if form not in forms[:i]]
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_schemas_of_real_life_are_answered_or_refused_by_name():
+    rows, refused, n = real_ones(), set(), 0
+    for (name, schema), out in zip(rows, generate([s for _, s in rows], 20, 7)):
+        if name in real_schemas.REFUSED:
+            assert out["param"].split(".")[-1] == real_schemas.REFUSED[name] in out["error"] + out["param"], (name, out)
+            refused.add(name)
+            continue
+        assert "error" not in out and (out["answers"] or out["cut"]), (name, out)
+        for text in out["answers"]:
+            n += 1
+            try:
+                check(schema, text)
+            except Exception as e:
+                raise AssertionError(f"{name}: {text!r}: {e}")
+    assert refused == set(real_schemas.REFUSED)
+    print(f"{n} answers to {len(rows)} schemas valid, {len(refused)} kinds refused")
+
+
+def test_what_pydantic_reads():
+    """Formats too, which jsonschema takes for annotations: the models themselves are the judges."""
+    kinds = ["date", "datetime", "time", "timedelta", "aware", "uuid", "ip", "ip6", "url", "dict uuid keys", "dict date keys", "dict constrained keys", "dict key length", "tuple", "constr", "regex phone", "literal mixed"]
+    for name, out in zip(kinds, generate([real_schemas.MODELS[k].model_json_schema() for k in kinds], 60, 8)):
+        for text in out["answers"]:
+            real_schemas.MODELS[name].model_validate_json(text)
 
 
 def test_hostile_schemas_are_answered_soon():
