@@ -3,6 +3,10 @@
  *   START --open mark--> THOUGHT --close mark--> CONTENT --open mark--> CALL --it is one--> ARGUMENTS --> BEHIND --> CONTENT or CALL
  *     \--anything else--------------------------->/          \--told whole, or no call--> CONTENT
  *
+ * Of a model that writes messages with heads (gpt-oss's channels) instead:
+ *
+ *   HEAD --its end--> MESSAGE or INPUT (of a call) --a mark--> HEAD
+ *
  * Text waits in `held` until it is certain what it is: half of a mark, white space that may stand before one, the head of a call. Once
  * the head says which of the request's tools is called, arguments are told as they are written (toolcall_head.c says where that is
  * possible); other calls wait until they are whole, and what turns out to be none is told as content, so nothing is lost. No byte is looked at
@@ -17,7 +21,7 @@
 
 enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
 
-typedef enum state { START, THOUGHT, LEAD, CONTENT, CALL, ARGUMENTS, BEHIND, FAULT } state;
+typedef enum state { START, THOUGHT, LEAD, CONTENT, CALL, ARGUMENTS, BEHIND, FAULT, HEAD, MESSAGE, INPUT } state;
 
 struct answer_reader {
     answer_options o;
@@ -38,7 +42,25 @@ struct answer_reader {
     size_t n_calls;
     uint64_t id_state;
     bool failed;
+    answer_kind kind;    /* MESSAGE: what it is */
+    bool spoke[2];       /* of content and thoughts: something was told in a message before */
+    xd_buf function;     /* INPUT: the name */
+    bool in_input;       /* its arguments are being told */
+    uint32_t n_messages; /* whose heads were read */
 };
+
+/* https://cookbook.openai.com/articles/openai-harmony */
+#define CHANNEL   "<|channel|>"
+#define BODY      "<|message|>"
+#define FUNCTIONS "functions."
+enum { MAX_HEAD = 512, N_BODY_ENDS = 5 };
+const char *const answer_channel_marks[] = {BODY,        "<|end|>", "<|return|>",    "<|call|>",
+                                            "<|start|>", CHANNEL,   "<|constrain|>", NULL};
+
+bool answer_has_channels(const char *source, size_t len)
+{
+    return memmem(source, len, CHANNEL, strlen(CHANNEL)) && memmem(source, len, BODY, strlen(BODY));
+}
 
 static const answer_thoughts rows[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {NULL, NULL}};
 
@@ -65,6 +87,8 @@ answer_reader *answer_new(const answer_options *opt)
     a->id_state = opt->seed;
     if (opt->whole_call && !opt->marks.may_think)
         a->state = LEAD;
+    else if (opt->marks.channels)
+        a->state = HEAD;
     return a;
 }
 
@@ -74,6 +98,7 @@ void answer_free(answer_reader *a)
         return;
     xd_buf_free(&a->held);
     xd_buf_free(&a->out);
+    xd_buf_free(&a->function);
     free(a);
 }
 
@@ -517,6 +542,125 @@ static bool in_fault(answer_reader *a)
     return true;
 }
 
+/* ---- messages with heads ---- */
+
+/* What follows `mark` in the head, up to white space or another mark; NULL: it has none. */
+static const char *word_behind(const char *head, size_t len, const char *mark, size_t *ret_len)
+{
+    const char *at = memmem(head, len, mark, strlen(mark));
+    if (!at)
+        return NULL;
+    at += strlen(mark);
+    size_t n = 0;
+    while (at + n < head + len && !is_space(at[n]) && at[n] != '<')
+        n++;
+    *ret_len = n;
+    return at;
+}
+
+/* <|start|>assistant to=functions.NAME<|channel|>commentary <|constrain|>json, the first two words being the prompt's; the recipient
+ * may also stand behind the channel. Messages for tools that the server has not are thoughts. */
+static void read_head(answer_reader *a, const char *head, size_t len)
+{
+    size_t n = 0, n_to = 0;
+    const char *channel = word_behind(head, len, CHANNEL, &n), *to = word_behind(head, len, "to=", &n_to);
+    const size_t prefix = strlen(FUNCTIONS);
+    a->state = MESSAGE;
+    a->kind = (channel && n == 8 && !memcmp(channel, "analysis", n)) || to ? ANSWER_THOUGHT : ANSWER_CONTENT;
+    a->said = false;
+    a->n_messages++;
+    if (!a->o.tools || !to || n_to <= prefix || memcmp(to, FUNCTIONS, prefix))
+        return;
+    xd_buf_clear(&a->function);
+    a->failed |= !xd_buf_append(&a->function, to + prefix, n_to - prefix);
+    a->state = INPUT;
+    a->in_input = false;
+}
+
+static bool at_head(answer_reader *a, bool end)
+{
+    match m;
+    size_t which, p = find(a, a->at, answer_channel_marks, 1, &m, &which);
+    const char *head = a->held.data + a->at;
+    if (m == YES) {
+        size_t len = p - a->at;
+        a->at = p + strlen(BODY);
+        read_head(a, head, len);
+        return true;
+    }
+    size_t len = a->held.len - a->at;
+    if (!end && len <= MAX_HEAD)
+        return false;
+    /* None: what the limit has left of one is nothing, text is an answer; but not the end of a line behind a message. */
+    bool marked = memmem(head, len, "<|", 2), blank = a->n_messages && after_space(a, a->at) == a->held.len;
+    a->state = MESSAGE;
+    a->kind = ANSWER_CONTENT;
+    a->said = false;
+    if (marked || blank)
+        a->at = a->held.len;
+    return true;
+}
+
+static bool in_message(answer_reader *a, bool end)
+{
+    match m;
+    size_t which = 0, p = find(a, a->at, answer_channel_marks + 1, N_BODY_ENDS, &m, &which);
+    if (m == PERHAPS && end)
+        p = a->held.len;
+    bool *spoke = &a->spoke[a->kind == ANSWER_THOUGHT];
+    if (p > a->at && *spoke && !a->said) {
+        const answer_piece line = {.kind = a->kind, .text = "\n", .len = 1};
+        a->o.tell(a->o.user, &line);
+    }
+    *spoke |= p > a->at;
+    tell(a, a->kind, a->at, p);
+    a->at = p;
+    if (m != YES)
+        return false;
+    const char *mark = answer_channel_marks[1 + which];
+    a->at += which < 3 ? strlen(mark) : 0; /* the others belong to the next head */
+    a->state = HEAD;
+    return true;
+}
+
+/* The arguments of a call. What is no object is no call, but what the model says. */
+static bool in_input(answer_reader *a, bool end)
+{
+    match m;
+    size_t which = 0, p = find(a, a->at, answer_channel_marks + 1, N_BODY_ENDS, &m, &which);
+    if (!a->in_input) {
+        size_t w = after_space(a, a->at);
+        if (w >= p && m != YES && !end)
+            return false;
+        if (w < p && a->held.data[w] != '{') {
+            a->state = MESSAGE;
+            a->kind = ANSWER_CONTENT;
+            return true;
+        }
+        if (w >= p && m != YES) { /* cut before it has begun */
+            a->at = a->held.len;
+            return false;
+        }
+        tell_call(a, a->function.data, a->function.len);
+        a->in_input = true;
+        json_scan_begin(&a->json);
+        if (w >= p)
+            tell_arguments(a, "{}", 2);
+        a->at = XD_MIN(w, p);
+    }
+    xd_buf_clear(&a->out);
+    a->at += json_scan_feed(&a->json, a->held.data + a->at, p - a->at, &a->out);
+    a->failed |= a->out.failed;
+    tell_arguments(a, a->out.data, a->out.len);
+    if (json_scan_done(&a->json) || json_scan_bad(&a->json))
+        a->at = m == PERHAPS && end ? a->held.len : p;
+    if (m != YES)
+        return false;
+    a->at = p + (which < 3 ? strlen(answer_channel_marks[1 + which]) : 0);
+    a->state = HEAD;
+    return true;
+}
+
 static bool go_on(answer_reader *a, bool end)
 {
     switch (a->state) {
@@ -527,6 +671,9 @@ static bool go_on(answer_reader *a, bool end)
     case ARGUMENTS: return in_arguments(a);
     case BEHIND: return behind_arguments(a, end);
     case FAULT: return in_fault(a);
+    case HEAD: return at_head(a, end);
+    case MESSAGE: return in_message(a, end);
+    case INPUT: return in_input(a, end);
     default: return in_call(a, end);
     }
 }
@@ -556,5 +703,5 @@ bool answer_end(answer_reader *a)
 
 bool answer_in_arguments(const answer_reader *a)
 {
-    return a->state == ARGUMENTS;
+    return a->state == ARGUMENTS || (a->state == INPUT && a->in_input && !json_scan_done(&a->json));
 }

@@ -22,8 +22,14 @@ typedef struct answer_marks {
     answer_thoughts thoughts;
     bool in_thought; /* the prompt ends inside of one */
     bool may_think;  /* of an answer that is held to a form: a thought may come before it */
+    bool channels;   /* messages of their own for thoughts, calls and the answer, told by their heads (gpt-oss) */
     toolcall_form calls;
 } answer_marks;
+
+/* A template that writes messages with heads. */
+bool answer_has_channels(const char *source, size_t len);
+/* Tokens that tell the messages apart, and may be special: NULL-terminated. */
+extern const char *const answer_channel_marks[];
 
 typedef enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, ANSWER_CALL, ANSWER_ARGUMENTS } answer_kind;
 

@@ -141,6 +141,7 @@ static void learn(chat_template *t, const char *source, size_t len)
     t->developer = memmem(source, len, "developer", 9) != NULL;
     t->calls = toolcall_form_of(source, len);
     t->thoughts = answer_thoughts_of(source, len);
+    t->channels = answer_has_channels(source, len);
     bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
     t->list_works[ROLE_USER] = probe_list(t, ROLE_USER);
     t->text_fails = !text_works && t->list_works[ROLE_USER];
@@ -585,6 +586,9 @@ static xd_status render_vars(const chat_template *t, const json_t *vars, const c
 static bool append_tail(chat_rendered *r, chat_tail tail)
 {
     XD_CLEANUP(xd_buf_free) xd_buf b = {0};
+    if (r->marks.channels)
+        xd_buf_puts(&b, "<|channel|>final<|message|>");
+    r->marks.channels = false;
     if (r->marks.in_thought)
         xd_buf_printf(&b, "\n%s\n\n", r->marks.thoughts.close);
     if (tail == CHAT_TAIL_CALL)
@@ -641,6 +645,7 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
     ret->tools_ignored = tools && !jinja_uses(t->t, "tools");
     ret->marks = (answer_marks){.calls = tools ? t->calls : TOOLCALL_NONE,
                                 .thoughts = t->thoughts,
+                                .channels = t->channels && !final,
                                 .in_thought = ends_in_thought(t, ret, final)};
     ret->marks.may_think = r->tail && r->may_think && may_think(t, ret, final);
     if (r->tail && !ret->marks.may_think && !append_tail(ret, r->tail)) {

@@ -21,6 +21,7 @@ typedef struct chat_template {
     bool short_ids;           /* calls must have ids of nine letters and digits */
     toolcall_form calls;      /* how it shows calls of tools */
     answer_thoughts thoughts;
+    bool channels; /* answer_has_channels() */
 } chat_template;
 
 static inline void jsonp(json_t **j)

@@ -257,8 +257,9 @@ static uint32_t shown_marks(const gen *g, uint32_t ret[static MAX_SHOWN])
     const answer_marks *m = &g->p.marks;
     const char *words[MAX_SHOWN] = {m->thoughts.open, m->thoughts.close};
     size_t n_words = m->thoughts.open ? 2 : 0;
-    for (const char *const *w = toolcall_marks_of(m->calls)->specials; *w && n_words < MAX_SHOWN; w++)
-        words[n_words++] = *w;
+    const char *const *more = m->channels ? answer_channel_marks : toolcall_marks_of(m->calls)->specials;
+    for (; *more && n_words < MAX_SHOWN; more++)
+        words[n_words++] = *more;
     uint32_t n = 0;
     for (size_t i = 0; g->ctx.tok && i < n_words; i++) {
         int64_t id = tok_token_id(g->ctx.tok, words[i]);

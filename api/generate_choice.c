@@ -390,7 +390,8 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
                         .hold_call = g->p.alike,
                         .lead = g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL,
                         .tell = take_piece};
-    bool thoughts = m->thoughts.open && !g->p.keep_thoughts;
+    bool thoughts = (m->thoughts.open || m->channels) && !g->p.keep_thoughts;
+    o.marks.channels &= thoughts;
     if (g->p.grammar) { /* an answer that is held to a form has no marks, and a thought only where one was let through */
         thoughts = m->may_think;
         o.marks.calls = o.whole_call ? m->calls : TOOLCALL_NONE;

@@ -173,7 +173,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
         return gen_bad_value(err, "messages", "the messages give an empty prompt: at least one token is needed");
     if (ret_marks) {
         *ret_marks = text.marks;
-        if (!ret_marks->thoughts.open)
+        if (!ret_marks->thoughts.open && !ret_marks->channels)
             ret_marks->thoughts = thoughts_of_tokens(ctx->tok);
     }
     return XD_OK;

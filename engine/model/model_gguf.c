@@ -374,7 +374,33 @@ xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *t, xd_err *err)
     return XD_OK;
 }
 
-static xd_status read_vocabulary(model *m, xd_err *err)
+static void add_end(model_params *p, int64_t id)
+{
+    for (uint32_t i = 0; i < p->n_eos; i++)
+        if (p->eos_ids[i] == (uint32_t)id)
+            return;
+    if (id >= 0 && id < (int64_t)p->vocab && p->n_eos < XD_ARRAY_LEN(p->eos_ids))
+        p->eos_ids[p->n_eos++] = (uint32_t)id;
+}
+
+/* gpt-oss ends an answer with one token, a call of a tool with another, and each message with a third, behind which it goes on. Files name only
+ * the first, and tools that write them may take the third for an end of the turn. The ids are those of its generation_config.json. */
+static xd_status read_ends_of_gpt_oss(model *m, xd_err *err)
+{
+    const tok_gguf *t = &m->vocabulary;
+    int64_t id;
+    xd_status st = gguf_int(m->ggufs[0], "tokenizer.ggml.eos_token_id", -1, 0, (int64_t)m->params.vocab - 1, &id, err);
+    if (st)
+        return st;
+    add_end(&m->params, id);
+    for (uint32_t i = 0; i < t->n_tokens; i++)
+        if (!strcmp(t->tokens[i], "<|return|>") || !strcmp(t->tokens[i], "<|call|>") ||
+            !strcmp(t->tokens[i], "<|endoftext|>"))
+            add_end(&m->params, i);
+    return XD_OK;
+}
+
+static xd_status read_vocabulary(model *m, const model_arch *a, xd_err *err)
 {
     const gguf *g = m->ggufs[0];
     const tok_gguf *t = &m->vocabulary;
@@ -382,6 +408,9 @@ static xd_status read_vocabulary(model *m, xd_err *err)
     if (st || !t->model || !t->n_tokens)
         return st; /* no tokenizer: token-id prompts only */
     m->params.bos_id = t->bos_id < (int64_t)m->params.vocab ? t->bos_id : -1;
+    m->chat_template = gguf_string(g, "tokenizer.chat_template");
+    if (a->gpt_oss)
+        return read_ends_of_gpt_oss(m, err);
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
     for (size_t i = 0; i < XD_ARRAY_LEN(ends); i++) {
@@ -391,7 +420,6 @@ static xd_status read_vocabulary(model *m, xd_err *err)
         if (id >= 0)
             m->params.eos_ids[m->params.n_eos++] = (uint32_t)id;
     }
-    m->chat_template = gguf_string(g, "tokenizer.chat_template");
     return XD_OK;
 }
 
@@ -404,7 +432,7 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", path);
     if ((st = open_splits(m, path, err)) || (st = make_config(m, &a, config, err)) ||
         (st = model_read_params(m, a, config, path, err)) || (st = check_keys(m, err)) || (st = take_all(m, a, err)) ||
-        (st = read_vocabulary(m, err)))
+        (st = read_vocabulary(m, a, err)))
         return st;
     m->files = calloc(m->n_ggufs, sizeof *m->files);
     if (!m->files)

@@ -577,3 +577,25 @@ def test_forms_and_calls_are_counted_and_logged(start):
     assert server.stop() == 0
     logged = [re.findall(r"FORM=(\w+)", line) for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
     assert [f[0] for f in logged if f] == [name for name, _ in forms] and len(logged) == 9
+
+
+CHANNELS = "{#<|channel|><|message|>#}" + LAST
+ANALYSIS = "<|channel|>analysis<|message|>It is %s.<|end|><|start|>assistant"
+
+
+def test_channels_are_thoughts_answers_and_calls(servers):
+    """As gpt-oss writes them."""
+    server = servers(CHANNELS)
+    call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>" + ARGUMENTS + "<|call|>"
+    thought = ANALYSIS % "Gda\u0144sk \U0001f327"
+    assert both(server, thought + "<|channel|>final<|message|>It rains.<|return|>", tools=None) == (
+        "It rains.", "It is Gda\u0144sk \U0001f327.", [], "stop")
+    assert both(server, thought + call) == (None, "It is Gda\u0144sk \U0001f327.", [("weather", ARGUMENTS)], "tool_calls")
+    assert both(server, "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant" + call)[:3] == ("I look.", None, [("weather", ARGUMENTS)])
+    # no tools were asked for: what the model does with some is no answer
+    assert both(server, thought + "<|channel|>final<|message|>Yes.<|end|><|start|>assistant" + call, tools=None)[0] == "Yes."
+    assert both(server, thought + call, stop=["1.5"])[3] == "stop"
+    text = thought + "<|channel|>final<|message|>It rains."
+    assert both(server, text, reasoning_format="none")[:2] == (text, None)
+    assert both(server, text, include_reasoning=False)[:2] == ("It rains.", None)
+    assert both(server, "Without heads.")[:2] == ("Without heads.", None)

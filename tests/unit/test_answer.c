@@ -574,3 +574,50 @@ Test(answer, forms_are_found_by_their_marks)
     cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
     cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
 }
+
+#define A "<|channel|>analysis<|message|>"
+#define F "<|start|>assistant<|channel|>final<|message|>"
+#define W "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+
+/* The notation: https://cookbook.openai.com/articles/openai-harmony */
+Test(answer, tells_channels_apart)
+{
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {A "Hm.<|end|>" F "Hi.<|return|>", "<T>Hm.<C>Hi."},
+        {A "Hm.<|end|>" F "Hi.", "<T>Hm.<C>Hi."},
+        {A "Hm.", "<T>Hm."},
+        {A "Hm.<|e", "<T>Hm.<|e"}, /* nothing but text: marks are whole tokens */
+        {A, ""},
+        {"<|channel|>ana", ""},
+        {"<|channel|>final<|message|>a < b <|x|> {}<|return|>", "<C>a < b <|x|> {}"},
+        {A "one<|end|><|start|>assistant" A "two<|end|>" F "a<|end|>" F "b", "<T>one\ntwo<C>a\nb"},
+        {A "x<|end|>" F "y<|return|>\n", "<T>x<C>y"},
+        {A "x<|start|>assistant<|channel|>final<|message|>y", "<T>x<C>y"}, /* an end is missing */
+        {"Plain text.", "<C>Plain text."},
+        {"<|channel|>commentary<|message|>I look it up.<|end|>" W "{\"n\": 1}<|call|>",
+         "<C>I look it up.<F>f {\"n\": 1}"},
+        {A "Call.<|end|>" W "{\"n\": \"<|\", \"s\": {}}<|call|>", "<T>Call.<F>f {\"n\": \"<|\", \"s\": {}}"},
+        {A "Call.<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|> {}", "<T>Call.<F>f {}"},
+        {W "{\"n\": 1}<|call|><|start|>assistant to=functions.g<|channel|>commentary<|message|>{}<|call|>",
+         "<F>f {\"n\": 1}<F>g {}"},
+        {W "<|call|>", "<F>f {}"},
+        {W "{\"n\": 1 oops}<|call|>" F "y", "<F>f {\"n\": 1 <C>y"},
+        {W "{\"n\": [1", "<F>f {\"n\": [1"},
+        {W, ""},
+        {W "no object<|call|>", "<C>no object"},
+        {"<|channel|>analysis to=python code<|message|>1+1<|call|>", "<T>1+1"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++)
+        expect_opt((answer_options){.marks = {.channels = true}}, cases[i].text, strlen(cases[i].text),
+                   cases[i].expected);
+}
+
+Test(answer, finds_channels_in_a_template)
+{
+    static const char oss[] = "{{- \"<|start|>assistant<|channel|>analysis<|message|>\" + message.thinking }}",
+                      other[] = "<|im_start|>assistant<|message|>";
+    cr_assert(answer_has_channels(oss, sizeof oss - 1));
+    cr_assert_not(answer_has_channels(other, sizeof other - 1));
+}
