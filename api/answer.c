@@ -21,19 +21,34 @@
 
 enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
 
-typedef enum state { START, THOUGHT, LEAD, CONTENT, CALL, ARGUMENTS, BEHIND, FAULT, HEAD, MESSAGE, INPUT } state;
+typedef enum state {
+    START,
+    THOUGHT,
+    LEAD,
+    CONTENT,
+    CALL,
+    ARGUMENTS,
+    PARAMETERS,
+    BEHIND,
+    FAULT,
+    HEAD,
+    MESSAGE,
+    INPUT
+} state;
 
 struct answer_reader {
     answer_options o;
     state state;
     xd_buf held;
-    size_t at;                        /* held before this has been told */
-    size_t body, scan;                /* CALL: where its inside begins, and how far that was searched */
+    size_t at; /* held before this has been told */
+    size_t body,
+        scan; /* CALL: where its inside begins, and how far that was searched. PARAMETERS: how far the next one was, from at */
     const char *close;                /* CALL: its end; NULL: the end of the answer, or the next open mark */
     bool in_json, in_string, escaped; /* CALL: a close mark inside of a JSON string is none */
     bool said;          /* something of this state's text was told: white space before it no longer goes */
     bool called;        /* the last thing told was a call */
     bool told_whole;    /* CALL: only when it is complete does it tell what it is */
+    bool no_parameter;  /* PARAMETERS: none was told yet */
     bool again;         /* CALL: not the first in its markup */
     bool sure;          /* with or_json: it is a call */
     toolcall_head head; /* of the call that is being told */
@@ -405,7 +420,9 @@ static void begin_arguments(answer_reader *a, const toolcall_head *head)
     const json_t *name = json_object_get(head->function, "name");
     a->head = *head;
     a->at = a->body + head->arguments;
-    a->state = ARGUMENTS;
+    a->state = head->tags == TOOLCALL_JSON ? ARGUMENTS : PARAMETERS;
+    a->scan = 0;
+    a->no_parameter = true;
     json_scan_begin(&a->json);
     tell_call(a, json_string_value(name), json_string_length(name));
     a->called = true;
@@ -503,6 +520,43 @@ static bool in_arguments(answer_reader *a)
     if (a->head.in_object)
         json_scan_begin_rest(&a->json);
     return true;
+}
+
+/* Arguments between tags, one at a time. */
+static bool in_parameters(answer_reader *a, bool end)
+{
+    const char *text = a->held.data + a->at;
+    size_t len = a->held.len - a->at, used = 0;
+    xd_buf_clear(&a->out);
+    toolcall_found found =
+        toolcall_read_parameter(a->head.tags, a->head.function, text, len, a->no_parameter, &a->scan, &a->out, &used);
+    a->failed |= a->out.failed;
+    if (found == TOOLCALL_FOUND) {
+        tell_arguments(a, a->out.data, a->out.len);
+        a->no_parameter = false;
+        a->scan = 0;
+        a->at += used;
+        return true;
+    }
+    if (found == TOOLCALL_NOT) {
+        bool function = a->head.tags == TOOLCALL_PARAMETERS;
+        const char *mark = function ? "</function>" : toolcall_marks_of(a->o.marks.calls)->close;
+        size_t w = after_space(a, a->at);
+        match m = match_at(a, w, mark);
+        if (m == YES) {
+            tell_arguments(a, a->no_parameter ? "{}" : "}", a->no_parameter ? 2 : 1);
+            a->at = function ? w + strlen(mark) : w;
+            a->state = CONTENT;
+            return true;
+        }
+        if (m == NO) {
+            a->state = FAULT;
+            return true;
+        }
+    }
+    if (end)
+        a->at = a->held.len; /* half an argument is none */
+    return false;
 }
 
 /* What is left of a call's markup; then its end, or the next one in the same markup. */
@@ -669,6 +723,7 @@ static bool go_on(answer_reader *a, bool end)
     case LEAD: return at_lead(a, end);
     case CONTENT: return in_content(a, end);
     case ARGUMENTS: return in_arguments(a);
+    case PARAMETERS: return in_parameters(a, end);
     case BEHIND: return behind_arguments(a, end);
     case FAULT: return in_fault(a);
     case HEAD: return at_head(a, end);
@@ -703,5 +758,6 @@ bool answer_end(answer_reader *a)
 
 bool answer_in_arguments(const answer_reader *a)
 {
-    return a->state == ARGUMENTS || (a->state == INPUT && a->in_input && !json_scan_done(&a->json));
+    bool in_input = a->state == INPUT && a->in_input && !json_scan_done(&a->json);
+    return a->state == ARGUMENTS || a->state == PARAMETERS || in_input;
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "config/error.h"
+#include "config/util.h"
 
 typedef enum toolcall_form {
     TOOLCALL_NONE, /* calls cannot be told from text */
@@ -56,12 +57,18 @@ typedef enum toolcall_found {
     TOOLCALL_NOT,
     TOOLCALL_MORE,
     TOOLCALL_FOUND
-} toolcall_found; /* MORE: it needs more text */
+} toolcall_found;            /* MORE: it needs more text */
+typedef enum toolcall_tags { /* how arguments are written */
+                             TOOLCALL_JSON,
+                             TOOLCALL_PARAMETERS, /* <parameter=KEY>VALUE</parameter>, up to </function> */
+                             TOOLCALL_ARG_KEYS /* <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, up to the call's close mark */
+} toolcall_tags;
 typedef struct toolcall_head {
     const json_t *function; /* of the request's tools */
-    size_t arguments;       /* where they begin in the text: at a brace */
-    bool in_object;         /* they are a member of an object, which goes on behind them */
-    bool in_list;           /* and that is an item of a list */
+    toolcall_tags tags;
+    size_t arguments; /* where they begin in the text: JSON at a brace, others at or before their first mark */
+    bool in_object;   /* they are a member of an object, which goes on behind them */
+    bool in_list;     /* and that is an item of a list */
 } toolcall_head;
 
 /* Does a call of one of the tools begin here whose arguments can be handed on as they are written? form TOOLCALL_NONE: of an answer that is
@@ -70,6 +77,12 @@ toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t l
                                   const toolcall_head *before, toolcall_head *ret);
 /* Behind a call: does another one begin in the same markup? *ret_end: how much of the text belongs to the one before. */
 toolcall_found toolcall_find_next(toolcall_form form, bool in_list, const char *text, size_t len, size_t *ret_end);
+
+/* The next argument between tags: toolcall_xml.c. FOUND: it was appended to args as JSON, with what stands before it in an object; *ret_used bytes
+ * of the text were it. *scanned is 0 at first, and remembers how far a value was searched for its end while there is MORE to come. NOT: there
+ * is none here, or args has failed. */
+toolcall_found toolcall_read_parameter(toolcall_tags kind, const json_t *function, const char *text, size_t len,
+                                       bool first, size_t *scanned, xd_buf *args, size_t *ret_used);
 
 #define TOOLCALL_DS(x)         "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>" /* fullwidth bars */
 #define TOOLCALL_DS_CALL_BEGIN TOOLCALL_DS("tool\u2581call\u2581begin")

@@ -1,7 +1,8 @@
 /* toolcall_head.c - a call that is still being written: which tool it calls, known before its arguments are.
  *
  * Only what is certain counts: the usual order (name, then arguments that are a JSON object) and a name of the request's. Every other
- * spelling is left to toolcall.c, which reads whole calls; so are notations in which arguments must be converted (toolcall_xml.c). */
+ * spelling is left to toolcall.c, which reads whole calls. Arguments between tags come one by one, since they must be converted
+ * (toolcall_xml.c). */
 #include <string.h>
 
 #include "api/toolcall.h"
@@ -10,7 +11,7 @@
 enum { MAX_HEAD = 512 }; /* names have 64 characters at most */
 
 typedef struct reader {
-    const char *s, *end;
+    const char *s, *end, *begin;
     bool more; /* it was the text's end that a word did not fit */
 } reader;
 
@@ -118,14 +119,45 @@ static bool read_deepseek(reader *r, const json_t *tools, toolcall_head *ret)
     return (ret->function = toolcall_function_n(tools, s, (size_t)(end - s))) && (!fence || eat_next(r, "```json"));
 }
 
+/* <function=NAME> or NAME, and the first mark of its arguments, or of their end. */
+static bool read_tags(reader *r, const json_t *tools, toolcall_head *ret)
+{
+    bool function = eat(r, "<function=");
+    if (!function && (r->more || *r->s == '<'))
+        return false;
+    ret->tags = function ? TOOLCALL_PARAMETERS : TOOLCALL_ARG_KEYS;
+    const char *s = r->s, *end = memchr(s, function ? '>' : '<', (size_t)(r->end - s)), *name_end = end;
+    r->more = !end;
+    if (!end)
+        return false;
+    while (name_end > s && is_space(name_end[-1]))
+        name_end--;
+    while (s < name_end && is_space(*s))
+        s++;
+    r->s = end + function;
+    ret->function = toolcall_function_n(tools, s, (size_t)(name_end - s));
+    ret->arguments = (size_t)(r->s - r->begin);
+    if (!ret->function)
+        return false;
+    if (!function)
+        return eat(r, "<arg_key>");
+    return eat_next(r, "<parameter=") || (!r->more && eat_next(r, "</function>"));
+}
+
 toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t len, const json_t *tools,
                                   const toolcall_head *before, toolcall_head *ret)
 {
-    reader r = {.s = text, .end = text + XD_MIN(len, (size_t)MAX_HEAD)};
+    reader r = {.s = text, .end = text + XD_MIN(len, (size_t)MAX_HEAD), .begin = text};
     toolcall_head h = {.in_list = before && before->in_list};
     bool ok;
     skip_space(&r);
-    bool name = r.s < r.end && *r.s != '{' && *r.s != '[';
+    bool name = r.s < r.end && *r.s != '{' && *r.s != '[', tagged = form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION;
+    if (tagged && name && !h.in_list) {
+        if (!read_tags(&r, tools, &h))
+            return r.more && len < MAX_HEAD ? TOOLCALL_MORE : TOOLCALL_NOT;
+        *ret = h;
+        return TOOLCALL_FOUND;
+    }
     if (form == TOOLCALL_DEEPSEEK)
         ok = read_deepseek(&r, tools, &h);
     else if (form == TOOLCALL_MISTRAL && name && !h.in_list)

@@ -145,16 +145,17 @@ static bool eat(reader *r, const char *what)
     return true;
 }
 
-/* What stands before `until`, which is skipped. */
-static bool take(reader *r, const char *until, const char **ret, size_t *ret_len)
+/* The same, where more of the text may come: MORE if all that is there fits. */
+static toolcall_found look(reader *r, const char *what)
 {
-    const char *at = memmem(r->s, (size_t)(r->end - r->s), until, strlen(until));
-    if (!at)
-        return false;
-    *ret = r->s;
-    *ret_len = (size_t)(at - r->s);
-    r->s = at + strlen(until);
-    return true;
+    skip_space(r);
+    size_t n = strlen(what), have = (size_t)(r->end - r->s);
+    if (memcmp(r->s, what, XD_MIN(n, have)))
+        return TOOLCALL_NOT;
+    if (have < n)
+        return TOOLCALL_MORE;
+    r->s += n;
+    return TOOLCALL_FOUND;
 }
 
 /* A name or a key: owned; NULL: it is none, or there is no memory. */
@@ -184,72 +185,102 @@ static xd_status add(json_t *list, const char *name, xd_buf *args)
     return json_array_append_new(list, call) ? XD_NOMEM : XD_OK;
 }
 
-static xd_status add_argument(xd_buf *args, const json_t *function, const char *key, const char *value, size_t len)
+static bool add_argument(xd_buf *args, bool first, const json_t *function, const char *key, const char *value,
+                         size_t len)
 {
-    if (!xd_utf8_valid(value, len))
-        return XD_BAD_REQUEST;
-    xd_buf_puts(args, args->len > 1 ? ", " : "");
-    bool ok = append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") &&
-              append_value(args, value, len, allowed_for(function, key));
-    return ok ? XD_OK : XD_NOMEM;
+    return xd_utf8_valid(value, len) && xd_buf_puts(args, first ? "{" : ", ") &&
+           append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") &&
+           append_value(args, value, len, allowed_for(function, key));
+}
+
+enum { MAX_KEY = 512 };
+
+static const struct {
+    const char *begin, *key_end, *value_begin, *value_end;
+    bool lines; /* the value has lines of its own */
+} tags[] = {[TOOLCALL_PARAMETERS] = {"<parameter=", ">", "", "</parameter>", true},
+            [TOOLCALL_ARG_KEYS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", false}};
+
+toolcall_found toolcall_read_parameter(toolcall_tags kind, const json_t *function, const char *text, size_t len,
+                                       bool first, size_t *scanned, xd_buf *args, size_t *ret_used)
+{
+    reader r = {text, text + len};
+    toolcall_found found = look(&r, tags[kind].begin);
+    if (found != TOOLCALL_FOUND)
+        return found;
+    const char *s = r.s, *end = memmem(s, (size_t)(r.end - s), tags[kind].key_end, strlen(tags[kind].key_end));
+    size_t longest = MAX_KEY + strlen(tags[kind].key_end);
+    if (!end || end - s > MAX_KEY)
+        return !end && (size_t)(r.end - s) < longest ? TOOLCALL_MORE : TOOLCALL_NOT;
+    XD_CLEANUP(xd_freep) char *key = plain(s, (size_t)(end - s));
+    r.s = end + strlen(tags[kind].key_end);
+    if (!key)
+        return TOOLCALL_NOT;
+    if (*tags[kind].value_begin && (found = look(&r, tags[kind].value_begin)) != TOOLCALL_FOUND)
+        return found;
+    s = r.s;
+    size_t from = XD_MAX(*scanned, (size_t)(s - text)), mark = strlen(tags[kind].value_end);
+    end = from < len ? memmem(text + from, len - from, tags[kind].value_end, mark) : NULL;
+    if (!end) {
+        *scanned = len > from + mark ? len - mark : from; /* it may have begun */
+        return TOOLCALL_MORE;
+    }
+    *ret_used = (size_t)(end - text) + mark;
+    if (tags[kind].lines && s < end && *s == '\n')
+        s++;
+    if (tags[kind].lines && s < end && end[-1] == '\n')
+        end--;
+    return add_argument(args, first, function, key, s, (size_t)(end - s)) ? TOOLCALL_FOUND : TOOLCALL_NOT;
+}
+
+/* All of them: moves *r behind the last. */
+static xd_status read_parameters(toolcall_tags kind, const json_t *function, reader *r, xd_buf *args)
+{
+    toolcall_found found;
+    for (size_t scanned = 0, used = 0;; scanned = 0, r->s += used) {
+        found =
+            toolcall_read_parameter(kind, function, r->s, (size_t)(r->end - r->s), !args->len, &scanned, args, &used);
+        if (found != TOOLCALL_FOUND)
+            break;
+    }
+    if (!args->len)
+        xd_buf_putc(args, '{');
+    skip_space(r);
+    return args->failed ? XD_NOMEM : XD_OK;
 }
 
 xd_status toolcall_read_function(const char *text, size_t len, const json_t *tools, json_t *list, size_t *ret_end)
 {
     reader r = {text, text + len};
-    const char *s;
-    size_t n;
     XD_CLEANUP(xd_buf_free) xd_buf args = {0};
-    xd_buf_putc(&args, '{');
     skip_space(&r);
-    if (!eat(&r, "<function=") || !take(&r, ">", &s, &n))
+    const char *s = r.s + strlen("<function="), *end;
+    if (!eat(&r, "<function=") || !(end = memchr(s, '>', (size_t)(r.end - s))))
         return XD_BAD_REQUEST;
-    XD_CLEANUP(xd_freep) char *name = plain(s, n);
+    XD_CLEANUP(xd_freep) char *name = plain(s, (size_t)(end - s));
     if (!name)
         return XD_BAD_REQUEST;
-    const json_t *function = toolcall_function(tools, name);
-    for (skip_space(&r); !eat(&r, "</function>"); skip_space(&r)) {
-        if (!eat(&r, "<parameter=") || !take(&r, ">", &s, &n))
-            return XD_BAD_REQUEST;
-        XD_CLEANUP(xd_freep) char *key = plain(s, n);
-        if (!key || !take(&r, "</parameter>", &s, &n))
-            return XD_BAD_REQUEST;
-        /* The value has lines of its own. */
-        if (n && *s == '\n')
-            s++, n--;
-        if (n && s[n - 1] == '\n')
-            n--;
-        xd_status st = add_argument(&args, function, key, s, n);
-        if (st)
-            return st;
-    }
+    r.s = end + 1;
+    xd_status st = read_parameters(TOOLCALL_PARAMETERS, toolcall_function(tools, name), &r, &args);
+    if (st || !eat(&r, "</function>"))
+        return st ? st : XD_BAD_REQUEST;
     *ret_end = (size_t)(r.s - text);
     return add(list, name, &args);
 }
 
 xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *tools, json_t *list)
 {
-    reader r = {text, text + len};
     const char *s = memchr(text, '<', len);
     size_t n = s ? (size_t)(s - text) : len;
+    reader r = {text + n, text + len};
     XD_CLEANUP(xd_buf_free) xd_buf args = {0};
-    xd_buf_putc(&args, '{');
     XD_CLEANUP(xd_freep) char *name = plain(text, n);
     /* A word alone is a call only if there is such a tool. */
     const json_t *function = name ? toolcall_function(tools, name) : NULL;
     if (!name || strpbrk(name, " {}\"'`") || (!s && !function))
         return XD_BAD_REQUEST;
-    r.s += n;
-    for (skip_space(&r); r.s < r.end; skip_space(&r)) {
-        if (!eat(&r, "<arg_key>") || !take(&r, "</arg_key>", &s, &n))
-            return XD_BAD_REQUEST;
-        XD_CLEANUP(xd_freep) char *key = plain(s, n);
-        skip_space(&r);
-        if (!key || !eat(&r, "<arg_value>") || !take(&r, "</arg_value>", &s, &n))
-            return XD_BAD_REQUEST;
-        xd_status st = add_argument(&args, function, key, s, n);
-        if (st)
-            return st;
-    }
+    xd_status st = read_parameters(TOOLCALL_ARG_KEYS, function, &r, &args);
+    if (st || r.s < r.end)
+        return st ? st : XD_BAD_REQUEST;
     return add(list, name, &args);
 }

@@ -162,6 +162,21 @@ def test_arguments_come_while_they_are_written(servers, form):
     assert calls == [("weather", ARGUMENTS)] and finish == "tool_calls"
 
 
+@pytest.mark.parametrize("template,around,one", [
+    (CODER, "<tool_call>\n<function=weather>\n%s</function>\n</tool_call>", "<parameter=%s>\n%s\n</parameter>\n"), (CODER, "<function=weather>%s</function>", "<parameter=%s>%s</parameter>"),
+    (HERMES, "<tool_call>weather\n%s</tool_call>", "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n")])
+def test_arguments_between_tags_come_one_by_one(servers, template, around, one):
+    town = "Gda\u0144sk \U0001f327\n<b>\"</param \\n"
+    text = around % (one % ("town", town) + one % ("days", "3") + one % ("more", '{"x": [1]}'))
+    wanted = {"town": town, "days": 3, "more": {"x": [1]}}
+    _, _, ((name, arguments),), finish = both(servers(template), "So. " + text)
+    assert (name, json.loads(arguments), finish) == ("weather", wanted, "tool_calls")
+    pieces = [t.function.arguments for c in ask(servers(template), text, stream=True) for t in c.choices[0].delta.tool_calls or [] if not t.id]
+    assert len(pieces) == 4 and "".join(pieces) == arguments and json.loads(pieces[0] + "}") == {"town": town}
+    cut = client(servers(template)).chat.completions.create(model="fake", tools=TOOLS, max_tokens=len(text.encode()) - 25, messages=[{"role": "user", "content": text}]).choices[0]
+    assert cut.finish_reason == "length" and arguments.startswith(cut.message.tool_calls[0].function.arguments) and cut.message.content is None
+
+
 def test_what_cuts_a_call_leaves_the_beginning_of_its_arguments(servers):
     server, text = servers(HERMES), "Well. " + CALL + " Done."
     arguments = json.dumps(json.loads(CALL[11:-13])["arguments"], ensure_ascii=False)

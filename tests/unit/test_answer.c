@@ -159,15 +159,15 @@ Test(answer, what_is_no_call_stays_text)
                                         "<tool_call>\xc3\x28</tool_call>",
                                         "<tool_call>a b</tool_call>",
                                         "<tool_call>{\"name\":\"g\",\"arguments\":{\"n\":1e999}}</tool_call>",
-                                        "<tool_call><function=f><parameter=s>x</function></tool_call>",
+                                        "<tool_call><function=g><parameter=s>x</function></tool_call>",
                                         "<tool_call><function=f>x</function></tool_call>",
                                         "<tool_call><function=></function></tool_call>",
                                         "<tool_call><function=f></tool_call>",
                                         "  \n",
                                         " ",
                                         "<<<tool_call",
-                                        "<tool_call>f<arg_key>s</arg_key></tool_call>",
-                                        "<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call>"};
+                                        "<tool_call>g<arg_key>s</arg_key></tool_call>",
+                                        "<tool_call>g<arg_key>s</arg_key><arg_value>x</tool_call>"};
     for (size_t i = 0; i < XD_ARRAY_LEN(texts); i++) {
         char expected[200];
         snprintf(expected, sizeof expected, "<C>%s", texts[i]);
@@ -264,6 +264,30 @@ Test(answer, arguments_are_told_while_they_are_written)
                                        "}}",
                                        "<F>f {\"s\": \";\"}<F>f {}"};
     expect_steps((answer_options){.marks.calls = TOOLCALL_BARE}, bare, XD_ARRAY_LEN(bare));
+    static const char *const coder[] = {"<tool_call>\n<function=f>\n<para",
+                                        "",
+                                        "meter=",
+                                        "<F>f ",
+                                        "n>\n1\n</parameter",
+                                        "<F>f ",
+                                        ">",
+                                        "<F>f {\"n\": 1",
+                                        "\n<parameter=s>\n</para\nmeter>\n</parameter>\n",
+                                        "<F>f {\"n\": 1, \"s\": \"</para\\nmeter>\"",
+                                        "</function>\n</tool_call>",
+                                        "<F>f {\"n\": 1, \"s\": \"</para\\nmeter>\"}"};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_FUNCTION}, coder, XD_ARRAY_LEN(coder));
+    static const char *const glm[] = {"<tool_call>f\n<arg",
+                                      "",
+                                      "_key>",
+                                      "<F>f ",
+                                      "n</arg_key>\n<arg_value>1</arg_value",
+                                      "<F>f ",
+                                      ">",
+                                      "<F>f {\"n\": 1",
+                                      "\n</tool_call>\n.",
+                                      "<F>f {\"n\": 1}<C>."};
+    expect_steps((answer_options){.marks.calls = TOOLCALL_TAG}, glm, XD_ARRAY_LEN(glm));
     static const char *const held[] = {"{\"name\": \"f\", \"arguments\": {\"s\"", "<F>f {\"s\"", ": 1}}",
                                        "<F>f {\"s\": 1}"};
     expect_steps((answer_options){.whole_call = true}, held, XD_ARRAY_LEN(held));
@@ -358,7 +382,11 @@ Test(answer, arguments_between_tags_take_the_types_of_the_tool)
     expect(TOOLCALL_FUNCTION, "ok\n<function=f>\n" P("n", "1") "</function>\n</tool_call>\n", "<C>ok<F>f {\"n\": 1}");
     expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1") "</function><function=f></function> <function=g></function>.",
            "<F>f {\"n\": 1}<F>f {}<C><function=g></function>.");
-    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1"), "<C><function=f>" P("n", "1"));
+    /* cut: the arguments that are whole */
+    expect(TOOLCALL_FUNCTION, "<function=f>" P("n", "1"), "<F>f {\"n\": 1");
+    expect(TOOLCALL_FUNCTION, FN(P("n", "1") "<parameter=s>\nx\n</parameter"), "<F>f {\"n\": 1");
+    expect(TOOLCALL_FUNCTION, "<function=g>" P("n", "1"), "<C><function=g>" P("n", "1"));
+    expect(TOOLCALL_FUNCTION, FN(P("n", "1") "oh ") ".", "<F>f {\"n\": 1<C>.");
     expect(TOOLCALL_TAG, "<function=f></function>", "<C><function=f></function>");
     /* GLM */
     expect(TOOLCALL_TAG,
@@ -543,18 +571,24 @@ Test(answer, hostile_markup_takes_linear_time, .timeout = 60)
                                         "<function=f>",
                                         "<tool_call>[[[[",
                                         "<think>",
+                                        "<tool_call><function=f><parameter=s>x",
+                                        "</parameter><parameter=s>",
+                                        "<tool_call>f<arg_key>s</arg_key><arg_value>",
                                         "<parameter=s>"};
     enum { BYTES = 1 << 20 };
+    json_t *tools = json_loads(tools_text, 0, NULL);
     for (size_t i = 0; i < XD_ARRAY_LEN(units); i++)
         for (int form = TOOLCALL_TAG; form <= TOOLCALL_BARE; form++) {
             XD_CLEANUP(xd_buf_free) xd_buf b = {0};
             xd_buf_puts(&b, toolcall_marks_of(form)->open);
             while (b.len < BYTES)
                 xd_buf_puts(&b, units[i]);
-            char *got = told((answer_options){.marks.calls = form, .marks.thoughts = think}, b.data, b.len, 5, 5, NULL);
+            char *got = told((answer_options){.marks.calls = form, .marks.thoughts = think, .tools = tools}, b.data,
+                             b.len, 5, 5, NULL);
             cr_assert(strlen(got) > 0);
             free(got);
         }
+    json_decref(tools);
 }
 
 Test(answer, forms_are_found_by_their_marks)
