@@ -189,7 +189,7 @@ xd_status api_engine_ready(api *a, xd_err *err)
     pthread_mutex_unlock(&a->lock);
     if (!st)
         xd_log_info("chat template: %s (tool calls: %s)", chat_set_origin(chat),
-                    toolcall_marks_of(chat_set_calls(chat))->name);
+                    chat_set_has_channels(chat) ? "channels" : toolcall_marks_of(chat_set_calls(chat))->name);
     else if (st == XD_NOT_FOUND)
         xd_log_warn("no chat template: /v1/chat/completions will answer 400");
     else if (st == XD_BAD_CONFIG || st == XD_NOMEM) {

@@ -613,6 +613,11 @@ toolcall_form chat_set_calls(const chat_set *s)
     return choose(s, true)->calls;
 }
 
+bool chat_set_has_channels(const chat_set *s)
+{
+    return choose(s, true)->channels;
+}
+
 xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *ret, xd_err *err)
 {
     xd_status st = check_request(r, err);

@@ -37,6 +37,7 @@ XD_DEFINE_CLEANUP(chat_set, chat_set_free)
 
 const char *chat_set_origin(const chat_set *s);  /* where the templates came from, for the log */
 toolcall_form chat_set_calls(const chat_set *s); /* how the template for requests with tools shows calls */
+bool chat_set_has_channels(const chat_set *s);   /* messages with heads tell calls and thoughts */
 /* True if a template mentions the variable ("tools", "enable_thinking", ...): without it the parameter has no effect. */
 bool chat_set_uses(const chat_set *s, const char *name);
 

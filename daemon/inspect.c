@@ -20,7 +20,7 @@ static void row_auto(const char *name, const char *note)
     printf("  %-26s %12s  %s\n", name, "auto", note);
 }
 
-static void print_placement(const placement *p, const config *cfg, uint64_t trunk, uint64_t experts)
+static void print_placement(const placement *p, const config *cfg, uint64_t trunk, uint64_t experts, bool repacks)
 {
     char note[200];
     bool synthetic = !strncmp(cfg->model.path, "synthetic:", 10), pool = cfg->memory.host_tier == CONF_TIER_POOL;
@@ -46,6 +46,7 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     snprintf(note, sizeof note, "RAM%s",
              p->disk     ? ", a pool over the page file"
              : pool      ? ", a pool"
+             : repacks   ? ", a pool: the file's order is not the kernels'"
              : synthetic ? ""
                          : ", in place from the file where that works");
     row_bytes("experts", p->host, note);
@@ -161,7 +162,7 @@ int inspect_main(const cli *c, const config *cfg)
     row_bytes("largest expert", largest, "");
     row_bytes("expert bytes a token", token_experts, "what one token of one sequence reads");
     row_bytes("KV cache a token", kv_token, where.kv_name);
-    print_placement(&where, cfg, trunk, experts);
+    print_placement(&where, cfg, trunk, experts, model_repacks(m));
     print_bounds(&where, token_experts);
     return 0;
 }

@@ -117,6 +117,7 @@ XD_DEFINE_CLEANUP(model, model_free)
 
 const model_params *model_get_params(const model *m);
 const model_layer *model_get_layer(const model *m, uint32_t layer);
+bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
 /* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);
 /* What the matrix is made of in the file, to be read no more when the expert has been copied. */

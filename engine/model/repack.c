@@ -65,3 +65,11 @@ uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix)
     /* gate and up lie among each other */
     return l->layout != MODEL_ROWS && matrix == MODEL_GATE ? 2 * bytes : bytes;
 }
+
+bool model_repacks(const model *m)
+{
+    for (uint32_t l = 0; l < m->params.n_layers; l++)
+        if (m->layers[l].layout != MODEL_ROWS)
+            return true;
+    return false;
+}
