@@ -72,6 +72,10 @@ enum { MAX_HEAD = 512, N_BODY_ENDS = 5 };
 const char *const answer_channel_marks[] = {BODY,        "<|end|>", "<|return|>",    "<|call|>",
                                             "<|start|>", CHANNEL,   "<|constrain|>", NULL};
 
+#define FINAL CHANNEL "final" BODY
+const answer_thoughts answer_channel_thought = {CHANNEL "analysis" BODY, "<|end|>"};
+const char *const answer_channel_leads[2] = {"<|start|>assistant" FINAL, FINAL};
+
 bool answer_has_channels(const char *source, size_t len)
 {
     return memmem(source, len, CHANNEL, strlen(CHANNEL)) && memmem(source, len, BODY, strlen(BODY));
@@ -233,7 +237,7 @@ static void enter(answer_reader *a, state s)
 /* What comes when the model has thought, or does not. */
 static void enter_answer(answer_reader *a)
 {
-    enter(a, a->o.whole_call ? LEAD : CONTENT);
+    enter(a, a->o.whole_call || a->o.leads[0] ? LEAD : CONTENT);
 }
 
 static bool at_start(answer_reader *a, bool end)
@@ -286,15 +290,22 @@ static void enter_call(answer_reader *a, size_t body, const char *close)
     a->in_json = a->in_string = a->escaped = a->told_whole = a->again = false;
 }
 
-/* Before the JSON of an answer that is held to a call. */
+/* Before the JSON of an answer that is held to a form. */
 static bool at_lead(answer_reader *a, bool end)
 {
-    size_t w = after_space(a, a->at);
-    match m = !a->o.lead || !*a->o.lead ? NO : w < a->held.len ? match_at(a, w, a->o.lead) : PERHAPS;
+    size_t w = after_space(a, a->at), to = a->at;
+    match m = NO;
+    for (size_t i = 0; i < XD_ARRAY_LEN(a->o.leads) && a->o.leads[i] && *a->o.leads[i] && m == NO; i++) {
+        m = w < a->held.len ? match_at(a, w, a->o.leads[i]) : PERHAPS;
+        to = m == YES ? w + strlen(a->o.leads[i]) : to;
+    }
     if (m == PERHAPS && !end)
         return false;
-    a->at = m == YES ? w + strlen(a->o.lead) : a->at;
-    enter_call(a, a->at, NULL);
+    a->at = m == PERHAPS ? a->held.len : to;
+    if (a->o.whole_call)
+        enter_call(a, a->at, NULL);
+    else
+        a->state = CONTENT;
     return true;
 }
 

@@ -28,6 +28,9 @@ typedef struct answer_marks {
 
 /* A template that writes messages with heads. */
 bool answer_has_channels(const char *source, size_t len);
+/* Of an answer that is held to a form: how a message that is a thought begins and ends, and what begins the answer behind it, or at once. */
+extern const answer_thoughts answer_channel_thought;
+extern const char *const answer_channel_leads[2];
 /* Tokens that tell the messages apart, and may be special: NULL-terminated. */
 extern const char *const answer_channel_marks[];
 
@@ -50,10 +53,10 @@ typedef struct answer_options {
     bool
         whole_call; /* the answer is the JSON of a call, without marks. Where it ends too early the call has part of its arguments, or is dropped
                       * if not even its name is whole */
-    const char *lead; /* whole_call only: what may stand before the JSON, behind a thought; NULL: nothing */
-    bool or_json;     /* whole_call only: so, or other JSON, which is content */
-    bool hold_call;   /* or_json only: the other JSON may begin as a call does, so only the end tells */
-    uint64_t seed;    /* of the calls' ids */
+    const char *leads[2]; /* may_think only: words that may stand behind a thought, or where one would; NULL: none */
+    bool or_json;         /* whole_call only: so, or other JSON, which is content */
+    bool hold_call;       /* or_json only: the other JSON may begin as a call does, so only the end tells */
+    uint64_t seed;        /* of the calls' ids */
     void (*tell)(void *user, const answer_piece *piece);
     void *user;
 } answer_options;

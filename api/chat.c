@@ -481,6 +481,8 @@ static bool ends_in_thought(const chat_template *t, const chat_rendered *r, cons
 /* Not where the template has closed an empty thought (enable_thinking is false), or a message that goes on has none. */
 static bool may_think(const chat_template *t, const chat_rendered *r, const json_t *final)
 {
+    if (r->marks.channels)
+        return true;
     if (!t->thoughts.open)
         return false;
     return r->marks.in_thought || (!final && !ends_with(r, t->thoughts.close));

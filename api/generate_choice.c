@@ -388,12 +388,17 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
                         .whole_call = g->p.must_call || g->p.may_call,
                         .or_json = g->p.may_call,
                         .hold_call = g->p.alike,
-                        .lead = g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL,
+                        .leads = {g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL},
                         .tell = take_piece};
     bool thoughts = (m->thoughts.open || m->channels) && !g->p.keep_thoughts;
     o.marks.channels &= thoughts;
     if (g->p.grammar) { /* an answer that is held to a form has no marks, and a thought only where one was let through */
         thoughts = m->may_think;
+        if (m->channels) {
+            o.marks.thoughts = answer_channel_thought;
+            memcpy(o.leads, answer_channel_leads, sizeof o.leads);
+        }
+        o.marks.channels = false;
         o.marks.calls = o.whole_call ? m->calls : TOOLCALL_NONE;
     }
     for (size_t i = 0; i < g->n_choices; i++) {

@@ -190,10 +190,12 @@ static bool wants_thoughts(const gen_params *p)
 static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     const answer_marks *m = &p->marks;
+    const answer_thoughts thought = m->channels ? answer_channel_thought : m->thoughts;
     const char *mark = p->must_call ? toolcall_marks_of(m->calls)->lead : "";
     char after[64];
     snprintf(after, sizeof after, "\n\n%s", mark);
-    const char *const texts[] = {m->thoughts.open, mark, after};
+    const char *const texts[] = {thought.open, m->channels ? answer_channel_leads[1] : mark,
+                                 m->channels ? answer_channel_leads[0] : after};
     uint32_t n[3];
     for (size_t i = 0; i < 3; i++) {
         size_t before = p->lead_ids.len;
@@ -203,7 +205,7 @@ static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
         n[i] = (uint32_t)(p->lead_ids.len - before);
     }
     const uint32_t *ids = p->lead_ids.data;
-    p->lead = (lead){.close = m->thoughts.close,
+    p->lead = (lead){.close = thought.close,
                      .in_thought = m->in_thought,
                      .open_ids = ids,
                      .plain_ids = ids + n[0],

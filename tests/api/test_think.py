@@ -13,35 +13,36 @@ OPEN, CLOSE = "4095", "4094"  # its last tokens, which nothing else is made of
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 99}, "w": {"enum": ["yes", "no"]}},
           "required": ["n", "w"], "additionalProperties": False}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
-SAIL = {"type": "function", "function": {"name": "sail", "strict": True, "parameters": SCHEMA}}
-REST = {"type": "function", "function": {"name": "rest", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+SAIL = {"type": "function", "function": {"name": "sail", "description": "d", "strict": True, "parameters": SCHEMA}}
+REST = {"type": "function", "function": {"name": "rest", "description": "d", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
 OPENS = "{% if tools %}{% endif %}{#</think>#}{{ messages[-1].content }}<think>\n"
-QWEN3, DEEPSEEK = (os.path.join(ROOT, "tests", "data", "templates", name + ".jinja") for name in ("qwen3", "deepseek-v3.1"))
+QWEN3, DEEPSEEK, GPT_OSS = (os.path.join(ROOT, "tests", "data", "templates", name + ".jinja") for name in ("qwen3", "deepseek-v3.1", "gpt-oss"))
+MARKS = {"ardon": "<think>", "\u0120mour": "</think>"}  # by the demo model's words
+CHANNELS = {"\u0120Island": "<|channel|>", "\u0120mour": "<|end|>", "\u0120anxiously": "<|message|>", "\u0120comb": "<|start|>"}
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
     made = {}
 
-    def model():
+    def model(marks):
         path, demo = tmp_path_factory.mktemp("thinker"), os.path.join(ROOT, "config", "demo")
         for name in os.listdir(demo):
             if name != "tokenizer.json":
                 os.symlink(os.path.join(os.path.abspath(demo), name), path / name)
         with open(os.path.join(demo, "tokenizer.json")) as f:
             tok = json.load(f)
-        for word, mark, number in [("ardon", "<think>", OPEN), ("\u0120mour", "</think>", CLOSE)]:
-            vocab, merges = tok["model"]["vocab"], tok["model"]["merges"]
-            assert vocab.pop(word) == int(number)
-            tok["model"]["merges"] = [m for m in merges if "".join(m) != word]
-            vocab[mark] = int(number)
-            tok["added_tokens"].append({"id": int(number), "content": mark, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False})
+        vocab = tok["model"]["vocab"]
+        for word, mark in marks.items():
+            vocab[mark] = vocab.pop(word)
+            tok["model"]["merges"] = [m for m in tok["model"]["merges"] if "".join(m) != word]
+            tok["added_tokens"].append({"id": vocab[mark], "content": mark, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": marks is CHANNELS})
         (path / "tokenizer.json").write_text(json.dumps(tok))
         return str(path)
 
-    def get(template):
+    def get(template, marks=MARKS):
         if template not in made:
-            made[template] = Daemon("--server.max_n=8", "--model", model(), "--model.chat_template=" + template)
+            made[template] = Daemon("--server.max_n=8", "--model", model(marks), "--model.chat_template=" + template)
         return made[template]
 
     yield get
@@ -178,6 +179,24 @@ def test_a_thought_ends_only_by_its_mark(servers):
         for seed in range(3):
             thought, content, _, finish = whole(servers(OPENS), seed, response_format=FORM, **fields)
             assert finish == "length" or valid(content)
+
+
+def test_gpt_oss_thinks_in_its_channel(servers):
+    server = servers(GPT_OSS, CHANNELS)
+    thinks = {str(t): 8 for t in server.post("/tokenize", {"prompt": "analysis", "add_special_tokens": False}).json["tokens"][:1]}
+    seen = set()
+    for n, fields in enumerate([{"response_format": FORM}, {"tools": [SAIL, REST], "tool_choice": "required"}, {"tools": [SAIL], "response_format": FORM}]):
+        for seed in range(8):
+            thought, content, calls, finish = whole(server, seed, logit_bias={CLOSE: 8, **(thinks if seed % 2 else {})}, **fields)
+            if finish != "length":
+                assert valid(content) if finish == "stop" else not content and (calls[0][0] == "rest" or valid(calls[0][1]))
+                seen.add((n, thought is not None))
+    assert {n for n, _ in seen} == {0, 1, 2} and {t for _, t in seen} == {True, False}, seen
+    a = ask(server, 1, response_format=FORM, logit_bias={CLOSE: 8, **thinks}, return_token_ids=True)
+    text = server.post("/detokenize", {"tokens": a.choices[0].token_ids}).json["prompt"]
+    assert text.startswith("<|channel|>analysis<|message|>") and "<|end|><|start|>assistant<|channel|>final<|message|>{" in text
+    none = whole(server, 1, response_format=FORM, logit_bias={CLOSE: 8, **thinks}, chat_template_kwargs={"enable_thinking": False})
+    assert none[0] is None and valid(none[1])
 
 
 def test_what_becomes_of_the_thought(servers):

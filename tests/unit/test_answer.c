@@ -345,14 +345,14 @@ Test(answer, a_forced_call_may_come_behind_a_thought)
 {
     answer_options o = {.marks = {.thoughts = think, .may_think = true, .calls = TOOLCALL_TAG},
                         .whole_call = true,
-                        .lead = "<tool_call>\n"};
+                        .leads = {"<tool_call>\n"}};
     static const char call[] = "<think>\nHm {\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": 1}}";
     expect_opt(o, call, sizeof call - 1, "<T>Hm {<F>f {\"s\": 1}");
     expect_opt(o, call + 23, sizeof call - 24, "<F>f {\"s\": 1}");
     expect_opt(o, call, 44, "<T>Hm {");
     o.marks.in_thought = true;
     expect_opt(o, call + 8, sizeof call - 9, "<T>Hm {<F>f {\"s\": 1}");
-    o.lead = NULL;
+    o.leads[0] = NULL;
     o.or_json = true;
     static const char json[] = "Hm.</think>\n\n{\"a\": 1}";
     expect_opt(o, json, sizeof json - 1, "<T>Hm.<C>{\"a\": 1}");
@@ -646,6 +646,22 @@ Test(answer, tells_channels_apart)
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++)
         expect_opt((answer_options){.marks = {.channels = true}}, cases[i].text, strlen(cases[i].text),
                    cases[i].expected);
+}
+
+/* An answer that is held to a form is the text of the final channel, whether a thought comes before it or not. */
+Test(answer, tells_a_thought_in_its_channel_from_a_form)
+{
+    answer_options o = {.marks = {.thoughts = answer_channel_thought, .may_think = true},
+                        .leads = {answer_channel_leads[0], answer_channel_leads[1]}};
+    static const char text[] =
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{\"a\": 1}";
+    expect_opt(o, text, sizeof text - 1, "<T>Hm.<C>{\"a\": 1}");
+    expect_opt(o, text, 60, "<T>Hm.");
+    expect_opt(o, text + 58, sizeof text - 59, "<C>{\"a\": 1}");
+    o.whole_call = true;
+    static const char call[] =
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{\"name\": \"f\", \"arguments\": {}}";
+    expect_opt(o, call, sizeof call - 1, "<T>Hm.<F>f {}");
 }
 
 Test(answer, finds_channels_in_a_template)
