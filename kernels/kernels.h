@@ -93,7 +93,17 @@ typedef struct kern_swiglu_args {
     float *y;             /* [n_tokens][dim] */
     const float *gate_up; /* [n_tokens][2 * dim]: gate, then up */
     uint32_t n_tokens, dim;
+    const float *row_gate; /* [n_tokens] or NULL: a row is multiplied by the sigmoid of its own */
 } kern_swiglu_args;
+
+/* Where Q and K are normed as a whole, not head by head: Q of a token is normalised as by rmsnorm, and so is K; then all values of Q, K and V
+ * are brought to within -clip .. clip. */
+typedef struct kern_qkv_norm_args {
+    float *qkv;                   /* [n_tokens][q_width + 2 * kv_width], in place */
+    const float *q_norm, *k_norm; /* [q_width], [kv_width]; both or neither */
+    uint32_t n_tokens, q_width, kv_width;
+    float eps, clip; /* 0: no clip */
+} kern_qkv_norm_args;
 
 /* A KV block holds block_size tokens of all layers. Its address is kv_block_addr[id]; layer l begins at l * layer_bytes:
  * K [n_kv_heads][block_size][head_dim], then V the same, in kv_fmt (F16 or F32). A block may lie in VRAM or mapped host memory.
@@ -405,6 +415,7 @@ struct kern_ops {
     kern_status (*linear)(kern_dev *d, const kern_linear_args *a);
     kern_status (*linear_heads)(kern_dev *d, const kern_linear_heads_args *a);
     kern_status (*swiglu)(kern_dev *d, const kern_swiglu_args *a);
+    kern_status (*qkv_norm)(kern_dev *d, const kern_qkv_norm_args *a);
     kern_status (*rope_kv)(kern_dev *d, const kern_rope_kv_args *a);
     kern_status (*attention)(kern_dev *d, const kern_attn_args *a);
     kern_status (*router)(kern_dev *d, const kern_router_args *a);

@@ -75,6 +75,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     const uint32_t o_width = hp->n_heads * (latent ? latent : hp->head_dim);
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
+    uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
     uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks;
     if (in_words > UINT32_MAX)
@@ -106,10 +107,15 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {o->max_rows * f, &x->top_lse_dev, "sampled tokens"},
         {in_words * f, &x->in_dev, "step inputs"},
         {EXEC_PREDICT_TOKENS * hp->top_k_max * f, &x->likely_ids, "router picks"},
+        {shared * 2 * hp->d_ff_shared_max * f, &x->shared_gate_up, "shared experts"},
+        {shared * hp->d_ff_shared_max * f, &x->shared_act, "shared experts"},
+        {shared * f, &x->shared_gate, "shared experts"},
         {attn, &x->attn_scratch, "attention scratch"},
         {moe, &x->moe_scratch, "expert scratch"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        if (!rows[i].bytes)
+            continue;
         if ((st = exec_alloc(x, rows[i].bytes, rows[i].ret, rows[i].what, err)))
             return xd_wrap(err, "workspace for max_num_batched_tokens = %u", o->max_tokens);
         x->workspace_bytes += rows[i].bytes;
@@ -178,6 +184,10 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          &l->experts[0],
                                          &l->experts[1],
                                          &l->experts[2],
+                                         &l->shared[0],
+                                         &l->shared[1],
+                                         &l->shared[2],
+                                         &l->shared_gate,
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS];

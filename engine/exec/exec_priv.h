@@ -7,7 +7,7 @@
 
 /* A layer's trunk as the kernels take it. */
 typedef struct exec_layer {
-    float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of heads may be NULL */
+    float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of Q and K may be NULL */
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];
     uint32_t n_qkv;
@@ -15,12 +15,15 @@ typedef struct exec_layer {
     float *o_bias;
     float *sinks;
     kern_mat router; /* data NULL: one expert */
-    float *router_bias, *expert_bias[MODEL_MATRICES];
+    float *router_bias, *choice_bias, *expert_bias[MODEL_MATRICES];
     struct { /* latent attention; then qkv[0] is Q's, behind q_a where that is. k_b and v_b: of head 0 */
         kern_mat q_a, kv_a, k_b, v_b;
         uint64_t k_head_bytes, v_head_bytes;
         float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
     } latent;
+    /* The shared expert: gate and up as one or two matrices; n_shared 0: there is none. */
+    kern_mat shared[2], shared_down, shared_gate;
+    uint32_t n_shared;
 } exec_layer;
 
 /* What decides the shape of the recorded or launched work. All else is read from device memory. */
@@ -102,6 +105,8 @@ typedef struct exec_graph {
 
 /* Steps of more tokens touch nearly every expert anyway: nothing is left to predict. */
 enum { EXEC_MAX_GRAPHS = 512, EXEC_MAX_OWNED = 48, EXEC_PREDICT_TOKENS = 64 };
+/* A long prompt's shared experts go in pieces: their activations take no more memory than that. */
+enum { EXEC_SHARED_TOKENS = 2048 };
 enum { EXEC_STEP_WORD = 1, EXEC_AHEAD_TOKENS = 1 };
 
 struct exec {
@@ -126,6 +131,7 @@ struct exec {
 
     /* workspaces [max_tokens][...] */
     float *x, *h, *qkv, *attn, *router_logits, *router_weights, *logits, *one_weights;
+    float *shared_gate_up, *shared_act, *shared_gate; /* [EXEC_SHARED_TOKENS] or fewer */
     uint32_t *router_ids, *one_ids, *expert_start, *pairs;
     float *inv_freq;
     void *attn_scratch, *moe_scratch;
@@ -230,6 +236,8 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
 xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err);
 xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
 xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err);
+/* Adds a layer's shared expert to x->x; behind its router. */
+xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err);
 xd_status exec_build_results(exec *x, const exec_shape *s, xd_err *err);
 /* The experts, by the device's own plan. */

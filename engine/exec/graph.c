@@ -62,9 +62,20 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                     .norm_eps = hp->rms_eps}));
         y += l->qkv[i].rows;
     }
+    if (hp->wide_qk_norm || hp->clip_qkv > 0)
+        RUN(ops->qkv_norm(x->dev, &(kern_qkv_norm_args){.qkv = x->qkv,
+                                                        .q_norm = hp->wide_qk_norm ? l->q_norm : NULL,
+                                                        .k_norm = hp->wide_qk_norm ? l->k_norm : NULL,
+                                                        .n_tokens = s->n_tokens,
+                                                        .q_width = hp->n_heads * hp->head_dim,
+                                                        .kv_width = hp->n_kv_heads * hp->head_dim,
+                                                        .eps = hp->rms_eps,
+                                                        .clip = hp->clip_qkv}));
     const kern_rope_kv_args rope = {.qkv = x->qkv,
-                                    .q_norm = l->q_norm,
-                                    .k_norm = latent ? l->latent.kv_a_norm : l->k_norm,
+                                    .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
+                                    .k_norm = latent             ? l->latent.kv_a_norm
+                                              : hp->wide_qk_norm ? NULL
+                                                                 : l->k_norm,
                                     .norm_eps = latent ? hp->latent.norm_eps : hp->rms_eps,
                                     .inv_freq = x->inv_freq,
                                     .rope_scale = hp->rope_scale,
@@ -145,13 +156,13 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
                                  .norm = l->ffn_norm,
                                  .normed = x->h,
                                  .norm_eps = hp->rms_eps};
-    *pick = (kern_router_args){.logits = x->router_logits,
-                               .weights = x->router_weights,
-                               .n_tokens = n_tokens,
-                               .n_experts = ml->n_experts,
-                               .top_k = ml->top_k,
-                               .scoring = hp->scoring,
-                               .norm_topk = hp->norm_topk};
+    *pick = hp->router;
+    pick->logits = x->router_logits;
+    pick->weights = x->router_weights;
+    pick->n_tokens = n_tokens;
+    pick->n_experts = ml->n_experts;
+    pick->top_k = ml->top_k;
+    pick->bias = l->choice_bias;
 }
 
 /* Norm before the FFN, the router's picks of this layer on the present hidden state, into ids and x->router_weights, and the plan. */
@@ -268,6 +279,8 @@ xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const 
         plan.fill_log_base = pl->fill_log_base;
     }
     if ((st = route(x, layer, s, view, x->router_ids, &plan, err)))
+        return st;
+    if ((st = exec_build_shared(x, layer, s, err)))
         return st;
     if (x->observer && (st = observe(x, layer, moe.ids, moe.weights, s, ml->top_k, err)))
         return st;

@@ -62,8 +62,8 @@ uint8_t *exec_trunk_take(exec *x, uint64_t bytes)
 }
 
 /* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
-xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
-                           xd_err *err)
+static xd_status load_scaled(exec *x, const model_tensor *t, float scale, float *tmp, uint32_t tmp_cap, float **ret,
+                             const char *what, xd_err *err)
 {
     uint64_t n = (uint64_t)t->rows * t->cols;
     if (!t->data) {
@@ -76,6 +76,8 @@ xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t 
     if (n > tmp_cap)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n);
     exec_to_float(tmp, t, (uint32_t)n);
+    for (uint64_t i = 0; scale != 1 && i < n; i++)
+        tmp[i] *= scale;
     float *p = (float *)exec_trunk_take(x, n * sizeof(float));
     kern_status ks = x->dev->ops->upload(x->dev, p, tmp, n * sizeof(float));
     if (!ks)
@@ -84,6 +86,12 @@ xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t 
         return exec_kern_fail(x, ks, err, what);
     *ret = p;
     return XD_OK;
+}
+
+xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
+                           xd_err *err)
+{
+    return load_scaled(x, t, 1, tmp, tmp_cap, ret, what, err);
 }
 
 static kern_mat mat_of(const model_tensor *t, const void *data)
@@ -185,6 +193,28 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     return XD_OK;
 }
 
+/* Gate and up are one product where they can lie below one another. */
+static xd_status load_shared(exec *x, const model_layer *ml, exec_layer *l, xd_err *err)
+{
+    const model_tensor *gate = &ml->shared[MODEL_GATE], *up = &ml->shared[MODEL_UP];
+    const char *what = "a shared expert";
+    xd_status st;
+    if (!gate->data)
+        return XD_OK;
+    if ((st = exec_load_matrix(x, gate, &l->shared[0], what, err)) ||
+        (st = exec_load_matrix(x, up, &l->shared[1], what, err)) ||
+        (st = exec_load_matrix(x, &ml->shared[MODEL_DOWN], &l->shared_down, what, err)) ||
+        (st = exec_load_matrix(x, &ml->shared_gate, &l->shared_gate, what, err)))
+        return st;
+    const kern_mat *a = &l->shared[0], *b = &l->shared[1];
+    l->n_shared = 2;
+    if (same_kind(gate, up) && (const uint8_t *)a->data + a->rows * a->row_bytes == b->data) {
+        l->shared[0].rows += b->rows;
+        l->n_shared = 1;
+    }
+    return XD_OK;
+}
+
 static uint64_t trunk_size(const exec *x)
 {
     bool copy = !x->info.unified;
@@ -204,6 +234,7 @@ static uint64_t trunk_size(const exec *x)
                                      &l->o_bias,
                                      &l->sinks,
                                      &l->router_bias,
+                                     &l->choice_bias,
                                      &l->expert_bias[MODEL_GATE],
                                      &l->expert_bias[MODEL_UP],
                                      &l->expert_bias[MODEL_DOWN],
@@ -211,8 +242,19 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.q_a_bias,
                                      &l->latent.kv_a_norm,
                                      &l->latent.kv_a_bias};
-        const model_tensor *mat[] = {&l->q,          &l->k,           &l->v,          &l->o,         &l->router,
-                                     &l->latent.q_a, &l->latent.kv_a, &l->latent.k_b, &l->latent.v_b};
+        const model_tensor *mat[] = {&l->q,
+                                     &l->k,
+                                     &l->v,
+                                     &l->o,
+                                     &l->router,
+                                     &l->shared[MODEL_GATE],
+                                     &l->shared[MODEL_UP],
+                                     &l->shared[MODEL_DOWN],
+                                     &l->shared_gate,
+                                     &l->latent.q_a,
+                                     &l->latent.kv_a,
+                                     &l->latent.k_b,
+                                     &l->latent.v_b};
         n += exec_latent_trunk_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
@@ -227,7 +269,7 @@ static uint32_t most_values(const exec *x)
 {
     const model_params *hp = x->hp;
     uint32_t n = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
-    n = XD_MAX(n, XD_MAX(hp->latent.q_rank, (uint32_t)MODEL_MAX_ROT));
+    n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {
             const model_tensor *t = &model_get_layer(x->m, i)->expert_bias[k];
@@ -240,6 +282,8 @@ static xd_status load_ffn_biases(exec *x, const model_layer *ml, exec_layer *l, 
                                  xd_err *err)
 {
     xd_status st = exec_load_vector(x, &ml->router_bias, tmp, tmp_cap, &l->router_bias, "a router's bias", err);
+    if (!st)
+        st = exec_load_vector(x, &ml->choice_bias, tmp, tmp_cap, &l->choice_bias, "a bias on the choice", err);
     for (int k = 0; k < MODEL_MATRICES && !st; k++)
         st = exec_load_vector(x, &ml->expert_bias[k], tmp, tmp_cap, &l->expert_bias[k], "biases of experts", err);
     return st;
@@ -265,7 +309,9 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
     x->head = x->embed;
     if (head->data != embed->data && (st = exec_load_matrix(x, head, &x->head, "the LM head", err)))
         return st;
-    if ((st = exec_load_vector(x, model_final_norm(x->m), tmp, tmp_cap, &x->final_norm, "the final norm", err)))
+    /* What the logits are scaled by is in the norm before them. */
+    if ((st = load_scaled(x, model_final_norm(x->m), hp->logit_scale, tmp, tmp_cap, &x->final_norm, "the final norm",
+                          err)))
         return st;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         const model_layer *ml = model_get_layer(x->m, i);
@@ -280,7 +326,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
             (st = exec_load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
             (st = exec_load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||
             (st = exec_load_matrix(x, &ml->router, &l->router, "a router", err)) ||
-            (st = load_ffn_biases(x, ml, l, tmp, tmp_cap, err)))
+            (st = load_ffn_biases(x, ml, l, tmp, tmp_cap, err)) || (st = load_shared(x, ml, l, err)))
             return xd_wrap(err, "layer %u", i);
         if (x->opt.progress)
             x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);

@@ -12,6 +12,8 @@
 #define QWEN_EXPERT(m)    "model.layers.%u.mlp.experts.%u." m "_proj.weight"
 #define MIXTRAL_EXPERT(m) "model.layers.%u.block_sparse_moe.experts.%u." m ".weight"
 
+#define SHARED "model.layers.%u.mlp.shared_experts"
+
 static const model_arch archs[] = {
     {.model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -51,7 +53,7 @@ static const model_arch archs[] = {
                  "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"head_dim\":128,"
                  "\"max_position_embeddings\":32768,\"sliding_window\":4096,\"max_window_layers\":28}",
      .default_theta = 10000,
-     .qk_norm = true,
+     .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_LISTED},
     {.model_type = "qwen3_moe",
@@ -64,7 +66,7 @@ static const model_arch archs[] = {
      .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
      .router = "model.layers.%u.mlp.gate.weight",
      .moe_size_key = "moe_intermediate_size",
-     .qk_norm = true,
+     .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_SWITCHED},
     {.model_type = "gpt_oss",
@@ -84,6 +86,104 @@ static const model_arch archs[] = {
      .gpt_oss = true,
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_EVEN},
+    {.model_type = "qwen2_moe",
+     .class_name = "Qwen2MoeForCausalLM",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":2048,\"intermediate_size\":5632,\"num_hidden_layers\":24,"
+                 "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"max_position_embeddings\":32768,"
+                 "\"sliding_window\":4096,\"max_window_layers\":28,\"moe_intermediate_size\":1408,"
+                 "\"shared_expert_intermediate_size\":5632,\"num_experts_per_tok\":4,\"num_local_experts\":60,"
+                 "\"qkv_bias\":true}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .shared = "model.layers.%u.mlp.shared_expert",
+     .shared_gate = "model.layers.%u.mlp.shared_expert_gate.weight",
+     .shared_size_key = "shared_expert_intermediate_size",
+     .bias = MODEL_BIAS_QKV_ASKED,
+     .bias_key = "qkv_bias",
+     .window = MODEL_WINDOW_TURNS},
+    {.model_type = "olmoe",
+     .class_name = "OlmoeForCausalLM",
+     .defaults = "{\"vocab_size\":50304,\"hidden_size\":2048,\"intermediate_size\":2048,\"num_hidden_layers\":16,"
+                 "\"num_attention_heads\":16,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,"
+                 "\"num_experts_per_tok\":8,\"num_local_experts\":64,\"eos_token_id\":50279}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .qk_norm = MODEL_NORM_WIDE,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_olmoe},
+    {.model_type = "granitemoe",
+     .class_name = "GraniteMoeForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048,\"num_experts_per_tok\":2,"
+                 "\"num_local_experts\":8,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .gate_up = "model.layers.%u.block_sparse_moe.input_linear.weight",
+     .down = "model.layers.%u.block_sparse_moe.output_linear.weight",
+     .router = "model.layers.%u.block_sparse_moe.router.layer.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_granite},
+    {.model_type = "glm4_moe",
+     .class_name = "Glm4MoeForCausalLM",
+     .defaults = "{\"vocab_size\":151552,\"hidden_size\":4096,\"intermediate_size\":10944,\"num_hidden_layers\":46,"
+                 "\"num_attention_heads\":96,\"num_key_value_heads\":8,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1408,\"num_experts_per_tok\":8,"
+                 "\"num_local_experts\":128,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+                 "\"norm_topk_prob\":true,\"partial_rotary_factor\":0.5,\"num_nextn_predict_layers\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .partial_rotary = true,
+     .qk_norm = MODEL_NORM_ASKED,
+     .bias = MODEL_BIAS_QKV_ASKED,
+     .read = model_read_glm4},
+    {.model_type = "ernie4_5_moe",
+     .class_name = "Ernie4_5_MoeForCausalLM",
+     .defaults = "{\"vocab_size\":103424,\"hidden_size\":2560,\"intermediate_size\":12288,\"num_hidden_layers\":28,"
+                 "\"num_attention_heads\":20,\"num_key_value_heads\":4,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1536,\"num_experts_per_tok\":6,"
+                 "\"num_local_experts\":64,\"moe_num_shared_experts\":2,\"moe_layer_start_index\":1,"
+                 "\"tie_word_embeddings\":true,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 500000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.moe_statics.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_RANGE,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "moe_num_shared_experts",
+     .norm_topk_always = true,
+     .read = model_read_ernie},
+    {.model_type = "minimax_m2",
+     .class_name = "MiniMaxM2ForCausalLM",
+     .defaults = "{\"vocab_size\":200064,\"hidden_size\":3072,\"intermediate_size\":1536,\"num_hidden_layers\":62,"
+                 "\"num_attention_heads\":48,\"num_key_value_heads\":8,\"head_dim\":128,"
+                 "\"max_position_embeddings\":196608,\"num_experts_per_tok\":8,\"num_local_experts\":256,"
+                 "\"bos_token_id\":200034,\"eos_token_id\":200020}",
+     .default_theta = 5e6,
+     .experts = {MIXTRAL_EXPERT("w1"), MIXTRAL_EXPERT("w3"), MIXTRAL_EXPERT("w2")},
+     .router = "model.layers.%u.block_sparse_moe.gate.weight",
+     .choice_bias = "model.layers.%u.block_sparse_moe.e_score_correction_bias",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .norm_topk_always = true,
+     .partial_rotary = true,
+     .qk_norm = MODEL_NORM_WIDE,
+     .read = model_read_minimax},
 };
 
 const model_arch *model_arch_find(const char *model_type)
@@ -96,16 +196,26 @@ const model_arch *model_arch_find(const char *model_type)
 
 const char *model_known_archs(void)
 {
-    return "gpt_oss, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe";
+    return "gpt_oss, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen2_moe, olmoe, granitemoe, glm4_moe, "
+           "ernie4_5_moe, minimax_m2";
 }
 
-/* transformers calls the experts by one name and reads another too. */
-static xd_status name_experts(json_t *config, xd_err *err)
+/* One thing has several names: of families, and of versions of transformers. */
+static xd_status unify_names(json_t *config, xd_err *err)
 {
-    json_t *n = json_object_get(config, "num_experts");
-    if (!n || hf_has(config, "num_local_experts"))
-        return XD_OK;
-    return json_object_set(config, "num_local_experts", n) ? xd_fail(err, XD_NOMEM, 0, "configuration") : XD_OK;
+    static const struct {
+        const char *name, *other;
+    } names[] = {
+        {"num_local_experts", "num_experts"},           {"num_local_experts", "n_routed_experts"},
+        {"num_local_experts", "moe_num_experts"},       {"num_experts_per_tok", "moe_k"},
+        {"num_nextn_predict_layers", "num_mtp_layers"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
+        json_t *n = json_object_get(config, names[i].other);
+        if (n && !hf_has(config, names[i].name) && json_object_set(config, names[i].name, n))
+            return xd_fail(err, XD_NOMEM, 0, "configuration");
+    }
+    return XD_OK;
 }
 
 static xd_status check_class(const model_arch *a, const json_t *config, const char *file, xd_err *err)
@@ -122,7 +232,7 @@ static xd_status check_class(const model_arch *a, const json_t *config, const ch
 xd_status model_arch_complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
-    if (st || (st = name_experts(config, err)))
+    if (st || (st = unify_names(config, err)))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
@@ -130,17 +240,19 @@ xd_status model_arch_complete(const model_arch *a, json_t *config, const char *f
 }
 
 /* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types
- * names, or from max_window_layers on; Qwen3-MoE in all; gpt-oss in those that layer_types names. A list that says something else than what the family does is refused. */
+ * names, or from max_window_layers on (Qwen2-MoE: in every other one before); Qwen3-MoE in all; gpt-oss in those that layer_types
+ * names. A list that says something else than what the family does is refused. */
 static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     uint32_t window = 0, first = 0, n_layers = m->params.n_layers;
     bool use = a->window != MODEL_WINDOW_NONE;
     xd_status st = XD_OK;
-    if (a->window == MODEL_WINDOW_SWITCHED || a->window == MODEL_WINDOW_LISTED)
+    const bool listed_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
+    if (a->window == MODEL_WINDOW_SWITCHED || listed_first)
         st = hf_bool(c, file, "use_sliding_window", false, &use, err);
     if (!st && use)
         st = hf_u32(c, file, "sliding_window", 0, 1, INT32_MAX, &window, err);
-    if (!st && a->window == MODEL_WINDOW_LISTED)
+    if (!st && listed_first)
         st = hf_u32(c, file, "max_window_layers", 0, 0, INT32_MAX, &first, err);
     if (st)
         return st;
@@ -150,10 +262,12 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     if (types && json_array_size(types) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
     for (uint32_t l = 0; l < n_layers; l++) {
-        bool sliding = window && l >= first && (a->window != MODEL_WINDOW_EVEN || l % 2 == 0);
+        bool sliding = window && (a->window == MODEL_WINDOW_TURNS  ? l < first && l % 2 == 0
+                                  : a->window == MODEL_WINDOW_EVEN ? l % 2 == 0
+                                                                   : l >= first);
         const char *type = json_string_value(json_array_get(types, l));
         bool listed = type && !strcmp(type, "sliding_attention");
-        if (types && (a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_EVEN))
+        if (types && (listed_first || a->window == MODEL_WINDOW_EVEN))
             sliding = listed && window;
         if (types && (!type || listed != sliding || (!listed && strcmp(type, "full_attention"))))
             return xd_fail(
@@ -165,17 +279,53 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     return XD_OK;
 }
 
-/* A layer of a MoE family may still be dense: mlp_only_layers, decoder_sparse_step (Qwen). */
-static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t layer, uint32_t sparse_step)
+/* Which layers of a MoE family are dense all the same. */
+typedef struct moe_layers {
+    uint32_t step, first, start, end, interval;
+} moe_layers;
+
+static xd_status read_moe_layers(const model_arch *a, const json_t *c, const char *file, uint32_t n_layers,
+                                 moe_layers *ret, xd_err *err)
+{
+    *ret = (moe_layers){.step = 1, .end = n_layers - 1, .interval = 1};
+    const json_t *end = json_object_get(c, "moe_layer_end_index");
+    const bool to_the_end = json_is_integer(end) && json_integer_value(end) == -1;
+    xd_status st = XD_OK;
+    if (a->moe_layers == MODEL_MOE_STEP)
+        st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
+    if (a->moe_layers == MODEL_MOE_FIRST)
+        st = hf_u32(c, file, "first_k_dense_replace", 0, 0, MODEL_MAX_LAYERS, &ret->first, err);
+    if (a->moe_layers == MODEL_MOE_RANGE &&
+        !(st = hf_u32(c, file, "moe_layer_start_index", 0, 0, MODEL_MAX_LAYERS, &ret->start, err)) &&
+        !(st = hf_u32(c, file, "moe_layer_interval", 1, 1, MODEL_MAX_LAYERS, &ret->interval, err)) && !to_the_end)
+        st = hf_u32(c, file, "moe_layer_end_index", n_layers - 1, 0, MODEL_MAX_LAYERS, &ret->end, err);
+    return st;
+}
+
+static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t layer, const moe_layers *which)
 {
     if (!a->experts[0])
         return false;
     size_t i;
     json_t *v;
-    json_array_foreach (json_object_get(config, "mlp_only_layers"), i, v)
-        if (json_integer_value(v) == (json_int_t)layer)
-            return false;
-    return (layer + 1) % sparse_step == 0;
+    if (a->moe_layers == MODEL_MOE_STEP)
+        json_array_foreach (json_object_get(config, "mlp_only_layers"), i, v)
+            if (json_integer_value(v) == (json_int_t)layer)
+                return false;
+    return (layer + 1) % which->step == 0 && layer >= which->first && layer >= which->start && layer <= which->end &&
+           (layer + 1) % which->interval == 0;
+}
+
+static xd_status read_shared(const model_arch *a, const json_t *c, const char *file, uint32_t *ret, xd_err *err)
+{
+    uint32_t size = 0, count = 1;
+    xd_status st = XD_OK;
+    if (a->shared)
+        st = hf_u32(c, file, a->shared_size_key, 0, 0, 1u << 20, &size, err);
+    if (!st && a->shared_count_key)
+        st = hf_u32(c, file, a->shared_count_key, 0, 0, 64, &count, err);
+    *ret = size * count;
+    return st;
 }
 
 static xd_status read_activation(model_params *p, const model_arch *a, const json_t *c, const char *file, xd_err *err)
@@ -212,10 +362,12 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
 static xd_status read_layers(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;
-    uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, sparse_step;
+    uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, d_ff_shared = 0;
+    moe_layers which;
     xd_status st;
-    if ((st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &sparse_step, err)) ||
-        (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)))
+    if ((st = read_moe_layers(a, c, file, p->n_layers, &which, err)) ||
+        (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)) ||
+        (st = read_shared(a, c, file, &d_ff_shared, err)))
         return st;
     if (a->experts[0] && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
                           (st = hf_u32(c, file, "num_experts_per_tok", 0, 1, MODEL_MAX_TOP_K, &top_k, err)) ||
@@ -231,16 +383,18 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         return xd_fail(err, XD_NOMEM, 0, "layers of the model");
     size_t n_tensors = 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
-        bool moe = layer_is_moe(a, c, l, sparse_step);
+        bool moe = layer_is_moe(a, c, l, &which);
         m->layers[l].moe = moe;
         m->layers[l].n_experts = moe ? n_experts : 1;
         m->layers[l].top_k = moe ? top_k : 1;
         m->layers[l].d_ff = moe ? d_ff_moe : d_ff;
+        m->layers[l].d_ff_shared = moe ? d_ff_shared : 0;
         if (!m->layers[l].d_ff)
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: intermediate_size is needed for the dense layer %u", file, l);
         p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
         p->top_k_max = XD_MAX(p->top_k_max, m->layers[l].top_k);
         p->d_ff_max = XD_MAX(p->d_ff_max, m->layers[l].d_ff);
+        p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
     if ((st = read_windows(m, a, c, file, err)))
@@ -260,7 +414,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
 {
     model_params *p = &m->params;
     double eps;
-    bool norm_topk, biased;
+    bool norm_topk, biased, normed = a->qk_norm != MODEL_NORM_NONE;
     xd_status st;
     snprintf(p->arch, sizeof p->arch, "%s", a->model_type);
     if ((st = hf_u32(c, file, "num_hidden_layers", 0, 1, MODEL_MAX_LAYERS, &p->n_layers, err)) ||
@@ -274,7 +428,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         (st = hf_u32(c, file, "num_nextn_predict_layers", 0, 0, 64, &p->n_nextn, err)) ||
         (st = hf_real(c, file, "rms_norm_eps", 1e-6, 0, 1, &eps, err)) ||
         (st = hf_bool(c, file, "norm_topk_prob", false, &norm_topk, err)) ||
-        (st = hf_bool(c, file, "attention_bias", false, &biased, err)))
+        (st = hf_bool(c, file, a->bias_key ? a->bias_key : "attention_bias", false, &biased, err)) ||
+        (a->qk_norm == MODEL_NORM_ASKED && (st = hf_bool(c, file, "use_qk_norm", false, &normed, err))))
         return st;
     if (!p->n_layers || !p->d_model || !p->n_heads || !p->vocab || !p->max_positions)
         return xd_fail(
@@ -297,13 +452,15 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
 
     p->rms_eps = (float)eps;
     p->attn_scale = (float)(1.0 / sqrt(p->head_dim));
-    p->embed_scale = 1;
-    p->scoring = KERN_SOFTMAX_TOPK;
-    p->norm_topk = a->norm_topk_always || norm_topk;
+    p->embed_scale = p->logit_scale = 1;
+    p->router = (kern_router_args){.scoring = KERN_SOFTMAX_TOPK, .norm_topk = a->norm_topk_always || norm_topk};
     p->bos_id = -1;
-    m->attention_bias = biased && a->bias == MODEL_BIAS_ASKED;
-    if ((st = read_activation(p, a, c, file, err)) || (st = rope_read(c, file, a->default_theta, p, err)) ||
-        (a->latent && (st = model_scale_latent(c, file, p, err))))
+    p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;
+    m->qk_norm = normed;
+    m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
+    if ((st = read_activation(p, a, c, file, err)) ||
+        (st = rope_read(c, file, a->default_theta, a->partial_rotary, p, err)) ||
+        (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = read_layers(m, a, c, file, err)))
         return st;
-    return read_layers(m, a, c, file, err);
+    return a->read ? a->read(m, c, file, err) : XD_OK;
 }

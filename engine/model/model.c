@@ -194,14 +194,16 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     return XD_OK;
 }
 
+#define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
+
 /* Takes the experts' tensor [n_experts][parts * rows][cols] as matrices [rows][cols]; those of expert e begin at ret[e * MODEL_MATRICES]. */
-static xd_status take_packed(const model *m, uint32_t layer, const char *what, uint32_t n_experts, uint32_t parts,
+static xd_status take_packed(const model *m, uint32_t layer, const char *pattern, uint32_t n_experts, uint32_t parts,
                              uint32_t rows, uint32_t cols, model_tensor *ret, xd_err *err)
 {
-    char name[96];
+    char name[192];
     const char *path = NULL;
     kern_fmt fmt;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, what);
+    snprintf(name, sizeof name, pattern, layer);
     const safetensors_entry *e = find(m, name, &path);
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
@@ -285,8 +287,8 @@ static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff
     const uint32_t d = m->params.d_model;
     xd_status st;
     /* rows and cols of take_packed() as they are in the file */
-    if ((st = take_packed(m, l, "gate_up_proj", n, 1, d, 2 * ff, experts, err)) ||
-        (st = take_packed(m, l, "down_proj", n, 1, ff, d, experts + MODEL_DOWN, err)))
+    if ((st = take_packed(m, l, PACKED("gate_up"), n, 1, d, 2 * ff, experts, err)) ||
+        (st = take_packed(m, l, PACKED("down"), n, 1, ff, d, experts + MODEL_DOWN, err)))
         return st;
     for (uint32_t e = 0; e < n; e++) {
         model_tensor *t = experts + (size_t)e * MODEL_MATRICES;
@@ -330,14 +332,20 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
     char name[192];
-    const char *path;
+    const char *path, *gate_up = PACKED("gate_up"), *down = PACKED("down"), *router = "model.layers.%u.mlp.gate.weight";
     xd_status st;
     if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj", l);
+    snprintf(name, sizeof name, gate_up, l);
     bool packed = y->moe && !a->gpt_oss && find(m, name, &path);
-    if (packed && ((st = take_packed(m, l, "gate_up_proj", y->n_experts, 2, y->d_ff, d, experts, err)) ||
-                   (st = take_packed(m, l, "down_proj", y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+    if (!packed && y->moe && a->gate_up) {
+        gate_up = a->gate_up;
+        down = a->down;
+        router = a->router;
+        packed = true;
+    }
+    if (packed && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                   (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
         return st;
     for (uint32_t e = 0; e < y->n_experts; e++) {
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -358,8 +366,32 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
         y->expert_fmt[k] = experts[k].fmt;
     if (!y->moe)
         return XD_OK;
-    snprintf(name, sizeof name, packed ? "model.layers.%u.mlp.gate.weight" : a->router, l);
-    return take(m, name, y->n_experts, d, false, &y->router, err);
+    snprintf(name, sizeof name, packed ? router : a->router, l);
+    if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !a->choice_bias)
+        return st;
+    snprintf(name, sizeof name, a->choice_bias, l);
+    return take(m, name, 1, y->n_experts, false, &y->choice_bias, err);
+}
+
+static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    static const char *const names[MODEL_MATRICES] = {"gate", "up", "down"};
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    char prefix[96], name[192];
+    xd_status st = XD_OK;
+    if (!y->d_ff_shared)
+        return XD_OK;
+    snprintf(prefix, sizeof prefix, a->shared, l);
+    for (int k = 0; k < MODEL_MATRICES && !st; k++) {
+        snprintf(name, sizeof name, "%s.%s_proj.weight", prefix, names[k]);
+        st = take(m, name, k == MODEL_DOWN ? d : y->d_ff_shared, k == MODEL_DOWN ? y->d_ff_shared : d, false,
+                  &y->shared[k], err);
+    }
+    if (st || !a->shared_gate)
+        return st;
+    snprintf(name, sizeof name, a->shared_gate, l);
+    return take(m, name, 1, d, false, &y->shared_gate, err);
 }
 
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
@@ -372,11 +404,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                    q_rank = p->latent.q_rank;
     const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
-    const int o_bias = !m->attention_bias ? NEVER
-                       : a->gpt_oss       ? MUST
-                                          : MAYBE,
-              qkv_bias = a->bias == MODEL_BIAS_QKV ? MUST : o_bias;
-    const int norms = a->qk_norm ? MUST : NEVER, gpt_oss = a->gpt_oss ? MUST : NEVER;
+    const int o_bias = !m->attention_bias || a->bias != MODEL_BIAS_ASKED ? NEVER : a->gpt_oss ? MUST : MAYBE;
+    const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
+    const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
+              gpt_oss = a->gpt_oss ? MUST : NEVER;
     const struct {
         const char *name;
         uint32_t rows, cols;
@@ -392,8 +423,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
         {"self_attn.v_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->v_bias},
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
-        {"self_attn.q_norm.weight", 1, p->head_dim, norms, &y->q_norm},
-        {"self_attn.k_norm.weight", 1, p->head_dim, norms, &y->k_norm},
+        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : p->head_dim, norms, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : p->head_dim, norms, &y->k_norm},
         {"self_attn.sinks", 1, p->n_heads, gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
@@ -415,7 +446,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }
-    return take_experts(m, a, l, err);
+    st = take_shared(m, a, l, err);
+    return st ? st : take_experts(m, a, l, err);
 }
 
 /* Tied, a file has one of the two, or both alike; where they differ, config.json is wrong about it (transformers 5 decides so too). */
@@ -567,8 +599,16 @@ static xd_status finish(model *m, xd_err *err)
             hash_tensor(h, parts[i]);
             m->trunk_bytes += parts[i]->bytes;
         }
-        const model_tensor *some[] = {&y->sinks, &y->router_bias, &y->expert_bias[MODEL_GATE],
-                                      &y->expert_bias[MODEL_UP], &y->expert_bias[MODEL_DOWN]};
+        const model_tensor *some[] = {&y->sinks,
+                                      &y->router_bias,
+                                      &y->expert_bias[MODEL_GATE],
+                                      &y->expert_bias[MODEL_UP],
+                                      &y->expert_bias[MODEL_DOWN],
+                                      &y->choice_bias,
+                                      &y->shared[MODEL_GATE],
+                                      &y->shared[MODEL_UP],
+                                      &y->shared[MODEL_DOWN],
+                                      &y->shared_gate};
         for (size_t i = 0; i < XD_ARRAY_LEN(some); i++) {
             if (!some[i]->data)
                 continue;

@@ -44,13 +44,16 @@ typedef struct model_layer {
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
-    uint32_t window;     /* sliding window in tokens, own included; 0: full attention */
-    model_tensor router; /* [n_experts][d_model]; data NULL in a dense layer */
-    model_tensor router_bias;
+    uint32_t window;                          /* sliding window in tokens, own included; 0: full attention */
+    model_tensor router;                      /* [n_experts][d_model]; data NULL in a dense layer */
+    model_tensor router_bias, choice_bias;    /* [n_experts]: of its logits; on the choice alone */
     model_tensor expert_bias[MODEL_MATRICES]; /* [n_experts][d_ff], down: [n_experts][d_model] */
     model_layout layout;
     bool moe; /* false: a dense FFN, n_experts is 1 */
     uint32_t n_experts, top_k, d_ff;
+    uint32_t d_ff_shared;                /* 0: no shared expert */
+    model_tensor shared[MODEL_MATRICES]; /* of every token, beside the picks */
+    model_tensor shared_gate;            /* [d_model]: its sigmoid weighs the shared expert */
     kern_fmt expert_fmt[MODEL_MATRICES]; /* of all experts of the layer */
     const model_tensor *experts;         /* [n_experts][MODEL_MATRICES] */
 } model_layer;
@@ -59,7 +62,7 @@ typedef struct model_layer {
 typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
-    uint32_t n_experts_max, top_k_max, d_ff_max; /* over layers: sizes of buffers */
+    uint32_t n_experts_max, top_k_max, d_ff_max, d_ff_shared_max; /* over layers: sizes of buffers */
     uint32_t n_nextn; /* layers behind the last one, which guess further tokens: they are not used */
     /* Latent attention (DeepSeek), kv_rank 0: none. Kept are kv_rank numbers that K and V of all heads are made of, and rope_dim that
      * are rotated: one KV head of head_dim = kv_rank + rope_dim columns, the first kv_rank of which are V. q_rank 0: Q in one step. */
@@ -67,15 +70,16 @@ typedef struct model_params {
         uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
         float norm_eps;
     } latent;
-    float rms_eps, attn_scale, embed_scale;
+    float rms_eps, attn_scale, embed_scale, logit_scale;
+    bool wide_qk_norm; /* norms of whole Q and K, not of heads */
+    float clip_qkv;    /* 0: none */
     uint32_t rot_dim;
     float inv_freq[MODEL_MAX_ROT / 2];
     float rope_scale;
-    bool rope_grows;       /* beyond max_positions other frequencies would be needed ("dynamic") */
-    bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
-    kern_scoring scoring;
-    bool norm_topk;
-    kern_act act; /* of the FFN, with its constants */
+    bool rope_grows;         /* beyond max_positions other frequencies would be needed ("dynamic") */
+    bool rope_interleaved;   /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
+    kern_router_args router; /* scoring, norm_topk and what follows it */
+    kern_act act;            /* of the FFN, with its constants */
     float act_alpha, act_limit;
     uint32_t eos_ids[16], n_eos; /* generation_config.json, else config.json */
     int64_t bos_id;              /* -1: none */

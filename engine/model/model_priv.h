@@ -19,7 +19,8 @@ struct model {
     model_layer *layers;   /* [n_layers] */
     model_tensor *experts; /* all layers' expert tensors, layer by layer */
     model_tensor embed, final_norm, lm_head;
-    bool attention_bias; /* Q, K, V and O may have biases */
+    bool attention_bias; /* those that the family has when asked for */
+    bool qk_norm;        /* Q and K have norms */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_file *files;
     uint32_t n_files;
@@ -35,30 +36,55 @@ struct model {
 
 /* One family of checkpoints: how its config.json is read and what its tensors are called. Names hold %u for the layer, and in
  * `experts` for layer, then expert. */
-typedef struct model_arch {
+typedef struct model_arch model_arch;
+struct model_arch {
     const char *model_type, *class_name;
     const char *defaults; /* JSON: what config.json need not say */
     double default_theta;
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
+    const char *gate_up,
+        *down; /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
     const char *router, *moe_size_key;
+    const char *choice_bias; /* must exist */
+    const char *shared,
+        *shared_gate;            /* of the shared expert: what stands before ".gate_proj.weight"; its gate, or NULL */
+    const char *shared_size_key; /* its size, times that of shared_count_key where there is one */
+    const char *shared_count_key;
+    enum {
+        MODEL_MOE_STEP,  /* by decoder_sparse_step and mlp_only_layers */
+        MODEL_MOE_ALL,   /* all layers */
+        MODEL_MOE_FIRST, /* but for the first first_k_dense_replace */
+        MODEL_MOE_RANGE, /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
+    } moe_layers;
     bool norm_topk_always; /* else norm_topk_prob, default false */
-    bool qk_norm;          /* tensors that must exist; without it they must not */
+    bool partial_rotary;   /* partial_rotary_factor, or rotary_dim, is known */
     bool
-        gpt_oss; /* so must sinks and biases of router and experts; experts are MODEL_PAIRED, their activation clamped */
+        gpt_oss; /* sinks and biases of router and experts must exist; experts are MODEL_PAIRED, their activation clamped */
     bool latent; /* latent attention (DeepSeek) */
     enum {
+        MODEL_NORM_NONE,
+        MODEL_NORM_HEAD,  /* of each head of Q and K: must exist */
+        MODEL_NORM_ASKED, /* the same, with use_qk_norm */
+        MODEL_NORM_WIDE,  /* of Q and of K as a whole: must exist */
+    } qk_norm;
+    enum {
         MODEL_BIAS_NONE,
-        MODEL_BIAS_QKV,   /* must exist */
-        MODEL_BIAS_ASKED, /* of Q, K, V and O, with attention_bias */
+        MODEL_BIAS_QKV,       /* must exist */
+        MODEL_BIAS_QKV_ASKED, /* the same, with bias_key */
+        MODEL_BIAS_ASKED,     /* of Q, K, V and O, with bias_key */
     } bias;
+    const char *bias_key; /* NULL: attention_bias */
     enum {
         MODEL_WINDOW_NONE,
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
         MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
         MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */
+        MODEL_WINDOW_TURNS,    /* as MODEL_WINDOW_LISTED, but else every other layer below max_window_layers */
     } window;
-} model_arch;
+    /* What else the configuration says, when all that is common has been read: see families.c. NULL: nothing. */
+    xd_status (*read)(model *m, const json_t *config, const char *file, xd_err *err);
+};
 
 const model_arch *model_arch_find(const char *model_type);
 /* Gives config (of a config.json) what it leaves to the defaults of its family; XD_UNSUPPORTED where it names another class of model. */
@@ -72,6 +98,11 @@ xd_status model_read_params(model *m, const model_arch *arch, const json_t *conf
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_glm4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* A file of the model as it was when it was mapped; path is borrowed. */
 model_file model_file_of(const char *path, const mapped_file *map);

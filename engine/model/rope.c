@@ -83,8 +83,8 @@ static const json_t *find_parameters(const json_t *config)
     return NULL;
 }
 
-/* Parameters of each layer type in objects of their own, and heads of which a part is rotated: no family here has them. */
-static xd_status refuse_unknown(const json_t *config, const json_t *r, const char *file, xd_err *err)
+/* Parameters of each layer type in objects of their own: no family here has them. */
+static xd_status refuse_unknown(const json_t *r, const char *file, xd_err *err)
 {
     const char *key;
     json_t *value;
@@ -92,14 +92,35 @@ static xd_status refuse_unknown(const json_t *config, const json_t *r, const cha
         if (json_is_object(value))
             return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rope parameters by layer types ('%s') are not known", file,
                            key);
+    return XD_OK;
+}
+
+/* The part of a head that is rotated. */
+static xd_status read_partial(const json_t *config, const json_t *r, const char *file, bool known, model_params *p,
+                              xd_err *err)
+{
+    const uint32_t whole = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
     double partial;
-    xd_status st = hf_real(config, file, "partial_rotary_factor", 1, 0, 1, &partial, err);
+    uint32_t rotary = whole;
+    /* Published MiniMax-M2 has rotary_dim. Where a file has rope_parameters these say it all: transformers 5.17, which wrote such files, left
+     * rotary_dim in them and did not go by it; later versions write the factor. */
+    xd_status st = known && !json_object_size(json_object_get(config, "rope_parameters"))
+                       ? hf_u32(config, file, "rotary_dim", whole, 1, whole, &rotary, err)
+                       : XD_OK;
+    if (!st)
+        st = hf_real(config, file, "partial_rotary_factor", (double)rotary / whole, 0, 1, &partial, err);
     if (!st && r)
         st = hf_real(r, file, "partial_rotary_factor", partial, 0, 1, &partial, err);
-    if (!st && partial != 1)
+    if (st)
+        return st;
+    if (partial != 1 && !known)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: partial_rotary_factor %g is not known for this model_type", file,
                        partial);
-    return st;
+    p->rot_dim = (uint32_t)(whole * partial);
+    if (p->rot_dim < 2 || p->rot_dim % 2 || p->rot_dim > MODEL_MAX_ROT)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2, 4, to %d are possible",
+                       file, p->rot_dim, MODEL_MAX_ROT);
+    return XD_OK;
 }
 
 static const char *type_of(const json_t *r)
@@ -127,20 +148,17 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
     return XD_OK;
 }
 
-xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
+xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, model_params *p,
+                    xd_err *err)
 {
     const json_t *r = find_parameters(config);
     const char *type = type_of(r);
     double theta, factor, original;
     xd_status st;
-    if ((st = refuse_unknown(config, r, file, err)) ||
+    if ((st = refuse_unknown(r, file, err)) || (st = read_partial(config, r, file, partial, p, err)) ||
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
-    p->rot_dim = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
-    if (p->rot_dim < 2 || p->rot_dim > MODEL_MAX_ROT)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2 to %d are possible", file,
-                       p->rot_dim, MODEL_MAX_ROT);
     p->rope_scale = 1;
     for (uint32_t i = 0; i < p->rot_dim / 2; i++)
         p->inv_freq[i] = (float)pow(theta, -2.0 * i / p->rot_dim);

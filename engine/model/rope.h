@@ -7,8 +7,8 @@
 
 /* Fills p->rot_dim, inv_freq and rope_scale from `rope_theta` + `rope_scaling` or from `rope_parameters`. p->head_dim and
  * p->max_positions are set. Formulas: transformers modeling_rope_utils (default, dynamic, linear, llama3, yarn); others are XD_UNSUPPORTED.
- * default_theta: the architecture's when the file is silent. */
-xd_status rope_read(const json_t *config, const char *file, double default_theta, model_params *p,
+ * default_theta: the architecture's when the file is silent. partial: it may rotate a part of each head only. */
+xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, model_params *p,
                     xd_err *err) XD_MUST_CHECK;
 
 /* By what latent attention multiplies Q and K each, besides the rotation: 1, or of mscale_all_dim in scaled types. */

@@ -236,10 +236,10 @@ static bool plan_model(plan *p, model *m)
                         plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in)) &&
              plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o)) &&
              plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
-        if (ok && a->qk_norm)
-            ok = plan_add(p, &y->q_norm, 1, h->head_dim, FMT_BF16, 0) &&
-                 plan_add(p, &y->k_norm, 1, h->head_dim, FMT_BF16, 0);
-        if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss))
+        if (ok && m->qk_norm)
+            ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : h->head_dim, FMT_BF16, 0) &&
+                 plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : h->head_dim, FMT_BF16, 0);
+        if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
@@ -251,6 +251,15 @@ static bool plan_model(plan *p, model *m)
             ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);
         if (ok && y->moe)
             ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, in);
+        if (ok && y->moe && a->choice_bias)
+            ok = plan_add(p, &y->choice_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
+        if (ok && y->d_ff_shared)
+            ok = plan_add(p, &y->shared[MODEL_GATE], y->d_ff_shared, d, trunk_fmt(p, d), in) &&
+                 plan_add(p, &y->shared[MODEL_UP], y->d_ff_shared, d, trunk_fmt(p, d), in) &&
+                 plan_add(p, &y->shared[MODEL_DOWN], d, y->d_ff_shared, trunk_fmt(p, y->d_ff_shared),
+                          1 / sqrtf((float)y->d_ff_shared));
+        if (ok && y->d_ff_shared && a->shared_gate)
+            ok = plan_add(p, &y->shared_gate, 1, d, FMT_BF16, in);
     }
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
@@ -375,7 +384,7 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
                 "a synthetic %s model needs hidden_size (%u) and intermediate sizes (%u) that are multiples of %u and %u",
                 kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, XD_MAX(block, 32u), block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
-    p.cap = 4 + (size_t)h->n_layers * 20;
+    p.cap = 4 + (size_t)h->n_layers * 25;
     for (uint32_t l = 0; l < h->n_layers; l++)
         p.cap += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     xd_status st = XD_OK;

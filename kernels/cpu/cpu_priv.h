@@ -132,6 +132,7 @@ kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a);
 kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a);
 kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a);
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);
+kern_status cpu_qkv_norm(kern_dev *dev, const kern_qkv_norm_args *a);
 /* attention.c, rope.c */
 kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a);
 kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);

@@ -283,6 +283,7 @@ static const kern_ops cpu_ops = {
     .linear = cpu_linear,
     .linear_heads = cpu_linear_heads,
     .swiglu = cpu_swiglu,
+    .qkv_norm = cpu_qkv_norm,
     .rope_kv = cpu_rope_kv,
     .attention = cpu_attention,
     .router = cpu_router,

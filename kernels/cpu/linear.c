@@ -78,6 +78,34 @@ kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a)
     return KERN_OK;
 }
 
+typedef struct qkv_norm_job {
+    const kern_qkv_norm_args *a;
+    cpu_rmsnorm_fn *fn;
+} qkv_norm_job;
+
+static void qkv_norm_task(void *ctx, uint32_t t, uint32_t worker)
+{
+    (void)worker;
+    const qkv_norm_job *j = ctx;
+    const kern_qkv_norm_args *a = j->a;
+    const uint32_t width = a->q_width + 2 * a->kv_width;
+    float *q = a->qkv + (size_t)t * width, *k = q + a->q_width;
+    if (a->q_norm) {
+        j->fn(q, q, a->q_norm, a->q_width, a->eps);
+        j->fn(k, k, a->k_norm, a->kv_width, a->eps);
+    }
+    for (uint32_t i = 0; a->clip > 0 && i < width; i++)
+        q[i] = q[i] < -a->clip ? -a->clip : q[i] > a->clip ? a->clip : q[i]; /* NaN stays */
+}
+
+kern_status cpu_qkv_norm(kern_dev *dev, const kern_qkv_norm_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    qkv_norm_job j = {.a = a, .fn = d->rows.rmsnorm};
+    pool_run(d->pool, a->n_tokens, qkv_norm_task, &j);
+    return KERN_OK;
+}
+
 typedef struct swiglu_job {
     const kern_swiglu_args *a;
     cpu_swiglu_fn *fn;
@@ -92,7 +120,11 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
     uint32_t first = task * j->rows_a_task;
     for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
         const float *gate = a->gate_up + (size_t)t * 2 * a->dim;
-        j->fn(a->y + (size_t)t * a->dim, gate, gate + a->dim, a->dim);
+        float *y = a->y + (size_t)t * a->dim;
+        j->fn(y, gate, gate + a->dim, a->dim);
+        const float by = a->row_gate ? 1.0f / (1.0f + expf(-a->row_gate[t])) : 1.0f;
+        for (uint32_t i = 0; a->row_gate && i < a->dim; i++)
+            y[i] *= by;
     }
 }
 

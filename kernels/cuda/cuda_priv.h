@@ -134,6 +134,7 @@ kern_status cuda_embed(kern_dev *d, const kern_embed_args *a);
 kern_status cuda_rmsnorm(kern_dev *d, const kern_rmsnorm_args *a);
 /* The same for rows of x that row_idx names (NULL: all), x_stride floats apart. */
 kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride);
+kern_status cuda_qkv_norm(kern_dev *d, const kern_qkv_norm_args *a);
 kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
 kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
 kern_status cuda_add(kern_dev *d, const kern_add_args *a);

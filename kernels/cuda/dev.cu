@@ -720,6 +720,7 @@ static const kern_ops cuda_ops = {
     cuda_linear,
     cuda_linear_heads,
     cuda_swiglu,
+    cuda_qkv_norm,
     cuda_rope_kv,
     cuda_attention,
     cuda_router,

@@ -42,22 +42,18 @@ kern_status cuda_embed(kern_dev *kd, const kern_embed_args *a)
     return cuda_launched(d, "embed");
 }
 
-/* A block a row, a warp a group of 256 values. row_idx: rows of x, or NULL. */
-__global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uint32_t x_stride, uint64_t *mark)
+/* 1 / rms of a row by a block, a warp a group of 256 values. `groups` has room for rms_groups(dim). */
+static __device__ __forceinline__ float rms_of_row(const float *x, uint32_t dim, float eps, float *groups)
 {
-    extern __shared__ __align__(16) float groups[];
-    overlap_begin(mark);
-    const float *x = a.x + (size_t)(row_idx ? row_idx[blockIdx.x] : blockIdx.x) * x_stride;
-    float *y = a.y + (size_t)blockIdx.x * a.dim;
-    const uint32_t n = (a.dim + 255) / 256, lane = threadIdx.x % 32;
-    if (threadIdx.x < rms_groups(a.dim) - n)
+    const uint32_t n = (dim + 255) / 256, lane = threadIdx.x % 32;
+    if (threadIdx.x < rms_groups(dim) - n)
         groups[n + threadIdx.x] = 0;
     for (uint32_t q = threadIdx.x / 32; q < n; q += blockDim.x / 32) {
         float v[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint32_t at = q * 256 + lane * 8 + i;
-            v[i] = at < a.dim ? x[at] : 0.0f;
+            v[i] = at < dim ? x[at] : 0.0f;
         }
         const float sum =
             rms_group(rms_octet(make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])));
@@ -65,7 +61,17 @@ __global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uin
             groups[q] = sum;
     }
     __syncthreads();
-    const float r = rms_factor(groups, a.dim, a.eps);
+    return rms_factor(groups, dim, eps);
+}
+
+/* A block a row. row_idx: rows of x, or NULL. */
+__global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uint32_t x_stride, uint64_t *mark)
+{
+    extern __shared__ __align__(16) float groups[];
+    overlap_begin(mark);
+    const float *x = a.x + (size_t)(row_idx ? row_idx[blockIdx.x] : blockIdx.x) * x_stride;
+    float *y = a.y + (size_t)blockIdx.x * a.dim;
+    const float r = rms_of_row(x, a.dim, a.eps, groups);
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
         y[i] = x[i] * r * a.weight[i];
 }
@@ -86,13 +92,41 @@ kern_status cuda_rmsnorm(kern_dev *kd, const kern_rmsnorm_args *a)
     return cuda_rmsnorm_rows(cuda_of(kd), a, nullptr, a->dim);
 }
 
+/* A block a token and part: Q, K, and V where there is a clip. */
+__global__ void qkv_norm_kernel(kern_qkv_norm_args a)
+{
+    extern __shared__ __align__(16) float groups[];
+    overlap_begin();
+    const uint32_t part = blockIdx.y, dim = part == 0 ? a.q_width : a.kv_width;
+    float *x = a.qkv + (size_t)blockIdx.x * (a.q_width + 2 * a.kv_width) + (part > 0 ? a.q_width : 0) +
+               (part > 1 ? a.kv_width : 0);
+    const float *weight = part == 0 ? a.q_norm : part == 1 ? a.k_norm : nullptr;
+    const float r = weight ? rms_of_row(x, dim, a.eps, groups) : 1.0f;
+    for (uint32_t i = threadIdx.x; i < dim; i += blockDim.x) {
+        const float v = weight ? x[i] * r * weight[i] : x[i];
+        x[i] = a.clip > 0 && v < -a.clip ? -a.clip : a.clip > 0 && v > a.clip ? a.clip : v; /* NaN stays */
+    }
+}
+
+kern_status cuda_qkv_norm(kern_dev *kd, const kern_qkv_norm_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    const size_t smem = rms_groups(a->q_width > a->kv_width ? a->q_width : a->kv_width) * sizeof(float);
+    if (smem > 48 * 1024)
+        return cuda_unsupported(d, "dimension of a norm");
+    if (a->n_tokens)
+        (void)cuda_start(d, qkv_norm_kernel, dim3(a->n_tokens, a->clip > 0 ? 3 : 2), 256, smem, *a);
+    return cuda_launched(d, "qkv_norm");
+}
+
 __global__ void swiglu_kernel(kern_swiglu_args a)
 {
     overlap_begin();
     const size_t t = blockIdx.x;
     const float *g = a.gate_up + t * 2 * a.dim;
+    const float by = a.row_gate ? 1.0f / (1.0f + expf(-a.row_gate[t])) : 1.0f;
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
-        a.y[t * a.dim + i] = swiglu(g[i], g[a.dim + i]);
+        a.y[t * a.dim + i] = swiglu(g[i], g[a.dim + i]) * by;
 }
 
 kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)

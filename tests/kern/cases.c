@@ -103,7 +103,7 @@ static void case_embed(kc *k)
 
 /* ---- rmsnorm, swiglu, add ----------------------------------------------------------------------------------------------- */
 typedef struct row_case {
-    float *x, *weight;
+    float *x, *weight; /* weight of swiglu: one of each token, or NULL */
     uint32_t dim;
     bool in_place;
 } row_case;
@@ -140,6 +140,7 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     size_t row = c->dim * sizeof *out;
     kern_swiglu_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim};
     a.gate_up = kc_put(&r, kc_gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
+    a.row_gate = c->weight ? kc_put(&r, kc_gather(k, c->weight, sizeof *out, tokens, n), n * sizeof *out) : NULL;
     kc_status(&r, d->ops->swiglu(d, &a));
     kc_get(&r, out, a.y, n * row);
     kc_end(&r);
@@ -151,6 +152,8 @@ static void case_swiglu(kc *k)
     kc_case(k, "swiglu dim %u tokens %u", dim, n);
     row_case c = {.x = KC_NEW(k, 2 * n * dim, float), .dim = dim};
     kc_fill(k, c.x, (size_t)2 * n * dim);
+    if (kc_below(k, 2))
+        kc_fill_scaled(k, c.weight = KC_NEW(k, n, float), n, 4);
     for (uint32_t i = 0; i < n * dim; i++)
         if (kc_below(k, 8) == 0)
             c.x[i] *= 40; /* silu's flat ends */
@@ -159,6 +162,44 @@ static void case_swiglu(kc *k)
         for (uint32_t i = 0; i < dim; i++)
             magnitude[t * dim + i] = fabsf(c.x[2 * t * dim + i] * c.x[(2 * t + 1) * dim + i]);
     kc_check_op(k, run_swiglu, &c, n, dim, magnitude, kc_tol(k, "swiglu"));
+}
+
+/* Norms of whole Q and K, clip */
+typedef struct qkv_norm_case {
+    float *x, *q_norm, *k_norm;
+    uint32_t q_width, kv_width;
+    float clip;
+} qkv_norm_case;
+
+static void run_qkv_norm(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const qkv_norm_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    size_t row = (c->q_width + 2 * c->kv_width) * sizeof *out;
+    kern_qkv_norm_args a = {
+        .n_tokens = n, .q_width = c->q_width, .kv_width = c->kv_width, .eps = 1e-6f, .clip = c->clip};
+    a.qkv = kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row);
+    a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->q_width * sizeof *out) : NULL;
+    a.k_norm = c->q_norm ? kc_put(&r, c->k_norm, c->kv_width * sizeof *out) : NULL;
+    kc_status(&r, d->ops->qkv_norm(d, &a));
+    kc_get(&r, out, a.qkv, n * row);
+    kc_end(&r);
+}
+
+static void case_qkv_norm(kc *k)
+{
+    qkv_norm_case c = {.q_width = kc_between(k, 1, 700), .kv_width = kc_between(k, 1, 300)};
+    bool norms = kc_below(k, 4);
+    c.clip = norms && kc_below(k, 2) ? 0 : 0.5f;
+    uint32_t n = kc_any_tokens(k), width = c.q_width + 2 * c.kv_width;
+    kc_case(k, "qkv_norm of %u and %u norms %d clip %g tokens %u", c.q_width, c.kv_width, norms, (double)c.clip, n);
+    c.x = KC_NEW(k, n * width, float);
+    kc_fill(k, c.x, (size_t)n * width);
+    if (norms) {
+        kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.q_width, float), c.q_width, 1);
+        kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.kv_width, float), c.kv_width, 1);
+    }
+    kc_check_op(k, run_qkv_norm, &c, n, width, NULL, kc_tol(k, "rmsnorm"));
 }
 
 static void run_add(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -803,6 +844,7 @@ const kc_case_row kc_cases[] = {
     {"embed", case_embed},
     {"rmsnorm", case_rmsnorm},
     {"swiglu", case_swiglu},
+    {"qkv_norm", case_qkv_norm},
     {"linear", case_linear},
     {"rope_kv", case_rope},
     {"attention", case_attention},

@@ -172,9 +172,24 @@ static void replay_rmsnorm(kc_run *r, const vectors *v)
     expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "rmsnorm"));
 }
 
+static void replay_qkv_norm(kc_run *r, const vectors *v)
+{
+    kern_qkv_norm_args a = {.qkv = put(r, v, "qkv"), .q_width = num(v, "q_width"), .kv_width = num(v, "kv_width")};
+    a.n_tokens = (uint32_t)get(v, "qkv")->n / (a.q_width + 2 * a.kv_width);
+    if (num(v, "norms")) {
+        a.q_norm = put(r, v, "q_norm");
+        a.k_norm = put(r, v, "k_norm");
+    }
+    a.eps = (float)param(v, "eps");
+    a.clip = (float)param(v, "clip");
+    kc_status(r, r->d->ops->qkv_norm(r->d, &a));
+    expect(r, v, "y", a.qkv, a.q_width + 2 * a.kv_width, kc_tol(r->k, "rmsnorm"));
+}
+
 static void replay_swiglu(kc_run *r, const vectors *v)
 {
     kern_swiglu_args a = {.gate_up = put(r, v, "gate_up"), .dim = num(v, "dim"), .n_tokens = 2};
+    a.row_gate = num(v, "gated") ? put(r, v, "row_gate") : NULL;
     a.y = kc_room(r, get(v, "y")->bytes);
     kc_status(r, r->d->ops->swiglu(r->d, &a));
     expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "swiglu"));
@@ -458,6 +473,7 @@ static const struct {
     {"embed", replay_embed},
     {"rmsnorm", replay_rmsnorm},
     {"swiglu", replay_swiglu},
+    {"qkv_norm", replay_qkv_norm},
     {"linear", replay_linear},
     {"rope_kv", replay_rope_kv},
     {"attention", replay_attention},

@@ -117,7 +117,7 @@ Test(families, have_the_defaults_of_their_classes)
         cr_assert_eq(p->n_kv_heads, cases[i].kv_heads, "%s: %u", cases[i].config, p->n_kv_heads);
         cr_assert_eq(p->head_dim, cases[i].head_dim, "%s: %u", cases[i].config, p->head_dim);
         cr_assert_eq(p->max_positions, cases[i].max_positions, "%s: %u", cases[i].config, p->max_positions);
-        cr_assert(p->rms_eps == cases[i].eps && p->norm_topk == cases[i].norm_topk, "%s", cases[i].config);
+        cr_assert(p->rms_eps == cases[i].eps && p->router.norm_topk == cases[i].norm_topk, "%s", cases[i].config);
         for (uint32_t l = 0; l < 3; l++) {
             const model_layer *y = model_get_layer(m, l);
             cr_assert_eq(y->window, cases[i].window[l], "%s: %u", cases[i].config, y->window);

@@ -126,7 +126,7 @@ for dim in (1, 7, 64, 130):
 for dim in (1, 19, 64):
     gate_up = f32(2, 2 * dim, scale=6)
     gate_up[0, 0], gate_up[1, 0] = -100, 100
-    case("swiglu", dim=dim)
+    case("swiglu", dim=dim, gated=0)
     put("gate_up", gate_up)
     g, u = gate_up[:, :dim].astype(np.float64), gate_up[:, dim:].astype(np.float64)
     put("y", g / (1 + np.exp(-g)) * u)
@@ -398,3 +398,23 @@ router(2, 1, 1, 12, 3, norm_min=0.9)
 rng = np.random.default_rng(20250805)
 for fmt in ("bf16", "q8_0"):
     moe("moe_clamped", fmt, alpha=1.702, limit=1.5)
+
+# ---- a gate of whole rows (Qwen2-MoE's shared expert); norms of whole Q and K, clip (OLMoE, MiniMax-M2)
+rng = np.random.default_rng(20250924)
+for dim in (5, 96):
+    gate_up, row_gate = f32(2, 2 * dim, scale=2), f32(2, scale=3)
+    g, u = gate_up[:, :dim].astype(np.float64), gate_up[:, dim:].astype(np.float64)
+    case("swiglu", dim=dim, gated=1)
+    put("gate_up", gate_up)
+    put("row_gate", row_gate)
+    put("y", g / (1 + np.exp(-g)) * u / (1 + np.exp(-row_gate.astype(np.float64)))[:, None])
+
+for q_width, kv_width, norms, clip in ((96, 32, 1, 0.0), (24, 8, 1, 0.75), (300, 12, 0, 0.5)):
+    qkv, qn, kn = f32(3, q_width + 2 * kv_width), f32(q_width), f32(kv_width)
+    parts = np.split(qkv.astype(np.float64), [q_width, q_width + kv_width], axis=1)
+    if norms:
+        parts[:2] = (np.stack([norm(row, w, 1e-5) for row in part]) for part, w in zip(parts, (qn, kn)))
+    y = np.concatenate(parts, axis=1)
+    case("qkv_norm", q_width=q_width, kv_width=kv_width, norms=norms, eps=1e-5, clip=clip)
+    for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("y", y.clip(-clip, clip) if clip else y)):
+        put(name, a)

@@ -1,0 +1,46 @@
+/* shared.c - shared experts: a dense FFN that every token has beside its picks. Its weights are of the trunk, so that it costs no bytes of the
+ * link, and what it adds comes before the picks: in one order, whatever the batch and wherever pages lie. */
+#include "engine/exec/exec_priv.h"
+
+static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint32_t n, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
+    const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d};
+    kern_linear_args a = of_x;
+    a.y_stride = 2 * d_ff;
+    for (uint32_t i = 0; i < l->n_shared; i++) {
+        a.y = x->shared_gate_up + i * d_ff;
+        a.w = l->shared[i];
+        RUN(ops->linear(x->dev, &a));
+    }
+    if (l->shared_gate.data) {
+        a = of_x;
+        a.y = x->shared_gate;
+        a.y_stride = 1;
+        a.w = l->shared_gate;
+        RUN(ops->linear(x->dev, &a));
+    }
+    RUN(ops->swiglu(x->dev, &(kern_swiglu_args){.y = x->shared_act,
+                                                .gate_up = x->shared_gate_up,
+                                                .n_tokens = n,
+                                                .dim = d_ff,
+                                                .row_gate = l->shared_gate.data ? x->shared_gate : NULL}));
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x + (size_t)first * d,
+                                                .x = x->shared_act,
+                                                .w = l->shared_down,
+                                                .n_tokens = n,
+                                                .x_stride = d_ff,
+                                                .y_stride = d,
+                                                .accumulate = true}));
+    return XD_OK;
+}
+
+xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    const exec_layer *l = &x->layers[layer];
+    xd_status st = XD_OK;
+    for (uint32_t first = 0; l->n_shared && first < s->n_tokens && !st; first += EXEC_SHARED_TOKENS)
+        st = build_piece(x, l, first, XD_MIN(s->n_tokens - first, (uint32_t)EXEC_SHARED_TOKENS), err);
+    return st;
+}

@@ -1,0 +1,119 @@
+/* families.c - what single families say in config.json beyond what all have: routers that are not plain, multipliers, clips. What they ask
+ * for and is not computed here is refused by name. Sources: transformers' modeling_*.py and configuration_*.py. */
+#include <string.h>
+
+#include "engine/model/hf_config.h"
+#include "engine/model/model_priv.h"
+
+/* A key that may be left out, or say what is known. */
+static xd_status only(const json_t *c, const char *file, const char *key, const char *known, xd_err *err)
+{
+    const char *says = hf_string(c, key);
+    if (!hf_has(c, key) || (says && !strcmp(says, known)))
+        return XD_OK;
+    return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' is '%s'; '%s' is known", file, key, says ? says : "(no text)",
+                   known);
+}
+
+/* OLMoE */
+xd_status model_read_olmoe(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    double clip;
+    xd_status st = hf_real(c, file, "clip_qkv", 0, 1e-3, 1e6, &clip, err);
+    if (!st)
+        m->params.clip_qkv = (float)clip;
+    return st;
+}
+
+/* Granite multiplies what its layers add. The same comes of a stream divided by that multiplier, since every reader of the stream is a
+ * norm: with another epsilon it sees the same. */
+xd_status model_read_granite(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    double embedding, attention, residual, logits;
+    xd_status st;
+    if ((st = hf_real(c, file, "embedding_multiplier", 1, 1e-6, 1e6, &embedding, err)) ||
+        (st = hf_real(c, file, "attention_multiplier", 1, 1e-6, 1e3, &attention, err)) ||
+        (st = hf_real(c, file, "residual_multiplier", 1, 1e-3, 1e3, &residual, err)) ||
+        (st = hf_real(c, file, "logits_scaling", 1, 1e-6, 1e6, &logits, err)))
+        return st;
+    p->embed_scale = (float)(embedding / residual);
+    p->rms_eps = (float)((double)p->rms_eps / (residual * residual));
+    p->attn_scale = (float)attention;
+    p->logit_scale = (float)(1 / logits);
+    p->router.scoring = KERN_TOPK_SOFTMAX;
+    return XD_OK;
+}
+
+/* Experts in groups, as DeepSeek-V3 and GLM-4.5 have them. */
+static xd_status read_groups(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    kern_router_args *r = &m->params.router;
+    double scale;
+    xd_status st;
+    if ((st = hf_u32(c, file, "n_group", 1, 1, KERN_MAX_GROUPS, &r->n_groups, err)) ||
+        (st = hf_u32(c, file, "topk_group", 1, 1, r->n_groups, &r->top_groups, err)) ||
+        (st = hf_real(c, file, "routed_scaling_factor", 1, 1e-6, 1e6, &scale, err)))
+        return st;
+    r->scale = (float)scale;
+    for (uint32_t l = 0; l < m->params.n_layers; l++) {
+        const model_layer *y = &m->layers[l];
+        const uint32_t size = y->n_experts / r->n_groups;
+        if (y->moe && (y->n_experts % r->n_groups || size < 2 || (uint64_t)size * r->top_groups < y->top_k))
+            return xd_fail(err, XD_BAD_MODEL, 0,
+                           "%s: %u experts in n_group = %u groups, of which topk_group = %u are left, do not give the "
+                           "%u that a token picks",
+                           file, y->n_experts, r->n_groups, r->top_groups, y->top_k);
+    }
+    return XD_OK;
+}
+
+xd_status model_read_glm4(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    kern_router_args *r = &m->params.router;
+    xd_status st;
+    r->scoring = KERN_SIGMOID;
+    r->norm_eps = 1e-20f;
+    if ((st = only(c, file, "scoring_func", "sigmoid", err)) || (st = only(c, file, "topk_method", "noaux_tc", err)))
+        return st;
+    return read_groups(m, c, file, err);
+}
+
+xd_status model_read_ernie(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    double norm_min;
+    bool bias;
+    xd_status st;
+    p->rope_interleaved = true;
+    if ((st = only(c, file, "moe_gate_act", "softmax", err)) ||
+        (st = hf_bool(c, file, "use_bias", false, &bias, err)) ||
+        (st = hf_real(c, file, "moe_norm_min", 1e-12, 0, 1, &norm_min, err)))
+        return st;
+    if (bias)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: use_bias, of all projections, is not known for ernie4_5_moe", file);
+    p->router.norm_min = (float)norm_min;
+    return XD_OK;
+}
+
+xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    bool norms;
+    uint32_t shared;
+    xd_status st;
+    if ((st = only(c, file, "scoring_func", "sigmoid", err)) ||
+        (st = only(c, file, "qk_norm_type", "per_layer", err)) ||
+        (st = hf_bool(c, file, "use_qk_norm", true, &norms, err)) ||
+        (st = hf_u32(c, file, "shared_intermediate_size", 0, 0, UINT32_MAX, &shared, err)))
+        return st;
+    if (!norms || shared)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is not known for minimax_m2", file,
+                       shared ? "a shared expert (shared_intermediate_size)" : "use_qk_norm false");
+    size_t i;
+    json_t *kind;
+    json_array_foreach (json_object_get(c, "attn_type_list"), i, kind)
+        if (json_integer_value(kind) != 1)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: attn_type_list has layers without full attention (1)", file);
+    m->params.router.scoring = KERN_SIGMOID;
+    return XD_OK;
+}
