@@ -359,7 +359,8 @@ typedef struct kern_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_experts;
     const kern_mat *mats; /* [n_mats] all matrices that are multiplied with; data is not looked at */
     uint32_t n_mats;
-    uint32_t v_dim; /* as in kern_kv */
+    uint32_t v_dim;         /* as in kern_kv */
+    kern_fmt expert_fmt[3]; /* of gate, up and down */
 } kern_shape;
 
 typedef struct kern_dev_info {

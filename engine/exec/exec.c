@@ -203,6 +203,7 @@ static xd_status check_layers(exec *x, xd_err *err)
                 mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
         }
         shape.n_mats += exec_latent_mats(x, l, mats + shape.n_mats);
+        memcpy(shape.expert_fmt, l->expert_fmt, sizeof shape.expert_fmt);
         kern_status ks = x->dev->ops->takes(x->dev, &shape);
         if (ks) {
             exec_kern_fail(x, ks, err, "this model cannot be computed");

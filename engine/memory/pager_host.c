@@ -51,7 +51,7 @@ static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
                 return xd_fail(err, XD_INTERNAL, 0, "layer %u: an expert lies in no file of the model", l);
             /* safetensors may begin anywhere (a header of odd length); a GPU reads whole numbers. */
             kern_fmt fmt = y->experts[i].fmt;
-            uint32_t number = fmt == FMT_F32 ? 4 : fmt == FMT_MXFP4 ? 1 : 2;
+            uint32_t number = fmt == FMT_F32 ? 4 : fmt == FMT_Q4_K || fmt == FMT_Q5_K ? 16 : 2;
             if (!p->unified && (uintptr_t)y->experts[i].data % number)
                 return xd_fail(err, XD_UNSUPPORTED, 0, "layer %u: weights of %u bytes begin at an odd place of '%s'", l,
                                number, file->path);

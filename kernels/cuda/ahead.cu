@@ -66,6 +66,8 @@ static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geo
 
 uint64_t cuda_ahead_bytes(kern_dev *kd, uint32_t n_layers, const kern_expert_geom *geom)
 {
+    if (geom->fmt[0] != geom->fmt[2]) /* two launches: nobody knows when the link falls idle */
+        return 0;
     ahead_shape s;
     return shape_of(cuda_of(kd), n_layers, geom, nullptr, &s) ? s.bytes : 0;
 }

@@ -684,11 +684,11 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
                                             : "heads of more than 256 dimensions");
     if (s->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
+    if (s->expert_fmt[0] != s->expert_fmt[1])
+        return cuda_unsupported(d, "experts whose gate and up are of different formats");
     for (uint32_t i = 0; i < s->n_mats; i++) {
-        if (s->mats[i].fmt > FMT_Q8_0)
-            return cuda_unsupported(d, "weights in this format: the GPU takes F32, F16, BF16 and Q8_0");
         if (!mm_shape_ok(s->mats[i].fmt, s->mats[i].cols, s->mats[i].row_bytes))
-            return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (Q8_0: 32)");
+            return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (of a format's block; MXFP4: 64)");
     }
     return KERN_OK;
 }

@@ -8,8 +8,8 @@
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/warp.cuh"
 
-/* TEAM: with the way of team.cuh, which has more warps, so fewer registers each. */
-template <int FMT, bool TEAM>
+/* TEAM: with the way of team.cuh, which has more warps, so fewer registers each. SPLIT: may take one of the two phases only. */
+template <int FMT, bool TEAM, bool SPLIT>
 __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     warp_kernel(const __grid_constant__ warp_params P)
 {
@@ -57,6 +57,8 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
         const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
         w.tiles[ph] = (page_rows + rows - 1) / rows;
         w.end[ph] = counts[2 * ph + !host] * w.tiles[ph] + (ph ? w.end[0] : 0);
+        if (SPLIT && !(P.phases >> ph & 1))
+            w.end[ph] = ph ? w.end[0] : 0;
     }
     w.units[0] = units + (host ? 0 : cap0 - 1);
     w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
@@ -81,8 +83,8 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     if (!team && warp < n_warps) {
         w.i = warp * n_blocks + rank;
         w.step = n_blocks * n_warps;
-        warp_work<FMT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp], smem_of(x),
-                       n_summands);
+        warp_work<FMT, SPLIT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp],
+                              smem_of(x), n_summands);
     }
 
     if (P.ahead.lists && host && warp < n_warps && lane == 0) {

@@ -65,6 +65,8 @@ struct warp_params {
     ahead_mem ahead;    /* lists NULL: off */
     uint32_t layer;     /* with ahead */
     bool ahead_own;     /* the layer has a list */
+    /* Of a split kernel: bit 0 gate and up, bit 1 down. Where their formats differ each has a launch. */
+    uint32_t phases;
 };
 
 #endif

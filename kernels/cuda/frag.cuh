@@ -5,8 +5,11 @@
  * float32, blocks in ascending order. Nothing else decides the bits of a result, so every kernel built of these parts agrees with
  * every other, whatever its tiling, its number of tokens, or the memory that a weight came from.
  *
- * Operands are bf16: x is split in hi + lo (16 bits of mantissa together); int8 and BF16 weights are exact; F16 weights are hi + lo
- * and F32 weights hi + mid + lo, exact too.
+ * Of the other quantised formats a block's product is finished at once, in block_product(), and then added as that of BF16: scale * c, or
+ * scale * c + minimum * (sum of x), where the sum comes from the matrix units too, as a product with ones.
+ *
+ * Operands are bf16: x is split in hi + lo (16 bits of mantissa together); int8 and smaller weights and BF16 are exact; F16 weights and
+ * those of Q6_K times the scale of their 16 are hi + lo and F32 weights hi + mid + lo, exact too.
  *
  * Within a block, lane t of a quad (t = lane % 4) holds the 8 consecutive K positions 8t .. 8t+7 of its row or token. That is a
  * permutation of the K order of mma.sync, the same for both operands, and makes each operand one contiguous piece of memory a lane:
@@ -18,17 +21,14 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/quant.h"
-
-template <int FMT> struct fmt_block { /* bytes of 32 weights */
-    static constexpr uint32_t BYTES = FMT == FMT_Q8_0 ? 34 : FMT == FMT_F32 ? 128 : 64;
-};
+#include "kernels/cuda/blocks.cuh"
 
 /* Weights of one lane for one block: [part][4 pairs of positions], for row g and row g + 8. */
 template <int FMT> struct a_frag {
-    static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 ? 2 : 1;
+    static constexpr int PARTS = fmt_block<FMT>::PARTS;
     uint32_t r0[PARTS][4], r1[PARTS][4];
-    float d0, d1; /* scales, Q8_0 only */
+    float d0, d1; /* scales of the quantised */
+    float m0, m1; /* what is added to each weight, where the format has it */
 };
 
 struct b_frag {
@@ -76,51 +76,6 @@ static __device__ __forceinline__ b_frag split_x(float4 v0, float4 v1)
     return b;
 }
 
-/* Four bytes at any even address of shared memory. */
-template <int N> static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N])
-{
-    const uint32_t odd = (uint32_t)(uintptr_t)p & 2;
-    const uint32_t *q = reinterpret_cast<const uint32_t *>(p - odd);
-    uint32_t prev = q[0];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        /* The last half word lies in the next word only when the address is odd in this sense. */
-        const uint32_t next = (i + 1 < N || odd) ? q[i + 1] : 0;
-        w[i] = __funnelshift_r(prev, next, odd * 8);
-        prev = next;
-    }
-}
-
-/* 4 * N bytes at an address that is at least even; whole 16-byte reads where it is aligned so. */
-template <int N> static __device__ __forceinline__ void load_row(const unsigned char *p, uint32_t (&w)[N])
-{
-    if (((uintptr_t)p & 15) == 0) {
-#pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            const uint4 v = reinterpret_cast<const uint4 *>(p)[i / 4];
-            w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
-        }
-    } else {
-        load_words(p, w);
-    }
-}
-
-/* Two int8 of w as bf16, 64 times smaller: bytes 0..255 by themselves are bf16 of that many times 2^-133 (subnormal up to 127, and normal
- * numbers go on where those end), so one multiply-add by 2^127 with -128/64 gives every value, exactly. The scale makes up for it. */
-static __device__ __forceinline__ uint32_t int8_pair(uint32_t w, uint32_t selector)
-{
-    const uint32_t v = __byte_perm(w ^ 0x80808080u, 0, selector);
-    uint32_t r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(0x7f007f00u), "r"(0xc000c000u));
-    return r;
-}
-
-/* The scale of a Q8_0 block for products of int8_pair(). */
-static __device__ __forceinline__ float int8_scale(uint16_t half)
-{
-    return 64.0f * __half2float(__ushort_as_half(half));
-}
-
 /* One row's share of lane t: `p` is the row's first byte of this block in shared memory. */
 template <int FMT>
 static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32_t t,
@@ -157,15 +112,28 @@ static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32
     }
 }
 
+/* Share of lane t of block b of a row that begins at `row`, in shared memory. */
+template <int FMT>
+static __device__ __forceinline__ void load_a_block(const unsigned char *row, uint32_t b, uint32_t t,
+                                                    uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, float *m)
+{
+    if constexpr (fmt_block<FMT>::GRAIN > 1)
+        load_k_lane<FMT>(k_pieces<FMT>(row + b / 8 * fmt_block<FMT>::SUPER, b % 8), b % 8, t, r, d, m);
+    else if constexpr (fmt_block<FMT>::FINISHED)
+        load_lane<FMT>(row + b * fmt_block<FMT>::BYTES, t, r[0], d, m);
+    else
+        load_a_row<FMT>(row + b * fmt_block<FMT>::BYTES, t, r, d);
+}
+
 /* One lane's walk along a row in shared memory that begins at any place its format allows. Blocks are read in pairs (`odd`: the second
  * of a pair), so that what depends on the alignment is worked out once. Q8_0: one word beyond the row may be read. */
 template <int FMT> struct row_reader {
     const unsigned char *p;
     __device__ __forceinline__ row_reader(const unsigned char *row, uint32_t) : p(row) {}
-    __device__ __forceinline__ void load(uint32_t b, bool, uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4],
-                                         float *d) const
+    __device__ __forceinline__ void load(uint32_t b, bool, uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d,
+                                         float *m) const
     {
-        load_a_row<FMT>(p + b * fmt_block<FMT>::BYTES, t, r, d);
+        load_a_block<FMT>(p, b, t, r, d, m);
     }
 };
 
@@ -180,7 +148,7 @@ template <> struct row_reader<FMT_Q8_0> {
         first[0] = reinterpret_cast<const uint32_t *>(at - ((uintptr_t)at & 2));
         first[1] = reinterpret_cast<const uint32_t *>(at + 34 - ((uintptr_t)(at + 34) & 2));
     }
-    __device__ __forceinline__ void load(uint32_t b, bool odd, uint32_t, uint32_t (&r)[1][4], float *d) const
+    __device__ __forceinline__ void load(uint32_t b, bool odd, uint32_t, uint32_t (&r)[1][4], float *d, float *) const
     {
         const uint32_t *q = (odd ? first[1] : first[0]) + b / 2 * 17, by = odd ? 16 - shift : shift;
         const uint32_t w[3] = {q[0], q[1], q[2]};
@@ -205,7 +173,14 @@ template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a,
                 a.r0[p][i] = a.r1[p][i] = 0;
 }
 
-/* c = A B for one block; the only place where products within a block are added. */
+/* The product of a block from that of its quants, and the sum of x. Written out, so that no compiler makes one rounding of two in one
+ * kernel and not in another. */
+template <int FMT> static __device__ __forceinline__ float block_finish(float c, float x, float d, float m)
+{
+    return fmt_block<FMT>::MIN ? __fmaf_rn(d, c, __fmul_rn(m, x)) : __fmul_rn(d, c);
+}
+
+/* c = A B for one block; with tile_multiply() the only place where products within a block are added. */
 template <int FMT>
 static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag<FMT> &a, const b_frag &b)
 {
@@ -218,6 +193,18 @@ static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag
             mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.lo[i], b.lo[i + 1]);
             mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.hi[i], b.hi[i + 1]);
         }
+    if constexpr (fmt_block<FMT>::FINISHED) {
+        float x[4] = {0, 0, 0, 0};
+        if constexpr (fmt_block<FMT>::MIN)
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.lo[2 * s], b.lo[2 * s + 1]);
+                mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.hi[2 * s], b.hi[2 * s + 1]);
+            }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[i] = block_finish<FMT>(c[i], x[i], i < 2 ? a.d0 : a.d1, i < 2 ? a.m0 : a.m1);
+    }
 }
 
 /* acc += (scale *) c for one block. stream_add() does the same with products from memory. */

@@ -45,8 +45,13 @@ template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
 /* A block on every multiprocessor, all of them at once: they wait for each other. */
 template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params &P, uint32_t smem)
 {
-    const bool team = P.team.stages && d->has_bulk;
-    void (*kernel)(warp_params) = team ? warp_kernel<FMT, true> : warp_kernel<FMT, false>;
+    bool team = false;
+    void (*kernel)(warp_params) = warp_kernel<FMT, false, true>;
+    if constexpr (!fmt_block<FMT>::FINISHED)
+        if (P.phases == 3) {
+            team = P.team.stages && d->has_bulk;
+            kernel = team ? warp_kernel<FMT, true, false> : warp_kernel<FMT, false, false>;
+        }
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;

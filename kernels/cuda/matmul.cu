@@ -15,10 +15,9 @@ kern_status mm_launch(cuda_dev *d, const mm_params &p)
     }
     cudaError_t e;
     switch (p.fmt) {
-    case FMT_F32: e = mm_launch_f32(d, p); break;
-    case FMT_F16: e = mm_launch_f16(d, p); break;
-    case FMT_BF16: e = mm_launch_bf16(d, p); break;
-    case FMT_Q8_0: e = mm_launch_q8_0(d, p); break;
+#define MM_LAUNCH(id, name) \
+    case id: e = mm_launch_##name(d, p); break;
+        MM_FORMATS(MM_LAUNCH)
     default: return cuda_unsupported(d, "weight format");
     }
     if (e == cudaErrorInvalidValue)
@@ -28,7 +27,12 @@ kern_status mm_launch(cuda_dev *d, const mm_params &p)
 
 bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes)
 {
-    return fmt <= FMT_Q8_0 && cols % (fmt == FMT_Q8_0 ? 32 : 4) == 0 && row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0;
+    const uint32_t block = kern_fmt_get(fmt).block_len;
+    return cols % (fmt == FMT_MXFP4 ? 64
+                   : block > 4      ? block
+                                    : 4) ==
+               0 &&
+           row_bytes % (fmt == FMT_F32 ? 4 : 2) == 0 && (block < 256 || row_bytes == kern_row_bytes(fmt, cols));
 }
 
 static bool linear_ok(const kern_linear_args *a)
@@ -64,7 +68,9 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     if (!linear_ok(a))
-        return cuda_unsupported(d, "linear: columns must be a multiple of 4 and activations aligned to 16 bytes");
+        return cuda_unsupported(
+            d,
+            "linear: columns must be a multiple of 4 (of a format's block; MXFP4: 64) and activations aligned to 16 bytes");
     if (!a->n_tokens || !a->w.rows)
         return KERN_OK;
     mm_params p = params_of(a);

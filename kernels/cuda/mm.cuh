@@ -58,6 +58,17 @@ struct mm_params {
     uint32_t *ready, *done; /* zero at the start of the launch */
 };
 
+/* Bytes of n blocks of 32; blocks that cannot be parted. */
+static inline uint32_t mm_bytes(kern_fmt fmt, uint32_t n)
+{
+    return (uint32_t)kern_row_bytes(fmt, n * 32);
+}
+static inline uint32_t mm_grain(kern_fmt fmt)
+{
+    const uint32_t n = kern_fmt_get(fmt).block_len / 32;
+    return n ? n : 1;
+}
+
 static __device__ __forceinline__ bool mm_in_arena(const mm_params &p, uint64_t a)
 {
     return a >= p.arena_begin && a < p.arena_end;

@@ -151,6 +151,7 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[0].bias0 = a->gate_bias;
     p[0].bias1 = a->up_bias;
 
+    p[1].fmt = g->fmt[2];
     p[1].mode = MM_DOWN;
     p[1].x = act;
     p[1].y = out;
@@ -176,11 +177,11 @@ static uint32_t align_to(uint32_t n, uint32_t to)
 }
 
 /* Distance between rows of len bytes that lie at any place of a 16-byte unit, so that the lanes of a warp, which read the same place of 8
- * rows, meet different banks: an odd number of units for Q8_0, which is read by words, half a line off for the others. */
+ * rows, meet different banks: an odd number of units for quants, which are read by words, half a line off for the others. */
 static uint32_t bank_pitch(uint32_t fmt, uint32_t len)
 {
     const uint32_t n = align_to(len + 15, 16);
-    if (fmt == FMT_Q8_0)
+    if (fmt >= FMT_Q8_0)
         return n / 16 % 2 ? n : n + 16;
     return align_to(n + 64, 128) - 64;
 }
@@ -197,7 +198,7 @@ static void team_shape_of(warp_params *P, uint32_t room)
     team_shape t = {};
     t.groups = (p[0].n_tokens + 7) / 8;
     const uint32_t fixed = pairs + TEAM_SUMS * t.groups * 512;
-    if (p[0].n_tokens > MM_STREAM_TOKENS || room < fixed)
+    if (p[0].n_tokens > MM_STREAM_TOKENS || room < fixed || fmt > FMT_Q8_0 || p[1].fmt != fmt)
         return;
     if (p[0].n_tokens == 1 && fmt == FMT_Q8_0) /* the hand-over from warp to warp costs what the fetching saves */
         return;
@@ -234,7 +235,6 @@ static void team_shape_of(warp_params *P, uint32_t room)
 static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
 {
     const mm_params *p = P->p;
-    const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64;
     const uint32_t lists = (p[0].n_experts * (p[0].unit_pages + p[1].unit_pages) + AHEAD_UNITS) * 4,
                    fixed = lists + 6144;
     if (smem_max < fixed + 32 * 1024)
@@ -256,18 +256,20 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     P->slots[WARP_VRAM] = 2;
     P->slot_bytes[WARP_VRAM] = 0;
     for (int ph = 0; ph < 2; ph++) {
-        const uint32_t blocks = (p[ph].cols + 31) / 32;
+        const kern_fmt fmt = (kern_fmt)p[ph].fmt;
+        const uint32_t blocks = (p[ph].cols + 31) / 32, grain = mm_grain(fmt);
         const uint64_t half = (8 * p[ph].row_bytes + 15 + 15) & ~15ull;
         warp_cut &cut = P->cut[ph][WARP_VRAM];
         cut = {blocks, 1, 0, (uint32_t)half, 15};
-        if (fmt != FMT_Q8_0 || p[ph].row_bytes % 32 != 16 || 2 * half > stage) {
+        if (fmt < FMT_Q8_0 || p[ph].row_bytes % 32 != 16 || 2 * half > stage) {
             uint32_t chunk = blocks;
-            while (chunk && 16ull * bank_pitch(fmt, chunk * block) > stage)
-                chunk--;
+            while (chunk && 16ull * bank_pitch(fmt, mm_bytes(fmt, chunk)) > stage)
+                chunk -= grain;
             if (!chunk)
                 return false;
-            const uint32_t n_chunks = (blocks + chunk - 1) / chunk, n = (blocks + n_chunks - 1) / n_chunks;
-            const uint32_t pitch = bank_pitch(fmt, n * block);
+            const uint32_t n_chunks = (blocks + chunk - 1) / chunk,
+                           n = align_to((blocks + n_chunks - 1) / n_chunks, grain);
+            const uint32_t pitch = bank_pitch(fmt, mm_bytes(fmt, n));
             cut = {n, (blocks + n - 1) / n, pitch, 8 * pitch, 15};
         }
         const uint32_t slot = 2 * cut.half_bytes;
@@ -276,15 +278,16 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     /* Whole rows where three items fit; 64 blocks of any format end where a line does. */
     uint32_t slot = 0;
     for (int ph = 0; ph < 2; ph++) {
-        const uint32_t blocks = (p[ph].cols + 31) / 32;
+        const kern_fmt fmt = (kern_fmt)p[ph].fmt;
+        const uint32_t blocks = (p[ph].cols + 31) / 32, grain = mm_grain(fmt);
         const uint64_t half = (8 * p[ph].row_bytes + 128 + 16 + 127) & ~127ull;
         warp_cut &cut = P->cut[ph][WARP_HOST];
         cut = {blocks, 1, 0, (uint32_t)half, 127};
         if (6 * half > room)
-            for (uint32_t chunk = blocks < 64 ? blocks : 64;; chunk /= 2) {
+            for (uint32_t chunk = blocks < 64 ? blocks : 64;; chunk = chunk / 2 / grain * grain) {
                 if (!chunk)
                     return false;
-                const uint32_t pitch = align_to(chunk * block + 127 + 16, 128);
+                const uint32_t pitch = align_to(mm_bytes(fmt, chunk) + 127 + 16, 128);
                 cut = {chunk, (blocks + chunk - 1) / chunk, pitch, 8 * pitch, 127};
                 if (2 * cut.half_bytes <= room && (6 * cut.half_bytes <= room || chunk <= 8))
                     break;
@@ -307,27 +310,37 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     return true;
 }
 
-static cudaError_t warp_launch(cuda_dev *d, const warp_params &P, uint32_t smem)
+static cudaError_t warp_launch_phases(cuda_dev *d, const warp_params &P, uint32_t smem, uint32_t fmt)
 {
-    switch (P.p[0].fmt) {
-    case FMT_F32: return warp_launch_f32(d, P, smem);
-    case FMT_F16: return warp_launch_f16(d, P, smem);
-    case FMT_BF16: return warp_launch_bf16(d, P, smem);
-    default: return warp_launch_q8_0(d, P, smem);
+    switch (fmt) {
+#define WARP_LAUNCH(id, name) \
+    case id: return warp_launch_##name(d, P, smem);
+        MM_FORMATS(WARP_LAUNCH)
+    default: return cudaErrorInvalidValue;
     }
+}
+
+/* One launch, or one each of gate and up and of down where their formats are not the same. */
+static cudaError_t warp_launch(cuda_dev *d, warp_params P, uint32_t smem)
+{
+    P.phases = 3;
+    if (P.p[0].fmt == P.p[1].fmt)
+        return warp_launch_phases(d, P, smem, P.p[0].fmt);
+    P.phases = 1;
+    const cudaError_t e = warp_launch_phases(d, P, smem, P.p[0].fmt);
+    P.phases = 2;
+    return e == cudaSuccess ? warp_launch_phases(d, P, smem, P.p[1].fmt) : e;
 }
 
 kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
 {
     cuda_dev *d = cuda_of(kd);
     const kern_expert_geom *g = &a->geom;
-    if (g->fmt[1] != g->fmt[0] || g->fmt[2] != g->fmt[0])
-        return cuda_unsupported(d, "experts whose matrices are of different formats");
     if (!mm_shape_ok(g->fmt[0], g->d_model, g->row_bytes[0]) || !mm_shape_ok(g->fmt[2], g->d_ff, g->row_bytes[2]))
-        return cuda_unsupported(d, "experts: dimensions must be multiples of 4 (Q8_0: 32)");
-    if (g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] || !g->page_rows[0] ||
-        !g->page_rows[2])
-        return cuda_unsupported(d, "experts: gate and up must be cut into pages alike");
+        return cuda_unsupported(d, "experts: dimensions must be multiples of 4 (of a format's block; MXFP4: 64)");
+    if (g->fmt[0] != g->fmt[1] || g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] ||
+        !g->page_rows[0] || !g->page_rows[2])
+        return cuda_unsupported(d, "experts: gate and up must be of one format and cut into pages alike");
     if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED)
         return cuda_unsupported(d, "experts: activation");
     if (!a->n_tokens)

@@ -74,8 +74,8 @@ template <int FMT>
 static __device__ void stream_issue(const mm_params &p, const stream_item &it, uint32_t chunk, uint32_t stage,
                                     uint64_t *full)
 {
-    const uint32_t lane = threadIdx.x % 32, off = chunk * p.chunk_blocks * fmt_block<FMT>::BYTES;
-    uint32_t len = min(p.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
+    const uint32_t lane = threadIdx.x % 32, off = fmt_bytes<FMT>(chunk * p.chunk_blocks);
+    uint32_t len = min(fmt_bytes<FMT>(p.chunk_blocks), (uint32_t)p.row_bytes - off);
     const uint32_t h = lane / 8 & 1, r = lane % 8;
     const uint32_t valid = h ? it.valid[1] : it.valid[0];
     const uint64_t src = (h ? it.base[1] : it.base[0]) + r * p.row_bytes + off;
@@ -211,7 +211,7 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
     for (uint32_t c = 0; c < p.n_chunks; c++, step++) {
         const uint32_t slot = step % STREAM_STAGES;
         const unsigned char *stage = ring + slot * 2 * p.half_bytes;
-        const uint32_t off = c * p.chunk_blocks * fmt_block<FMT>::BYTES;
+        const uint32_t off = fmt_bytes<FMT>(c * p.chunk_blocks);
         const unsigned char *a0 = stage + stream_row_at(p, it, 0, g, off);
         const unsigned char *a1 = stage + p.half_bytes + stream_row_at(p, it, 1, g, off);
         const uint32_t first = c * p.chunk_blocks, n = min(p.chunk_blocks, blocks - first);
@@ -242,8 +242,8 @@ static __device__ __forceinline__ void stream_item_run(const mm_params &p, const
                 const uint32_t ta =
                     FMT == FMT_Q8_0 || in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
                 a_frag<FMT> a;
-                load_a_row<FMT>(a0 + b * fmt_block<FMT>::BYTES, ta, a.r0, &a.d0);
-                load_a_row<FMT>(a1 + b * fmt_block<FMT>::BYTES, ta, a.r1, &a.d1);
+                load_a_block<FMT>(a0, b, ta, a.r0, &a.d0, &a.m0);
+                load_a_block<FMT>(a1, b, ta, a.r1, &a.d1, &a.m1);
                 if (FMT != FMT_Q8_0 && !in1)
                     zero_a<FMT>(a, in0 ? 2 : 0);
                 if (FMT == FMT_Q8_0) {
@@ -342,13 +342,13 @@ __global__ void __launch_bounds__(STREAM_WARPS * 32 + 32, 1) stream_kernel(const
 /* Chooses the shape of the ring for `smem_max` bytes. False where no chunk fits. */
 static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
 {
-    const uint32_t block = p->fmt == FMT_Q8_0 ? 34 : p->fmt == FMT_F32 ? 128 : 64;
-    const uint32_t blocks = (p->cols + 31) / 32;
+    const kern_fmt fmt = (kern_fmt)p->fmt;
+    const uint32_t grain = mm_grain(fmt), blocks = (p->cols + 31) / 32;
     const uint32_t fixed = sizeof(stream_sums) + 4096; /* notes and barriers are static */
     if ((uint32_t)smem_max < fixed + 16 * 1024)
         return false;
     const uint32_t half = ((uint32_t)smem_max - fixed) / (STREAM_STAGES * 2) & ~127u;
-    const uint32_t skew = p->fmt == FMT_Q8_0 ? 32 : 64; /* against rows a whole number of lines apart */
+    const uint32_t skew = fmt >= FMT_Q8_0 ? 32 : 64; /* against rows a whole number of lines apart */
     const uint64_t whole = (8 * (p->row_bytes + skew) + 128 + 32 + 127) & ~127ull;
     p->pitch = 0;
     if (whole <= half) { /* whole rows: one run of memory for all 8 */
@@ -358,10 +358,10 @@ static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
         p->skew = p->row_bytes % 128 == 0 ? skew : 0;
     } else {
         uint32_t chunk = 64;
-        for (; 8 * (((chunk * block + 128 + 127) & ~127u) + skew) > half; chunk /= 2)
-            if (chunk == 1)
+        for (; 8 * (((mm_bytes(fmt, chunk) + 128 + 127) & ~127u) + skew) > half; chunk /= 2)
+            if (chunk == grain)
                 return false;
-        p->pitch = (chunk * block + 128 + 127) & ~127u;
+        p->pitch = (mm_bytes(fmt, chunk) + 128 + 127) & ~127u;
         p->chunk_blocks = chunk;
         p->n_chunks = (blocks + chunk - 1) / chunk;
         p->half_bytes = (8 * (p->pitch + skew) + 127) & ~127u;

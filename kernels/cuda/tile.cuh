@@ -26,11 +26,63 @@
 
 template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any alignment */
     static constexpr uint32_t BYTES = 2 * fmt_block<FMT>::BYTES;
-    static constexpr uint32_t UNITS = (BYTES + 14 + 15) / 16;
-    static constexpr uint32_t PITCH = FMT == FMT_Q8_0  ? 96
-                                      : FMT == FMT_F32 ? 272
-                                                       : 192; /* quads of neighbouring rows do not collide */
+    /* Of a super-block come the pieces that the 64 weights need: see tile_piece_of(). */
+    static constexpr uint32_t UNITS = FMT == FMT_Q4_K   ? 3
+                                      : FMT == FMT_Q5_K ? 5
+                                      : FMT == FMT_Q6_K ? 10
+                                                        : (BYTES + 14 + 15) / 16;
+    static constexpr uint32_t PITCH = FMT == FMT_Q4_K            ? 48
+                                      : FMT == FMT_Q6_K          ? 176
+                                      : fmt_block<FMT>::FINISHED ? 80
+                                      : FMT == FMT_Q8_0          ? 96
+                                      : FMT == FMT_F32           ? 272
+                                                                 : 192; /* quads of neighbouring rows do not collide */
+    static_assert(UNITS * 16 <= PITCH, "room for a row");
+    static constexpr uint32_t MAX_TOKENS = fmt_block<FMT>::MIN ? 64 : 128; /* sums of x take registers too */
 };
+
+/* Unit u of 16 bytes of a row's stage: which piece of the row's bytes it is of, and which unit of that. */
+struct tile_piece {
+    uint32_t off, len, unit;
+};
+
+template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(uint32_t step, uint32_t u)
+{
+    const uint32_t block = step / 4 * fmt_block<FMT>::SUPER, quarter = step % 4;
+    if (FMT == FMT_Q6_K) {
+        if (u < 5)
+            return {block + quarter / 2 * 64, 64, u};
+        return u < 8 ? tile_piece{block + 128 + quarter / 2 * 32, 32, u - 5} : tile_piece{block + 192, 18, u - 8};
+    }
+    if (u == 0)
+        return {block, 16, 0};
+    if (FMT == FMT_Q5_K && u < 3)
+        return {block + 16, 32, u - 1};
+    return {block + (FMT == FMT_Q4_K ? 16 : 48) + quarter * 32, 32, u - (FMT == FMT_Q4_K ? 1 : 3)};
+}
+
+/* Those pieces of a row that begins at a place `low` of a 16-byte unit, in its stage. */
+template <int FMT>
+static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, uint32_t low, uint32_t step)
+{
+    if (FMT == FMT_Q6_K) {
+        const uint32_t at = low + step / 4 * fmt_block<FMT>::SUPER; /* pieces are whole units apart */
+        return {row + 128 + (at & 15), row + 80 + (at & 15), row + (at & 15)};
+    }
+    return {row, row + 16, row + (FMT == FMT_Q4_K ? 16 : 48)};
+}
+
+/* Lane t's share of block kb of a row's stage. */
+template <int FMT>
+static __device__ __forceinline__ void tile_load_row(const unsigned char *row, uint32_t low, uint32_t step, uint32_t kb,
+                                                     uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d,
+                                                     float *m)
+{
+    if constexpr (fmt_block<FMT>::GRAIN > 1)
+        load_k_lane<FMT>(tile_parts<FMT>(row, low, step), step % 4 * 2 + kb, t, r, d, m);
+    else
+        load_a_block<FMT>(row + kb * fmt_block<FMT>::BYTES + ((low + step * tile_a<FMT>::BYTES) & 15), 0, t, r, d, m);
+}
 
 struct tile_item {
     uint32_t row0, n_rows; /* output rows; gate and up: of each */
@@ -104,6 +156,15 @@ static __device__ __forceinline__ void tile_issue(const mm_params &p, const tile
         const uint32_t i = tid + j * TILE_THREADS, r = i / UNITS, u = i % UNITS;
         if (i >= TILE_ROWS * UNITS)
             break;
+        if constexpr (fmt_block<FMT>::GRAIN > 1) {
+            const tile_piece q = tile_piece_of<FMT>(step, u);
+            const uint64_t at = rows.a[r] + q.off;
+            const uint32_t end = ((uint32_t)at & 15) + q.len;
+            if (q.unit * 16 < end)
+                cp_async_part(a + r * tile_a<FMT>::PITCH + u * 16, (at & ~15ull) + q.unit * 16,
+                              min(end - q.unit * 16, 16u));
+            continue;
+        }
         const uint64_t src = rows.a[r] + off;
         const uint32_t end = ((uint32_t)src & 15) + len;
         if (u * 16 < end)
@@ -203,17 +264,23 @@ static __device__ __forceinline__ void tile_load_a(a_frag<FMT> &a, const mm_para
                                                    const uint32_t (&low)[2], uint32_t step, uint32_t kb)
 {
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const unsigned char *row = stage + (warp * 16 + g) * tile_a<FMT>::PITCH + kb * fmt_block<FMT>::BYTES;
-    const uint32_t off = step * tile_a<FMT>::BYTES, k = step * 64 + kb * 32 + 8 * t;
-    load_a_row<FMT>(row + ((low[0] + off) & 15), t, a.r0, &a.d0);
-    load_a_row<FMT>(row + 8 * tile_a<FMT>::PITCH + ((low[1] + off) & 15), t, a.r1, &a.d1);
+    const unsigned char *row = stage + (warp * 16 + g) * tile_a<FMT>::PITCH;
+    const uint32_t k = step * 64 + kb * 32 + 8 * t;
+    tile_load_row<FMT>(row, low[0], step, kb, t, a.r0, &a.d0, &a.m0);
+    tile_load_row<FMT>(row + 8 * tile_a<FMT>::PITCH, low[1], step, kb, t, a.r1, &a.d1, &a.m1);
     if (FMT != FMT_Q8_0 && k + 4 >= p.cols)
         zero_a<FMT>(a, k < p.cols ? 2 : 0);
 }
 
-/* block_product() for 64 rows and N tokens. */
+/* Registers for the sums of x, of which formats without a minimum have none. */
+template <int FMT, int N> struct tile_sums {
+    float x[fmt_block<FMT>::MIN ? N / 2 : 1];
+};
+
+/* block_product() for 64 rows and N tokens; tile_add() finishes it. */
 template <int FMT, int N>
-static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], const a_frag<FMT> &a, uint32_t hi, uint32_t lo)
+static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], tile_sums<FMT, N> &sums, const a_frag<FMT> &a,
+                                                     uint32_t hi, uint32_t lo)
 {
     wgmma_begin();
 #pragma unroll
@@ -225,15 +292,25 @@ static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], const a_
                           s || q < a_frag<FMT>::PARTS - 1);
             wgmma<N>::run(c, a.r0[q][i], a.r1[q][i], a.r0[q][i + 1], a.r1[q][i + 1], wgmma_tokens(hi + s * 32), 1);
         }
+    if constexpr (fmt_block<FMT>::MIN)
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            wgmma<N>::run(sums.x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, wgmma_tokens(lo + s * 32), s);
+            wgmma<N>::run(sums.x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, wgmma_tokens(hi + s * 32), 1);
+        }
     wgmma_commit();
 }
 
 template <int FMT, int N>
-static __device__ __forceinline__ void tile_add(float (&acc)[N / 2], const float (&c)[N / 2], const a_frag<FMT> &a)
+static __device__ __forceinline__ void tile_add(float (&acc)[N / 2], const float (&c)[N / 2],
+                                                const tile_sums<FMT, N> &sums, const a_frag<FMT> &a)
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        if (FMT == FMT_Q8_0)
+        if constexpr (fmt_block<FMT>::FINISHED)
+            acc[i] += block_finish<FMT>(c[i], sums.x[fmt_block<FMT>::MIN ? i : 0], i % 4 < 2 ? a.d0 : a.d1,
+                                        i % 4 < 2 ? a.m0 : a.m1);
+        else if (FMT == FMT_Q8_0)
             acc[i] = fmaf(i % 4 < 2 ? a.d0 : a.d1, c[i], acc[i]);
         else
             acc[i] += c[i];
@@ -250,6 +327,7 @@ static __device__ __forceinline__ void tile_run_n(const mm_params &p, const tile
     const uint32_t steps = (p.cols + 63) / 64, blocks = (p.cols + 31) / 32;
     const uint32_t low[2] = {(uint32_t)rows.a[warp * 16 + g] & 15, (uint32_t)rows.a[warp * 16 + 8 + g] & 15};
     float acc[N / 2], c[N / 2];
+    tile_sums<FMT, N> sums = {};
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         acc[i] = c[i] = 0;
@@ -275,14 +353,16 @@ static __device__ __forceinline__ void tile_run_n(const mm_params &p, const tile
         for (uint32_t kb = 0; kb < 2 && step * 2 + kb < blocks; kb++) {
             a_frag<FMT> a;
             tile_load_a<FMT>(a, p, stage, low, step, kb);
-            tile_multiply<FMT, N>(c, a, hi + kb * 64, lo + kb * 64);
+            tile_multiply<FMT, N>(c, sums, a, hi + kb * 64, lo + kb * 64);
             if (kb == 0) {
                 tile_wait(p.stages);
                 if (step + 1 < steps)
                     tile_split(p, it, ring + slot * stage_bytes + A_BYTES);
             }
             wgmma_wait(c);
-            tile_add<FMT, N>(acc, c, a);
+            if constexpr (fmt_block<FMT>::MIN)
+                wgmma_wait(sums.x);
+            tile_add<FMT, N>(acc, c, sums, a);
         }
         tile_barrier(); /* the next stage is whole, and this one is refilled */
     }
@@ -309,7 +389,9 @@ template <int FMT>
 static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_rows &rows, const tile_item &it,
                                                 unsigned char *ring, uint32_t stage_bytes)
 {
-    if constexpr (FMT == FMT_F32 || FMT == FMT_F16) { /* rare: two widths are code enough */
+    if constexpr (fmt_block<FMT>::MIN) {
+        tile_run_n<FMT, tile_a<FMT>::MAX_TOKENS>(p, rows, it, ring, stage_bytes);
+    } else if constexpr (FMT != FMT_Q8_0 && FMT != FMT_BF16) { /* rare: two widths are code enough */
         if (it.n <= 64)
             tile_run_n<FMT, 64>(p, rows, it, ring, stage_bytes);
         else
@@ -377,7 +459,6 @@ static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_r
         slot = slot + 1 == p.stages ? 0 : slot + 1;
 
         const unsigned char *b_at = stage + TILE_ROWS * tile_a<FMT>::PITCH + g * TILE_B_PITCH + t * 32;
-        const uint32_t off = step * tile_a<FMT>::BYTES;
 #pragma unroll
         for (int kb = 0; kb < 2; kb++) {
             if (step * 2 + kb >= blocks)
@@ -385,10 +466,9 @@ static __device__ __forceinline__ void tile_run(const mm_params &p, const tile_r
             a_frag<FMT> a[2];
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                const unsigned char *row =
-                    stage + (wm * 32 + m * 16 + g) * tile_a<FMT>::PITCH + kb * fmt_block<FMT>::BYTES;
-                load_a_row<FMT>(row + ((low[m][0] + off) & 15), t, a[m].r0, &a[m].d0);
-                load_a_row<FMT>(row + 8 * tile_a<FMT>::PITCH + ((low[m][1] + off) & 15), t, a[m].r1, &a[m].d1);
+                const unsigned char *row = stage + (wm * 32 + m * 16 + g) * tile_a<FMT>::PITCH;
+                tile_load_row<FMT>(row, low[m][0], step, kb, t, a[m].r0, &a[m].d0, &a[m].m0);
+                tile_load_row<FMT>(row + 8 * tile_a<FMT>::PITCH, low[m][1], step, kb, t, a[m].r1, &a[m].d1, &a[m].m1);
                 const uint32_t k = step * 64 + kb * 32 + 8 * t;
                 if (FMT != FMT_Q8_0 && k + 4 >= p.cols)
                     zero_a<FMT>(a[m], k < p.cols ? 2 : 0);
@@ -661,7 +741,7 @@ template <int FMT> static inline bool tile_shape(mm_params *p, int smem_max, uin
 {
     static_assert(2 * tile_stage_bytes<FMT>(32) + sizeof(tile_rows) + 2048 <= CUDA_LEAST_SMEM, "for every chip");
     const uint32_t fixed = sizeof(tile_rows) + 2048 + (p->mode == MM_LINEAR ? 0 : p->n_experts * p->unit_pages * 4);
-    for (uint32_t tokens = 128; tokens >= 32; tokens /= 2)
+    for (uint32_t tokens = tile_a<FMT>::MAX_TOKENS; tokens >= 32; tokens /= 2)
         for (uint32_t stages = tokens == 32 ? 2 : 4; stages >= (tokens == 128 ? 3 : 2); stages--) {
             const uint32_t need = stages * tile_stage_bytes<FMT>(tokens) + fixed;
             if (need > (uint32_t)smem_max)

@@ -259,8 +259,8 @@ template <int FMT>
 static __device__ __forceinline__ void warp_issue(const warp_cut &cut, const warp_item &it, uint64_t row_bytes,
                                                   uint32_t chunk, uint32_t stage, uint64_t *full)
 {
-    const uint32_t lane = threadIdx.x % 32, off = chunk * cut.chunk_blocks * fmt_block<FMT>::BYTES;
-    uint32_t len = min(cut.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)row_bytes - off);
+    const uint32_t lane = threadIdx.x % 32, off = fmt_bytes<FMT>(chunk * cut.chunk_blocks);
+    uint32_t len = min(fmt_bytes<FMT>(cut.chunk_blocks), (uint32_t)row_bytes - off);
     const uint32_t h = lane / 8 & 1, r = lane % 8;
     const uint32_t valid = h ? it.valid[1] : it.valid[0];
     const uint64_t src = (h ? it.base[1] : it.base[0]) + r * row_bytes + off;
@@ -354,8 +354,8 @@ static __device__ __forceinline__ void warp_block(float (&acc)[WARP_GROUPS][4], 
     const bool in0 = FMT == FMT_Q8_0 || k < cols, in1 = FMT == FMT_Q8_0 || k + 4 < cols;
     a_frag<FMT> a;
     const uint32_t ta = in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
-    a0.load(b, odd, ta, a.r0, &a.d0);
-    a1.load(b, odd, ta, a.r1, &a.d1);
+    a0.load(b, odd, ta, a.r0, &a.d0, &a.m0);
+    a1.load(b, odd, ta, a.r1, &a.d1, &a.m1);
     if (!in1)
         zero_a<FMT>(a, in0 ? 2 : 0);
 #pragma unroll
@@ -467,7 +467,7 @@ static __device__ __forceinline__ uint32_t warp_ready_count(const mm_params &p)
 }
 
 /* The work of one warp. `ring` holds `slots` stages of `slot_bytes`. */
-template <int FMT>
+template <int FMT, bool SPLIT>
 static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned char *ring, uint32_t slots,
                                  uint32_t slot_bytes, warp_note *notes, uint64_t *full, uint32_t x_shared,
                                  uint32_t n_summands)
@@ -523,7 +523,7 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
                 else
                     x[j] = (uint64_t)(uintptr_t)(p.x + (size_t)r * p.x_stride);
             }
-            if (it.phase) {
+            if (it.phase && (!SPLIT || P.phases == 3)) {
                 if (lane == 0) {
                     const uint32_t want = warp_ready_count(P.p[0]);
                     while (load_acquire(P.counters + WARP_READY + it.expert) < want) {
@@ -535,7 +535,7 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         const mm_params &p = P.p[it.phase];
         const warp_cut &cut = P.cut[it.phase][w.tier];
         const unsigned char *stage = ring + from * slot_bytes;
-        const uint32_t off = chunk * cut.chunk_blocks * fmt_block<FMT>::BYTES, first = chunk * cut.chunk_blocks;
+        const uint32_t off = fmt_bytes<FMT>(chunk * cut.chunk_blocks), first = chunk * cut.chunk_blocks;
         const uint32_t n = min(cut.chunk_blocks, (p.cols + 31) / 32 - first);
         const unsigned char *a0 = stage + warp_row_at(cut, it, 0, g, p.row_bytes, off);
         const unsigned char *a1 = stage + cut.half_bytes + warp_row_at(cut, it, 1, g, p.row_bytes, off);
@@ -549,7 +549,7 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         else
             warp_chunk<FMT, 4, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
         if (group == 0 && (it.fill[0] | it.fill[1])) {
-            const uint32_t len = min(cut.chunk_blocks * fmt_block<FMT>::BYTES, (uint32_t)p.row_bytes - off);
+            const uint32_t len = min(fmt_bytes<FMT>(cut.chunk_blocks), (uint32_t)p.row_bytes - off);
             for (uint32_t h = 0; h < 2; h++) {
                 const uint64_t fill = h ? it.fill[1] : it.fill[0];
                 const uint32_t valid = h ? it.valid[1] : it.valid[0];

@@ -23,9 +23,14 @@ uint32_t kc_any_tokens(kc *k)
     return kind == 0 ? 1 : kind == 1 ? kc_between(k, 50, 150) : kc_between(k, 2, 17);
 }
 
+uint32_t kc_block(const kc *k, kern_fmt fmt)
+{
+    return k->cuda && fmt == FMT_MXFP4 ? 64 : kern_fmt_get(fmt).block_len; /* rows of whole words */
+}
+
 static uint32_t any_cols(kc *k, kern_fmt fmt)
 {
-    uint32_t block = kern_fmt_get(fmt).block_len;
+    uint32_t block = kc_block(k, fmt);
     return block > 1 ? block * kc_between(k, 1, block == 256 ? 4 : 20) : kc_between(k, 1, 600);
 }
 

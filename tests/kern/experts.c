@@ -228,8 +228,8 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 /* Shapes, buckets and what else is asked for; nothing is filled in. */
 static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 {
-    uint32_t block = KC_MAX(4u, kern_fmt_get(fmt).block_len), most = block == 256 ? 2 : 12;
-    uint32_t down_block = KC_MAX(4u, kern_fmt_get(down).block_len), down_most = down_block == 256 ? 2 : 9;
+    uint32_t block = KC_MAX(4u, kc_block(k, fmt)), most = block == 256 ? 2 : 12;
+    uint32_t down_block = KC_MAX(4u, kc_block(k, down)), down_most = down_block == 256 ? 2 : 9;
     kern_expert_geom g = {.fmt = {fmt, fmt, down},
                           .d_model = block * kc_between(k, 1, most),
                           .d_ff = down_block * kc_between(k, 1, down_most)};
@@ -324,7 +324,7 @@ void case_moe_groups(kc *k)
     kern_fmt fmt = kc_any_fmt(k);
     moe_case c = any_moe(k, fmt, fmt);
     c.g.d_model = 256 * kc_between(k, 3, 4);
-    c.g.d_ff = KC_MAX(8u, kern_fmt_get(fmt).block_len);
+    c.g.d_ff = KC_MAX(8u, kc_block(k, fmt));
     c.n_experts = kc_between(k, 2, 3);
     c.top_k = kc_between(k, 1, 2);
     c.n_tokens = kc_between(k, 65, 128);

@@ -1,0 +1,249 @@
+/* blocks.cuh - stored weights from shared memory to the bf16 operands of frag.cuh: one lane's 8 weights of a block of 32.
+ *
+ * Quants are exact in bf16. In formats of super-blocks (256 weights) a "block" is one of their eight groups of 32; rows are cut at
+ * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, at even places in Q6_K. Layouts: kernels/quant.h. */
+#ifndef KERNELS_CUDA_BLOCKS_CUH
+#define KERNELS_CUDA_BLOCKS_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/quant.h"
+
+#define BF16_ONES 0x3f803f80u
+
+template <int FMT> struct fmt_block {
+    /* of 32 weights; 0: see SUPER */
+    static constexpr uint32_t BYTES = FMT == FMT_F32                         ? 128
+                                      : FMT == FMT_F16 || FMT == FMT_BF16    ? 64
+                                      : FMT == FMT_Q8_0                      ? 34
+                                      : FMT == FMT_MXFP4                     ? 17
+                                      : FMT == FMT_Q4_0 || FMT == FMT_IQ4_NL ? 18
+                                      : FMT == FMT_Q4_1                      ? 20
+                                      : FMT == FMT_Q5_0                      ? 22
+                                      : FMT == FMT_Q5_1                      ? 24
+                                                                             : 0;
+    static constexpr uint32_t SUPER = FMT == FMT_Q4_K ? 144 : FMT == FMT_Q5_K ? 176 : FMT == FMT_Q6_K ? 210 : BYTES;
+    static constexpr uint32_t GRAIN = BYTES ? 1 : 8; /* blocks that cannot be parted */
+    static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 || FMT == FMT_Q6_K ? 2 : 1;
+    static constexpr bool FINISHED = FMT > FMT_Q8_0; /* see block_finish() */
+    static constexpr bool MIN = FMT == FMT_Q4_1 || FMT == FMT_Q5_1 || FMT == FMT_Q4_K || FMT == FMT_Q5_K;
+};
+
+/* Bytes of n blocks, a multiple of GRAIN. */
+template <int FMT> static __device__ __forceinline__ uint32_t fmt_bytes(uint32_t n)
+{
+    return fmt_block<FMT>::GRAIN == 1 ? n * fmt_block<FMT>::BYTES : n / 8 * fmt_block<FMT>::SUPER;
+}
+
+/* Four bytes at any even address of shared memory. */
+template <int N> static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N])
+{
+    const uint32_t odd = (uint32_t)(uintptr_t)p & 2;
+    const uint32_t *q = reinterpret_cast<const uint32_t *>(p - odd);
+    uint32_t prev = q[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        /* The last half word lies in the next word only when the address is odd in this sense. */
+        const uint32_t next = (i + 1 < N || odd) ? q[i + 1] : 0;
+        w[i] = __funnelshift_r(prev, next, odd * 8);
+        prev = next;
+    }
+}
+
+/* 4 * N bytes at an address that is at least even; whole 16-byte reads where it is aligned so. */
+template <int N> static __device__ __forceinline__ void load_row(const unsigned char *p, uint32_t (&w)[N])
+{
+    if (((uintptr_t)p & 15) == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            const uint4 v = reinterpret_cast<const uint4 *>(p)[i / 4];
+            w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
+        }
+    } else {
+        load_words(p, w);
+    }
+}
+
+/* Two int8 of w as bf16, 64 times smaller: bytes 0..255 by themselves are bf16 of that many times 2^-133 (subnormal up to 127, and normal
+ * numbers go on where those end), so one multiply-add by 2^127 with -128/64 gives every value, exactly. The scale makes up for it. */
+static __device__ __forceinline__ uint32_t int8_pair(uint32_t w, uint32_t selector)
+{
+    const uint32_t v = __byte_perm(w ^ 0x80808080u, 0, selector);
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(0x7f007f00u), "r"(0xc000c000u));
+    return r;
+}
+
+/* The scale of a Q8_0 block for products of int8_pair(). */
+static __device__ __forceinline__ float int8_scale(uint16_t half)
+{
+    return 64.0f * __half2float(__ushort_as_half(half));
+}
+
+/* Eight bytes at any address of shared memory. */
+static __device__ __forceinline__ void load_any(const unsigned char *p, uint32_t (&w)[2])
+{
+    const uint32_t by = ((uint32_t)(uintptr_t)p & 3) * 8;
+    const uint32_t *q = reinterpret_cast<const uint32_t *>(p - by / 8);
+    const uint32_t v[3] = {q[0], q[1], by ? q[2] : 0};
+    w[0] = __funnelshift_r(v[0], v[1], by);
+    w[1] = __funnelshift_r(v[1], v[2], by);
+}
+
+static __device__ __forceinline__ float half_at(const unsigned char *p)
+{
+    return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(p)));
+}
+
+static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+/* Bytes 0 .. 127 of w, less `off`, as bf16: behind 0x43 such a byte is 128 + itself. */
+template <uint32_t OFF> static __device__ __forceinline__ void quants_of(const uint32_t (&w)[2], uint32_t (&r)[4])
+{
+    constexpr uint32_t less = 0xc300u + OFF; /* -(128 + OFF), OFF below 128 */
+    static_assert(OFF < 128, "one exponent");
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        r[2 * i] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4140), BF16_ONES, less << 16 | less);
+        r[2 * i + 1] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4342), BF16_ONES, less << 16 | less);
+    }
+}
+
+/* Of 16 bytes that hold weights i and i + 16 each, the 8 quants of lane t. */
+static __device__ __forceinline__ void nibbles_of(uint32_t (&w)[2], uint32_t t)
+{
+    const uint32_t by = t / 2 * 4;
+    w[0] = w[0] >> by & 0x0f0f0f0fu;
+    w[1] = w[1] >> by & 0x0f0f0f0fu;
+}
+
+/* Eight fifth bits, one to a byte. */
+static __device__ __forceinline__ void add_fifth_bits(uint32_t (&w)[2], uint32_t bits)
+{
+    w[0] |= ((bits & 15) * 0x00204081u & 0x01010101u) << 4;
+    w[1] |= ((bits >> 4 & 15) * 0x00204081u & 0x01010101u) << 4;
+}
+
+/* E2M1, doubled, of four low nibbles: sign, exponent and mantissa where bf16 has its own, times 2^127. */
+static __device__ __forceinline__ void e2m1_of(uint32_t w, uint32_t *r)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t v = __byte_perm(w, 0, i ? 0x4342 : 0x4140);
+        r[i] = fma_bf16x2((v & 0x00080008u) << 12 | (v & 0x00070007u) << 6, 0x7f007f00u, 0);
+    }
+}
+
+/* The bytes of IQ4_NL's table that four low nibbles mean. */
+static __device__ __forceinline__ uint32_t iq4_nl_of(uint32_t w)
+{
+    const uint32_t low = w & 0x07070707u, each = low | low >> 4;
+    const uint32_t at = (each & 0xff) | (each >> 8 & 0xff00); /* four selectors of three bits */
+    const uint32_t negative = __byte_perm(0xbfad9881u, 0xf6eaddcfu, at),
+                   positive = __byte_perm(0x26190d01u, 0x71594535u, at);
+    const uint32_t upper = (w >> 3 & 0x01010101u) * 0xff;
+    return (negative & ~upper) | (positive & upper);
+}
+
+/* One row's share of lane t of a block of 32 that begins at p, at an even place (MXFP4: at any). */
+template <int FMT>
+static __device__ __forceinline__ void load_lane(const unsigned char *p, uint32_t t, uint32_t (&r)[4], float *d,
+                                                 float *m)
+{
+    uint32_t w[2];
+    if constexpr (FMT == FMT_MXFP4) {
+        load_any(p + 1 + t % 2 * 8, w);
+        nibbles_of(w, t);
+        e2m1_of(w[0], r);
+        e2m1_of(w[1], r + 2);
+        const uint32_t e = p[0];
+        *d = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23); /* half of the scale */
+        return;
+    }
+    constexpr uint32_t HEAD = FMT == FMT_Q4_1 || FMT == FMT_Q5_1 ? 4 : 2;
+    constexpr uint32_t BITS = FMT == FMT_Q5_0 || FMT == FMT_Q5_1 ? 4 : 0;
+    load_words(p + HEAD + BITS + t % 2 * 8, w);
+    nibbles_of(w, t);
+    *d = half_at(p);
+    if constexpr (fmt_block<FMT>::MIN)
+        *m = half_at(p + 2);
+    if constexpr (BITS > 0)
+        add_fifth_bits(w, p[HEAD + t]);
+    if constexpr (FMT == FMT_IQ4_NL) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t v = iq4_nl_of(w[i]);
+            r[2 * i] = int8_pair(v, 0x4140);
+            r[2 * i + 1] = int8_pair(v, 0x4342);
+        }
+        *d *= 64;
+    } else {
+        quants_of<FMT == FMT_Q4_0 ? 8 : FMT == FMT_Q5_0 ? 16 : 0>(w, r);
+    }
+}
+
+/* The parts of a super-block that one of its groups of 32 needs. */
+struct k_parts {
+    const unsigned char *head; /* Q4_K, Q5_K: d, dmin, scales; Q6_K: scales, d */
+    const unsigned char *high; /* upper bits: 32 bytes */
+    const unsigned char *low;  /* 32 bytes, of Q6_K 64 */
+};
+
+template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsigned char *p, uint32_t group)
+{
+    if (FMT == FMT_Q6_K)
+        return {p + 192, p + 128 + group / 4 * 32, p + group / 4 * 64};
+    return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
+}
+
+/* Share of lane t of group g of a super-block. */
+template <int FMT>
+static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32_t t,
+                                                   uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d, float *m)
+{
+    uint32_t w[2];
+    if constexpr (FMT == FMT_Q6_K) {
+        const uint32_t quarter = g % 4;
+        uint32_t h[2], q[4];
+        load_words(p.low + quarter % 2 * 32 + 8 * t, w);
+        load_words(p.high + 8 * t, h);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w[i] = (w[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (h[i] >> quarter * 2 & 0x03030303u) << 4;
+        quants_of<32>(w, q);
+        /* Sixteen weights share a scale of 8 bits, which the matrix units cannot wait for: 13 bits are two numbers. */
+        const __nv_bfloat16 one = __float2bfloat16_rn((float)(int8_t)p.head[2 * g + t / 2]);
+        const uint32_t scale = (uint32_t)__bfloat16_as_ushort(one) * 0x10001u;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+            r[1][i] = fma_bf16x2(q[i], scale, r[0][i] ^ 0x80008000u);
+        }
+        *d = half_at(p.head + 16);
+    } else {
+        const uint2 v = *reinterpret_cast<const uint2 *>(p.low + 8 * t);
+        w[0] = v.x >> g % 2 * 4 & 0x0f0f0f0fu;
+        w[1] = v.y >> g % 2 * 4 & 0x0f0f0f0fu;
+        if constexpr (FMT == FMT_Q5_K) {
+            const uint2 h = *reinterpret_cast<const uint2 *>(p.high + 8 * t);
+            w[0] |= (h.x >> g & 0x01010101u) << 4;
+            w[1] |= (h.y >> g & 0x01010101u) << 4;
+        }
+        quants_of<0>(w, r[0]);
+        const uint4 head = *reinterpret_cast<const uint4 *>(p.head);
+        const uint32_t by = g % 4 * 8, sc = head.y >> by & 255, mn = head.z >> by & 255, more = head.w >> by & 255;
+        const uint32_t scale = g < 4 ? sc & 63 : (more & 15) | sc >> 6 << 4;
+        const uint32_t minimum = g < 4 ? mn & 63 : more >> 4 | mn >> 6 << 4;
+        const float2 dm = __half22float2(*reinterpret_cast<const __half2 *>(&head.x));
+        *d = dm.x * (float)scale;
+        *m = dm.y * -(float)minimum;
+    }
+}
+
+#endif
