@@ -6,17 +6,17 @@
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/overlap.cuh"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "kernels/cuda/weight.cuh"
 
 #define HEADS_TOKENS 8
 #define HEADS_ROWS   4 /* of a warp */
 #define HEADS_WARPS  8
 #define HEADS_BLOCK  (HEADS_ROWS * HEADS_WARPS)
 
-/* Columns c .. c + 3 of a row; c is a multiple of 4. Rows begin at multiples of four weights, Q8_0 at even addresses. */
-template <int FMT> static __device__ __forceinline__ float4 four_weights(const unsigned char *row, uint32_t c)
+/* Columns c .. c + 3 of a row; c is a multiple of 4. Rows begin at multiples of four weights, quants at even addresses. FMT_COUNT: of
+ * `fmt`. */
+template <int FMT>
+static __device__ __forceinline__ float4 four_weights(const unsigned char *row, uint32_t c, kern_fmt fmt)
 {
     if constexpr (FMT == FMT_F32) {
         const float *p = reinterpret_cast<const float *>(row) + c;
@@ -29,6 +29,9 @@ template <int FMT> static __device__ __forceinline__ float4 four_weights(const u
         const __nv_bfloat162 *p = reinterpret_cast<const __nv_bfloat162 *>(row + 2 * c);
         const float2 a = __bfloat1622float2(p[0]), b = __bfloat1622float2(p[1]);
         return make_float4(a.x, a.y, b.x, b.y);
+    } else if constexpr (FMT == FMT_COUNT) {
+        return make_float4(weight_at(row, c, fmt), weight_at(row, c + 1, fmt), weight_at(row, c + 2, fmt),
+                           weight_at(row, c + 3, fmt));
     } else {
         const unsigned char *block = row + c / 32 * sizeof(kern_q8_0_block);
         const float d = __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t *>(block)));
@@ -84,8 +87,8 @@ __global__ void __launch_bounds__(HEADS_WARPS * 32)
         float4 weight[HEADS_ROWS];
 #pragma unroll
         for (int r = 0; r < HEADS_ROWS; r++)
-            weight[r] =
-                row0 + r < rows ? four_weights<FMT>(w + (row0 + r) * a.w.row_bytes, c) : make_float4(0, 0, 0, 0);
+            weight[r] = row0 + r < rows ? four_weights<FMT>(w + (row0 + r) * a.w.row_bytes, c, a.w.fmt)
+                                        : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int t = 0; t < HEADS_TOKENS; t++) {
             const float4 v = *reinterpret_cast<const float4 *>(x_of + t * cols + c);
@@ -109,7 +112,7 @@ kern_status cuda_linear_heads(kern_dev *kd, const kern_linear_heads_args *a)
 {
     static_assert(HEADS_ROWS * HEADS_TOKENS == 32, "a sum a lane");
     cuda_dev *d = cuda_of(kd);
-    const uint64_t row = a->w.row_bytes, by = a->w.fmt == FMT_Q8_0 ? 2 : a->w.fmt == FMT_F32 ? 4 : 8;
+    const uint64_t row = a->w.row_bytes, by = a->w.fmt >= FMT_Q8_0 ? 2 : a->w.fmt == FMT_F32 ? 4 : 8;
     const size_t smem = (size_t)HEADS_TOKENS * a->w.cols * sizeof(float);
     if (!mm_shape_ok(a->w.fmt, a->w.cols, row) || row % by || a->head_bytes % by || (uintptr_t)a->w.data % by ||
         smem > 48 * 1024)
@@ -122,7 +125,7 @@ kern_status cuda_linear_heads(kern_dev *kd, const kern_linear_heads_args *a)
     case FMT_F16: kernel = linear_heads_kernel<FMT_F16>; break;
     case FMT_BF16: kernel = linear_heads_kernel<FMT_BF16>; break;
     case FMT_Q8_0: kernel = linear_heads_kernel<FMT_Q8_0>; break;
-    default: return cuda_unsupported(d, "weight format");
+    default: kernel = linear_heads_kernel<FMT_COUNT>; break;
     }
     /* gridDim.z is at most 65535: longer batches go in pieces. */
     const uint32_t piece = 65535 * HEADS_TOKENS;
