@@ -642,27 +642,27 @@ static void read_head(answer_reader *a, const char *head, size_t len)
     a->in_input = false;
 }
 
+/* A head has at most MAX_HEAD bytes: so much decides, however the text comes. */
 static bool at_head(answer_reader *a, bool end)
 {
     match m;
-    size_t which, p = find(a, a->at, answer_channel_marks, 1, &m, &which);
+    size_t which, p = find(a, a->at, answer_channel_marks, 1, &m, &which), len = a->held.len - a->at;
     const char *head = a->held.data + a->at;
-    if (m == YES) {
-        size_t len = p - a->at;
+    if (m == YES && p - a->at <= MAX_HEAD) {
         a->at = p + strlen(BODY);
-        read_head(a, head, len);
+        read_head(a, head, (size_t)(a->held.data + p - head));
         return true;
     }
-    size_t len = a->held.len - a->at;
-    if (!end && len <= MAX_HEAD)
+    if (!end && p - a->at <= MAX_HEAD)
         return false;
-    /* None: what the limit has left of one is nothing, text is an answer; but not the end of a line behind a message. */
-    bool marked = memmem(head, len, "<|", 2), blank = a->n_messages && after_space(a, a->at) == a->held.len;
+    /* None: marks are nothing that anybody should see, text is an answer; but not the end of a line behind a message. */
+    len = XD_MIN(len, (size_t)MAX_HEAD);
+    bool blank = a->n_messages && after_space(a, a->at) == a->held.len;
+    if (memmem(head, len, "<|", 2) || (blank && end))
+        a->at += len;
     a->state = MESSAGE;
     a->kind = ANSWER_CONTENT;
     a->said = false;
-    if (marked || blank)
-        a->at = a->held.len;
     return true;
 }
 
@@ -697,7 +697,7 @@ static bool in_input(answer_reader *a, bool end)
         size_t w = after_space(a, a->at);
         if (w >= p && m != YES && !end)
             return false;
-        if (w < p && a->held.data[w] != '{') {
+        if ((w < p && a->held.data[w] != '{') || w - a->at > MAX_HELD_SPACE) {
             a->state = MESSAGE;
             a->kind = ANSWER_CONTENT;
             return true;

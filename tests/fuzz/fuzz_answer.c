@@ -87,6 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         .hold_call = (data[0] & 64) && (data[1] & 1) && (data[0] & 128),
                         .marks.may_think = data[0] & 128};
     o.marks.in_thought = o.marks.thoughts.open && (data[1] & 4);
+    if (data[0] >= 0xf8)
+        o = (answer_options){.marks.channels = true, .tools = data[0] & 1 ? tools : NULL, .one_call = data[1] & 2};
     o.leads[0] = data[1] & 2 ? toolcall_marks_of(o.marks.calls)->lead : NULL;
     heard whole = {0}, pieces = {0};
     const char *text = (const char *)data + 2;
@@ -100,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const xd_buf *content = &whole.text[ANSWER_CONTENT];
     bool plain = o.keep_thoughts || !o.marks.thoughts.open ||
                  !(o.marks.in_thought || memmem(text, len, o.marks.thoughts.open, strlen(o.marks.thoughts.open)));
-    if (plain && !o.leads[0] && (!o.whole_call || o.or_json) && !whole.text[ANSWER_CALL].len &&
+    if (plain && !o.marks.channels && !o.leads[0] && (!o.whole_call || o.or_json) && !whole.text[ANSWER_CALL].len &&
         (content->len != len || memcmp(content->data, text, len)))
         abort();
     for (size_t i = 0; i < 3; i++) {
