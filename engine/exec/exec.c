@@ -72,6 +72,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         return st;
     const uint32_t latent = hp->latent.kv_rank, q_head = hp->latent.nope_dim + hp->latent.rope_dim;
     x->qkv_width = (hp->n_heads + (latent ? 1 : 2) * hp->n_kv_heads) * hp->head_dim;
+    const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
     const uint32_t o_width = hp->n_heads * (latent ? latent : hp->head_dim);
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
@@ -88,11 +89,11 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     } rows[] = {
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
-        {t * x->qkv_width * f, &x->qkv, "Q, K and V"},
-        {t * o_width * f, &x->attn, "attention output"},
-        {t * hp->latent.q_rank * f, &x->q_low, "Q"},
-        {t * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
-        {t * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
+        {ta * x->qkv_width * f, &x->qkv, "Q, K and V"},
+        {ta * o_width * f, &x->attn, "attention output"},
+        {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
+        {ta * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
+        {ta * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
         {t * hp->n_experts_max * f, &x->router_logits, "router logits"},
         {t * hp->top_k_max * f, &x->router_weights, "router weights"},
         {t * hp->top_k_max * f, &x->router_ids, "router picks"},

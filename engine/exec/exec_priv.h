@@ -207,9 +207,9 @@ xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float 
 /* Shapes that will be multiplied with, but for Q's and O's: at most EXEC_LATENT_MATS. */
 enum { EXEC_LATENT_MATS = 4 };
 uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret);
-/* From x->x to x->qkv: the norm, Q and what is kept of K and V; from x->attn to the heads' values, x->heads. */
-xd_status exec_latent_project(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err);
-xd_status exec_latent_values(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err);
+/* Takes the place of exec_build_attention(). Its workspaces have room for EXEC_LATENT_TOKENS. */
+enum { EXEC_LATENT_TOKENS = 2048 };
+xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
 
 xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);

@@ -37,19 +37,18 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
+    if (hp->latent.kv_rank)
+        return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];
     exec_layout in = exec_layout_of(s);
-    const bool latent = hp->latent.kv_rank;
-    xd_status st;
+    uint32_t o_width = hp->n_heads * hp->head_dim;
     kern_kv kv = {0};
     kv_describe(x->kv, &kv);
     kv.block_table = x->in_dev + in.block_table;
     kv.max_blocks = s->max_blocks;
 
-    if (latent && (st = exec_latent_project(x, l, s->n_tokens, err)))
-        return st;
     float *y = x->qkv;
-    for (uint32_t i = 0; !latent && i < l->n_qkv; i++) {
+    for (uint32_t i = 0; i < l->n_qkv; i++) {
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
                                                     .x = i ? x->h : x->x,
                                                     .w = l->qkv[i],
@@ -73,10 +72,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                         .clip = hp->clip_qkv}));
     const kern_rope_kv_args rope = {.qkv = x->qkv,
                                     .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
-                                    .k_norm = latent             ? l->latent.kv_a_norm
-                                              : hp->wide_qk_norm ? NULL
-                                                                 : l->k_norm,
-                                    .norm_eps = latent ? hp->latent.norm_eps : hp->rms_eps,
+                                    .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
+                                    .norm_eps = hp->rms_eps,
                                     .inv_freq = x->inv_freq,
                                     .rope_scale = hp->rope_scale,
                                     .rot_dim = hp->rot_dim,
@@ -90,7 +87,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     kern_kv read_kv = kv;
     if (s->staged) /* what this step stores is staged behind it */
         RUN(ops->rope_kv(x->dev, &rope));
-    if ((st = exec_stage_ready(x, layer, s, &read_kv, err)))
+    xd_status st = exec_stage_ready(x, layer, s, &read_kv, err);
+    if (st)
         return st;
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
                                                  .qkv = x->qkv,
@@ -110,14 +108,14 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .n_seqs = s->recorded ? 0 : s->n_seqs,
                                                  .rope = s->staged ? NULL : &rope,
                                                  .one_each = s->recorded || s->n_tokens == s->n_seqs}));
-    if ((st = exec_stage_ahead(x, layer + 2, s, err)) || (latent && (st = exec_latent_values(x, l, s->n_tokens, err))))
+    if ((st = exec_stage_ahead(x, layer + 2, s, err)))
         return st;
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
-                                                .x = latent ? x->heads : x->attn,
+                                                .x = x->attn,
                                                 .w = l->o,
                                                 .bias = l->o_bias,
                                                 .n_tokens = s->n_tokens,
-                                                .x_stride = l->o.cols,
+                                                .x_stride = o_width,
                                                 .y_stride = hp->d_model,
                                                 .accumulate = true}));
     return XD_OK;

@@ -166,44 +166,83 @@ uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret)
     return n;
 }
 
-xd_status exec_latent_project(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err)
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+/* Rows [first, first + n) of a step. */
+typedef struct piece {
+    const exec_layer *l;
+    const exec_shape *s;
+    uint32_t layer, first, n;
+    kern_kv kv;
+} piece;
+
+static kern_rope_kv_args rope_of(const exec *x, const piece *p)
+{
+    const model_params *hp = x->hp;
+    const exec_layout in = exec_layout_of(p->s);
+    return (kern_rope_kv_args){.qkv = x->qkv,
+                               .k_norm = p->l->latent.kv_a_norm,
+                               .norm_eps = hp->latent.norm_eps,
+                               .inv_freq = x->inv_freq,
+                               .rope_scale = hp->rope_scale,
+                               .rot_dim = hp->rot_dim,
+                               .interleaved = hp->rope_interleaved,
+                               .token_seq = x->in_dev + in.token_seq + p->first,
+                               .token_pos = x->in_dev + in.token_pos + p->first,
+                               .n_tokens = p->n,
+                               .n_heads = hp->n_heads,
+                               .layer = p->layer,
+                               .kv = p->kv};
+}
+
+/* What is kept of K and V, from rows that are normed, into y. */
+static kern_linear_args kept(const exec *x, const piece *p, float *y, uint32_t y_stride)
+{
+    const uint32_t d = x->hp->d_model;
+    return (kern_linear_args){.y = y,
+                              .x = x->h + (size_t)p->first * d,
+                              .w = p->l->latent.kv_a,
+                              .bias = p->l->latent.kv_a_bias,
+                              .n_tokens = p->n,
+                              .x_stride = d,
+                              .y_stride = y_stride};
+}
+
+/* From x->x to x->qkv: the norm, Q and what is kept. */
+static xd_status project(exec *x, const piece *p, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
-    const uint32_t q_head = hp->latent.nope_dim + hp->latent.rope_dim;
+    const exec_layer *l = p->l;
+    const uint32_t d = hp->d_model, q_head = hp->latent.nope_dim + hp->latent.rope_dim;
     const bool low = l->latent.q_a.data;
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = low ? x->q_low : x->heads,
-                                                .x = x->x,
+                                                .x = x->x + (size_t)p->first * d,
                                                 .w = low ? l->latent.q_a : l->qkv[0],
                                                 .bias = l->latent.q_a_bias,
-                                                .n_tokens = n_tokens,
-                                                .x_stride = hp->d_model,
+                                                .n_tokens = p->n,
+                                                .x_stride = d,
                                                 .y_stride = low ? hp->latent.q_rank : hp->n_heads * q_head,
                                                 .norm = l->attn_norm,
-                                                .normed = x->h,
+                                                .normed = x->h + (size_t)p->first * d,
                                                 .norm_eps = hp->rms_eps}));
     if (low)
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->heads,
                                                     .x = x->q_low,
                                                     .w = l->qkv[0],
-                                                    .n_tokens = n_tokens,
+                                                    .n_tokens = p->n,
                                                     .x_stride = hp->latent.q_rank,
                                                     .y_stride = hp->n_heads * q_head,
                                                     .norm = l->latent.q_a_norm,
                                                     .normed = x->q_low_normed,
                                                     .norm_eps = hp->latent.norm_eps}));
-    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->qkv + hp->n_heads * hp->head_dim,
-                                                .x = x->h,
-                                                .w = l->latent.kv_a,
-                                                .bias = l->latent.kv_a_bias,
-                                                .n_tokens = n_tokens,
-                                                .x_stride = hp->d_model,
-                                                .y_stride = x->qkv_width}));
+    const kern_linear_args keep = kept(x, p, x->qkv + hp->n_heads * hp->head_dim, x->qkv_width);
+    RUN(ops->linear(x->dev, &keep));
     RUN(ops->linear_heads(x->dev, &(kern_linear_heads_args){.y = x->qkv,
                                                             .x = x->heads,
                                                             .w = l->latent.k_b,
                                                             .head_bytes = l->latent.k_head_bytes,
-                                                            .n_tokens = n_tokens,
+                                                            .n_tokens = p->n,
                                                             .n_heads = hp->n_heads,
                                                             .tail = hp->latent.rope_dim,
                                                             .x_stride = hp->n_heads * q_head,
@@ -213,18 +252,101 @@ xd_status exec_latent_project(exec *x, const exec_layer *l, uint32_t n_tokens, x
     return XD_OK;
 }
 
-xd_status exec_latent_values(exec *x, const exec_layer *l, uint32_t n_tokens, xd_err *err)
+/* Only what is kept: it must all be there before a step's cold blocks are staged. */
+static xd_status keep_only(exec *x, const piece *p, xd_err *err)
 {
+    const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
-    RUN(x->dev->ops->linear_heads(x->dev, &(kern_linear_heads_args){.y = x->heads,
-                                                                    .x = x->attn,
-                                                                    .w = l->latent.v_b,
-                                                                    .head_bytes = l->latent.v_head_bytes,
-                                                                    .n_tokens = n_tokens,
-                                                                    .n_heads = hp->n_heads,
-                                                                    .x_stride = hp->n_heads * hp->latent.kv_rank,
-                                                                    .y_stride = hp->n_heads * hp->latent.v_dim,
-                                                                    .x_head_stride = hp->latent.kv_rank,
-                                                                    .y_head_stride = hp->latent.v_dim}));
+    const size_t at = (size_t)p->first * hp->d_model;
+    RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h + at,
+                                                  .x = x->x + at,
+                                                  .weight = p->l->attn_norm,
+                                                  .n_tokens = p->n,
+                                                  .dim = hp->d_model,
+                                                  .eps = hp->rms_eps}));
+    const kern_linear_args keep = kept(x, p, x->qkv, hp->head_dim);
+    RUN(ops->linear(x->dev, &keep));
+    kern_rope_kv_args rope = rope_of(x, p);
+    rope.n_heads = 0;
+    RUN(ops->rope_kv(x->dev, &rope));
     return XD_OK;
+}
+
+/* From x->qkv to what attention adds to x->x. */
+static xd_status attend(exec *x, const piece *p, const kern_kv *read_kv, const kern_rope_kv_args *rope,
+                        const uint32_t *seq_start, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const model_params *hp = x->hp;
+    const exec_layer *l = p->l;
+    const exec_shape *s = p->s;
+    const exec_layout in = exec_layout_of(s);
+    const uint32_t rank = hp->latent.kv_rank, vd = hp->latent.v_dim;
+    RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
+                                                 .qkv = x->qkv,
+                                                 .qkv_stride = x->qkv_width,
+                                                 .token_seq = x->in_dev + in.attn_seq + p->first,
+                                                 .token_pos = x->in_dev + in.token_pos + p->first,
+                                                 .n_tokens = p->n,
+                                                 .n_heads = hp->n_heads,
+                                                 .layer = p->layer,
+                                                 .max_context = s->max_context,
+                                                 .window = model_get_layer(x->m, p->layer)->window,
+                                                 .scale = hp->attn_scale,
+                                                 .kv = *read_kv,
+                                                 .scratch = x->attn_scratch,
+                                                 .seq_start = seq_start,
+                                                 .n_seqs = seq_start ? s->n_seqs : 0,
+                                                 .rope = rope,
+                                                 .one_each = s->recorded || s->n_tokens == s->n_seqs}));
+    RUN(ops->linear_heads(x->dev, &(kern_linear_heads_args){.y = x->heads,
+                                                            .x = x->attn,
+                                                            .w = l->latent.v_b,
+                                                            .head_bytes = l->latent.v_head_bytes,
+                                                            .n_tokens = p->n,
+                                                            .n_heads = hp->n_heads,
+                                                            .x_stride = hp->n_heads * rank,
+                                                            .y_stride = hp->n_heads * vd,
+                                                            .x_head_stride = rank,
+                                                            .y_head_stride = vd}));
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x + (size_t)p->first * hp->d_model,
+                                                .x = x->heads,
+                                                .w = l->o,
+                                                .bias = l->o_bias,
+                                                .n_tokens = p->n,
+                                                .x_stride = hp->n_heads * vd,
+                                                .y_stride = hp->d_model,
+                                                .accumulate = true}));
+    return XD_OK;
+}
+
+/* A long step goes in pieces, each of which finds what the ones before it have stored. */
+xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err)
+{
+    const uint32_t n = s->n_tokens;
+    const bool whole = n <= EXEC_LATENT_TOKENS;
+    piece p = {.l = &x->layers[layer], .s = s, .layer = layer};
+    kv_describe(x->kv, &p.kv);
+    p.kv.block_table = x->in_dev + exec_layout_of(s).block_table;
+    p.kv.max_blocks = s->max_blocks;
+    kern_kv read_kv = p.kv;
+    xd_status st;
+    for (p.first = 0; s->staged && p.first < n; p.first += p.n) {
+        p.n = XD_MIN(n - p.first, (uint32_t)EXEC_LATENT_TOKENS);
+        if ((st = keep_only(x, &p, err)))
+            return st;
+    }
+    if ((st = exec_stage_ready(x, layer, s, &read_kv, err)))
+        return st;
+    for (p.first = 0; p.first < n; p.first += p.n) {
+        p.n = XD_MIN(n - p.first, (uint32_t)EXEC_LATENT_TOKENS);
+        const kern_rope_kv_args rope = rope_of(x, &p);
+        if ((st = project(x, &p, err)))
+            return st;
+        if (s->staged) /* Q is rotated; what is kept is stored once more, the same */
+            RUN(x->dev->ops->rope_kv(x->dev, &rope));
+        if ((st = attend(x, &p, &read_kv, s->staged ? NULL : &rope, whole && !s->recorded ? seq_start : NULL, err)))
+            return st;
+    }
+    return exec_stage_ahead(x, layer + 2, s, err);
 }

@@ -126,11 +126,14 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
                        : !strcmp(arch, "qwen3moe") ? "qwen3_moe"
                        : !strcmp(arch, "gpt-oss")  ? "gpt_oss"
                                                    : arch;
+    if (!strcmp(arch, "deepseek2") && (st = model_gguf_latent_type(g, &type, err)))
+        return st;
     *ret_arch = model_arch_find(type);
     if (!*ret_arch || strlen(arch) > 32)
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: architecture '%s' is not known; known in GGUF are gpt-oss, llama, qwen2, qwen3, qwen3moe",
-                       gguf_path(g), arch);
+        return xd_fail(
+            err, XD_UNSUPPORTED, 0,
+            "%s: architecture '%s' is not known; known in GGUF are deepseek2, gpt-oss, llama, qwen2, qwen3, qwen3moe",
+            gguf_path(g), arch);
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
@@ -152,6 +155,8 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     json_object_set_new(config, "rms_norm_eps", json_real(eps));
     /* Where the file does not say llama.cpp normalises the chosen weights, for both families. */
     json_object_set_new(config, "norm_topk_prob", json_boolean(norm));
+    if ((*ret_arch)->latent && (st = model_gguf_latent(g, config, err)))
+        return st;
     const gguf_tensor *embed = NULL;
     for (uint32_t i = 0; i < m->n_ggufs && !embed; i++)
         embed = gguf_tensor_find(m->ggufs[i], "token_embd.weight");
@@ -187,12 +192,53 @@ static xd_status take(const model *m, const char *name, uint32_t count, uint32_t
     return XD_OK;
 }
 
+/* Matrices [rows][cols] of all heads, as one with the rows of all. */
+static xd_status take_heads(const model *m, const char *name, uint32_t rows, uint32_t cols, model_tensor *ret,
+                            xd_err *err)
+{
+    const uint32_t n = m->params.n_heads;
+    XD_CLEANUP(xd_freep) model_tensor *heads = calloc(n, sizeof *heads);
+    if (!heads)
+        return xd_fail(err, XD_NOMEM, 0, "heads of '%s'", name);
+    xd_status st = take(m, name, n, rows, cols, true, heads, 1, err);
+    *ret = heads[0];
+    ret->bytes *= n;
+    ret->rows *= n;
+    return st;
+}
+
+/* K's and V's parts of the matrix behind the latent vector, together or apart. Some files have both: then the parts are taken. */
+static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err *err)
+{
+    const model_params *p = &m->params;
+    const uint32_t rank = p->latent.kv_rank;
+    char joined[64], name[64];
+    xd_status st;
+    snprintf(name, sizeof name, "blk.%u.attn_k_b.weight", l);
+    if ((st = take_heads(m, name, rank, p->latent.nope_dim, &y->latent.k_b, err)))
+        return st;
+    snprintf(name, sizeof name, "blk.%u.attn_v_b.weight", l);
+    if ((st = take_heads(m, name, p->latent.v_dim, rank, &y->latent.v_b, err)))
+        return st;
+    const bool apart = y->latent.k_b.data && y->latent.v_b.data;
+    snprintf(joined, sizeof joined, "blk.%u.attn_kv_b.weight", l);
+    if ((st = take(m, joined, 1, p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, apart, &y->latent.kv_b, 1,
+                   err)))
+        return st;
+    if (apart)
+        y->latent.kv_b = (model_tensor){0};
+    return XD_OK;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
-    const uint32_t d = p->d_model, q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim, n = y->n_experts;
+    const bool latent = a->latent, low = p->latent.q_rank;
+    const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
+    const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
+    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
     const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
     const struct {
         const char *name;
@@ -201,13 +247,18 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_tensor *to;
     } parts[] = {
         {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
-        {"attn_q.weight", 1, q, d, false, &y->q},
-        {"attn_k.weight", 1, kv, d, false, &y->k},
-        {"attn_v.weight", 1, kv, d, false, &y->v},
-        {"attn_output.weight", 1, d, q, false, &y->o},
-        {"attn_q.bias", 1, 1, q, !qkv_bias, &y->q_bias},
-        {"attn_k.bias", 1, 1, kv, !qkv_bias, &y->k_bias},
-        {"attn_v.bias", 1, 1, kv, !qkv_bias, &y->v_bias},
+        {low ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
+        {latent ? NULL : "attn_k.weight", 1, kv, d, false, &y->k},
+        {latent ? NULL : "attn_v.weight", 1, kv, d, false, &y->v},
+        {"attn_output.weight", 1, d, o, false, &y->o},
+        {latent ? NULL : "attn_q.bias", 1, 1, q, !qkv_bias, &y->q_bias},
+        {latent ? NULL : "attn_k.bias", 1, 1, kv, !qkv_bias, &y->k_bias},
+        {latent ? NULL : "attn_v.bias", 1, 1, kv, !qkv_bias, &y->v_bias},
+        {low ? "attn_q_a.weight" : NULL, 1, q_rank, d, false, &y->latent.q_a},
+        {low ? "attn_q_a_norm.weight" : NULL, 1, 1, q_rank, false, &y->latent.q_a_norm},
+        {low ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
+        {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
+        {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
         {"attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
         {a->gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
         {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
@@ -234,7 +285,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     }
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
-    return XD_OK;
+    return latent ? take_latent(m, y, l, err) : XD_OK;
 }
 
 /* Llama 3's frequency bands come as a tensor of divisors. */
@@ -258,49 +309,19 @@ static xd_status divide_frequencies(model *m, xd_err *err)
     return XD_OK;
 }
 
+typedef struct known_key {
+    const char *key;
+    double usual, none;
+} known_key;
+
 /* Metadata that would change the result. A value that says "as usual" is fine. */
-static xd_status check_keys(const model *m, xd_err *err)
+static xd_status check_list(const model *m, const known_key *keys, size_t n, xd_err *err)
 {
-    const double head_dim = m->params.head_dim;
-    const struct {
-        const char *key;
-        double usual, none;
-    } keys[] = {
-        {"attention.causal", 1, 1},
-        {"attention.clamp_kqv", 0, 0},
-        {"attention.max_alibi_bias", 0, 0},
-        {"attention.output_scale", 0, 1},
-        {"attention.scale", 0, 0},
-        {"attention.temperature_scale", 0, 0},
-        {"attention.value_length", head_dim, head_dim},
-        {"attn_logit_softcapping", 0, 0},
-        {"embedding_scale", 0, 1},
-        {"expert_gating_func", 0, 1},
-        {"expert_group_count", 0, 1},
-        {"expert_group_used_count", 0, 1},
-        {"expert_shared_count", 0, 0},
-        {"expert_weights_scale", 0, 1},
-        {"final_logit_softcapping", 0, 0},
-        {"interleave_moe_layer_step", 0, 1},
-        {"leading_dense_block_count", 0, 0},
-        {"logit_scale", 0, 1},
-        {"nextn_predict_layers", 0, 0},
-        {"residual_scale", 0, 1},
-        {"rope.dimension_count", head_dim, head_dim},
-        {"rope.scale_linear", 0, 1},
-        {"rope.scaling.alpha", 0, 1},
-        {"rope.scaling.attn_factor", 0, 1},
-        {"rope.scaling.yarn_attn_factor", 1, 1},
-        {"rope.scaling.yarn_ext_factor", -1, 1},
-        {"rope.scaling.yarn_log_multiplier", 0, 0},
-        {"router_logit_softcapping", 0, 0},
-        {"use_parallel_residual", 0, 0},
-    };
     const gguf *g = m->ggufs[0];
     const char *arch = gguf_string(g, "general.architecture");
     char key[96];
     double v;
-    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+    for (size_t i = 0; i < n; i++) {
         xd_status st =
             gguf_real(g, arch_key(key, sizeof key, arch, keys[i].key), keys[i].usual, -HUGE_VAL, HUGE_VAL, &v, err);
         if (st)
@@ -310,6 +331,47 @@ static xd_status check_keys(const model *m, xd_err *err)
                            arch);
     }
     return XD_OK;
+}
+
+static xd_status check_keys(const model *m, xd_err *err)
+{
+    const double head_dim = m->params.head_dim;
+    const known_key keys[] = {
+        {"attention.causal", 1, 1},
+        {"attention.clamp_kqv", 0, 0},
+        {"attention.max_alibi_bias", 0, 0},
+        {"attention.output_scale", 0, 1},
+        {"attention.scale", 0, 0},
+        {"attention.temperature_scale", 0, 0},
+        {"attn_logit_softcapping", 0, 0},
+        {"embedding_scale", 0, 1},
+        {"final_logit_softcapping", 0, 0},
+        {"interleave_moe_layer_step", 0, 1},
+        {"logit_scale", 0, 1},
+        {"nextn_predict_layers", 0, 0},
+        {"residual_scale", 0, 1},
+        {"rope.scale_linear", 0, 1},
+        {"rope.scaling.alpha", 0, 1},
+        {"rope.scaling.attn_factor", 0, 1},
+        {"rope.scaling.yarn_attn_factor", 1, 1},
+        {"rope.scaling.yarn_ext_factor", -1, 1},
+        {"router_logit_softcapping", 0, 0},
+        {"use_parallel_residual", 0, 0},
+    };
+    const known_key read_for_latent[] = {
+        /* gguf_latent.c */
+        {"attention.value_length", head_dim, head_dim},
+        {"expert_gating_func", 0, 1},
+        {"expert_group_count", 0, 1},
+        {"expert_group_used_count", 0, 1},
+        {"expert_shared_count", 0, 0},
+        {"expert_weights_scale", 0, 1},
+        {"leading_dense_block_count", 0, 0},
+        {"rope.dimension_count", head_dim, head_dim},
+        {"rope.scaling.yarn_log_multiplier", 0, 0},
+    };
+    xd_status st = check_list(m, keys, XD_ARRAY_LEN(keys), err);
+    return st || m->params.latent.kv_rank ? st : check_list(m, read_for_latent, XD_ARRAY_LEN(read_for_latent), err);
 }
 
 static xd_status take_all(model *m, const model_arch *a, xd_err *err)

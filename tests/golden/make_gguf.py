@@ -40,6 +40,22 @@ def type_of(kind, name):
     return gguf.GGMLQuantizationType[kind.upper()]
 
 
+def fitting(t, cols):
+    """Rows that are no whole number of blocks get smaller ones."""
+    return t if cols % gguf.GGML_QUANT_SIZES[t][0] == 0 else gguf.GGMLQuantizationType.Q8_0
+
+
+def split_kv_b(w, c):
+    """kv_b_proj as llama.cpp's converter stores it: K's part of each head transposed, V's part."""
+    heads, nope, v = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    w = w.reshape(heads, nope + v, -1)
+    return np.ascontiguousarray(w[:, :nope].swapaxes(1, 2)), np.ascontiguousarray(w[:, nope:])
+
+
+def join_kv_b(k, v):
+    return np.concatenate([k.swapaxes(1, 2), v], axis=1).reshape(-1, v.shape[2])
+
+
 def quantise(w, t):
     """What the package cannot write: plain roundings, good enough for random weights."""
     q = gguf.GGMLQuantizationType
@@ -136,6 +152,34 @@ def untangle(name, data):
     return [(stem.replace("gate_up", part) + kind, data[:, i::2]) for i, part in enumerate(("gate", "up"))]
 
 
+def add_latent(w, c, joined):
+    """Keys of deepseek2. Joined: as files were before K's and V's parts were stored apart."""
+    nope, rope, v, rank = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
+    w.add_head_count_kv(c["num_attention_heads"] if joined else 1)
+    w.add_key_length(nope + rope if joined else rank + rope)
+    w.add_value_length(v if joined else rank)
+    if not joined:
+        w.add_key_length_mla(nope + rope)
+        w.add_value_length_mla(v)
+    w.add_kv_lora_rank(rank)
+    if c.get("q_lora_rank"):
+        w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_rope_dimension_count(rope)
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    if c.get("norm_topk_prob"):
+        w.add_expert_weights_norm(True)
+    sigmoid = c["model_type"] == "deepseek_v3"
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+    if (c.get("n_group") or 1) > 1:
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
+    r = c.get("rope_scaling") or {}
+    if r.get("mscale_all_dim") is not None:
+        w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+
+
 def add_keys(w, arch, keys):
     for key, value in keys.items():
         w.kv_data[0].pop(f"{arch}.{key}", None)
@@ -146,15 +190,17 @@ def add_keys(w, arch, keys):
             w.add_key_value(f"{arch}.{key}", value, kind)
 
 
-def main(src, out, kind="bf16", keys=None, tensors=None):
-    """keys: of the architecture, set or replaced; tensors: names of further ones."""
+def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
+    """keys: of the architecture, set or replaced; tensors: names of further ones; joined: see add_latent."""
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
-    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss"}.get(c["model_type"], c["model_type"])
+    arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
+            "deepseek_v3": "deepseek2"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
-    experts = c.get("num_experts") or c.get("num_local_experts") or 0
+    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or 0
+    latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
     w.add_block_count(c["num_hidden_layers"])
@@ -162,8 +208,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
     w.add_embedding_length(c["hidden_size"])
     w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(heads)
-    w.add_head_count_kv(kv_heads)
-    w.add_key_length(head_dim)
+    if latent:
+        add_latent(w, c, joined)
+    else:
+        w.add_head_count_kv(kv_heads)
+        w.add_key_length(head_dim)
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
     if experts:
@@ -187,6 +236,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
     def put(name, data, source):
         matrix = data.ndim > 1 and "ffn_gate_inp" not in name and not name.endswith("bias")
         t = type_of(kind, source) if matrix else gguf.GGMLQuantizationType.F32
+        t = fitting(t, data.shape[-1])
         w.add_tensor(name, quantise(data, t), raw_dtype=t)
 
     stacks = {}
@@ -199,6 +249,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None):
                     put(names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
             elif name.endswith(".sinks"):
                 put(names.get_name(name) + ".weight", data, name)
+            elif name.endswith("kv_b_proj.weight") and not joined:
+                for part, x in zip(("k", "v"), split_kv_b(data, c)):
+                    put(names.get_name(name.replace("kv_b_proj", f"{part}_b_proj"), try_suffixes=(".weight",)), x, name)
+            elif name.endswith("e_score_correction_bias"):
+                put(names.get_name(name.replace("e_score_correction_bias", "e_score_correction.bias"), try_suffixes=(".bias",)), data, name)
             elif ".experts." in name:
                 before, after = name.split(".experts.")
                 e, matrix = after.split(".", 1)

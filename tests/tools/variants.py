@@ -32,6 +32,12 @@ ARCHS = {
 }
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe",
            "gpt_oss": "GptOss"}
+LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+          "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "first_k_dense_replace": 1,
+          "routed_scaling_factor": 1.7}
+DEEPSEEK = {"deepseek_v2": {**LATENT, "q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": False},
+            "deepseek_v3": {**LATENT, "n_group": 2, "topk_group": 1, "norm_topk_prob": True}}
+CLASSES.update(deepseek_v2="DeepseekV2", deepseek_v3="DeepseekV3")
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 DROP = object()  # a key that the file does not have
 
@@ -340,6 +346,104 @@ def fill_variants():
             greedy=8)
 
 
+def fill_deepseek():
+    for a in DEEPSEEK:
+        v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
+        v("base")
+        v("f16", dtype="float16")
+        v("f32", dtype="float32")
+        v("shards", shards="30KB")
+        v("tied", cfg={"tie_word_embeddings": True})
+        v("q-rank", cfg={"q_lora_rank": 20})
+        v("q-whole", cfg={"q_lora_rank": None})
+        v("bias", cfg={"attention_bias": True, "q_lora_rank": 20})
+        v("bias-q-whole", cfg={"attention_bias": True, "q_lora_rank": None})
+        v("one-head", cfg={"num_attention_heads": 1, "num_key_value_heads": 1})
+        v("heads-20", cfg={"num_attention_heads": 20, "num_key_value_heads": 20, "hidden_size": 40})
+        v("no-kv-heads", cfg={"num_key_value_heads": None, "num_attention_heads": 4})
+        v("kv-heads", "num_key_value_heads = 2", cfg={"num_key_value_heads": 2})
+        v("odd-sizes", cfg={"kv_lora_rank": 25, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5, "q_lora_rank": 11,
+                            "vocab_size": 97, "hidden_size": 52, "intermediate_size": 37, "moe_intermediate_size": 23})
+        v("published-head", cfg={"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})
+        v("eps-large", cfg={"rms_norm_eps": 0.1})
+        v("long-prompt", prompts=[1, 450])
+        v("dense", cfg={"first_k_dense_replace": 3})
+        v("sparse", cfg={"first_k_dense_replace": 0})
+        v("one-shared", cfg={"n_shared_experts": 1})
+        v("all-experts", cfg={"num_experts_per_tok": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1})
+        v("no-scale", cfg={"routed_scaling_factor": 1.0})
+        v("packed", packed=True)
+        v("nextn", cfg={"num_nextn_predict_layers": 1}, files=add_nextn)
+        v("layer-beyond", "num_hidden_layers", cfg={"num_nextn_predict_layers": 0}, files=add_nextn)
+        v("linear", cfg=rope(type="linear", factor=4.0))
+        v("linear-mscale", cfg=rope(type="linear", factor=4.0, mscale_all_dim=0.7))
+        v("yarn", cfg=rope(type="yarn", factor=40, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=0.707,
+                           mscale_all_dim=0.707), prompts=[1, 17, 200])
+        v("yarn-mscales-differ", cfg=rope(type="yarn", factor=8.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.4))
+        v("yarn-no-mscale", cfg=rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64))
+        v("yarn-all-dim-alone", cfg=rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64, mscale_all_dim=0.9))
+        v("dynamic", cfg=rope(type="dynamic", factor=2.0))
+        v("fp8", "quantization_config", cfg={"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}})
+        v("no-rank", "kv_lora_rank", cfg={"kv_lora_rank": None}, no_reference=True)
+        v("odd-rope", "qk_rope_head_dim", cfg={"qk_rope_head_dim": 7}, no_reference=True)
+        v("layer-freq", "moe_layer_freq", cfg={"moe_layer_freq": 2}, no_reference=True)
+        v("wrong-scoring", "scoring_func", cfg={"scoring_func": "sigmoid" if a == "deepseek_v2" else "softmax"}, no_reference=True)
+        v("right-scoring", cfg={"scoring_func": "softmax" if a == "deepseek_v2" else "sigmoid", "moe_layer_freq": 1, "seq_aux": True,
+                                "ep_size": 1, "aux_loss_alpha": 0.001})
+    v = lambda n, refuse=None, **kw: variant(f"deepseek_v2-{n}", "deepseek_v2", refuse, **kw)
+    v("groups", cfg={"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2})
+    v("groups-all", cfg={"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 4})
+    v("groups-not-used", cfg={"topk_method": "greedy", "n_group": 4, "topk_group": 2})
+    v("norm", "norm_topk_prob", cfg={"norm_topk_prob": True}, no_reference=True)
+    v("noaux", "topk_method", cfg={"topk_method": "noaux_tc"}, no_reference=True)
+    v("mlp-bias", "mlp_bias", cfg={"mlp_bias": True}, no_reference=True)
+    v("minimal", cfg={k: DROP for k in ("rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype", "topk_method", "norm_topk_prob",
+                                       "first_k_dense_replace", "n_shared_experts", "rms_norm_eps", "routed_scaling_factor")})
+    v = lambda n, refuse=None, **kw: variant(f"deepseek_v3-{n}", "deepseek_v3", refuse, **kw)
+    v("one-group", cfg={"n_group": 1, "topk_group": 1})
+    v("groups-4", cfg={"n_group": 4, "topk_group": 2, "n_routed_experts": 16})
+    v("groups-uneven", "n_group", cfg={"n_group": 3}, no_reference=True)
+    v("not-normed", cfg={"norm_topk_prob": False})
+    v("halves", cfg={"rope_interleave": False})
+    v("noaux", cfg={"topk_method": "noaux_tc"})
+    v("greedy", "topk_method", cfg={"topk_method": "greedy"}, no_reference=True)
+    for kind in ("bf16", "q8_0", "q4_k_m"):
+        wide = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256, "kv_lora_rank": 256, "q_lora_rank": 256,
+                "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64, "num_hidden_layers": 2} if kind != "bf16" else {}
+        for a in DEEPSEEK:
+            c = {**wide, "q_lora_rank": None} if a == "deepseek_v2" else {**wide, "n_group": 1, "topk_group": 1}
+            variant(f"{a}-gguf-{kind}", a, gguf=kind, cfg=c)
+            variant(f"{a}-gguf-{kind}-joined", a, gguf=kind, gguf_joined=True, cfg=c)
+    yarn = rope(type="yarn", factor=40, original_max_position_embeddings=64, mscale=0.707, mscale_all_dim=0.707)
+    variant("deepseek_v2-gguf-groups", "deepseek_v2", gguf="bf16", cfg={"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, **yarn})
+    variant("deepseek_v3-gguf-groups", "deepseek_v3", gguf="bf16", cfg={"n_group": 4, "topk_group": 2, "n_routed_experts": 16, **yarn})
+
+
+def random_deepseek(arch, seed):
+    r = random.Random(f"{arch}{seed}")
+    heads, groups = r.randint(1, 12), r.choice([1, 2, 4])
+    n = groups * r.randint(2, 6)
+    c = {"num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": heads * r.randint(max(1, 24 // heads), max(2, 120 // heads)),
+         "kv_lora_rank": r.randint(4, 90), "q_lora_rank": r.choice([None, r.randint(4, 60)]), "qk_nope_head_dim": r.randint(1, 40),
+         "qk_rope_head_dim": 2 * r.randint(1, 20), "v_head_dim": r.randint(1, 50), "intermediate_size": r.randint(5, 150),
+         "moe_intermediate_size": r.randint(3, 70), "n_routed_experts": n, "n_shared_experts": r.randint(1, 3), "n_group": groups,
+         "topk_group": r.randint(1, groups), "num_hidden_layers": r.randint(1, 4), "first_k_dense_replace": r.randint(0, 3),
+         "vocab_size": r.randint(20, 400), "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "rope_theta": r.choice([100.0, 10000.0, 123456.7]),
+         "routed_scaling_factor": r.choice([1.0, 2.5, 16.0]), "tie_word_embeddings": r.random() < 0.3, "attention_bias": r.random() < 0.3}
+    c["num_experts_per_tok"] = r.randint(1, n // groups * c["topk_group"])
+    if arch == "deepseek_v2":
+        c["topk_method"] = r.choice(["greedy", "group_limited_greedy"])
+    else:
+        c.update(norm_topk_prob=r.random() < 0.7, rope_interleave=r.random() < 0.8)
+    if r.random() < 0.5:
+        c["rope_scaling"] = {"type": "yarn", "factor": r.choice([2.0, 40]), "original_max_position_embeddings": r.choice([16, 64])}
+        for key in ("mscale", "mscale_all_dim"):
+            if r.random() < 0.7:
+                c["rope_scaling"][key] = r.choice([1.0, 0.707])
+    variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),
+            prompts=[1, r.randint(2, 17), r.randint(18, 160)])
+
+
 # ---- making -------------------------------------------------------------------------------------------------------------------
 
 def edit_config(d, **kw):
@@ -369,6 +473,14 @@ def rewrite(d, add=(), drop=(), drop_re=None):
     for name, (dtype, shape) in dict(add).items():
         s[name] = torch.ones(shape, dtype=getattr(torch, dtype))
     save_file(d, {k: t for k, t in s.items() if k not in drop and not (drop_re and re.search(drop_re, k))})
+
+
+def add_nextn(d):
+    """The layer behind the last one that DeepSeek-V3's files have."""
+    s = load_file(d)
+    n = 1 + max(int(m[1]) for m in (re.match(r"model\.layers\.(\d+)\.", k) for k in s) if m)
+    last = {k.replace(f"layers.{n - 1}.", f"layers.{n}."): t for k, t in s.items() if f"layers.{n - 1}." in k}
+    save_file(d, {**s, **last, f"model.layers.{n}.enorm.weight": s["model.norm.weight"], f"model.layers.{n}.eh_proj.weight": s["lm_head.weight"]})
 
 
 def add_head(d):
@@ -459,7 +571,7 @@ def twin_experts(s):
 
 
 def make_config(arch, cfg):
-    c = {"model_type": arch, "architectures": [CLASSES[arch] + "ForCausalLM"], **SMALL, **ARCHS[arch]}
+    c = {"model_type": arch, "architectures": [CLASSES[arch] + "ForCausalLM"], **SMALL, **{**ARCHS, **DEEPSEEK}[arch]}
     if arch == "mixtral" and ("hidden_size" in cfg or "num_attention_heads" in cfg):
         del c["head_dim"]
     c.update(cfg)
@@ -472,8 +584,11 @@ def randomise(model, seed):
     g = torch.Generator().manual_seed(seed)
     names = [n for n, _ in model.named_parameters()]
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if "e_score_correction_bias" in n)]:
             r = torch.randn(p.shape, generator=g)
+            if "e_score_correction_bias" in name:
+                p.copy_(r * 0.1)
+                continue
             if name.endswith("bias"):
                 p.copy_(r * 0.5)
             elif p.ndim == 1:
@@ -503,7 +618,7 @@ def reference(model, prompts, vocab, n_greedy):
             ids[0] = 0
         routers, hooks = {}, []
         for name, m in model.named_modules():
-            if type(m).__name__.endswith("TopKRouter"):
+            if type(m).__name__.lower().endswith("topkrouter"):
                 def hook(_m, _i, out, name=name):
                     routers[name] = {"ids": out[2].tolist(), "float": [[numbers(r) for r in out[0]]]}
                 hooks.append(m.register_forward_hook(hook))
@@ -565,7 +680,7 @@ def make(root, name, v):
         ref, loading = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, **EAGER, output_loading_info=True)
         ref.eval()
         if v.get("gguf"):
-            round_trip(ref, v["gguf"], state)
+            round_trip(ref, v["gguf"], c, v.get("gguf_joined", False))
         gold.update(reference(ref, v.get("prompts", [1, 17, 70]), c["vocab_size"], v.get("greedy", 24 if max(v.get("prompts", [1])) < 400 else 8)))
         gold["loading"] = {k: sorted(map(str, x)) for k, x in loading.items() if x}
     gold["reference"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
@@ -580,7 +695,7 @@ def quantized(name, ndim):
     return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "bias"))
 
 
-def round_trip(model, kind, state):
+def round_trip(model, kind, c, joined):
     """The weights as the GGUF file holds them."""
     import gguf
     import make_gguf
@@ -588,16 +703,22 @@ def round_trip(model, kind, state):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if kind != "f32" and quantized(name, p.ndim):
-                t = make_gguf.type_of(kind, name)
+                def there_and_back(w):
+                    t = make_gguf.fitting(make_gguf.type_of(kind, name), w.shape[-1])
+                    return gguf.quants.dequantize(make_gguf.quantise(w, t), t)
+
                 turned = name.endswith(("experts.gate_up_proj", "experts.down_proj")) and model.config.model_type == "gpt_oss"
-                q = make_gguf.quantise((p.transpose(1, 2) if turned else p).numpy(), t)
-                w = torch.from_numpy(gguf.quants.dequantize(q, t))
+                if name.endswith("kv_b_proj.weight") and not joined:
+                    w = make_gguf.join_kv_b(*(there_and_back(x) for x in make_gguf.split_kv_b(p.numpy(), c)))
+                else:
+                    w = there_and_back((p.transpose(1, 2) if turned else p).numpy())
+                w = torch.from_numpy(w)
                 p.copy_(w.transpose(1, 2) if turned else w)
 
 
 def write_gguf(d, c, v):
     import make_gguf
-    make_gguf.main(d, d / "model.gguf", v["gguf"], v.get("gguf_keys"), v.get("gguf_tensors"))
+    make_gguf.main(d, d / "model.gguf", v["gguf"], v.get("gguf_keys"), v.get("gguf_tensors"), v.get("gguf_joined", False))
     for f in d.glob("*.safetensors*"):
         f.unlink()
 
@@ -694,14 +815,15 @@ def main():
     if mode == "run":
         sys.exit(run(root, sys.argv[3]))
     fill_variants()
+    fill_deepseek()
     import torch
     torch.set_num_threads(1)  # tiny products: threads only wait for one another
     names = sys.argv[3:] or list(VARIANTS)
     for n in [n for n in names if n.startswith("random:")]:
         names.remove(n)
-        for a in ARCHS:
+        for a in (*ARCHS, *DEEPSEEK):
             for seed in range(*map(int, n[7:].split("-"))):
-                random_variant(a, seed)
+                (random_deepseek if a in DEEPSEEK else random_variant)(a, seed)
                 names.append(f"random-{a}-{seed}")
     for n in names:
         try:

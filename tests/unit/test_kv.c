@@ -273,3 +273,28 @@ Test(kv, no_room_at_all_is_a_configuration_error)
     cr_assert_null(kv);
     dev->ops->close(dev);
 }
+
+/* DeepSeek-V3 by its paper (arXiv 2412.19437): 512 numbers and 64 rotated ones a token and layer, and nothing else. */
+Test(kv, latent_attention_keeps_one_vector_a_token)
+{
+    kern_dev *dev;
+    cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 1, .numa_node = -1}, &dev), KERN_OK);
+    kv_options o = {.dev = dev,
+                    .n_layers = 61,
+                    .n_kv_heads = 1,
+                    .head_dim = 576,
+                    .v_dim = 512,
+                    .block_size = 16,
+                    .fmt = FMT_F16,
+                    .n_blocks = 2};
+    cr_assert_eq(kv_block_bytes(&o), 61ull * 16 * (512 + 64) * 2);
+    kv_cache *kv = NULL;
+    kern_kv d;
+    xd_err err = {0};
+    cr_assert_eq(kv_open(&o, &kv, &err), XD_OK, "%s", err.msg);
+    kv_describe(kv, &d);
+    cr_assert_eq(d.v_dim, 512);
+    cr_assert_eq(d.layer_bytes, 16 * 576 * 2);
+    kv_free(kv);
+    dev->ops->close(dev);
+}

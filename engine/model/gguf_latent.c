@@ -1,0 +1,114 @@
+/* gguf_latent.c - `deepseek2` in GGUF: its metadata as DeepSeek's config.json would say them. Names and meanings as llama.cpp's converter
+ * (conversion/deepseek.py) writes them.
+ *
+ * Newer files describe the one KV head that latent attention keeps, and the expanded heads in keys ending in _mla; older ones only
+ * the latter, in the plain keys. V2 and V3 share the name: the gating function tells them apart. Of YaRN's two magnitudes only
+ * mscale_all_dim is told; published models have both alike. Older files do not tell the groups of experts either: then there are none,
+ * as in llama.cpp. */
+#include <string.h>
+
+#include "engine/model/model_priv.h"
+
+enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
+
+static const char *key_of(char *out, size_t cap, const char *key)
+{
+    snprintf(out, cap, "deepseek2.%s", key);
+    return out;
+}
+
+static bool has(const gguf *g, const char *key)
+{
+    char full[96];
+    return gguf_has(g, key_of(full, sizeof full, key));
+}
+
+static xd_status get(const gguf *g, const char *key, int64_t fallback, int64_t max, int64_t *ret, xd_err *err)
+{
+    char full[96];
+    return gguf_int(g, key_of(full, sizeof full, key), fallback, 0, max, ret, err);
+}
+
+xd_status model_gguf_latent_type(const gguf *g, const char **ret, xd_err *err)
+{
+    int64_t gating;
+    xd_status st = get(g, "expert_gating_func", GATING_SOFTMAX, INT32_MAX, &gating, err);
+    if (st)
+        return st;
+    if (gating > GATING_SIGMOID)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: 'deepseek2.expert_gating_func' = %d; 1 (softmax) and 2 (sigmoid) are known", gguf_path(g),
+                       (int)gating);
+    *ret = gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
+    return XD_OK;
+}
+
+static xd_status add_magnitudes(const gguf *g, json_t *config, xd_err *err)
+{
+    json_t *rope = json_object_get(config, "rope_parameters");
+    char key[96];
+    double log_multiplier;
+    xd_status st =
+        gguf_real(g, key_of(key, sizeof key, "rope.scaling.yarn_log_multiplier"), 0, 0, 100, &log_multiplier, err);
+    if (st)
+        return st;
+    const char *type = json_string_value(json_object_get(rope, "rope_type"));
+    if (type && !strcmp(type, "yarn") && !gguf_has(g, key))
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: rope scaling type yarn without '%s': its attention factor is not told", gguf_path(g), key);
+    if (log_multiplier > 0) {
+        json_object_set_new(rope, "mscale", json_real(log_multiplier / 0.1));
+        json_object_set_new(rope, "mscale_all_dim", json_real(log_multiplier / 0.1));
+    }
+    return XD_OK;
+}
+
+xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err)
+{
+    int64_t rank, q_rank, rope, key, value, dense, shared, groups, top_groups, norm;
+    char name[96];
+    double scale;
+    bool whole = has(g, "attention.key_length_mla");
+    xd_status st;
+    if ((st = get(g, "attention.kv_lora_rank", 0, UINT16_MAX, &rank, err)) ||
+        (st = get(g, "attention.q_lora_rank", 0, UINT16_MAX, &q_rank, err)) ||
+        (st = get(g, "rope.dimension_count", 0, UINT16_MAX, &rope, err)) ||
+        (st = get(g, whole ? "attention.key_length_mla" : "attention.key_length", 0, UINT16_MAX, &key, err)) ||
+        (st = get(g, whole ? "attention.value_length_mla" : "attention.value_length", 0, UINT16_MAX, &value, err)) ||
+        (st = get(g, "leading_dense_block_count", 0, MODEL_MAX_LAYERS, &dense, err)) ||
+        (st = get(g, "expert_shared_count", 0, 1024, &shared, err)) ||
+        (st = get(g, "expert_group_count", 1, 1024, &groups, err)) ||
+        (st = get(g, "expert_group_used_count", 1, 1024, &top_groups, err)) ||
+        (st = get(g, "expert_weights_norm", 0, 1, &norm, err)) ||
+        (st = gguf_real(g, key_of(name, sizeof name, "expert_weights_scale"), 1, 0, 1e6, &scale, err)) ||
+        (st = add_magnitudes(g, config, err)))
+        return st;
+    if (!rank || rope < 2 || key <= rope || !value)
+        return xd_fail(
+            err, XD_BAD_MODEL, 0,
+            "%s: deepseek2 needs attention.kv_lora_rank, rope.dimension_count, and a key length (%d) beyond the "
+            "latter (%d)",
+            gguf_path(g), (int)key, (int)rope);
+    const struct {
+        const char *name;
+        json_t *value;
+    } keys[] = {
+        {"kv_lora_rank", json_integer(rank)},
+        {"q_lora_rank", q_rank ? json_integer(q_rank) : json_null()},
+        {"qk_rope_head_dim", json_integer(rope)},
+        {"qk_nope_head_dim", json_integer(key - rope)},
+        {"v_head_dim", json_integer(value)},
+        {"first_k_dense_replace", json_integer(dense)},
+        {"n_shared_experts", json_integer(shared)},
+        {"n_group", json_integer(groups > 1 ? groups : 1)},
+        {"topk_group", json_integer(groups > 1 ? top_groups : 1)},
+        {"norm_topk_prob", json_boolean(norm)},
+        {"routed_scaling_factor", json_real(scale > 0 ? scale : 1)},
+        {"num_key_value_heads", json_null()}, /* it counts the heads kept */
+        {"head_dim", json_null()},
+    };
+    bool ok = true;
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++)
+        ok = !json_object_set_new(config, keys[i].name, keys[i].value) && ok;
+    return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g));
+}
