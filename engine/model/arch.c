@@ -184,6 +184,44 @@ static const model_arch archs[] = {
      .partial_rotary = true,
      .qk_norm = MODEL_NORM_WIDE,
      .read = model_read_minimax},
+    {.model_type = "deepseek_v2",
+     .class_name = "DeepseekV2ForCausalLM",
+     .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048,\"first_k_dense_replace\":0,"
+                 "\"kv_lora_rank\":512,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":64,\"n_shared_experts\":2,\"moe_intermediate_size\":1407,"
+                 "\"topk_method\":\"greedy\",\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_deepseek_v2},
+    {.model_type = "deepseek_v3",
+     .class_name = "DeepseekV3ForCausalLM",
+     .defaults = "{\"vocab_size\":129280,\"hidden_size\":7168,\"intermediate_size\":18432,\"num_hidden_layers\":61,"
+                 "\"num_attention_heads\":128,\"max_position_embeddings\":4096,\"first_k_dense_replace\":3,"
+                 "\"kv_lora_rank\":512,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":256,\"n_shared_experts\":1,\"moe_intermediate_size\":2048,"
+                 "\"num_experts_per_tok\":8,\"n_group\":8,\"topk_group\":4,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":2.5,\"num_nextn_predict_layers\":1,\"bos_token_id\":0,\"eos_token_id\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_deepseek_v3},
 };
 
 const model_arch *model_arch_find(const char *model_type)
@@ -197,7 +235,7 @@ const model_arch *model_arch_find(const char *model_type)
 const char *model_known_archs(void)
 {
     return "gpt_oss, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen2_moe, olmoe, granitemoe, glm4_moe, "
-           "ernie4_5_moe, minimax_m2";
+           "ernie4_5_moe, minimax_m2, deepseek_v2, deepseek_v3";
 }
 
 /* One thing has several names: of families, and of versions of transformers. */

@@ -79,6 +79,43 @@ xd_status model_read_glm4(model *m, const json_t *c, const char *file, xd_err *e
     return read_groups(m, c, file, err);
 }
 
+/* Every layer behind the dense ones has experts in all that is published. */
+static xd_status every_layer(const json_t *c, const char *file, xd_err *err)
+{
+    uint32_t step;
+    xd_status st = hf_u32(c, file, "moe_layer_freq", 1, 1, MODEL_MAX_LAYERS, &step, err);
+    if (!st && step != 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: moe_layer_freq = %u is not known, only 1", file, step);
+    return st;
+}
+
+xd_status model_read_deepseek_v2(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    kern_router_args *r = &m->params.router;
+    const char *method = hf_string(c, "topk_method");
+    const bool groups = method && !strcmp(method, "group_limited_greedy");
+    double scale;
+    xd_status st;
+    if ((st = only(c, file, "scoring_func", "softmax", err)) || (st = every_layer(c, file, err)) ||
+        (st = hf_real(c, file, "routed_scaling_factor", 1, 1e-6, 1e6, &scale, err)))
+        return st;
+    if (!method || (!groups && strcmp(method, "greedy")))
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: topk_method is '%s'; deepseek_v2 has 'greedy' and 'group_limited_greedy'", file,
+                       method ? method : "(no text)");
+    if (r->norm_topk) /* what became of it differs between DeepSeek's own code and transformers */
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: norm_topk_prob true is not known for deepseek_v2", file);
+    r->scale = (float)scale;
+    r->group_rank = KERN_GROUP_MAX;
+    return groups ? read_groups(m, c, file, err) : XD_OK;
+}
+
+xd_status model_read_deepseek_v3(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    xd_status st = every_layer(c, file, err);
+    return st ? st : model_read_glm4(m, c, file, err);
+}
+
 xd_status model_read_ernie(model *m, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;

@@ -68,8 +68,12 @@ xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err)
     int64_t rank, q_rank, rope, key, value, dense, shared, groups, top_groups, norm;
     char name[96];
     double scale;
+    const char *type = NULL;
     bool whole = has(g, "attention.key_length_mla");
-    xd_status st;
+    xd_status st = model_gguf_latent_type(g, &type, err);
+    if (st)
+        return st;
+    const bool softmax = !strcmp(type, "deepseek_v2"); /* which has groups in one of its methods only */
     if ((st = get(g, "attention.kv_lora_rank", 0, UINT16_MAX, &rank, err)) ||
         (st = get(g, "attention.q_lora_rank", 0, UINT16_MAX, &q_rank, err)) ||
         (st = get(g, "rope.dimension_count", 0, UINT16_MAX, &rope, err)) ||
@@ -102,6 +106,7 @@ xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err)
         {"n_shared_experts", json_integer(shared)},
         {"n_group", json_integer(groups > 1 ? groups : 1)},
         {"topk_group", json_integer(groups > 1 ? top_groups : 1)},
+        {"topk_method", softmax ? json_string(groups > 1 ? "group_limited_greedy" : "greedy") : json_null()},
         {"norm_topk_prob", json_boolean(norm)},
         {"routed_scaling_factor", json_real(scale > 0 ? scale : 1)},
         {"num_key_value_heads", json_null()}, /* it counts the heads kept */

@@ -101,6 +101,8 @@ xd_status model_scale_latent(const json_t *config, const char *file, model_param
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_glm4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_deepseek_v2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 

@@ -48,6 +48,14 @@ static const struct {
      "\"num_key_value_heads\":8,\"head_dim\":64,\"num_local_experts\":32,\"num_experts_per_tok\":4,"
      "\"intermediate_size\":2880,\"sliding_window\":128,\"vocab_size\":201088,\"max_position_embeddings\":131072,"
      "\"rope_theta\":150000.0}"},
+    {"deepseek-v2-lite",
+     "{\"model_type\":\"deepseek_v2\",\"hidden_size\":2048,\"num_hidden_layers\":27,\"num_attention_heads\":16,"
+     "\"kv_lora_rank\":512,\"q_lora_rank\":null,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"n_routed_experts\":64,\"num_experts_per_tok\":6,\"n_shared_experts\":2,\"moe_intermediate_size\":1408,"
+     "\"first_k_dense_replace\":1,\"intermediate_size\":10944,\"norm_topk_prob\":false,\"vocab_size\":102400,"
+     "\"max_position_embeddings\":163840,\"rope_theta\":10000.0,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
+     "\"original_max_position_embeddings\":4096,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":0.707,"
+     "\"mscale_all_dim\":0.707}}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -69,7 +77,7 @@ json_t *model_synthetic_config(const char *name)
 
 const char *model_synthetic_names(void)
 {
-    return "qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, gpt-oss-20b, moe-4gb, tiny";
+    return "qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, gpt-oss-20b, deepseek-v2-lite, moe-4gb, tiny";
 }
 
 /* --- random numbers ------------------------------------------------------------------------------------------------ */
@@ -195,25 +203,25 @@ static bool plan_add(plan *p, model_tensor *t, uint32_t rows, uint32_t cols, ker
     return xd_add_u64(&p->bytes, p->bytes, t->bytes);
 }
 
+/* A matrix that every token is multiplied with: as files of the format have it. Q8_0 is the only one whose files have all in one format. */
+static kern_fmt trunk_fmt(const plan *p, uint32_t cols)
+{
+    return p->expert_fmt == FMT_Q8_0 && cols % 32 == 0 ? FMT_Q8_0 : FMT_BF16;
+}
+
 static bool plan_latent(plan *p, const model_params *h, model_layer *y)
 {
     const uint32_t d = h->d_model, low = h->latent.q_rank, rank = h->latent.kv_rank;
     const uint32_t q = h->n_heads * (h->latent.nope_dim + h->latent.rope_dim);
     const float in = 1 / sqrtf((float)d);
-    if (low &&
-        (!plan_add(p, &y->latent.q_a, low, d, FMT_BF16, in) || !plan_add(p, &y->latent.q_a_norm, 1, low, FMT_BF16, 0)))
+    if (low && (!plan_add(p, &y->latent.q_a, low, d, trunk_fmt(p, d), in) ||
+                !plan_add(p, &y->latent.q_a_norm, 1, low, FMT_BF16, 0)))
         return false;
-    return plan_add(p, &y->q, q, low ? low : d, FMT_BF16, low ? 1 / sqrtf((float)low) : in) &&
-           plan_add(p, &y->latent.kv_a, h->head_dim, d, FMT_BF16, in) &&
+    return plan_add(p, &y->q, q, low ? low : d, trunk_fmt(p, low ? low : d), low ? 1 / sqrtf((float)low) : in) &&
+           plan_add(p, &y->latent.kv_a, h->head_dim, d, trunk_fmt(p, d), in) &&
            plan_add(p, &y->latent.kv_a_norm, 1, rank, FMT_BF16, 0) &&
            plan_add(p, &y->latent.kv_b, h->n_heads * (h->latent.nope_dim + h->latent.v_dim), rank, FMT_BF16,
                     1 / sqrtf((float)rank));
-}
-
-/* A matrix that every token is multiplied with: as files of the format have it. Q8_0 is the only one whose files have all in one format. */
-static kern_fmt trunk_fmt(const plan *p, uint32_t cols)
-{
-    return p->expert_fmt == FMT_Q8_0 && cols % 32 == 0 ? FMT_Q8_0 : FMT_BF16;
 }
 
 static bool plan_model(plan *p, model *m)
