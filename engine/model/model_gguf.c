@@ -72,6 +72,80 @@ static const struct {
     {"attention.sliding_window", "sliding_window"},
 };
 
+/* GGUF names of families that are not config.json's, and keys that only some families have: what these say is read, not refused. */
+static const struct {
+    const char *gguf, *model_type;
+} family_names[] = {
+    {"qwen3moe", "qwen3_moe"}, {"gpt-oss", "gpt_oss"},           {"qwen2moe", "qwen2_moe"},
+    {"glm4moe", "glm4_moe"},   {"ernie4_5-moe", "ernie4_5_moe"}, {"minimax-m2", "minimax_m2"},
+};
+
+static const struct {
+    const char *arch, *gguf, *hf;
+    bool counts; /* a file that does not say means 0; else 0 says nothing */
+} family_keys[] = {
+    {"qwen2moe", "expert_shared_feed_forward_length", "shared_expert_intermediate_size", false},
+    {"olmoe", "attention.clamp_kqv", "clip_qkv", false},
+    {"granitemoe", "attention.scale", "attention_multiplier", false},
+    {"granitemoe", "embedding_scale", "embedding_multiplier", false},
+    {"granitemoe", "residual_scale", "residual_multiplier", false},
+    {"granitemoe", "logit_scale", "logits_scaling", false},
+    {"glm4moe", "expert_weights_scale", "routed_scaling_factor", false},
+    {"glm4moe", "expert_group_count", "n_group", false},
+    {"glm4moe", "expert_group_used_count", "topk_group", false},
+    {"glm4moe", "expert_shared_count", "n_shared_experts", true},
+    {"glm4moe", "leading_dense_block_count", "first_k_dense_replace", true},
+    {"glm4moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
+    {"glm4moe", "rope.dimension_count", NULL, false}, /* add_rope() */
+    {"ernie4_5-moe", "expert_shared_count", "moe_num_shared_experts", true},
+    {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
+    {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
+    {"minimax-m2", "rope.dimension_count", NULL, false},
+};
+
+static bool is_family_key(const char *arch, const char *key)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(family_keys); i++)
+        if (!strcmp(family_keys[i].arch, arch) && !strcmp(family_keys[i].gguf, key))
+            return true;
+    return false;
+}
+
+static const gguf_tensor *find(const model *m, const char *name)
+{
+    const gguf_tensor *t = NULL;
+    for (uint32_t i = 0; i < m->n_ggufs && !t; i++)
+        t = gguf_tensor_find(m->ggufs[i], name);
+    return t;
+}
+
+static xd_status add_family_keys(const model *m, const char *arch, json_t *config, xd_err *err)
+{
+    const gguf *g = m->ggufs[0];
+    char key[96];
+    double v;
+    for (size_t i = 0; i < XD_ARRAY_LEN(family_keys); i++) {
+        if (strcmp(family_keys[i].arch, arch) || !family_keys[i].hf)
+            continue;
+        xd_status st =
+            gguf_real(g, arch_key(key, sizeof key, arch, family_keys[i].gguf), 0, -HUGE_VAL, HUGE_VAL, &v, err);
+        if (st)
+            return st;
+        if (v != 0 || family_keys[i].counts)
+            json_object_set_new(config, family_keys[i].hf, json_real(v));
+    }
+    if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', positions of several dimensions, is not known", gguf_path(g),
+                       key);
+    /* These are among the layers. */
+    const json_int_t nextn = (json_int_t)json_number_value(json_object_get(config, "num_nextn_predict_layers")),
+                     layers = json_integer_value(json_object_get(config, "num_hidden_layers"));
+    if (nextn > 0 && nextn < layers)
+        json_object_set_new(config, "num_hidden_layers", json_integer(layers - nextn));
+    json_object_set_new(config, "use_qk_norm", json_boolean(find(m, "blk.0.attn_q_norm.weight") != NULL));
+    return XD_OK;
+}
+
 static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_err *err)
 {
     char key[96];
@@ -91,6 +165,18 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
         type = "default";
     json_t *rope = json_pack("{s:s, s:f, s:f, s:f, s:f}", "rope_type", type, "rope_theta", theta, "factor", factor,
                              "beta_fast", fast, "beta_slow", slow);
+    const json_t *told = json_object_get(config, "head_dim");
+    const double heads = json_number_value(json_object_get(config, "num_attention_heads")),
+                 width = json_number_value(json_object_get(config, "hidden_size"));
+    const double head_dim = told ? json_number_value(told) : heads > 0 ? floor(width / heads) : 0;
+    double dims;
+    if ((st =
+             gguf_real(g, arch_key(key, sizeof key, arch, "rope.dimension_count"), head_dim, 1, 1 << 20, &dims, err))) {
+        json_decref(rope);
+        return st;
+    }
+    if (rope && head_dim > 0 && dims != head_dim && is_family_key(arch, "rope.dimension_count"))
+        json_object_set_new(rope, "partial_rotary_factor", json_real(dims / head_dim));
     if (rope && original > 0)
         json_object_set_new(rope, "original_max_position_embeddings", json_real(original));
     return json_object_set_new(config, "rope_parameters", rope) ? xd_fail(err, XD_NOMEM, 0, "rope parameters") : XD_OK;
@@ -120,19 +206,18 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     bool window = json_integer_value(json_object_get(config, "sliding_window")) > 0;
     if (!window)
         json_object_del(config, "sliding_window");
-    const char *type = !strcmp(arch, "llama")      ? (moe      ? "mixtral"
-                                                      : window ? "mistral"
-                                                               : "llama")
-                       : !strcmp(arch, "qwen3moe") ? "qwen3_moe"
-                       : !strcmp(arch, "gpt-oss")  ? "gpt_oss"
-                                                   : arch;
+    const char *type = strcmp(arch, "llama") ? arch : moe ? "mixtral" : window ? "mistral" : "llama";
+    for (size_t i = 0; i < XD_ARRAY_LEN(family_names); i++)
+        if (!strcmp(arch, family_names[i].gguf))
+            type = family_names[i].model_type;
     if (!strcmp(arch, "deepseek2") && (st = model_gguf_latent_type(g, &type, err)))
         return st;
     *ret_arch = model_arch_find(type);
     if (!*ret_arch || strlen(arch) > 32)
         return xd_fail(
             err, XD_UNSUPPORTED, 0,
-            "%s: architecture '%s' is not known; known in GGUF are deepseek2, gpt-oss, llama, qwen2, qwen3, qwen3moe",
+            "%s: architecture '%s' is not known; known in GGUF are deepseek2, ernie4_5-moe, glm4moe, gpt-oss, granitemoe, "
+            "llama, minimax-m2, olmoe, qwen2, qwen2moe, qwen3, qwen3moe",
             gguf_path(g), arch);
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
         return xd_fail(err, XD_UNSUPPORTED, 0,
@@ -142,9 +227,12 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     json_t *expert_size = json_object_get(config, "moe_intermediate_size");
     if (expert_size && (*ret_arch)->experts[0])
         json_object_set(config, (*ret_arch)->moe_size_key, expert_size);
-    m->params.rope_interleaved = !strcmp(arch, "llama");
+    m->params.rope_interleaved = !strcmp(arch, "llama") || !strcmp(arch, "granitemoe");
     int64_t norm;
-    if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "expert_weights_norm"), 1, 0, 1, &norm, err)) ||
+    /* Where the file does not say llama.cpp normalises the chosen weights, but for some families. */
+    const bool norms = strcmp(arch, "qwen2moe") && strcmp(arch, "olmoe") && strcmp(arch, "glm4moe");
+    if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "expert_weights_norm"), norms, 0, 1, &norm, err)) ||
+        (st = add_family_keys(m, arch, config, err)) ||
         (st = gguf_real(g, arch_key(key, sizeof key, arch, "attention.layer_norm_rms_epsilon"), 1e-6, 0, 1, &eps,
                         err)) ||
         (st = add_rope(g, arch, config, err)))
@@ -153,13 +241,10 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
     json_object_set_new(config, "rms_norm_eps", json_real(eps));
-    /* Where the file does not say llama.cpp normalises the chosen weights, for both families. */
     json_object_set_new(config, "norm_topk_prob", json_boolean(norm));
     if ((*ret_arch)->latent && (st = model_gguf_latent(g, config, err)))
         return st;
-    const gguf_tensor *embed = NULL;
-    for (uint32_t i = 0; i < m->n_ggufs && !embed; i++)
-        embed = gguf_tensor_find(m->ggufs[i], "token_embd.weight");
+    const gguf_tensor *embed = find(m, "token_embd.weight");
     if (!embed)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor 'token_embd.weight' is missing", gguf_path(g));
     json_object_set_new(config, "vocab_size", json_integer((json_int_t)XD_MIN(embed->dims[1], (uint64_t)INT64_MAX)));
@@ -240,6 +325,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
     const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
+    const bool post_norm = a->gpt_oss || !strcmp(a->model_type, "glm4_moe");
+    const uint32_t q_norm = p->wide_qk_norm ? q : p->head_dim, k_norm = p->wide_qk_norm ? kv : p->head_dim;
     const struct {
         const char *name;
         uint32_t count, rows, cols;
@@ -260,14 +347,15 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
         {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
         {"attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
-        {a->gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {post_norm ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
         {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
         {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
         {a->gpt_oss ? "ffn_gate_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_GATE]},
         {a->gpt_oss ? "ffn_up_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_UP]},
         {a->gpt_oss ? "ffn_down_exps.bias" : NULL, 1, n, d, false, &y->expert_bias[MODEL_DOWN]},
-        {m->qk_norm ? "attn_q_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->q_norm},
-        {m->qk_norm ? "attn_k_norm.weight" : NULL, 1, 1, p->head_dim, false, &y->k_norm},
+        {m->qk_norm ? "attn_q_norm.weight" : NULL, 1, 1, q_norm, false, &y->q_norm},
+        {m->qk_norm ? "attn_k_norm.weight" : NULL, 1, 1, k_norm, false, &y->k_norm},
+        {y->d_ff_shared && a->shared_gate ? "ffn_gate_inp_shexp.weight" : NULL, 1, 1, d, false, &y->shared_gate},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
         {a->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
         {y->d_ff_shared ? "ffn_gate_shexp.weight" : NULL, 1, y->d_ff_shared, d, false, &y->shared[MODEL_GATE]},
@@ -290,6 +378,26 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
     return latent ? take_latent(m, y, l, err) : XD_OK;
+}
+
+/* The converters do not agree on how the size of shared experts is told: the tensors have it. */
+static xd_status size_shared(model *m, xd_err *err)
+{
+    model_params *p = &m->params;
+    char name[64];
+    p->d_ff_shared_max = 0;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        snprintf(name, sizeof name, "blk.%u.ffn_gate_shexp.weight", l);
+        const gguf_tensor *t = y->d_ff_shared ? find(m, name) : NULL;
+        if (t && (t->dims[1] < 1 || t->dims[1] > 1u << 20))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has %llu rows", gguf_path(m->ggufs[0]), name,
+                           (unsigned long long)t->dims[1]);
+        if (t)
+            y->d_ff_shared = (uint32_t)t->dims[1];
+        p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, y->d_ff_shared);
+    }
+    return XD_OK;
 }
 
 /* Llama 3's frequency bands come as a tensor of divisors. */
@@ -326,6 +434,8 @@ static xd_status check_list(const model *m, const known_key *keys, size_t n, xd_
     char key[96];
     double v;
     for (size_t i = 0; i < n; i++) {
+        if (is_family_key(arch, keys[i].key))
+            continue;
         xd_status st =
             gguf_real(g, arch_key(key, sizeof key, arch, keys[i].key), keys[i].usual, -HUGE_VAL, HUGE_VAL, &v, err);
         if (st)
@@ -339,7 +449,7 @@ static xd_status check_list(const model *m, const known_key *keys, size_t n, xd_
 
 static xd_status check_keys(const model *m, xd_err *err)
 {
-    const double head_dim = m->params.head_dim;
+    const double head_dim = m->params.head_dim, gating = m->params.router.scoring == KERN_SIGMOID ? 2 : 1;
     const known_key keys[] = {
         {"attention.causal", 1, 1},
         {"attention.clamp_kqv", 0, 0},
@@ -365,7 +475,7 @@ static xd_status check_keys(const model *m, xd_err *err)
     const known_key read_for_latent[] = {
         /* gguf_latent.c */
         {"attention.value_length", head_dim, head_dim},
-        {"expert_gating_func", 0, 1},
+        {"expert_gating_func", 0, gating},
         {"expert_group_count", 0, 1},
         {"expert_group_used_count", 0, 1},
         {"expert_shared_count", 0, 0},
@@ -392,7 +502,7 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
         if ((st = take_layer(m, a, l, err)))
             return st;
     char beyond[64];
-    snprintf(beyond, sizeof beyond, "blk.%u.attn_norm.weight", p->n_layers);
+    snprintf(beyond, sizeof beyond, "blk.%u.attn_norm.weight", p->n_layers + p->n_nextn);
     for (uint32_t i = 0; i < m->n_ggufs; i++)
         if (gguf_tensor_find(m->ggufs[i], beyond))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), its metadata say block_count = %u",
@@ -402,7 +512,10 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     for (uint32_t i = 0; i < m->n_ggufs; i++)
         for (uint32_t k = 0; k < gguf_tensor_count(m->ggufs[i]); k++) {
             const gguf_tensor *t = gguf_tensor_at(m->ggufs[i], k);
-            if (!t->taken)
+            unsigned layer;
+            const bool nextn =
+                sscanf(t->name, "blk.%u.", &layer) == 1 && layer >= p->n_layers && layer - p->n_layers < p->n_nextn;
+            if (!t->taken && !nextn)
                 return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' has no place in a %s model",
                                gguf_path(m->ggufs[i]), t->name, a->model_type);
         }
@@ -497,8 +610,8 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err)
     if (!config)
         return xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", path);
     if ((st = open_splits(m, path, err)) || (st = make_config(m, &a, config, err)) ||
-        (st = model_read_params(m, a, config, path, err)) || (st = check_keys(m, err)) || (st = take_all(m, a, err)) ||
-        (st = read_vocabulary(m, a, err)))
+        (st = model_read_params(m, a, config, path, err)) || (st = check_keys(m, err)) || (st = size_shared(m, err)) ||
+        (st = take_all(m, a, err)) || (st = read_vocabulary(m, a, err)))
         return st;
     m->files = calloc(m->n_ggufs, sizeof *m->files);
     if (!m->files)

@@ -180,6 +180,38 @@ def add_latent(w, c, joined):
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
 
 
+def add_family(w, arch, c, head_dim):
+    """What llama.cpp's converters write for single families."""
+    if arch == "qwen2moe":
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+    elif arch == "olmoe" and c.get("clip_qkv"):
+        w.add_clamp_kqv(c["clip_qkv"])
+    elif arch == "granitemoe":
+        w.add_attention_scale(c["attention_multiplier"])
+        w.add_embedding_scale(c["embedding_multiplier"])
+        w.add_residual_scale(c["residual_multiplier"])
+        w.add_logit_scale(c["logits_scaling"])
+    elif arch == "glm4moe":
+        w.add_rope_dimension_count(int(head_dim * c["partial_rotary_factor"]))
+        w.add_expert_shared_count(c["n_shared_experts"])
+        w.add_leading_dense_block_count(c["first_k_dense_replace"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
+    elif arch == "ernie4_5-moe":
+        w.add_interleave_moe_layer_step(c["moe_layer_interval"])
+        w.add_leading_dense_block_count(c["moe_layer_start_index"])
+        w.add_expert_shared_count(c["moe_num_shared_experts"])
+        w.add_expert_shared_feed_forward_length(c["intermediate_size"] // c["num_key_value_heads"])
+    elif arch == "minimax-m2":
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        partial = (c.get("rope_parameters") or {}).get("partial_rotary_factor", 1)
+        w.add_rope_dimension_count(int(head_dim * partial))
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def add_keys(w, arch, keys):
     for key, value in keys.items():
         w.kv_data[0].pop(f"{arch}.{key}", None)
@@ -195,11 +227,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
-            "deepseek_v3": "deepseek2"}.get(c["model_type"], c["model_type"])
+            "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
+            "minimax_m2": "minimax-m2"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
-    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or 0
+    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or c.get("moe_num_experts") or 0
     latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
@@ -217,9 +250,10 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
     if experts:
         w.add_expert_count(experts)
-        w.add_expert_used_count(c["num_experts_per_tok"])
+        w.add_expert_used_count(c.get("num_experts_per_tok") or c["moe_k"])
         if "moe_intermediate_size" in c or arch == "gpt-oss":
             w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
+    add_family(w, arch, c, head_dim)
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
     add_rope_scaling(w, c, head_dim)
@@ -242,7 +276,18 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     stacks = {}
     for path in sorted(src.glob("*.safetensors")):
         for name, data in read_safetensors(path):
-            if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
+            layer = name.split(".")[2] if "layers." in name else None
+            if name.endswith(".block_sparse_moe.input_linear.weight"):
+                half = data.shape[1] // 2
+                put(f"blk.{layer}.ffn_gate_exps.weight", data[:, :half], name)
+                put(f"blk.{layer}.ffn_up_exps.weight", data[:, half:], name)
+                continue
+            if name.endswith("shared_expert_gate.weight"):
+                data = data[0]
+            if name.endswith("e_score_correction_bias"):
+                put(f"blk.{layer}.exp_probs_b.bias", data.reshape(-1), name)
+                continue
+            if arch in ("llama", "granitemoe") and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
                 data = permute(data, heads if "q_proj" in name else kv_heads)
             if arch == "gpt-oss" and ".experts." in name:
                 for name, data in untangle(name, data):
@@ -252,8 +297,6 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             elif name.endswith("kv_b_proj.weight") and not joined:
                 for part, x in zip(("k", "v"), split_kv_b(data, c)):
                     put(names.get_name(name.replace("kv_b_proj", f"{part}_b_proj"), try_suffixes=(".weight",)), x, name)
-            elif name.endswith("e_score_correction_bias"):
-                put(names.get_name(name.replace("e_score_correction_bias", "e_score_correction.bias"), try_suffixes=(".bias",)), data, name)
             elif ".experts." in name:
                 before, after = name.split(".experts.")
                 e, matrix = after.split(".", 1)
