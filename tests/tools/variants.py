@@ -329,7 +329,7 @@ def fill_variants():
     for kind in ("q4_k_m", "q5_k_m"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # the ones in tests/data/golden
-    oss = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,
+    oss = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,
            **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)}
     variant("gpt_oss-mxfp4", "gpt_oss", files=to_mxfp4, cfg=oss)
     variant("gpt_oss-gguf", "gpt_oss", gguf="mxfp4", dtype="float32", cfg=oss)
