@@ -362,9 +362,11 @@ def fill_deepseek():
         v("heads-20", cfg={"num_attention_heads": 20, "num_key_value_heads": 20, "hidden_size": 40})
         v("no-kv-heads", cfg={"num_key_value_heads": None, "num_attention_heads": 4})
         v("kv-heads", "num_key_value_heads = 2", cfg={"num_key_value_heads": 2})
-        v("odd-sizes", cfg={"kv_lora_rank": 25, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5, "q_lora_rank": 11,
+        even = a == "deepseek_v2"  # transformers rotates pairs as complex numbers, which must be aligned
+        v("odd-sizes", cfg={"kv_lora_rank": 25 + even, "qk_nope_head_dim": 7 + even, "qk_rope_head_dim": 6, "v_head_dim": 5, "q_lora_rank": 11,
                             "vocab_size": 97, "hidden_size": 52, "intermediate_size": 37, "moe_intermediate_size": 23})
-        v("published-head", cfg={"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})
+        v("published-head", cfg={"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+                                 "num_attention_heads": 2, "num_key_value_heads": 2})
         v("eps-large", cfg={"rms_norm_eps": 0.1})
         v("long-prompt", prompts=[1, 450])
         v("dense", cfg={"first_k_dense_replace": 3})
@@ -432,6 +434,7 @@ def random_deepseek(arch, seed):
          "routed_scaling_factor": r.choice([1.0, 2.5, 16.0]), "tie_word_embeddings": r.random() < 0.3, "attention_bias": r.random() < 0.3}
     c["num_experts_per_tok"] = r.randint(1, n // groups * c["topk_group"])
     if arch == "deepseek_v2":
+        c.update(kv_lora_rank=c["kv_lora_rank"] + c["kv_lora_rank"] % 2, qk_nope_head_dim=c["qk_nope_head_dim"] + c["qk_nope_head_dim"] % 2)
         c["topk_method"] = r.choice(["greedy", "group_limited_greedy"])
     else:
         c.update(norm_topk_prob=r.random() < 0.7, rope_interleave=r.random() < 0.8)
