@@ -181,6 +181,20 @@ static xd_status alias_reasoning(json_t *message, xd_err *err)
     return XD_OK;
 }
 
+/* gpt-oss's template has one message for what comes before a call, a thought, and refuses two texts for it: an answer of ours may have both. */
+static xd_status join_before_call(json_t *message, xd_err *err)
+{
+    const json_t *thought = json_object_get(message, "thinking"), *content = json_object_get(message, "content");
+    if (!json_array_size(json_object_get(message, "tool_calls")) || !json_string_length(thought) ||
+        !json_string_length(content))
+        return XD_OK;
+    json_t *both = json_sprintf("%s\n%s", json_string_value(thought), json_string_value(content));
+    if (!both || json_object_set_new(message, "thinking", both) ||
+        json_object_set_new(message, "content", json_string("")))
+        return no_memory(err);
+    return XD_OK;
+}
+
 /* OpenAI's first form of tool calls: templates know the second only, and would leave such a message out without a word. */
 static xd_status refuse_function_form(const json_t *message, const char *role, size_t m, xd_err *err)
 {
@@ -231,6 +245,8 @@ static xd_status prepare_message(const chat_template *t, json_t *message, size_t
         st = alias_reasoning(message, err);
     if (!st)
         st = prepare_content(t, message, m, err);
+    if (!st && t->channels)
+        st = join_before_call(message, err);
     return st ? st : prepare_tool_calls(t, message, m, err);
 }
 

@@ -305,3 +305,28 @@ Test(chat, finds_the_templates_of_a_model_directory)
     snprintf(cmd, sizeof cmd, "rm -r %s", dir);
     cr_assert_eq(system(cmd), 0);
 }
+
+/* The template of gpt-oss: an answer with a thought, text and a call, sent back as it came. */
+Test(chat, joins_what_gpt_oss_wrote_before_a_call)
+{
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/data/templates/gpt-oss.jinja", root ? root : ".");
+    chat_rendered out = {0};
+    xd_err err;
+    cr_assert_eq(
+        render(open_text(path),
+               "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"I look.\","
+               "\"reasoning_content\":\"Hm.\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":"
+               "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},"
+               "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"r\"}]",
+               generate, &out, &err),
+        XD_OK, "%s", err.msg);
+    cr_assert(strstr(out.text, "<|start|>user<|message|>u<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.\n"
+                               "I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>"
+                               "{\"a\": 1}<|call|><|start|>functions.f to=assistant<|channel|>commentary<|message|>"
+                               "\"r\"<|end|><|start|>assistant"),
+              "%s", out.text);
+    cr_assert(out.marks.channels);
+    chat_rendered_free(&out);
+}
