@@ -172,33 +172,46 @@ DEFINE_NO_LAST(q6_k)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
-/* Columns whose weights make about one cache line: how often lines are asked for. */
+/* Columns after which lines are asked for, about as many as make one; the bytes of their weights. WHOLE: rows are a whole number of them. */
 #define STRIDE_f32    (LANES > 16 ? LANES : 16)
 #define STRIDE_f16    32
 #define STRIDE_bf16   32
-#define STRIDE_q8_0   32
-#define STRIDE_mxfp4  64
-#define STRIDE_q4_0   64
-#define STRIDE_q4_1   64
-#define STRIDE_q5_0   64
-#define STRIDE_q5_1   64
-#define STRIDE_iq4_nl 64
-#define STRIDE_q4_k   64
-#define STRIDE_q5_k   64
-#define STRIDE_q6_k   64
 #define BYTES_f32     64
 #define BYTES_f16     64
 #define BYTES_bf16    64
+#define WHOLE_f32     0
+#define WHOLE_f16     0
+#define WHOLE_bf16    0
+#define STRIDE_q8_0   32
 #define BYTES_q8_0    34
-#define BYTES_mxfp4   34
-#define BYTES_q4_0    36
-#define BYTES_q4_1    40
-#define BYTES_q5_0    44
-#define BYTES_q5_1    48
-#define BYTES_iq4_nl  36
-#define BYTES_q4_k    36
-#define BYTES_q5_k    44
-#define BYTES_q6_k    52 /* 52.5: an odd line in forty is asked for late */
+#define WHOLE_q8_0    1
+#define STRIDE_mxfp4  32
+#define BYTES_mxfp4   17
+#define WHOLE_mxfp4   1
+#define STRIDE_q4_0   32
+#define BYTES_q4_0    18
+#define WHOLE_q4_0    1
+#define STRIDE_q4_1   32
+#define BYTES_q4_1    20
+#define WHOLE_q4_1    1
+#define STRIDE_q5_0   32
+#define BYTES_q5_0    22
+#define WHOLE_q5_0    1
+#define STRIDE_q5_1   32
+#define BYTES_q5_1    24
+#define WHOLE_q5_1    1
+#define STRIDE_iq4_nl 32
+#define BYTES_iq4_nl  18
+#define WHOLE_iq4_nl  1
+#define STRIDE_q4_k   32
+#define BYTES_q4_k    18
+#define WHOLE_q4_k    1
+#define STRIDE_q5_k   32
+#define BYTES_q5_k    22
+#define WHOLE_q5_k    1
+#define STRIDE_q6_k   32
+#define BYTES_q6_k    26
+#define WHOLE_q6_k    1
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \
@@ -222,13 +235,13 @@ DEFINE_NO_LAST(q6_k)
             }                                                                                                      \
             i += STRIDE_##fmt;                                                                                     \
         }                                                                                                          \
-        for (; i + LANES <= cols; i += LANES)                                                                      \
+        for (; !WHOLE_##fmt && i + LANES <= cols; i += LANES)                                                      \
             UNROLL for (uint32_t r = 0; r < R; r++)                                                                \
             {                                                                                                      \
                 VF wv = chunk_##fmt(w + r * row_bytes, i);                                                         \
                 UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_fma(wv, v_load(x[t] + i), acc[r][t]);        \
             }                                                                                                      \
-        if (i < cols)                                                                                              \
+        if (!WHOLE_##fmt && i < cols)                                                                              \
             UNROLL for (uint32_t r = 0; r < R; r++)                                                                \
             {                                                                                                      \
                 VF wv = last_##fmt(w + r * row_bytes, i, cols - i);                                                \

@@ -81,7 +81,7 @@ static void bench_linear(kern_dev *d, kern_fmt fmt, uint32_t n_tokens, double re
         best = KC_MIN(best, ns);
     }
     double gbps = (double)bytes / (double)best, gflops = 2.0 * rows * cols * n_tokens / (double)best;
-    printf("  linear %-4s %4u tokens: %7.2f GB/s of weights (%3.0f %% of the probe), %7.1f GFLOP/s\n",
+    printf("  linear %-5s %4u tokens: %7.2f GB/s of weights (%3.0f %% of the probe), %7.1f GFLOP/s\n",
            kern_fmt_get(fmt).name, n_tokens, gbps, 100 * gbps / read_gbps, gflops);
     d->ops->free(d, data);
     d->ops->free(d, (void *)(uintptr_t)a.x);
@@ -222,16 +222,16 @@ void kc_bench(kern_dev *d, const char *only)
     double gbps = probe(d);
     printf("%s, %u workers\n  rows: %s\n  probe_read: %.2f GB/s over 1 GiB\n", info.name, info.n_units, info.rows,
            gbps);
-    static const kern_fmt formats[] = {FMT_BF16, FMT_Q8_0, FMT_F16, FMT_F32};
+    static const kern_fmt formats[] = {FMT_BF16, FMT_Q8_0, FMT_MXFP4, FMT_Q4_K, FMT_Q6_K, FMT_F16, FMT_F32};
     static const uint32_t tokens[] = {1, 8, 512};
     bool scalar = strstr(info.rows, "dot_bf16_ref");
-    for (size_t f = 0; f < 4; f++)
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
         for (size_t t = 0; t < 3; t++) {
             if (scalar && (tokens[t] > 1 || f > 1))
                 continue; /* it would take minutes */
             if (!only || strcmp(only, "linear") == 0)
                 bench_linear(d, formats[f], tokens[t], gbps);
-            if (f < 2 && (!only || strcmp(only, "moe") == 0))
+            if (formats[f] != FMT_F16 && formats[f] != FMT_F32 && (!only || strcmp(only, "moe") == 0))
                 bench_moe(d, formats[f], tokens[t]);
         }
     if (!only || strcmp(only, "attention") == 0) {
