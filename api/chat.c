@@ -60,10 +60,11 @@ static xd_status read_json(const char *dir, const char *name, json_t **ret, xd_e
     return *ret ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not JSON: %s (line %d)", path, e.text, e.line);
 }
 
-static xd_status render_probe(const chat_template *t, json_t *messages, xd_buf *out)
+/* Takes messages and tools. */
+static xd_status render_probe(const chat_template *t, json_t *messages, json_t *tools, xd_buf *out)
 {
     XD_CLEANUP(jsonp)
-    json_t *vars = json_pack("{s:o, s:n, s:n, s:b, s:s, s:s}", "messages", messages, "tools", "documents",
+    json_t *vars = json_pack("{s:o, s:o, s:n, s:b, s:s, s:s}", "messages", messages, "tools", tools, "documents",
                              "add_generation_prompt", 0, "bos_token", "", "eos_token", "");
     if (!vars)
         return XD_NOMEM;
@@ -77,7 +78,7 @@ static const char needle[] = "xdNeedle7";
 static bool shows_needle(const chat_template *t, json_t *messages)
 {
     XD_CLEANUP(xd_buf_free) xd_buf out = {0};
-    if (!messages || render_probe(t, messages, &out) || !out.data)
+    if (!messages || render_probe(t, messages, json_null(), &out) || !out.data)
         return false;
     return strstr(out.data, needle) && !strstr(out.data, "'type'") && !strstr(out.data, "\"type\": \"text\"") &&
            !strstr(out.data, "None");
@@ -136,12 +137,24 @@ static bool probe_list(const chat_template *t, int role)
     return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), probe_call(arguments, json_string("")), m));
 }
 
+/* OpenAI's tools need no description. */
+static bool takes_tool(const chat_template *t, bool described)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf out = {0};
+    json_t *f = json_pack("{s:s, s:{s:s, s:{}}}", "name", "f", "parameters", "type", "object", "properties");
+    if (f && described)
+        json_object_set_new(f, "description", json_string(""));
+    return !render_probe(t, json_pack("[o]", plain_message("user")),
+                         json_pack("[{s:s, s:o}]", "type", "function", "function", f), &out);
+}
+
 static void learn(chat_template *t, const char *source, size_t len)
 {
     t->developer = memmem(source, len, "developer", 9) != NULL;
     t->calls = toolcall_form_of(source, len);
     t->thoughts = answer_thoughts_of(source, len);
     t->channels = answer_has_channels(source, len);
+    t->describes_tools = !takes_tool(t, false) && takes_tool(t, true);
     bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
     t->list_works[ROLE_USER] = probe_list(t, ROLE_USER);
     t->text_fails = !text_works && t->list_works[ROLE_USER];
@@ -526,14 +539,32 @@ static xd_status check_request(const chat_request *r, xd_err *err)
     return XD_OK;
 }
 
-static json_t *make_vars(const chat_set *s, const chat_request *r, json_t *messages)
+/* The tools with a description each, if only an empty one. Owned; NULL: out of memory. */
+static json_t *described(const json_t *tools)
+{
+    json_t *copy = json_deep_copy(tools), *tool;
+    size_t i;
+    bool ok = copy != NULL;
+    json_array_foreach (copy, i, tool) {
+        json_t *f = json_object_get(tool, "function");
+        if (json_is_object(f) && absent(json_object_get(f, "description")))
+            ok = ok && !json_object_set_new(f, "description", json_string(""));
+    }
+    if (ok)
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+static json_t *make_vars(const chat_set *s, const chat_template *t, const chat_request *r, json_t *messages)
 {
     json_t *vars = json_copy(s->specials);
-    bool failed = !vars ||
+    XD_CLEANUP(jsonp) json_t *tools = t->describes_tools && !absent(r->tools) ? described(r->tools) : NULL;
+    bool failed = !vars || (t->describes_tools && !absent(r->tools) && !tools) ||
                   (!absent(r->template_kwargs) && json_object_update(vars, (json_t *)(uintptr_t)r->template_kwargs)) ||
                   json_object_set(vars, "messages", messages) ||
                   json_object_set_new(vars, "add_generation_prompt", json_boolean(r->add_generation_prompt));
-    const json_t *given[] = {r->tools, r->documents};
+    const json_t *given[] = {tools ? tools : r->tools, r->documents};
     static const char *const names[] = {"tools", "documents"};
     for (size_t i = 0; i < XD_ARRAY_LEN(given) && !failed; i++) {
         json_t *v = absent(given[i]) ? json_null() : (json_t *)(uintptr_t)given[i];
@@ -634,7 +665,7 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
         st = mark_tail(messages, &final, err);
     if (st)
         return st;
-    XD_CLEANUP(jsonp) json_t *vars = make_vars(s, r, messages);
+    XD_CLEANUP(jsonp) json_t *vars = make_vars(s, t, r, messages);
     if (!vars)
         return no_memory(err);
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};

@@ -78,6 +78,7 @@ typedef struct chat_rendered {
  *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under the first two.
  *  - ids of calls become nine letters and digits where the template takes no others (Mistral's), the same ids the same ones.
  *  - a tool's result gets the name of its call's function where the template fails without one.
+ *  - a tool without a description gets an empty one where the template fails on that.
  * What a template handles was found out by rendering small conversations when it was opened.
  *
  * Renders. Every fault of the request or of the template on this request is an XD_BAD_REQUEST that names the field (err->param,

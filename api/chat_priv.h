@@ -18,6 +18,7 @@ typedef struct chat_template {
     bool null_fails;          /* null content is an error or is printed as a word */
     bool developer;           /* knows the role */
     bool names_results;       /* a tool's result must have its function's name */
+    bool describes_tools;     /* fails on a tool without a description */
     bool short_ids;           /* calls must have ids of nine letters and digits */
     toolcall_form calls;      /* how it shows calls of tools */
     answer_thoughts thoughts;

@@ -13,8 +13,8 @@ OPEN, CLOSE = "4095", "4094"  # its last tokens, which nothing else is made of
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 99}, "w": {"enum": ["yes", "no"]}},
           "required": ["n", "w"], "additionalProperties": False}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
-SAIL = {"type": "function", "function": {"name": "sail", "description": "d", "strict": True, "parameters": SCHEMA}}
-REST = {"type": "function", "function": {"name": "rest", "description": "d", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+SAIL = {"type": "function", "function": {"name": "sail", "strict": True, "parameters": SCHEMA}}
+REST = {"type": "function", "function": {"name": "rest", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
 OPENS = "{% if tools %}{% endif %}{#</think>#}{{ messages[-1].content }}<think>\n"
 QWEN3, DEEPSEEK, GPT_OSS = (os.path.join(ROOT, "tests", "data", "templates", name + ".jinja") for name in ("qwen3", "deepseek-v3.1", "gpt-oss"))
 MARKS = {"ardon": "<think>", "\u0120mour": "</think>"}  # by the demo model's words
