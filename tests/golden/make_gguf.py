@@ -207,8 +207,8 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_shared_feed_forward_length(c["intermediate_size"] // c["num_key_value_heads"])
     elif arch == "minimax-m2":
         w.add_expert_feed_forward_length(c["intermediate_size"])
-        partial = (c.get("rope_parameters") or {}).get("partial_rotary_factor", 1)
-        w.add_rope_dimension_count(int(head_dim * partial))
+        told = c.get("rope_parameters")  # as engine/model/rope.c has it
+        w.add_rope_dimension_count(int(head_dim * told.get("partial_rotary_factor", 1)) if told else c.get("rotary_dim", head_dim))
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
