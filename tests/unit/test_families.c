@@ -22,6 +22,8 @@ TestSuite(families, .init = make_dir, .fini = remove_dir);
     "\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":32,\"vocab_size\":16,\"intermediate_size\":32"
 #define WINDOW "\"use_sliding_window\":true,\"sliding_window\":12"
 
+#define DEEPSEEK_V2 "\"model_type\":\"deepseek_v2\",\"num_experts_per_tok\":2"
+
 Test(families, have_the_defaults_of_their_classes)
 {
     static const struct {
@@ -180,6 +182,21 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"gpt_oss\",\"layer_types\":[\"linear_attention\",\"full_attention\",\"full_attention\"]," SIZES
          "}",
          "layer_types has 'linear_attention' for layer 0"},
+        {"{" DEEPSEEK_V2 ",\"norm_topk_prob\":true," SIZES "}", "norm_topk_prob true"},
+        {"{" DEEPSEEK_V2 ",\"topk_method\":\"noaux_tc\"," SIZES "}", "topk_method is 'noaux_tc'"},
+        {"{" DEEPSEEK_V2 ",\"num_key_value_heads\":8," SIZES "}", "num_key_value_heads = 8"},
+        {"{" DEEPSEEK_V2 ",\"qk_rope_head_dim\":7," SIZES "}", "qk_rope_head_dim must be even"},
+        {"{" DEEPSEEK_V2 ",\"kv_lora_rank\":4096," SIZES "}", "'kv_lora_rank' must be a number"},
+        {"{" DEEPSEEK_V2 ",\"v_head_dim\":null," SIZES "}", "v_head_dim are needed"},
+        {"{" DEEPSEEK_V2 ",\"rope_scaling\":{\"type\":\"yarn\",\"mscale_all_dim\":1}," SIZES "}",
+         "mscale_all_dim needs a factor"},
+        {"{\"model_type\":\"deepseek_v3\",\"scoring_func\":\"softmax\"," SIZES "}", "'scoring_func' is 'softmax'"},
+        {"{\"model_type\":\"deepseek_v3\",\"moe_layer_freq\":2," SIZES "}", "moe_layer_freq = 2"},
+        {"{\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":0,\"n_group\":3,\"topk_group\":1," SIZES "}",
+         "n_group = 3"},
+        {"{\"model_type\":\"deepseek_v3\",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
+         "\"weight_block_size\":[128,128]}," SIZES "}",
+         "quantization_config"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         model *m = NULL;
@@ -215,6 +232,29 @@ static xd_status open_with(const char *golden, const char *header, size_t bytes,
     put("second.safetensors", b.data, b.len);
     xd_buf_free(&b);
     return model_open(&(model_options){.path = dir}, ret, err);
+}
+
+/* The numbers of DeepSeek-V3's own inference code: softmax_scale = 192 ** -0.5 * (0.1 * ln 40 + 1) ** 2. */
+Test(families, keep_the_latent_vector_of_deepseek)
+{
+    model *m = NULL;
+    xd_err err = {0};
+    cr_assert_eq(open_config("{\"model_type\":\"deepseek_v3\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
+                             "\"original_max_position_embeddings\":4096,\"mscale\":1.0,\"mscale_all_dim\":1.0}," SIZES
+                             "}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert_eq(p->n_kv_heads, 1);
+    cr_assert_eq(p->head_dim, 576);
+    cr_assert_eq(p->latent.kv_rank, 512);
+    cr_assert_eq(p->latent.q_rank, 1536);
+    cr_assert_eq(p->rot_dim, 64);
+    cr_assert_eq(p->n_nextn, 1);
+    cr_assert(p->rope_interleaved);
+    cr_assert_float_eq(p->attn_scale, 0.135234f, 1e-5);
+    cr_assert_float_eq(p->rope_scale, 1, 1e-6);
+    model_free(m);
 }
 
 Test(families, refuse_a_layers_tensor_that_nobody_asked_for)
