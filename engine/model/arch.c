@@ -250,7 +250,7 @@ static xd_status unify_names(json_t *config, xd_err *err)
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);
-        if (n && !hf_has(config, names[i].name) && json_object_set(config, names[i].name, n))
+        if (n && !json_is_null(n) && !hf_has(config, names[i].name) && json_object_set(config, names[i].name, n))
             return xd_fail(err, XD_NOMEM, 0, "configuration");
     }
     return XD_OK;

@@ -129,6 +129,45 @@ Test(families, have_the_defaults_of_their_classes)
     }
 }
 
+Test(families, rotate_the_part_of_a_head_that_the_file_says)
+{
+    static const struct {
+        const char *config;
+        uint32_t rotated;
+    } cases[] = {
+        {"{\"model_type\":\"minimax_m2\",\"head_dim\":32,\"rotary_dim\":16," SIZES "}", 16},
+        /* as transformers 5.17 wrote and read it */
+        {"{\"model_type\":\"minimax_m2\",\"head_dim\":32,\"rotary_dim\":16,\"rope_parameters\":{\"rope_theta\":1e4}," SIZES
+         "}",
+         32},
+        {"{\"model_type\":\"minimax_m2\",\"head_dim\":32,\"rotary_dim\":16,\"rope_parameters\":"
+         "{\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}," SIZES "}",
+         8},
+        {"{\"model_type\":\"minimax_m2\"," SIZES "}", 128},
+        {"{\"model_type\":\"glm4_moe\",\"head_dim\":32," SIZES "}", 16},
+        {"{\"model_type\":\"glm4_moe\",\"head_dim\":32,\"partial_rotary_factor\":1.0," SIZES "}", 32},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        cr_assert_eq(model_get_params(m)->rot_dim, cases[i].rotated, "%s: %u", cases[i].config,
+                     model_get_params(m)->rot_dim);
+    }
+}
+
+Test(families, keep_granites_stream_divided_by_its_multiplier)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"granitemoe\",\"embedding_multiplier\":12,\"residual_multiplier\":0.5,"
+                             "\"attention_multiplier\":0.25,\"logits_scaling\":8,\"rms_norm_eps\":1e-5," SIZES "}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->embed_scale == 24 && p->rms_eps == 4e-5f && p->attn_scale == 0.25f && p->logit_scale == 0.125f);
+}
+
 Test(families, refuse_by_name_what_they_do_not_compute)
 {
     static const struct {
