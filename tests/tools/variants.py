@@ -15,7 +15,9 @@ import re
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "golden"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent / "golden")]
+import variants_families # noqa: E402
+from variants_families import FAMILIES # noqa: E402
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "vocab_size": 211, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
@@ -37,24 +39,9 @@ LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_n
           "routed_scaling_factor": 1.7}
 DEEPSEEK = {"deepseek_v2": {**LATENT, "q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": False},
             "deepseek_v3": {**LATENT, "n_group": 2, "topk_group": 1, "norm_topk_prob": True}}
-CLASSES.update(deepseek_v2="DeepseekV2", deepseek_v3="DeepseekV3")
-FAMILIES = {
-    "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
-                  "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
-    "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False, "clip_qkv": None},
-    "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
-                   "residual_multiplier": 0.4, "logits_scaling": 4.0},
-    "glm4_moe": {"head_dim": 32, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
-                 "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
-                 "partial_rotary_factor": 0.5, "use_qk_norm": False, "attention_bias": True},
-    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2, "moe_intermediate_size": 40, "moe_layer_start_index": 1,
-                     "moe_layer_end_index": -1, "moe_layer_interval": 1, "use_bias": False},
-    "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
-}
-CLASSES.update(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
-               minimax_m2="MiniMaxM2")
+CLASSES.update(deepseek_v2="DeepseekV2", deepseek_v3="DeepseekV3", **variants_families.CLASSES)
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-DROP = object()  # a key that the file does not have
+DROP = variants_families.DROP
 
 VARIANTS = {}
 
@@ -462,81 +449,6 @@ def random_deepseek(arch, seed):
             prompts=[1, r.randint(2, 17), r.randint(18, 160)])
 
 
-def fill_families():
-    for a, c in FAMILIES.items():
-        v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
-        experts = next(k for k in c if k.endswith("experts") and "shared" not in k)
-        v("base")
-        renamed = a in ("granitemoe", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
-        v("packed", "is missing" if renamed else None, packed=True)
-        v("f32-shards", dtype="float32", shards="90KB")
-        v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
-        v("long-prompt", prompts=[1, 450])
-        v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}.items() if k in c})
-        v("gelu", "hidden_act 'gelu'", cfg={"hidden_act": "gelu"})
-        if a != "minimax_m2": # whose transformers write other names in this case
-            v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype")})
-    v = variant
-    v("qwen2_moe-windows", "qwen2_moe", cfg={"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2})
-    v("qwen2_moe-no-bias", "qwen2_moe", cfg={"qkv_bias": False})
-    v("qwen2_moe-normed", "qwen2_moe", cfg={"norm_topk_prob": True, "mlp_only_layers": [1]})
-    v("olmoe-clip", "olmoe", cfg={"clip_qkv": 0.7, "attention_bias": True})
-    v("granitemoe-biases", "granitemoe", cfg={"attention_bias": True, "logits_scaling": 0.25})
-    v("glm4_moe-groups", "glm4_moe", cfg={"n_group": 4, "topk_group": 2, "use_qk_norm": True, "attention_bias": False})
-    v("glm4_moe-few-left", "glm4_moe", "do not give the 5 that a token picks", cfg={"n_group": 4, "topk_group": 2, "num_experts_per_tok": 5})
-    v("glm4_moe-softmax", "glm4_moe", "'scoring_func' is 'softmax'", cfg={"scoring_func": "softmax"})
-    v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
-    v("ernie4_5_moe-range", "ernie4_5_moe", cfg={"num_hidden_layers": 5, "moe_layer_end_index": 3, "moe_layer_interval": 2})
-    v("minimax_m2-whole", "minimax_m2", cfg={"rotary_dim": DROP})
-    v("minimax_m2-shared", "minimax_m2", "shared_intermediate_size", cfg={"shared_intermediate_size": 40})
-
-
-def random_family(arch, seed):
-    r = random.Random(f"{arch}{seed}")
-    kv = r.choice([1, 2, 3, 4])
-    heads = kv * r.randint(1, 6)
-    n = r.choice([2, 4, 8, 12, 60])
-    k = r.randint(1, min(n, 8))
-    c = {"num_key_value_heads": kv, "num_attention_heads": heads, "hidden_size": heads * 2 * r.randint(max(1, 12 // heads), max(2, 60 // heads)),
-         "intermediate_size": r.randint(5, 150), "num_hidden_layers": r.randint(1, 4), "vocab_size": r.randint(20, 400),
-         "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "rope_theta": r.choice([100.0, 10000.0, 123456.7]),
-         "tie_word_embeddings": r.random() < 0.4}
-    if r.random() < 0.4:
-        c["rope_scaling"] = {"rope_type": "yarn", "factor": r.choice([2.0, 40.0]), "original_max_position_embeddings": r.choice([16, 64])}
-    if arch == "qwen2_moe":
-        c.update(num_experts=n, num_experts_per_tok=k, moe_intermediate_size=r.randint(3, 70), shared_expert_intermediate_size=r.randint(3, 90),
-                 norm_topk_prob=r.random() < 0.5, decoder_sparse_step=r.choice([1, 1, 2]), qkv_bias=r.random() < 0.7,
-                 use_sliding_window=r.random() < 0.4, sliding_window=r.choice([3, 20]), max_window_layers=r.randint(0, 4))
-    elif arch == "olmoe":
-        c.update(num_experts=n, num_experts_per_tok=k, norm_topk_prob=r.random() < 0.5, clip_qkv=r.choice([None, 0.5, 3.0]),
-                 attention_bias=r.random() < 0.3)
-    elif arch == "granitemoe":
-        c.update(num_local_experts=n, num_experts_per_tok=k, attention_bias=r.random() < 0.3, embedding_multiplier=r.choice([1.0, 12.0]),
-                 attention_multiplier=r.choice([0.05, 0.3]), residual_multiplier=r.choice([1.0, 0.22]), logits_scaling=r.choice([1.0, 6.0]))
-    elif arch == "glm4_moe":
-        groups = r.choice([g for g in (1, 2, 4) if n // g >= 2])
-        left = r.randint(1, groups)
-        c.update(n_routed_experts=n, n_group=groups, topk_group=left, num_experts_per_tok=min(k, n // groups * left), head_dim=8 * r.randint(1, 12),
-                 moe_intermediate_size=r.randint(3, 70), n_shared_experts=r.randint(1, 3), first_k_dense_replace=r.randint(0, 2),
-                 routed_scaling_factor=r.choice([1.0, 2.5]), norm_topk_prob=r.random() < 0.7, partial_rotary_factor=r.choice([0.25, 0.5, 1.0]),
-                 use_qk_norm=r.random() < 0.5, attention_bias=r.random() < 0.5)
-    elif arch == "ernie4_5_moe":
-        c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
-                 moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
-    else:
-        hd = 8 * r.randint(1, 12)
-        c.update(num_local_experts=n, num_experts_per_tok=k, head_dim=hd, rotary_dim=r.choice([hd, hd // 2]))
-    gguf = r.choice(["bf16", "f16", "f32"]) if r.random() < 0.35 else None
-    if gguf: # what such a file can say
-        c.pop("rope_scaling", None)
-        usual = {"use_sliding_window": False, "decoder_sparse_step": 1, "moe_layer_end_index": -1}
-        c.update({key: x for key, x in usual.items() if key in c})
-        if arch in ("qwen2_moe", "olmoe"):
-            c["norm_topk_prob"] = False
-    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, dtype=r.choice(["bfloat16", "float16", "float32"]),
-            prompts=[1, r.randint(2, 17), r.randint(18, 160)])
-
-
 # ---- making -------------------------------------------------------------------------------------------------------------------
 
 def edit_config(d, **kw):
@@ -909,7 +821,7 @@ def main():
         sys.exit(run(root, sys.argv[3]))
     fill_variants()
     fill_deepseek()
-    fill_families()
+    variants_families.fill(variant)
     import torch
     torch.set_num_threads(1)  # tiny products: threads only wait for one another
     names = sys.argv[3:] or list(VARIANTS)
@@ -917,7 +829,10 @@ def main():
         names.remove(n)
         for a in (*ARCHS, *DEEPSEEK, *FAMILIES):
             for seed in range(*map(int, n[7:].split("-"))):
-                (random_deepseek if a in DEEPSEEK else random_family if a in FAMILIES else random_variant)(a, seed)
+                if a in FAMILIES:
+                    variants_families.fill_random(variant, a, seed)
+                else:
+                    (random_deepseek if a in DEEPSEEK else random_variant)(a, seed)
                 names.append(f"random-{a}-{seed}")
     for n in names:
         try:
