@@ -8,8 +8,9 @@
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/warp.cuh"
 
-/* TEAM: with the way of team.cuh, which has more warps, so fewer registers each. SPLIT: may take one of the two phases only. */
-template <int FMT, bool TEAM, bool SPLIT>
+/* TEAM: with the way of team.cuh, which has more warps, so fewer registers each. PLAIN: as mm_activate(), and both phases; else
+ * whatever there is. */
+template <int FMT, bool TEAM, bool PLAIN>
 __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     warp_kernel(const __grid_constant__ warp_params P)
 {
@@ -20,6 +21,9 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     const mm_params &p = P.p[0];
     unsigned char *x = smem, *ring = smem + P.x_bytes;
     __shared__ warp_ahead ahead;
+    __shared__ uint32_t in_flight;
+    if (threadIdx.x == 0)
+        in_flight = 0;
 #if __CUDA_ARCH__ >= 900
     __shared__ team_shared shared;
     if (TEAM)
@@ -57,7 +61,7 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
         const uint32_t rows = ph ? 16 : 8, page_rows = min(P.p[ph].page_rows, P.p[ph].rows);
         w.tiles[ph] = (page_rows + rows - 1) / rows;
         w.end[ph] = counts[2 * ph + !host] * w.tiles[ph] + (ph ? w.end[0] : 0);
-        if (SPLIT && !(P.phases >> ph & 1))
+        if (!PLAIN && !(P.phases >> ph & 1))
             w.end[ph] = ph ? w.end[0] : 0;
     }
     w.units[0] = units + (host ? 0 : cap0 - 1);
@@ -68,7 +72,7 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
         if (team) {
             w.i = blockIdx.x;
             w.step = gridDim.x;
-            team_run<FMT>(P, w, ring, x, n_summands, shared);
+            team_run<FMT, PLAIN>(P, w, ring, x, n_summands, shared);
         }
 #endif
     const uint32_t n_warps = host ? P.warps[WARP_HOST] : P.warps[WARP_VRAM];
@@ -83,17 +87,12 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     if (!team && warp < n_warps) {
         w.i = warp * n_blocks + rank;
         w.step = n_blocks * n_warps;
-        warp_work<FMT, SPLIT>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp],
-                              smem_of(x), n_summands);
+        warp_work<FMT, PLAIN>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp],
+                              smem_of(x), n_summands, &in_flight);
     }
 
-    if (P.ahead.lists && host && warp < n_warps && lane == 0) {
-        /* Half of the warps have found nothing more to ask for. What the others wait for takes about as long as the reader needs to
-         * begin, and what it takes from them it has read for the next layer. */
-        const uint32_t all = readers * n_warps, left = atomicAdd(P.counters + WARP_LEFT, 1u) + 1;
-        if (left == (all + 1) / 2)
-            store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
-    }
+    if (P.ahead_own && any_host && !host && (PLAIN || P.phases & 1))
+        warp_keep_ahead(P, ahead, warp * n_blocks + rank, n_blocks * WARP_COUNT);
 
     /* Whoever leaves last clears the counters for the next launch. */
     __syncthreads();

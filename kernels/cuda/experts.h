@@ -11,11 +11,11 @@
 enum warp_tier { WARP_VRAM, WARP_HOST };
 
 /* Words of device memory that are zero between launches: the next item over the link (in a layer that lies in VRAM: items of gate and
- * up that are done), blocks that have left, warps that read the host and have left, items of gate and up that are done of each expert,
+ * up that are done), blocks that have left, items over the link that have been asked for, items of gate and up that are done of each expert,
  * experts that are done of each 16 rows of the result. */
 #define WARP_QUEUE      0
 #define WARP_EXIT       1
-#define WARP_LEFT       2
+#define WARP_ASKED      2
 #define WARP_READY      3
 #define WARP_SUMS       (WARP_READY + MM_MAX_EXPERTS)
 #define WARP_MAX_SUMS   4096
@@ -57,6 +57,7 @@ struct warp_params {
     uint32_t slot_bytes[2], slots[2], warps[2]; /* of each tier: a stage, stages a warp, warps at work */
     uint32_t x_pitch, x_bytes, ring_bytes;      /* shared memory: rows of split x (0: in device memory), the stages */
     uint32_t host_blocks;                       /* that read over the link where there are others */
+    uint32_t host_in_flight;                    /* bytes that each of them asks for at a time, at most */
     team_shape team;                            /* where the layer lies in VRAM */
     float *y;                                   /* gets the sum over picks; NULL: left to a later launch */
     const float *weights;

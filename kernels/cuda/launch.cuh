@@ -46,11 +46,11 @@ template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
 template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params &P, uint32_t smem)
 {
     bool team = false;
-    void (*kernel)(warp_params) = warp_kernel<FMT, false, true>;
+    void (*kernel)(warp_params) = warp_kernel<FMT, false, false>;
     if constexpr (!fmt_block<FMT>::FINISHED)
-        if (P.phases == 3) {
+        if (P.phases == 3 && P.p[0].plain) {
             team = P.team.stages && d->has_bulk;
-            kernel = team ? warp_kernel<FMT, true, false> : warp_kernel<FMT, false, false>;
+            kernel = team ? warp_kernel<FMT, true, true> : warp_kernel<FMT, false, true>;
         }
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)

@@ -133,10 +133,12 @@ static __device__ __forceinline__ float swiglu_of(float g, float u)
     return g / (1.0f + expf(-g)) * u;
 }
 
-/* Row `row` (< p.rows) of gate and up of an expert as activations. */
+/* Row `row` (< p.rows) of gate and up of an expert as activations. PLAIN, as p.plain: SwiGLU without biases, which most models have, and whose
+ * kernels shall not carry the rest: their code is cold when a layer begins. */
+template <bool PLAIN>
 static __device__ __forceinline__ float mm_activate(const mm_params &p, uint32_t expert, uint32_t row, float g, float u)
 {
-    if (p.plain)
+    if (PLAIN)
         return swiglu_of(g, u);
     if (p.bias0)
         g += p.bias0[(size_t)expert * p.rows + row];
@@ -151,9 +153,10 @@ static __device__ __forceinline__ float mm_activate(const mm_params &p, uint32_t
 }
 
 /* Row `row` (< p.rows) of down of an expert, or of a linear. */
+template <bool PLAIN>
 static __device__ __forceinline__ float mm_result(const mm_params &p, uint32_t expert, uint32_t row, float v)
 {
-    return p.plain || !p.bias0 ? v : v + p.bias0[(size_t)expert * p.rows + row];
+    return PLAIN || !p.bias0 ? v : v + p.bias0[(size_t)expert * p.rows + row];
 }
 
 #endif

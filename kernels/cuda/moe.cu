@@ -298,6 +298,8 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     P->slot_bytes[WARP_HOST] = slot;
     P->warps[WARP_HOST] = slots < WARP_COUNT ? slots : WARP_COUNT;
     P->slots[WARP_HOST] = each < 1 ? 1 : each < WARP_MAX_SLOTS ? each : WARP_MAX_SLOTS;
+    /* More under way than the link needs fills the queues that reads of VRAM wait in as well; less leaves warps without work. */
+    P->host_in_flight = P->warps[WARP_HOST] * P->slots[WARP_HOST] * slot / 2;
     P->ring_bytes = 0;
     for (int tier = 0; tier < 2; tier++) {
         const uint32_t n = P->warps[tier] * P->slots[tier] * P->slot_bytes[tier];

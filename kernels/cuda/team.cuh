@@ -198,6 +198,7 @@ static __device__ void team_publish(const warp_params &P, const team_job &job, t
 }
 
 /* Results of 8 tokens, from token k0 of the bucket on. */
+template <bool PLAIN>
 static __device__ __forceinline__ void team_store(const warp_params &P, const team_job &job, const team_note &note,
                                                   uint32_t phase, uint32_t k0, const float (&acc)[4])
 {
@@ -211,19 +212,20 @@ static __device__ __forceinline__ void team_store(const warp_params &P, const te
         if (phase == 0) {
             if (g < (note.valid & 0xff))
                 store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, note.row0 + g,
-                            mm_activate(p, note.valid >> 16, note.row0 + g, acc[c], acc[2 + c]));
+                            mm_activate<PLAIN>(p, note.valid >> 16, note.row0 + g, acc[c], acc[2 + c]));
             continue;
         }
         float *y = p.y + (size_t)job.pairs[pair] * p.y_stride + note.row0 + g;
         if (g < (note.valid & 0xff))
-            y[0] = mm_result(p, note.valid >> 16, note.row0 + g, acc[c]);
+            y[0] = mm_result<PLAIN>(p, note.valid >> 16, note.row0 + g, acc[c]);
         if (g < (note.valid >> 8 & 0xff))
-            y[8] = mm_result(p, note.valid >> 16, note.row0 + 8 + g, acc[2 + c]);
+            y[8] = mm_result<PLAIN>(p, note.valid >> 16, note.row0 + 8 + g, acc[2 + c]);
     }
 }
 
 /* The units of one warp. */
-template <int FMT> static __device__ void team_work(const warp_params &P, const team_job &job, team_shared &s)
+template <int FMT, bool PLAIN>
+static __device__ void team_work(const warp_params &P, const team_job &job, team_shared &s)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, bars = team_base(&s);
     const uint32_t n_stages = P.team.stages, slot_bytes = P.team.slot_bytes, groups = P.team.groups;
@@ -319,7 +321,7 @@ template <int FMT> static __device__ void team_work(const warp_params &P, const 
                             team_arrive(bar_to);
                     }
                 } else {
-                    team_store(P, job, note, ph, j * 8, acc);
+                    team_store<PLAIN>(P, job, note, ph, j * 8, acc);
                 }
             }
             __syncwarp();
@@ -371,7 +373,7 @@ static __device__ __forceinline__ void team_init(team_shared &s)
 }
 
 /* All threads of a block whose items lie in VRAM. */
-template <int FMT>
+template <int FMT, bool PLAIN>
 static __device__ void team_run(const warp_params &P, const warp_walk &w, unsigned char *ring, unsigned char *x,
                                 uint32_t n_summands, team_shared &s)
 {
@@ -400,7 +402,7 @@ static __device__ void team_run(const warp_params &P, const warp_walk &w, unsign
             job.tokens[i] = (uint16_t)(pair / P.p[0].top_k);
         }
         asm volatile("bar.sync 1, %0;" ::"n"(TEAM_WORKERS * 32) : "memory");
-        team_work<FMT>(P, job, s);
+        team_work<FMT, PLAIN>(P, job, s);
     }
 }
 

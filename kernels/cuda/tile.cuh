@@ -235,19 +235,26 @@ static __device__ __forceinline__ void tile_store(const mm_params &p, const tile
     y[it.row0 + r] = v;
 }
 
+/* What few models have stays out of the loops over a tile's results. */
+static __device__ __noinline__ float tile_activate(const mm_params &p, uint32_t expert, uint32_t row, float gate,
+                                                   float up)
+{
+    return mm_activate<false>(p, expert, row, gate, up);
+}
+
 /* The same of gate and up, and of down. */
 static __device__ __forceinline__ void tile_store_pair(const mm_params &p, const tile_item &it, float *y, uint32_t r,
                                                        float gate, float up)
 {
     if (r < it.n_rows)
-        tile_store(p, it, y, r, mm_activate(p, it.expert, it.row0 + r, gate, up));
+        tile_store(p, it, y, r, p.plain ? swiglu_of(gate, up) : tile_activate(p, it.expert, it.row0 + r, gate, up));
 }
 
 static __device__ __forceinline__ void tile_store_one(const mm_params &p, const tile_item &it, float *y, uint32_t r,
                                                       float v)
 {
     if (r < it.n_rows)
-        tile_store(p, it, y, r, mm_result(p, it.expert, it.row0 + r, v));
+        tile_store(p, it, y, r, mm_result<false>(p, it.expert, it.row0 + r, v));
 }
 
 static __device__ __forceinline__ float *tile_y(const mm_params &p, const tile_item &it, uint32_t token)

@@ -168,6 +168,24 @@ static __device__ void warp_list_ahead(const warp_params &P, uint32_t *units, ui
     __syncthreads();
 }
 
+/* Whether a reader has taken a tile: number `dealt` of the list's first unit (k 0), or of all its others. */
+static __device__ __forceinline__ bool warp_was_taken(const ahead_mem &m, const warp_ahead &a, uint32_t k,
+                                                      uint32_t dealt)
+{
+    return dealt >> m.readers_log2 < a.taken[k > 0][dealt & ((1u << m.readers_log2) - 1)];
+}
+
+/* A tile that was taken comes: its reader runs. */
+static __device__ __forceinline__ void warp_wait_tile(const warp_params &P, const warp_ahead &a, uint32_t tile)
+{
+    if (threadIdx.x % 32 == 0) {
+        const uint32_t *done = ahead_done(P.ahead, P.layer, tile);
+        while (load_acquire(done) != a.step) {
+        }
+    }
+    __syncwarp();
+}
+
 /* Item number i of the walk; false for the empty places behind a short last page, and for what belongs to the other side. */
 static __device__ __forceinline__ bool warp_find(const warp_params &P, const warp_walk &w, uint32_t i, warp_item &it)
 {
@@ -187,9 +205,7 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
     /* Of the list's tiles: of the first unit, or of the others. */
     const uint32_t dealt = ahead > 1 ? (ahead - 2) * tiles + i % tiles : i % tiles;
     const uint32_t tile = ahead > 1 ? tiles + dealt : dealt;
-    const bool there =
-        ahead && dealt >> P.ahead.readers_log2 <
-                     w.ahead->taken[ahead > 1][dealt & ((1u << P.ahead.readers_log2) - 1)]; /* read ahead */
+    const bool there = ahead && warp_was_taken(P.ahead, *w.ahead, ahead - 1, dealt); /* read ahead */
     if (ahead && there == (w.tier == WARP_HOST))
         return false;
     const uint64_t *addr = p.page_addr + (size_t)e * p.pages;
@@ -200,17 +216,12 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
         const uint64_t place = (uint64_t)(uintptr_t)ahead_place(P.ahead, P.layer, tile);
         it.base[0] = place + (it.base[0] & 127);
         it.base[1] = place + P.ahead.half_bytes + (it.base[1] & 127);
-        if (threadIdx.x % 32 == 0) {
-            const uint32_t *done = ahead_done(P.ahead, P.layer, tile);
-            while (load_acquire(done) != w.ahead->step) {
-            }
-        }
-        __syncwarp();
+        warp_wait_tile(P, *w.ahead, tile);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.proxy.async;" ::: "memory"); /* it is fetched by bulk copies */
 #endif
     }
-    if (p.fill_addr) {
+    if (p.fill_addr && !there) { /* warp_keep_ahead() */
         const uint64_t *fill = p.fill_addr + (size_t)e * p.pages;
         const uint64_t f0 = fill[p.first_page0 + page], f1 = fill[p.first_page1 + page];
         it.fill[0] = f0 ? f0 + off : 0;
@@ -224,6 +235,17 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
     it.n = p.expert_start[e + 1] - it.first;
     it.expert = e;
     return true;
+}
+
+/* Another item over the link has been asked for, or is the other side's. Shortly before the last one the link is left to the reader, who
+ * needs about as long to begin. */
+static __device__ __noinline__ void warp_count_item(const warp_params &P, const warp_walk &w)
+{
+    if (!P.ahead.lists || threadIdx.x % 32 != 0)
+        return;
+    const uint32_t counted = atomicAdd(P.counters + WARP_ASKED, 1u) + 1, all = w.end[1];
+    if (counted == all - min(P.host_blocks, all - 1))
+        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
 }
 
 static __device__ __forceinline__ bool warp_next(const warp_params &P, warp_walk &w, warp_item &it)
@@ -240,6 +262,8 @@ static __device__ __forceinline__ bool warp_next(const warp_params &P, warp_walk
         }
         if (warp_find(P, w, i, it))
             return true;
+        if (w.tier == WARP_HOST)
+            warp_count_item(P, w);
     }
     return false;
 }
@@ -290,21 +314,21 @@ static __device__ __forceinline__ void warp_issue(const warp_cut &cut, const war
 #endif
 }
 
-/* n bytes from shared memory to the slot, in the widest pieces that both sides allow. */
-static __device__ void warp_store(uint64_t dst, const unsigned char *src, uint32_t n)
+/* n bytes to the slot, in the widest pieces that both sides allow: from shared memory or, L2, from device memory that others wrote. */
+template <bool L2> static __device__ __forceinline__ void warp_store(uint64_t dst, const unsigned char *src, uint32_t n)
 {
-    const uint32_t lane = threadIdx.x % 32;
     const uint32_t low = (uint32_t)dst | (uint32_t)(uintptr_t)src | n;
-    if ((low & 15) == 0) {
-        for (uint32_t i = lane; i < n / 16; i += 32)
-            reinterpret_cast<uint4 *>(dst)[i] = reinterpret_cast<const uint4 *>(src)[i];
-    } else if ((low & 7) == 0) {
-        for (uint32_t i = lane; i < n / 8; i += 32)
-            reinterpret_cast<uint2 *>(dst)[i] = reinterpret_cast<const uint2 *>(src)[i];
-    } else {
-        for (uint32_t i = lane; i < n / 2; i += 32)
-            reinterpret_cast<uint16_t *>(dst)[i] = reinterpret_cast<const uint16_t *>(src)[i];
-    }
+    auto copy = [&](auto *to, const auto *from) {
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x % 32; i < n / sizeof *to; i += 32)
+            to[i] = L2 ? __ldcg(from + i) : from[i];
+    };
+    if ((low & 15) == 0)
+        copy(reinterpret_cast<uint4 *>(dst), reinterpret_cast<const uint4 *>(src));
+    else if ((low & 7) == 0)
+        copy(reinterpret_cast<uint2 *>(dst), reinterpret_cast<const uint2 *>(src));
+    else
+        copy(reinterpret_cast<uint16_t *>(dst), reinterpret_cast<const uint16_t *>(src));
 }
 
 /* Activations of a token, split: each block of 32 as 64 bytes of hi and 64 of lo, 16 bytes of each a lane (of quad t: positions
@@ -415,6 +439,7 @@ static __device__ void warp_sum_picks(const warp_params &P, uint32_t row0, uint3
 }
 
 /* Results of an item: lane = row g of each half, tokens 2t and 2t + 1 of each group of 8. */
+template <bool PLAIN>
 static __device__ __forceinline__ void warp_finish(const warp_params &P, const warp_item &it, uint32_t group,
                                                    uint32_t n_summands, const float (&acc)[WARP_GROUPS][4])
 {
@@ -422,7 +447,9 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t first = group * MM_STREAM_TOKENS, n = min(it.n - first, (uint32_t)MM_STREAM_TOKENS);
 #pragma unroll
-    for (int j = 0; j < WARP_GROUPS; j++)
+    for (int j = 0; j < WARP_GROUPS; j++) {
+        if (j * 8u >= n)
+            break;
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             const uint32_t k = j * 8 + 2 * t + c;
@@ -432,15 +459,16 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
             if (it.phase == 0) {
                 if (g < it.valid[0])
                     store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, it.row0 + g,
-                                mm_activate(p, it.expert, it.row0 + g, acc[j][c], acc[j][2 + c]));
+                                mm_activate<PLAIN>(p, it.expert, it.row0 + g, acc[j][c], acc[j][2 + c]));
                 continue;
             }
             float *y = p.y + (size_t)p.pairs[pair] * p.y_stride + it.row0 + g;
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 if (g < it.valid[h])
-                    y[h * 8] = mm_result(p, it.expert, it.row0 + h * 8 + g, acc[j][2 * h + c]);
+                    y[h * 8] = mm_result<PLAIN>(p, it.expert, it.row0 + h * 8 + g, acc[j][2 * h + c]);
         }
+    }
     __threadfence();
     __syncwarp();
     if (it.phase == 0) {
@@ -466,12 +494,32 @@ static __device__ __forceinline__ uint32_t warp_ready_count(const mm_params &p)
     return (p.unit_pages - 1) * ((p.page_rows + 7) / 8) + (last + 7) / 8;
 }
 
-/* The work of one warp. `ring` holds `slots` stages of `slot_bytes`. */
-template <int FMT, bool SPLIT>
+/* Bytes of a stage's worth of an item. */
+template <int FMT> static __device__ __forceinline__ uint32_t warp_bytes(const warp_params &P, const warp_item &it)
+{
+    const uint32_t chunk = fmt_bytes<FMT>(P.cut[it.phase][WARP_HOST].chunk_blocks);
+    return (it.valid[0] + it.valid[1]) * min(chunk, (uint32_t)P.p[it.phase].row_bytes);
+}
+
+/* Whether a warp may ask for as much more over the link. It waits for that only where it has nothing else to do. */
+static __device__ __noinline__ bool warp_may_ask(uint32_t *in_flight, uint32_t bytes, uint32_t most, bool wait)
+{
+    bool may = false;
+    if (threadIdx.x % 32 == 0)
+        do {
+            const uint32_t now = *const_cast<volatile uint32_t *>(in_flight);
+            may = (now == 0 || now + bytes <= most) && atomicCAS(in_flight, now, now + bytes) == now;
+        } while (!may && wait);
+    return __shfl_sync(~0u, may, 0);
+}
+
+/* The work of one warp. `ring` holds `slots` stages of `slot_bytes`; in_flight: what the block has asked for over the link. */
+template <int FMT, bool PLAIN>
 static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned char *ring, uint32_t slots,
                                  uint32_t slot_bytes, warp_note *notes, uint64_t *full, uint32_t x_shared,
-                                 uint32_t n_summands)
+                                 uint32_t n_summands, uint32_t *in_flight)
 {
+    const bool host = w.tier == WARP_HOST;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4;
     uint32_t held = 0;         /* chunks asked for and not yet used */
     uint32_t to = 0, from = 0; /* stages of the next to ask for and to use */
@@ -491,6 +539,10 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
                 ask_chunk = ask_group = 0;
             }
             const warp_cut &cut = P.cut[ask.phase][w.tier];
+            if (host && !warp_may_ask(in_flight, warp_bytes<FMT>(P, ask), P.host_in_flight, !held))
+                break;
+            if (host && ask_chunk == 0 && ask_group == 0)
+                warp_count_item(P, w);
             if (ask_chunk == 0 && lane == 0) {
                 notes[to].it = ask;
                 notes[to].group = ask_group;
@@ -506,8 +558,12 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         }
         if (!held)
             break;
-        if (chunk == 0) {
+        bar_wait(full + from, phase_bit);
+        if (chunk == 0)
             it = notes[from].it;
+        if (host && lane == 0)
+            atomicSub(in_flight, warp_bytes<FMT>(P, it));
+        if (chunk == 0) {
             group = notes[from].group;
             const mm_params &p = P.p[it.phase];
             const uint32_t first = group * MM_STREAM_TOKENS, n = min(it.n - first, (uint32_t)MM_STREAM_TOKENS);
@@ -523,7 +579,7 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
                 else
                     x[j] = (uint64_t)(uintptr_t)(p.x + (size_t)r * p.x_stride);
             }
-            if (it.phase && (!SPLIT || P.phases == 3)) {
+            if (it.phase && (PLAIN || P.phases == 3)) {
                 if (lane == 0) {
                     const uint32_t want = warp_ready_count(P.p[0]);
                     while (load_acquire(P.counters + WARP_READY + it.expert) < want) {
@@ -539,7 +595,6 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         const uint32_t n = min(cut.chunk_blocks, (p.cols + 31) / 32 - first);
         const unsigned char *a0 = stage + warp_row_at(cut, it, 0, g, p.row_bytes, off);
         const unsigned char *a1 = stage + cut.half_bytes + warp_row_at(cut, it, 1, g, p.row_bytes, off);
-        bar_wait(full + from, phase_bit);
         if (it.phase == 0 && P.x_pitch)
             warp_chunk<FMT, 1, X_SHARED>(acc, a0, a1, first, n, p.cols, x);
         else if (n_groups == 1)
@@ -548,6 +603,10 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
             warp_chunk<FMT, 2, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
         else
             warp_chunk<FMT, 4, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+        /* Others wait for results, nobody for what is kept. */
+        const bool ends = chunk + 1 == cut.n_chunks;
+        if (ends)
+            warp_finish<PLAIN>(P, it, group, n_summands, acc);
         if (group == 0 && (it.fill[0] | it.fill[1])) {
             const uint32_t len = min(fmt_bytes<FMT>(cut.chunk_blocks), (uint32_t)p.row_bytes - off);
             for (uint32_t h = 0; h < 2; h++) {
@@ -557,11 +616,12 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
                     continue;
                 const unsigned char *half = stage + h * cut.half_bytes;
                 if (cut.pitch == 0)
-                    warp_store(fill, half + warp_row_at(cut, it, h, 0, p.row_bytes, 0), valid * (uint32_t)p.row_bytes);
+                    warp_store<false>(fill, half + warp_row_at(cut, it, h, 0, p.row_bytes, 0),
+                                      valid * (uint32_t)p.row_bytes);
                 else
                     for (uint32_t r = 0; r < valid; r++)
-                        warp_store(fill + r * p.row_bytes + off, half + warp_row_at(cut, it, h, r, p.row_bytes, off),
-                                   len);
+                        warp_store<false>(fill + r * p.row_bytes + off,
+                                          half + warp_row_at(cut, it, h, r, p.row_bytes, off), len);
             }
         }
         __syncwarp(); /* all lanes are done with the stage, which is filled again now */
@@ -570,9 +630,31 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
             phase_bit ^= 1;
         }
         held--;
-        if (++chunk == cut.n_chunks) {
-            chunk = 0;
-            warp_finish(P, it, group, n_summands, acc);
+        chunk = ends ? 0 : chunk + 1;
+    }
+}
+
+/* Keeps tiles that were read ahead, where their page has a slot, by copies within the device: what is left to do for warps that have
+ * ended the other side's items, while the link still brings this side's. */
+static __device__ __noinline__ void warp_keep_ahead(const warp_params &P, const warp_ahead &a, uint32_t i,
+                                                    uint32_t step)
+{
+    const mm_params &p = P.p[0];
+    const uint32_t tiles = P.ahead.tiles;
+    for (; p.fill_addr && i < a.n * tiles; i += step) {
+        const uint32_t k = i / tiles, e = a.unit[k] >> 12, page = a.unit[k] & 4095, r = i % tiles * 8;
+        const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
+        if (!a.wanted[k] || r >= in_page || !warp_was_taken(P.ahead, a, k, k ? i - tiles : i))
+            continue;
+        const uint64_t *addr = p.page_addr + (size_t)e * p.pages, *fill = p.fill_addr + (size_t)e * p.pages;
+        const unsigned char *place = ahead_place(P.ahead, P.layer, i);
+        warp_wait_tile(P, a, i);
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t at = (h ? p.first_page1 : p.first_page0) + page;
+            const uint64_t off = r * p.row_bytes;
+            if (fill[at])
+                warp_store<true>(fill[at] + off, place + h * P.ahead.half_bytes + ((addr[at] + off) & 127),
+                                 min(in_page - r, 8u) * (uint32_t)p.row_bytes);
         }
     }
 }
