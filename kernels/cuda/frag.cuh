@@ -195,12 +195,14 @@ static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag
         }
     if constexpr (fmt_block<FMT>::FINISHED) {
         float x[4] = {0, 0, 0, 0};
-        if constexpr (fmt_block<FMT>::MIN)
+        if constexpr (fmt_block<FMT>::
+                          MIN) { /* in braces: of a bare loop with a pragma nvcc 13 leaves out the next loop too */
 #pragma unroll
             for (int s = 0; s < 2; s++) {
                 mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.lo[2 * s], b.lo[2 * s + 1]);
                 mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.hi[2 * s], b.hi[2 * s + 1]);
             }
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++)
             c[i] = block_finish<FMT>(c[i], x[i], i < 2 ? a.d0 : a.d1, i < 2 ? a.m0 : a.m1);
