@@ -133,3 +133,20 @@ uint64_t cgroup_ram_bytes(void)
              limit = cgroup_memory_of("").limit_bytes;
     return ram ? XD_MIN(ram, limit) : limit == UINT64_MAX ? 0 : limit;
 }
+
+static uint64_t meminfo_available(void)
+{
+    XD_CLEANUP(xd_fclosep) FILE *f = fopen("/proc/meminfo", "re");
+    char line[256];
+    uint64_t kib;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            return kib * 1024;
+    return UINT64_MAX;
+}
+
+uint64_t cgroup_available_bytes(void)
+{
+    uint64_t a = meminfo_available(), b = cgroup_memory_of("").available_bytes;
+    return XD_MIN(a, b);
+}

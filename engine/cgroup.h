@@ -22,5 +22,7 @@ typedef struct cgroup_memory {
 cgroup_memory cgroup_memory_of(const char *root);
 /* Memory of this machine, or of the groups if that is less; 0: unknown. */
 uint64_t cgroup_ram_bytes(void);
+/* What this process could still take: MemAvailable, and less where the groups allow less; UINT64_MAX: unknown. */
+uint64_t cgroup_available_bytes(void);
 
 #endif

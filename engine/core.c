@@ -229,6 +229,7 @@ static xd_status open_model(core *c, const char *path, stage *s, xd_err *err)
                         .dtype = c->cfg->model.dtype,
                         .skew = c->cfg->model.skew,
                         .seed = c->cfg->model.seed,
+                        .max_bytes = cgroup_available_bytes(),
                         .progress = on_progress,
                         .progress_user = s};
     xd_status st = model_open(&mo, &c->m, err);

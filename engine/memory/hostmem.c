@@ -31,23 +31,6 @@ struct hostmem {
     const char *what, *key;
 };
 
-static uint64_t meminfo_available(void)
-{
-    XD_CLEANUP(xd_fclosep) FILE *f = fopen("/proc/meminfo", "re");
-    char line[256];
-    uint64_t kib;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            return kib * 1024;
-    return UINT64_MAX;
-}
-
-uint64_t hostmem_available_bytes(void)
-{
-    uint64_t a = meminfo_available(), b = cgroup_memory_of("").available_bytes;
-    return XD_MIN(a, b);
-}
-
 static void bind_to_node(void *base, uint64_t bytes, int node)
 {
     if (node < 0 || numa_available() < 0 || node > numa_max_node())
@@ -75,7 +58,7 @@ xd_status hostmem_open(const hostmem_options *opt, hostmem **ret, xd_err *err)
     if (!xd_mul_u64(&h->bytes, h->n_units, h->unit_bytes) || h->bytes > (uint64_t)INT64_MAX)
         return xd_fail(err, XD_NOMEM, 0, "%s: the size overflows", opt->what);
 
-    uint64_t avail = hostmem_available_bytes();
+    uint64_t avail = cgroup_available_bytes();
     char need_s[32], have_s[32], keep_s[32];
     if (avail != UINT64_MAX && h->bytes > (avail > HEADROOM_BYTES ? avail - HEADROOM_BYTES : 0)) {
         return xd_fail(err, XD_NOMEM, 0,

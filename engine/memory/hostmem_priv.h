@@ -31,7 +31,4 @@ uint64_t hostmem_addr(const hostmem *h, uint64_t unit); /* for kernels; after ho
 uint64_t hostmem_unit_bytes(const hostmem *h);
 uint64_t hostmem_run_bytes(const hostmem *h); /* from unit 0 on, within one registration */
 
-/* Bytes that this process could still take: MemAvailable, and less where a cgroup (v2) allows less. */
-uint64_t hostmem_available_bytes(void);
-
 #endif

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 
+#include "engine/cgroup.h"
 #include "engine/memory/pager_priv.h"
 
 #define REG_BYTES_MAX (8ull << 30) /* one registration of hundreds of GiB fails */
@@ -149,7 +150,7 @@ static xd_status open_in_place(pager *p, const pager_options *opt, xd_err *err)
         }
     /* Where registering pins, what does not fit would end in the OOM killer's hands. */
     char a[32], b[32];
-    uint64_t avail = hostmem_available_bytes();
+    uint64_t avail = cgroup_available_bytes();
     if (!p->unified && avail != UINT64_MAX && taken > avail)
         return xd_fail(err, XD_NOMEM, 0, "the experts' %s do not fit into the %s of host memory that are available",
                        xd_format_bytes(a, sizeof a, taken), xd_format_bytes(b, sizeof b, avail));
@@ -273,7 +274,7 @@ static uint64_t short_budget(const pager *p, bool in_place_is_free)
     bool has_file = p->cfg->memory.nvme_path && *p->cfg->memory.nvme_path;
     if (budget != CONF_AUTO_BYTES)
         return budget < need ? XD_MAX(budget, 1u) : 0;
-    uint64_t avail = hostmem_available_bytes();
+    uint64_t avail = cgroup_available_bytes();
     if (in_place_is_free || !has_file || avail == UINT64_MAX || avail / 8 * 7 > need)
         return 0;
     return avail / 8 * 7;

@@ -108,6 +108,8 @@ typedef struct model_options {
     const char *dtype; /* synthetic only */
     int skew;          /* synthetic only: CONF_SKEW_* */
     uint32_t seed;
+    uint64_t
+        max_bytes; /* synthetic only: a larger one is refused, for the kernel would end whoever touched it; 0: no limit */
     bool geometry_only; /* synthetic only: shapes and sizes, all weights zero; takes no memory */
     void (*progress)(void *user, double fraction); /* may be NULL; any thread */
     void *progress_user;

@@ -387,10 +387,10 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
     uint32_t block = kern_fmt_get(fmt).block_len;
     for (uint32_t l = 0; l < h->n_layers; l++)
         if (h->d_model % XD_MAX(block, 32u) || m->layers[l].d_ff % block)
-            return xd_fail(
-                err, XD_BAD_CONFIG, 0,
-                "a synthetic %s model needs hidden_size (%u) and intermediate sizes (%u) that are multiples of %u and %u",
-                kern_fmt_get(fmt).name, h->d_model, m->layers[l].d_ff, XD_MAX(block, 32u), block);
+            return xd_fail(err, XD_BAD_CONFIG, 0,
+                           "a synthetic %s model needs a hidden_size (%u) that is a multiple of %u, and intermediate "
+                           "sizes (layer %u: %u) that are multiples of %u",
+                           kern_fmt_get(fmt).name, h->d_model, XD_MAX(block, 32u), l, m->layers[l].d_ff, block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
     p.cap = 4 + (size_t)h->n_layers * 25;
     for (uint32_t l = 0; l < h->n_layers; l++)
@@ -406,10 +406,17 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
         st = xd_fail(err, XD_NOMEM, 0, "random tables of the synthetic model");
     } else {
         p.bytes = xd_align_up(p.bytes, 2u << 20);
-        char size[32];
+        char size[32], most[32];
         int prot = opt->geometry_only ? PROT_READ : PROT_READ | PROT_WRITE; /* what nobody wrote is one page of zeros */
-        void *base = mmap(NULL, p.bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (base == MAP_FAILED) {
+        bool fits = opt->geometry_only || !opt->max_bytes || p.bytes <= opt->max_bytes;
+        void *base = fits ? mmap(NULL, p.bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+        if (!fits) {
+            st = xd_fail(err, XD_NOMEM, 0,
+                         "the synthetic model's %s in %s are made in memory, of which %s are available: a smaller "
+                         "model.dtype or another model may fit",
+                         xd_format_bytes(size, sizeof size, p.bytes), kern_fmt_get(fmt).name,
+                         xd_format_bytes(most, sizeof most, opt->max_bytes));
+        } else if (base == MAP_FAILED) {
             st = xd_fail(err, XD_NOMEM, errno, "memory for the synthetic model (%s)",
                          xd_format_bytes(size, sizeof size, p.bytes));
         } else {
