@@ -104,7 +104,7 @@ int inspect_main(const cli *c, const config *cfg)
         for (int k = 0; k < MODEL_MATRICES; k++)
             one += layer->experts[k].bytes;
         token_experts += one * layer->top_k;
-        expert_count += layer->n_experts;
+        expert_count += layer->moe ? layer->n_experts : 0;
         largest = XD_MAX(largest, one);
         moe_layers += layer->moe;
     }
@@ -127,6 +127,9 @@ int inspect_main(const cli *c, const config *cfg)
                                           "q_rank", (json_int_t)p->latent.q_rank, "nope_dim",
                                           (json_int_t)p->latent.nope_dim, "rope_dim", (json_int_t)p->latent.rope_dim,
                                           "v_dim", (json_int_t)p->latent.v_dim));
+        char formats[96];
+        json_object_set_new(o, "trunk_formats", json_string(model_formats(m, false, formats, sizeof formats)));
+        json_object_set_new(o, "expert_formats", json_string(model_formats(m, true, formats, sizeof formats)));
         if (p->n_nextn)
             json_object_set_new(o, "unused_layers", json_integer(p->n_nextn));
         json_object_set_new(o, "placement",
@@ -152,13 +155,24 @@ int inspect_main(const cli *c, const config *cfg)
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,
                p->n_nextn > 1 ? "s" : "");
+    uint32_t dense = p->n_layers - moe_layers;
     if (moe_layers)
-        printf("  experts: %llu in all, %u a layer, %u a token and layer\n\n", (unsigned long long)expert_count,
+        printf("  experts: %llu in all, %u a layer, %u a token and layer\n", (unsigned long long)expert_count,
                p->n_experts_max, p->top_k_max);
+    if (moe_layers && dense)
+        printf("  the FFN of %u dense layer%s counts as one expert%s, which every token needs\n", dense,
+               dense > 1 ? "s" : "", dense > 1 ? " each" : "");
+    if (moe_layers)
+        putchar('\n');
     else
         printf("  a dense model: the FFN of each layer counts as one expert, which every token needs\n\n");
-    row_bytes("trunk", trunk, "attention, routers, embeddings: every token needs it");
-    row_bytes("experts", experts, "a token needs those that are picked for it");
+    char formats[96], note[160];
+    snprintf(note, sizeof note, "%s; attention, routers, embeddings: every token needs it",
+             model_formats(m, false, formats, sizeof formats));
+    row_bytes("trunk", trunk, note);
+    snprintf(note, sizeof note, "%s; a token needs those that are picked for it",
+             model_formats(m, true, formats, sizeof formats));
+    row_bytes("experts", experts, note);
     row_bytes("largest expert", largest, "");
     row_bytes("expert bytes a token", token_experts, "what one token of one sequence reads");
     row_bytes("KV cache a token", kv_token, where.kv_name);

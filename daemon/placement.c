@@ -80,6 +80,11 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     }
     ret->host = XD_MIN(cfg->memory.host_budget, experts); /* auto is the largest number */
     ret->disk = experts - ret->host;
+    kern_expert_geom geom;
+    for (uint32_t l = 0; l < p->n_layers && !ret->problem.status; l++)
+        (void)!pager_geometry(model_get_layer(m, l), p->d_model, cfg->memory.page_size, &geom, &ret->problem);
+    if (cfg->memory.host_tier == CONF_TIER_IN_PLACE && !ret->problem.status && pager_check_in_place(m, &ret->problem))
+        xd_wrap(&ret->problem, "memory.host_tier = in_place");
     if (ret->disk && !ret->problem.status)
         (void)!pager_check_budget(cfg, m, ret->host, &ret->problem); /* noted there */
 }

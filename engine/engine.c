@@ -109,7 +109,9 @@ static void fill_info(engine *e)
     if (!i->model_id[0])
         snprintf(i->model_id, sizeof i->model_id, "%s", name);
     snprintf(i->arch, sizeof i->arch, "%s", c->hp->arch);
-    snprintf(i->dtype, sizeof i->dtype, "%s", kern_fmt_get(model_get_layer(c->m, 0)->expert_fmt[MODEL_GATE]).name);
+    model_formats(c->m, true, i->expert_formats, sizeof i->expert_formats);
+    model_formats(c->m, false, i->trunk_formats, sizeof i->trunk_formats);
+    snprintf(i->dtype, sizeof i->dtype, "%.*s", (int)strcspn(i->expert_formats, " "), i->expert_formats);
     snprintf(i->backend, sizeof i->backend, "%s", c->backend);
     snprintf(i->backend_why, sizeof i->backend_why, "%s", c->backend_why);
     snprintf(i->model_dir, sizeof i->model_dir, "%s", model_dir(c->m));
@@ -162,9 +164,9 @@ static xd_status load_tokenizer(engine *e, xd_err *err)
             xd_wrap(err, "no tokenizer (model.tokenizer = no serves token ids alone)");
             return st;
         }
-        why = "the model carries none";
+        why = "the model carries none"; /* the API says so, once; paths are not for its clients */
         if (st)
-            xd_log(CONF_LOG_WARN, "no tokenizer: only prompts of token ids will be answered (%s)", none.msg);
+            xd_log_debug("no tokenizer: %s", none.msg);
     } else if (!synthetic)
         why = "model.tokenizer = no";
     if (!e->tok) {
@@ -207,15 +209,18 @@ static void log_plan(const engine *e)
     const struct {
         const char *what;
         uint64_t bytes;
-    } rows[] = {{"budget", p->budget},  {"trunk", p->trunk}, {"workspace", p->workspace},
-                {"KV cache", p->kv},    {"arena", p->arena}, {"experts on the host", p->host_experts},
-                {"KV swap", p->kv_swap}};
+        const char *formats;
+    } rows[] = {{"budget", p->budget, ""},       {"trunk", p->trunk, e->info.trunk_formats},
+                {"workspace", p->workspace, ""}, {"KV cache", p->kv, kern_fmt_get(e->c.kv_opt.fmt).name},
+                {"arena", p->arena, ""},         {"experts on the host", p->host_experts, e->info.expert_formats},
+                {"KV swap", p->kv_swap, ""}};
     xd_log_info("backend %s (%s): %s", e->c.backend, e->c.backend_why, e->c.info.name);
     xd_log_debug("kernels %s", e->c.info.rows);
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
         char size[32];
         if (rows[i].bytes)
-            xd_log_info("memory: %-20s %12s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes));
+            xd_log_info("memory: %-20s %12s%s%s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes),
+                        *rows[i].formats ? "  " : "", rows[i].formats);
     }
     pager_stats ps;
     fallback_status fs;

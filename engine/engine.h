@@ -39,8 +39,9 @@ typedef struct engine_info {
     char model_id[CONF_MAX_NAME + 1]; /* the first of served_model_name */
     const char *const *aliases;       /* [n_aliases] the others; borrowed from the engine */
     uint32_t n_aliases;
-    char arch[48], dtype[16], backend[64], backend_why[256];
-    char model_dir[4096]; /* "" when there is none: no template, no tokenizer */
+    char arch[48], dtype[16], backend[64], backend_why[256]; /* dtype: of most of the experts' bytes */
+    char expert_formats[96], trunk_formats[96];              /* as model_formats() writes them */
+    char model_dir[4096];                                    /* "" when there is none: no template, no tokenizer */
     /* What a GGUF file carries; NULL when it does not, or the model is a directory. Borrowed from the engine. */
     const char *chat_template, *bos_token, *eos_token;
     uint64_t created_unix_s;

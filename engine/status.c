@@ -353,10 +353,11 @@ xd_status engine_status_json(engine *e, bool with_map, xd_buf *out, xd_err *err)
             o, "files",
             json_pack("{s:i, s:f}", "changed", (int)files.n_changed, "looked_s_ago", (double)files.age_ns * 1e-9));
         json_object_set_new(o, "model",
-                            json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "id", i->model_id, "arch",
-                                      i->arch, "dtype", i->dtype, "max_model_len", (int)i->max_model_len, "vocab",
-                                      (int)i->vocab, "layers", (int)i->n_layers, "experts", (int)i->n_experts, "top_k",
-                                      (int)i->top_k, "tokenizer", e->tok != NULL));
+                            json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "id", i->model_id,
+                                      "arch", i->arch, "dtype", i->dtype, "expert_formats", i->expert_formats,
+                                      "trunk_formats", i->trunk_formats, "max_model_len", (int)i->max_model_len,
+                                      "vocab", (int)i->vocab, "layers", (int)i->n_layers, "experts", (int)i->n_experts,
+                                      "top_k", (int)i->top_k, "tokenizer", e->tok != NULL));
         json_object_set_new(o, "backend",
                             json_pack("{s:s, s:s, s:s, s:s}", "name", i->backend, "why", i->backend_why, "device",
                                       e->c.info.name, "kernels", e->c.info.rows));

@@ -41,6 +41,17 @@ uint64_t pager_blob_bytes(const kern_expert_geom *g)
     return bytes;
 }
 
+xd_status pager_check_in_place(const model *m, xd_err *err)
+{
+    for (uint32_t l = 0; l < model_get_params(m)->n_layers; l++)
+        if (model_get_layer(m, l)->layout != MODEL_ROWS)
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "layer %u: the file holds the experts in another order than kernels read them, so that "
+                           "they need a pool (auto takes one)",
+                           l);
+    return XD_OK;
+}
+
 xd_status pager_check_budget(const config *cfg, const model *m, uint64_t budget, xd_err *err)
 {
     const model_params *mp = model_get_params(m);

@@ -40,6 +40,8 @@ xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_s
 
 /* An expert with its pages one after the other, each on 256 bytes: as it lies in a pool or in a page file. */
 uint64_t pager_blob_bytes(const kern_expert_geom *g);
+/* Do the experts lie in the files as kernels read them? XD_UNSUPPORTED says where not. */
+xd_status pager_check_in_place(const model *m, xd_err *err) XD_MUST_CHECK;
 /* Can host memory of `budget` bytes, less than there are experts, be a cache over memory.nvme_path? XD_BAD_CONFIG says what it lacks. */
 xd_status pager_check_budget(const config *cfg, const model *m, uint64_t budget, xd_err *err) XD_MUST_CHECK;
 

@@ -38,13 +38,11 @@ static const model_file *file_of(const model *m, const void *p, uint32_t *ret_id
 /* The part of each file that holds experts, on system pages. */
 static xd_status expert_spans(const pager *p, span *spans, xd_err *err)
 {
+    xd_status st = pager_check_in_place(p->m, err);
+    if (st)
+        return st;
     for (uint32_t l = 0; l < p->n_layers; l++) {
         const model_layer *y = model_get_layer(p->m, l);
-        if (y->layout != MODEL_ROWS)
-            return xd_fail(err, XD_UNSUPPORTED, 0,
-                           "layer %u: the file holds the experts in another order than kernels "
-                           "read them",
-                           l);
         for (uint32_t i = 0; i < y->n_experts * MODEL_MATRICES; i++) {
             uint32_t f = 0;
             const model_file *file = file_of(p->m, y->experts[i].data, &f);

@@ -393,7 +393,7 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
     return xd_fail(
         err, XD_UNSUPPORTED, 0,
         "%s: quantized checkpoints (quantization_config, quant_method '%s') cannot be read, but for gpt_oss in "
-        "mxfp4; use a BF16, F16 or F32 one",
+        "mxfp4; use a BF16, F16 or F32 one, or a GGUF file",
         file, method ? method : "(none)");
 }
 

@@ -228,7 +228,7 @@ static const struct {
 
 const char *gguf_type_name(uint32_t ggml_type)
 {
-    return ggml_type < XD_ARRAY_LEN(types) && types[ggml_type].name ? types[ggml_type].name : "?";
+    return ggml_type < XD_ARRAY_LEN(types) && types[ggml_type].name ? types[ggml_type].name : "unknown";
 }
 
 const char *gguf_known_types(char *out, size_t cap)

@@ -566,6 +566,13 @@ static void touch_samples(const model *m)
         pthread_join(threads[--started], NULL);
 }
 
+static void count_tensor(model *m, XXH3_state_t *h, const model_tensor *t, bool of_experts)
+{
+    hash_tensor(h, t);
+    *(of_experts ? &m->expert_bytes : &m->trunk_bytes) += t->bytes;
+    m->format_bytes[of_experts][t->fmt] += t->bytes;
+}
+
 /* Adds up bytes and takes the fingerprint: shape and two samples of every tensor. */
 static xd_status finish(model *m, xd_err *err)
 {
@@ -577,12 +584,9 @@ static xd_status finish(model *m, xd_err *err)
     XXH3_64bits_reset(h);
     XXH3_64bits_update(h, m->params.arch, sizeof m->params.arch);
     const model_tensor *trunk[] = {&m->embed, &m->final_norm, m->lm_head.data == m->embed.data ? NULL : &m->lm_head};
-    for (size_t i = 0; i < XD_ARRAY_LEN(trunk); i++) {
-        if (trunk[i]) {
-            hash_tensor(h, trunk[i]);
-            m->trunk_bytes += trunk[i]->bytes;
-        }
-    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(trunk); i++)
+        if (trunk[i])
+            count_tensor(m, h, trunk[i], false);
     for (uint32_t l = 0; l < m->params.n_layers; l++) {
         const model_layer *y = &m->layers[l];
         const model_tensor *parts[] = {&y->attn_norm, &y->q,        &y->k,      &y->v,      &y->o,
@@ -591,14 +595,10 @@ static xd_status finish(model *m, xd_err *err)
         const model_tensor *latent[] = {&y->latent.q_a,  &y->latent.q_a_bias,  &y->latent.q_a_norm,
                                         &y->latent.kv_a, &y->latent.kv_a_bias, &y->latent.kv_a_norm,
                                         &y->latent.kv_b, &y->latent.k_b,       &y->latent.v_b};
-        for (size_t i = 0; m->params.latent.kv_rank && i < XD_ARRAY_LEN(latent); i++) {
-            hash_tensor(h, latent[i]);
-            m->trunk_bytes += latent[i]->bytes;
-        }
-        for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
-            hash_tensor(h, parts[i]);
-            m->trunk_bytes += parts[i]->bytes;
-        }
+        for (size_t i = 0; m->params.latent.kv_rank && i < XD_ARRAY_LEN(latent); i++)
+            count_tensor(m, h, latent[i], false);
+        for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++)
+            count_tensor(m, h, parts[i], false);
         const model_tensor *some[] = {&y->sinks,
                                       &y->router_bias,
                                       &y->expert_bias[MODEL_GATE],
@@ -609,16 +609,11 @@ static xd_status finish(model *m, xd_err *err)
                                       &y->shared[MODEL_UP],
                                       &y->shared[MODEL_DOWN],
                                       &y->shared_gate};
-        for (size_t i = 0; i < XD_ARRAY_LEN(some); i++) {
-            if (!some[i]->data)
-                continue;
-            hash_tensor(h, some[i]);
-            m->trunk_bytes += some[i]->bytes;
-        }
-        for (size_t i = 0; i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
-            hash_tensor(h, &y->experts[i]);
-            m->expert_bytes += y->experts[i].bytes;
-        }
+        for (size_t i = 0; i < XD_ARRAY_LEN(some); i++)
+            if (some[i]->data)
+                count_tensor(m, h, some[i], false);
+        for (size_t i = 0; i < (size_t)y->n_experts * MODEL_MATRICES; i++)
+            count_tensor(m, h, &y->experts[i], true);
     }
     m->fingerprint = XXH3_64bits_digest(h);
     advise(m, MADV_NORMAL);
@@ -820,6 +815,29 @@ uint64_t model_expert_bytes(const model *m)
 uint64_t model_trunk_bytes(const model *m)
 {
     return m->trunk_bytes;
+}
+const char *model_formats(const model *m, bool experts, char *out, size_t cap)
+{
+    const uint64_t *of = m->format_bytes[experts];
+    uint64_t all = experts ? m->expert_bytes : m->trunk_bytes, below = UINT64_MAX;
+    size_t n = 0;
+    *out = 0;
+    for (;;) { /* the next smaller one; those of as many bytes together */
+        uint64_t most = 0;
+        for (int f = 0; f < FMT_COUNT; f++)
+            if (of[f] < below)
+                most = XD_MAX(most, of[f]);
+        if (!most || most < all / 200)
+            return out;
+        for (int f = 0; f < FMT_COUNT && n < cap; f++)
+            if (of[f] == most) {
+                const char *name = kern_fmt_get((kern_fmt)f).name;
+                double share = 100.0 * (double)most / (double)all;
+                n += (size_t)(share > 99.5 ? snprintf(out + n, cap - n, "%s", name)
+                                           : snprintf(out + n, cap - n, "%s%s %.0f %%", n ? ", " : "", name, share));
+            }
+        below = most;
+    }
 }
 uint64_t model_fingerprint(const model *m)
 {

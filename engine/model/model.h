@@ -135,6 +135,8 @@ const model_file *model_files(const model *m, uint32_t *ret_n);
 const char *model_dir(const model *m);       /* directory with tokenizer files; "" for a synthetic model */
 uint64_t model_expert_bytes(const model *m); /* all routed FFN weights */
 uint64_t model_trunk_bytes(const model *m);
+/* The formats of the experts' or the trunk's weights by their share of the bytes, those above 0.5 %: "q4_k 71 %, q6_k 29 %", "bf16". */
+const char *model_formats(const model *m, bool experts, char *out, size_t cap);
 /* Identity of the weights for saved statistics and page files: a hash over names, shapes, sizes and samples of the data. */
 uint64_t model_fingerprint(const model *m);
 /* A GGUF file carries its tokenizer and chat template. False / NULL: the model has none, or is a directory. Borrowed from m. */

@@ -32,6 +32,7 @@ struct model {
     const char *chat_template;
     char *dir;
     uint64_t expert_bytes, trunk_bytes, fingerprint;
+    uint64_t format_bytes[2][FMT_COUNT]; /* of the trunk, of the experts */
 };
 
 /* One family of checkpoints: how its config.json is read and what its tensors are called. Names hold %u for the layer, and in

@@ -130,7 +130,7 @@ class Check(unittest.TestCase):
         os.remove(path)
         rc, lines = self.check("-m", self.model)
         self.assertEqual((rc, lines["tokenizer"]["status"]), (0, "warn"))
-        self.only_ids_are_answered("only prompts of token ids will be answered")
+        self.only_ids_are_answered("no tokenizer (the model carries none): text will be answered with 400")
 
     def only_ids_are_answered(self, said, *options):
         d = Daemon(EXE, "-m", self.model, *options, "--no-warm-start").wait_ready()

@@ -183,6 +183,23 @@ class Cli(unittest.TestCase):
         self.assertEqual(doc["expert_bytes_per_token"], 6 * 4 * 3 * 256 * 128 * 2)
         self.assertEqual(doc["kv_bytes_per_token"], 6 * 2 * 2 * 32 * 2)
 
+    def test_inspect_names_formats(self):
+        golden = os.environ["EXPERTD_SOURCE_ROOT"] + "/tests/data/golden/"
+
+        def of(model, *more):
+            doc = json.loads(run("inspect", *NO_FILE, golden + model, "--json", *more).stdout)
+            return doc["expert_formats"], doc["trunk_formats"], doc["placement"]["problem"]
+
+        self.assertEqual(of("gpt_oss-mxfp4"), ("mxfp4", "bf16", ""))
+        # The file's experts, as the gguf package lists them: 5 of 6 matrices of 256 x 256 in Q4_K (144 bytes for 256), one in Q6_K (210).
+        self.assertEqual(of("mixtral-q4_k_m/model.gguf")[0], "q4_k 77 %, q6_k 23 %")
+        # What the start would refuse: experts that are repacked cannot be read in place.
+        self.assertIn("memory.host_tier = in_place: layer 0", of("gpt_oss-mxfp4", "--memory.host_tier=in_place")[2])
+        self.assertEqual(of("gpt_oss-gguf/model.gguf", "--memory.host_tier=in_place")[2], "")
+        text = run("inspect", *NO_FILE, golden + "deepseek_v3").stdout
+        self.assertIn("experts: 32 in all, 16 a layer, 4 a token", text)
+        self.assertIn("the FFN of 1 dense layer counts as one expert", text)
+
     def test_inspect_says_what_it_assumes(self):
         moe = ["inspect", *NO_FILE, "synthetic:qwen3-30b-a3b"]
 

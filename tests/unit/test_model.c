@@ -164,6 +164,31 @@ Test(model, synthetic_model_is_the_same_for_a_seed)
     cr_assert_neq(prints[0], prints[2]);
 }
 
+/* 4 layers of 16 experts take 14 MiB in bf16; the kernel's answer to more than there is would be its OOM killer. */
+Test(model, synthetic_model_that_does_not_fit_is_refused)
+{
+    model_options opt = {.path = "synthetic:tiny", .dtype = "bf16", .max_bytes = 4 << 20};
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(model_open(&opt, &m, &err), XD_NOMEM);
+    cr_assert_null(m);
+    cr_assert(strstr(err.msg, " in bf16 are made in memory, of which 4.00 MiB are available"), "%s", err.msg);
+    opt.geometry_only = true; /* takes none */
+    cr_assert_eq(model_open(&opt, &m, &err), XD_OK, "%s", err.msg);
+}
+
+Test(model, formats_are_told_by_their_share)
+{
+    model_options opt = {.path = "synthetic:tiny", .dtype = "mxfp4", .geometry_only = true};
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    char text[96];
+    cr_assert_eq(model_open(&opt, &m, &err), XD_OK, "%s", err.msg);
+    cr_assert_str_eq(model_formats(m, true, text, sizeof text), "mxfp4");
+    model_formats(m, true, text, 4); /* what there is room for */
+    cr_assert_str_eq(text, "mxf");
+}
+
 /* Expected values: the formulas of transformers' modeling_rope_utils.py evaluated in double by a separate script, the later ones by
  * transformers 5.24 itself. */
 Test(model, rope_frequencies_are_those_of_transformers)
