@@ -206,13 +206,28 @@ static void on_fallback_path(void *user, const char *text)
 static void log_plan(const engine *e)
 {
     const core_plan *p = &e->c.plan;
+    pager_stats ps;
+    fallback_status fs;
+    pager_get_stats(e->c.pg, &ps);
+    fallback_get_status(e->fallback, &fs);
+    bool paged = ps.disk_reader[0];
+    const char *file = e->cfg->memory.nvme_path;
+    char host[160];
+    snprintf(host, sizeof host, "%s, %s", e->info.expert_formats,
+             ps.in_place ? "in place from the model"
+             : paged     ? "a pool over the page file"
+                         : "a pool");
     const struct {
         const char *what;
         uint64_t bytes;
-        const char *formats;
-    } rows[] = {{"budget", p->budget, ""},       {"trunk", p->trunk, e->info.trunk_formats},
-                {"workspace", p->workspace, ""}, {"KV cache", p->kv, kern_fmt_get(e->c.kv_opt.fmt).name},
-                {"arena", p->arena, ""},         {"experts on the host", p->host_experts, e->info.expert_formats},
+        const char *note;
+    } rows[] = {{"budget", p->budget, ""},
+                {"trunk", p->trunk, e->info.trunk_formats},
+                {"workspace", p->workspace, ""},
+                {"KV cache", p->kv, kern_fmt_get(e->c.kv_opt.fmt).name},
+                {"arena", p->arena, ""},
+                {"experts on the host", p->host_experts, host},
+                {"experts on disk", paged ? ps.disk_bytes : 0, file},
                 {"KV swap", p->kv_swap, ""}};
     xd_log_info("backend %s (%s): %s", e->c.backend, e->c.backend_why, e->c.info.name);
     xd_log_debug("kernels %s", e->c.info.rows);
@@ -220,18 +235,15 @@ static void log_plan(const engine *e)
         char size[32];
         if (rows[i].bytes)
             xd_log_info("memory: %-20s %12s%s%s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes),
-                        *rows[i].formats ? "  " : "", rows[i].formats);
+                        *rows[i].note ? "  " : "", rows[i].note);
     }
-    pager_stats ps;
-    fallback_status fs;
-    pager_get_stats(e->c.pg, &ps);
-    fallback_get_status(e->fallback, &fs);
-    if (!e->c.info.unified && !ps.disk_reader[0]) {
+    if (ps.not_in_place[0])
+        xd_log_info("experts are not read in place: %s", ps.not_in_place);
+    if (*file && !paged)
+        xd_log_warn("memory.nvme_path is not used: memory.host_budget holds all experts");
+    if (!e->c.info.unified && !paged)
         xd_log_info("experts are read %s at %.1f GB/s",
                     ps.in_place ? "in place from the mapped model" : "from a pool in host memory", fs.healthy_gbps);
-        if (ps.not_in_place[0])
-            xd_log_info("not in place: %s", ps.not_in_place);
-    }
     if (e->c.cpu) {
         kern_dev_info cpu;
         e->c.cpu->ops->info(e->c.cpu, &cpu);

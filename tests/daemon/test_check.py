@@ -132,6 +132,23 @@ class Check(unittest.TestCase):
         self.assertEqual((rc, lines["tokenizer"]["status"]), (0, "warn"))
         self.only_ids_are_answered("no tokenizer (the model carries none): text will be answered with 400")
 
+    def test_the_log_says_where_experts_lie_and_of_what_they_are(self):
+        pages = os.path.join(self.dir.name, "pages")
+
+        def log_of(model, *options):
+            d = Daemon(EXE, "-m", model, *options, "--no-warm-start").wait_ready()
+            self.assertEqual(d.stop(), 0)
+            return "".join(d.log)
+
+        text = log_of(os.path.join(ROOT, "tests/data/golden/gpt_oss-mxfp4"))
+        self.assertRegex(text, r"memory: experts on the host +[0-9.]+ KiB  mxfp4, a pool\n")
+        self.assertIn("experts are not read in place: layer 0: the file holds the experts in another order", text)
+        self.assertRegex(log_of(self.model), r"memory: experts on the host +18.00 MiB  bf16, in place from the model\n")
+        text = log_of(self.model, "--host_budget=6MiB", "--nvme_path=" + pages)
+        self.assertRegex(text, r"memory: experts on the host +[0-9.]+ MiB  bf16, a pool over the page file\n")
+        self.assertRegex(text, r"memory: experts on disk +[0-9.]+ MiB  " + re.escape(pages) + "\n")
+        self.assertIn("memory.nvme_path is not used", log_of(self.model, "--host_budget=64MiB", "--nvme_path=" + pages))
+
     def only_ids_are_answered(self, said, *options):
         d = Daemon(EXE, "-m", self.model, *options, "--no-warm-start").wait_ready()
         self.assertEqual(d.ask("/v1/completions", dict(prompt=[5], max_tokens=1))[0], 200)
@@ -182,6 +199,8 @@ class Check(unittest.TestCase):
     def test_the_places_of_its_bytes(self):
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--host_budget=4MiB", why="memory.nvme_path"), 78)
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len"), 78)
+        packed = os.path.join(ROOT, "tests/data/golden/gpt_oss-mxfp4")
+        self.assertEqual(self.both_refuse("placement", "-m", packed, "--host_tier=in_place", why="they need a pool"), 66)
         edit(self.at("config.json"), rope_scaling={"rope_type": "dynamic", "factor": 2.0})
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--max_model_len=4096", why="'dynamic'"), 66)
         pages = os.path.join(self.dir.name, "pages")
