@@ -66,6 +66,9 @@ static void judge_memory(report *r, const facts *f, const config *cfg)
                 SIZE(total), SIZE(need));
         if (l->level && paged)
             MEND(l, "%s", "a smaller memory.host_budget or kv.swap_space");
+        else if (l->level &&
+                 !strncmp(cfg->model.path, "synthetic:", 10)) /* it is made in memory, whatever lies on disk */
+            MEND(l, "add RAM (%s is good), or take a smaller model.dtype or another model", SIZE(want));
         else if (l->level)
             MEND(l, "add RAM (%s is good), use a smaller quantisation, or set memory.host_budget and memory.nvme_path",
                  SIZE(want));
@@ -295,7 +298,9 @@ static void judge_model(report *r, const facts *f, const config *cfg)
                 "Every start would be cold: experts come into VRAM as they are met.",
                 "pager.stats_file: a file that is new or of this kind, where the service's user can write");
     judge_fault(r, "model", f->model_error, CHECK_FAIL, "There is nothing to serve.",
-                "model.path: a Hugging Face directory or a GGUF file that the service's user can read");
+                f->model_unknown
+                    ? "model.path: a model of a kind and format that the message names, such as another quantisation"
+                    : "model.path: a Hugging Face directory or a GGUF file that the service's user can read");
     if (!f->model_open)
         return;
     add(r, "model", CHECK_OK, "", "%s, %s of weights, of which experts %s", cfg->model.path, SIZE(f->model_bytes),

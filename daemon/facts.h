@@ -50,6 +50,7 @@ typedef struct facts {
     /* The configured model, by facts_read_model(). Faults are the messages with which serving would end; "" none. */
     bool model_open; /* all below is known */
     char model_error[768], place_error[768];
+    bool model_unknown; /* model_error: it can be read, but is of a kind or format that is not supported */
     uint64_t model_bytes, expert_bytes; /* weights; of these, experts */
     uint64_t ram_bytes;                 /* of this machine, that serving would take; in place from files, too */
     bool paged;                         /* a part of the experts lies on disk only */

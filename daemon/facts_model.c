@@ -55,6 +55,7 @@ void facts_read_model(const config *cfg, facts *f)
         return;
     if (placement_open_model(cfg, &m, &err)) {
         NOTE(f->model_error, err);
+        f->model_unknown = err.status == XD_UNSUPPORTED;
         return;
     }
     f->model_open = true;

@@ -228,6 +228,11 @@ void engine_metrics(engine *e, xd_buf *out)
             (double)atomic_load(&e->preemptions));
     if (!is_loaded(&s))
         return;
+    char kinds[288];
+    snprintf(kinds, sizeof kinds, "architecture=\"%s\",experts=\"%s\",trunk=\"%s\"", e->info.arch,
+             e->info.expert_formats, e->info.trunk_formats);
+    metrics_head(out, "model_info", "gauge", "Family of the model and formats of its weights, always 1.");
+    metrics_sample(out, "model_info", kinds, 1);
     files_seen files;
     files_watch_peek(e->files, &files);
     gauge(out, "model_files_changed", "Files of the model that are no longer what was loaded: see /health.",

@@ -149,6 +149,12 @@ class Check(unittest.TestCase):
         self.assertRegex(text, r"memory: experts on disk +[0-9.]+ MiB  " + re.escape(pages) + "\n")
         self.assertIn("memory.nvme_path is not used", log_of(self.model, "--host_budget=64MiB", "--nvme_path=" + pages))
 
+    def test_what_is_not_supported_is_no_matter_of_rights(self):
+        edit(self.at("config.json"), model_type="gpt9")
+        line = self.check("-m", self.model)[1]["model"]
+        self.assertEqual(line["status"], "fail")
+        self.assertIn("of a kind and format that the message names", line["mend"])
+
     def only_ids_are_answered(self, said, *options):
         d = Daemon(EXE, "-m", self.model, *options, "--no-warm-start").wait_ready()
         self.assertEqual(d.ask("/v1/completions", dict(prompt=[5], max_tokens=1))[0], 200)
@@ -216,6 +222,8 @@ class Check(unittest.TestCase):
         self.assertEqual(rc, 0, lines)
         self.assertNotIn(" 0 B", lines["model"]["what"])
         rc, lines = self.check("-m", "synthetic:qwen3-235b-a22b")
+        if RAM < 437 * 2**30:
+            self.assertIn("a smaller model.dtype", lines["memory"]["mend"])  # a page file would not help
         self.assertIn("437.90 GiB of weights", lines["model"]["what"])  # 470 GB of BF16, as its publisher says
         if RAM < 430 * 2**30:
             self.assertEqual((rc, lines["memory"]["status"]), (1, "fail"))
