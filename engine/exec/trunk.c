@@ -61,6 +61,16 @@ uint8_t *exec_trunk_take(exec *x, uint64_t bytes)
     return p;
 }
 
+/* Can exec_to_float() read it into tmp? */
+static xd_status check_vector(const model_tensor *t, uint32_t tmp_cap, const char *what, xd_err *err)
+{
+    uint64_t n = (uint64_t)t->rows * t->cols;
+    if (t->fmt != FMT_F32 && t->fmt != FMT_F16 && t->fmt != FMT_BF16)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s is stored as %s: only f32, f16 and bf16 are read as vectors", what,
+                       kern_fmt_get(t->fmt).name);
+    return n > tmp_cap ? xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n) : XD_OK;
+}
+
 /* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
 static xd_status load_scaled(exec *x, const model_tensor *t, float scale, float *tmp, uint32_t tmp_cap, float **ret,
                              const char *what, xd_err *err)
@@ -70,11 +80,9 @@ static xd_status load_scaled(exec *x, const model_tensor *t, float scale, float 
         *ret = NULL;
         return XD_OK;
     }
-    if (t->fmt != FMT_F32 && t->fmt != FMT_F16 && t->fmt != FMT_BF16)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s is stored as %s: only f32, f16 and bf16 are read as vectors", what,
-                       kern_fmt_get(t->fmt).name);
-    if (n > tmp_cap)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n);
+    xd_status st = check_vector(t, tmp_cap, what, err);
+    if (st)
+        return st;
     exec_to_float(tmp, t, (uint32_t)n);
     for (uint64_t i = 0; scale != 1 && i < n; i++)
         tmp[i] *= scale;
@@ -179,7 +187,9 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     uint32_t at = 0;
     for (int i = 0; i < 3; i++) {
         uint32_t n = b[i]->rows * b[i]->cols;
-        if (n != w[i]->rows || n > tmp_cap)
+        if ((st = check_vector(b[i], tmp_cap, "a Q, K or V bias", err)))
+            return st;
+        if (n != w[i]->rows)
             return xd_fail(err, XD_BAD_MODEL, 0, "a Q, K or V bias has %u values for %u rows", n, w[i]->rows);
         exec_to_float(tmp, b[i], n);
         kern_status ks = x->dev->ops->upload(x->dev, joined_bias + at, tmp, n * sizeof(float));

@@ -1,6 +1,7 @@
 /* What a family of models takes from its configuration, and what it refuses rather than compute wrongly. The defaults are those of
  * transformers 5.24 (configuration_*.py). Configurations without weights are opened as synthetic models. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -168,6 +169,20 @@ Test(families, keep_granites_stream_divided_by_its_multiplier)
     cr_assert(p->embed_scale == 24 && p->rms_eps == 4e-5f && p->attn_scale == 0.25f && p->logit_scale == 0.125f);
 }
 
+/* Nine: of the embedding, of Q's and KV's low ranks and what goes into and comes out of them, of O, the bias on the choice, and FFNs of
+ * three sizes. */
+Test(families, may_have_weights_of_many_deviations_when_they_are_synthetic)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":24,\"kv_lora_rank\":16,\"v_head_dim\":8,"
+                             "\"n_shared_experts\":2,\"moe_intermediate_size\":48,\"n_routed_experts\":16,"
+                             "\"first_k_dense_replace\":1," SIZES "}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    cr_assert_eq(model_get_layer(m, 1)->d_ff_shared, 96);
+}
+
 Test(families, refuse_by_name_what_they_do_not_compute)
 {
     static const struct {
@@ -184,6 +199,12 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"linear\"}," SIZES "}", "'linear' needs a factor"},
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2}," SIZES "}",
          "'longrope'"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":\"yarn\"," SIZES "}", "'rope_scaling' must be an object"},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":[\"yarn\"],\"factor\":2}," SIZES "}",
+         "'rope_type' of the rotary embedding must be a text"},
+        {"{\"model_type\":\"llama\",\"hidden_act\":[\"gelu\"]," SIZES "}", "hidden_act '(no text)'"},
+        {"{\"model_type\":\"llama\",\"mlp_bias\":\"true\"," SIZES "}", "'mlp_bias' must be true or false"},
+        {"{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":2," SIZES "}", "'mlp_only_layers' must be a list"},
         {"{\"model_type\":\"mistral\",\"sliding_window\":\"16\"," SIZES "}", "'sliding_window' must be a number"},
         {"{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]," SIZES
          "}",
@@ -375,6 +396,52 @@ Test(families, are_shown_to_the_device_before_anything_is_loaded)
     dev->ops->close(dev);
 }
 
+/* Gives a tensor of a GGUF file another type and place. */
+static void patch(xd_buf *file, const char *name, uint32_t type, uint64_t offset)
+{
+    char *at = memmem(file->data, file->len, name, strlen(name));
+    uint32_t dims;
+    cr_assert(at, "%s", name);
+    at += strlen(name);
+    memcpy(&dims, at, sizeof dims);
+    at += sizeof dims + 8ul * dims;
+    memcpy(at, &type, sizeof type);
+    memcpy(at + sizeof type, &offset, sizeof offset);
+}
+
+/* Biases in blocks, which nobody writes, where Q, K and V lie apart and where they are one matrix. */
+Test(families, have_no_biases_in_blocks)
+{
+    enum { BF16 = 30, Q8_0 = 8 };
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/data/golden/qwen2_moe-gguf/model.gguf", root ? root : ".");
+    FILE *f = fopen(path, "rb");
+    cr_assert(f, "%s", path);
+    xd_buf file = {0};
+    char some[4096];
+    for (size_t n; (n = fread(some, 1, sizeof some, f));)
+        xd_buf_append(&file, some, n);
+    fclose(f);
+    config *cfg = NULL;
+    xd_err err;
+    core c;
+    cr_assert(!conf_defaults(&cfg, &err) && !conf_set(cfg, "engine.backend", "cpu", &err) &&
+              !conf_set(cfg, "pager.warm_start", "no", &err));
+    for (int joined = 0; joined < 2; joined++) {
+        if (joined) { /* [64][64], [32][64] and [32][64] */
+            patch(&file, "blk.0.attn_q.weight", BF16, 0);
+            patch(&file, "blk.0.attn_k.weight", BF16, 8192);
+            patch(&file, "blk.0.attn_v.weight", BF16, 8192 + 4096);
+        }
+        patch(&file, "blk.0.attn_q.bias", Q8_0, 0);
+        cr_assert_eq(core_open(&c, cfg, put("m.gguf", file.data, file.len), NULL, NULL, &err), XD_UNSUPPORTED);
+        cr_assert(strstr(err.msg, "bias is stored as q8_0"), "%s", err.msg);
+    }
+    xd_buf_free(&file);
+    conf_free(cfg);
+}
+
 /* Rope type dynamic: the plain frequencies, in contexts as long as the model's own. */
 Test(families, have_no_dynamic_frequencies_beyond_their_context)
 {
@@ -447,7 +514,7 @@ static xd_status open_meta(const char *arch, const char *key, float value, xd_er
         put_u32(&w, name, sizes[i].value);
     }
     snprintf(name, sizeof name, "%s.%s", arch, key);
-    if (value == (float)(uint32_t)value)
+    if (value >= 0 && value < 1e9f && value == (float)(uint32_t)value)
         put_u32(&w, name, (uint32_t)value);
     else
         put_f32(&w, name, value);
@@ -511,6 +578,12 @@ Test(families, refuse_gguf_metadata_that_change_the_result)
         cr_assert(strstr(err.msg, "tensor 'output_norm.weight' is missing"), "%s -> %s", cases[i].key, err.msg);
     }
     xd_err err;
+    /* JSON, by way of which it is read, has no infinity: it must not become the default. */
+    static const float numbers[] = {INFINITY, -INFINITY, NAN};
+    for (size_t i = 0; i < XD_ARRAY_LEN(numbers); i++) {
+        cr_assert_eq(open_meta("granitemoe", "embedding_scale", numbers[i], &err), XD_BAD_MODEL);
+        cr_assert(strstr(err.msg, "'granitemoe.embedding_scale' must be a number"), "%s", err.msg);
+    }
     cr_assert_eq(open_meta("qwen2", "attention.sliding_window", 64, &err), XD_UNSUPPORTED);
     cr_assert(strstr(err.msg, "qwen2.attention.sliding_window"), "%s", err.msg);
 }
