@@ -127,8 +127,8 @@ static xd_status add_family_keys(const model *m, const char *arch, json_t *confi
     for (size_t i = 0; i < XD_ARRAY_LEN(family_keys); i++) {
         if (strcmp(family_keys[i].arch, arch) || !family_keys[i].hf)
             continue;
-        xd_status st =
-            gguf_real(g, arch_key(key, sizeof key, arch, family_keys[i].gguf), 0, -HUGE_VAL, HUGE_VAL, &v, err);
+        /* JSON has no infinity; what is in range is for the readers of config.json. */
+        xd_status st = gguf_real(g, arch_key(key, sizeof key, arch, family_keys[i].gguf), 0, -1e12, 1e12, &v, err);
         if (st)
             return st;
         if (v != 0 || family_keys[i].counts)
@@ -312,6 +312,8 @@ static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err 
         return st;
     if (apart)
         y->latent.kv_b = (model_tensor){0};
+    else
+        y->latent.k_b = y->latent.v_b = (model_tensor){0};
     return XD_OK;
 }
 
@@ -506,7 +508,7 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     for (uint32_t i = 0; i < m->n_ggufs; i++)
         if (gguf_tensor_find(m->ggufs[i], beyond))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), its metadata say block_count = %u",
-                           gguf_path(m->ggufs[i]), p->n_layers, p->n_layers);
+                           gguf_path(m->ggufs[i]), p->n_layers + p->n_nextn, p->n_layers + p->n_nextn);
     if ((st = divide_frequencies(m, err)))
         return st;
     for (uint32_t i = 0; i < m->n_ggufs; i++)
