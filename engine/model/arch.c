@@ -329,6 +329,9 @@ static xd_status read_moe_layers(const model_arch *a, const json_t *c, const cha
     const json_t *end = json_object_get(c, "moe_layer_end_index");
     const bool to_the_end = json_is_integer(end) && json_integer_value(end) == -1;
     xd_status st = XD_OK;
+    if (a->moe_layers == MODEL_MOE_STEP && hf_has(c, "mlp_only_layers") &&
+        !json_is_array(json_object_get(c, "mlp_only_layers")))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'mlp_only_layers' must be a list of layers", file);
     if (a->moe_layers == MODEL_MOE_STEP)
         st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
     if (a->moe_layers == MODEL_MOE_FIRST)
@@ -452,7 +455,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
 {
     model_params *p = &m->params;
     double eps;
-    bool norm_topk, biased, normed = a->qk_norm != MODEL_NORM_NONE;
+    bool norm_topk, biased, mlp_biased, normed = a->qk_norm != MODEL_NORM_NONE;
     xd_status st;
     snprintf(p->arch, sizeof p->arch, "%s", a->model_type);
     if ((st = hf_u32(c, file, "num_hidden_layers", 0, 1, MODEL_MAX_LAYERS, &p->n_layers, err)) ||
@@ -466,6 +469,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         (st = hf_u32(c, file, "num_nextn_predict_layers", 0, 0, 64, &p->n_nextn, err)) ||
         (st = hf_real(c, file, "rms_norm_eps", 1e-6, 0, 1, &eps, err)) ||
         (st = hf_bool(c, file, "norm_topk_prob", false, &norm_topk, err)) ||
+        (st = hf_bool(c, file, "mlp_bias", false, &mlp_biased, err)) ||
         (st = hf_bool(c, file, a->bias_key ? a->bias_key : "attention_bias", false, &biased, err)) ||
         (a->qk_norm == MODEL_NORM_ASKED && (st = hf_bool(c, file, "use_qk_norm", false, &normed, err))))
         return st;
@@ -480,12 +484,12 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %u heads cannot share %u key/value heads of even size (%u)", file,
                        p->n_heads, p->n_kv_heads, p->head_dim);
     const char *act = hf_string(c, "hidden_act");
-    if (act && strcmp(act, "silu") && strcmp(act, "swish")) /* two names of one function */
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file, act,
-                       a->model_type);
+    if (hf_has(c, "hidden_act") && (!act || (strcmp(act, "silu") && strcmp(act, "swish")))) /* two names of one */
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file,
+                       act ? act : "(no text)", a->model_type);
     if ((st = read_quantization(m, a, c, file, err)))
         return st;
-    if (json_is_true(json_object_get(c, "mlp_bias")))
+    if (mlp_biased)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: mlp_bias is not known for %s", file, a->model_type);
 
     p->rms_eps = (float)eps;

@@ -71,21 +71,29 @@ static xd_status llama3(const json_t *r, const char *file, double theta, double 
     return XD_OK;
 }
 
+static const char *const places[] = {"rope_scaling", "rope_parameters"};
+
 /* rope_scaling comes before rope_parameters, and an empty object says nothing. */
 static const json_t *find_parameters(const json_t *config)
 {
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
-        const json_t *r = json_object_get(config, keys[i]);
+    for (size_t i = 0; i < XD_ARRAY_LEN(places); i++) {
+        const json_t *r = json_object_get(config, places[i]);
         if (json_object_size(r))
             return r;
     }
     return NULL;
 }
 
-/* Parameters of each layer type in objects of their own: no family here has them. */
-static xd_status refuse_unknown(const json_t *r, const char *file, xd_err *err)
+/* Parameters of each layer type in objects of their own: no family here has them. What has another JSON type than it must is no default. */
+static xd_status refuse_unknown(const json_t *config, const json_t *r, const char *file, xd_err *err)
 {
+    static const char *const names[] = {"rope_type", "type"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(places); i++)
+        if (hf_has(config, places[i]) && !json_is_object(json_object_get(config, places[i])))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object or null", file, places[i]);
+    for (size_t i = 0; r && i < XD_ARRAY_LEN(names); i++)
+        if (hf_has(r, names[i]) && !hf_string(r, names[i]))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding must be a text", file, names[i]);
     const char *key;
     json_t *value;
     json_object_foreach ((json_t *)r, key, value)
@@ -155,7 +163,7 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
     const char *type = type_of(r);
     double theta, factor, original;
     xd_status st;
-    if ((st = refuse_unknown(r, file, err)) || (st = read_partial(config, r, file, partial, p, err)) ||
+    if ((st = refuse_unknown(config, r, file, err)) || (st = read_partial(config, r, file, partial, p, err)) ||
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
