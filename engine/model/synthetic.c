@@ -25,6 +25,7 @@
 #define BIAS_INPUT   16.0f
 #define BIAS_STD     0.1f
 #define MAX_THREADS  64
+#define MAX_STDS     12 /* standard deviations of a model: DeepSeek has nine */
 
 static const struct {
     const char *name, *config;
@@ -180,8 +181,8 @@ typedef struct plan {
     job *jobs;
     size_t n, cap;
     uint64_t bytes;
-    float stds[8];
-    char *tables[8][2]; /* by std, by format: 0 BF16, 1 the experts' */
+    float stds[MAX_STDS];
+    char *tables[MAX_STDS][2]; /* by std, by format: 0 BF16, 1 the experts' */
     uint32_t n_stds;
     kern_fmt expert_fmt;
     char *base;
