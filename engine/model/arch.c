@@ -416,8 +416,9 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         return st;
     if (a->experts[0] && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
         return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: num_local_experts, num_experts_per_tok (at most as many) and %s are needed", file,
-                       a->moe_size_key);
+                       "%s: a number of experts (%u, as num_local_experts, num_experts or n_routed_experts), "
+                       "num_experts_per_tok (%u, at most as many) and %s (%u) are needed",
+                       file, n_experts, top_k, a->moe_size_key, d_ff_moe);
 
     m->layers = calloc(p->n_layers, sizeof *m->layers);
     if (!m->layers)

@@ -178,6 +178,7 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     const char *path = NULL;
     const safetensors_entry *e = find(m, name, &path);
     kern_fmt fmt;
+    char shape[192];
     if (!e)
         return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     xd_status st = format_of(e, path, &fmt, err);
@@ -185,11 +186,12 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
         return st;
     bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
                                             : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
+    if (!fits && rows == 1)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u]", path,
+                       name, safetensors_shape(e, shape, sizeof shape), cols);
     if (!fits)
-        return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: tensor '%s' has the wrong shape: [%llu%s%llu], config.json needs [%u, %u]", path, name,
-                       (unsigned long long)(e->n_dims ? e->shape[0] : 0), e->n_dims > 1 ? ", " : "",
-                       (unsigned long long)(e->n_dims > 1 ? e->shape[1] : 0), rows, cols);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u]",
+                       path, name, safetensors_shape(e, shape, sizeof shape), rows, cols);
     *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fmt};
     return XD_OK;
 }
@@ -200,7 +202,7 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
 static xd_status take_packed(const model *m, uint32_t layer, const char *pattern, uint32_t n_experts, uint32_t parts,
                              uint32_t rows, uint32_t cols, model_tensor *ret, xd_err *err)
 {
-    char name[192];
+    char name[192], shape[192];
     const char *path = NULL;
     kern_fmt fmt;
     snprintf(name, sizeof name, pattern, layer);
@@ -211,8 +213,8 @@ static xd_status take_packed(const model *m, uint32_t layer, const char *pattern
     if (st)
         return st;
     if (e->n_dims != 3 || e->shape[0] != n_experts || e->shape[1] != (uint64_t)parts * rows || e->shape[2] != cols)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape, config.json needs [%u, %u, %u]",
-                       path, name, n_experts, parts * rows, cols);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u, %u]",
+                       path, name, safetensors_shape(e, shape, sizeof shape), n_experts, parts * rows, cols);
     const uint64_t bytes = e->bytes / n_experts / parts;
     for (uint32_t i = 0; i < n_experts * parts; i++)
         ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] = (model_tensor){

@@ -167,6 +167,15 @@ const safetensors_entry *safetensors_at(const safetensors *s, uint32_t idx)
 {
     return &s->entries[idx];
 }
+const char *safetensors_shape(const safetensors_entry *e, char *out, size_t cap)
+{
+    size_t n = (size_t)snprintf(out, cap, "[");
+    for (uint32_t i = 0; i < e->n_dims && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%llu", i ? ", " : "", (unsigned long long)e->shape[i]);
+    if (n < cap)
+        snprintf(out + n, cap - n, "]");
+    return out;
+}
 const char *safetensors_path(const safetensors *s)
 {
     return s->path;

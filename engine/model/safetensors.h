@@ -37,6 +37,8 @@ const safetensors_entry *safetensors_at(const safetensors *s, uint32_t idx);    
 const safetensors_entry *safetensors_find(const safetensors *s, const char *name); /* NULL: none */
 /* As safetensors_find(), and notes that somebody has a use for it. */
 const safetensors_entry *safetensors_take(safetensors *s, const char *name);
+/* "[6, 64]", for messages. */
+const char *safetensors_shape(const safetensors_entry *e, char *out, size_t cap);
 const char *safetensors_path(const safetensors *s);
 const mapped_file *safetensors_map(const safetensors *s);
 

@@ -38,6 +38,10 @@ Test(safetensors, reads_a_good_file)
     cr_assert(b && b->bytes == 8 && b->n_dims == 2 && b->shape[0] == 2);
     cr_assert_eq((const char *)b->data - (const char *)safetensors_find(s, "a")->data, 4);
     cr_assert_null(safetensors_find(s, "c"));
+    char text[32];
+    cr_assert_str_eq(safetensors_shape(b, text, sizeof text), "[2, 1]");
+    cr_assert_str_eq(safetensors_shape(safetensors_find(s, "a"), text, sizeof text), "[2]");
+    cr_assert_str_eq(safetensors_shape(b, text, 4), "[2,"); /* what there is room for */
 }
 
 Test(safetensors, refuses_every_bad_range)
