@@ -302,7 +302,8 @@ xd_status pager_host_open(pager *p, const pager_options *opt, xd_err *err)
             return XD_OK;
         unregister_all(p);
         if (p->cfg->memory.host_tier == CONF_TIER_IN_PLACE)
-            return xd_fail(err, st, 0, "memory.host_tier = in_place: %s", why.msg);
+            return xd_fail(err, st, 0, "memory.host_tier = in_place: %s; with auto or pool the experts are copied",
+                           why.msg);
         snprintf(p->stats.not_in_place, sizeof p->stats.not_in_place, "%.159s", why.msg);
     }
     return open_pool(p, opt, numa_node, err);
