@@ -2,6 +2,9 @@
 #include "kernels/cpu/cpu_priv.h"
 
 #include <stdio.h>
+#ifdef KERN_X86_ROWS
+#include <cpuid.h>
+#endif
 
 /* Is `name` an element of the comma-separated list? */
 static bool listed(const char *list, const char *name)
@@ -17,13 +20,21 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+#ifdef KERN_X86_ROWS
+/* clang of Debian 12 does not know the name in __builtin_cpu_supports(). */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static uint32_t machine_caps(const char *disable)
 {
     uint32_t caps = 0;
 #ifdef KERN_X86_ROWS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-        !listed(disable, "avx2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() && !listed(disable, "avx2"))
         caps |= CPU_CAP_AVX2;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq") && !listed(disable, "avx512"))
