@@ -433,10 +433,8 @@ static void *engine_main(void *arg)
         admit_new(e);
         engine_reap(e);
         until = gather_until(e);
-        if (until > xd_now_ns()) {
-            engine_notify(e);
+        if (until > xd_now_ns())
             continue;
-        }
         if (e->live)
             engine_step(e);
         else

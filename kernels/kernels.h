@@ -376,17 +376,6 @@ typedef struct kern_dev_info {
     double matrix_tflops;                     /* dense 16-bit matrix products by the data sheet; 0: unknown */
 } kern_dev_info;
 
-/* Host memory that a device has a copy of, and which parts of it have changed. */
-#define KERN_PART_BYTES  4096u
-#define KERN_MAX_UPLOADS 2u
-typedef struct kern_upload {
-    void *dst;
-    const void *src; /* [host] */
-    uint64_t bytes;
-    /* [host] a byte for each KERN_PART_BYTES of them: 0 where device and host hold the same already. NULL: all is uploaded. */
-    const uint8_t *marks;
-} kern_upload;
-
 struct kern_ops {
     /* --- device ---------------------------------------------------------------------------------------------- */
     void (*close)(kern_dev *d);
@@ -406,17 +395,15 @@ struct kern_ops {
     void (*host_unregister)(kern_dev *d, void *p);
 
     /* --- stream ---------------------------------------------------------------------------------------------- */
-    kern_status (*upload)(kern_dev *d, void *dst, const void *src_host, uint64_t bytes); /* in stream order */
-    /* At most KERN_MAX_UPLOADS as one operation. */
-    kern_status (*uploads)(kern_dev *d, const kern_upload *u, uint32_t n);
+    kern_status (*upload)(kern_dev *d, void *dst, const void *src_host, uint64_t bytes);   /* in stream order */
     kern_status (*download)(kern_dev *d, void *dst_host, const void *src, uint64_t bytes); /* valid after sync() */
     kern_status (*clear)(kern_dev *d, void *dst, uint64_t bytes);
     kern_status (*sync)(kern_dev *d); /* waits for the stream; reports faults of everything before */
     /* Background copy engine, a second low-priority stream: copies for the pager. Callable from the pager's thread. */
     kern_status (*copy_async)(kern_dev *d, void *dst, const void *src, uint64_t bytes);
     kern_status (*copy_wait)(kern_dev *d); /* until all copy_async() are done */
-    /* Between begin and end operations are noted, not run. So are uploads and download(), of whole words from and to alloc_host()
-     * memory: a replay finds what lies there then, marks too, and downloads when all else is done. */
+    /* Between begin and end operations are noted, not run. So are upload() and download(), of whole words from and to alloc_host()
+     * memory: a replay finds what lies there then, and downloads when all else is done. */
     kern_status (*graph_begin)(kern_dev *d);
     kern_status (*graph_end)(kern_dev *d, kern_graph **ret);
     kern_status (*graph_launch)(kern_dev *d, kern_graph *g);

@@ -370,9 +370,7 @@ xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err)
     const kern_ops *ops = x->dev->ops;
     exec_layout in = exec_layout_of(s);
     xd_status st;
-    kern_upload all[] = {{.dst = x->in_dev, .src = x->in_host, .bytes = in.words * sizeof(uint32_t)},
-                         pager_step_upload(x->pg)};
-    RUN(ops->uploads(x->dev, all, XD_ARRAY_LEN(all)));
+    RUN(ops->upload(x->dev, x->in_dev, x->in_host, in.words * sizeof(uint32_t)));
     for (uint32_t i = 0; i < 2; i++)
         if ((st = exec_stage_ahead(x, i, s, err)))
             return st;

@@ -11,9 +11,8 @@
  *      ^-----------------------------------------------------------'
  *
  * Invariants
- *  1. The table the device sees changes only by a step's first operation, which uploads what step_begin and the steps before have changed
- *     (`marks`, until the step has ended), and in require (between two layers, in stream order: `dirty`, what changed since). Between
- *     begin and end every entry that a kernel may read points to bytes that do not change.
+ *  1. The table the device sees changes only in step_begin, and in require (between two layers, in stream order). Between begin and
+ *     end every entry that a kernel may read points to bytes that do not change.
  *  2. slot_page[s] == g exactly when pages[g].slot == s or pages[g].copying == s or g is staged in s. Every other slot is on the free
  *     stack (or waits in stage_free).
  *  3. A slot is written only after its last reader's step ended: it is unmapped in step_begin, when the step before has ended; or in
@@ -32,6 +31,10 @@
 
 #include "engine/memory/pager_priv.h"
 
+/* 4 KiB of the table is the grain of uploads. */
+#define DIRTY_PAGES 512u
+/* More separate runs than this are uploaded as one: a copy costs some microseconds, 100 KiB of table only a few more. */
+#define UPLOAD_RUNS 4u
 /* Far more than all layers may add in a step. */
 #define OFFER_MAX   8192u
 #define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
@@ -63,23 +66,10 @@ xd_status pager_device_fail(const pager *p, xd_err *err, const char *what)
 
 /* --- residency --------------------------------------------------------------------------------------------------- */
 
-/* These bytes of the mirror differ from the device's. */
-static void mark_dirty(pager *p, const void *from, uint64_t bytes)
-{
-    uint64_t at = (uint64_t)((const char *)from - p->io);
-    for (uint64_t i = at / KERN_PART_BYTES; i * KERN_PART_BYTES < at + bytes; i++)
-        p->dirty[i] = 1;
-}
-
 void pager_set_entry(pager *p, uint32_t pg, uint64_t addr)
 {
     p->table[pg] = addr;
-    p->dirty[pg * sizeof addr / KERN_PART_BYTES] = 1;
-}
-
-void pager_admit_changed(pager *p)
-{
-    mark_dirty(p, p->admit, p->n_experts);
+    p->dirty[pg / DIRTY_PAGES / 64] |= 1ull << (pg / DIRTY_PAGES % 64);
 }
 
 static void count_resident(pager *p, uint32_t pg, int sign)
@@ -173,57 +163,65 @@ void pager_adopt_copies(pager *p)
 
 /* --- uploads ----------------------------------------------------------------------------------------------------- */
 
-static kern_upload upload_of(const pager *p, const uint8_t *marks)
+static kern_status upload_entries(pager *p, uint32_t first_bit, uint32_t n_bits)
 {
-    return (kern_upload){.dst = p->io_dev, .src = p->io, .bytes = p->io_log_at, .marks = marks};
+    uint32_t lo = first_bit * DIRTY_PAGES, hi = XD_MIN((first_bit + n_bits) * DIRTY_PAGES, p->n_pages);
+    return p->dev->ops->upload(p->dev, p->table_dev + lo, p->table + lo, (hi - lo) * sizeof *p->table);
 }
 
-kern_upload pager_step_upload(const pager *p)
+static bool dirty_bit(const pager *p, uint32_t i)
 {
-    return upload_of(p, p->marks);
-}
-
-/* What changed is the next upload's. A step that was given up may not have made its own: then it is among it. */
-static void hand_over(pager *p)
-{
-    uint8_t any = 0;
-    for (uint32_t i = 0; i < p->n_parts; i++) {
-        any |= p->dirty[i];
-        p->marks[i] |= p->dirty[i];
-    }
-    memset(p->dirty, 0, p->n_parts);
-    p->view.version += any;
+    return p->dirty[i / 64] >> (i % 64) & 1;
 }
 
 xd_status pager_upload_table(pager *p, xd_err *err)
 {
-    if (!memchr(p->dirty, 1, p->n_parts))
+    uint32_t lo[UPLOAD_RUNS], n[UPLOAD_RUNS], runs = 0;
+    for (uint32_t i = 0; i < p->n_dirty_bits; i++) {
+        if (i % 64 == 0 && !p->dirty[i / 64]) {
+            i += 63;
+            continue;
+        }
+        if (!dirty_bit(p, i))
+            continue;
+        bool grow = runs && (lo[runs - 1] + n[runs - 1] == i || runs == UPLOAD_RUNS);
+        if (grow)
+            n[runs - 1] = i + 1 - lo[runs - 1];
+        else
+            lo[runs] = i, n[runs++] = 1;
+    }
+    if (!runs)
         return XD_OK;
-    kern_upload u = upload_of(p, p->dirty);
-    if (p->dev->ops->uploads(p->dev, &u, 1))
-        return pager_device_fail(p, err, "uploading the page table");
-    memset(p->dirty, 0, p->n_parts);
+    for (uint32_t r = 0; r < runs; r++)
+        if (upload_entries(p, lo[r], n[r]))
+            return pager_device_fail(p, err, "uploading the page table");
+    memset(p->dirty, 0, (p->n_dirty_bits + 63) / 64 * sizeof *p->dirty);
     p->view.version++;
     return XD_OK;
 }
 
 /* Hands the top n free slots to the step: until its end they belong to the offer, and require may use what is left of the stack. */
-static void offer_slots(pager *p, uint32_t n)
+static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
 {
     uint64_t *offer = (uint64_t *)(void *)(p->io + p->io_offer_at);
     uint32_t first = p->offer_cap - n;
+    bool changed = p->offer_consumed || first != p->offer_first;
     for (uint32_t i = first; i < p->offer_cap; i++) {
         p->offer_slot[i] = p->free_slot[--p->n_free_slots];
         uint64_t a = pager_slot_addr(p, p->offer_slot[i]);
-        if (offer[i] != a)
-            mark_dirty(p, &offer[i], sizeof a);
+        changed = changed || offer[i] != a;
         offer[i] = a;
     }
-    if (p->offer_consumed || first != p->offer_first)
-        mark_dirty(p, io_used(p), sizeof(uint32_t));
     p->offer_first = first;
     *io_used(p) = first;
-    p->offer_consumed = false;
+    if (!changed && !p->admit_changed)
+        return XD_OK;
+    p->offer_consumed = true; /* until the device has it */
+    uint64_t at = p->admit_changed ? 0 : p->io_offer_at + first * sizeof *offer;
+    if (p->dev->ops->upload(p->dev, p->io_dev + at, p->io + at, p->io_used_at + sizeof(uint32_t) - at))
+        return pager_device_fail(p, err, "uploading the free slots");
+    p->offer_consumed = p->admit_changed = false;
+    return XD_OK;
 }
 
 /* Takes back what is left, last one first: the next step is then offered the same slots in the same order, and nothing is uploaded. */
@@ -259,24 +257,28 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
      * a slot: what is missing then is on its way. */
     if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
         pager_make_room(p, want);
-        if (policy_plan(p->pol, p->n_free_slots, p->admit))
-            pager_admit_changed(p);
+        p->admit_changed = policy_plan(p->pol, p->n_free_slots, p->admit) || p->admit_changed;
     }
-    offer_slots(p, XD_MIN(offer, p->n_free_slots));
-    hand_over(p);
-    p->in_step = true;
-    p->step_prefill = prefill;
-    p->step_started_ns = xd_now_ns();
-    p->staged_in_pages = 0;
-    p->staged_in_bytes = 0;
-    p->disk_in_pages = 0;
-    p->step_is_wide = false;
-    if (p->mode == PAGER_SHARED)
-        memset(p->on_cpu, 0, p->n_experts);
-    p->stats.step_bytes_host = p->stats.step_bytes_vram = p->stats.step_bytes_cpu = 0;
-    *ret = &p->view;
+    xd_status st = upload_offers(p, XD_MIN(offer, p->n_free_slots), err);
+    if (!st)
+        st = pager_upload_table(p, err);
+    if (st)
+        take_back_offers(p);
+    else {
+        p->in_step = true;
+        p->step_prefill = prefill;
+        p->step_started_ns = xd_now_ns();
+        p->staged_in_pages = 0;
+        p->staged_in_bytes = 0;
+        p->disk_in_pages = 0;
+        p->step_is_wide = false;
+        if (p->mode == PAGER_SHARED)
+            memset(p->on_cpu, 0, p->n_experts);
+        p->stats.step_bytes_host = p->stats.step_bytes_vram = p->stats.step_bytes_cpu = 0;
+        *ret = &p->view;
+    }
     pthread_mutex_unlock(&p->lock);
-    return XD_OK;
+    return st;
 }
 
 /* Returns the pages it missed. */
@@ -358,12 +360,6 @@ static void wait_until(uint64_t ns)
         ;
 }
 
-/* Without the lock: what others read of the policy does not change. */
-void pager_settle(pager *p)
-{
-    policy_settle(p->pol);
-}
-
 xd_status pager_step_fetch(pager *p, xd_err *err)
 {
     if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at))
@@ -376,7 +372,6 @@ xd_status pager_step_end(pager *p, xd_err *err)
     if (!p->in_step)
         return xd_fail(err, XD_INTERNAL, 0, "pager: no step to end");
     pthread_mutex_lock(&p->lock);
-    memset(p->marks, 0, p->n_parts); /* the step has uploaded it */
     count_step(p);
     apply_fills(p);
     pager_unstage(p);
@@ -654,26 +649,23 @@ static xd_status open_tables(pager *p, xd_err *err)
     if (p->n_slots && !p->offer_cap)
         p->offer_cap = 1;
     p->offer_slot = malloc((p->offer_cap + 1) * sizeof *p->offer_slot);
-    uint64_t admit_at = xd_align_up(table_bytes, 256);
-    p->io_offer_at = xd_align_up(admit_at + p->n_experts, 8);
+    p->io_offer_at = xd_align_up(p->n_experts, 8);
     p->io_used_at = p->io_offer_at + p->offer_cap * sizeof(uint64_t);
     p->io_log_at = p->io_used_at + 2 * sizeof(uint32_t);
     p->io_counts_at = p->io_log_at + p->offer_cap * sizeof(uint32_t);
     p->io_bytes = p->io_counts_at + p->n_experts * sizeof(uint32_t);
-    p->n_parts = (uint32_t)((p->io_log_at + KERN_PART_BYTES - 1) / KERN_PART_BYTES);
-    p->dirty = calloc(p->n_parts, 1);
+    p->n_dirty_bits = (p->n_pages + DIRTY_PAGES - 1) / DIRTY_PAGES;
+    p->dirty = calloc(p->n_dirty_bits / 64 + 1, sizeof *p->dirty);
     if (!p->dirty || !p->offer_slot)
         return xd_fail(err, XD_NOMEM, 0, "pager: tables");
-    if (ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) ||
-        ops->alloc_host(p->dev, p->n_parts, (void **)&p->marks) ||
+    if (ops->alloc_host(p->dev, table_bytes, (void **)&p->table) ||
+        ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) ||
+        ops->alloc(p->dev, table_bytes, (void **)&p->table_dev) ||
         ops->alloc(p->dev, table_bytes, (void **)&p->fill_dev) || ops->alloc(p->dev, p->io_bytes, (void **)&p->io_dev))
         return xd_fail(err, XD_NOMEM, 0, "the page table of %u pages does not fit into device memory: %s", p->n_pages,
                        ops->error(p->dev));
     memset(p->io, 0, p->io_bytes);
-    memset(p->marks, 0, p->n_parts);
-    p->table = (uint64_t *)(void *)p->io;
-    p->table_dev = (uint64_t *)(void *)p->io_dev;
-    p->admit = (uint8_t *)p->io + admit_at;
+    p->admit = (uint8_t *)p->io;
     memset(p->admit, 1, p->n_experts);
     if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
         ops->sync(p->dev))
@@ -698,7 +690,7 @@ static xd_status open_views(pager *p, xd_err *err)
             .n_experts = y->n_experts,
             .page_addr = p->table_dev + y->page_base,
             .fill_addr = p->offer_cap ? p->fill_dev + y->page_base : NULL,
-            .admit = (const uint8_t *)p->io_dev + ((const char *)p->admit - p->io) + y->expert_base,
+            .admit = (const uint8_t *)p->io_dev + y->expert_base,
             .expert_count = (uint32_t *)(void *)(p->io_dev + p->io_counts_at) + y->expert_base,
             .fill_log_base = y->page_base,
         };
@@ -773,7 +765,7 @@ void pager_free(pager *p)
         (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower, and were told of */
     for (uint32_t i = 0; i < p->n_pieces; i++)
         ops->free(p->dev, p->pieces[i].base);
-    void *dev_mem[] = {p->arena, p->fill_dev, p->io_dev}, *host_mem[] = {p->io, p->marks};
+    void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
     for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
         if (dev_mem[i])
             ops->free(p->dev, dev_mem[i]);

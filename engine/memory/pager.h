@@ -69,13 +69,9 @@ typedef struct pager_view {
     uint64_t version;    /* of the page table, for the log and tests */
 } pager_view;
 
-/* Adopts finished copies and decisions. `prefill`: the step streams past the cache (no fill-through for
+/* Adopts finished copies and decisions and uploads what changed. `prefill`: the step streams past the cache (no fill-through for
  * pages that only prompts touch). */
 xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err) XD_MUST_CHECK;
-/* The first operation of a step uploads what changed: may be recorded, for the same memory is looked at in every step. */
-kern_upload pager_step_upload(const pager *p);
-/* While a step runs, or before it does: does now what its pager_step_end() would have to do first. Need not be called. */
-void pager_settle(pager *p);
 /* The last operation of a step: its counters come to the host. May be recorded with the others. */
 xd_status pager_step_fetch(pager *p, xd_err *err) XD_MUST_CHECK;
 /* After the device has finished the step, pager_step_fetch() included: counts hits and bytes by tier, makes filled slots

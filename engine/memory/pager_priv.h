@@ -112,22 +112,21 @@ struct pager {
     uint32_t *free_slot; /* stack of slots that hold nothing */
     uint32_t n_free_slots;
 
-    /* What the device reads, and what it tells, as one block: [n_pages] u64 table, padded | [n_experts] u8 admitted or not, padded |
-     * [offer_cap] u64 slots offered to the step | u32 free_used, pad | [offer_cap] u32 fill_log | u32 counts of all experts. The step's
-     * input (up to fill_log) and its output (from free_used on) are then one copy each. io mirrors it in pinned host memory, which only
-     * changes while no step runs, so an upload may still be in the stream when the next kernel is launched. */
-    char *io_dev, *io;
-    uint64_t *table_dev, *table; /* the first part */
-    uint8_t *admit;              /* the second, of the mirror */
-    /* A byte for each KERN_PART_BYTES of the input, not 0 where it differs from the device's: since the step began; and at its begin,
-     * pinned, looked at by the step's own upload. */
-    uint8_t *dirty, *marks;
-    uint32_t n_parts;
+    /* What the device reads. Mirrors are pinned host memory that only changes while no step runs, so an upload may still be in the
+     * stream when the next kernel is launched. */
+    uint64_t *table_dev, *table; /* [n_pages] */
+    uint64_t *dirty;             /* bit i: entries [i * DIRTY_PAGES, ...) of the table differ from the device's */
+    uint32_t n_dirty_bits;
     uint64_t *fill_dev; /* [n_pages], written by the plan operation */
+    /* One block: [n_experts] u8 admitted or not, padded | [offer_cap] u64 slots offered to the step | u32 free_used, pad |
+     * [offer_cap] u32 fill_log | u32 counts of all experts. The step's input and its output are then one copy each. */
+    char *io_dev, *io;
+    uint8_t *admit; /* the first part of io */
     uint64_t io_bytes, io_offer_at, io_used_at, io_log_at, io_counts_at;
     uint32_t *offer_slot; /* [offer_cap] the offers as slot numbers */
     uint32_t offer_cap, offer_first;
     bool offer_consumed; /* the device has moved free_used */
+    bool admit_changed;  /* since it was uploaded */
 
     pager_layer_view *layer_views;
     pager_view view;
@@ -176,7 +175,6 @@ struct pager {
 
 /* pager.c: residency, for the engine thread */
 void pager_set_entry(pager *p, uint32_t pg, uint64_t addr);
-void pager_admit_changed(pager *p);
 void pager_make_resident(pager *p, uint32_t pg, uint32_t slot);
 void pager_put_free(pager *p, uint32_t slot);
 void pager_adopt_copies(pager *p);

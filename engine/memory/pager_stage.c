@@ -309,7 +309,7 @@ xd_status pager_set_mode(pager *p, int mode, xd_err *err)
         p->mode = mode;
     if (p->mode == PAGER_FULL) { /* nobody decides there who may come in: everybody may */
         memset(p->admit, 1, p->n_experts);
-        pager_admit_changed(p);
+        p->admit_changed = true;
         pager_fill_begin(p);
     }
     pager_set_view(p);

@@ -128,19 +128,6 @@ static kern_status dev_copy(kern_dev *dev, void *dst, const void *src, uint64_t 
     return KERN_OK;
 }
 
-static kern_status dev_uploads(kern_dev *dev, const kern_upload *u, uint32_t n)
-{
-    (void)dev;
-    for (uint32_t k = 0; k < n; k++)
-        for (uint64_t at = 0; at < u[k].bytes; at += KERN_PART_BYTES)
-            if (!u[k].marks || u[k].marks[at / KERN_PART_BYTES]) {
-                uint64_t left = u[k].bytes - at;
-                memcpy((char *)u[k].dst + at, (const char *)u[k].src + at,
-                       left < KERN_PART_BYTES ? left : KERN_PART_BYTES);
-            }
-    return KERN_OK;
-}
-
 static kern_status dev_clear(kern_dev *dev, void *dst, uint64_t bytes)
 {
     (void)dev;
@@ -281,7 +268,6 @@ static const kern_ops cpu_ops = {
     .host_register = dev_host_register,
     .host_unregister = dev_host_unregister,
     .upload = dev_copy,
-    .uploads = dev_uploads,
     .download = dev_copy,
     .clear = dev_clear,
     .sync = dev_sync,

@@ -26,17 +26,6 @@ struct cuda_small {
     unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */
 };
 
-/* What a recording's first kernel fetches from the host. */
-struct cuda_fetch {
-    uint32_t *to;
-    const uint32_t *from;
-    const uint8_t *marks; /* or NULL */
-    uint32_t words, n_parts;
-};
-struct cuda_fetches {
-    cuda_fetch f[KERN_MAX_UPLOADS];
-};
-
 /* What a recording's last kernel brings to the host. */
 #define CUDA_MAX_RESULTS 8
 struct cuda_results {

@@ -64,24 +64,12 @@ __global__ void mark_kernel(uint64_t *slot)
     overlap_begin(slot);
 }
 
-/* The begin of a recording: a step's inputs, each block a part of them. Host memory is read past the caches, which may hold what lay there
- * before. */
-static const uint32_t FETCH_WORDS = KERN_PART_BYTES / 4, FETCH_THREADS = 256;
-
-__global__ void __launch_bounds__(FETCH_THREADS) fetch_kernel(const __grid_constant__ cuda_fetches all)
+/* The begin of a recording: a step's inputs. Host memory is read past the caches, which may hold what lay there before. */
+__global__ void fetch_kernel(uint32_t *to, const uint32_t *from, uint32_t n)
 {
     overlap_begin();
-    const bool second = blockIdx.x >= all.f[0].n_parts;
-    const cuda_fetch &f = all.f[second ? 1 : 0];
-    const uint32_t part = blockIdx.x - (second ? all.f[0].n_parts : 0);
-    if (f.marks && !__ldcv(f.marks + part))
-        return;
-#pragma unroll
-    for (uint32_t k = 0; k < FETCH_WORDS / FETCH_THREADS; k++) {
-        const uint32_t i = part * FETCH_WORDS + k * FETCH_THREADS + threadIdx.x;
-        if (i < f.words)
-            f.to[i] = __ldcv(f.from + i);
-    }
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        to[i] = __ldcv(from + i);
 }
 
 /* The end of a recording: stores to host memory wait for the link, so they are made once, at the end. */
@@ -480,51 +468,19 @@ static cudaError_t copy_pieces(cuda_dev *d, void *dst, const void *src, uint64_t
     return e;
 }
 
-/* From the first marked part to the last: a copy costs the host some microseconds, 100 KiB more only a few of the link. */
-static cudaError_t copy_marked(cuda_dev *d, const kern_upload *u)
-{
-    uint64_t lo = 0, hi = (u->bytes + KERN_PART_BYTES - 1) / KERN_PART_BYTES;
-    while (u->marks && lo < hi && !u->marks[lo])
-        lo++;
-    while (u->marks && lo < hi && !u->marks[hi - 1])
-        hi--;
-    lo *= KERN_PART_BYTES;
-    hi = hi * KERN_PART_BYTES < u->bytes ? hi * KERN_PART_BYTES : u->bytes;
-    return lo < hi ? copy_pieces(d, (char *)u->dst + lo, (const char *)u->src + lo, hi - lo, false,
-                                 cudaMemcpyHostToDevice, d->stream)
-                   : cudaSuccess;
-}
-
-static kern_status dev_uploads(kern_dev *kd, const kern_upload *u, uint32_t n)
+static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
 {
     cuda_dev *d = enter(kd);
-    if (n > KERN_MAX_UPLOADS)
-        return KERN_ARG;
     cuda_flush_mark(d);
     if (d->recording) {
-        cuda_fetches all = {};
-        uint32_t parts = 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const uint32_t words = (uint32_t)(u[k].bytes / 4), own = (words + FETCH_WORDS - 1) / FETCH_WORDS;
-            all.f[k] = {(uint32_t *)u[k].dst, (const uint32_t *)u[k].src, u[k].marks, words, own};
-            parts += own;
-        }
-        if (!parts)
-            return KERN_OK;
-        (void)cuda_start(d, fetch_kernel, parts, FETCH_THREADS, 0, all);
+        const uint32_t words = (uint32_t)(bytes / 4), blocks = (words + 255) / 256;
+        (void)cuda_start(d, fetch_kernel, blocks < 64 ? blocks : 64, 256, 0, (uint32_t *)dst, (const uint32_t *)src,
+                         words);
         d->joined = true; /* kernels may read it before they wait */
         return cuda_launched(d, "upload");
     }
-    cudaError_t e = cudaSuccess;
-    for (uint32_t k = 0; k < n && e == cudaSuccess; k++)
-        e = copy_marked(d, u + k);
+    cudaError_t e = copy_pieces(d, dst, src, bytes, false, cudaMemcpyHostToDevice, d->stream);
     return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "upload");
-}
-
-static kern_status dev_upload(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
-{
-    const kern_upload all = {dst, src, bytes, nullptr};
-    return dev_uploads(kd, &all, 1);
 }
 
 static kern_status dev_download(kern_dev *kd, void *dst, const void *src, uint64_t bytes)
@@ -749,7 +705,6 @@ static const kern_ops cuda_ops = {
     dev_host_register,
     dev_host_unregister,
     dev_upload,
-    dev_uploads,
     dev_download,
     dev_clear,
     dev_sync,

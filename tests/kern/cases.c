@@ -859,7 +859,6 @@ const kc_case_row kc_cases[] = {
     {"linear_tiny", case_linear_tiny},
     {"moe_tiny", case_moe_tiny},
     {"copies", case_copies},
-    {"uploads", case_uploads},
     {"kv_stage", case_kv_stage},
     {"moe_groups", case_moe_groups},
     {"add", case_add},

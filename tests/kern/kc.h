@@ -84,7 +84,6 @@ typedef struct kc_case_row {
 } kc_case_row;
 extern const kc_case_row kc_cases[]; /* ends with {0} */
 void case_copies(kc *k);
-void case_uploads(kc *k);
 void case_kv_stage(kc *k);
 void case_moe(kc *k);
 void case_moe_tiny(kc *k);

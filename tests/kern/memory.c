@@ -97,66 +97,6 @@ void case_copies(kc *k)
     kc_end(&r);
 }
 
-/* Two mirrors that change from time to time, one of them in marked parts: launched, or as one recording that is replayed. */
-void case_uploads(kc *k)
-{
-    enum { ROUNDS = 4 };
-    const kern_ops *ops = k->dev->ops;
-    kern_dev_info info;
-    ops->info(k->dev, &info);
-    const bool record = info.can_record && kc_below(k, 2);
-    const uint32_t bytes[2] = {4 * kc_between(k, 1, 5000), 4 * kc_between(k, 1, 20000)};
-    const uint32_t n_parts = (bytes[1] + KERN_PART_BYTES - 1) / KERN_PART_BYTES;
-    kc_case(k, "uploads of %u bytes, and of parts of %u%s", bytes[0], bytes[1], record ? ", recorded" : "");
-    void *host[2] = {NULL}, *dev[2] = {NULL}, *marks = NULL;
-    kern_graph *g = NULL;
-    kc_run r = kc_begin(k, k->dev);
-    for (int i = 0; i < 2; i++) {
-        kc_status(&r, ops->alloc_host(k->dev, bytes[i], &host[i]));
-        kc_status(&r, ops->alloc(k->dev, bytes[i], &dev[i]));
-    }
-    kc_status(&r, ops->alloc_host(k->dev, n_parts, &marks));
-    const kern_upload u[2] = {{.dst = dev[0], .src = host[0], .bytes = bytes[0]},
-                              {.dst = dev[1], .src = host[1], .bytes = bytes[1], .marks = marks}};
-    uint8_t *back = kc_alloc(k, bytes[0] + bytes[1]);
-    bool ready = host[0] && host[1] && dev[0] && dev[1] && marks;
-    for (int round = 0; ready && round < ROUNDS; round++) {
-        random_bytes(k, host[0], bytes[0]);
-        for (uint32_t i = 0; i < n_parts; i++) {
-            const uint32_t at = i * KERN_PART_BYTES;
-            ((uint8_t *)marks)[i] = !round || !kc_below(k, 3);
-            if (((uint8_t *)marks)[i])
-                random_bytes(k, (uint8_t *)host[1] + at, KC_MIN(KERN_PART_BYTES, bytes[1] - at));
-        }
-        if (!record) {
-            kc_status(&r, ops->uploads(k->dev, u, 2));
-        } else {
-            if (!g) {
-                kc_status(&r, ops->graph_begin(k->dev));
-                kc_status(&r, ops->uploads(k->dev, u, 2));
-                kc_status(&r, ops->graph_end(k->dev, &g));
-            }
-            kc_status(&r, g ? ops->graph_launch(k->dev, g) : KERN_ARG);
-        }
-        for (int i = 0; i < 2; i++) {
-            kc_status(&r, ops->download(k->dev, back, dev[i], bytes[i]));
-            kc_status(&r, ops->sync(k->dev));
-            same(k, i ? "uploaded in parts" : "uploaded", back, host[i], bytes[i]);
-        }
-    }
-    if (g)
-        ops->graph_free(k->dev, g);
-    if (marks)
-        ops->free_host(k->dev, marks);
-    for (int i = 0; i < 2; i++) {
-        if (host[i])
-            ops->free_host(k->dev, host[i]);
-        if (dev[i])
-            ops->free(k->dev, dev[i]);
-    }
-    kc_end(&r);
-}
-
 /* Blocks of several layers in any order; two layers under way at a time, as a step has them. */
 void case_kv_stage(kc *k)
 {

@@ -45,7 +45,6 @@ typedef struct late_call {
             void *dst;
             const void *src;
             uint64_t bytes;
-            const uint8_t *marks;
             bool last; /* a download: behind all else */
         } copy;
         uint32_t slot;
@@ -82,10 +81,7 @@ static kern_status late_do(late_call *c)
     case LATE_route:
         return late.real->route(d, &c->u.route.logits, &c->u.route.pick, c->u.route.planned ? &c->u.route.plan : NULL,
                                 NULL);
-    case LATE_copy: {
-        kern_upload u = {c->u.copy.dst, c->u.copy.src, c->u.copy.bytes, c->u.copy.marks};
-        return late.real->uploads(d, &u, 1);
-    }
+    case LATE_copy: memmove(c->u.copy.dst, c->u.copy.src, c->u.copy.bytes); return KERN_OK;
     case LATE_clear: memset(c->u.copy.dst, 0, c->u.copy.bytes); return KERN_OK;
     case LATE_mark: return late.real->mark(d, c->u.slot);
     }
@@ -157,18 +153,6 @@ static kern_status late_upload(kern_dev *d, void *dst, const void *src, uint64_t
     late_call c = {.kind = LATE_copy};
     c.u.copy.dst = dst, c.u.copy.src = src, c.u.copy.bytes = bytes;
     return late_note(c);
-}
-
-static kern_status late_uploads(kern_dev *d, const kern_upload *u, uint32_t n)
-{
-    (void)d;
-    kern_status ks = KERN_OK;
-    for (uint32_t k = 0; k < n && !ks; k++) {
-        late_call c = {.kind = LATE_copy};
-        c.u.copy.dst = u[k].dst, c.u.copy.src = u[k].src, c.u.copy.bytes = u[k].bytes, c.u.copy.marks = u[k].marks;
-        ks = late_note(c);
-    }
-    return ks;
 }
 
 static kern_status late_download(kern_dev *d, void *dst, const void *src, uint64_t bytes)
@@ -243,7 +227,6 @@ static kern_dev *late_open(kern_dev *real)
     late.ops.attention = late_attention;
     late.ops.route = late_route;
     late.ops.upload = late_upload;
-    late.ops.uploads = late_uploads;
     late.ops.download = late_download;
     late.ops.clear = late_clear;
     late.ops.mark = late_mark;

@@ -85,14 +85,6 @@ static const char *page_of_file(const rig *r, uint32_t l, uint32_t e, uint32_t p
     return (const char *)t->data + row * g.row_bytes[m];
 }
 
-static inline xd_status begin_step(rig *r, bool prefill, const pager_view **ret, xd_err *err)
-{
-    xd_status st = pager_step_begin(r->p, prefill, ret, err);
-    kern_upload u = pager_step_upload(r->p);
-    cr_assert_eq(st ? KERN_OK : r->dev->ops->uploads(r->dev, &u, 1), KERN_OK);
-    return st;
-}
-
 static void plan(rig *r, const pager_view *v, uint32_t l)
 {
     const pager_layer_view *y = &v->layers[l];
@@ -188,7 +180,7 @@ static void pick(rig *r, uint32_t l)
 static xd_status try_step(rig *r, bool prefill, xd_err *err)
 {
     const pager_view *v;
-    cr_assert_eq(begin_step(r, prefill, &v, err), XD_OK, "%s", err->msg);
+    cr_assert_eq(pager_step_begin(r->p, prefill, &v, err), XD_OK, "%s", err->msg);
     for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++) {
         pick(r, l);
         plan(r, v, l);

@@ -357,7 +357,7 @@ static void predicted_step(rig *r, bool oracle)
     xd_err err = {0};
     const pager_view *v;
     uint32_t n_layers = model_get_params(r->m)->n_layers, touched[64];
-    cr_assert_eq(begin_step(r, false, &v, &err), XD_OK);
+    cr_assert_eq(pager_step_begin(r->p, false, &v, &err), XD_OK);
     for (uint32_t l = 0; l < n_layers; l++) {
         uint64_t before = r->rng;
         pick(r, l);

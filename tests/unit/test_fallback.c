@@ -331,8 +331,6 @@ static void read_experts(rig *r, bool any, double ms)
     xd_err err = {0};
     const pager_view *v;
     cr_assert_eq(pager_step_begin(r->p, false, &v, &err), XD_OK, "%s", err.msg);
-    kern_upload u = pager_step_upload(r->p);
-    cr_assert_eq(r->dev->ops->uploads(r->dev, &u, 1), KERN_OK);
     for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++)
         for (uint32_t e = 0; e < v->layers[l].n_experts; e++) {
             v->layers[l].expert_count[e] = any && !l;

@@ -55,7 +55,7 @@ Test(pager, keeps_pages_still_while_a_step_runs)
     uint64_t table[4096];
     for (int s = 0; s < 50; s++) {
         const pager_view *v;
-        cr_assert_eq(begin_step(&r, false, &v, NULL), XD_OK);
+        cr_assert_eq(pager_step_begin(r.p, false, &v, NULL), XD_OK);
         pager_stats st;
         pager_get_stats(r.p, &st);
         memcpy(table, v->layers[0].page_addr, st.pages_total * sizeof *table);
@@ -78,17 +78,13 @@ Test(pager, keeps_pages_still_while_a_step_runs)
 Test(pager, a_step_that_was_given_up_leaves_no_wrong_bytes)
 {
     rig r = {0};
-    rig_open_model(&r, 1024); /* so that the table has many parts */
+    rig_open_model(&r, 20000);
     rig_open(&r, model_expert_bytes(r.m) / 4);
     for (int s = 0; s < 100; s++) {
         const pager_view *v;
-        if (s % 2) {
-            cr_assert_eq(begin_step(&r, false, &v, NULL), XD_OK);
-            pick(&r, 0);
-            plan(&r, v, 0); /* slots were promised, but the experts never ran */
-        } else {
-            cr_assert_eq(pager_step_begin(r.p, false, &v, NULL), XD_OK); /* what changed was not even uploaded */
-        }
+        cr_assert_eq(pager_step_begin(r.p, false, &v, NULL), XD_OK);
+        pick(&r, 0);
+        plan(&r, v, 0); /* slots were promised, but the experts never ran */
         pager_step_abort(r.p);
         step(&r, false);
     }
@@ -106,7 +102,7 @@ Test(pager, counts_what_a_step_touched_by_tier)
         const pager_view *v;
         pager_stats before, after;
         pager_get_stats(r.p, &before);
-        cr_assert_eq(begin_step(&r, false, &v, NULL), XD_OK);
+        cr_assert_eq(pager_step_begin(r.p, false, &v, NULL), XD_OK);
         uint64_t vram = 0, host = 0;
         for (uint32_t l = 0; l < model_get_params(r.m)->n_layers; l++) {
             pick(&r, l);
@@ -392,7 +388,7 @@ static uint32_t count_admitted(rig *r)
 {
     const pager_view *v;
     uint32_t n = 0;
-    cr_assert_eq(begin_step(r, false, &v, NULL), XD_OK);
+    cr_assert_eq(pager_step_begin(r->p, false, &v, NULL), XD_OK);
     for (uint32_t l = 0; l < model_get_params(r->m)->n_layers; l++)
         for (uint32_t e = 0; e < v->layers[l].n_experts; e++)
             n += v->layers[l].admit[e];

@@ -62,24 +62,6 @@ static kern_status copy_later(kern_dev *d, void *dst, const void *src, uint64_t 
     return later(&dev.main, (work){.dst = dst, .src = src, .bytes = bytes});
 }
 
-/* As a GPU's: all from the first marked part to the last. */
-static kern_status uploads_later(kern_dev *d, const kern_upload *u, uint32_t n)
-{
-    kern_status ks = KERN_OK;
-    for (uint32_t k = 0; k < n && !ks; k++) {
-        uint64_t lo = 0, hi = (u[k].bytes + KERN_PART_BYTES - 1) / KERN_PART_BYTES;
-        while (lo < hi && !u[k].marks[lo])
-            lo++;
-        while (lo < hi && !u[k].marks[hi - 1])
-            hi--;
-        lo *= KERN_PART_BYTES;
-        hi = XD_MIN(hi * KERN_PART_BYTES, u[k].bytes);
-        if (lo < hi)
-            ks = copy_later(d, (char *)u[k].dst + lo, (const char *)u[k].src + lo, hi - lo);
-    }
-    return ks;
-}
-
 static kern_status clear_later(kern_dev *d, void *dst, uint64_t bytes)
 {
     (void)d;
@@ -131,7 +113,6 @@ static void open_late(rig *r, double arena, const char *page_file)
     dev.real = r->dev->ops;
     dev.ops = *dev.real;
     dev.ops.upload = dev.ops.download = copy_later;
-    dev.ops.uploads = uploads_later;
     dev.ops.clear = clear_later;
     dev.ops.sync = sync_now;
     dev.ops.copy_async = background_copy;
@@ -200,7 +181,7 @@ static void late_step(rig *r, bool prefill, uint32_t n_layers)
 {
     const pager_view *v;
     xd_err err = {0};
-    cr_assert_eq(begin_step(r, prefill, &v, &err), XD_OK, "%s", err.msg);
+    cr_assert_eq(pager_step_begin(r->p, prefill, &v, &err), XD_OK, "%s", err.msg);
     memset(shares, 0, sizeof shares);
     memset(fills, 0, sizeof fills);
     uint32_t all = model_get_params(r->m)->n_layers;

@@ -106,7 +106,7 @@ Test(pager_stage, a_step_may_be_given_up_at_any_layer)
     uint32_t n_layers = model_get_params(r.m)->n_layers;
     for (uint32_t s = 0; s < 60; s++) {
         const pager_view *v;
-        cr_assert_eq(begin_step(&r, true, &v, &err), XD_OK, "%s", err.msg);
+        cr_assert_eq(pager_step_begin(r.p, true, &v, &err), XD_OK, "%s", err.msg);
         for (uint32_t l = 0; l < s % n_layers; l++) {
             pick(&r, l);
             plan(&r, v, l);
