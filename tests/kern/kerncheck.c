@@ -88,22 +88,21 @@ static bool check(kc *k, const options *o, const char *label)
 static int run_cpu(kc *k, const options *o)
 {
     static const char *const sets[][2] = {{"scalar", "avx512,avx2"}, {"avx2", "avx512"}, {"avx512", NULL}};
-    char seen[256] = "";
+    kern_dev_info info, seen = {.rows = ""};
     bool good = true;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         if (o->rows && strcmp(o->rows, sets[i][0]) != 0)
             continue;
         k->dev = open_cpu(2, sets[i][1]);
         k->other = open_cpu(5, sets[i][1]);
-        kern_dev_info info;
         k->dev->ops->info(k->dev, &info);
-        if (strcmp(info.rows, seen) == 0)
+        if (strcmp(info.rows, seen.rows) == 0)
             printf("%s: not on this machine\n", sets[i][0]);
         else if (o->bench)
             kc_bench(k->dev, o->only);
         else
             good = check(k, o, sets[i][0]) && good;
-        memcpy(seen, info.rows, sizeof seen);
+        seen = info;
         k->dev->ops->close(k->dev);
         k->other->ops->close(k->other);
     }
