@@ -93,7 +93,7 @@ void case_moe_groups(kc *k);
 #define KC_NEW(k, n, T) ((T *)kc_alloc(k, (size_t)(n) * sizeof(T)))
 kern_fmt kc_any_fmt(kc *k);
 uint32_t kc_block(const kc *k, kern_fmt fmt); /* columns come in multiples of this */
-uint32_t kc_any_tokens(kc *k); /* one, few, or many */
+uint32_t kc_any_tokens(kc *k);                /* one, few, or many */
 /* CUDA refuses some shapes. It is seen to do so with single tokens; the other cases are worth more: they get only what it takes. */
 bool kc_takes_all(const kc *k, uint32_t n_tokens);
 /* Rows of `table`, picked by tokens, as a packed host matrix. */
