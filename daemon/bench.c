@@ -469,16 +469,14 @@ int bench_main(const cli *c, const config *cfg)
             return wrong("--sweep takes a setting and up to 16 values: --sweep memory.expert_vram_share=25%,50%");
     xd_err err;
     xd_status st = check_bench(&b, cfg, &err);
-    if (st) {
-        fprintf(stderr, "expertd: %s\n", err.msg);
-        return st == XD_BAD_CONFIG ? EXIT_CONFIG : 1;
-    }
+    if (st)
+        return cli_fail(st, &err);
     b.dram = bench_dram_rate();
     forget_peak(); /* that buffer is no part of what serving takes */
     b.list = json_array();
     st = run_sweeps(&b, &err);
     if (st)
-        fprintf(stderr, "expertd: %s\n", err.msg);
+        cli_fail(st, &err);
     else if (c->json) {
         json_t *o = json_pack("{s:s, s:o, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", rate(b.dram / NS),
                               "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
@@ -488,5 +486,5 @@ int bench_main(const cli *c, const config *cfg)
     } else if (!b.hits)
         print_end(&b);
     json_decref(b.list);
-    return st == XD_BAD_CONFIG ? EXIT_CONFIG : st ? 1 : 0;
+    return cli_status(st);
 }

@@ -1,7 +1,7 @@
 /* cli.c - the command line: which command, its own options, help; all settings are left to config/.
  *
  * The commands print to stdout; errors go to stderr as "expertd: ..." with the exit status 2 for a wrong command line (an option that
- * does not exist, or a value that it does not take) and 78 for a wrong configuration. */
+ * does not exist, or a value that it does not take), 78 for a wrong configuration and 66 for a model that cannot be used. */
 #include <errno.h>
 #include <string.h>
 
@@ -263,6 +263,23 @@ static int fail(const xd_err *err, int status)
 {
     fprintf(stderr, "expertd: %s\n", err->msg);
     return status;
+}
+
+int cli_status(xd_status st)
+{
+    switch (st) {
+    case XD_OK: return 0;
+    case XD_BAD_CONFIG: return EXIT_CONFIG;
+    case XD_NOT_FOUND:
+    case XD_UNSUPPORTED:
+    case XD_BAD_MODEL: return EXIT_MODEL;
+    default: return 1;
+    }
+}
+
+int cli_fail(xd_status st, const xd_err *err)
+{
+    return fail(err, cli_status(st));
 }
 
 /* A full disk: half a table is no success. */

@@ -12,7 +12,7 @@
 enum {
     /* The unit does not restart after these. */
     EXIT_USAGE = 2,
-    EXIT_MODEL = 66,  /* EX_NOINPUT of sysexits.h: there is no such model, or it cannot be served */
+    EXIT_MODEL = 66,  /* EX_NOINPUT of sysexits.h: there is no such model, or it cannot be used */
     EXIT_CONFIG = 78, /* EX_CONFIG */
 };
 
@@ -44,6 +44,9 @@ void cli_clear(cli *c);
 void cli_print_help(const char *section, xd_buf *out);
 /* Runs the command; the result is the exit status. */
 int cli_run(int argc, char **argv);
+/* The exit status of what failed so, the same for all commands; cli_fail() also says to stderr what failed. */
+int cli_status(xd_status st);
+int cli_fail(xd_status st, const xd_err *err);
 
 /* Loads the configuration that the command line asks for, with MODEL in place of model.path; the demo model is found where none
  * is set (then *ret_demo is true). */

@@ -90,10 +90,9 @@ int inspect_main(const cli *c, const config *cfg)
 {
     xd_err err;
     XD_CLEANUP(model_freep) model *m = NULL;
-    if (placement_open_model(cfg, &m, &err)) {
-        fprintf(stderr, "expertd: %s\n", err.msg);
-        return 1;
-    }
+    xd_status st = placement_open_model(cfg, &m, &err);
+    if (st)
+        return cli_fail(st, &err);
     const model_params *p = model_get_params(m);
     uint64_t experts = model_expert_bytes(m), trunk = model_trunk_bytes(m), token_experts = 0, expert_count = 0,
              largest = 0;

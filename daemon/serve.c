@@ -396,19 +396,6 @@ static void stop(server *s, int status)
     xd_closep(&s->drained_fd);
 }
 
-/* What another start would not mend, the service manager should not try again and again. */
-static int exit_status(xd_status st)
-{
-    switch (st) {
-    case XD_OK: return 0;
-    case XD_BAD_CONFIG: return EXIT_CONFIG;
-    case XD_NOT_FOUND:
-    case XD_UNSUPPORTED:
-    case XD_BAD_MODEL: return EXIT_MODEL;
-    default: return 1;
-    }
-}
-
 int serve_main(const cli *c, const config *cfg, bool is_demo)
 {
     server s = {.cli = c, .cfg = cfg, .signal_fd = -1, .timer_fd = -1, .drained_fd = -1, .last_fraction = -1};
@@ -421,7 +408,7 @@ int serve_main(const cli *c, const config *cfg, bool is_demo)
         run(&s);
         st = s.failed;
     }
-    int status = exit_status(st);
+    int status = cli_status(st);
     stop(&s, status);
     if (!status)
         xd_log_info("stopped");

@@ -50,10 +50,8 @@ int tokenize_main(const cli *c, const config *cfg)
         st = open_tokenizer(cfg, &t, &err);
     if (!st)
         st = tok_encode(t, text.data ? text.data : "", text.len, TOK_ADD_SPECIAL | TOK_PARSE_SPECIAL, &ids, &err);
-    if (st) {
-        fprintf(stderr, "expertd: %s\n", err.msg);
-        return 1;
-    }
+    if (st)
+        return cli_fail(st, &err);
     json_t *list = json_array();
     for (size_t i = 0; i < ids.len; i++) {
         const char *piece = tok_token_text(t, ids.data[i]);

@@ -62,8 +62,14 @@ class Cli(unittest.TestCase):
             self.refused(2, "--tokens takes a number from 1 to 1048576", "bench", "synthetic:tiny", *NO_FILE, f"--tokens={value}")
         self.refused(2, "--hits takes a number from 1 to 8", "bench", "synthetic:tiny", *NO_FILE, "--tokens=8", "--hits=9")
 
+    def test_an_unknown_model_has_the_exit_status_that_serving_has(self):
+        for args in (["inspect", "/nope"], ["bench", "/nope"], ["tokenize", "/nope", "a"]):
+            r = run(*args, *NO_FILE)
+            self.assertEqual(r.returncode, 66, args)
+            self.assertIn("/nope", r.stderr)
+
     def test_bench_says_at_once_what_cannot_be_measured(self):
-        self.refused(1, "model '/nope': No such file or directory", "bench", *NO_FILE, "/nope")
+        self.refused(66, "model '/nope': No such file or directory", "bench", *NO_FILE, "/nope")
         demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
         self.refused(78, "--lengths 2041 and --tokens 8: the model's context is 2048 tokens, for prompt and answer together",
                      "bench", *NO_FILE, demo, "--lengths=64,2041", "--tokens=8")
@@ -125,7 +131,7 @@ class Cli(unittest.TestCase):
             self.assertIn(f"dev: {command} takes no arguments", r.stderr)
 
     def test_a_synthetic_model_has_no_tokenizer(self):
-        self.refused(1, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
+        self.refused(66, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
 
     def test_a_wrong_setting_ends_with_a_hint_and_with_2_on_the_command_line_or_78_elsewhere(self):
         self.refused(2, "unknown option '--prot'; did you mean '--server.port'?", *NO_FILE, "--prot=1")
@@ -169,7 +175,7 @@ class Cli(unittest.TestCase):
 
     def test_inspect_says_what_is_wrong_with_a_model(self):
         r = run("inspect", *NO_FILE, "/nonexistent/model")
-        self.assertEqual(r.returncode, 1)
+        self.assertEqual(r.returncode, 66)
         self.assertIn("/nonexistent/model", r.stderr)
 
     def test_inspect_of_the_demo_model(self):
