@@ -250,8 +250,13 @@ static xd_status unify_names(json_t *config, xd_err *err)
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);
-        if (n && !json_is_null(n) && !hf_has(config, names[i].name) && json_object_set(config, names[i].name, n))
+        if (!n || json_is_null(n) || hf_has(config, names[i].name))
+            continue;
+        if (json_object_set(config, names[i].name, n))
             return xd_fail(err, XD_NOMEM, 0, "configuration");
+        xd_status st = hf_call(config, names[i].name, names[i].other, err);
+        if (st)
+            return st;
     }
     return XD_OK;
 }
@@ -296,7 +301,8 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
         return st;
     const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
     if (a->window == MODEL_WINDOW_EVEN && !window)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: sliding_window is needed for a %s model", file, a->model_type);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is needed for a %s model", file, hf_name(c, "sliding_window"),
+                       a->model_type);
     if (types && json_array_size(types) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
     for (uint32_t l = 0; l < n_layers; l++) {
@@ -416,9 +422,10 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         return st;
     if (a->experts[0] && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
         return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: a number of experts (%u, as num_local_experts, num_experts or n_routed_experts), "
-                       "num_experts_per_tok (%u, at most as many) and %s (%u) are needed",
-                       file, n_experts, top_k, a->moe_size_key, d_ff_moe);
+                       "%s: a number of experts (%s, %u), of those that a token picks (%s, %u; at most as many) and "
+                       "their size (%s, %u) are needed",
+                       file, hf_name(c, "num_local_experts"), n_experts, hf_name(c, "num_experts_per_tok"), top_k,
+                       hf_name(c, a->moe_size_key), d_ff_moe);
 
     m->layers = calloc(p->n_layers, sizeof *m->layers);
     if (!m->layers)
@@ -432,7 +439,8 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         m->layers[l].d_ff = moe ? d_ff_moe : d_ff;
         m->layers[l].d_ff_shared = moe ? d_ff_shared : 0;
         if (!m->layers[l].d_ff)
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: intermediate_size is needed for the dense layer %u", file, l);
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for the dense layer %u", file,
+                           hf_name(c, "intermediate_size"), l);
         p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
         p->top_k_max = XD_MAX(p->top_k_max, m->layers[l].top_k);
         p->d_ff_max = XD_MAX(p->d_ff_max, m->layers[l].d_ff);
@@ -475,15 +483,15 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         (a->qk_norm == MODEL_NORM_ASKED && (st = hf_bool(c, file, "use_qk_norm", false, &normed, err))))
         return st;
     if (!p->n_layers || !p->d_model || !p->n_heads || !p->vocab || !p->max_positions)
-        return xd_fail(
-            err, XD_BAD_MODEL, 0,
-            "%s: num_hidden_layers, hidden_size, num_attention_heads, vocab_size and max_position_embeddings are needed",
-            file);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s, %s, %s, %s and %s are needed", file,
+                       hf_name(c, "num_hidden_layers"), hf_name(c, "hidden_size"), hf_name(c, "num_attention_heads"),
+                       hf_name(c, "vocab_size"), hf_name(c, "max_position_embeddings"));
     if (a->latent && (st = model_read_latent(c, file, p, err)))
         return st;
     if (!a->latent && (p->n_heads % p->n_kv_heads || p->head_dim % 2))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %u heads cannot share %u key/value heads of even size (%u)", file,
-                       p->n_heads, p->n_kv_heads, p->head_dim);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u), and %s (%u) even", file,
+                       hf_name(c, "num_attention_heads"), p->n_heads, hf_name(c, "num_key_value_heads"), p->n_kv_heads,
+                       hf_name(c, "head_dim"), p->head_dim);
     const char *act = hf_string(c, "hidden_act");
     if (hf_has(c, "hidden_act") && (!act || (strcmp(act, "silu") && strcmp(act, "swish")))) /* two names of one */
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file,

@@ -61,9 +61,10 @@ static xd_status read_groups(model *m, const json_t *c, const char *file, xd_err
         const uint32_t size = y->n_experts / r->n_groups;
         if (y->moe && (y->n_experts % r->n_groups || size < 2 || (uint64_t)size * r->top_groups < y->top_k))
             return xd_fail(err, XD_BAD_MODEL, 0,
-                           "%s: %u experts in n_group = %u groups, of which topk_group = %u are left, do not give the "
-                           "%u that a token picks",
-                           file, y->n_experts, r->n_groups, r->top_groups, y->top_k);
+                           "%s: %u experts in %s = %u groups, of which %s = %u are left, do not give the %u that a "
+                           "token picks",
+                           file, y->n_experts, hf_name(c, "n_group"), r->n_groups, hf_name(c, "topk_group"),
+                           r->top_groups, y->top_k);
     }
     return XD_OK;
 }
@@ -104,7 +105,8 @@ xd_status model_read_deepseek_v2(model *m, const json_t *c, const char *file, xd
                        "%s: topk_method is '%s'; deepseek_v2 has 'greedy' and 'group_limited_greedy'", file,
                        method ? method : "(no text)");
     if (r->norm_topk) /* what became of it differs between DeepSeek's own code and transformers */
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: norm_topk_prob true is not known for deepseek_v2", file);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s true is not known for deepseek_v2", file,
+                       hf_name(c, "norm_topk_prob"));
     r->scale = (float)scale;
     r->group_rank = KERN_GROUP_MAX;
     return groups ? read_groups(m, c, file, err) : XD_OK;

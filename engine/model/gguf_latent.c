@@ -7,6 +7,7 @@
  * as in llama.cpp. */
 #include <string.h>
 
+#include "engine/model/hf_config.h"
 #include "engine/model/model_priv.h"
 
 enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
@@ -94,26 +95,32 @@ xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err)
             "latter (%d)",
             gguf_path(g), (int)key, (int)rope);
     const struct {
-        const char *name;
+        const char *hf, *gguf; /* NULL: the file has no such key */
         json_t *value;
     } keys[] = {
-        {"kv_lora_rank", json_integer(rank)},
-        {"q_lora_rank", q_rank ? json_integer(q_rank) : json_null()},
-        {"qk_rope_head_dim", json_integer(rope)},
-        {"qk_nope_head_dim", json_integer(key - rope)},
-        {"v_head_dim", json_integer(value)},
-        {"first_k_dense_replace", json_integer(dense)},
-        {"n_shared_experts", json_integer(shared)},
-        {"n_group", json_integer(groups > 1 ? groups : 1)},
-        {"topk_group", json_integer(groups > 1 ? top_groups : 1)},
-        {"topk_method", softmax ? json_string(groups > 1 ? "group_limited_greedy" : "greedy") : json_null()},
-        {"norm_topk_prob", json_boolean(norm)},
-        {"routed_scaling_factor", json_real(scale > 0 ? scale : 1)},
-        {"num_key_value_heads", json_null()}, /* it counts the heads kept */
-        {"head_dim", json_null()},
+        {"kv_lora_rank", "attention.kv_lora_rank", json_integer(rank)},
+        {"q_lora_rank", "attention.q_lora_rank", q_rank ? json_integer(q_rank) : json_null()},
+        {"qk_rope_head_dim", "rope.dimension_count", json_integer(rope)},
+        {"qk_nope_head_dim",
+         whole ? "attention.key_length_mla less rope.dimension_count"
+               : "attention.key_length less rope.dimension_count",
+         json_integer(key - rope)},
+        {"v_head_dim", whole ? "attention.value_length_mla" : "attention.value_length", json_integer(value)},
+        {"first_k_dense_replace", "leading_dense_block_count", json_integer(dense)},
+        {"n_shared_experts", "expert_shared_count", json_integer(shared)},
+        {"n_group", "expert_group_count", json_integer(groups > 1 ? groups : 1)},
+        {"topk_group", "expert_group_used_count", json_integer(groups > 1 ? top_groups : 1)},
+        {"topk_method", NULL, softmax ? json_string(groups > 1 ? "group_limited_greedy" : "greedy") : json_null()},
+        {"norm_topk_prob", "expert_weights_norm", json_boolean(norm)},
+        {"routed_scaling_factor", "expert_weights_scale", json_real(scale > 0 ? scale : 1)},
+        {"num_key_value_heads", NULL, json_null()}, /* it counts the heads kept */
+        {"head_dim", NULL, json_null()},
     };
     bool ok = true;
-    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++)
-        ok = !json_object_set_new(config, keys[i].name, keys[i].value) && ok;
-    return ok ? XD_OK : xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g));
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+        ok = !json_object_set_new(config, keys[i].hf, keys[i].value) && ok;
+        if (keys[i].gguf && !st)
+            st = hf_call(config, keys[i].hf, key_of(name, sizeof name, keys[i].gguf), err);
+    }
+    return ok ? st : xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g));
 }

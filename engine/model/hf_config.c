@@ -34,6 +34,28 @@ bool hf_has(const json_t *o, const char *key)
     return v && !json_is_null(v);
 }
 
+/* Names lie in the object itself, so that they go where it goes. */
+static const char *name_key(char *out, size_t cap, const char *key)
+{
+    snprintf(out, cap, "name of %s", key);
+    return out;
+}
+
+xd_status hf_call(json_t *o, const char *key, const char *name, xd_err *err)
+{
+    char at[96];
+    return json_object_set_new(o, name_key(at, sizeof at, key), json_string(name))
+               ? xd_fail(err, XD_NOMEM, 0, "name of '%s'", name)
+               : XD_OK;
+}
+
+const char *hf_name(const json_t *o, const char *key)
+{
+    char at[96];
+    const char *name = hf_string(o, name_key(at, sizeof at, key));
+    return name ? name : key;
+}
+
 xd_status hf_real(const json_t *o, const char *file, const char *key, double fallback, double min, double max,
                   double *ret, xd_err *err)
 {
@@ -44,7 +66,8 @@ xd_status hf_real(const json_t *o, const char *file, const char *key, double fal
     }
     double x = json_is_number(v) ? json_number_value(v) : NAN;
     if (!(x >= min && x <= max))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be a number from %g to %g", file, key, min, max);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be a number from %g to %g", file, hf_name(o, key), min,
+                       max);
     *ret = x;
     return XD_OK;
 }
@@ -58,7 +81,7 @@ xd_status hf_u32(const json_t *o, const char *file, const char *key, uint32_t fa
     if (st)
         return st;
     if (x != floor(x))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be a whole number", file, key);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be a whole number", file, hf_name(o, key));
     *ret = (uint32_t)x;
     return XD_OK;
 }
@@ -67,7 +90,7 @@ xd_status hf_bool(const json_t *o, const char *file, const char *key, bool fallb
 {
     const json_t *v = json_object_get(o, key);
     if (v && !json_is_null(v) && !json_is_boolean(v))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be true or false", file, key);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be true or false", file, hf_name(o, key));
     *ret = !v || json_is_null(v) ? fallback : json_is_true(v);
     return XD_OK;
 }

@@ -22,10 +22,11 @@ xd_status model_read_latent(const json_t *c, const char *file, model_params *p, 
         (st = hf_bool(c, file, "rope_interleave", true, &interleaved, err)))
         return st;
     if (!p->latent.kv_rank || !p->latent.nope_dim || !p->latent.rope_dim || !p->latent.v_dim)
-        return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim are needed", file);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s, %s, %s and %s are needed", file, hf_name(c, "kv_lora_rank"),
+                       hf_name(c, "qk_nope_head_dim"), hf_name(c, "qk_rope_head_dim"), hf_name(c, "v_head_dim"));
     if (p->latent.rope_dim % 2)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: qk_rope_head_dim must be even, not %u", file, p->latent.rope_dim);
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must be even, not %u", file, hf_name(c, "qk_rope_head_dim"),
+                       p->latent.rope_dim);
     if (kv_heads != p->n_heads)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: num_key_value_heads = %u; with latent attention it is known only as num_attention_heads "

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/model/gguf.h"
+#include "engine/model/hf_config.h"
 #include "engine/model/model_priv.h"
 
 #define MAX_SPLITS 512
@@ -54,6 +55,13 @@ static const char *arch_key(char *out, size_t cap, const char *arch, const char 
 {
     snprintf(out, cap, "%s.%s", arch, key);
     return out;
+}
+
+/* Puts a value (owned) under config.json's key; `name` is what the file calls it. */
+static xd_status put(json_t *config, const char *hf, json_t *value, const char *name, xd_err *err)
+{
+    return json_object_set_new(config, hf, value) ? xd_fail(err, XD_NOMEM, 0, "'%s'", name)
+                                                  : hf_call(config, hf, name, err);
 }
 
 static const struct {
@@ -131,8 +139,8 @@ static xd_status add_family_keys(const model *m, const char *arch, json_t *confi
         xd_status st = gguf_real(g, arch_key(key, sizeof key, arch, family_keys[i].gguf), 0, -1e12, 1e12, &v, err);
         if (st)
             return st;
-        if (v != 0 || family_keys[i].counts)
-            json_object_set_new(config, family_keys[i].hf, json_real(v));
+        if ((v != 0 || family_keys[i].counts) && (st = put(config, family_keys[i].hf, json_real(v), key, err)))
+            return st;
     }
     if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', positions of several dimensions, is not known", gguf_path(g),
@@ -165,21 +173,22 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
         type = "default";
     json_t *rope = json_pack("{s:s, s:f, s:f, s:f, s:f}", "rope_type", type, "rope_theta", theta, "factor", factor,
                              "beta_fast", fast, "beta_slow", slow);
+    if (json_object_set_new(config, "rope_parameters", rope))
+        return xd_fail(err, XD_NOMEM, 0, "rope parameters");
+    arch_key(key, sizeof key, arch, "rope.scaling.original_context_length");
+    if (original > 0 && (st = put(rope, "original_max_position_embeddings", json_real(original), key, err)))
+        return st;
     const json_t *told = json_object_get(config, "head_dim");
     const double heads = json_number_value(json_object_get(config, "num_attention_heads")),
                  width = json_number_value(json_object_get(config, "hidden_size"));
     const double head_dim = told ? json_number_value(told) : heads > 0 ? floor(width / heads) : 0;
     double dims;
-    if ((st =
-             gguf_real(g, arch_key(key, sizeof key, arch, "rope.dimension_count"), head_dim, 1, 1 << 20, &dims, err))) {
-        json_decref(rope);
+    st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.dimension_count"), head_dim, 1, 1 << 20, &dims, err);
+    if (st || head_dim <= 0 || dims == head_dim || !is_family_key(arch, "rope.dimension_count"))
         return st;
-    }
-    if (rope && head_dim > 0 && dims != head_dim && is_family_key(arch, "rope.dimension_count"))
-        json_object_set_new(rope, "partial_rotary_factor", json_real(dims / head_dim));
-    if (rope && original > 0)
-        json_object_set_new(rope, "original_max_position_embeddings", json_real(original));
-    return json_object_set_new(config, "rope_parameters", rope) ? xd_fail(err, XD_NOMEM, 0, "rope parameters") : XD_OK;
+    char name[128];
+    snprintf(name, sizeof name, "%s by the size of a head", key);
+    return put(rope, "partial_rotary_factor", json_real(dims / head_dim), name, err);
 }
 
 /* The config.json that this file would have had. */
@@ -194,11 +203,14 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     double eps;
     xd_status st;
     for (size_t i = 0; i < XD_ARRAY_LEN(int_keys); i++) {
-        if (!gguf_has(g, arch_key(key, sizeof key, arch, int_keys[i].gguf)))
-            continue;
-        if ((st = gguf_int(g, key, 0, 0, UINT32_MAX, &v, err)))
+        arch_key(key, sizeof key, arch, int_keys[i].gguf);
+        if ((st = hf_call(config, int_keys[i].hf, key, err))) /* what is missing has a name, too */
             return st;
-        json_object_set_new(config, int_keys[i].hf, json_integer(v));
+        if (!gguf_has(g, key))
+            continue;
+        if ((st = gguf_int(g, key, 0, 0, UINT32_MAX, &v, err)) ||
+            (st = put(config, int_keys[i].hf, json_integer(v), key, err)))
+            return st;
     }
     bool moe = json_integer_value(json_object_get(config, "num_local_experts")) > 0;
     if (!moe)
@@ -224,31 +236,32 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
     /* Mixtral's config.json has one key for what may be two here. */
-    json_t *expert_size = json_object_get(config, "moe_intermediate_size");
-    if (expert_size && (*ret_arch)->experts[0])
-        json_object_set(config, (*ret_arch)->moe_size_key, expert_size);
+    static const char own_size[] = "moe_intermediate_size";
+    json_t *expert_size = json_object_get(config, own_size);
+    if (expert_size && (*ret_arch)->experts[0] &&
+        (st = put(config, (*ret_arch)->moe_size_key, json_incref(expert_size), hf_name(config, own_size), err)))
+        return st;
     m->params.rope_interleaved = !strcmp(arch, "llama") || !strcmp(arch, "granitemoe");
     int64_t norm;
     /* Where the file does not say llama.cpp normalises the chosen weights, but for some families. */
     const bool norms = strcmp(arch, "qwen2moe") && strcmp(arch, "olmoe") && strcmp(arch, "glm4moe");
     if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "expert_weights_norm"), norms, 0, 1, &norm, err)) ||
+        (st = put(config, "norm_topk_prob", json_boolean(norm), key, err)) ||
         (st = add_family_keys(m, arch, config, err)) ||
         (st = gguf_real(g, arch_key(key, sizeof key, arch, "attention.layer_norm_rms_epsilon"), 1e-6, 0, 1, &eps,
                         err)) ||
-        (st = add_rope(g, arch, config, err)))
+        (st = put(config, "rms_norm_eps", json_real(eps), key, err)) || (st = add_rope(g, arch, config, err)))
         return st;
     /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
-    json_object_set_new(config, "rms_norm_eps", json_real(eps));
-    json_object_set_new(config, "norm_topk_prob", json_boolean(norm));
     if ((*ret_arch)->latent && (st = model_gguf_latent(g, config, err)))
         return st;
     const gguf_tensor *embed = find(m, "token_embd.weight");
     if (!embed)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor 'token_embd.weight' is missing", gguf_path(g));
-    json_object_set_new(config, "vocab_size", json_integer((json_int_t)XD_MIN(embed->dims[1], (uint64_t)INT64_MAX)));
-    return XD_OK;
+    return put(config, "vocab_size", json_integer((json_int_t)XD_MIN(embed->dims[1], (uint64_t)INT64_MAX)),
+               "rows of token_embd.weight", err);
 }
 
 /* Takes a tensor of `count` matrices [rows][cols]; ret[0..count) are the matrices, `stride` entries apart. */

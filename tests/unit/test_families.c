@@ -232,7 +232,7 @@ Test(families, refuse_by_name_what_they_do_not_compute)
          "'partial_rotary_factor'"},
         {"{\"model_type\":\"ernie4_5_moe\",\"use_bias\":true," SIZES "}", "use_bias"},
         {"{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":[64,64]," SIZES "}",
-         "'num_local_experts' must be a number"},
+         "'moe_num_experts' must be a number"},
         {"{\"model_type\":\"minimax_m2\",\"attn_type_list\":[1,0,1]," SIZES "}", "attn_type_list"},
         {"{\"model_type\":\"minimax_m2\",\"shared_intermediate_size\":8," SIZES "}", "shared_intermediate_size"},
         {"{\"model_type\":\"minimax_m2\",\"qk_norm_type\":\"per_head\"," SIZES "}", "'qk_norm_type' is 'per_head'"},
@@ -511,7 +511,8 @@ static xd_status open_meta(const char *arch, const char *key, float value, xd_er
     put_text(&w, "general.architecture", arch);
     for (size_t i = 0; i < XD_ARRAY_LEN(sizes); i++) {
         snprintf(name, sizeof name, "%s.%s", arch, sizes[i].key);
-        put_u32(&w, name, sizes[i].value);
+        if (strcmp(sizes[i].key, key))
+            put_u32(&w, name, sizes[i].value);
     }
     snprintf(name, sizeof name, "%s.%s", arch, key);
     if (value >= 0 && value < 1e9f && value == (float)(uint32_t)value)
@@ -586,4 +587,29 @@ Test(families, refuse_gguf_metadata_that_change_the_result)
     }
     cr_assert_eq(open_meta("qwen2", "attention.sliding_window", 64, &err), XD_UNSUPPORTED);
     cr_assert(strstr(err.msg, "qwen2.attention.sliding_window"), "%s", err.msg);
+}
+
+/* They are read by way of config.json's keys, of which the user has never heard. */
+Test(families, name_the_keys_that_a_gguf_file_has)
+{
+    static const struct {
+        const char *arch, *key;
+        float value;
+        const char *says;
+    } cases[] = {
+        {"llama", "block_count", 2000, "'llama.block_count' must be a number from 1 to 1024"},
+        {"llama", "attention.head_count_kv", 3,
+         "llama.attention.head_count (4) must be a multiple of llama.attention.head_count_kv (3)"},
+        {"llama", "embedding_length", 0, "'llama.embedding_length' must be a number from 1"},
+        {"qwen3moe", "expert_count", 5000, "'qwen3moe.expert_count' must be a number from 1 to 4096"},
+        {"qwen3moe", "expert_used_count", 65, "'qwen3moe.expert_used_count' must be a number from 1 to 64"},
+        {"llama", "expert_count", 1, "those that a token picks (llama.expert_used_count, 0; at most as many)"},
+        {"glm4moe", "expert_used_count", 8, "a number of experts (glm4moe.expert_count, 0)"},
+        {"glm4moe", "rope.dimension_count", 128, "'glm4moe.rope.dimension_count by the size of a head' must be"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        xd_err err;
+        cr_assert_neq(open_meta(cases[i].arch, cases[i].key, cases[i].value, &err), XD_OK);
+        cr_assert(strstr(err.msg, cases[i].says), "%s.%s -> %s", cases[i].arch, cases[i].key, err.msg);
+    }
 }
