@@ -133,7 +133,6 @@ void conn_set_engine_busy(conn *c, bool busy, bool streaming);
 bool conn_peer_gone(conn *c);
 bool conn_take_ping(conn *c); /* a heartbeat is due */
 void conn_touch(conn *c);     /* something was written */
-int conn_fd(const conn *c);
 /* Sends a complete error response past libmicrohttpd, which cannot answer before a body has ended, and lets the connection
  * linger. Nothing when it lingers already. */
 void conn_answer_raw(conn *c, const xd_err *err);

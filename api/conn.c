@@ -223,11 +223,6 @@ void conn_touch(conn *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-int conn_fd(const conn *c)
-{
-    return c->fd;
-}
-
 /* With both locks held. */
 static void hang_up_locked(conn *c)
 {

@@ -10,7 +10,8 @@
 /* JSON has no infinity; OpenAI writes an impossible token so. */
 #define LOGPROB_FLOOR (-9999.0)
 
-size_t utf8_count(const char *s, size_t len)
+/* Number of characters that begin in these bytes. */
+static size_t utf8_count(const char *s, size_t len)
 {
     size_t n = 0;
     for (size_t i = 0; i < len; i++)

@@ -52,9 +52,6 @@ typedef struct gen_params {
     const char *call_name; /* of this function; NULL: any */
 } gen_params;
 
-extern const field gen_fields[];
-extern const size_t gen_fields_count;
-
 /* What a body is checked against. */
 typedef struct gen_context {
     const engine_info *info;
@@ -100,8 +97,6 @@ xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *
 
 /* --- formatting: format.c ----------------------------------------------------------------------------------------- */
 
-/* Number of characters that begin in these bytes. */
-size_t utf8_count(const char *s, size_t len);
 /* One entry of chat's logprobs.content. Owned; NULL: out of memory. */
 json_t *format_chat_logprob(const tokenizer *tok, const engine_event *ev);
 /* The four parallel arrays of a completion's logprobs: an object to which tokens are added. */

@@ -22,7 +22,7 @@ enum {
 #define INT_MAX_TOKENS 2147483647.0
 
 /* clang-format off */
-const field gen_fields[] = {
+static const field fields[] = {
     /* name                          kind           where           destination                min      max  why refused */
     {"add_bos_token",                FIELD_BOOL,    GEN_COMPLETION, AT(add_special_tokens),     0,       0,   NULL},
     {"add_generation_prompt",        FIELD_BOOL,    GEN_CHAT,       AT(add_generation_prompt), 0,      0,   NULL},
@@ -142,7 +142,6 @@ const field gen_fields[] = {
     {"xtc_probability",              FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
 };
 /* clang-format on */
-const size_t gen_fields_count = XD_ARRAY_LEN(gen_fields);
 
 xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...)
 {
@@ -390,7 +389,7 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
                     .separate_reasoning = true,
                     .add_generation_prompt = true};
     /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
-    xd_status st = fields_read(body, gen_fields, gen_fields_count, kind, &p, err);
+    xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), kind, &p, err);
     if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
         p.seed = FIELD_UNSET_INT + 1;
     if (!st && p.seed == RANDOM_SEED)

@@ -47,7 +47,7 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
-void cli_print_help(const char *section, xd_buf *out)
+static void print_help(const char *section, xd_buf *out)
 {
     if (section) {
         conf_print_help(out, section);
@@ -141,7 +141,13 @@ static xd_status take_positional(cli *c, const command *cmd, const char *arg, xd
     return XD_OK;
 }
 
-xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
+static void clear(cli *c)
+{
+    free(c->flags);
+    c->flags = NULL;
+}
+
+static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
 {
     cli c = {.command = "serve"};
     c.flags = calloc((size_t)argc + 2, sizeof *c.flags);
@@ -216,16 +222,10 @@ xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err)
         c.flags[c.flags_count++] = c.argument;
     }
     if (st)
-        cli_clear(&c);
+        clear(&c);
     else
         *ret = c;
     return st;
-}
-
-void cli_clear(cli *c)
-{
-    free(c->flags);
-    c->flags = NULL;
 }
 
 xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *err)
@@ -313,7 +313,7 @@ int cli_run(int argc, char **argv)
     cli c;
     xd_err err;
     xd_buf out = {0};
-    if (cli_parse(argc, argv, &c, &err))
+    if (parse(argc, argv, &c, &err))
         return fail(&err, EXIT_USAGE);
     int rc = 0;
     if (c.help) {
@@ -327,7 +327,7 @@ int cli_run(int argc, char **argv)
                     "no help on '%s': sections are server, model, engine, kv, memory, pager, fallback, log", section);
             rc = fail(&err, EXIT_USAGE);
         } else
-            cli_print_help(section, &out);
+            print_help(section, &out);
         rc = rc ? rc : print_out(&out);
     } else if (c.version) {
         puts("expertd " XD_VERSION);
@@ -345,6 +345,6 @@ int cli_run(int argc, char **argv)
             rc = cmd->run ? cmd->run(&c, cfg) : serve_main(&c, cfg, demo);
         }
     }
-    cli_clear(&c);
+    clear(&c);
     return rc ? rc : flush_out();
 }

@@ -39,9 +39,6 @@ typedef struct cli {
     int flags_count;
 } cli;
 
-xd_status cli_parse(int argc, char **argv, cli *ret, xd_err *err) XD_MUST_CHECK;
-void cli_clear(cli *c);
-void cli_print_help(const char *section, xd_buf *out);
 /* Runs the command; the result is the exit status. */
 int cli_run(int argc, char **argv);
 /* The exit status of what failed so, the same for all commands; cli_fail() also says to stderr what failed. */

@@ -23,7 +23,14 @@ static bool is_one_of(const char *list, const char *word)
     return false;
 }
 
-bool cgroup_next(cgroup_walk *w, const char *root)
+typedef struct cgroup_walk {
+    char group[2048]; /* below /sys/fs/cgroup: "/system.slice/expertd.service", last "" */
+    bool begun;
+    const char *v1; /* a controller of v1, "memory": its group below /sys/fs/cgroup/memory; NULL: v2 */
+} cgroup_walk;
+
+/* From the inside out, beginning with a walk that is zero but for v1; false: that was all. */
+static bool next_group(cgroup_walk *w, const char *root)
 {
     if (w->begun) {
         char *slash = strrchr(w->group, '/');
@@ -66,12 +73,12 @@ uint32_t cgroup_cpus(const char *root)
     char path[PATH_MAX];
     double quota, period, ignored;
     uint32_t least = UINT32_MAX;
-    for (cgroup_walk w = {0}; cgroup_next(&w, root);) {
+    for (cgroup_walk w = {0}; next_group(&w, root);) {
         snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/cpu.max", root, w.group);
         if (read_numbers(path, &quota, &period) == 2)
             least = XD_MIN(least, cpus_of(quota, period));
     }
-    for (cgroup_walk w = {.v1 = "cpu"}; cgroup_next(&w, root);) {
+    for (cgroup_walk w = {.v1 = "cpu"}; next_group(&w, root);) {
         snprintf(path, sizeof path, "%s/sys/fs/cgroup/cpu%s/cpu.cfs_quota_us", root, w.group); /* -1: none */
         bool limited = read_numbers(path, &quota, &ignored) == 1;
         snprintf(path, sizeof path, "%s/sys/fs/cgroup/cpu%s/cpu.cfs_period_us", root, w.group);
@@ -113,7 +120,7 @@ cgroup_memory cgroup_memory_of(const char *root)
     cgroup_memory m = {UINT64_MAX, UINT64_MAX};
     char path[PATH_MAX];
     for (size_t i = 0; i < XD_ARRAY_LEN(kinds); i++)
-        for (cgroup_walk w = {.v1 = kinds[i].v1}; cgroup_next(&w, root);) {
+        for (cgroup_walk w = {.v1 = kinds[i].v1}; next_group(&w, root);) {
             snprintf(path, sizeof path, kinds[i].limit, root, w.group);
             uint64_t limit = read_limit(path);
             if (limit == UINT64_MAX)

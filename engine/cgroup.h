@@ -2,17 +2,9 @@
 #ifndef ENGINE_CGROUP_H
 #define ENGINE_CGROUP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-typedef struct cgroup_walk {
-    char group[2048]; /* below /sys/fs/cgroup: "/system.slice/expertd.service", last "" */
-    bool begun;
-    const char *v1; /* a controller of v1, "memory": its group below /sys/fs/cgroup/memory; NULL: v2 */
-} cgroup_walk;
-
-/* From the inside out, beginning with a walk that is zero but for v1; false: that was all. /proc lies below `root`, "" in real life. */
-bool cgroup_next(cgroup_walk *w, const char *root);
+/* /proc and /sys lie below `root`, "" in real life. */
 /* How many CPUs the tightest quota keeps busy, rounded up; UINT32_MAX: there is none. */
 uint32_t cgroup_cpus(const char *root);
 typedef struct cgroup_memory {

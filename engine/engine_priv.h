@@ -127,7 +127,6 @@ struct engine {
     bool
         step_failed; /* the last one: the next goes without newcomers, who might need the same lost page, again and again */
     pace pace;       /* of steps with prompt pieces */
-    uint64_t last_second_ns;
     pager_stats seen_pager; /* after the last step */
     uint64_t seen_swap_ns;
     void (*observe)(void *user, const engine_step_facts *facts); /* NULL: nobody */

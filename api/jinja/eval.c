@@ -17,6 +17,7 @@ struct jx_loop {
     jx_int depth0;
 };
 
+static jx_value eval(jx *c, jx_frame *f, const jx_node *n);
 static flow exec_body(jx *c, jx_frame *f, jx_body b);
 
 /* ---- frames ---- */
@@ -68,7 +69,7 @@ static jx_frame *enter(jx *c, const jx_scope *s, jx_frame *parent)
     return f;
 }
 
-void jx_assign(jx *c, jx_frame *f, const jx_node *target, jx_value v)
+static void assign(jx *c, jx_frame *f, const jx_node *target, jx_value v)
 {
     if (target->kind == N_NAME) {
         f->slots[target->slot] = v;
@@ -96,7 +97,7 @@ void jx_assign(jx *c, jx_frame *f, const jx_node *target, jx_value v)
         jx_error(c, "not enough values to unpack (expected %u, got %zu)", target->items.n, values.n);
     JX_ENTER(c);
     for (uint32_t i = 0; i < target->items.n; i++)
-        jx_assign(c, f, target->items.v[i], values.v[i]);
+        assign(c, f, target->items.v[i], values.v[i]);
     JX_LEAVE(c);
 }
 
@@ -107,10 +108,10 @@ static jx_args eval_args(jx *c, jx_frame *f, const jx_call_args *n, const jx_val
     jx_vec pos = {0};
     jx_args a = {0};
     for (uint32_t i = 0; i < n->n; i++)
-        jx_push(c, &pos, jx_eval(c, f, n->v[i]));
+        jx_push(c, &pos, eval(c, f, n->v[i]));
     jx_value item;
     if (n->star) {
-        jx_iter it = jx_iter_open(c, jx_eval(c, f, n->star));
+        jx_iter it = jx_iter_open(c, eval(c, f, n->star));
         while (jx_iter_next(c, &it, &item))
             jx_push(c, &pos, item);
     }
@@ -120,11 +121,11 @@ static jx_args eval_args(jx *c, jx_frame *f, const jx_call_args *n, const jx_val
         return a;
     jx_dict *kw = jx_dict_new(c, n->n_kw);
     for (uint32_t i = 0; i < n->n_kw; i++)
-        jx_dict_set(c, kw, JX_STRV(n->kw_names[i]), jx_eval(c, f, n->kw_values[i]));
+        jx_dict_set(c, kw, JX_STRV(n->kw_names[i]), eval(c, f, n->kw_values[i]));
     if (caller)
         jx_dict_set(c, kw, JX_STRV(jx_str_lit(c, "caller")), *caller);
     if (n->star_star) {
-        jx_value more = jx_eval(c, f, n->star_star);
+        jx_value more = eval(c, f, n->star_star);
         if (more.kind != JX_DICT)
             jx_error(c, "argument after ** must be a mapping, not %s", jx_type_name(more));
         for (size_t i = 0; i < more.d->n; i++) {
@@ -142,9 +143,9 @@ static jx_args eval_args(jx *c, jx_frame *f, const jx_call_args *n, const jx_val
 
 static jx_value eval_compare(jx *c, jx_frame *f, const jx_node *n)
 {
-    jx_value left = jx_eval(c, f, n->a);
+    jx_value left = eval(c, f, n->a);
     for (uint32_t i = 0; i < n->items.n; i++) {
-        jx_value right = jx_eval(c, f, n->items.v[i]);
+        jx_value right = eval(c, f, n->items.v[i]);
         if (!jx_compare_op(c, (jx_op)n->ops[i], left, right))
             return JX_BOOLV(false);
         left = right;
@@ -156,7 +157,7 @@ static jx_value eval_list(jx *c, jx_frame *f, const jx_node *n)
 {
     jx_list *l = jx_list_new(c, n->items.n);
     for (uint32_t i = 0; i < n->items.n; i++)
-        l->v[i] = jx_eval(c, f, n->items.v[i]);
+        l->v[i] = eval(c, f, n->items.v[i]);
     return (jx_value){.kind = n->kind == N_TUPLE ? JX_TUPLE : JX_LIST, .l = l};
 }
 
@@ -164,8 +165,8 @@ static jx_value eval_dict(jx *c, jx_frame *f, const jx_node *n)
 {
     jx_dict *d = jx_dict_new(c, n->items.n / 2);
     for (uint32_t i = 0; i + 1 < n->items.n; i += 2) {
-        jx_value key = jx_eval(c, f, n->items.v[i]);
-        jx_dict_set(c, d, key, jx_eval(c, f, n->items.v[i + 1]));
+        jx_value key = eval(c, f, n->items.v[i]);
+        jx_dict_set(c, d, key, eval(c, f, n->items.v[i + 1]));
     }
     return (jx_value){.kind = JX_DICT, .d = d};
 }
@@ -174,26 +175,26 @@ static jx_value eval_concat(jx *c, jx_frame *f, const jx_node *n)
 {
     const jx_str *s = jx_str_lit(c, "");
     for (uint32_t i = 0; i < n->items.n; i++)
-        s = jx_str_concat(c, s, jx_str_markup(c, jx_to_str(c, jx_eval(c, f, n->items.v[i])), false));
+        s = jx_str_concat(c, s, jx_str_markup(c, jx_to_str(c, eval(c, f, n->items.v[i])), false));
     return JX_STRV(s);
 }
 
 static jx_value eval_getitem(jx *c, jx_frame *f, const jx_node *n)
 {
-    jx_value of = jx_eval(c, f, n->a);
+    jx_value of = eval(c, f, n->a);
     if (n->b->kind != N_SLICE)
-        return jx_getitem(c, of, jx_eval(c, f, n->b));
+        return jx_getitem(c, of, eval(c, f, n->b));
     jx_value part[3];
     const jx_node *nodes[3] = {n->b->a, n->b->b, n->b->c};
     for (size_t i = 0; i < 3; i++)
-        part[i] = nodes[i] ? jx_eval(c, f, nodes[i]) : JX_NIL;
+        part[i] = nodes[i] ? eval(c, f, nodes[i]) : JX_NIL;
     return jx_slice(c, of, part[0], part[1], part[2]);
 }
 
 static jx_value eval_filter(jx *c, jx_frame *f, const jx_node *n)
 {
     bool test = n->kind == N_TEST;
-    jx_value of = n->a ? jx_eval(c, f, n->a) : c->filter_input;
+    jx_value of = n->a ? eval(c, f, n->a) : c->filter_input;
     if (!n->fn)
         jx_error(c, "No %s named '%.*s' found.", test ? "test" : "filter", (int)XD_MIN(n->name->len, (size_t)100),
                  n->name->data);
@@ -203,7 +204,7 @@ static jx_value eval_filter(jx *c, jx_frame *f, const jx_node *n)
 
 static jx_value eval_call(jx *c, jx_frame *f, const jx_node *n, const jx_value *caller)
 {
-    jx_value callee = jx_eval(c, f, n->a);
+    jx_value callee = eval(c, f, n->a);
     jx_args a = eval_args(c, f, n->args, caller);
     c->line = n->line;
     return jx_call(c, callee, &a);
@@ -211,10 +212,10 @@ static jx_value eval_call(jx *c, jx_frame *f, const jx_node *n, const jx_value *
 
 static jx_value eval_cond(jx *c, jx_frame *f, const jx_node *n)
 {
-    if (jx_truth(c, jx_eval(c, f, n->a)))
-        return jx_eval(c, f, n->b);
+    if (jx_truth(c, eval(c, f, n->a)))
+        return eval(c, f, n->b);
     if (n->c)
-        return jx_eval(c, f, n->c);
+        return eval(c, f, n->c);
     return jx_undefined(c, "the inline if-expression evaluated to false and no else section was defined.");
 }
 
@@ -224,7 +225,7 @@ static jx_value eval_name(jx *c, jx_frame *f, const jx_node *n)
     return v.kind == JX_MISSING ? jx_undefined_name(c, n->name) : v;
 }
 
-jx_value jx_eval(jx *c, jx_frame *f, const jx_node *n)
+static jx_value eval(jx *c, jx_frame *f, const jx_node *n)
 {
     jx_charge(c, 1);
     jx_value v = JX_NIL;
@@ -241,27 +242,27 @@ jx_value jx_eval(jx *c, jx_frame *f, const jx_node *n)
     case N_DICT: v = eval_dict(c, f, n); break;
     case N_COND: v = eval_cond(c, f, n); break;
     case N_AND:
-        v = jx_eval(c, f, n->a);
+        v = eval(c, f, n->a);
         if (jx_truth(c, v))
-            v = jx_eval(c, f, n->b);
+            v = eval(c, f, n->b);
         break;
     case N_OR:
-        v = jx_eval(c, f, n->a);
+        v = eval(c, f, n->a);
         if (!jx_truth(c, v))
-            v = jx_eval(c, f, n->b);
+            v = eval(c, f, n->b);
         break;
-    case N_NOT: v = JX_BOOLV(!jx_truth(c, jx_eval(c, f, n->a))); break;
+    case N_NOT: v = JX_BOOLV(!jx_truth(c, eval(c, f, n->a))); break;
     case N_COMPARE: v = eval_compare(c, f, n); break;
     case N_BINARY: {
-        jx_value a = jx_eval(c, f, n->a), b = jx_eval(c, f, n->b);
+        jx_value a = eval(c, f, n->a), b = eval(c, f, n->b);
         v = jx_binary(c, (jx_op)n->op, a, b);
         v.client = a.client || b.client;
         break;
     }
     case N_NEG:
-    case N_POS: v = jx_negate(c, jx_eval(c, f, n->a), n->kind == N_NEG); break;
+    case N_POS: v = jx_negate(c, eval(c, f, n->a), n->kind == N_NEG); break;
     case N_CONCAT: v = eval_concat(c, f, n); break;
-    case N_GETATTR: v = jx_getattr(c, jx_eval(c, f, n->a), n->name); break;
+    case N_GETATTR: v = jx_getattr(c, eval(c, f, n->a), n->name); break;
     case N_GETITEM: v = eval_getitem(c, f, n); break;
     case N_CALL: v = eval_call(c, f, n, NULL); break;
     case N_FILTER:
@@ -280,8 +281,8 @@ static bool loop_fetch(jx *c, jx_loop *l, jx_value *ret)
     while (jx_iter_next(c, &l->it, ret)) {
         if (!l->test_frame)
             return true;
-        jx_assign(c, l->test_frame, n->target, *ret);
-        if (jx_truth(c, jx_eval(c, l->test_frame, n->test)))
+        assign(c, l->test_frame, n->target, *ret);
+        if (jx_truth(c, eval(c, l->test_frame, n->test)))
             return true;
     }
     return false;
@@ -396,7 +397,7 @@ static flow run_loop(jx *c, jx_frame *f, const jx_node *n, jx_value iterable, jx
     bool finished_one = false; /* `continue` and `break` skip what jinja2 does at the end of a body: then "else" runs */
     while (loop_next(c, l, &item)) {
         start_frame(c, body, n->scope);
-        jx_assign(c, body, n->target, item);
+        assign(c, body, n->target, item);
         flow how = exec_body(c, body, n->body);
         if (how == FLOW_BREAK)
             break;
@@ -472,7 +473,7 @@ jx_value jx_macro_call(jx *c, const jx_macro *m, jx_args *a)
             continue;
         uint32_t without = n_params - n->defaults.n;
         f->slots[i] =
-            i >= without ? jx_eval(c, f, n->defaults.v[i - without]) : jx_undefined_name(c, n->params.v[i]->name);
+            i >= without ? eval(c, f, n->defaults.v[i - without]) : jx_undefined_name(c, n->params.v[i]->name);
     }
     jx_sb b = {0}, *out = c->out;
     c->out = &b;
@@ -521,9 +522,9 @@ static flow exec_set_block(jx *c, jx_frame *f, const jx_node *n)
     jx_value v = JX_STRV(text);
     if (n->expr) {
         c->filter_input = v;
-        v = jx_eval(c, inner, n->expr);
+        v = eval(c, inner, n->expr);
     }
-    jx_assign(c, f, n->target, v);
+    assign(c, f, n->target, v);
     return FLOW_NEXT;
 }
 
@@ -535,7 +536,7 @@ static flow exec_filter_block(jx *c, jx_frame *f, const jx_node *n)
     if (how != FLOW_NEXT)
         return how;
     c->filter_input = JX_STRV(text);
-    put_str(c, jx_eval(c, inner, n->expr));
+    put_str(c, eval(c, inner, n->expr));
     return FLOW_NEXT;
 }
 
@@ -543,7 +544,7 @@ static flow exec_if(jx *c, jx_frame *f, const jx_node *n)
 {
     for (;;) {
         c->line = n->line;
-        if (jx_truth(c, jx_eval(c, f, n->test)))
+        if (jx_truth(c, eval(c, f, n->test)))
             return exec_body(c, f, n->body);
         if (n->other.n != 1 || n->other.v[0]->kind != N_IF || !n->other.v[0]->op)
             return exec_body(c, f, n->other);
@@ -553,7 +554,7 @@ static flow exec_if(jx *c, jx_frame *f, const jx_node *n)
 
 static flow exec_for(jx *c, jx_frame *f, const jx_node *n)
 {
-    jx_value iterable = jx_eval(c, f, n->expr);
+    jx_value iterable = eval(c, f, n->expr);
     return run_loop(c, f, n, iterable, 0);
 }
 
@@ -561,7 +562,7 @@ static flow exec_with(jx *c, jx_frame *f, const jx_node *n)
 {
     jx_frame *inner = enter(c, n->scope, f);
     for (uint32_t i = 0; i < n->params.n; i++)
-        jx_assign(c, inner, n->params.v[i], jx_eval(c, f, n->defaults.v[i]));
+        assign(c, inner, n->params.v[i], eval(c, f, n->defaults.v[i]));
     return exec_body(c, inner, n->body);
 }
 
@@ -577,8 +578,8 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
     c->line = n->line;
     switch (n->kind) {
     case N_DATA: jx_sb_str(c, c->out, n->text); return FLOW_NEXT;
-    case N_OUTPUT: jx_print(c, c->out, jx_eval(c, f, n->expr)); return FLOW_NEXT;
-    case N_SET: jx_assign(c, f, n->target, jx_eval(c, f, n->expr)); return FLOW_NEXT;
+    case N_OUTPUT: jx_print(c, c->out, eval(c, f, n->expr)); return FLOW_NEXT;
+    case N_SET: assign(c, f, n->target, eval(c, f, n->expr)); return FLOW_NEXT;
     case N_SET_BLOCK: return exec_set_block(c, f, n);
     case N_FOR: return exec_for(c, f, n);
     case N_IF: return exec_if(c, f, n);
@@ -594,7 +595,7 @@ static flow exec(jx *c, jx_frame *f, const jx_node *n)
     case N_BREAK: return FLOW_BREAK;
     case N_CONTINUE: return FLOW_CONTINUE;
     case N_OTHER_TEMPLATE:
-        jx_eval(c, f, n->expr);
+        eval(c, f, n->expr);
         jx_error(c, "the tag '%.*s' is not supported: a chat template stands alone", (int)n->text->len, n->text->data);
     default: jx_error(c, "not a statement");
     }

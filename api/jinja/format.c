@@ -236,7 +236,8 @@ static void add_padded(jx *c, jx_sb *b, const jx_str *text, const spec *s)
     jx_sb_fill(c, b, pad, fill - left, true);
 }
 
-void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text)
+/* format(v, text) */
+static void format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text)
 {
     if (!text->len) {
         jx_print(c, b, v);
@@ -368,7 +369,7 @@ static void format_field(formatter *f, jx_sb *b, const jx_str *s, size_t from, s
     jx_sb spec_text = {0};
     if (at < to)
         format_text(f, &spec_text, jx_str_sub(c, s, at + 1, to), depth + 1);
-    jx_format_value(c, b, v, jx_sb_done(c, &spec_text));
+    format_value(c, b, v, jx_sb_done(c, &spec_text));
 }
 
 static void format_text(formatter *f, jx_sb *b, const jx_str *s, unsigned depth)

@@ -274,7 +274,6 @@ jx_value jx_vec_list(jx *c, const jx_vec *l, jx_kind kind);
 jx_dict *jx_dict_new(jx *c, size_t cap);
 void jx_dict_set(jx *c, jx_dict *d, jx_value key, jx_value value);
 const jx_value *jx_dict_get(jx *c, const jx_dict *d, jx_value key); /* NULL: absent */
-const jx_value *jx_dict_get_str(jx *c, const jx_dict *d, const char *key);
 jx_value jx_from_json(jx *c, const json_t *j, bool client);
 jx_range *jx_range_new(jx *c, jx_int start, jx_int stop, jx_int step);
 
@@ -391,8 +390,7 @@ const jx_str *jx_strip(jx *c, const jx_str *s, jx_value chars, int sides); /* 1 
 jx_value jx_splitlines(jx *c, const jx_str *s, bool keep);
 const jx_str *jx_replace(jx *c, const jx_str *s, const jx_str *old, const jx_str *with, int64_t max);
 const jx_str *jx_pad(jx *c, const jx_str *s, int64_t width, const jx_str *fill,
-                     int how);                                         /* -1 ljust, 1 rjust, 0 center */
-void jx_format_value(jx *c, jx_sb *b, jx_value v, const jx_str *text); /* format(v, text) */
+                     int how); /* -1 ljust, 1 rjust, 0 center */
 
 /* ---- syntax tree (parser.c), names (scope.c), evaluation (eval.c) ---- */
 
@@ -542,8 +540,6 @@ extern const char *const jx_special_names[3]; /* of jx_node.special */
 void jx_parse(jx *c, const jx_token *tokens, jx_body *ret);
 void jx_resolve_names(jx *c, jinja_template *t);
 void jx_exec_template(jx *c, const jinja_template *t);
-jx_value jx_eval(jx *c, jx_frame *f, const jx_node *n);
-void jx_assign(jx *c, jx_frame *f, const jx_node *target, jx_value v);
 jx_value jx_loop_attr(jx *c, jx_loop *loop, const jx_str *name);
 
 #endif

@@ -470,12 +470,6 @@ const jx_value *jx_dict_get(jx *c, const jx_dict *d, jx_value key)
     return p ? &p->value : NULL;
 }
 
-const jx_value *jx_dict_get_str(jx *c, const jx_dict *d, const char *key)
-{
-    jx_str s = {.data = key, .len = strlen(key)};
-    return jx_dict_get(c, d, JX_STRV(&s));
-}
-
 jx_range *jx_range_new(jx *c, jx_int start, jx_int stop, jx_int step)
 {
     const jx_int limit = (jx_int)1 << 62;

@@ -55,7 +55,7 @@ double controller_good_above_gbps(const controller_options *o)
     return good;
 }
 
-double controller_acquits_above_gbps(const controller_options *o)
+static double acquits_above_gbps(const controller_options *o)
 {
     return fmax(controller_good_above_gbps(o), ACQUIT_RATIO * o->healthy_gbps);
 }
@@ -171,7 +171,7 @@ static bool feed_suspect(controller *c, const controller_sample *s, bool bad_rat
 
 double controller_back_above_gbps(const controller *c)
 {
-    return c->fell_by_tokens ? controller_acquits_above_gbps(&c->opt) : controller_good_above_gbps(&c->opt);
+    return c->fell_by_tokens ? acquits_above_gbps(&c->opt) : controller_good_above_gbps(&c->opt);
 }
 
 /* Takes a rate into account on the way back. True: the link has relapsed. */
@@ -243,7 +243,7 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
     bool bad_rate = rate_known && s->link_gbps < controller_bad_below_gbps(&c->opt);
     bool good_rate = rate_known && s->link_gbps >= controller_back_above_gbps(c);
     if (rate_known)
-        c->good_rate_ns = s->link_gbps >= controller_acquits_above_gbps(&c->opt) ? s->now_ns : 0;
+        c->good_rate_ns = s->link_gbps >= acquits_above_gbps(&c->opt) ? s->now_ns : 0;
     bool slow = !bad_rate && slow_token(c, s) && !link_is_acquitted(c, s->now_ns);
 
     switch (c->state) {

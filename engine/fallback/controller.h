@@ -76,8 +76,7 @@ bool controller_feed(controller *c, const controller_sample *s, controller_chang
 bool controller_wants_rate(const controller *c, const controller_sample *s);
 double controller_bad_below_gbps(const controller_options *opt); /* 0: no rate is bad */
 double controller_good_above_gbps(const controller_options *opt);
-double controller_acquits_above_gbps(const controller_options *opt); /* slow tokens are then not the link's fault */
-double controller_back_above_gbps(const controller *c);              /* what the way back asks for */
-const char *fallback_state_name(fallback_state s);                   /* "direct", ... */
+double controller_back_above_gbps(const controller *c); /* what the way back asks for */
+const char *fallback_state_name(fallback_state s);      /* "direct", ... */
 
 #endif

@@ -83,7 +83,6 @@ static void publish(fallback *f, const controller_change *change)
     s->probes = f->n_probes;
     s->healthy_gbps = f->ctl.opt.healthy_gbps;
     s->bad_below_gbps = s->watching ? controller_bad_below_gbps(&f->ctl.opt) : 0;
-    s->good_above_gbps = controller_good_above_gbps(&f->ctl.opt);
     s->pager_mode = pager_get_mode(f->pages);
     for (int i = 0; i < N_PATHS; i++) {
         const struct path_time *t = &(s->state == FALLBACK_DIRECT ? &f->direct : &f->paths)->time[i];

@@ -56,7 +56,7 @@ typedef struct fallback_status {
     bool watching; /* false: no link, or switched off */
     int force, pager_mode;
     double link_gbps, healthy_gbps; /* last known; 0: not yet */
-    double bad_below_gbps, good_above_gbps;
+    double bad_below_gbps;
     link_info link;
     uint64_t since_ns, transitions, probes;
     uint64_t entered[4]; /* times each state was entered */

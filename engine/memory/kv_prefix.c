@@ -23,7 +23,7 @@ struct kv_prefix {
     kv_node *nodes;
     uint32_t *tokens; /* [max_nodes][block_size] */
     uint32_t *buckets;
-    uint32_t n_buckets_mask, max_nodes, block_size, free_head, n_used;
+    uint32_t n_buckets_mask, block_size, free_head;
     uint64_t salt;
 };
 
@@ -35,7 +35,6 @@ kv_prefix *kv_prefix_new(uint32_t max_nodes, uint32_t block_size, uint64_t salt)
         return NULL;
     while (n_buckets < max_nodes)
         n_buckets *= 2;
-    t->max_nodes = max_nodes;
     t->block_size = block_size;
     t->salt = salt;
     t->n_buckets_mask = (uint32_t)(n_buckets - 1);
@@ -98,7 +97,6 @@ uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids)
     memcpy(t->tokens + (size_t)i * t->block_size, ids, (size_t)t->block_size * sizeof *ids);
     if (parent != KV_NONE)
         t->nodes[parent].refs++;
-    t->n_used++;
     return i;
 }
 
@@ -112,11 +110,28 @@ uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node)
     return t->nodes[node].place;
 }
 
+/* Forgets the node, and those before it, that nobody needs any more. */
+static void prune(kv_prefix *t, uint32_t node)
+{
+    while (node != KV_NONE && !t->nodes[node].refs && t->nodes[node].place == KV_NONE) {
+        uint32_t parent = t->nodes[node].parent;
+        uint32_t *link = bucket_of(t, parent, t->tokens + (size_t)node * t->block_size);
+        while (*link != node)
+            link = &t->nodes[*link].next;
+        *link = t->nodes[node].next;
+        t->nodes[node].next = t->free_head;
+        t->free_head = node;
+        if (parent != KV_NONE)
+            t->nodes[parent].refs--;
+        node = parent;
+    }
+}
+
 void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t place)
 {
     t->nodes[node].place = place;
     if (place == KV_NONE)
-        kv_prefix_prune(t, node);
+        prune(t, node);
 }
 
 void kv_prefix_hold(kv_prefix *t, uint32_t node)
@@ -130,27 +145,5 @@ void kv_prefix_drop(kv_prefix *t, uint32_t node)
     if (node == KV_NONE)
         return;
     t->nodes[node].refs--;
-    kv_prefix_prune(t, node);
-}
-
-void kv_prefix_prune(kv_prefix *t, uint32_t node)
-{
-    while (node != KV_NONE && !t->nodes[node].refs && t->nodes[node].place == KV_NONE) {
-        uint32_t parent = t->nodes[node].parent;
-        uint32_t *link = bucket_of(t, parent, t->tokens + (size_t)node * t->block_size);
-        while (*link != node)
-            link = &t->nodes[*link].next;
-        *link = t->nodes[node].next;
-        t->nodes[node].next = t->free_head;
-        t->free_head = node;
-        t->n_used--;
-        if (parent != KV_NONE)
-            t->nodes[parent].refs--;
-        node = parent;
-    }
-}
-
-uint32_t kv_prefix_count(const kv_prefix *t)
-{
-    return t->n_used;
+    prune(t, node);
 }

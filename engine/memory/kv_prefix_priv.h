@@ -18,7 +18,7 @@ XD_DEFINE_CLEANUP(kv_prefix, kv_prefix_free)
 
 /* The node of block `ids` after `parent` (KV_NONE: the first block), or KV_NONE. */
 uint32_t kv_prefix_find(const kv_prefix *t, uint32_t parent, const uint32_t *ids);
-/* Finds or makes it; KV_NONE when the index is full. The caller then holds or places it, or calls kv_prefix_prune(). */
+/* Finds or makes it; KV_NONE when the index is full. The caller then holds or places it. */
 uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids);
 
 uint32_t kv_prefix_parent(const kv_prefix *t, uint32_t node);
@@ -26,7 +26,5 @@ uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node); /* block id that ho
 void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t place);
 void kv_prefix_hold(kv_prefix *t, uint32_t node); /* KV_NONE is fine */
 void kv_prefix_drop(kv_prefix *t, uint32_t node); /* gives a hold back, prunes; KV_NONE is fine */
-void kv_prefix_prune(kv_prefix *t, uint32_t node);
-uint32_t kv_prefix_count(const kv_prefix *t);
 
 #endif

@@ -276,11 +276,6 @@ int page_file_fd(const page_file *f)
     return f->fd;
 }
 
-bool page_file_is_direct(const page_file *f)
-{
-    return f->direct;
-}
-
 uint64_t page_file_offset(const page_file *f, uint32_t x)
 {
     return f->data_at + x * f->blob_bytes;

@@ -31,7 +31,6 @@ void page_file_free(page_file *f);
 XD_DEFINE_CLEANUP(page_file, page_file_free)
 
 int page_file_fd(const page_file *f); /* O_DIRECT where the file system can */
-bool page_file_is_direct(const page_file *f);
 uint64_t page_file_offset(const page_file *f, uint32_t x);
 uint64_t page_file_checksum(const page_file *f, uint32_t x); /* XXH3 of the whole blob */
 

@@ -20,8 +20,7 @@
  * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
  *
  * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
- * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until a step runs
- * (policy_settle).
+ * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until they come (settle).
  *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
@@ -213,18 +212,6 @@ float policy_heat(const policy *p, uint32_t id)
     return (float)((double)p->count[SLOWEST][id] / p->unit[SLOWEST]);
 }
 
-void policy_set_heat(policy *p, uint32_t id, float heat)
-{
-    if (!(heat > 0) || !isfinite(heat))
-        return;
-    policy_settle(p);
-    p->count[SLOWEST][id] = heat * (float)p->unit[SLOWEST];
-    p->last[id] = p->now - 1; /* may be a victim at once */
-    p->weighed = false;
-    p->young[SLOWEST] = 0; /* the count remembers all that it can */
-    set_scale(p);
-}
-
 /* --- learning ---------------------------------------------------------------------------------------------------- */
 
 /* Before the uses of the steps that are learnt from are known: the estimates for each of them. */
@@ -250,6 +237,13 @@ static void learn_begin(policy *p)
     p->learning = true;
 }
 
+static void settle(policy *p)
+{
+    if (p->learn_due)
+        learn_begin(p);
+    p->learn_due = false;
+}
+
 /* Minimises |estimates x weights - uses|^2 over weights that are not negative, one weight at a time. */
 static void learn_end(policy *p)
 {
@@ -268,7 +262,7 @@ void policy_touch(policy *p, uint32_t id)
 {
     if (p->last[id] == p->now)
         return;
-    policy_settle(p);
+    settle(p);
     p->last[id] = p->now;
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {
@@ -278,11 +272,16 @@ void policy_touch(policy *p, uint32_t id)
     }
 }
 
-void policy_settle(policy *p)
+void policy_set_heat(policy *p, uint32_t id, float heat)
 {
-    if (p->learn_due)
-        learn_begin(p);
-    p->learn_due = false;
+    if (!(heat > 0) || !isfinite(heat))
+        return;
+    settle(p);
+    p->count[SLOWEST][id] = heat * (float)p->unit[SLOWEST];
+    p->last[id] = p->now - 1; /* may be a victim at once */
+    p->weighed = false;
+    p->young[SLOWEST] = 0; /* the count remembers all that it can */
+    set_scale(p);
 }
 
 static void rescale(policy *p, int k)
@@ -294,7 +293,7 @@ static void rescale(policy *p, int k)
 
 void policy_advance(policy *p)
 {
-    policy_settle(p);
+    settle(p);
     p->now++;
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {

@@ -67,7 +67,7 @@ enum {
 };
 
 typedef struct trace_result {
-    uint64_t touched, hits, inserts, evictions; /* decode steps only */
+    uint64_t touched, hits; /* decode steps only */
     double hit_rate;
 } trace_result;
 

@@ -39,7 +39,6 @@ typedef struct cache {
     uint8_t *admit; /* [n_experts] */
     uint32_t *fill; /* [n_experts] what a step brings in */
     uint32_t n_resident;
-    trace_result *res;
 } cache;
 
 static void set_resident(cache *c, uint32_t x, bool on)
@@ -58,7 +57,6 @@ static uint32_t begin(cache *c)
         if (v == POLICY_NONE)
             break;
         set_resident(c, v, false);
-        c->res->evictions++;
     }
     uint32_t n_free = c->opt->capacity - c->n_resident;
     policy_plan(c->pol, n_free, c->admit);
@@ -87,7 +85,6 @@ static uint32_t end(cache *c, const uint32_t *ids, uint32_t n, uint32_t slots)
     }
     for (uint32_t k = 0; k < filled; k++)
         set_resident(c, c->fill[k], true);
-    c->res->inserts += filled;
     policy_missed(c->pol, wanted);
     policy_advance(c->pol);
     return hits;
@@ -108,7 +105,7 @@ static xd_status replay_policy(const trace *t, const trace_options *opt, uint32_
     if (!pol || !resident || !admit || !fill)
         return xd_fail(err, XD_NOMEM, 0, "replaying a trace of %u experts", t->n_experts);
     memset(admit, 1, t->n_experts);
-    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .admit = admit, .fill = fill, .res = res};
+    cache c = {.t = t, .opt = opt, .pol = pol, .resident = resident, .admit = admit, .fill = fill};
     for (uint32_t s = 0; s < t->n_steps; s++) {
         if (t->flags[s] & TRACE_PREFILL) /* streams past the cache */
             continue;

@@ -134,14 +134,14 @@ static void drop_blocks(sched *s, sched_seq *q)
     q->n_computed = 0;
 }
 
-static void preempt(sched *s, sched_seq *q, bool may_swap)
+static void preempt(sched *s, sched_seq *q)
 {
     unbatch(s, q);
     list_remove(&s->running, q);
     list_insert(&s->waiting, q);
     q->state = SCHED_WAITING;
     q->n_preempted++;
-    if (may_swap && q->n_computed && kv_seq_swap_out(s->opt.kv, q->kv) == XD_OK) {
+    if (q->n_computed && kv_seq_swap_out(s->opt.kv, q->kv) == XD_OK) {
         s->stats.preempted_swap++;
     } else {
         drop_blocks(s, q);
@@ -160,7 +160,7 @@ static bool make_room(sched *s, const sched_seq *q, bool from_running)
     }
     if (!from_running || !s->running.n || s->running.v[s->running.n - 1] == q)
         return false;
-    preempt(s, s->running.v[s->running.n - 1], true);
+    preempt(s, s->running.v[s->running.n - 1]);
     return true;
 }
 
@@ -204,7 +204,7 @@ static bool run_one(sched *s, sched_seq *q, uint32_t limit, uint32_t *ret_n)
         return true;
     while (kv_seq_reserve(s->opt.kv, q->kv, q->n_computed + n)) {
         if (!make_room(s, q, true)) {
-            preempt(s, q, true);
+            preempt(s, q);
             return false;
         }
     }
@@ -333,10 +333,4 @@ sched_seq *sched_first_waiting(const sched *s)
         if (!s->waiting.v[i]->held)
             return s->waiting.v[i];
     return NULL;
-}
-
-void sched_preempt_all(sched *s)
-{
-    while (s->running.n)
-        preempt(s, s->running.v[s->running.n - 1], false);
 }

@@ -65,7 +65,5 @@ typedef struct sched_stats {
 void sched_get_stats(const sched *s, sched_stats *ret);
 /* The first of those that wait and could run, or NULL: when nothing runs and nothing can be formed, it will never fit. */
 sched_seq *sched_first_waiting(const sched *s);
-/* Preempts every running sequence by recomputation (tests, device faults). */
-void sched_preempt_all(sched *s);
 
 #endif

@@ -248,8 +248,6 @@ typedef struct tok_work {
 void tok_work_clear(tok_work *w);
 /* Cuts w->text.s into w->pieces (none of them empty), rewriting the text where a step does. */
 xd_status tok_pretok_run(const tok_pretok *steps, size_t n, tok_work *w, xd_err *err) XD_MUST_CHECK;
-/* Appends the byte-level alphabet's spelling of s. */
-bool tok_byte_level_append(xd_buf *out, const char *s, size_t len);
 
 /* ---- tok_bpe.c ---- */
 typedef struct tok_merge_slot {
