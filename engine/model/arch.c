@@ -232,10 +232,12 @@ const model_arch *model_arch_find(const char *model_type)
     return NULL;
 }
 
-const char *model_known_archs(void)
+const char *model_known_archs(char *out, size_t cap)
 {
-    return "gpt_oss, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen2_moe, olmoe, granitemoe, glm4_moe, "
-           "ernie4_5_moe, minimax_m2, deepseek_v2, deepseek_v3";
+    size_t n = 0;
+    for (size_t i = 0; i < XD_ARRAY_LEN(archs) && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", archs[i].model_type);
+    return out;
 }
 
 /* One thing has several names: of families, and of versions of transformers. */

@@ -627,9 +627,10 @@ static xd_status choose_arch(json_t *config, const char *file, const model_arch 
 {
     const char *type = hf_string(config, "model_type");
     *ret = type ? model_arch_find(type) : NULL;
+    char known[256];
     if (!*ret)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
-                       type ? type : "(none)", model_known_archs());
+                       type ? type : "(none)", model_known_archs(known, sizeof known));
     return model_arch_complete(*ret, config, file, err);
 }
 

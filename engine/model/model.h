@@ -142,7 +142,5 @@ uint64_t model_fingerprint(const model *m);
 /* A GGUF file carries its tokenizer and chat template. False / NULL: the model has none, or is a directory. Borrowed from m. */
 bool model_get_vocabulary(const model *m, tok_gguf *ret);
 const char *model_chat_template(const model *m);
-/* Names of architectures, comma-separated. */
-const char *model_known_archs(void);
 
 #endif

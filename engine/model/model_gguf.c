@@ -80,13 +80,19 @@ static const struct {
     {"attention.sliding_window", "sliding_window"},
 };
 
-/* GGUF names of families that are not config.json's, and keys that only some families have: what these say is read, not refused. */
+/* What families are called in GGUF and in config.json. NULL: that depends on what the file holds. */
 static const struct {
     const char *gguf, *model_type;
-} family_names[] = {
-    {"qwen3moe", "qwen3_moe"}, {"gpt-oss", "gpt_oss"},           {"qwen2moe", "qwen2_moe"},
-    {"glm4moe", "glm4_moe"},   {"ernie4_5-moe", "ernie4_5_moe"}, {"minimax-m2", "minimax_m2"},
+} families[] = {
+    {"deepseek2", NULL},          {"ernie4_5-moe", "ernie4_5_moe"},
+    {"glm4moe", "glm4_moe"},      {"gpt-oss", "gpt_oss"},
+    {"granitemoe", "granitemoe"}, {"llama", NULL},
+    {"minimax-m2", "minimax_m2"}, {"olmoe", "olmoe"},
+    {"qwen2", "qwen2"},           {"qwen2moe", "qwen2_moe"},
+    {"qwen3", "qwen3"},           {"qwen3moe", "qwen3_moe"},
 };
+
+/* Keys that only some families have: what these say is read, not refused. */
 
 static const struct {
     const char *arch, *gguf, *hf;
@@ -191,6 +197,30 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
     return put(rope, "partial_rotary_factor", json_real(dims / head_dim), name, err);
 }
 
+static xd_status find_family(const gguf *g, const char *arch, bool moe, bool window, const model_arch **ret,
+                             xd_err *err)
+{
+    char known[160];
+    size_t n = 0;
+    for (size_t i = 0; i < XD_ARRAY_LEN(families); i++) {
+        const char *type = families[i].model_type;
+        xd_status st = XD_OK;
+        if (strcmp(arch, families[i].gguf)) {
+            if (n < sizeof known)
+                n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].gguf);
+            continue;
+        }
+        if (!strcmp(arch, "llama"))
+            type = moe ? "mixtral" : window ? "mistral" : "llama";
+        else if (!type)
+            st = model_gguf_latent_type(g, &type, err);
+        *ret = st ? NULL : model_arch_find(type);
+        return st;
+    }
+    return xd_fail(err, XD_UNSUPPORTED, 0, "%s: architecture '%s' is not known; known in GGUF are %s", gguf_path(g),
+                   arch, known);
+}
+
 /* The config.json that this file would have had. */
 static xd_status make_config(model *m, const model_arch **ret_arch, json_t *config, xd_err *err)
 {
@@ -218,19 +248,8 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     bool window = json_integer_value(json_object_get(config, "sliding_window")) > 0;
     if (!window)
         json_object_del(config, "sliding_window");
-    const char *type = strcmp(arch, "llama") ? arch : moe ? "mixtral" : window ? "mistral" : "llama";
-    for (size_t i = 0; i < XD_ARRAY_LEN(family_names); i++)
-        if (!strcmp(arch, family_names[i].gguf))
-            type = family_names[i].model_type;
-    if (!strcmp(arch, "deepseek2") && (st = model_gguf_latent_type(g, &type, err)))
+    if ((st = find_family(g, arch, moe, window, ret_arch, err)))
         return st;
-    *ret_arch = model_arch_find(type);
-    if (!*ret_arch || strlen(arch) > 32)
-        return xd_fail(
-            err, XD_UNSUPPORTED, 0,
-            "%s: architecture '%s' is not known; known in GGUF are deepseek2, ernie4_5-moe, glm4moe, gpt-oss, granitemoe, "
-            "llama, minimax-m2, olmoe, qwen2, qwen2moe, qwen3, qwen3moe",
-            gguf_path(g), arch);
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),

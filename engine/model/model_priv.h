@@ -88,6 +88,8 @@ struct model_arch {
 };
 
 const model_arch *model_arch_find(const char *model_type);
+/* Their model_types, comma-separated; returns out. */
+const char *model_known_archs(char *out, size_t cap);
 /* Gives config (of a config.json) what it leaves to the defaults of its family; XD_UNSUPPORTED where it names another class of model. */
 xd_status model_arch_complete(const model_arch *arch, json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
