@@ -39,9 +39,12 @@ static xd_status read_file(const char *path, xd_buf *ret, xd_err *err)
     if (!f)
         return xd_fail(err, errno == ENOENT || errno == ENOTDIR ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path);
     char piece[16384];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;)
-        if (ret->len + n > MAX_FILE_BYTES || !xd_buf_append(ret, piece, n))
-            return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is too large", path);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;) {
+        if (ret->len + n > MAX_FILE_BYTES)
+            return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is larger than %d MiB", path, MAX_FILE_BYTES >> 20);
+        if (!xd_buf_append(ret, piece, n))
+            return xd_fail(err, XD_NOMEM, 0, "reading '%s'", path);
+    }
     if (ferror(f))
         return xd_fail(err, XD_IO, errno, "read '%s'", path);
     return XD_OK;

@@ -13,8 +13,9 @@ xd_status words_open(const model *m, tokenizer **ret, xd_err *err)
     else
         st = xd_fail(err, XD_NOT_FOUND, 0, "the model carries no tokenizer");
     if (!st && tok_vocab_size(t) > model_get_params(m)->vocab)
-        st = xd_fail(err, XD_BAD_MODEL, 0, "the tokenizer has %u tokens, the model only %u", tok_vocab_size(t),
-                     model_get_params(m)->vocab);
+        st =
+            xd_fail(err, XD_BAD_MODEL, 0, "the tokenizer has %u tokens, the model only %u: they do not belong together",
+                    tok_vocab_size(t), model_get_params(m)->vocab);
     if (!st)
         *ret = XD_TAKE(t);
     return st;

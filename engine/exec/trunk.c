@@ -68,7 +68,9 @@ static xd_status check_vector(const model_tensor *t, uint32_t tmp_cap, const cha
     if (t->fmt != FMT_F32 && t->fmt != FMT_F16 && t->fmt != FMT_BF16)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s is stored as %s: only f32, f16 and bf16 are read as vectors", what,
                        kern_fmt_get(t->fmt).name);
-    return n > tmp_cap ? xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values", what, (unsigned long long)n) : XD_OK;
+    return n > tmp_cap ? xd_fail(err, XD_BAD_MODEL, 0, "%s has %llu values; at most %u are possible", what,
+                                 (unsigned long long)n, tmp_cap)
+                       : XD_OK;
 }
 
 /* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */

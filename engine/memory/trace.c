@@ -282,7 +282,8 @@ xd_status trace_load(const char *path, trace **ret, xd_err *err)
         return xd_fail(err, XD_BAD_REQUEST, 0, "trace '%s' ends in its header", path);
     for (uint32_t l = 0; l < h.n_layers; l++) {
         if (t->layer_experts[l] > MAX_EXPERTS || t->n_experts + t->layer_experts[l] > MAX_EXPERTS)
-            return xd_fail(err, XD_BAD_REQUEST, 0, "trace '%s': layer %u has %u experts", path, l, t->layer_experts[l]);
+            return xd_fail(err, XD_BAD_REQUEST, 0, "trace '%s': with layer %u's %u experts there are more than %d",
+                           path, l, t->layer_experts[l], MAX_EXPERTS);
         t->n_experts += t->layer_experts[l];
     }
     uint64_t at = sizeof h + h.n_layers * sizeof *t->layer_experts;

@@ -130,14 +130,15 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
     if (!a->content_len)
         return XD_OK;
     if (a->content_len > TOK_MAX_MATCH_BYTES)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes", a->content_len);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes; at most %d are possible", a->content_len,
+                       TOK_MAX_MATCH_BYTES);
     uint32_t found = tok_vocab_get(&t->added_names, a->content, a->content_len);
     size_t at = found != TOK_NONE ? found : t->n_added;
     uint32_t id = found != TOK_NONE ? t->added[at].id : tok_vocab_get(&t->vocab, a->content, a->content_len);
     if (id == TOK_NONE) {
         id = (*next_id)++;
         if (id >= TOK_MAX_ID)
-            return xd_fail(err, XD_BAD_MODEL, 0, "more than %d tokens", TOK_MAX_ID);
+            return xd_fail(err, XD_BAD_MODEL, 0, "more than %d tokens, those added included", TOK_MAX_ID);
     }
     tok_added add = *a;
     add.id = id;
@@ -161,7 +162,8 @@ xd_status tok_add_token(tokenizer *t, const tok_added *a, uint32_t *next_id, tok
         if (!st && !n) /* the reference then finds it between any two bytes */
             st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token ('%.40s') that normalizing makes empty", a->content);
         if (!st && n > TOK_MAX_MATCH_BYTES)
-            st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes", n);
+            st = xd_fail(err, XD_UNSUPPORTED, 0, "an added token of %zu bytes; at most %d are possible", n,
+                         TOK_MAX_MATCH_BYTES);
         if (!st && (n != a->content_len || memcmp(w->text.s.data, a->content, n))) {
             add.norm = malloc(n + 1);
             if (add.norm) {

@@ -199,7 +199,8 @@ static int32_t type_of(const tok_gguf *g, uint32_t id)
 static xd_status load_vocab(tokenizer *t, const tok_gguf *g, xd_err *err)
 {
     if (!g->n_tokens || g->n_tokens >= TOK_MAX_ID)
-        return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens: %u entries", g->n_tokens);
+        return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens has %u entries; from 1 to %d are possible",
+                       g->n_tokens, TOK_MAX_ID - 1);
     if (!tok_vocab_reserve(&t->vocab, g->n_tokens))
         return no_memory(err);
     for (uint32_t i = 0; i < g->n_tokens; i++) {
@@ -331,8 +332,7 @@ static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
     while (k < XD_ARRAY_LEN(pres) && strcmp(pres[k].name, name))
         k++;
     if (k == XD_ARRAY_LEN(pres))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre '%.60s' (a pre-tokenizer that is not known here)",
-                       name);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre: the pre-tokenizer '%.60s' is not known", name);
     if (!g->n_merges) /* it would cut every text into bytes */
         return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.merges is missing");
     xd_status st = load_merges(t, g, err);
@@ -440,7 +440,8 @@ xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
 {
     bool llama = g->model && !strcmp(g->model, "llama");
     if (!llama && (!g->model || (strcmp(g->model, "gpt2") && strcmp(g->model, "gemma4"))))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.model '%.60s' (known: gemma4, gpt2, llama)",
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "tokenizer.ggml.model '%.60s' is not known; known are gemma4, gpt2 and llama",
                        g->model ? g->model : "");
     XD_CLEANUP(tok_freep) tokenizer *t = calloc(1, sizeof *t);
     if (!t)

@@ -131,7 +131,7 @@ static xd_status load_norm(tokenizer *t, const json_t *o, unsigned depth, xd_err
     while (k < XD_ARRAY_LEN(kinds) && strcmp(kinds[k].name, type))
         k++;
     if (k == XD_ARRAY_LEN(kinds))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "the normalizer '%s'", type);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "the normalizer '%s' is not known", type);
     if (!tok_grow(&t->norms, &t->norms_cap, t->n_norms + 1, sizeof *t->norms))
         return no_memory(err);
     tok_norm *n = &t->norms[t->n_norms++];
@@ -280,7 +280,7 @@ static xd_status load_pretok(tokenizer *t, const json_t *o, unsigned depth, xd_e
     p->kind = TOK_PRE_WHITESPACE_SPLIT;
     if (!strcmp(type, "WhitespaceSplit"))
         return XD_OK;
-    return xd_fail(err, XD_UNSUPPORTED, 0, "the pre-tokenizer '%s'", type);
+    return xd_fail(err, XD_UNSUPPORTED, 0, "the pre-tokenizer '%s' is not known", type);
 }
 
 /* ---- decoder ---- */
@@ -336,7 +336,7 @@ static xd_status load_dec(tokenizer *t, const json_t *o, unsigned depth, xd_err 
         d->text = copy_text(s, d->text_len);
         return d->text ? XD_OK : no_memory(err);
     } else {
-        return xd_fail(err, XD_UNSUPPORTED, 0, "the decoder '%s'", type);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "the decoder '%s' is not known", type);
     }
     return XD_OK;
 }
@@ -362,7 +362,7 @@ static xd_status load_template(tok_post *p, const json_t *o, xd_err *err)
             const char *id = json_string_value(json_object_get(seq, "id"));
             if (!id || strcmp(id, "A") || seen)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
-                               "a post_processor template whose text is not there exactly once");
+                               "post_processor: its template has the text ($A) more than once, or another one");
             seen = true;
             continue;
         }
@@ -376,7 +376,7 @@ static xd_status load_template(tok_post *p, const json_t *o, xd_err *err)
                 return st;
         }
     }
-    return seen ? XD_OK : xd_fail(err, XD_UNSUPPORTED, 0, "a post_processor template without the text");
+    return seen ? XD_OK : xd_fail(err, XD_UNSUPPORTED, 0, "post_processor: its template has no text ($A)");
 }
 
 static xd_status load_post(tokenizer *t, const json_t *o, unsigned depth, xd_err *err)
@@ -395,9 +395,9 @@ static xd_status load_post(tokenizer *t, const json_t *o, unsigned depth, xd_err
         return XD_OK;
     bool is_template = !strcmp(type, "TemplateProcessing");
     if (!is_template && strcmp(type, "RobertaProcessing") && strcmp(type, "BertProcessing"))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "the post-processor '%s'", type);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "the post-processor '%s' is not known", type);
     if (t->n_posts)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "more than one post-processor that adds tokens");
+        return xd_fail(err, XD_UNSUPPORTED, 0, "more than one post-processor adds tokens");
     if (!tok_grow(&t->posts, &t->posts_cap, t->n_posts + 1, sizeof *t->posts))
         return no_memory(err);
     tok_post *p = &t->posts[t->n_posts++];
@@ -489,7 +489,7 @@ static xd_status load_bpe(tokenizer *t, const json_t *m, xd_err *err)
     size_t len;
     const json_t *dropout = json_object_get(m, "dropout");
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "BPE dropout (it makes tokens random)");
+        return xd_fail(err, XD_UNSUPPORTED, 0, "BPE dropout, which makes tokens random, is not possible");
     if (!get_bool(m, "fuse_unk", false, &b->fuse_unk) || !get_bool(m, "byte_fallback", false, &b->byte_fallback) ||
         !get_bool(m, "ignore_merges", false, &b->ignore_merges))
         return bad(err, "model: an option");
@@ -539,7 +539,9 @@ static xd_status load_unigram(tokenizer *t, const json_t *m, xd_err *err)
         if (!json_is_string(s) || !json_is_number(score))
             return bad(err, "model: vocab: an entry");
         if (json_string_length(s) > TOK_MAX_MATCH_BYTES)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "a Unigram token of %zu bytes", json_string_length(s));
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "model: vocab: a Unigram token of %zu bytes; at most %d are possible", json_string_length(s),
+                           TOK_MAX_MATCH_BYTES);
         u->score[i] = json_number_value(score);
         u->min_score = XD_MIN(u->min_score, u->score[i]);
         if (!tok_vocab_put(&t->vocab, json_string_value(s), json_string_length(s), (uint32_t)i))
@@ -600,7 +602,7 @@ static xd_status load(tokenizer *t, const json_t *root, xd_err *err)
     const json_t *o;
     xd_status st;
     if (version && strcmp(version, "1.0"))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer version '%.20s'", version);
+        return xd_fail(err, XD_UNSUPPORTED, 0, "version '%.20s' is not known, only 1.0", version);
     if ((st = load_model(t, json_object_get(root, "model"), err)))
         return st;
     if ((o = json_object_get(root, "normalizer")) && !json_is_null(o) && (st = load_norm(t, o, 0, err)))
