@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "api/chat_priv.h"
 

@@ -7,7 +7,6 @@
  * because both are made from the same events: generate_choice.c. */
 #include "api/generate_priv.h"
 
-#include <math.h>
 #include <string.h>
 #include <time.h>
 

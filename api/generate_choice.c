@@ -3,7 +3,6 @@
  * Both are made from the same events, so the chunks of a choice in sum are its whole answer. Which part of a text is thought, content
  * or a call, answer.c tells; here each part becomes JSON. Does not know sockets, and does not wait. */
 #include <string.h>
-#include <time.h>
 
 #include "api/generate_priv.h"
 #include "config/log.h"

@@ -1,6 +1,5 @@
 /* handlers.c - the small endpoints: models, tokenize and detokenize, health, metrics, status, version, admin. */
 #include <string.h>
-#include <strings.h>
 
 #include "api/generate.h"
 #include "config/log.h"

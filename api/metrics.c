@@ -1,6 +1,5 @@
 /* metrics.c - counters of the HTTP side. Plain atomics: a few additions a request. They only ever grow (gauges aside), whoever
  * reads them. The engine's metrics are appended by the handler of /metrics. */
-#include <string.h>
 
 #include "api/api_priv.h"
 

@@ -4,7 +4,6 @@
  * passed by nobody. Formatting happens here, so every sink gets one clean line: broken UTF-8 becomes U+FFFD and control
  * characters '?', since messages quote what clients send. */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "config/log.h"
 

@@ -5,7 +5,6 @@
 #ifndef CONFIG_LOG_H
 #define CONFIG_LOG_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 

@@ -13,7 +13,6 @@
  *    fallback for ever.
  *  - pager.max_inserts: a burst of misses in one layer must not push out what the other layers need. */
 #include <string.h>
-#include <strings.h>
 
 #include "config/options_priv.h"
 

@@ -4,7 +4,6 @@
  * that reads back to the same value; the tests run every row through both. Percentages of RAM are resolved when they are read:
  * what --print-config shows is what will be used. */
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <strings.h>

@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -2,8 +2,6 @@
  * memory of memory.vram_budget, or what this one shows. Only the workspace is left out, which depends on the device. */
 #include "daemon/placement.h"
 
-#include <string.h>
-
 #include "daemon/facts.h"
 #include "engine/cgroup.h"
 #include "engine/core.h"

@@ -2,7 +2,6 @@
  *
  * Text goes token -> streaming decoder (whole characters) -> stop matcher (holds back what may become a stop string) -> event. The
  * texts of all events of a choice, joined, are its whole answer. Does not know how the token was computed. */
-#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 

@@ -1,6 +1,5 @@
 /* methods_num.c - Python's int and float methods that make sense without bytes and complex numbers. */
 #include <math.h>
-#include <string.h>
 
 #include "api/jinja/jinja_priv.h"
 

@@ -2,7 +2,6 @@
  * from a method; "|" and "&" between values are not in jinja2's grammar.
  *
  * A set is a dict whose values do not matter, so it is walked in the order of insertion, where Python's order is that of hashes. */
-#include <string.h>
 
 #include "api/jinja/jinja_priv.h"
 

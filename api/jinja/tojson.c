@@ -1,6 +1,5 @@
 /* tojson.c - transformers' tojson filter: json.dumps(ensure_ascii=False) with indent, separators and sort_keys, no HTML escaping. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/jinja/jinja_priv.h"

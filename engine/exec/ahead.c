@@ -5,7 +5,6 @@
  * (nearly all is found in VRAM, or the experts of several tokens take so long that the rest hardly counts) or where others need the
  * link (KV blocks, copies of the pager). A device that does not run kernels side by side makes the reader give up; after a few such
  * steps none is started any more. */
-#include <string.h>
 
 #include "engine/exec/exec_priv.h"
 

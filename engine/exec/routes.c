@@ -2,8 +2,6 @@
  * the same picks alone and among others. */
 #include "engine/exec/routes.h"
 
-#include <string.h>
-
 #include "engine/memory/trace.h"
 
 struct routes {

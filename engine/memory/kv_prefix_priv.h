@@ -2,7 +2,6 @@
 #ifndef ENGINE_KV_PREFIX_PRIV_H
 #define ENGINE_KV_PREFIX_PRIV_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "config/util.h"

@@ -10,7 +10,6 @@
  * 0.1 GB/s that costs 50 ms in 256 steps. */
 #include "engine/memory/share.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #define GAIN       0.125

@@ -10,7 +10,6 @@
  * past itself; one may keep only as many a layer and step as the policies may. The best choice that never changes: where uses
  * are independent of the past, nobody who does not see the future does better. Where they are independent but the traffic
  * changes, the most that counts of uses can tell: see "nearby". Last, what somebody hits who sees no further than the next step. */
-#include <math.h>
 #include <string.h>
 
 #include "config/config.h"

@@ -5,6 +5,7 @@
  * (daemon/bus_error.c): model files must not be truncated in place while served (replace them by rename). */
 #include "engine/model/safetensors.h"
 
+#include <jansson.h>
 #include <string.h>
 #include <sys/mman.h>
 

@@ -3,7 +3,6 @@
 #ifndef ENGINE_SAFETENSORS_H
 #define ENGINE_SAFETENSORS_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -15,7 +15,6 @@
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/text/tok_priv.h"
 #include "engine/text/tok_unicode_new.h"

@@ -1,6 +1,5 @@
 /* fake_server.c - the HTTP room around the fake engine: takes expertd's own options, serves until SIGTERM, prints "port N". */
 #include <signal.h>
-#include <string.h>
 
 #include "api/api.h"
 #include "config/log.h"

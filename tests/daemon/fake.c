@@ -1,6 +1,5 @@
 /* fake.c - an engine and an API without a model, so that the daemon's own life can be tested in milliseconds. The name of the
  * synthetic model chooses the behaviour: fine, slow (loads for 1.2 s), fail, hang (no heartbeat), busy (drains to the deadline). */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* fuzz_encode.c - a hostile text for tokenizers of the kinds in use: the first byte picks one, the rest is the text. They are loaded
  * once, so that this runs ten times as often as the tokenizer target. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/fuzz/tok_parts.h"
 

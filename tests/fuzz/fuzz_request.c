@@ -2,7 +2,6 @@
  * fields, makes the prompts (with the tests' byte tokenizer). Whatever passes must obey the limits that the engine relies on. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "api/generate.h"
 #include "tests/api/fake.h"

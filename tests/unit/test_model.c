@@ -1,7 +1,6 @@
 /* A scratch directory per test; files are written by hand so that each fault can be made exactly. */
 #include <criterion/criterion.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/model/model.h"
 #include "engine/model/rope.h"

@@ -1,6 +1,5 @@
 #include <criterion/criterion.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/config.h"
