@@ -168,6 +168,8 @@ bool conf_diff(const config *old_conf, const config *new_conf, xd_buf *changed, 
 void conf_print(const config *c, xd_buf *out);          /* a valid file with every key, its help and its value */
 void conf_print_example(xd_buf *out);                   /* the same with defaults, commented out */
 void conf_print_help(xd_buf *out, const char *section); /* NULL: all sections */
+/* Sections in the order of the table; NULL behind the last. */
+const char *conf_section_name(size_t i);
 void conf_print_man(xd_buf *out);                       /* expertd.conf(5), roff */
 
 #endif

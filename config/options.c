@@ -42,6 +42,11 @@ const conf_section conf_sections[] = {
 };
 const size_t conf_sections_count = XD_ARRAY_LEN(conf_sections);
 
+const char *conf_section_name(size_t i)
+{
+    return i < conf_sections_count ? conf_sections[i].name : NULL;
+}
+
 /* The field's C type is checked against the row's type: a wrong pair does not compile. */
 #define AT(T, section, field) \
     (offsetof(config, section.field) + 0 * sizeof(char[_Generic(((config *)0)->section.field, T : 1)]))

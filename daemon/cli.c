@@ -47,6 +47,15 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
+/* All but the one that is for tests of expertd itself. */
+static void put_sections(xd_buf *out, const char *first, const char *between)
+{
+    const char *name;
+    for (size_t i = 0; (name = conf_section_name(i)); i++)
+        if (strcmp(name, "test"))
+            xd_buf_printf(out, "%s%s", i ? between : first, name);
+}
+
 static void print_help(const char *section, xd_buf *out)
 {
     if (section) {
@@ -76,11 +85,8 @@ static void print_help(const char *section, xd_buf *out)
     xd_buf_puts(out, bench_options);
     xd_buf_puts(out, "\n"
                      "Settings (--section.key=value; the section may be left out where the key is unique):\n");
-    for (size_t i = 0; i < 8; i++) {
-        static const char *const names[] = {"server", "model", "engine", "kv", "memory", "pager", "fallback", "log"};
-        xd_buf_printf(out, "  expertd --help %s\n", names[i]);
-    }
-    xd_buf_puts(out, "\nSee expertd(1), expertd.conf(5).\n");
+    put_sections(out, "  expertd --help ", "\n  expertd --help ");
+    xd_buf_puts(out, "\n\nSee expertd(1), expertd.conf(5).\n");
 }
 
 static void print_command_help(const command *cmd, xd_buf *out)
@@ -251,10 +257,9 @@ xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *er
 
 static bool is_section(const char *name)
 {
-    static const char *const names[] = {"server", "model",    "engine", "kv",  "memory",
-                                        "pager",  "fallback", "log",    "test"};
-    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++)
-        if (!strcmp(names[i], name))
+    const char *known;
+    for (size_t i = 0; (known = conf_section_name(i)); i++)
+        if (!strcmp(known, name))
             return true;
     return false;
 }
@@ -323,9 +328,10 @@ int cli_run(int argc, char **argv)
         else if (section && !strcmp(section, "all"))
             conf_print_help(&out, NULL);
         else if (section && !is_section(section)) {
-            xd_fail(&err, XD_BAD_CONFIG, 0,
-                    "no help on '%s': sections are server, model, engine, kv, memory, pager, fallback, log", section);
+            put_sections(&out, "", ", ");
+            xd_fail(&err, XD_BAD_CONFIG, 0, "no help on '%s': sections are %s", section, out.data ? out.data : "");
             rc = fail(&err, EXIT_USAGE);
+            xd_buf_free(&out);
         } else
             print_help(section, &out);
         rc = rc ? rc : print_out(&out);

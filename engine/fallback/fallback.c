@@ -27,7 +27,6 @@
 #define WORTH_STAYING       0.05
 
 struct fallback {
-    kern_dev *dev;
     pager *pages;
     void (*on_change)(void *, const controller_change *);
     void (*on_path)(void *, const char *);
@@ -456,14 +455,13 @@ xd_status fallback_open(const fallback_options *opt, fallback **ret, xd_err *err
     if (!f)
         return xd_fail(err, XD_NOMEM, 0, "fallback controller");
     pthread_mutex_init(&f->lock, NULL);
-    f->dev = opt->dev;
     f->pages = opt->pages;
     f->on_change = opt->on_change;
     f->on_path = opt->on_path;
     f->user = opt->user;
     f->cpu = opt->cpu;
     kern_dev_info info;
-    f->dev->ops->info(f->dev, &info);
+    opt->dev->ops->info(opt->dev, &info);
     snprintf(f->pci_bus_id, sizeof f->pci_bus_id, "%.31s", info.pci_bus_id);
     snprintf(f->sysfs_root, sizeof f->sysfs_root, "%s", opt->sysfs_root ? opt->sysfs_root : "/sys");
     f->watching = pager_has_link(f->pages);
