@@ -274,7 +274,7 @@ static xd_status check_class(const model_arch *a, const json_t *config, const ch
                 : XD_OK;
 }
 
-xd_status model_arch_complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
+static xd_status complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
     if (st || (st = unify_names(config, err)))
@@ -282,6 +282,17 @@ xd_status model_arch_complete(const model_arch *a, json_t *config, const char *f
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
                                                                      : XD_OK;
+}
+
+xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err)
+{
+    const char *type = hf_string(config, "model_type");
+    *ret = type ? model_arch_find(type) : NULL;
+    char known[256];
+    if (!*ret)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
+                       type ? type : "(none)", model_known_archs(known, sizeof known));
+    return complete(*ret, config, file, err);
 }
 
 /* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types

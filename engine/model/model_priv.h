@@ -90,8 +90,9 @@ struct model_arch {
 const model_arch *model_arch_find(const char *model_type);
 /* Their model_types, comma-separated; returns out. */
 const char *model_known_archs(char *out, size_t cap);
-/* Gives config (of a config.json) what it leaves to the defaults of its family; XD_UNSUPPORTED where it names another class of model. */
-xd_status model_arch_complete(const model_arch *arch, json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+/* The family that config (of a config.json) names, and into config what it leaves to the family's defaults; XD_UNSUPPORTED where it names
+ * another class of model, or a family that is not known. */
+xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err) XD_MUST_CHECK;
 
 /* Reads config.json's hyper-parameters into m->params and allocates m->layers and m->experts with n_experts, top_k, d_ff and window
  * of each layer. `file` is for messages. */
@@ -121,11 +122,12 @@ xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err) XD_MUST_
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
 xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
 
-/* Gives every tensor of m (params read) memory and random values: see synthetic.c. */
-xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err) XD_MUST_CHECK;
-/* The config.json of a named geometry (owned), or NULL. */
-json_t *model_synthetic_config(const char *name);
-/* Names of geometries, comma-separated. */
-const char *model_synthetic_names(void);
+/* Opens the directory `path`, or a geometry by its name or its config.json, into m: everything but the sums. */
+xd_status model_open_dir(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
+xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err) XD_MUST_CHECK;
+
+/* Ends of an answer, and sampling defaults of the generation_config.json in m->dir. `file` is config's, for messages. */
+xd_status model_read_defaults(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+void model_clear_defaults(model_params *p); /* says nothing of any */
 
 #endif

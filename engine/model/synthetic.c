@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 
 #include "config/config.h"
+#include "engine/model/hf_config.h"
 #include "engine/model/model_priv.h"
 
 /* Prime, so that runs that begin at hashed places do not line up with rows. In blocks of 32 weights. */
@@ -68,7 +69,7 @@ static const struct {
              "\"max_position_embeddings\":4096,\"rope_theta\":10000.0}"},
 };
 
-json_t *model_synthetic_config(const char *name)
+static json_t *named_config(const char *name)
 {
     for (size_t i = 0; i < XD_ARRAY_LEN(geometries); i++)
         if (!strcmp(geometries[i].name, name))
@@ -76,20 +77,20 @@ json_t *model_synthetic_config(const char *name)
     return NULL;
 }
 
-const char *model_synthetic_names(void)
+static const char *geometry_names(char *out, size_t cap)
 {
-    return "qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, gpt-oss-20b, deepseek-v2-lite, moe-4gb, tiny";
+    size_t n = 0;
+    for (size_t i = 0; i < XD_ARRAY_LEN(geometries) && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", geometries[i].name);
+    return out;
 }
 
 /* --- random numbers ------------------------------------------------------------------------------------------------ */
 
-/* splitmix64 (Steele, Lea, Flood 2014): a good hash of a counter. */
+/* A hash of a counter. */
 static uint64_t mix(uint64_t x)
 {
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
+    return xd_mix64(x + XD_MIX64_STEP);
 }
 
 static uint16_t to_bf16(float v)
@@ -382,7 +383,8 @@ static void skew_zipf(model *m, uint64_t seed)
     }
 }
 
-xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt, xd_err *err)
+/* Gives every tensor of m (params read) memory and random values. */
+static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *err)
 {
     const model_params *h = &m->params;
     uint32_t block = kern_fmt_get(fmt).block_len;
@@ -439,5 +441,34 @@ xd_status model_make_synthetic(model *m, const model_options *opt, kern_fmt fmt,
         free(p.tables[i][1]);
     }
     free(p.jobs);
+    return st;
+}
+
+xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
+{
+    const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
+    kern_fmt fmt = FMT_COUNT;
+    for (int f = 0; f <= FMT_Q4_K; f++)
+        if ((f <= FMT_MXFP4 || f == FMT_Q4_K) && !strcmp(kern_fmt_get((kern_fmt)f).name, dtype))
+            fmt = (kern_fmt)f;
+    if (fmt == FMT_COUNT)
+        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, f32, q8_0, mxfp4 or q4_k",
+                       dtype);
+    m->dir = strdup("");
+    if (!m->dir)
+        return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
+    char known[256];
+    json_t *json = named_config(name);
+    xd_status st = XD_OK;
+    if (!json && (st = hf_load(name, &json, err)))
+        return st == XD_NOT_FOUND
+                   ? xd_fail(err, XD_NOT_FOUND, 0, "'%s' is neither a known geometry (%s) nor a config.json", name,
+                             geometry_names(known, sizeof known))
+                   : st;
+    const model_arch *a = NULL;
+    if (!(st = model_arch_of(json, name, &a, err)) && !(st = model_read_params(m, a, json, name, err)) &&
+        !(st = model_read_defaults(m, json, name, err)))
+        st = make(m, opt, fmt, err);
+    json_decref(json);
     return st;
 }

@@ -1,0 +1,471 @@
+/* model_dir.c - a model from a Hugging Face directory: finds the shards, gives every tensor its role, and checks types and shapes.
+ * Which names and hyper-parameters a family has is arch.c; the container is safetensors.c. A tensor of a layer that nobody took is
+ * refused: it would change what the model computes. */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/model/hf_config.h"
+#include "engine/model/model_priv.h"
+
+static xd_status open_shard(model *m, const char *name, xd_err *err)
+{
+    if (strchr(name, '/') || !strcmp(name, ".."))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: shard name '%s' leaves the directory", m->dir, name);
+    char path[4200];
+    if (snprintf(path, sizeof path, "%s/%s", m->dir, name) >= (int)sizeof path)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: shard name too long", m->dir);
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        if (!strcmp(safetensors_path(m->shards[i]), path))
+            return XD_OK;
+    safetensors **grown = realloc(m->shards, (m->n_shards + 1) * sizeof *grown);
+    if (!grown)
+        return xd_fail(err, XD_NOMEM, 0, "list of shards");
+    m->shards = grown;
+    xd_status st = safetensors_open(path, &m->shards[m->n_shards], err);
+    if (!st)
+        m->n_shards++;
+    return st;
+}
+
+/* The index only lists the shards: where a tensor is, their own headers tell. */
+static xd_status open_indexed(model *m, xd_err *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", m->dir);
+    json_t *index;
+    xd_status st = hf_load(path, &index, err);
+    if (st == XD_NOT_FOUND)
+        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has neither model.safetensors nor model.safetensors.index.json",
+                       m->dir);
+    if (st)
+        return st;
+    const char *tensor;
+    json_t *file;
+    json_t *map = json_object_get(index, "weight_map");
+    if (!json_is_object(map))
+        st = xd_fail(err, XD_BAD_MODEL, 0, "%s: no weight_map object", path);
+    json_object_foreach (map, tensor, file) {
+        if (st)
+            break;
+        st = json_is_string(file) ? open_shard(m, json_string_value(file), err)
+                                  : xd_fail(err, XD_BAD_MODEL, 0, "%s: the file of '%s' is not a string", path, tensor);
+    }
+    json_decref(index);
+    return st;
+}
+
+/* A single file comes before an index, as in transformers. */
+static xd_status open_shards(model *m, xd_err *err)
+{
+    xd_status st = open_shard(m, "model.safetensors", err);
+    if (st == XD_NOT_FOUND)
+        st = open_indexed(m, err);
+    if (st)
+        return st;
+    m->files = calloc(m->n_shards, sizeof *m->files);
+    if (!m->files)
+        return xd_fail(err, XD_NOMEM, 0, "list of files");
+    m->n_files = m->n_shards;
+    for (uint32_t i = 0; i < m->n_shards; i++) {
+        m->files[i] = model_file_of(safetensors_path(m->shards[i]), safetensors_map(m->shards[i]));
+    }
+    return XD_OK;
+}
+
+static const safetensors_entry *find(const model *m, const char *name, const char **ret_path)
+{
+    for (uint32_t i = 0; i < m->n_shards; i++) {
+        const safetensors_entry *e = safetensors_take(m->shards[i], name);
+        if (e) {
+            *ret_path = safetensors_path(m->shards[i]);
+            return e;
+        }
+    }
+    return NULL;
+}
+
+static xd_status format_of(const safetensors_entry *e, const char *path, kern_fmt *ret, xd_err *err)
+{
+    *ret = !strcmp(e->dtype, "BF16")  ? FMT_BF16
+           : !strcmp(e->dtype, "F16") ? FMT_F16
+           : !strcmp(e->dtype, "F32") ? FMT_F32
+                                      : FMT_COUNT;
+    return *ret == FMT_COUNT ? xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; BF16, F16 and F32 can be read",
+                                       path, e->name, e->dtype)
+                             : XD_OK;
+}
+
+/* Takes tensor `name` as [rows][cols] (rows 1: a vector). */
+static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t cols, bool optional, model_tensor *ret,
+                      xd_err *err)
+{
+    const char *path = NULL;
+    const safetensors_entry *e = find(m, name, &path);
+    kern_fmt fmt;
+    char shape[192];
+    if (!e)
+        return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    xd_status st = format_of(e, path, &fmt, err);
+    if (st)
+        return st;
+    bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
+                                            : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
+    if (!fits && rows == 1)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u]", path,
+                       name, safetensors_shape(e, shape, sizeof shape), cols);
+    if (!fits)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u]",
+                       path, name, safetensors_shape(e, shape, sizeof shape), rows, cols);
+    *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fmt};
+    return XD_OK;
+}
+
+#define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
+
+/* Takes the experts' tensor [n_experts][parts * rows][cols] as matrices [rows][cols]; those of expert e begin at ret[e * MODEL_MATRICES]. */
+static xd_status take_packed(const model *m, uint32_t layer, const char *pattern, uint32_t n_experts, uint32_t parts,
+                             uint32_t rows, uint32_t cols, model_tensor *ret, xd_err *err)
+{
+    char name[192], shape[192];
+    const char *path = NULL;
+    kern_fmt fmt;
+    snprintf(name, sizeof name, pattern, layer);
+    const safetensors_entry *e = find(m, name, &path);
+    if (!e)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    xd_status st = format_of(e, path, &fmt, err);
+    if (st)
+        return st;
+    if (e->n_dims != 3 || e->shape[0] != n_experts || e->shape[1] != (uint64_t)parts * rows || e->shape[2] != cols)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u, %u]",
+                       path, name, safetensors_shape(e, shape, sizeof shape), n_experts, parts * rows, cols);
+    const uint64_t bytes = e->bytes / n_experts / parts;
+    for (uint32_t i = 0; i < n_experts * parts; i++)
+        ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] = (model_tensor){
+            .data = (const char *)e->data + i * bytes, .bytes = bytes, .rows = rows, .cols = cols, .fmt = fmt};
+    return XD_OK;
+}
+
+/* One of two that lie among each other: values of `t` two numbers apart, from the first or the second on. */
+static model_tensor half_of(const model_tensor *t, uint32_t which, uint32_t rows, uint32_t cols)
+{
+    return (model_tensor){.data = (const char *)t->data + which * kern_fmt_get(t->fmt).block_bytes,
+                          .bytes = t->bytes / 2,
+                          .rows = rows,
+                          .cols = cols,
+                          .fmt = t->fmt,
+                          .step = 2};
+}
+
+/* Bytes [n_experts][rows][blocks][item], or without the last when it is 1. */
+static xd_status take_bytes(const model *m, uint32_t layer, const char *what, uint32_t n_experts, uint32_t rows,
+                            uint32_t blocks, uint32_t item, const uint8_t **ret, xd_err *err)
+{
+    char name[96];
+    const char *path = NULL;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, what);
+    const safetensors_entry *e = find(m, name, &path);
+    if (!e)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    if (strcmp(e->dtype, "U8") || e->n_dims != (item > 1 ? 4 : 3) || e->shape[0] != n_experts || e->shape[1] != rows ||
+        e->shape[2] != blocks || (item > 1 && e->shape[3] != item))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: tensor '%s' has the wrong type or shape, config.json needs U8 [%u, %u, %u%s]", path, name,
+                       n_experts, rows, blocks, item > 1 ? ", 16" : "");
+    *ret = e->data;
+    return XD_OK;
+}
+
+/* gpt-oss in MXFP4: four tensors with the blocks and the scales of all experts; of gate and up the rows in turn. */
+static xd_status take_mxfp4(const model *m, uint32_t l, uint32_t n, uint32_t ff, model_tensor *experts, xd_err *err)
+{
+    enum { BLOCK = 16 };
+    const uint32_t d = m->params.d_model, in = d / 32, out = ff / 32;
+    const uint8_t *gate_up, *gate_up_scales, *down, *down_scales;
+    xd_status st;
+    if (d % 32 || ff % 32)
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: MXFP4 needs multiples of 32, config.json says hidden_size %u and intermediate_size %u",
+                       m->dir, d, ff);
+    if ((st = take_bytes(m, l, "gate_up_proj_blocks", n, 2 * ff, in, BLOCK, &gate_up, err)) ||
+        (st = take_bytes(m, l, "gate_up_proj_scales", n, 2 * ff, in, 1, &gate_up_scales, err)) ||
+        (st = take_bytes(m, l, "down_proj_blocks", n, d, out, BLOCK, &down, err)) ||
+        (st = take_bytes(m, l, "down_proj_scales", n, d, out, 1, &down_scales, err)))
+        return st;
+    for (uint32_t e = 0; e < n; e++)
+        for (uint32_t k = 0; k < MODEL_MATRICES; k++) {
+            const bool is_down = k == MODEL_DOWN;
+            const size_t first = is_down ? (size_t)e * d * out : ((size_t)e * 2 * ff + k) * in; /* block */
+            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + k];
+            *t = (model_tensor){.data = (is_down ? down : gate_up) + first * BLOCK,
+                                .scales = (is_down ? down_scales : gate_up_scales) + first,
+                                .rows = is_down ? d : ff,
+                                .cols = is_down ? ff : d,
+                                .fmt = FMT_MXFP4};
+            t->bytes = kern_row_bytes(t->fmt, t->cols) * t->rows;
+        }
+    return XD_OK;
+}
+
+/* gpt-oss: two tensors with the matrices of all experts, transposed, gate and up among each other. */
+static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff, model_tensor *experts, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    xd_status st;
+    /* rows and cols of take_packed() as they are in the file */
+    if ((st = take_packed(m, l, PACKED("gate_up"), n, 1, d, 2 * ff, experts, err)) ||
+        (st = take_packed(m, l, PACKED("down"), n, 1, ff, d, experts + MODEL_DOWN, err)))
+        return st;
+    for (uint32_t e = 0; e < n; e++) {
+        model_tensor *t = experts + (size_t)e * MODEL_MATRICES;
+        const model_tensor both = t[MODEL_GATE];
+        t[MODEL_GATE] = half_of(&both, 0, ff, d);
+        t[MODEL_UP] = half_of(&both, 1, ff, d);
+        t[MODEL_DOWN].rows = d;
+        t[MODEL_DOWN].cols = ff;
+    }
+    return XD_OK;
+}
+
+static xd_status take_gpt_oss(model *m, uint32_t l, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    const uint32_t n = y->n_experts, ff = y->d_ff;
+    model_tensor *experts = m->experts + (y->experts - m->experts), bias = {0};
+    char name[96];
+    xd_status st = m->mxfp4 ? take_mxfp4(m, l, n, ff, experts, err) : take_paired(m, l, n, ff, experts, err);
+    if (st)
+        return st;
+    y->layout = m->mxfp4 ? MODEL_PAIRED_MXFP4 : MODEL_PAIRED;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj_bias", l);
+    if ((st = take(m, name, n, 2 * ff, false, &bias, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj_bias", l);
+    if ((st = take(m, name, n, d, false, &y->expert_bias[MODEL_DOWN], err)))
+        return st;
+    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, n, ff);
+    y->expert_bias[MODEL_UP] = half_of(&bias, 1, n, ff);
+    return XD_OK;
+}
+
+/* One tensor a matrix, or, as transformers 5 holds them and may save them, all experts' gate and up in one, gate first, and down in another:
+ * then the router has the newer name too. */
+static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    model_tensor *experts = m->experts + (y->experts - m->experts);
+    char name[192];
+    const char *path, *gate_up = PACKED("gate_up"), *down = PACKED("down"), *router = "model.layers.%u.mlp.gate.weight";
+    xd_status st;
+    if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
+        return st;
+    snprintf(name, sizeof name, gate_up, l);
+    bool packed = y->moe && !a->gpt_oss && find(m, name, &path);
+    if (!packed && y->moe && a->gate_up) {
+        gate_up = a->gate_up;
+        down = a->down;
+        router = a->router;
+        packed = true;
+    }
+    if (packed && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                   (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+        return st;
+    for (uint32_t e = 0; e < y->n_experts; e++) {
+        for (int k = 0; k < MODEL_MATRICES; k++) {
+            if (y->moe)
+                snprintf(name, sizeof name, a->experts[k], l, e);
+            else
+                snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
+            uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
+            model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
+            if (!packed && !a->gpt_oss && (st = take(m, name, rows, cols, false, t, err)))
+                return st;
+            if (t->fmt != experts[k].fmt)
+                return xd_fail(err, XD_UNSUPPORTED, 0,
+                               "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
+        }
+    }
+    for (int k = 0; k < MODEL_MATRICES; k++)
+        y->expert_fmt[k] = experts[k].fmt;
+    if (!y->moe)
+        return XD_OK;
+    snprintf(name, sizeof name, packed ? router : a->router, l);
+    if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !a->choice_bias)
+        return st;
+    snprintf(name, sizeof name, a->choice_bias, l);
+    return take(m, name, 1, y->n_experts, false, &y->choice_bias, err);
+}
+
+static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    static const char *const names[MODEL_MATRICES] = {"gate", "up", "down"};
+    const uint32_t d = m->params.d_model;
+    model_layer *y = &m->layers[l];
+    char prefix[96], name[192];
+    xd_status st = XD_OK;
+    if (!y->d_ff_shared)
+        return XD_OK;
+    snprintf(prefix, sizeof prefix, a->shared, l);
+    for (int k = 0; k < MODEL_MATRICES && !st; k++) {
+        snprintf(name, sizeof name, "%s.%s_proj.weight", prefix, names[k]);
+        st = take(m, name, k == MODEL_DOWN ? d : y->d_ff_shared, k == MODEL_DOWN ? y->d_ff_shared : d, false,
+                  &y->shared[k], err);
+    }
+    if (st || !a->shared_gate)
+        return st;
+    snprintf(name, sizeof name, a->shared_gate, l);
+    return take(m, name, 1, d, false, &y->shared_gate, err);
+}
+
+static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
+{
+    enum { NEVER, MAYBE, MUST };
+    const model_params *p = &m->params;
+    model_layer *y = &m->layers[l];
+    const bool latent = a->latent, low = p->latent.q_rank;
+    const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, rank = p->latent.kv_rank,
+                   q_rank = p->latent.q_rank;
+    const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
+    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
+    const int o_bias = !m->attention_bias || a->bias != MODEL_BIAS_ASKED ? NEVER : a->gpt_oss ? MUST : MAYBE;
+    const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
+    const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
+              gpt_oss = a->gpt_oss ? MUST : NEVER;
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        int there;
+        model_tensor *to;
+    } parts[] = {
+        {"input_layernorm.weight", 1, d, MUST, &y->attn_norm},
+        {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
+        {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
+        {"self_attn.v_proj.weight", kv, d, latent ? NEVER : MUST, &y->v},
+        {"self_attn.o_proj.weight", d, o, MUST, &y->o},
+        {"self_attn.q_proj.bias", 1, q, latent ? NEVER : qkv_bias, &y->q_bias},
+        {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
+        {"self_attn.v_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->v_bias},
+        {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
+        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : p->head_dim, norms, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : p->head_dim, norms, &y->k_norm},
+        {"self_attn.sinks", 1, p->n_heads, gpt_oss, &y->sinks},
+        {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
+        {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
+        {"self_attn.q_a_layernorm.weight", 1, q_rank, low ? MUST : NEVER, &y->latent.q_a_norm},
+        {"self_attn.q_b_proj.weight", q, q_rank, low ? MUST : NEVER, &y->q},
+        {"self_attn.kv_a_proj_with_mqa.weight", p->head_dim, d, latent ? MUST : NEVER, &y->latent.kv_a},
+        {"self_attn.kv_a_proj_with_mqa.bias", 1, p->head_dim, latent ? o_bias : NEVER, &y->latent.kv_a_bias},
+        {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
+        {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
+         &y->latent.kv_b},
+        {"post_attention_layernorm.weight", 1, d, MUST, &y->ffn_norm},
+        {"mlp.router.bias", 1, y->n_experts, gpt_oss, &y->router_bias},
+    };
+    xd_status st;
+    char name[192];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", l, parts[i].name);
+        if (parts[i].there != NEVER &&
+            (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
+            return st;
+    }
+    st = take_shared(m, a, l, err);
+    return st ? st : take_experts(m, a, l, err);
+}
+
+/* Tied, a file has one of the two, or both alike; where they differ, config.json is wrong about it (transformers 5 decides so too). */
+static xd_status take_embedding(model *m, bool tied, xd_err *err)
+{
+    const model_params *p = &m->params;
+    model_tensor *embed = &m->embed, *head = &m->lm_head;
+    xd_status st;
+    if ((st = take(m, "lm_head.weight", p->vocab, p->d_model, tied, head, err)) ||
+        (st = take(m, "model.embed_tokens.weight", p->vocab, p->d_model, tied && head->data, embed, err)))
+        return st;
+    if (!embed->data)
+        *embed = *head;
+    if (!head->data || (tied && head->fmt == embed->fmt && !memcmp(head->data, embed->data, head->bytes)))
+        *head = *embed;
+    return XD_OK;
+}
+
+/* Is it a tensor of one of the layers behind the last one that only guess further tokens? */
+static bool is_nextn(const model *m, const char *name)
+{
+    unsigned layer;
+    return sscanf(name, "model.layers.%u.", &layer) == 1 && layer >= m->params.n_layers &&
+           layer - m->params.n_layers < m->params.n_nextn;
+}
+
+/* A tensor of a layer that nobody asked for changes what the model computes where it comes from. */
+static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *err)
+{
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
+            const safetensors_entry *e = safetensors_at(m->shards[i], k);
+            if (!e->taken && !strncmp(e->name, "model.layers.", 13) && !strstr(e->name, ".rotary_emb.inv_freq") &&
+                !is_nextn(m, e->name))
+                return xd_fail(err, XD_UNSUPPORTED, 0,
+                               "%s: tensor '%s' has no place in a %s model as config.json describes it",
+                               safetensors_path(m->shards[i]), e->name, a->model_type);
+        }
+    return XD_OK;
+}
+
+static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
+{
+    const model_params *p = &m->params;
+    xd_status st;
+    if ((st = take_embedding(m, tied, err)) ||
+        (st = take(m, "model.norm.weight", 1, p->d_model, false, &m->final_norm, err)))
+        return st;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        if ((st = take_layer(m, a, l, err)))
+            return st;
+    /* A layer left out would give answers, and nobody would know what is wrong with them. */
+    char beyond[64];
+    const char *path;
+    snprintf(beyond, sizeof beyond, "model.layers.%u.input_layernorm.weight", p->n_layers + p->n_nextn);
+    if (find(m, beyond, &path))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), config.json says num_hidden_layers = %u", path,
+                       p->n_layers + p->n_nextn, p->n_layers);
+    return check_all_taken(m, a, err);
+}
+
+static bool has_snapshots(const char *path)
+{
+    char dir[4200];
+    struct stat info;
+    return snprintf(dir, sizeof dir, "%s/snapshots", path) < (int)sizeof dir && !stat(dir, &info) &&
+           S_ISDIR(info.st_mode);
+}
+
+xd_status model_open_dir(model *m, const char *path, xd_err *err)
+{
+    m->dir = strdup(path);
+    if (!m->dir)
+        return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", path);
+    char file[4200];
+    if (snprintf(file, sizeof file, "%s/config.json", path) >= 4097)
+        return xd_fail(err, XD_BAD_MODEL, 0, "the model's path is too long");
+    json_t *config;
+    xd_status st = hf_load(file, &config, err);
+    if (st == XD_NOT_FOUND)
+        return xd_fail(err, XD_NOT_FOUND, 0, "'%s' is not a model directory: it has no config.json%s", path,
+                       has_snapshots(path)
+                           ? "; this is Hugging Face's cache, the models are the directories in its snapshots/"
+                           : "");
+    if (st)
+        return st;
+    bool tied;
+    const model_arch *a = NULL;
+    if (!(st = model_arch_of(config, file, &a, err)) && !(st = model_read_params(m, a, config, file, err)) &&
+        !(st = model_read_defaults(m, config, file, err)) && !(st = open_shards(m, err)) &&
+        !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))
+        st = take_all(m, a, tied, err);
+    json_decref(config);
+    return st;
+}
