@@ -36,10 +36,12 @@ template <int FMT> static __device__ __forceinline__ uint32_t fmt_bytes(uint32_t
     return fmt_block<FMT>::GRAIN == 1 ? n * fmt_block<FMT>::BYTES : n / 8 * fmt_block<FMT>::SUPER;
 }
 
-/* Four bytes at any even address of shared memory. */
-template <int N> static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N])
+/* Four bytes at any even address of shared memory. `at`: its low bits, for where the compiler can work them out and the address is not
+ * known to it. */
+template <int N>
+static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N], uint32_t at)
 {
-    const uint32_t odd = (uint32_t)(uintptr_t)p & 2;
+    const uint32_t odd = at & 2;
     const uint32_t *q = reinterpret_cast<const uint32_t *>(p - odd);
     uint32_t prev = q[0];
 #pragma unroll
@@ -49,6 +51,10 @@ template <int N> static __device__ __forceinline__ void load_words(const unsigne
         w[i] = __funnelshift_r(prev, next, odd * 8);
         prev = next;
     }
+}
+template <int N> static __device__ __forceinline__ void load_words(const unsigned char *p, uint32_t (&w)[N])
+{
+    load_words(p, w, (uint32_t)(uintptr_t)p);
 }
 
 /* 4 * N bytes at an address that is at least even; whole 16-byte reads where it is aligned so. */
@@ -151,10 +157,11 @@ static __device__ __forceinline__ uint32_t iq4_nl_of(uint32_t w)
     return (negative & ~upper) | (positive & upper);
 }
 
-/* One row's share of lane t of a block of 32 that begins at p, at an even place (MXFP4: at any). */
+/* One row's share of lane t of a block of 32 that begins at p, at an even place (MXFP4: at any). `at` as in load_words(); not of
+ * MXFP4. */
 template <int FMT>
 static __device__ __forceinline__ void load_lane(const unsigned char *p, uint32_t t, uint32_t (&r)[4], float *d,
-                                                 float *m)
+                                                 float *m, uint32_t at)
 {
     uint32_t w[2];
     if constexpr (FMT == FMT_MXFP4) {
@@ -168,7 +175,7 @@ static __device__ __forceinline__ void load_lane(const unsigned char *p, uint32_
     }
     constexpr uint32_t HEAD = FMT == FMT_Q4_1 || FMT == FMT_Q5_1 ? 4 : 2;
     constexpr uint32_t BITS = FMT == FMT_Q5_0 || FMT == FMT_Q5_1 ? 4 : 0;
-    load_words(p + HEAD + BITS + t % 2 * 8, w);
+    load_words(p + HEAD + BITS + t % 2 * 8, w, at + HEAD + BITS);
     nibbles_of(w, t);
     *d = half_at(p);
     if constexpr (fmt_block<FMT>::MIN)

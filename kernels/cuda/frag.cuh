@@ -117,12 +117,13 @@ template <int FMT>
 static __device__ __forceinline__ void load_a_block(const unsigned char *row, uint32_t b, uint32_t t,
                                                     uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, float *m)
 {
+    const unsigned char *p = row + b * fmt_block<FMT>::BYTES; /* of formats of blocks of 32 */
     if constexpr (fmt_block<FMT>::GRAIN > 1)
         load_k_lane<FMT>(k_pieces<FMT>(row + b / 8 * fmt_block<FMT>::SUPER, b % 8), b % 8, t, r, d, m);
     else if constexpr (fmt_block<FMT>::FINISHED)
-        load_lane<FMT>(row + b * fmt_block<FMT>::BYTES, t, r[0], d, m);
+        load_lane<FMT>(p, t, r[0], d, m, (uint32_t)(uintptr_t)p);
     else
-        load_a_row<FMT>(row + b * fmt_block<FMT>::BYTES, t, r, d);
+        load_a_row<FMT>(p, t, r, d);
 }
 
 /* One lane's walk along a row in shared memory that begins at any place its format allows. Blocks are read in pairs (`odd`: the second

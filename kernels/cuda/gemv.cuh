@@ -31,18 +31,26 @@ struct gemv_shape {
     uint32_t stages, bufs; /* of weights; of products */
 };
 
-/* Rows so far apart that the four lanes of each of the eight rows spread over the banks. */
+/* Rows so far apart that the four lanes of each of the eight rows spread over the banks. A lane reads 8 bytes at once of Q4_K and Q5_K; words,
+ * two of which are the other half's of the quad, of the other small formats; of Q6_K words as well, at best two to a bank. */
 static inline uint32_t gemv_pitch(int fmt, uint64_t row_bytes)
 {
-    const uint32_t want = fmt == FMT_Q8_0 ? 32 : fmt == FMT_F32 ? 16 : 64;
-    return (uint32_t)row_bytes + (want + 128 - (uint32_t)row_bytes % 128) % 128;
+    const uint32_t want = fmt == FMT_Q8_0 || fmt == FMT_Q4_K || fmt == FMT_Q5_K ? 32
+                          : fmt == FMT_F16 || fmt == FMT_BF16                   ? 64
+                                                                                : 16;
+    const uint32_t odd = (uint32_t)row_bytes % 16, bytes = (uint32_t)row_bytes + (odd ? 32 - odd : 0);
+    return bytes + (want + 128 - bytes % 128) % 128;
 }
 
 /* What this kernel and that of gemv_one.cuh can do. */
 static inline bool gemv_can(const mm_params &p)
 {
+    /* Rows of small formats keep their place in 16 bytes; but pairs of blocks of 32 begin at whole words (see pair_load()). */
+    const bool rows_fit = p.fmt <= FMT_Q8_0                         ? p.row_bytes % 16 == 0
+                          : p.fmt == FMT_Q6_K || p.fmt == FMT_MXFP4 ? p.cols % 64 == 0
+                                                                    : p.cols % 64 == 0 && p.row_bytes % 4 == 0;
     return p.mode == MM_LINEAR && p.n_tokens <= GEMV_TOKENS && p.cols <= GEMV_MAX_COLS && p.cols % 32 == 0 &&
-           p.row_bytes % 16 == 0 && (uintptr_t)p.w % 16 == 0 && (!p.normed || (uintptr_t)p.normed % 16 == 0);
+           rows_fit && (uintptr_t)p.w % 16 == 0 && (!p.normed || (uintptr_t)p.normed % 16 == 0);
 }
 
 /* False where the product belongs to another kernel. tail_bytes: shared memory for what follows the product. */
@@ -192,16 +200,57 @@ static __device__ __forceinline__ void gemv_row(const unsigned char *row, int i,
     }
 }
 
+/* Formats whose blocks' products are finished are multiplied two blocks at a time: the two share bytes in super-blocks, and elsewhere begin at
+ * a whole word (but of MXFP4). Block i of a pair: */
+template <int FMT> static constexpr __device__ __forceinline__ uint32_t pair_block(uint32_t pair, uint32_t i)
+{
+    return FMT == FMT_Q6_K ? pair / 2 * 4 + pair % 2 + 2 * i : 2 * pair + i;
+}
+
+/* Where row r of an item begins in its part of the stage: at the place in 16 bytes that it has in memory. */
+static __device__ __forceinline__ uint32_t pair_row_at(const mm_params &p, uint32_t r)
+{
+    return r * (uint32_t)p.row_bytes & 15;
+}
+
+template <int FMT>
+static __device__ __forceinline__ void pair_load(const unsigned char *row, uint32_t pair, int i, uint32_t t,
+                                                 uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, float *m)
+{
+    if constexpr (fmt_block<FMT>::GRAIN > 1) {
+        load_a_block<FMT>(row + pair / 4 * fmt_block<FMT>::SUPER, pair_block<FMT>(pair % 4, i), t, r, d, m);
+    } else {
+        const uint32_t from = i * fmt_block<FMT>::BYTES;
+        load_lane<FMT>(row + pair * 2 * fmt_block<FMT>::BYTES + from, t, r[0], d, m, from);
+    }
+}
+
+/* Fresh products of rows that begin at r0 and r1 in shared memory. */
+template <int FMT>
+static __device__ __forceinline__ void pair_product(float (&c)[4], const unsigned char *r0, const unsigned char *r1,
+                                                    uint32_t pair, int i, const b_frag &b)
+{
+    const uint32_t t = threadIdx.x % 4;
+    a_frag<FMT> a;
+    pair_load<FMT>(r0, pair, i, t, a.r0, &a.d0, &a.m0);
+    pair_load<FMT>(r1, pair, i, t, a.r1, &a.d1, &a.m1);
+    block_product<FMT>(c, a, b);
+}
+
 /* The 16 rows of an item into a stage; every thread of the block. */
+template <bool KEEP_PLACE>
 static __device__ __noinline__ void gemv_fetch(const mm_params &p, uint32_t item, uint32_t stage, uint32_t pitch,
                                                uint64_t policy)
 {
     const uint32_t n_warps = blockDim.x / 32, valid = min(16u, p.rows - item * 16), units = (uint32_t)p.row_bytes / 16;
     const unsigned char *src = p.w + (size_t)item * 16 * p.row_bytes;
-    for (uint32_t r = threadIdx.x / 32; r < valid; r += n_warps)
+    for (uint32_t r = threadIdx.x / 32; r < valid; r += n_warps) {
+        const uint32_t before = KEEP_PLACE ? pair_row_at(p, r) : 0;
+        const uint32_t n = KEEP_PLACE ? (before + (uint32_t)p.row_bytes + 15) / 16 : units;
 #pragma unroll 1
-        for (uint32_t u = threadIdx.x % 32; u < units; u += 32)
-            cp_async16_once(stage + r * pitch + u * 16, src + r * p.row_bytes + u * 16, policy);
+        for (uint32_t u = threadIdx.x % 32; u < n; u += 32)
+            cp_async16_once(stage + r * pitch + u * 16, src + r * p.row_bytes - before + u * 16, policy);
+    }
 }
 
 static __device__ __forceinline__ void gemv_wait(uint32_t stages)
@@ -214,11 +263,47 @@ static __device__ __forceinline__ void gemv_wait(uint32_t stages)
         cp_wait<2>();
 }
 
+/* The warp's 8 blocks of an item; b in the order of pairs. Unpacking small formats takes many instructions, which are cold in every layer:
+ * so it is a loop, in which the operands move up, not 8 times the same. */
+template <int FMT>
+static __device__ __forceinline__ void gemv_pairs(const unsigned char *r0, const unsigned char *r1,
+                                                  b_frag (&b)[GEMV_BLOCKS], uint32_t block0, uint32_t blocks,
+                                                  uint32_t n, float *c)
+{
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll 1
+    for (uint32_t pair = 0; pair < GEMV_BLOCKS / 2; pair++) {
+        if (block0 + 2 * pair < blocks) {
+            float out[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                pair_product<FMT>(out[i], r0, r1, pair, i, b[i]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float *to = c + ((block0 + pair_block<FMT>(pair, i)) * n + 2 * t) * GEMV_PITCH + g;
+#pragma unroll
+                for (uint32_t k = 0; k < 2; k++)
+                    if (2 * t + k < n) {
+                        to[k * GEMV_PITCH] = out[i][k];
+                        to[k * GEMV_PITCH + 8] = out[i][2 + k];
+                    }
+            }
+        }
+        const b_frag first[2] = {b[0], b[1]};
+#pragma unroll
+        for (int i = 0; i < GEMV_BLOCKS - 2; i++)
+            b[i] = b[i + 2];
+        b[GEMV_BLOCKS - 2] = first[0];
+        b[GEMV_BLOCKS - 1] = first[1];
+    }
+}
+
 template <int FMT, bool ROUTE>
 __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
     gemv_kernel(const __grid_constant__ mm_params p, const __grid_constant__ gemv_shape s,
                 const __grid_constant__ gemv_route route)
 {
+    constexpr bool SMALL = fmt_block<FMT>::FINISHED;
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, n = p.n_tokens;
     const uint32_t items = (p.rows + 15) / 16, blocks = p.cols / 32, block0 = warp * GEMV_BLOCKS;
@@ -239,7 +324,7 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
     for (uint32_t k = 0; k < s.stages; k++) {
         const uint32_t item = blockIdx.x + k * gridDim.x;
         if (item < items)
-            gemv_fetch(p, item, smem_of(ring) + k * 16 * s.pitch, s.pitch, policy);
+            gemv_fetch<SMALL>(p, item, smem_of(ring) + k * 16 * s.pitch, s.pitch, policy);
         cp_commit();
     }
     gemv_early early = {};
@@ -288,8 +373,10 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
             }
         }
 #pragma unroll
-        for (int i = 0; i < GEMV_BLOCKS; i++)
-            b[i] = split_x(v[i][0], v[i][1]);
+        for (int i = 0; i < GEMV_BLOCKS; i++) {
+            const int j = SMALL ? (int)pair_block<FMT>(i / 2, i % 2) : i;
+            b[i] = split_x(v[j][0], v[j][1]);
+        }
     }
 
     uint32_t k = 0;
@@ -302,36 +389,41 @@ __global__ void __launch_bounds__(GEMV_MAX_WARPS * 32, 1)
         float *c = sums + (s.bufs == 2 ? k & 1 : 0) * buf_floats, *d = c + blocks * n * GEMV_PITCH;
         gemv_wait(s.stages);
         __syncthreads(); /* the stage is there; where there is one buffer of products, it has been read */
-        const unsigned char *r0 = ring + slot * 16 * s.pitch + g * s.pitch + block0 * fmt_block<FMT>::BYTES;
+        const unsigned char *r0 =
+            ring + slot * 16 * s.pitch + g * s.pitch + (SMALL ? pair_row_at(p, g) : 0) + fmt_bytes<FMT>(block0);
         const unsigned char *r1 = r0 + 8 * s.pitch;
+        if constexpr (SMALL) {
+            gemv_pairs<FMT>(r0, r1, b, block0, blocks, n, c);
+        } else {
 #pragma unroll
-        for (int i = 0; i < GEMV_BLOCKS; i++) {
-            const uint32_t block = block0 + i;
-            if (block >= blocks)
-                break;
-            a_frag<FMT> a;
-            gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
-            gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
-            float out[4];
-            block_product<FMT>(out, a, b[i]);
-            float *to = c + (block * n + 2 * t) * GEMV_PITCH + g;
-            if (2 * t < n) {
-                to[0] = out[0];
-                to[8] = out[2];
-            }
-            if (2 * t + 1 < n) {
-                to[GEMV_PITCH] = out[1];
-                to[GEMV_PITCH + 8] = out[3];
-            }
-            if (FMT == FMT_Q8_0 && t == 0) {
-                d[block * 16 + g] = a.d0;
-                d[block * 16 + 8 + g] = a.d1;
+            for (int i = 0; i < GEMV_BLOCKS; i++) {
+                const uint32_t block = block0 + i;
+                if (block >= blocks)
+                    break;
+                a_frag<FMT> a;
+                gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
+                gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
+                float out[4];
+                block_product<FMT>(out, a, b[i]);
+                float *to = c + (block * n + 2 * t) * GEMV_PITCH + g;
+                if (2 * t < n) {
+                    to[0] = out[0];
+                    to[8] = out[2];
+                }
+                if (2 * t + 1 < n) {
+                    to[GEMV_PITCH] = out[1];
+                    to[GEMV_PITCH + 8] = out[3];
+                }
+                if (FMT == FMT_Q8_0 && t == 0) {
+                    d[block * 16 + g] = a.d0;
+                    d[block * 16 + 8 + g] = a.d1;
+                }
             }
         }
         __syncthreads(); /* the products are there, the stage is free */
         const uint32_t ahead = item + s.stages * gridDim.x;
         if (ahead < items)
-            gemv_fetch(p, ahead, smem_of(ring) + slot * 16 * s.pitch, s.pitch, policy);
+            gemv_fetch<SMALL>(p, ahead, smem_of(ring) + slot * 16 * s.pitch, s.pitch, policy);
         cp_commit();
         if (adds) {
             float acc = 0;

@@ -74,6 +74,7 @@ static inline bool one_fits(const mm_params &p, uint32_t tail_bytes, int smem_ma
 }
 
 /* The rows of an item into a stage, by one warp. */
+template <bool KEEP_PLACE>
 static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_shape &s, const unsigned char *w,
                                                  uint32_t rows, uint32_t item, unsigned char *stage, uint64_t *full,
                                                  uint64_t policy)
@@ -82,18 +83,31 @@ static __device__ __forceinline__ void one_fetch(const mm_params &p, const one_s
     const uint32_t valid = min(s.rows, rows - item * s.rows);
     const unsigned char *src = w + (size_t)item * s.rows * p.row_bytes;
 #if __CUDA_ARCH__ >= 900
-    if (lane == 0)
-        bar_expect(full, valid * bytes);
-    __syncwarp();
-    if (lane < valid)
-        bulk_copy_once(smem_of(stage + lane * pitch), (uint64_t)(uintptr_t)(src + lane * p.row_bytes), bytes, full,
-                       policy);
+    if constexpr (KEEP_PLACE) {
+        const uint32_t before = pair_row_at(p, lane), mine = lane < valid ? before + bytes + 15 & ~15u : 0;
+        const uint32_t all = __reduce_add_sync(~0u, mine);
+        if (lane == 0)
+            bar_expect(full, all);
+        __syncwarp();
+        if (lane < valid)
+            bulk_copy_once(smem_of(stage + lane * pitch), (uint64_t)(uintptr_t)(src + lane * p.row_bytes) - before,
+                           mine, full, policy);
+    } else {
+        if (lane == 0)
+            bar_expect(full, valid * bytes);
+        __syncwarp();
+        if (lane < valid)
+            bulk_copy_once(smem_of(stage + lane * pitch), (uint64_t)(uintptr_t)(src + lane * p.row_bytes), bytes, full,
+                           policy);
+    }
 #else
 #pragma unroll 1
-    for (uint32_t r = 0; r < valid; r++)
+    for (uint32_t r = 0; r < valid; r++) {
+        const uint32_t before = KEEP_PLACE ? pair_row_at(p, r) : 0, end = before + bytes;
 #pragma unroll 2
-        for (uint32_t u = lane * 16; u < bytes; u += 512)
-            cp_async16_once(smem_of(stage + r * pitch + u), src + r * p.row_bytes + u, policy);
+        for (uint32_t u = lane * 16; u < end; u += 512)
+            cp_async16_once(smem_of(stage + r * pitch + u), src + r * p.row_bytes - before + u, policy);
+    }
     bar_arrive_copies(full);
 #endif
 }
@@ -135,19 +149,26 @@ static __device__ __forceinline__ void one_take_x(const mm_params &p, const floa
     *reinterpret_cast<uint4 *>(at + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
 }
 
-/* Fresh products of block i of the warp's; of token 0, the only column that is not zero. r0, r1: rows g and g + 8. */
+/* What was split of a block, as the operand of token 0, the only column that is not zero. */
+static __device__ __forceinline__ b_frag one_operand(const unsigned char *x, uint32_t block)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
+    if (lane < 4) {
+        hi = *reinterpret_cast<const uint4 *>(x + block * 128 + lane * 16);
+        lo = *reinterpret_cast<const uint4 *>(x + block * 128 + 64 + lane * 16);
+    }
+    return {{hi.x, hi.y, hi.z, hi.w}, {lo.x, lo.y, lo.z, lo.w}};
+}
+
+/* Fresh products of block i of the warp's. r0, r1: rows g and g + 8. */
 template <int FMT>
 static __device__ __forceinline__ void one_block(const unsigned char *r0, const unsigned char *r1,
                                                  const unsigned char *x, int i, uint32_t block, float *products,
                                                  float *scales)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
-    if (lane < 4) {
-        hi = *reinterpret_cast<const uint4 *>(x + block * 128 + lane * 16);
-        lo = *reinterpret_cast<const uint4 *>(x + block * 128 + 64 + lane * 16);
-    }
-    const b_frag b = {{hi.x, hi.y, hi.z, hi.w}, {lo.x, lo.y, lo.z, lo.w}};
+    const b_frag b = one_operand(x, block);
     a_frag<FMT> a;
     gemv_row<FMT>(r0, i, t, a.r0, &a.d0);
     gemv_row<FMT>(r1, i, t, a.r1, &a.d1);
@@ -182,6 +203,30 @@ static __device__ __forceinline__ void one_multiply(const mm_params &p, const on
 #pragma unroll 1
             for (int i = 0; block0 + i < blocks; i++)
                 one_block<FMT>(r0, r1, x, i, block0 + i, products, scales);
+        }
+    }
+}
+
+/* The same of the formats of pair_load(). */
+template <int FMT>
+static __device__ __forceinline__ void one_multiply_pairs(const mm_params &p, const one_shape &s,
+                                                          const unsigned char *stage, const unsigned char *x,
+                                                          float *products)
+{
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, pairs = p.cols / 64;
+    const unsigned char *r0 = stage + g * s.pitch + pair_row_at(p, g), *r1 = r0 + (s.rows - 8) * s.pitch;
+#pragma unroll 1
+    for (uint32_t pair = warp; pair < pairs; pair += ONE_WARPS) {
+        float out[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            pair_product<FMT>(out[i], r0, r1, pair, i, one_operand(x, pair_block<FMT>(pair, i)));
+        if (threadIdx.x % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                products[pair_block<FMT>(pair, i) * 16 + g] = out[i][0];
+                products[pair_block<FMT>(pair, i) * 16 + 8 + g] = out[i][2];
+            }
         }
     }
 }
@@ -276,6 +321,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
     one_kernel(const __grid_constant__ mm_params p, const __grid_constant__ one_shape s,
                const __grid_constant__ gemv_route route)
 {
+    constexpr bool SMALL = fmt_block<FMT>::FINISHED;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[ONE_MAX_STAGES];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = p.cols / 32;
@@ -307,7 +353,7 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
         __syncwarp();
 #pragma unroll 1
         for (uint32_t k = 0; k < min(n, s.stages); k++)
-            one_fetch(p, s, w, rows, first + k * n_blocks, smem + k * stage, full + k, policy);
+            one_fetch<SMALL>(p, s, w, rows, first + k * n_blocks, smem + k * stage, full + k, policy);
     }
     __shared__ uint32_t missing[32];
     if (ROUTE && next && warp == 0)
@@ -340,7 +386,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                 if (k > 0) {
                     const uint32_t ahead = k - 1 + s.stages, from = slot == 0 ? s.stages - 1 : slot - 1;
                     if (live && ahead < n) /* the stage has been read */
-                        one_fetch(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from, policy);
+                        one_fetch<SMALL>(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from,
+                                         policy);
                     one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? to.bias : p.bias,
                                         next ? ahead_logits(route.ahead, which) : p.y, rows, first + (k - 1) * n_blocks,
                                         products + (k - 1 & 1) * buf);
@@ -348,7 +395,10 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
             } else if (k < turns) {
                 if (live)
                     bar_wait(full + slot, phase);
-                one_multiply<FMT>(p, s, smem + slot * stage, x, products + (k & 1) * buf);
+                if constexpr (SMALL)
+                    one_multiply_pairs<FMT>(p, s, smem + slot * stage, x, products + (k & 1) * buf);
+                else
+                    one_multiply<FMT>(p, s, smem + slot * stage, x, products + (k & 1) * buf);
             }
             if (k < turns)
                 __syncthreads();

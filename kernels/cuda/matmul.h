@@ -18,6 +18,7 @@ bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes);
 bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route);
 bool gemv_is_one(const cuda_dev *d, const mm_params &p, const gemv_route *route); /* by gemv_one.cuh */
 cudaError_t gemv_launch(cuda_dev *d, const mm_params &p, const gemv_route *route);
+cudaError_t gemv_launch_small(cuda_dev *d, const mm_params &p); /* gemv_small.cu */
 
 /* mm_*.cu */
 #define MM_FORMATS(X)     \

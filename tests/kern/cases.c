@@ -276,9 +276,8 @@ double kc_lost_when_split(const kc *k, const char *op)
 }
 
 /* Weights of F32 with a scale of their own; 0: any_mat() of any temper. */
-static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
+static void check_linear(kc *k, kern_fmt fmt, uint32_t n, uint32_t rows, uint32_t cols, float x_scale, float w_scale)
 {
-    uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 100), cols = any_cols(k, fmt);
     bool norm = kc_below(k, 3) == 0, fours = kc_takes_all(k, n);
     if (fours)
         cols = (cols + 3) & ~3u;
@@ -329,9 +328,25 @@ static void check_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
     kc_check_op(k, run_linear, &c, n, rows, magnitude, kc_tol(k, "linear"));
 }
 
+static void check_any_linear(kc *k, kern_fmt fmt, float x_scale, float w_scale)
+{
+    const uint32_t n = kc_any_tokens(k), rows = kc_between(k, 1, 100);
+    check_linear(k, fmt, n, rows, any_cols(k, fmt), x_scale, w_scale);
+}
+
 static void case_linear(kc *k)
 {
-    check_linear(k, kc_any_fmt(k), 0, 0);
+    check_any_linear(k, kc_any_fmt(k), 0, 0);
+}
+
+/* Rows as long as those of models, for a few tokens or one: their kernels cut K in pieces and keep several items under way. */
+static void case_linear_few(kc *k)
+{
+    const kern_fmt fmt = kc_any_fmt(k);
+    const uint32_t block = kc_block(k, fmt), unit = block > 32 ? block : kc_below(k, 3) ? 64 : 32;
+    const uint32_t kind = kc_below(k, 5), n = kind < 2 ? 1 : kind < 4 ? kc_between(k, 2, 8) : kc_between(k, 9, 36);
+    const uint32_t rows = kc_between(k, 1, kind < 2 ? 1200 : kind < 4 ? 300 : 80);
+    check_linear(k, fmt, n, rows, unit * kc_between(k, 1, (kc_below(k, 2) ? 2048 : 4352) / unit), 0, 0);
 }
 
 /* Products of the smallest numbers with large ones are ordinary numbers. */
@@ -339,9 +354,9 @@ static void case_linear_tiny(kc *k)
 {
     bool tiny_x = kc_below(k, 2);
     if (kc_below(k, 3))
-        check_linear(k, FMT_F32, tiny_x ? 1e-38f : 1e14f, tiny_x ? 1e14f : 1e-38f);
+        check_any_linear(k, FMT_F32, tiny_x ? 1e-38f : 1e14f, tiny_x ? 1e14f : 1e-38f);
     else
-        check_linear(k, kc_any_fmt(k), 1e-37f, 0);
+        check_any_linear(k, kc_any_fmt(k), 1e-37f, 0);
 }
 
 typedef struct heads_case {
@@ -865,5 +880,6 @@ const kc_case_row kc_cases[] = {
     {"linear_heads", case_linear_heads},
     {"rope_latent", case_rope_latent},
     {"attention_latent", case_attention_latent},
+    {"linear_few", case_linear_few},
     {0},
 };

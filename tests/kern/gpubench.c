@@ -1,10 +1,9 @@
 /* gpubench.c - the CUDA operations at the layer geometry of Qwen3-30B-A3B: bits first, then times.
  *
- *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; experts: only times
- *                                                            of up to 32 tokens' experts; misses: of one token's, some of them on the
- *                                                            host. Exit 77: no GPU.
+ *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; only times:
+ *   gpubench linear FORMAT                                   experts (up to 32 tokens), misses (one token's, some on the host), linear
  *
- * The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
+ * Exit 77: no GPU. The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
  * weights of several layers in turn so that no cache holds them. */
 #include "kernels/kernels.h"
@@ -848,9 +847,10 @@ static void time_small(const float *x)
 
 int main(int argc, char **argv)
 {
-    bool check = argc < 2 || strcmp(argv[1], "check") == 0, times = argc < 2 || strcmp(argv[1], "time") == 0;
-    bool trunk = argc > 1 && strcmp(argv[1], "trunk") == 0, few = argc > 1 && strcmp(argv[1], "experts") == 0;
-    bool misses = argc > 1 && strcmp(argv[1], "misses") == 0;
+    const char *mode = argc > 1 ? argv[1] : "";
+    bool check = argc < 2 || strcmp(mode, "check") == 0, times = argc < 2 || strcmp(mode, "time") == 0;
+    bool trunk = strcmp(mode, "trunk") == 0, few = strcmp(mode, "experts") == 0, misses = strcmp(mode, "misses") == 0;
+    bool linear = strcmp(mode, "linear") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -874,8 +874,11 @@ int main(int argc, char **argv)
         time_small(x);
         time_attention();
     }
+    for (kern_fmt f = FMT_F32; argc > 2 && linear && f < FMT_COUNT; f++)
+        if (strcasecmp(argv[2], kern_fmt_get(f).name) == 0)
+            time_linear(f, x);
     static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
-    for (int i = 0; i < 2 && !trunk; i++) {
+    for (int i = 0; i < 2 && !trunk && !linear; i++) {
         if (argc > 2 && strcasecmp(argv[2], kern_fmt_get(fmts[i]).name) != 0)
             continue;
         experts e = load(fmts[i]);
