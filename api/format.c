@@ -10,15 +10,6 @@
 /* JSON has no infinity; OpenAI writes an impossible token so. */
 #define LOGPROB_FLOOR (-9999.0)
 
-/* Number of characters that begin in these bytes. */
-static size_t utf8_count(const char *s, size_t len)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
-}
-
 static json_t *logprob_value(float lp)
 {
     if (isnan(lp))
@@ -89,7 +80,7 @@ bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engin
     bool ok = top && !json_array_append_new(json_object_get(lp, "tokens"), string_of(&text)) &&
               !json_array_append_new(json_object_get(lp, "token_logprobs"), logprob_value(ev->logprob.logprob)) &&
               !json_array_append_new(json_object_get(lp, "text_offset"), json_integer((json_int_t)*offset));
-    *offset += utf8_count(bytes.data, bytes.len);
+    *offset += xd_utf8_count(bytes.data, bytes.len);
     for (uint32_t i = 0; ok && json_is_object(top) && i < ev->n_top; i++) {
         XD_CLEANUP(xd_buf_free) xd_buf t = {0};
         XD_CLEANUP(xd_buf_free) xd_buf b = {0};

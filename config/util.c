@@ -137,6 +137,14 @@ static size_t bad_subpart(const char *s, size_t len)
     return 1;
 }
 
+size_t xd_utf8_count(const char *s, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
 bool xd_utf8_valid(const char *s, size_t len)
 {
     for (size_t i = 0; i < len;) {

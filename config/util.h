@@ -108,6 +108,8 @@ char *xd_buf_steal(xd_buf *b,
  * -1 if it is a proper prefix of one that the end cut off. len must be > 0. */
 int xd_utf8_seq(const char *s, size_t len);
 bool xd_utf8_valid(const char *s, size_t len); /* an empty text is */
+/* Characters that begin in these bytes. */
+size_t xd_utf8_count(const char *s, size_t len);
 /* Appends s with every maximal ill-formed subpart replaced by U+FFFD (Unicode 3.9, table 3-8). */
 bool xd_utf8_sanitize(xd_buf *out, const char *s, size_t len);
 /* Bytes at the end of s that are an incomplete but so far well-formed sequence (0..3): hold them back when streaming. */

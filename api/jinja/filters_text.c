@@ -123,7 +123,7 @@ static int64_t long_word_part(wrapper *w, const jx_str *word, int64_t room)
         return room;
     for (size_t i = 0; i < hyphen; i++)
         if (head->data[i] != '-')
-            return (int64_t)jx_count_chars(head->data, hyphen) + 1;
+            return (int64_t)xd_utf8_count(head->data, hyphen) + 1;
     return room;
 }
 

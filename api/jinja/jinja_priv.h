@@ -218,7 +218,6 @@ int jx_str_cmp(const jx_str *a, const jx_str *b);
 size_t jx_str_offset(const jx_str *s, size_t chars);                    /* byte offset of a code point, clamped */
 size_t jx_str_find(const jx_str *s, const jx_str *needle, size_t from); /* byte offset or SIZE_MAX */
 size_t jx_str_rfind(jx *c, const jx_str *s, const jx_str *needle, size_t end);
-size_t jx_count_chars(const char *s, size_t len);
 
 void jx_sb_add(jx *c, jx_sb *b, const char *data, size_t len, bool trusted);
 void jx_sb_str(jx *c, jx_sb *b, const jx_str *s);

@@ -93,7 +93,7 @@ static void add_data(lexer *l, const char *tag, char sign, bool variable)
     }
     if (end > text)
         add(l, T_DATA)->s =
-            jx_str_view(l->c, text, (size_t)(end - text), jx_count_chars(text, (size_t)(end - text)), true);
+            jx_str_view(l->c, text, (size_t)(end - text), xd_utf8_count(text, (size_t)(end - text)), true);
     advance(l, tag);
 }
 
@@ -128,7 +128,7 @@ static void unescape_hex(lexer *l, jx_sb *b, const char **at, const char *end, i
 static const jx_str *unescape(lexer *l, const char *at, const char *end)
 {
     if (!memchr(at, '\\', (size_t)(end - at)))
-        return jx_str_view(l->c, at, (size_t)(end - at), jx_count_chars(at, (size_t)(end - at)), true);
+        return jx_str_view(l->c, at, (size_t)(end - at), xd_utf8_count(at, (size_t)(end - at)), true);
     jx_sb b = {0};
     while (at < end) {
         const char *slash = memchr(at, '\\', (size_t)(end - at));
@@ -280,7 +280,7 @@ static bool lex_name(lexer *l)
     if (p == l->at)
         return false;
     size_t n = (size_t)(p - l->at);
-    const jx_str *name = jx_str_view(l->c, l->at, n, jx_count_chars(l->at, n), true);
+    const jx_str *name = jx_str_view(l->c, l->at, n, xd_utf8_count(l->at, n), true);
     bool identifier = true;
     if (name->chars != n) /* in ASCII every \w+ that is no number is one */
         jx_str_class(name, "isidentifier", &identifier);

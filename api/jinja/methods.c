@@ -237,7 +237,7 @@ static int64_t search(jx *c, jx_value self, jx_args *a, bool last)
     jx_charge(c, s->len / 32);
     jx_str part = {.data = s->data + from, .len = to - from};
     size_t hit = last ? jx_str_rfind(c, &part, needle, part.len) : jx_str_find(&part, needle, 0);
-    return hit == SIZE_MAX ? -1 : (int64_t)jx_count_chars(s->data, from + hit);
+    return hit == SIZE_MAX ? -1 : (int64_t)xd_utf8_count(s->data, from + hit);
 }
 static jx_value str_find(jx *c, jx_value self, jx_args *a)
 {
@@ -271,7 +271,7 @@ static jx_value str_count(jx *c, jx_value self, jx_args *a)
     jx_str part = {.data = self.s->data + from, .len = to - from};
     jx_charge(c, part.len / 32);
     if (!needle->len)
-        return JX_INTV((jx_int)jx_count_chars(part.data, part.len) + 1);
+        return JX_INTV((jx_int)xd_utf8_count(part.data, part.len) + 1);
     for (size_t at = 0; (at = jx_str_find(&part, needle, at)) != SIZE_MAX; at += needle->len) {
         jx_charge(c, 1);
         n++;

@@ -12,14 +12,6 @@ struct jx_grow {
     size_t used, cap;
 };
 
-size_t jx_count_chars(const char *s, size_t len)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
-}
-
 const jx_str *jx_str_view(jx *c, const char *data, size_t len, size_t chars, bool trusted)
 {
     jx_str *s = jx_alloc(c, sizeof *s);
@@ -33,13 +25,13 @@ const jx_str *jx_str_copy(jx *c, const char *data, size_t len, bool trusted)
     if (len)
         memcpy(copy, data, len);
     jx_charge(c, len / 64);
-    return jx_str_view(c, copy, len, jx_count_chars(copy, len), trusted);
+    return jx_str_view(c, copy, len, xd_utf8_count(copy, len), trusted);
 }
 
 const jx_str *jx_str_lit(jx *c, const char *literal)
 {
     size_t len = strlen(literal);
-    return jx_str_view(c, literal, len, jx_count_chars(literal, len), true);
+    return jx_str_view(c, literal, len, xd_utf8_count(literal, len), true);
 }
 
 const jx_str *jx_str_sub(jx *c, const jx_str *s, size_t from, size_t to)
@@ -49,7 +41,7 @@ const jx_str *jx_str_sub(jx *c, const jx_str *s, size_t from, size_t to)
     if (from == 0 && to == s->len)
         return s;
     size_t len = to - from;
-    size_t chars = s->chars == s->len ? len : jx_count_chars(s->data + from, len);
+    size_t chars = s->chars == s->len ? len : xd_utf8_count(s->data + from, len);
     if (s->chars != s->len)
         jx_charge(c, len / 64);
     jx_str *sub = jx_alloc(c, sizeof *sub);
@@ -338,7 +330,7 @@ const jx_str *jx_sb_done(jx *c, jx_sb *b)
     jx_str *s = jx_alloc(c, sizeof *s);
     *s = (jx_str){.data = b->data ? b->data : "",
                   .len = b->len,
-                  .chars = jx_count_chars(b->data, b->len),
+                  .chars = xd_utf8_count(b->data, b->len),
                   .map = b->map,
                   .trusted = !b->any_client};
     return s;

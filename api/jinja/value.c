@@ -500,7 +500,7 @@ jx_value jx_from_json(jx *c, const json_t *j, bool client)
             if (jx_parse_int(jx_str_view(c, text + 1, len - 1, len - 1, !client), 10, &v.i))
                 return v;
         }
-        return JX_STRV(jx_str_view(c, text, len, jx_count_chars(text, len), !client));
+        return JX_STRV(jx_str_view(c, text, len, xd_utf8_count(text, len), !client));
     }
     case JSON_INTEGER:
         v.kind = JX_INT;
@@ -534,7 +534,7 @@ jx_value jx_from_json(jx *c, const json_t *j, bool client)
         json_object_foreach ((json_t *)(uintptr_t)j, key, item) /* jansson's iterators take no const */
         {
             size_t len = strlen(key);
-            jx_value k = JX_STRV(jx_str_view(c, key, len, jx_count_chars(key, len), !client));
+            jx_value k = JX_STRV(jx_str_view(c, key, len, xd_utf8_count(key, len), !client));
             jx_dict_set(c, d, k, jx_from_json(c, item, client));
         }
         JX_LEAVE(c);

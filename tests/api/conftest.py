@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 
+import openai
 import pytest
 
 ROOT = os.environ.get("EXPERTD_SOURCE_ROOT", os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -184,3 +185,16 @@ def server():
     yield s
     assert s.metric("fake_live") == 0, "a request was left behind"
     assert s.stop() == 0, s.log
+
+
+@pytest.fixture(scope="module")
+def daemon(request):
+    """The whole daemon with the demo model, and with the options in the module's DAEMON_OPTIONS."""
+    d = Daemon(*getattr(request.module, "DAEMON_OPTIONS", ()))
+    yield d
+    assert d.stop() == 0, d.log
+
+
+@pytest.fixture(scope="module")
+def client(daemon):
+    return openai.OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0)

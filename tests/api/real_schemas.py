@@ -10,7 +10,7 @@ import ipaddress
 import pathlib
 import re
 import uuid
-from typing import (Annotated, Any, Counter, DefaultDict, Generic, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union)
+from typing import (Annotated, Any, DefaultDict, Generic, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union)
 
 import pydantic
 from pydantic import (UUID4, AnyUrl, AwareDatetime, Base64Str, BaseModel, ByteSize, ConfigDict, Discriminator, Field, FiniteFloat, HttpUrl, IPvAnyAddress, Json, JsonValue, NaiveDatetime, NegativeInt, NonNegativeFloat,

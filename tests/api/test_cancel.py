@@ -1,5 +1,4 @@
 """Clients that go away, are slow or many. API_STRESS_SECONDS sets how long the storm lasts (default 5)."""
-import json
 import os
 import random
 import socket

@@ -2,30 +2,16 @@
 import json
 import os
 import random
-import re
 import socket
 import subprocess
 import threading
 import time
 
-import openai
 import pytest
 
-from conftest import ROOT, Daemon, events, http_post, read_all
+from conftest import ROOT, Daemon, events, http_post
 
 GOLDEN = json.load(open(os.path.join(ROOT, "config", "demo", "golden.json"), encoding="utf-8"))["cases"]
-
-
-@pytest.fixture(scope="module")
-def daemon():
-    d = Daemon()
-    yield d
-    assert d.stop() == 0, d.log
-
-
-@pytest.fixture(scope="module")
-def client(daemon):
-    return openai.OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0)
 
 
 def idle(d):

@@ -206,16 +206,7 @@ def test_hostile_schemas_are_answered_soon():
 
 # --- the whole daemon with the demo model, whose own idea of an answer is a story ---
 
-@pytest.fixture(scope="module")
-def daemon():
-    d = Daemon("--server.max_n=8")
-    yield d
-    assert d.stop() == 0, d.log
-
-
-@pytest.fixture(scope="module")
-def client(daemon):
-    return openai.OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0)
+DAEMON_OPTIONS = ["--server.max_n=8"]
 
 
 def form(schema):

@@ -1,11 +1,10 @@
 """Bodies and event streams, checked through the official client and by hand. The fake engine repeats the prompt."""
-import json
 import re
 
 import openai
 import pytest
 
-from conftest import Server, events, http_post, read_all
+from conftest import events, http_post
 
 
 @pytest.fixture(scope="module")

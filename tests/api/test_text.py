@@ -2,17 +2,10 @@
 demo's template must give (ChatML), as /tokenize makes them when it may read special tokens."""
 import pytest
 
-from test_demo import Daemon
+from conftest import Daemon
 
 RAISES = "{% if messages[0].role == 'user' %}{{ raise_exception('no users, ' ~ messages[0].content) }}{% endif %}x"
 THINKS = "{% if enable_thinking is defined and not enable_thinking %}<quiet>{% endif %}{{ messages[0].content }}"
-
-
-@pytest.fixture(scope="module")
-def daemon():
-    d = Daemon()
-    yield d
-    assert d.stop() == 0, d.log
 
 
 def ids_of(d, text, **fields):

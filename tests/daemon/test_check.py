@@ -6,13 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
 EXE, ROOT = sys.argv[1], sys.argv[2]
 BASE = ["-c", "/dev/null", "--port=0", "--backend=cpu", "--no-warm-start"]
 sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
-from daemon import Daemon  # noqa: E402
+from daemon import Daemon, DemoCopy  # noqa: E402
 
 RAM = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -35,14 +34,7 @@ def write(path, text):
         f.write(text)
 
 
-class Check(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.TemporaryDirectory()
-        self.addCleanup(self.dir.cleanup)
-        self.model = os.path.join(self.dir.name, "model")
-        shutil.copytree(os.path.join(ROOT, "config", "demo"), self.model)
-        self.weights = next(os.path.join(self.model, n) for n in os.listdir(self.model) if n.endswith(".safetensors"))
-
+class Check(DemoCopy):
     def at(self, name):
         return os.path.join(self.model, name)
 

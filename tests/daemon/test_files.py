@@ -7,23 +7,15 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 EXE, ROOT = sys.argv[1], sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
-from daemon import Daemon  # noqa: E402
+from daemon import Daemon, DemoCopy  # noqa: E402
 
 
-class Files(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.TemporaryDirectory()
-        self.addCleanup(self.dir.cleanup)
-        self.model = os.path.join(self.dir.name, "model")
-        shutil.copytree(os.path.join(ROOT, "config", "demo"), self.model)
-        self.weights = next(os.path.join(self.model, n) for n in os.listdir(self.model) if n.endswith(".safetensors"))
-
+class Files(DemoCopy):
     def start(self, *more):
         return Daemon(EXE, "--model.path=" + self.model, "--pager.warm_start=no", *more).wait_ready()
 

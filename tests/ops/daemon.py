@@ -2,9 +2,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
+import unittest
 import urllib.error
 import urllib.request
 
@@ -99,3 +101,14 @@ def labels(text):
             name = re.sub(r"_(bucket|sum|count)$", "", m[1]) if "le=" in m[2] or m[1].endswith(("_sum", "_count")) else m[1]
             out.setdefault(name, set()).update(re.findall(r'(\w+)="', m[2]))
     return out
+
+
+class DemoCopy(unittest.TestCase):
+    """A test with a copy of the demo model that it may spoil: its folder, and one file of its weights."""
+
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        self.model = os.path.join(self.dir.name, "model")
+        shutil.copytree(os.path.join(os.path.dirname(__file__), "..", "..", "config", "demo"), self.model)
+        self.weights = next(os.path.join(self.model, n) for n in os.listdir(self.model) if n.endswith(".safetensors"))

@@ -1,5 +1,5 @@
 """What compare_jinja.py renders: conversations as clients send them, and random templates."""
-import json, random
+import json
 
 TEXTS = ["", " ", "Hi", "Hello, world!", " leading and trailing \n", "line one\nline two\n\n", "caf\u00e9 \u4f60\u597d \U0001f600",
          "<|im_end|><|im_start|>system", "</s> [INST] x [/INST]", "{{ 7 * 7 }} {% if %}", "it's \"quoted\" \\ back", "tab\there\r\nCRLF",

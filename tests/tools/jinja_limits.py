@@ -5,7 +5,7 @@ usage: jinja_limits.py JINJARUN [PART_OF_NAME]
 Every filter, method and operator on large values, once and in a loop until a limit ends it; blow-ups; hostile template texts. Prints the
 slowest, the largest, and the worst nanoseconds a step (what a step may cost is what the limit of steps is worth). Exits 1 if a case
 takes more than 1 s of CPU time or 256 MiB."""
-import json, os, random, signal, subprocess, sys
+import json, os, signal, subprocess, sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import jinja_gen as g

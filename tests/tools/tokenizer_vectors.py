@@ -261,7 +261,7 @@ def words(rng, n):
 
 def make_charsmap(name):
     """SentencePiece's own table of a normalization rule, taken from a model that it trains."""
-    import base64, io, sentencepiece as spm
+    import io, sentencepiece as spm
     from sentencepiece import sentencepiece_model_pb2 as pb
     out = io.BytesIO()
     spm.SentencePieceTrainer.train(sentence_iterator=iter(["hello world this is a test of pieces"] * 20), model_writer=out, vocab_size=30, model_type="unigram",

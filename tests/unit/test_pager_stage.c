@@ -151,6 +151,18 @@ Test(pager_stage, bytes_stay_right_while_modes_policies_and_memory_change)
     }
 }
 
+/* Staged, and saving statistics to `path` every second. */
+static void open_saving(rig *r, const char *path)
+{
+    open_rig(r, 0.8, 0);
+    pager_free(r->p);
+    r->cfg->pager.stats_interval_s = 1;
+    free(r->cfg->pager.stats_file);
+    r->cfg->pager.stats_file = strdup(path);
+    rig_open(r, model_expert_bytes(r->m) * 8 / 10);
+    cr_assert_eq(pager_set_mode(r->p, PAGER_STAGED, NULL), XD_OK);
+}
+
 /* The copy thread saves them, too. It does not wait for the lock that steps hold while they wait for its copies, and gets it all the same. */
 Test(pager_stage, statistics_are_saved_between_steps)
 {
@@ -158,13 +170,7 @@ Test(pager_stage, statistics_are_saved_between_steps)
     cr_assert(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/heat", dir);
     rig r;
-    open_rig(&r, 0.8, 0);
-    pager_free(r.p);
-    r.cfg->pager.stats_interval_s = 1;
-    free(r.cfg->pager.stats_file);
-    r.cfg->pager.stats_file = strdup(path);
-    rig_open(&r, model_expert_bytes(r.m) * 8 / 10);
-    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, NULL), XD_OK);
+    open_saving(&r, path);
     while (access(path, F_OK))
         step(&r, true);
     cr_assert_gt(stats(&r).staged_ahead_useful_bytes, 0);
@@ -183,13 +189,7 @@ Test(pager_stage, a_slow_save_holds_up_nobody)
     snprintf(slow, sizeof slow, "%s.new", path);
     cr_assert_eq(mkfifo(slow, 0600), 0);
     rig r;
-    open_rig(&r, 0.8, 0);
-    pager_free(r.p);
-    r.cfg->pager.stats_interval_s = 1;
-    free(r.cfg->pager.stats_file);
-    r.cfg->pager.stats_file = strdup(path);
-    rig_open(&r, model_expert_bytes(r.m) * 8 / 10);
-    cr_assert_eq(pager_set_mode(r.p, PAGER_STAGED, NULL), XD_OK);
+    open_saving(&r, path);
     uint64_t before, after;
     uint32_t idle = 0;
     for (; idle<20; idle = after> before ? 0 : idle + 1) { /* until nothing is copied ahead: the thread is writing */
