@@ -289,6 +289,7 @@ typedef struct kern_route_ahead {
     struct {
         kern_mat w;
         const float *norm, *bias; /* bias may be NULL */
+        const float *choice_bias; /* kern_router_args.bias; the rest of these is as this router's */
         uint32_t top_k;
         const uint64_t *page_addr;
     } next[2];

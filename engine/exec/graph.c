@@ -191,6 +191,7 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
         next.next[i].w = x->layers[to].router;
         next.next[i].norm = x->layers[to].ffn_norm;
         next.next[i].bias = x->layers[to].router_bias;
+        next.next[i].choice_bias = x->layers[to].choice_bias;
         next.next[i].top_k = model_get_layer(x->m, to)->top_k;
         next.next[i].page_addr = view->layers[to].page_addr;
     }

@@ -133,9 +133,11 @@ static __device__ __forceinline__ float *ahead_logits(const ahead_route &a, uint
 }
 
 /* A warp writes the list of the next layer from its logits, or the early unit of the layer after it (which: 0, 1); `missing` of
- * ahead_missing(). `v` has room for n_experts floats. Not `live`: it goes through the code on nothing. */
+ * ahead_missing(). `v` has room for n_experts floats; choice(v) makes of the logits what experts are chosen by. Not `live`: it goes
+ * through the code on nothing. */
+template <typename C>
 static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, uint32_t which, bool live,
-                                                        uint32_t missing, float *v)
+                                                        uint32_t missing, float *v, C choice)
 {
     const uint32_t lane = threadIdx.x % 32, step = *a.m.step;
     const ahead_next &to = a.next[which];
@@ -143,6 +145,7 @@ static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, ui
 #pragma unroll 4
     for (uint32_t e = lane; e < a.n_experts; e += 32)
         v[e] = live ? __ldcg(ahead_logits(a, which) + e) : 0.0f;
+    choice(v);
     const bool early = !which && live && __ldcg(&q->early) == step;
     const uint32_t room = which ? 1 : a.m.units, first = early ? __ldcg(&q->unit[0]) : UINT32_MAX;
     bool expected = !early; /* the early unit, if there is one */

@@ -35,42 +35,6 @@ __global__ void router_kernel(kern_router_args a)
     }
 }
 
-/* An expert's score from its logit. */
-static __device__ __forceinline__ float router_score(const kern_router_args &a, float logit, float max, float sum)
-{
-    return a.scoring == KERN_SIGMOID ? 1.0f / (1.0f + expf(-logit)) : expf(logit - max) / sum;
-}
-
-/* Takes the experts of all but the best groups out of the keys. A lane ranks a group. */
-static __device__ __forceinline__ void router_best_groups(const kern_router_args &a, uint32_t *keys)
-{
-    static_assert(KERN_MAX_GROUPS == 32, "a lane a group");
-    const uint32_t lane = threadIdx.x % 32, size = a.n_experts / a.n_groups;
-    uint32_t best = 0, second = 0;
-    __syncwarp();
-#pragma unroll 1
-    for (uint32_t e = lane * size; lane < a.n_groups && e < (lane + 1) * size; e++) {
-        const uint32_t k = keys[e];
-        second = max(second, min(best, k));
-        best = max(best, k);
-    }
-    float of = best ? key_value(best) : -INFINITY;
-    if (a.group_rank == KERN_GROUP_TOP2)
-        of += second ? key_value(second) : -INFINITY;
-    uint32_t before = 0;
-#pragma unroll 1
-    for (uint32_t g = 0; g < a.n_groups; g++) {
-        const float other = __shfl_sync(~0u, of, (int)g);
-        before += other > of || (other == of && g < lane);
-    }
-    const uint32_t kept = __ballot_sync(~0u, before < a.top_groups);
-    __syncwarp(); /* all have read */
-#pragma unroll 1
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        if (!(kept >> e / size & 1))
-            keys[e] = 0;
-}
-
 /* A router that is not plain. */
 __global__ void router_scores_kernel(kern_router_args a)
 {
@@ -81,39 +45,16 @@ __global__ void router_scores_kernel(kern_router_args a)
     if (t >= a.n_tokens)
         return;
     const float *logits = a.logits + (size_t)t * a.n_experts;
-    float top = -INFINITY, sum = 0;
-    if (a.scoring == KERN_SOFTMAX_TOPK) {
-#pragma unroll 1
-        for (uint32_t e = lane; e < a.n_experts; e += 32)
-            top = fmaxf(top, __ldcg(logits + e));
-        top = warp_max(top);
-#pragma unroll 1
-        for (uint32_t e = lane; e < a.n_experts; e += 32)
-            sum += expf(__ldcg(logits + e) - top);
-        sum = warp_sum(sum);
-    }
+    auto logit = [&](uint32_t e) { return __ldcg(logits + e); };
+    const score_scale scale = router_scale(a, logit);
 #pragma unroll 1
     for (uint32_t e = lane; e < a.n_experts; e += 32)
-        keys[e] = order_key(router_score(a, __ldcg(logits + e), top, sum) + (a.bias ? a.bias[e] : 0.0f));
+        keys[e] = order_key(router_score(a, logit(e), scale) + (a.bias ? a.bias[e] : 0.0f));
     if (a.n_groups > 1)
         router_best_groups(a, keys);
     pick_best(keys, a.n_experts, a.top_k, look_own(keys, a.n_experts), best, ids);
     __syncwarp();
-
-    float *scores = reinterpret_cast<float *>(best), by = 0;
-#pragma unroll 1
-    for (uint32_t k = lane; k < a.top_k; k += 32)
-        scores[k] = router_score(a, __ldcg(logits + ids[k]), top, sum);
-    __syncwarp();
-#pragma unroll 1
-    for (uint32_t k = 0; k < a.top_k; k++)
-        by += scores[k];
-    by = a.norm_topk ? (by < a.norm_min ? a.norm_min : by) + a.norm_eps : 1.0f;
-#pragma unroll 1
-    for (uint32_t k = lane; k < a.top_k; k += 32) {
-        a.ids[(size_t)t * a.top_k + k] = ids[k];
-        a.weights[(size_t)t * a.top_k + k] = scores[k] / by * (a.scale != 0 ? a.scale : 1.0f);
-    }
+    router_weights(a, t, true, scale, logit, reinterpret_cast<float *>(best), ids);
 }
 
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)

@@ -119,6 +119,88 @@ static __device__ __forceinline__ void pick_experts(const kern_router_args &a, u
     pick_scores(a, t, live, max, sum, best, ids);
 }
 
+/* --- routers that are not plain: experts are chosen by their scores. Parts of it, each by a warp ------------------------- */
+
+/* Of softmax; sigmoid does without. */
+struct score_scale {
+    float max, sum;
+};
+
+/* logit(e) gives that of an expert; a lane asks for those of its own: every 32nd. */
+template <typename L> static __device__ __forceinline__ score_scale router_scale(const kern_router_args &a, L logit)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    score_scale s = {-INFINITY, 0};
+    if (a.scoring != KERN_SOFTMAX_TOPK)
+        return s;
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        s.max = fmaxf(s.max, logit(e));
+    s.max = warp_max(s.max);
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        s.sum += expf(logit(e) - s.max);
+    s.sum = warp_sum(s.sum);
+    return s;
+}
+
+static __device__ __forceinline__ float router_score(const kern_router_args &a, float logit, score_scale s)
+{
+    return a.scoring == KERN_SIGMOID ? 1.0f / (1.0f + expf(-logit)) : expf(logit - s.max) / s.sum;
+}
+
+/* Takes the experts of all but the best groups out of the keys. A lane ranks a group. */
+static __device__ __forceinline__ void router_best_groups(const kern_router_args &a, uint32_t *keys)
+{
+    static_assert(KERN_MAX_GROUPS == 32, "a lane a group");
+    const uint32_t lane = threadIdx.x % 32, size = a.n_experts / a.n_groups;
+    uint32_t best = 0, second = 0;
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t e = lane * size; lane < a.n_groups && e < (lane + 1) * size; e++) {
+        const uint32_t k = keys[e];
+        second = max(second, min(best, k));
+        best = max(best, k);
+    }
+    float of = best ? key_value(best) : -INFINITY;
+    if (a.group_rank == KERN_GROUP_TOP2)
+        of += second ? key_value(second) : -INFINITY;
+    uint32_t before = 0;
+#pragma unroll 1
+    for (uint32_t g = 0; g < a.n_groups; g++) {
+        const float other = __shfl_sync(~0u, of, (int)g);
+        before += other > of || (other == of && g < lane);
+    }
+    const uint32_t kept = __ballot_sync(~0u, before < a.top_groups);
+    __syncwarp(); /* all have read */
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        if (!(kept >> e / size & 1))
+            keys[e] = 0;
+}
+
+/* The weights of the chosen: `ids`, which all lanes see. `scores` has room for top_k floats. */
+template <typename L>
+static __device__ __forceinline__ void router_weights(const kern_router_args &a, uint32_t t, bool live, score_scale s,
+                                                      L logit, float *scores, const uint32_t *ids)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (uint32_t k = lane; k < a.top_k; k += 32)
+        scores[k] = router_score(a, logit(ids[k]), s);
+    __syncwarp();
+    float by = 0;
+#pragma unroll 1
+    for (uint32_t k = 0; k < a.top_k; k++)
+        by += scores[k];
+    by = a.norm_topk ? (by < a.norm_min ? a.norm_min : by) + a.norm_eps : 1.0f;
+#pragma unroll 1
+    for (uint32_t k = lane; live && k < a.top_k; k += 32) {
+        a.ids[(size_t)t * a.top_k + k] = ids[k];
+        a.weights[(size_t)t * a.top_k + k] = scores[k] / by * (a.scale != 0 ? a.scale : 1.0f);
+    }
+}
+
 /* Exclusive prefix of v over the block; *total gets the sum. `s` has room for SCAN_WORDS words. */
 static __device__ uint32_t block_scan(uint32_t v, uint32_t *s, uint32_t *total)
 {

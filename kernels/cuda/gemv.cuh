@@ -93,12 +93,15 @@ struct gemv_route {
     uint32_t *launch; /* that number, of the last launch */
     bool with_plan;
     ahead_route ahead; /* for gemv_one.cuh */
+    const float
+        *next_bias[AHEAD_LAYERS]; /* kern_router_args.bias of those layers' routers, which score as `pick` does */
 };
 
-/* Shared memory that gemv_choose() takes. */
+/* Shared memory that gemv_choose() takes, or gemv_one.cuh for the same: where the router is not plain, logits and scores. */
 static inline uint32_t gemv_choose_bytes(const kern_router_args &a)
 {
-    return (a.n_tokens * (a.n_experts + 3 + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
+    const uint32_t lists = kern_router_is_plain(&a) ? 1 : 2;
+    return (a.n_tokens * (lists * (a.n_experts + 3) + a.top_k) + PLAN_FEW + SCAN_WORDS) * sizeof(uint32_t);
 }
 
 /* What the plan needs and is there before the choice. */

@@ -40,6 +40,8 @@ template <int FMT> static cudaError_t gemv_launch_format(cuda_dev *d, const mm_p
         auto kernel = one_kernel<FMT, false>;
         if constexpr (!fmt_block<FMT>::FINISHED)
             kernel = route ? one_kernel<FMT, true> : kernel;
+        if constexpr (FMT == FMT_F32 || FMT == FMT_BF16) /* as gemv_takes() */
+            kernel = route && !kern_router_is_plain(&route->pick) ? one_kernel<FMT, true, true> : kernel;
         return gemv_start(d, kernel, p, one, ONE_THREADS, route);
     }
     if (!gemv_fits(p, gemv_tail_bytes(route), d->smem_max, cuda_sms(d), &few))

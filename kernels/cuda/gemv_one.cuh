@@ -256,24 +256,12 @@ static __device__ __forceinline__ void one_add(const mm_params &p, const one_sha
         y[row] = acc;
 }
 
-/* What pick_experts(), gemv_choose() do for one token, by all warps at once: a thread a share of an expert's rank. */
-static __device__ __forceinline__ void one_choose(const gemv_route &route, bool live, uint32_t launch,
-                                                  const gemv_early &early, uint32_t *s)
+/* The top_k largest keys, and whose they are, by all warps at once: a thread a share of an expert's rank. A barrier comes before it, and
+ * must follow. There is room for `keys` of n rounded up to fours, with zeros. */
+static __device__ __forceinline__ void one_rank(const uint32_t *keys, uint32_t n, uint32_t top_k, uint32_t *best,
+                                                uint32_t *ids)
 {
-    const kern_router_args &a = route.pick;
-    const uint32_t n = a.n_experts, lane = threadIdx.x % 32, padded = (n + 3) & ~3u;
-    uint32_t *keys = s, *best = keys + padded, *ids = best + a.top_k;
-    /* An expert's logit may come at any time. */
-#pragma unroll 1
-    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
-        uint64_t v = (uint64_t)launch << 32;
-        if (live && e < n)
-            do
-                v = reinterpret_cast<const volatile uint64_t *>(route.logits)[e];
-            while ((uint32_t)(v >> 32) != launch);
-        keys[e] = e < n ? order_key(__uint_as_float((uint32_t)v)) : 0;
-    }
-    __syncthreads();
+    const uint32_t padded = (n + 3) & ~3u;
     /* Experts before this one: larger ones, and those of the same size with a lower id. Four threads share the work. */
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i / 4 < (n + 7 & ~7u); i += blockDim.x) {
@@ -287,11 +275,53 @@ static __device__ __forceinline__ void one_choose(const gemv_route &route, bool 
         }
         rank += __shfl_xor_sync(~0u, rank, 1);
         rank += __shfl_xor_sync(~0u, rank, 2);
-        if (i % 4 == 0 && e < n && rank < a.top_k) {
+        if (i % 4 == 0 && e < n && rank < top_k) {
             best[rank] = key;
             ids[rank] = key ? e : rank; /* only NaN left: any id within range will do */
         }
     }
+}
+
+/* An expert's logit, which may come at any time: below the number of the launch. */
+static __device__ __forceinline__ uint64_t one_logit(const gemv_route &route, bool wait, uint32_t launch, uint32_t e)
+{
+    uint64_t v = (uint64_t)launch << 32;
+    if (wait)
+        do
+            v = reinterpret_cast<const volatile uint64_t *>(route.logits)[e];
+        while ((uint32_t)(v >> 32) != launch);
+    return v;
+}
+
+/* The plan, after the choice; ids as in gemv_plan(). */
+static __device__ __forceinline__ void one_plan(const gemv_route &route, bool live, const gemv_early &early,
+                                                uint32_t *ids)
+{
+    if (!route.with_plan)
+        return;
+    if (route.plan.ids != route.pick.ids) { /* other experts than the router's */
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < early.pairs; i += blockDim.x)
+            ids[i] = route.plan.ids[i];
+        __syncthreads();
+    }
+    gemv_plan(route, live, early, ids);
+}
+
+/* What pick_experts(), gemv_choose() do for one token. */
+static __device__ __forceinline__ void one_choose(const gemv_route &route, bool live, uint32_t launch,
+                                                  const gemv_early &early, uint32_t *s)
+{
+    const kern_router_args &a = route.pick;
+    const uint32_t n = a.n_experts, lane = threadIdx.x % 32, padded = (n + 3) & ~3u;
+    uint32_t *keys = s, *best = keys + padded, *ids = best + a.top_k;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
+        const uint64_t v = one_logit(route, live && e < n, launch, e);
+        keys[e] = e < n ? order_key(__uint_as_float((uint32_t)v)) : 0;
+    }
+    __syncthreads();
+    one_rank(keys, n, a.top_k, best, ids);
     __syncthreads();
     if (threadIdx.x < 32) {
         const float max = best[0] ? key_value(best[0]) : -INFINITY;
@@ -305,18 +335,63 @@ static __device__ __forceinline__ void one_choose(const gemv_route &route, bool 
         __syncwarp(); /* all know the largest */
         pick_scores(a, 0, live, max, sum, best, ids);
     }
-    if (!route.with_plan)
-        return;
-    if (route.plan.ids != a.ids) { /* other experts than the router's */
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < early.pairs; i += blockDim.x)
-            ids[i] = route.plan.ids[i];
-        __syncthreads();
-    }
-    gemv_plan(route, live, early, ids);
+    one_plan(route, live, early, ids);
 }
 
-template <int FMT, bool ROUTE>
+/* The same as router_scores_kernel(): of a router that is not plain. */
+static __device__ __forceinline__ void one_choose_scores(const gemv_route &route, bool live, uint32_t launch,
+                                                         const gemv_early &early, uint32_t *s)
+{
+    const kern_router_args &a = route.pick;
+    const uint32_t n = a.n_experts, padded = (n + 3) & ~3u;
+    float *logits = reinterpret_cast<float *>(s);
+    uint32_t *keys = s + padded, *best = keys + padded, *ids = best + a.top_k;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
+        /* Of the model: there before the logits. It waits where the key will be. */
+        const float bias = a.bias && e < n ? a.bias[e] : 0.0f;
+        logits[e] = __uint_as_float((uint32_t)one_logit(route, live && e < n, launch, e));
+        keys[e] = __float_as_uint(bias);
+    }
+    __syncthreads();
+    auto logit = [&](uint32_t e) { return logits[e]; };
+    const score_scale scale = router_scale(a, logit); /* every warp for itself */
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x)
+        keys[e] = e < n ? order_key(router_score(a, logits[e], scale) + __uint_as_float(keys[e])) : 0;
+    __syncthreads();
+    if (a.n_groups > 1) {
+        if (threadIdx.x < 32)
+            router_best_groups(a, keys);
+        __syncthreads();
+    }
+    one_rank(keys, n, a.top_k, best, ids);
+    __syncthreads();
+    if (threadIdx.x < 32)
+        router_weights(a, 0, live, scale, logit, reinterpret_cast<float *>(best), ids);
+    one_plan(route, live, early, ids);
+}
+
+/* Logits of a layer to come as what its router chooses by, for ahead_write_list(): a warp, each lane has its own experts'. */
+static __device__ __forceinline__ void one_scores_ahead(const gemv_route &route, uint32_t which, float *v)
+{
+    const kern_router_args &a = route.pick;
+    const uint32_t lane = threadIdx.x % 32;
+    const float *bias = route.next_bias[which];
+    uint32_t *keys = reinterpret_cast<uint32_t *>(v);
+    const score_scale scale = router_scale(a, [&](uint32_t e) { return v[e]; });
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        keys[e] = order_key(router_score(a, v[e], scale) + (bias ? bias[e] : 0.0f));
+    if (a.n_groups > 1)
+        router_best_groups(a, keys);
+#pragma unroll 1
+    for (uint32_t e = lane; e < a.n_experts; e += 32)
+        v[e] = keys[e] ? key_value(keys[e]) : -INFINITY;
+}
+
+/* SCORES: the router is not plain. */
+template <int FMT, bool ROUTE, bool SCORES = false>
 __global__ void __launch_bounds__(ONE_THREADS, 2)
     one_kernel(const __grid_constant__ mm_params p, const __grid_constant__ one_shape s,
                const __grid_constant__ gemv_route route)
@@ -407,15 +482,23 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                 phase ^= 1;
             }
         }
-        if (chooses)
-            one_choose(route, live, launch, early, tail);
+        if (chooses) {
+            if constexpr (SCORES)
+                one_choose_scores(route, live, launch, early, tail);
+            else
+                one_choose(route, live, launch, early, tail);
+        }
         if (chooses && live && threadIdx.x == 0)
             *route.launch = launch;
         if (ROUTE && next) {
             if (live && !gemv_is_last(to.ticket, n_blocks))
                 return;
             if (warp == 0)
-                ahead_write_list(route.ahead, which, live, missing[lane], reinterpret_cast<float *>(tail));
+                ahead_write_list(route.ahead, which, live, missing[lane], reinterpret_cast<float *>(tail),
+                                 [&](float *v) {
+                                     if constexpr (SCORES)
+                                         one_scores_ahead(route, which, v);
+                                 });
         }
         if (!live)
             __syncthreads();

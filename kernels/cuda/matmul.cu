@@ -89,7 +89,7 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
 
 static gemv_route route_of(cuda_dev *d, const kern_router_args *pick, const kern_plan_args *plan)
 {
-    gemv_route r = {*pick, {}, &d->small->ticket, d->small->logits, &d->small->n_routes, plan != nullptr, {}};
+    gemv_route r = {*pick, {}, &d->small->ticket, d->small->logits, &d->small->n_routes, plan != nullptr, {}, {}};
     if (plan)
         r.plan = *plan;
     return r;
@@ -147,6 +147,8 @@ kern_status cuda_route(kern_dev *kd, const kern_linear_args *logits, const kern_
     const mm_params p = params_of(logits);
     if (ahead && (!cuda_ahead_fits(kd, logits, pick) || !ahead_of(d, ahead, plan, &r.ahead)))
         return cuda_unsupported(d, "reading ahead with such a router");
+    for (uint32_t i = 0; i < r.ahead.n_next; i++)
+        r.next_bias[i] = ahead->next[i].choice_bias;
     if (route_fits(d, logits, &r)) {
         const cudaError_t e = gemv_launch(d, p, &r);
         return e == cudaSuccess ? KERN_OK : cuda_fail(d, e, "router");

@@ -761,8 +761,7 @@ static bool router_is_close(kc *k, const kern_router_args *a, const float *logit
     return is_close(by, a->top_k, n);
 }
 
-/* Scores of another kind, groups, a scale: some of them. */
-static void router_not_plain(kc *k, kern_router_args *a)
+void kc_router_not_plain(kc *k, kern_router_args *a)
 {
     a->scoring = kc_below(k, 2) ? KERN_SIGMOID : KERN_SOFTMAX_TOPK;
     if (kc_below(k, 2) && a->n_experts >= 8) {
@@ -786,7 +785,7 @@ static void case_router(kc *k)
     a->top_k = kc_between(k, 1, KC_MIN(a->n_experts, 10u));
     const bool plain = kc_below(k, 2), biased = !plain && kc_below(k, 2);
     if (!plain)
-        router_not_plain(k, a);
+        kc_router_not_plain(k, a);
     uint32_t n = kc_any_tokens(k);
     kc_case(k, "router %u of %u scoring %d norm %d (%g %g) bias %d groups %u of %u by %d scale %g tokens %u", a->top_k,
             a->n_experts, (int)a->scoring, a->norm_topk, (double)a->norm_min, (double)a->norm_eps, biased,
@@ -881,5 +880,6 @@ const kc_case_row kc_cases[] = {
     {"rope_latent", case_rope_latent},
     {"attention_latent", case_attention_latent},
     {"linear_few", case_linear_few},
+    {"route", case_route},
     {0},
 };

@@ -88,12 +88,15 @@ void case_kv_stage(kc *k);
 void case_moe(kc *k);
 void case_moe_tiny(kc *k);
 void case_moe_groups(kc *k);
+void case_route(kc *k);
 
 /* --- what cases share ------------------------------------------------------------------------------------------------ */
 #define KC_NEW(k, n, T) ((T *)kc_alloc(k, (size_t)(n) * sizeof(T)))
 kern_fmt kc_any_fmt(kc *k);
 uint32_t kc_block(const kc *k, kern_fmt fmt); /* columns come in multiples of this */
 uint32_t kc_any_tokens(kc *k);                /* one, few, or many */
+/* Scores of another kind, groups, a scale: some of them. */
+void kc_router_not_plain(kc *k, kern_router_args *a);
 /* CUDA refuses some shapes. It is seen to do so with single tokens; the other cases are worth more: they get only what it takes. */
 bool kc_takes_all(const kc *k, uint32_t n_tokens);
 /* Rows of `table`, picked by tokens, as a packed host matrix. */

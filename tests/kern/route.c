@@ -1,0 +1,149 @@
+/* route.c - kerncheck's case of route: a layer's norm, router, choice and plan in one operation give the bits of the operations one by one,
+ * which have cases of their own (cases.c, experts.c). */
+#include "tests/kern/kc.h"
+
+#include <string.h>
+
+typedef struct route_case {
+    kern_mat w; /* the host's, as all that follows */
+    kern_router_args pick;
+    float *x, *norm, *bias;
+    uint32_t n, n_live, free_slots;
+    uint64_t *page_addr, *slots;
+    uint8_t *admit;
+} route_case;
+
+enum { PAGES = 3, ARENA = 1 << 20 };
+
+/* All results in one run of words. */
+static uint32_t *run_route(kc *k, const route_case *c, bool whole, size_t *ret_bytes)
+{
+    kc_run r = kc_begin(k, k->dev);
+    const uint32_t experts = c->pick.n_experts, picks = c->n * c->pick.top_k, entries = experts * PAGES;
+    const size_t x_bytes = (size_t)c->n * c->w.cols * sizeof(float);
+    uint32_t used = 1, log[64] = {0};
+    kern_linear_args logits = {.x = kc_put(&r, c->x, x_bytes),
+                               .w = c->w,
+                               .n_tokens = c->n,
+                               .x_stride = c->w.cols,
+                               .y_stride = experts,
+                               .norm = kc_put(&r, c->norm, c->w.cols * sizeof(float)),
+                               .norm_eps = 1e-6f};
+    logits.w.data = kc_put(&r, c->w.data, c->w.rows * c->w.row_bytes);
+    logits.bias = c->bias ? kc_put(&r, c->bias, experts * sizeof(float)) : NULL;
+    logits.y = kc_room(&r, (size_t)c->n * experts * sizeof(float));
+    logits.normed = kc_room(&r, x_bytes);
+    kern_router_args pick = c->pick;
+    pick.logits = logits.y;
+    pick.n_tokens = c->n;
+    pick.bias = pick.bias ? kc_put(&r, pick.bias, experts * sizeof(float)) : NULL;
+    pick.ids = kc_room(&r, picks * 4);
+    pick.weights = kc_room(&r, picks * 4);
+    kern_plan_args plan = {.ids = pick.ids,
+                           .n_live = kc_put(&r, &c->n_live, 4),
+                           .n_tokens = c->n,
+                           .top_k = pick.top_k,
+                           .n_experts = experts,
+                           .expert_start = kc_put(&r, KC_NEW(k, experts + 1, uint32_t), (experts + 1) * 4),
+                           .pairs = kc_put(&r, KC_NEW(k, picks, uint32_t), picks * 4),
+                           .expert_count = kc_put(&r, KC_NEW(k, experts, uint32_t), experts * 4)};
+    if (c->free_slots) {
+        plan.page_addr = kc_put(&r, c->page_addr, entries * sizeof(uint64_t));
+        plan.arena_begin = ARENA;
+        plan.arena_end = 2 * ARENA;
+        plan.pages = PAGES;
+        plan.free_slots = kc_put(&r, c->slots, c->free_slots * sizeof(uint64_t));
+        plan.n_free = c->free_slots;
+        plan.max_inserts = c->free_slots / 2 + 1;
+        plan.free_used = kc_put(&r, &used, 4);
+        plan.admit = c->admit ? kc_put(&r, c->admit, experts) : NULL;
+        plan.fill_addr = kc_room(&r, entries * sizeof(uint64_t));
+        plan.fill_log = kc_put(&r, log, sizeof log);
+    }
+    const kern_ops *ops = k->dev->ops;
+    if (whole) {
+        kc_status(&r, ops->route(k->dev, &logits, &pick, &plan, NULL));
+    } else {
+        kc_status(&r, ops->linear(k->dev, &logits));
+        kc_status(&r, ops->router(k->dev, &pick));
+        kc_status(&r, ops->plan(k->dev, &plan));
+    }
+    const struct {
+        const void *p;
+        size_t bytes;
+    } out[] = {{logits.y, (size_t)c->n * experts * 4},
+               {logits.normed, x_bytes},
+               {pick.ids, picks * 4},
+               {pick.weights, picks * 4},
+               {plan.expert_start, (experts + 1) * 4},
+               {plan.expert_count, experts * 4},
+               {plan.pairs, picks * 4},
+               {plan.fill_addr, entries * sizeof(uint64_t)},
+               {plan.fill_log, sizeof log},
+               {plan.free_used, 4}};
+    const size_t n_out = sizeof out / sizeof *out - (c->free_slots ? 0 : 3);
+    size_t at = 0;
+    for (size_t i = 0; i < n_out; i++)
+        at += out[i].bytes;
+    char *all = kc_alloc(k, at);
+    *ret_bytes = at;
+    at = 0;
+    for (size_t i = 0; i < n_out; at += out[i++].bytes)
+        kc_get(&r, all + at, out[i].p, out[i].bytes);
+    kc_end(&r);
+    return (uint32_t *)(void *)all;
+}
+
+void case_route(kc *k)
+{
+    static const kern_fmt fmts[] = {FMT_F32, FMT_BF16, FMT_F16, FMT_Q8_0};
+    static const uint32_t sizes[] = {6, 8, 60, 64, 128, 256, 384, 512};
+    const kern_fmt fmt = fmts[kc_below(k, kc_below(k, 2) ? 2 : 4)];
+    const uint32_t experts = sizes[kc_below(k, 8)], cols = 32 * kc_between(k, 1, kc_below(k, 2) ? 16 : 128);
+    route_case c = {.n = kc_below(k, 2) ? 1 : kc_between(k, 2, 12)};
+    c.pick =
+        (kern_router_args){.n_experts = experts, .scoring = (kern_scoring)kc_below(k, 2), .norm_topk = kc_below(k, 2)};
+    c.pick.top_k = kc_between(k, 1, KC_MIN(experts, 10u));
+    const bool plain = kc_below(k, 3) == 0, biased = !plain && kc_below(k, 2);
+    if (!plain)
+        kc_router_not_plain(k, &c.pick);
+    c.n_live = kc_between(k, 1, c.n);
+    c.free_slots = kc_below(k, 2) ? kc_between(k, 2, 64) : 0;
+    kc_case(k, "route %s %u of %u cols %u scoring %d norm %d bias %d groups %u of %u scale %g tokens %u slots %u",
+            kern_fmt_get(fmt).name, c.pick.top_k, experts, cols, (int)c.pick.scoring, c.pick.norm_topk, biased,
+            c.pick.top_groups, c.pick.n_groups, (double)c.pick.scale, c.n, c.free_slots);
+    if (biased) {
+        float *bias = KC_NEW(k, experts, float);
+        kc_fill_scaled(k, bias, experts, 0.3f);
+        c.pick.bias = bias;
+    }
+    c.w = (kern_mat){.data = kc_weights(k, fmt, experts, cols),
+                     .row_bytes = kern_row_bytes(fmt, cols),
+                     .rows = experts,
+                     .cols = cols,
+                     .fmt = fmt};
+    kc_fill(k, c.x = KC_NEW(k, c.n * cols, float), (size_t)c.n * cols);
+    kc_fill_scaled(k, c.norm = KC_NEW(k, cols, float), cols, 0.1f);
+    if (kc_below(k, 2))
+        kc_fill_scaled(k, c.bias = KC_NEW(k, experts, float), experts, 1);
+    c.page_addr = KC_NEW(k, experts * PAGES, uint64_t);
+    for (uint32_t i = 0; i < experts * PAGES; i++)
+        c.page_addr[i] = kc_below(k, 2) ? ARENA + 16 * i : 4 * ARENA + 16 * i;
+    c.slots = KC_NEW(k, 64, uint64_t);
+    for (uint32_t i = 0; i < 64; i++)
+        c.slots[i] = ARENA + 4096 * (i + 1);
+    if (kc_below(k, 2)) {
+        c.admit = KC_NEW(k, experts, uint8_t);
+        for (uint32_t e = 0; e < experts; e++)
+            c.admit[e] = (uint8_t)kc_below(k, 2);
+    }
+    size_t bytes, parts_bytes;
+    const uint32_t *whole = run_route(k, &c, true, &bytes), *parts = run_route(k, &c, false, &parts_bytes);
+    if (k->case_unsupported)
+        return;
+    for (size_t i = 0; i < bytes / 4; i++)
+        if (whole[i] != parts[i]) {
+            kc_fail(k, "word %zu of %zu is %08x, by its parts %08x", i, bytes / 4, whole[i], parts[i]);
+            return;
+        }
+}
