@@ -24,6 +24,7 @@ void xd_log_set_sink(xd_log_sink sink, void *ctx);
 void xd_log_set_level(int level);
 bool xd_log_enabled(int level);
 
+/* One message, without a line end; any thread. What is above the level is not formatted. Fields go to sinks that have a place for them. */
 void xd_log(int level, const char *fmt, ...) XD_PRINTF(2, 3);
 void xd_log_with(int level, const xd_log_field *fields, size_t fields_count, const char *fmt, ...) XD_PRINTF(4, 5);
 

@@ -21,6 +21,7 @@ typedef struct placement {
     xd_err problem; /* status 0: none */
 } placement;
 
+/* Always fills *ret; what cannot work is its problem. */
 void placement_of(const model *m, const config *cfg, placement *ret);
 /* Memory of this machine that all of it takes. */
 uint64_t placement_ram_bytes(const placement *p, uint64_t trunk_bytes, uint64_t swap_bytes);

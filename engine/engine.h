@@ -30,6 +30,7 @@ void engine_drain(engine *e, uint64_t deadline_ns);
 void engine_free(engine *e); /* cancels everything, joins threads; NULL is fine */
 XD_DEFINE_CLEANUP(engine, engine_free)
 
+/* Any thread. *ret_fraction: of loading, from 0 to 1; ret_what: what is being loaded or, when FAILED, why. Both may be NULL. */
 engine_phase engine_get_phase(const engine *e, double *ret_fraction, char *ret_what, size_t what_cap);
 /* Counts steps (and idle turns) of the engine loop: a watchdog sees that it moves. */
 uint64_t engine_heartbeat(const engine *e);

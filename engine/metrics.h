@@ -72,9 +72,10 @@ metrics *metrics_new(void); /* NULL: out of memory */
 void metrics_free(metrics *m);
 XD_DEFINE_CLEANUP(metrics, metrics_free)
 void metrics_add(metrics *m, metric_counter c, uint64_t n); /* nanoseconds for the seconds of TIME_* */
+/* One more value of a histogram. */
 void metrics_observe_ns(metrics *m, metric_histogram h, uint64_t ns);
 uint64_t metrics_get(const metrics *m, metric_counter c);
-void metrics_print(const metrics *m, xd_buf *out);
+void metrics_print(const metrics *m, xd_buf *out); /* Prometheus text of all of them */
 /* One metric of its own: kind "gauge" or "counter"; samples follow by metrics_sample(). */
 void metrics_head(xd_buf *out, const char *name, const char *kind, const char *help);
 void metrics_sample(xd_buf *out, const char *name, const char *label, double value);

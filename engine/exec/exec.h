@@ -33,6 +33,8 @@ typedef struct exec_options {
     void *progress_user;
 } exec_options;
 
+/* Takes the device memory of trunk and workspaces, and loads the trunk. dev and m are borrowed until exec_free(). XD_UNSUPPORTED or
+ * XD_BAD_MODEL: what the device does not compute, by layer; XD_NOMEM with the sizes. */
 xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err) XD_MUST_CHECK;
 void exec_free(exec *x);
 XD_DEFINE_CLEANUP(exec, exec_free)

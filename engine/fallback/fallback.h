@@ -49,6 +49,7 @@ void fallback_step(fallback *f, const fallback_step_info *s);
 void fallback_tick(fallback *f);
 
 void fallback_force(fallback *f, int force); /* CONF_FORCE_*; any thread */
+/* Takes over cfg's fallback.* (and test.* of a simulated link), a forced state included; cfg only for the call. */
 void fallback_reload(fallback *f, const config *cfg);
 
 typedef struct fallback_status {

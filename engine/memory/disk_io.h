@@ -27,6 +27,7 @@ typedef struct disk_request {
     uint32_t n_failed, n_wrong; /* out: tries that failed, and that gave wrong bytes */
 } disk_request;
 
+/* Starts the reading threads; opt->file is borrowed. XD_NOMEM. */
 xd_status disk_io_open(const disk_io_options *opt, disk_io **ret, xd_err *err) XD_MUST_CHECK;
 void disk_io_free(disk_io *d); /* waits for what runs */
 XD_DEFINE_CLEANUP(disk_io, disk_io_free)

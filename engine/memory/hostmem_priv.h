@@ -26,6 +26,7 @@ xd_status hostmem_register(hostmem *h, xd_err *err) XD_MUST_CHECK;
 void hostmem_free(hostmem *h);
 XD_DEFINE_CLEANUP(hostmem, hostmem_free)
 
+/* Where unit `unit` lies for the host. */
 void *hostmem_ptr(const hostmem *h, uint64_t unit);
 uint64_t hostmem_addr(const hostmem *h, uint64_t unit); /* for kernels; after hostmem_register() */
 uint64_t hostmem_unit_bytes(const hostmem *h);

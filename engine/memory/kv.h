@@ -1,7 +1,7 @@
 /* kv.h - paged KV cache: blocks of block_size tokens, shared by sequences with a common prefix.
  *
- * A block holds K and V of all layers (layout: kern_kv in kernels.h). Full blocks are known by a hash chained over all tokens
- * before them (and a salt), so a later prompt with the same beginning reuses them (vLLM's automatic prefix caching). Blocks without
+ * A block holds K and V of all layers (layout: kern_kv in kernels.h). Full blocks are known by their tokens and all before them
+ * (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's automatic prefix caching. Blocks without
  * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread. */
 #ifndef ENGINE_KV_H
 #define ENGINE_KV_H
@@ -29,7 +29,7 @@ typedef struct kv_options {
         stage_blocks; /* cold blocks that a step can bring to device memory, a layer at a time; 0: all are read in place */
 } kv_options;
 
-uint64_t kv_block_bytes(const kv_options *opt);
+uint64_t kv_block_bytes(const kv_options *opt); /* of all layers */
 /* Device memory that stage_blocks of so many blocks need; and how many fit into so much. Two layers of them are there at a time. */
 uint64_t kv_stage_bytes(const kv_options *opt, uint32_t stage_blocks);
 uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes);
@@ -46,6 +46,7 @@ uint32_t kv_stage_begin(const kv_cache *kv);
 uint32_t kv_stage_blocks(const kv_cache *kv); /* 0: no staging */
 void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret);
 
+/* One without blocks; owned. XD_NOMEM. */
 xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err) XD_MUST_CHECK;
 void kv_seq_free(kv_cache *kv, kv_seq *s); /* releases its blocks (full ones stay cached) */
 /* Takes the longest cached prefix of ids[0..n) in whole blocks, at most n - 1 tokens (the last one must be computed). The sequence
@@ -75,7 +76,7 @@ typedef struct kv_stats {
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
     uint64_t swap_ns; /* time that the engine spent on copies to and from swap space; monotonic */
 } kv_stats;
-void kv_get_stats(kv_cache *kv, kv_stats *ret);
-void kv_drop_cached(kv_cache *kv); /* forgets all blocks without an owner */
+void kv_get_stats(kv_cache *kv, kv_stats *ret); /* any thread */
+void kv_drop_cached(kv_cache *kv);              /* forgets all blocks without an owner */
 
 #endif

@@ -30,8 +30,8 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
 void page_file_free(page_file *f);
 XD_DEFINE_CLEANUP(page_file, page_file_free)
 
-int page_file_fd(const page_file *f); /* O_DIRECT where the file system can */
-uint64_t page_file_offset(const page_file *f, uint32_t x);
+int page_file_fd(const page_file *f);                        /* O_DIRECT where the file system can */
+uint64_t page_file_offset(const page_file *f, uint32_t x);   /* where blob x begins, in bytes */
 uint64_t page_file_checksum(const page_file *f, uint32_t x); /* XXH3 of the whole blob */
 
 #endif

@@ -24,7 +24,7 @@ typedef struct policy_options {
 policy *policy_new(const policy_options *opt); /* NULL: no memory */
 void policy_free(policy *p);
 XD_DEFINE_CLEANUP(policy, policy_free)
-const char *policy_name(int kind);
+const char *policy_name(int kind);                   /* CONF_EVICT_*: "lru", ... */
 void policy_set_capacity(policy *p, uint64_t units); /* a fallback changes it */
 
 /* The expert was used in the current step. */

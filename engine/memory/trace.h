@@ -41,6 +41,7 @@ typedef struct trace {
     uint32_t *ids;    /* experts over all layers, ascending within a step */
 } trace;
 
+/* Reads a whole trace, every bound checked; owned. XD_NOT_FOUND, XD_IO, XD_NOMEM, or XD_BAD_REQUEST: it is none. */
 xd_status trace_load(const char *path, trace **ret, xd_err *err) XD_MUST_CHECK;
 void trace_free(trace *t);
 XD_DEFINE_CLEANUP(trace, trace_free)

@@ -46,6 +46,7 @@ xd_status gguf_open(const char *path, gguf **ret, xd_err *err) XD_MUST_CHECK;
 void gguf_free(gguf *g);
 XD_DEFINE_CLEANUP(gguf, gguf_free)
 
+/* All that these return is borrowed from g. Tensors are sorted by name. */
 const char *gguf_path(const gguf *g);
 const mapped_file *gguf_map(const gguf *g);
 uint32_t gguf_tensor_count(const gguf *g);
@@ -58,7 +59,7 @@ const char *gguf_type_name(uint32_t ggml_type); /* "Q4_K"; "?" */
 /* The types that can be read, comma-separated. Returns out. */
 const char *gguf_known_types(char *out, size_t cap);
 
-bool gguf_has(const gguf *g, const char *key);
+bool gguf_has(const gguf *g, const char *key); /* of any type */
 /* Any integer type (and bool) within [min, max]; absent gives fallback. Else XD_BAD_MODEL. */
 xd_status gguf_int(const gguf *g, const char *key, int64_t fallback, int64_t min, int64_t max, int64_t *ret,
                    xd_err *err) XD_MUST_CHECK;

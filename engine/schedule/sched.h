@@ -43,9 +43,11 @@ typedef struct sched_entry {
     uint32_t n_rows; /* logits of the last n_rows tokens are needed */
 } sched_entry;
 
+/* *opt is copied, what it points to borrowed. XD_NOMEM. */
 xd_status sched_new(const sched_options *opt, sched **ret, xd_err *err) XD_MUST_CHECK;
 void sched_free(sched *s);
 XD_DEFINE_CLEANUP(sched, sched_free)
+/* Puts it among those that wait, by priority and arrival. XD_NOMEM. */
 xd_status sched_add(sched *s, sched_seq *seq, xd_err *err) XD_MUST_CHECK;
 /* Takes it out wherever it is and gives its blocks back. Safe for one that was never added. */
 void sched_remove(sched *s, sched_seq *seq);

@@ -35,8 +35,8 @@ void sample_history_free(sample_history *h);
 XD_DEFINE_CLEANUP(sample_history, sample_history_free)
 bool sample_history_add(sample_history *h, uint32_t id, bool is_output); /* false: out of memory */
 
-typedef struct sampler sampler; /* scratch for one row at a time */
-sampler *sampler_new(uint32_t vocab);
+typedef struct sampler sampler;       /* scratch for one row at a time */
+sampler *sampler_new(uint32_t vocab); /* NULL: out of memory */
 void sampler_free(sampler *s);
 XD_DEFINE_CLEANUP(sampler, sampler_free)
 

@@ -18,6 +18,7 @@ typedef struct stop_matcher {
     xd_buf held;
 } stop_matcher;
 
+/* For one text; end it with stop_clear(). */
 void stop_init(stop_matcher *m, const char *const *stops, uint32_t n_stops, bool include);
 void stop_clear(stop_matcher *m); /* frees what is held */
 /* Takes a piece and appends what became certain to out. Returns the index of the stop that matched, or -1; after a match the
