@@ -15,6 +15,9 @@ typedef struct bench_limits {
     double flops;
 } bench_limits;
 
+/* engine_step_facts.border_*: in all, then the parts. */
+enum { BENCH_BORDER, BENCH_BORDER_RESULTS, BENCH_BORDER_PAGER, BENCH_BORDER_FORM, BENCH_BORDER_LAUNCH, BENCH_BORDERS };
+
 typedef struct bench_bound {
     double seconds; /* NAN: unknown */
     const char *by; /* "link", "memory", "compute" */
@@ -36,6 +39,7 @@ typedef struct bench_point {
     double early_bytes, wasted_bytes; /* of experts, read ahead of their layer: those of host_bytes; others */
     double right;                     /* share of the experts predicted for that which were picked; NAN: none were */
     double kv_host_bytes;             /* of the KV cache, read from host memory */
+    double border_ns[BENCH_BORDERS];  /* of the host before a step, by part */
     uint64_t answers;                 /* a hash of all tokens, equal where the answers are */
     bench_bound step_bound;
 } bench_point;

@@ -91,6 +91,7 @@ typedef struct tally {
     double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes, cpu_s,
         device_s;
     double early_bytes, wasted_bytes, predictions, right;
+    double borders, border_ns[BENCH_BORDERS];
 } tally;
 
 enum { WITH_PROMPTS, FIRST, DECODE, REST, KINDS };
@@ -123,6 +124,14 @@ static void count_step(void *user, const engine_step_facts *f)
     t->wasted_bytes += (double)f->wasted_bytes;
     t->predictions += (double)f->predictions;
     t->right += (double)f->predictions_right;
+    const uint64_t border[BENCH_BORDERS] = {[BENCH_BORDER] = f->border_ns,
+                                            [BENCH_BORDER_RESULTS] = f->border_results_ns,
+                                            [BENCH_BORDER_PAGER] = f->border_pager_ns,
+                                            [BENCH_BORDER_FORM] = f->border_form_ns,
+                                            [BENCH_BORDER_LAUNCH] = f->border_launch_ns};
+    t->borders += f->border_ns > 0;
+    for (int i = 0; i < BENCH_BORDERS; i++)
+        t->border_ns[i] += (double)border[i];
     c->last_ns = f->end_ns;
 }
 
@@ -159,6 +168,8 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->decode_tps = pt->step_ms = pt->experts_ms = pt->host_bytes = pt->vram_bytes = pt->cpu_bytes =
         pt->kv_host_bytes = NAN;
     pt->early_bytes = pt->wasted_bytes = pt->right = NAN;
+    for (int k = 0; k < BENCH_BORDERS; k++)
+        pt->border_ns[k] = d->borders > 0 ? d->border_ns[k] / d->borders : NAN;
     pt->step_bound = (bench_bound){NAN, ""};
     pt->not_measured = "";
     if (!d->steps) {

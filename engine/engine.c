@@ -369,6 +369,7 @@ static bool take_inbox(engine *e, uint64_t until_ns)
     if ((!e->live || until_ns > now) && (!e->inbox || e->held) && !e->stop && !e->job) {
         struct timespec until = in_ns(e->live ? until_ns - now : idle);
         pthread_cond_timedwait(&e->wake, &e->lock, &until);
+        e->paused = true;
     }
     engine_job *job = e->job;
     bool go_on = !e->stop;
@@ -383,6 +384,7 @@ static bool take_inbox(engine *e, uint64_t until_ns)
     pthread_mutex_unlock(&e->lock);
     if (job) {
         job->run(e, job->user);
+        e->paused = true;
         pthread_mutex_lock(&e->lock);
         job->done = true;
         e->job = NULL;

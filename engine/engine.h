@@ -185,6 +185,9 @@ typedef struct engine_step_facts {
     uint64_t kv_host_bytes;     /* of KV blocks */
     /* Experts that were read ahead of their layer: of host_bytes, and for nothing; experts that were predicted, and of those picked. */
     uint64_t early_bytes, wasted_bytes, predictions, predictions_right;
+    /* The host's time from the results of the step before until this one was launched (exec_border): in all, and for tokens and their
+     * consumers, the pager, the batch and its inputs, the launch itself. 0: the step did not follow at once. */
+    uint64_t border_ns, border_results_ns, border_pager_ns, border_form_ns, border_launch_ns;
 } engine_step_facts;
 
 /* note(user, facts) is called on the engine thread after each step, before the step's events are told; it must not block or call

@@ -126,6 +126,7 @@ struct engine {
     bool failed; /* phase is FAILED: what the thread may read without the lock */
     bool
         step_failed; /* the last one: the next goes without newcomers, who might need the same lost page, again and again */
+    bool paused;     /* there was something to wait for since the last step */
     pace pace;       /* of steps with prompt pieces */
     pager_stats seen_pager; /* after the last step */
     uint64_t seen_swap_ns;

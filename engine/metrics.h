@@ -27,6 +27,8 @@
     X(STEPS_RECORDED, "steps_total", "mode=\"recorded\"", "")                                                        \
     X(STEPS_FAILED, "steps_failed_total", "", "Steps that ended with an error.")                                     \
     X(TIME_SCHEDULE, "step_seconds_total", "phase=\"schedule\"", "Time of steps by phase.")                          \
+    X(TIME_PAGER, "step_seconds_total", "phase=\"pager\"", "")                                                       \
+    X(TIME_LAUNCH, "step_seconds_total", "phase=\"launch\"", "")                                                     \
     X(TIME_ATTENTION, "step_seconds_total", "phase=\"attention\"", "")                                               \
     X(TIME_ROUTER, "step_seconds_total", "phase=\"router\"", "")                                                     \
     X(TIME_EXPERTS_VRAM, "step_seconds_total", "phase=\"experts_vram\"", "")                                         \

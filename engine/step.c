@@ -258,6 +258,8 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     uint64_t link_ns = t.experts_ns + ps.link_wait_ns - seen->link_wait_ns;
     e->seen_swap_ns = ks.swap_ns;
     metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - kv_ns);
+    metrics_add(e->metrics, METRIC_TIME_PAGER, t.pager_ns);
+    metrics_add(e->metrics, METRIC_TIME_LAUNCH, t.launch_ns);
     metrics_add(e->metrics, METRIC_TIME_KV, kv_ns);
     metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
     metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns);
@@ -306,6 +308,11 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     step->wasted_bytes = t.ahead.wasted_bytes;
     step->predictions = t.ahead.predictions;
     step->predictions_right = t.ahead.right;
+    step->border_ns = t.border.ns;
+    step->border_results_ns = t.border.results_ns;
+    step->border_pager_ns = t.border.pager_ns;
+    step->border_form_ns = t.border.form_ns;
+    step->border_launch_ns = t.border.launch_ns;
     e->seen_pager = ps;
     if (e->observe)
         e->observe(e->observe_user, step);
@@ -345,7 +352,7 @@ void engine_step(engine *e)
         nothing_fits(e);
         return;
     }
-    exec_batch b = {.seqs = e->run, .n_seqs = n};
+    exec_batch b = {.seqs = e->run, .n_seqs = n, .follows_ns = e->paused ? 0 : t0};
     engine_step_facts step = {.n_seqs = n, .begin_ns = t0};
     for (engine_request *r = e->live; r; r = r->next)
         r->in_step = false;
@@ -366,6 +373,7 @@ void engine_step(engine *e)
         c->r->in_step = true;
         note_started(e, c->r, en->seq, t0);
     }
+    e->paused = false;
     uint64_t t1 = xd_now_ns();
     exec_result res;
     xd_err error = {0};

@@ -430,14 +430,16 @@ static xd_status run_recorded(exec *x, const exec_shape *s, const pager_view *vi
         }
         x->graphs[x->n_graphs++] = (exec_graph){.shape = *s, .g = g};
     }
+    x->launch_at_ns = xd_now_ns();
     ks = ops->graph_launch(x->dev, g);
+    x->launch_ns = xd_now_ns() - x->launch_at_ns;
     return ks ? exec_kern_fail(x, ks, err, "replaying a recorded step") : XD_OK;
 }
 
-static void take_times(exec *x, const exec_shape *s, uint64_t begin_ns)
+static void take_times(exec *x, const exec_shape *s, const exec_times *host, uint64_t begin_ns)
 {
     const kern_ops *ops = x->dev->ops;
-    exec_times t = {.recorded = s->recorded, .recording = x->recording};
+    exec_times t = *host;
     uint32_t n = x->hp->n_layers;
     if (s->shared)
         exec_split_take(x, s, &t);
@@ -464,6 +466,7 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
     xd_status st;
     kern_status ks = KERN_OK;
     check_graphs(x, view);
+    x->launch_at_ns = xd_now_ns();
     if (s->recorded && s->shared) {
         st = exec_split_step(x, s, NULL, view, err);
         if (!st)
@@ -488,6 +491,21 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
     return st ? st : ks ? exec_kern_fail(x, ks, err, "running a step") : XD_OK;
 }
 
+/* Before this step, which began at begin_ns and had the pager's view at begun_ns; the step before had ended at ended_at_ns. */
+static exec_border border_of(const exec *x, const exec_batch *b, uint64_t ended_at_ns, uint64_t begin_ns,
+                             uint64_t begun_ns)
+{
+    exec_border t = {0};
+    if (x->recording || !ended_at_ns || !b->follows_ns)
+        return t;
+    t.results_ns = b->follows_ns - ended_at_ns;
+    t.pager_ns = x->end_ns + begun_ns - begin_ns;
+    t.form_ns = begin_ns - b->follows_ns + x->launch_at_ns - begun_ns;
+    t.launch_ns = x->launch_ns;
+    t.ns = t.results_ns + t.pager_ns + t.form_ns + t.launch_ns;
+    return t;
+}
+
 xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
 {
     exec_shape s;
@@ -500,10 +518,12 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     memset(x->needs_lost, 0, b->n_seqs * sizeof *x->needs_lost);
     x->prefill = b->prefill;
     x->recording = false;
-    uint64_t begin_ns = xd_now_ns();
+    uint64_t ended_at_ns = x->ended_at_ns, begin_ns = xd_now_ns();
+    x->ended_at_ns = x->launch_ns = 0;
     const pager_view *view = NULL;
     if ((st = pager_step_begin(x->pg, b->prefill, &view, err)))
         return st;
+    uint64_t begun_ns = xd_now_ns();
     s.fill = view->n_free && view->layers[0].fill_addr;
     st = exec_stage_step(x, b, &s, err);
     s.ahead = exec_ahead_wanted(x, &s);
@@ -515,9 +535,17 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
             pager_step_abort(x->pg);
         return st;
     }
+    exec_times host = {.recorded = s.recorded,
+                       .recording = x->recording,
+                       .launch_ns = x->launch_ns,
+                       .border = border_of(x, b, ended_at_ns, begin_ns, begun_ns)};
+    uint64_t seen_ns = xd_now_ns();
     if ((st = pager_step_end(x->pg, err)))
         return st;
-    take_times(x, &s, begin_ns);
+    x->ended_at_ns = xd_now_ns();
+    x->end_ns = x->ended_at_ns - seen_ns - pager_step_wait_ns(x->pg);
+    host.pager_ns = begun_ns - begin_ns + x->end_ns;
+    take_times(x, &s, &host, begin_ns);
 
     *ret = (exec_result){.n_rows = n_rows, .vocab = x->hp->vocab, .argmax = x->argmax_host};
     if (s.want == EXEC_WANT_TOP) {

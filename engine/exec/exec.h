@@ -63,6 +63,8 @@ typedef struct exec_batch {
     const exec_run_seq *seqs;
     uint32_t n_seqs;
     bool prefill; /* some tokens belong to prompts: the pager streams past its cache */
+    /* When forming the batch began, where the caller had nothing to wait for since the step before; 0: it had. */
+    uint64_t follows_ns;
 } exec_batch;
 
 /* Rows come in the order of the batch. Valid until the next exec_run(). Pointers are to host memory. */
@@ -74,6 +76,16 @@ typedef struct exec_result {
     const float *top_logsumexp; /* [n_rows] */
 } exec_result;
 
+/* What the host did from the moment it saw the results of the step before until this one was launched (where it is not one launch, until its
+ * first operation): the device had nothing to do then. The parts are all of it. 0: it did not follow at once, or was recorded first. */
+typedef struct exec_border {
+    uint64_t ns;
+    uint64_t results_ns; /* the caller, with the results */
+    uint64_t pager_ns;   /* end of the step before, begin of this one */
+    uint64_t form_ns;    /* the caller again, with the batch, and its inputs */
+    uint64_t launch_ns;
+} exec_border;
+
 /* Split of a step's time on the device, and of the host's part around it. */
 typedef struct exec_times {
     uint64_t attention_ns, router_ns, experts_ns, head_ns, total_ns;
@@ -82,6 +94,9 @@ typedef struct exec_times {
     uint64_t kv_host_bytes;   /* KV that had to come from host memory */
     kern_ahead_counts ahead;  /* of this step */
     bool recorded, recording; /* recording: that is, it was recorded in this step, which takes longer */
+    uint64_t pager_ns;        /* of the host: begin and end of this step */
+    uint64_t launch_ns;       /* of the host, where the step was one launch */
+    exec_border border;       /* before this step */
 } exec_times;
 
 /* Runs the step. Errors leave the exec usable unless exec_device_lost(). After XD_UNAVAILABLE, exec_needs_lost_page() tells which

@@ -161,6 +161,8 @@ struct exec {
     uint32_t n_marks;
     bool marks_on;
     exec_times times;
+    uint64_t launch_at_ns, launch_ns; /* of this step: its first launch; how long it took, 0: there were others */
+    uint64_t ended_at_ns, end_ns;     /* of the last: when the pager had ended it, which took so long; 0: it failed */
 
     exec_router_observer *observer;
     void *observer_user;

@@ -381,8 +381,8 @@ xd_status pager_step_end(pager *p, xd_err *err)
     p->in_step = false;
     uint64_t wait_ns = link_sim_ns(&p->sim, p->stats.step_bytes_host, p->step_started_ns), now = xd_now_ns();
     p->stats.step_link_ns = wait_ns;
-    if (p->step_started_ns + wait_ns > now)
-        p->stats.link_wait_ns += p->step_started_ns + wait_ns - now;
+    p->step_wait_ns = p->step_started_ns + wait_ns - XD_MIN(now, p->step_started_ns + wait_ns);
+    p->stats.link_wait_ns += p->step_wait_ns;
     pthread_mutex_unlock(&p->lock);
     if (wait_ns)
         wait_until(p->step_started_ns + wait_ns);
@@ -422,6 +422,11 @@ uint64_t pager_read_in_place(const pager *p)
 uint64_t pager_step_link_ns(const pager *p)
 {
     return p->stats.step_link_ns;
+}
+
+uint64_t pager_step_wait_ns(const pager *p)
+{
+    return p->step_wait_ns;
 }
 
 uint64_t pager_missed_bytes(const pager *p)

@@ -129,6 +129,7 @@ typedef struct pager_share {
 bool pager_share_layer(pager *p, uint32_t layer, const uint32_t *expert_tokens, share_costs *costs, pager_share *ret);
 /* Least time that a simulated link needed for the last step; 0: none is simulated. Engine thread, between steps. */
 uint64_t pager_step_link_ns(const pager *p);
+uint64_t pager_step_wait_ns(const pager *p); /* what pager_step_end() waited for that */
 /* Bytes that a decode step lately missed, whoever read them; 0: not known. Engine thread. */
 uint64_t pager_missed_bytes(const pager *p);
 /* In a step, by the engine thread: bytes that a decode step read where they lie in host memory, lately (UINT64_MAX: not yet known). 0 while

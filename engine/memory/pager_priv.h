@@ -132,7 +132,7 @@ struct pager {
     pager_view view;
     bool in_step, step_prefill, decode_known;
     double decode_host_bytes; /* of a decode step, decaying mean */
-    uint64_t step_started_ns;
+    uint64_t step_started_ns, step_wait_ns;
     /* STAGED: n_stage slots for pages of the layer that is about to run, and of the next one. Each is free, or holds a page that the
      * table shows, or a page of the next layer that the copy thread brings. */
     uint32_t *stage_free;

@@ -43,6 +43,9 @@ class Bench(unittest.TestCase):
             self.assertAlmostEqual(p["reached"], p["decode_tokens_per_s"] / p["bound_tokens_per_s"])
             self.assertGreater(p["total_s"] * 1e3, p["ttft_ms"])
             self.assertGreater(p["prefill_tokens_per_s"], 0)
+            self.assertAlmostEqual(p["between_steps_us"], sum(p[f"between_steps_{part}_us"] for part in ("results", "pager", "form", "launch")))
+            self.assertGreater(p["between_steps_pager_us"], 0)
+            self.assertEqual(p["between_steps_launch_us"], 0)  # only recorded steps are one launch
         for i, p in enumerate(points):  # against the first value of the last axis, here balanced
             same = points[i - i % 4 + i % 2]
             self.assertAlmostEqual(p["times_first"], p["total_s"] / same["total_s"])
@@ -72,7 +75,7 @@ class Bench(unittest.TestCase):
             p = json.loads(run("--json", *args))["points"][0]
             self.assertIn(why, p["decode_not_measured"])
             self.assertEqual(p["decode_steps"], 0)
-            for name in ("decode_tokens_per_s", "ms_per_step", "host_bytes_per_step", "vram_bytes_per_step", "bound_tokens_per_s", "hit_rate"):
+            for name in ("decode_tokens_per_s", "ms_per_step", "between_steps_us", "host_bytes_per_step", "vram_bytes_per_step", "bound_tokens_per_s", "hit_rate"):
                 self.assertIsNone(p[name], name)
             self.assertGreater(p["prefill_tokens_per_s"], 0)
             table = run(*args).splitlines()
