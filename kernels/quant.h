@@ -5,23 +5,25 @@
 
 #include <stdint.h>
 
-/* Saved with a model's fingerprint: new ones go to the end. */
-typedef enum kern_fmt {
-    FMT_F32,
-    FMT_F16,
-    FMT_BF16,
-    FMT_Q8_0,
-    FMT_MXFP4,
-    FMT_Q4_0,
-    FMT_Q4_1,
-    FMT_Q5_0,
-    FMT_Q5_1,
-    FMT_IQ4_NL,
-    FMT_Q4_K,
-    FMT_Q5_K,
-    FMT_Q6_K,
-    FMT_COUNT,
-} kern_fmt;
+/* X(id, name, weights a block, bytes a block). The ids are saved with a model's fingerprint: new ones go to the end. */
+#define KERN_FORMATS(X)           \
+    X(FMT_F32, f32, 1, 4)         \
+    X(FMT_F16, f16, 1, 2)         \
+    X(FMT_BF16, bf16, 1, 2)       \
+    X(FMT_Q8_0, q8_0, 32, 34)     \
+    X(FMT_MXFP4, mxfp4, 32, 17)   \
+    X(FMT_Q4_0, q4_0, 32, 18)     \
+    X(FMT_Q4_1, q4_1, 32, 20)     \
+    X(FMT_Q5_0, q5_0, 32, 22)     \
+    X(FMT_Q5_1, q5_1, 32, 24)     \
+    X(FMT_IQ4_NL, iq4_nl, 32, 18) \
+    X(FMT_Q4_K, q4_k, 256, 144)   \
+    X(FMT_Q5_K, q5_k, 256, 176)   \
+    X(FMT_Q6_K, q6_k, 256, 210)
+
+#define KERN_FMT_ID(id, name, len, bytes) id,
+typedef enum kern_fmt { KERN_FORMATS(KERN_FMT_ID) FMT_COUNT } kern_fmt;
+#undef KERN_FMT_ID
 
 #ifdef __cplusplus
 #define KERN_LAYOUT(type, bytes) static_assert(sizeof(type) == (bytes), "GGUF layout")
@@ -105,10 +107,9 @@ typedef struct kern_fmt_info {
 
 static inline kern_fmt_info kern_fmt_get(kern_fmt f)
 {
-    static const kern_fmt_info infos[] = {
-        {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},     {"q8_0", 32, 34}, {"mxfp4", 32, 17},
-        {"q4_0", 32, 18},   {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24}, {"iq4_nl", 32, 18},
-        {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}, {"?", 1, 0}};
+#define KERN_FMT_INFO(id, name, len, bytes) {#name, len, bytes},
+    static const kern_fmt_info infos[] = {KERN_FORMATS(KERN_FMT_INFO){"?", 1, 0}};
+#undef KERN_FMT_INFO
     return infos[(unsigned)f < FMT_COUNT ? f : FMT_COUNT];
 }
 

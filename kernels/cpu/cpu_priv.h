@@ -76,22 +76,6 @@ typedef struct cpu_row {
         (uint32_t) offsetof(cpu_rows, member), needs, #function, (void (*)(void))function \
     }
 
-/* Stored formats, as kern_fmt and as part of a row's name. */
-#define CPU_FORMATS(X)    \
-    X(FMT_F32, f32)       \
-    X(FMT_F16, f16)       \
-    X(FMT_BF16, bf16)     \
-    X(FMT_Q8_0, q8_0)     \
-    X(FMT_MXFP4, mxfp4)   \
-    X(FMT_Q4_0, q4_0)     \
-    X(FMT_Q4_1, q4_1)     \
-    X(FMT_Q5_0, q5_0)     \
-    X(FMT_Q5_1, q5_1)     \
-    X(FMT_IQ4_NL, iq4_nl) \
-    X(FMT_Q4_K, q4_k)     \
-    X(FMT_Q5_K, q5_k)     \
-    X(FMT_Q6_K, q6_k)
-
 extern const cpu_row cpu_rows_ref[];
 extern const uint32_t cpu_rows_ref_count;
 #ifdef KERN_X86_ROWS

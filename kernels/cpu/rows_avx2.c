@@ -127,6 +127,6 @@ V_INLINE void v_to_f16(void *p, VF v)
 
 #include "kernels/cpu/rows_simd.h"
 
-#define FORMAT_ROWS(id, fmt) \
+#define FORMAT_ROWS(id, fmt, ...) \
     CPU_ROW(dot[id], CPU_CAP_AVX2, dot_##fmt##_avx2), CPU_ROW(decode[id], CPU_CAP_AVX2, decode_##fmt##_avx2),
 ROW_TABLE(cpu_rows_avx2, CPU_CAP_AVX2, avx2);

@@ -127,6 +127,6 @@ V_INLINE void v_to_f16(void *p, VF v)
 
 #include "kernels/cpu/rows_simd.h"
 
-#define FORMAT_ROWS(id, fmt) \
+#define FORMAT_ROWS(id, fmt, ...) \
     CPU_ROW(dot[id], CPU_CAP_AVX512, dot_##fmt##_avx512), CPU_ROW(decode[id], CPU_CAP_AVX512, decode_##fmt##_avx512),
 ROW_TABLE(cpu_rows_avx512, CPU_CAP_AVX512, avx512);

@@ -126,8 +126,8 @@ static float weight_q6_k(const uint8_t *w, uint32_t i)
                 y[t * y_stride + r] = (float)sum;                                                                 \
             }                                                                                                     \
     }
-#define DEFINE(id, fmt) DEFINE_FORMAT(fmt)
-CPU_FORMATS(DEFINE)
+#define DEFINE(id, fmt, ...) DEFINE_FORMAT(fmt)
+KERN_FORMATS(DEFINE)
 
 static void to_f16_ref(uint16_t *y, const float *x, uint32_t n)
 {
@@ -213,9 +213,9 @@ static uint64_t read_ref(const uint8_t *p, size_t bytes)
     return sum;
 }
 
-#define FORMAT_ROWS(id, fmt) CPU_ROW(dot[id], 0, dot_##fmt##_ref), CPU_ROW(decode[id], 0, decode_##fmt##_ref),
+#define FORMAT_ROWS(id, fmt, ...) CPU_ROW(dot[id], 0, dot_##fmt##_ref), CPU_ROW(decode[id], 0, decode_##fmt##_ref),
 const cpu_row cpu_rows_ref[] = {
-    CPU_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
+    KERN_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
     CPU_ROW(attn_pv[FMT_F16], 0, attn_pv_f16_ref),
     CPU_ROW(to_f16, 0, to_f16_ref),
     CPU_ROW(max, 0, max_ref),

@@ -289,8 +289,8 @@ DEFINE_NO_LAST(q6_k)
         if (i < cols)                                                                                              \
             v_store_n(y + i, last_##fmt(w, i, cols - i), cols - i);                                                \
     }
-#define DEFINE(id, fmt) DEFINE_DOT(fmt)
-CPU_FORMATS(DEFINE)
+#define DEFINE(id, fmt, ...) DEFINE_DOT(fmt)
+KERN_FORMATS(DEFINE)
 
 /* ---- weighted sum of V --------------------------------------------------------------------------------------------------- */
 
@@ -504,17 +504,17 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
     return all;
 }
 
-#define ROW_TABLE(table, cap, suffix)                                                  \
-    const cpu_row table[] = {                                                          \
-        CPU_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], cap, attn_pv_f32_##suffix), \
-        CPU_ROW(attn_pv[FMT_F16], cap, attn_pv_f16_##suffix),                          \
-        CPU_ROW(to_f16, cap, to_f16_##suffix),                                         \
-        CPU_ROW(max, cap, max_##suffix),                                               \
-        CPU_ROW(exp, cap, exp_##suffix),                                               \
-        CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                       \
-        CPU_ROW(swiglu, cap, swiglu_##suffix),                                         \
-        CPU_ROW(clamped, cap, clamped_##suffix),                                       \
-        CPU_ROW(find, cap, find_##suffix),                                             \
-        CPU_ROW(read, cap, read_##suffix),                                             \
-    };                                                                                 \
+#define ROW_TABLE(table, cap, suffix)                                                   \
+    const cpu_row table[] = {                                                           \
+        KERN_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], cap, attn_pv_f32_##suffix), \
+        CPU_ROW(attn_pv[FMT_F16], cap, attn_pv_f16_##suffix),                           \
+        CPU_ROW(to_f16, cap, to_f16_##suffix),                                          \
+        CPU_ROW(max, cap, max_##suffix),                                                \
+        CPU_ROW(exp, cap, exp_##suffix),                                                \
+        CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                        \
+        CPU_ROW(swiglu, cap, swiglu_##suffix),                                          \
+        CPU_ROW(clamped, cap, clamped_##suffix),                                        \
+        CPU_ROW(find, cap, find_##suffix),                                              \
+        CPU_ROW(read, cap, read_##suffix),                                              \
+    };                                                                                  \
     const uint32_t table##_count = sizeof table / sizeof *table

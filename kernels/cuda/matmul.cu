@@ -15,9 +15,9 @@ kern_status mm_launch(cuda_dev *d, const mm_params &p)
     }
     cudaError_t e;
     switch (p.fmt) {
-#define MM_LAUNCH(id, name) \
+#define MM_LAUNCH(id, name, ...) \
     case id: e = mm_launch_##name(d, p); break;
-        MM_FORMATS(MM_LAUNCH)
+        KERN_FORMATS(MM_LAUNCH)
     default: return cuda_unsupported(d, "weight format");
     }
     if (e == cudaErrorInvalidValue)

@@ -21,24 +21,9 @@ cudaError_t gemv_launch(cuda_dev *d, const mm_params &p, const gemv_route *route
 cudaError_t gemv_launch_small(cuda_dev *d, const mm_params &p); /* gemv_small.cu */
 
 /* mm_*.cu */
-#define MM_FORMATS(X)     \
-    X(FMT_F32, f32)       \
-    X(FMT_F16, f16)       \
-    X(FMT_BF16, bf16)     \
-    X(FMT_Q8_0, q8_0)     \
-    X(FMT_MXFP4, mxfp4)   \
-    X(FMT_Q4_0, q4_0)     \
-    X(FMT_Q4_1, q4_1)     \
-    X(FMT_Q5_0, q5_0)     \
-    X(FMT_Q5_1, q5_1)     \
-    X(FMT_IQ4_NL, iq4_nl) \
-    X(FMT_Q4_K, q4_k)     \
-    X(FMT_Q5_K, q5_k)     \
-    X(FMT_Q6_K, q6_k)
-
-#define MM_DECLARE(id, name)                                       \
+#define MM_DECLARE(id, name, ...)                                  \
     cudaError_t mm_launch_##name(cuda_dev *d, const mm_params &p); \
     cudaError_t warp_launch_##name(cuda_dev *d, const warp_params &p, uint32_t smem);
-MM_FORMATS(MM_DECLARE)
+KERN_FORMATS(MM_DECLARE)
 
 #endif

@@ -315,9 +315,9 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
 static cudaError_t warp_launch_phases(cuda_dev *d, const warp_params &P, uint32_t smem, uint32_t fmt)
 {
     switch (fmt) {
-#define WARP_LAUNCH(id, name) \
+#define WARP_LAUNCH(id, name, ...) \
     case id: return warp_launch_##name(d, P, smem);
-        MM_FORMATS(WARP_LAUNCH)
+        KERN_FORMATS(WARP_LAUNCH)
     default: return cudaErrorInvalidValue;
     }
 }
