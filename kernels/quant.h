@@ -19,7 +19,10 @@
     X(FMT_IQ4_NL, iq4_nl, 32, 18) \
     X(FMT_Q4_K, q4_k, 256, 144)   \
     X(FMT_Q5_K, q5_k, 256, 176)   \
-    X(FMT_Q6_K, q6_k, 256, 210)
+    X(FMT_Q6_K, q6_k, 256, 210)   \
+    X(FMT_Q2_K, q2_k, 256, 84)    \
+    X(FMT_Q3_K, q3_k, 256, 110)   \
+    X(FMT_IQ4_XS, iq4_xs, 256, 136)
 
 #define KERN_FMT_ID(id, name, len, bytes) id,
 typedef enum kern_fmt { KERN_FORMATS(KERN_FMT_ID) FMT_COUNT } kern_fmt;
@@ -98,6 +101,30 @@ typedef struct kern_q6_k_block {
     uint16_t d;
 } kern_q6_k_block;
 KERN_LAYOUT(kern_q6_k_block, 210);
+
+/* 256 weights, w[i] = d * (scales[i / 16] & 15) * q[i] - dmin * (scales[i / 16] >> 4). q[i]: bits 2 * (i % 128 / 32) and up of
+ * qs[32 * (i / 128) + i % 32]. */
+typedef struct kern_q2_k_block {
+    uint8_t scales[16], qs[64];
+    uint16_t d, dmin;
+} kern_q2_k_block;
+KERN_LAYOUT(kern_q2_k_block, 84);
+
+/* 256 weights in sixteens s, w[i] = d * (sc[s] - 32) * (q[i] - 4). q[i] has two low bits as in Q2_K and, above them, bit i / 32 of
+ * hmask[i % 32]. sc[s]: four bits are the low (s < 8) or high ones of scales[s % 8], two are bits 2 * (s / 4) and up of scales[8 + s % 4]. */
+typedef struct kern_q3_k_block {
+    uint8_t hmask[32], qs[64], scales[12];
+    uint16_t d;
+} kern_q3_k_block;
+KERN_LAYOUT(kern_q3_k_block, 110);
+
+/* 256 weights in groups g of 32, with the quants of IQ4_NL in qs[16 * g ..+ 16): w[i] = d * (sc[g] - 32) * (its table)[q[i]]. sc[g]: four bits
+ * are the low (g even) or high ones of scales_l[g / 2], two are bits 2 * g and up of scales_h. */
+typedef struct kern_iq4_xs_block {
+    uint16_t d, scales_h;
+    uint8_t scales_l[4], qs[128];
+} kern_iq4_xs_block;
+KERN_LAYOUT(kern_iq4_xs_block, 136);
 
 typedef struct kern_fmt_info {
     const char *name;

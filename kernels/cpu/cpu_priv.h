@@ -183,6 +183,17 @@ static inline uint32_t k_scale(const uint8_t scales[12], uint32_t g, bool m)
     return (scales[g + 4] >> 4 * m & 15u) | (uint32_t)(scales[g - 4 + 4 * m] >> 6) << 4;
 }
 
+/* Scale of the sixteen s of a Q3_K block, and of group g of an IQ4_XS block. */
+static inline int32_t q3_k_scale(const uint8_t scales[12], uint32_t s)
+{
+    return (int32_t)((scales[s % 8] >> s / 8 * 4 & 15u) | (scales[8 + s % 4] >> s / 4 * 2 & 3u) << 4) - 32;
+}
+
+static inline int32_t iq4_xs_scale(const uint8_t *block, uint32_t g)
+{
+    return (int32_t)((block[4 + g / 2] >> g % 2 * 4 & 15u) | (load_u16(block + 2) >> 2 * g & 3u) << 4) - 32;
+}
+
 /* IEEE 754 binary16, subnormals included */
 static inline float f32_of_f16(uint16_t h)
 {

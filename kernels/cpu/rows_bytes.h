@@ -32,6 +32,11 @@ B_INLINE VB b_shl4(VB v)
 {
     return _mm_slli_epi16(v, 4);
 }
+/* Of bytes below 64. */
+B_INLINE VB b_shl2(VB v)
+{
+    return _mm_slli_epi16(v, 2);
+}
 /* table[v[i]], v[i] < 16 */
 B_INLINE VB b_of(const int8_t table[16], VB v)
 {

@@ -108,6 +108,35 @@ static float weight_q6_k(const uint8_t *w, uint32_t i)
            ((float)(low | high << 4) - 32);
 }
 
+/* Two bits of weight i of the 64 bytes that Q2_K and Q3_K have in common. */
+static uint32_t crumb(const uint8_t *qs, uint32_t i)
+{
+    return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3u;
+}
+
+static float weight_q2_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q2_k_block);
+    uint32_t k = i % 256, scale = block[k / 16];
+    float d = f32_of_f16(load_u16(block + 80)), dmin = f32_of_f16(load_u16(block + 82));
+    return d * (float)(scale & 15) * (float)crumb(block + 16, k) - dmin * (float)(scale >> 4);
+}
+
+static float weight_q3_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q3_k_block);
+    uint32_t k = i % 256, q = crumb(block + 32, k) | (block[k % 32] >> k / 32 & 1u) << 2;
+    return f32_of_f16(load_u16(block + 108)) * (float)q3_k_scale(block + 96, k / 16) * ((float)q - 4);
+}
+
+static float weight_iq4_xs(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_iq4_xs_block);
+    uint32_t g = i % 256 / 32;
+    return f32_of_f16(load_u16(block)) * (float)iq4_xs_scale(block, g) *
+           kern_iq4_nl[nibble(block + 8 + 16 * g, i % 32)];
+}
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \

@@ -130,6 +130,37 @@ INLINE VF chunk_q6_k(const uint8_t *w, uint32_t i)
     return v_mul(d, v_b(b_sub(b_or(low, b_shl4(high)), 32)));
 }
 
+INLINE VB quants2(const uint8_t *qs, uint32_t k)
+{
+    return b_and(b_shr(b_load(qs + k / 128 * 32 + k % 32), k % 128 / 32 * 2), 3);
+}
+
+INLINE VF chunk_q2_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q2_k_block);
+    uint32_t k = i % 256, scale = block[k / 16];
+    VF d = v_mul(v_scale(block + 80), v_set1((float)(scale & 15)));
+    VF m = v_mul(v_scale(block + 82), v_set1(-(float)(scale >> 4)));
+    return v_fma(d, v_b(quants2(block + 16, k)), m);
+}
+
+INLINE VF chunk_q3_k(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q3_k_block);
+    uint32_t k = i % 256;
+    VB high = b_and(b_shr(b_load(block + k % 32), k / 32), 1);
+    VF d = v_mul(v_scale(block + 108), v_set1((float)q3_k_scale(block + 96, k / 16)));
+    return v_mul(d, v_b(b_sub(b_or(quants2(block + 32, k), b_shl2(high)), 4)));
+}
+
+INLINE VF chunk_iq4_xs(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_iq4_xs_block);
+    uint32_t g = i % 256 / 32;
+    VF d = v_mul(v_scale(block), v_set1((float)iq4_xs_scale(block, g)));
+    return v_mul(d, v_b(b_of(kern_iq4_nl, quants4(block + 8 + 16 * g, i % 32))));
+}
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -169,6 +200,9 @@ DEFINE_NO_LAST(iq4_nl)
 DEFINE_NO_LAST(q4_k)
 DEFINE_NO_LAST(q5_k)
 DEFINE_NO_LAST(q6_k)
+DEFINE_NO_LAST(q2_k)
+DEFINE_NO_LAST(q3_k)
+DEFINE_NO_LAST(iq4_xs)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -212,6 +246,15 @@ DEFINE_NO_LAST(q6_k)
 #define STRIDE_q6_k   32
 #define BYTES_q6_k    26
 #define WHOLE_q6_k    1
+#define STRIDE_q2_k   64
+#define BYTES_q2_k    21
+#define WHOLE_q2_k    1
+#define STRIDE_q3_k   64
+#define BYTES_q3_k    27
+#define WHOLE_q3_k    1
+#define STRIDE_iq4_xs 32
+#define BYTES_iq4_xs  17
+#define WHOLE_iq4_xs  1
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \

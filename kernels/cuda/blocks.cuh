@@ -1,7 +1,7 @@
 /* blocks.cuh - stored weights from shared memory to the bf16 operands of frag.cuh: one lane's 8 weights of a block of 32.
  *
  * Quants are exact in bf16. In formats of super-blocks (256 weights) a "block" is one of their eight groups of 32; rows are cut at
- * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, at even places in Q6_K. Layouts: kernels/quant.h. */
+ * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, at even places in the others. Layouts: kernels/quant.h. */
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
@@ -12,28 +12,35 @@
 
 #define BF16_ONES 0x3f803f80u
 
+template <int FMT> struct fmt_stored;
+#define FMT_STORED(id, name, len, bytes)         \
+    template <> struct fmt_stored<id> {          \
+        static constexpr uint32_t LEN = len;     \
+        static constexpr uint32_t BYTES = bytes; \
+    };
+KERN_FORMATS(FMT_STORED)
+#undef FMT_STORED
+
 template <int FMT> struct fmt_block {
-    /* of 32 weights; 0: see SUPER */
-    static constexpr uint32_t BYTES = FMT == FMT_F32                         ? 128
-                                      : FMT == FMT_F16 || FMT == FMT_BF16    ? 64
-                                      : FMT == FMT_Q8_0                      ? 34
-                                      : FMT == FMT_MXFP4                     ? 17
-                                      : FMT == FMT_Q4_0 || FMT == FMT_IQ4_NL ? 18
-                                      : FMT == FMT_Q4_1                      ? 20
-                                      : FMT == FMT_Q5_0                      ? 22
-                                      : FMT == FMT_Q5_1                      ? 24
-                                                                             : 0;
-    static constexpr uint32_t SUPER = FMT == FMT_Q4_K ? 144 : FMT == FMT_Q5_K ? 176 : FMT == FMT_Q6_K ? 210 : BYTES;
-    static constexpr uint32_t GRAIN = BYTES ? 1 : 8; /* blocks that cannot be parted */
+    static constexpr uint32_t LEN = fmt_stored<FMT>::LEN, SUPER = fmt_stored<FMT>::BYTES;
+    static constexpr uint32_t BYTES = LEN > 32 ? 0 : 32 / LEN *SUPER; /* of 32 weights; 0: see SUPER */
+    static constexpr uint32_t GRAIN = LEN > 32 ? LEN / 32 : 1;        /* blocks that cannot be parted */
     static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 || FMT == FMT_Q6_K ? 2 : 1;
     static constexpr bool FINISHED = FMT > FMT_Q8_0; /* see block_finish() */
-    static constexpr bool MIN = FMT == FMT_Q4_1 || FMT == FMT_Q5_1 || FMT == FMT_Q4_K || FMT == FMT_Q5_K;
+    static constexpr bool MIN =
+        FMT == FMT_Q4_1 || FMT == FMT_Q5_1 || FMT == FMT_Q4_K || FMT == FMT_Q5_K || FMT == FMT_Q2_K;
+};
+
+/* What a block of a format with MIN adds to each weight: `by`, in Q2_K times what the lane's sixteen weights have of their own, a pair. */
+struct fmt_min {
+    float by;
+    uint32_t of;
 };
 
 /* Bytes of n blocks, a multiple of GRAIN. */
 template <int FMT> static __device__ __forceinline__ uint32_t fmt_bytes(uint32_t n)
 {
-    return fmt_block<FMT>::GRAIN == 1 ? n * fmt_block<FMT>::BYTES : n / 8 * fmt_block<FMT>::SUPER;
+    return fmt_block<FMT>::GRAIN == 1 ? n * fmt_block<FMT>::BYTES : n / fmt_block<FMT>::GRAIN * fmt_block<FMT>::SUPER;
 }
 
 /* Four bytes at any even address of shared memory. `at`: its low bits, for where the compiler can work them out and the address is not
@@ -157,11 +164,22 @@ static __device__ __forceinline__ uint32_t iq4_nl_of(uint32_t w)
     return (negative & ~upper) | (positive & upper);
 }
 
+/* 64 times smaller, as int8_pair() makes them. */
+static __device__ __forceinline__ void iq4_nl_pairs(const uint32_t (&w)[2], uint32_t (&r)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t v = iq4_nl_of(w[i]);
+        r[2 * i] = int8_pair(v, 0x4140);
+        r[2 * i + 1] = int8_pair(v, 0x4342);
+    }
+}
+
 /* One row's share of lane t of a block of 32 that begins at p, at an even place (MXFP4: at any). `at` as in load_words(); not of
  * MXFP4. */
 template <int FMT>
 static __device__ __forceinline__ void load_lane(const unsigned char *p, uint32_t t, uint32_t (&r)[4], float *d,
-                                                 float *m, uint32_t at)
+                                                 fmt_min *m, uint32_t at)
 {
     uint32_t w[2];
     if constexpr (FMT == FMT_MXFP4) {
@@ -179,25 +197,26 @@ static __device__ __forceinline__ void load_lane(const unsigned char *p, uint32_
     nibbles_of(w, t);
     *d = half_at(p);
     if constexpr (fmt_block<FMT>::MIN)
-        *m = half_at(p + 2);
+        m->by = half_at(p + 2);
     if constexpr (BITS > 0)
         add_fifth_bits(w, p[HEAD + t]);
     if constexpr (FMT == FMT_IQ4_NL) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t v = iq4_nl_of(w[i]);
-            r[2 * i] = int8_pair(v, 0x4140);
-            r[2 * i + 1] = int8_pair(v, 0x4342);
-        }
+        iq4_nl_pairs(w, r);
         *d *= 64;
     } else {
         quants_of<FMT == FMT_Q4_0 ? 8 : FMT == FMT_Q5_0 ? 16 : 0>(w, r);
     }
 }
 
+/* A whole number of up to 8 bits as two bf16. */
+static __device__ __forceinline__ uint32_t bf16_twice(int n)
+{
+    return (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn((float)n)) * 0x10001u;
+}
+
 /* The parts of a super-block that one of its groups of 32 needs. */
 struct k_parts {
-    const unsigned char *head; /* Q4_K, Q5_K: d, dmin, scales; Q6_K: scales, d */
+    const unsigned char *head; /* Q4_K, Q5_K, IQ4_XS: d, (dmin,) scales; Q3_K, Q6_K: scales, d; Q2_K: all of it */
     const unsigned char *high; /* upper bits: 32 bytes */
     const unsigned char *low;  /* 32 bytes, of Q6_K 64 */
 };
@@ -206,16 +225,53 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
 {
     if (FMT == FMT_Q6_K)
         return {p + 192, p + 128 + group / 4 * 32, p + group / 4 * 64};
+    if (FMT == FMT_Q2_K)
+        return {p, p, p + 16 + group / 4 * 32};
+    if (FMT == FMT_Q3_K)
+        return {p + 96, p, p + 32 + group / 4 * 32};
+    if (FMT == FMT_IQ4_XS)
+        return {p, p, p + 8 + group / 2 * 32};
     return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
 }
 
 /* Share of lane t of group g of a super-block. */
 template <int FMT>
 static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32_t t,
-                                                   uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d, float *m)
+                                                   uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d, fmt_min *m)
 {
     uint32_t w[2];
-    if constexpr (FMT == FMT_Q6_K) {
+    if constexpr (FMT == FMT_IQ4_XS) {
+        load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
+        nibbles_of(w, t);
+        iq4_nl_pairs(w, r[0]);
+        const uint32_t high = *reinterpret_cast<const uint16_t *>(p.head + 2);
+        const int scale = (p.head[4 + g / 2] >> g % 2 * 4 & 15) | (high >> 2 * g & 3) << 4;
+        *d = half_at(p.head) * (float)(64 * (scale - 32));
+    } else if constexpr (FMT == FMT_Q2_K || FMT == FMT_Q3_K) {
+        /* Sixteen weights share a scale, which times a quant has no more than 8 bits: the products are exact. */
+        const uint32_t s = 2 * g + t / 2;
+        uint32_t q[4], scale;
+        load_words(p.low + 8 * t, w);
+        w[0] = w[0] >> g % 4 * 2 & 0x03030303u;
+        w[1] = w[1] >> g % 4 * 2 & 0x03030303u;
+        if constexpr (FMT == FMT_Q3_K) {
+            uint32_t h[2];
+            load_words(p.high + 8 * t, h);
+            w[0] |= (h[0] >> g & 0x01010101u) << 2;
+            w[1] |= (h[1] >> g & 0x01010101u) << 2;
+            scale = bf16_twice(((p.head[s % 8] >> s / 8 * 4 & 15) | (p.head[8 + s % 4] >> s / 4 * 2 & 3) << 4) - 32);
+            *d = half_at(p.head + 12);
+        } else {
+            scale = bf16_twice(p.head[s] & 15);
+            *d = half_at(p.head + 80);
+            m->by = -half_at(p.head + 82);
+            m->of = bf16_twice(p.head[s] >> 4);
+        }
+        quants_of<FMT == FMT_Q3_K ? 4 : 0>(w, q);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+    } else if constexpr (FMT == FMT_Q6_K) {
         const uint32_t quarter = g % 4;
         uint32_t h[2], q[4];
         load_words(p.low + quarter % 2 * 32 + 8 * t, w);
@@ -225,8 +281,7 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
             w[i] = (w[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (h[i] >> quarter * 2 & 0x03030303u) << 4;
         quants_of<32>(w, q);
         /* Sixteen weights share a scale of 8 bits, which the matrix units cannot wait for: 13 bits are two numbers. */
-        const __nv_bfloat16 one = __float2bfloat16_rn((float)(int8_t)p.head[2 * g + t / 2]);
-        const uint32_t scale = (uint32_t)__bfloat16_as_ushort(one) * 0x10001u;
+        const uint32_t scale = bf16_twice((int8_t)p.head[2 * g + t / 2]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
@@ -249,7 +304,7 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
         const uint32_t minimum = g < 4 ? mn & 63 : more >> 4 | mn >> 6 << 4;
         const float2 dm = __half22float2(*reinterpret_cast<const __half2 *>(&head.x));
         *d = dm.x * (float)scale;
-        *m = dm.y * -(float)minimum;
+        m->by = dm.y * -(float)minimum;
     }
 }
 

@@ -6,7 +6,8 @@
  * every other, whatever its tiling, its number of tokens, or the memory that a weight came from.
  *
  * Of the other quantised formats a block's product is finished at once, in block_product(), and then added as that of BF16: scale * c, or
- * scale * c + minimum * (sum of x), where the sum comes from the matrix units too, as a product with ones.
+ * scale * c + minimum * (sum of x), where the sum comes from the matrix units too, as a product with ones (Q2_K, whose sixteens have minima
+ * of their own: with these).
  *
  * Operands are bf16: x is split in hi + lo (16 bits of mantissa together); int8 and smaller weights and BF16 are exact; F16 weights and
  * those of Q6_K times the scale of their 16 are hi + lo and F32 weights hi + mid + lo, exact too.
@@ -28,7 +29,7 @@ template <int FMT> struct a_frag {
     static constexpr int PARTS = fmt_block<FMT>::PARTS;
     uint32_t r0[PARTS][4], r1[PARTS][4];
     float d0, d1; /* scales of the quantised */
-    float m0, m1; /* what is added to each weight, where the format has it */
+    fmt_min m0, m1;
 };
 
 struct b_frag {
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void load_a_row(const unsigned char *p, uint32
 /* Share of lane t of block b of a row that begins at `row`, in shared memory. */
 template <int FMT>
 static __device__ __forceinline__ void load_a_block(const unsigned char *row, uint32_t b, uint32_t t,
-                                                    uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, float *m)
+                                                    uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, fmt_min *m)
 {
     const unsigned char *p = row + b * fmt_block<FMT>::BYTES; /* of formats of blocks of 32 */
     if constexpr (fmt_block<FMT>::GRAIN > 1)
@@ -132,7 +133,7 @@ template <int FMT> struct row_reader {
     const unsigned char *p;
     __device__ __forceinline__ row_reader(const unsigned char *row, uint32_t) : p(row) {}
     __device__ __forceinline__ void load(uint32_t b, bool, uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d,
-                                         float *m) const
+                                         fmt_min *m) const
     {
         load_a_block<FMT>(p, b, t, r, d, m);
     }
@@ -149,7 +150,7 @@ template <> struct row_reader<FMT_Q8_0> {
         first[0] = reinterpret_cast<const uint32_t *>(at - ((uintptr_t)at & 2));
         first[1] = reinterpret_cast<const uint32_t *>(at + 34 - ((uintptr_t)(at + 34) & 2));
     }
-    __device__ __forceinline__ void load(uint32_t b, bool odd, uint32_t, uint32_t (&r)[1][4], float *d, float *) const
+    __device__ __forceinline__ void load(uint32_t b, bool odd, uint32_t, uint32_t (&r)[1][4], float *d, fmt_min *) const
     {
         const uint32_t *q = (odd ? first[1] : first[0]) + b / 2 * 17, by = odd ? 16 - shift : shift;
         const uint32_t w[3] = {q[0], q[1], q[2]};
@@ -174,6 +175,12 @@ template <int FMT> static __device__ __forceinline__ void zero_a(a_frag<FMT> &a,
                 a.r0[p][i] = a.r1[p][i] = 0;
 }
 
+/* What x is multiplied by for the minimum: one, but for Q2_K. */
+template <int FMT> static __device__ __forceinline__ uint32_t min_operand(const fmt_min &m)
+{
+    return FMT == FMT_Q2_K ? m.of : BF16_ONES;
+}
+
 /* The product of a block from that of its quants, and the sum of x. Written out, so that no compiler makes one rounding of two in one
  * kernel and not in another. */
 template <int FMT> static __device__ __forceinline__ float block_finish(float c, float x, float d, float m)
@@ -196,17 +203,18 @@ static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag
         }
     if constexpr (fmt_block<FMT>::FINISHED) {
         float x[4] = {0, 0, 0, 0};
+        const uint32_t m0 = min_operand<FMT>(a.m0), m1 = min_operand<FMT>(a.m1);
         if constexpr (fmt_block<FMT>::
                           MIN) { /* in braces: of a bare loop with a pragma nvcc 13 leaves out the next loop too */
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.lo[2 * s], b.lo[2 * s + 1]);
-                mma_bf16(x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, b.hi[2 * s], b.hi[2 * s + 1]);
+                mma_bf16(x, m0, m1, m0, m1, b.lo[2 * s], b.lo[2 * s + 1]);
+                mma_bf16(x, m0, m1, m0, m1, b.hi[2 * s], b.hi[2 * s + 1]);
             }
         }
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            c[i] = block_finish<FMT>(c[i], x[i], i < 2 ? a.d0 : a.d1, i < 2 ? a.m0 : a.m1);
+            c[i] = block_finish<FMT>(c[i], x[i], i < 2 ? a.d0 : a.d1, i < 2 ? a.m0.by : a.m1.by);
     }
 }
 

@@ -47,7 +47,7 @@ static inline bool gemv_can(const mm_params &p)
 {
     /* Rows of small formats keep their place in 16 bytes; but pairs of blocks of 32 begin at whole words (see pair_load()). */
     const bool rows_fit = p.fmt <= FMT_Q8_0                         ? p.row_bytes % 16 == 0
-                          : p.fmt == FMT_Q6_K || p.fmt == FMT_MXFP4 ? p.cols % 64 == 0
+                          : p.fmt >= FMT_Q6_K || p.fmt == FMT_MXFP4 ? p.cols % 64 == 0
                                                                     : p.cols % 64 == 0 && p.row_bytes % 4 == 0;
     return p.mode == MM_LINEAR && p.n_tokens <= GEMV_TOKENS && p.cols <= GEMV_MAX_COLS && p.cols % 32 == 0 &&
            rows_fit && (uintptr_t)p.w % 16 == 0 && (!p.normed || (uintptr_t)p.normed % 16 == 0);
@@ -218,10 +218,11 @@ static __device__ __forceinline__ uint32_t pair_row_at(const mm_params &p, uint3
 
 template <int FMT>
 static __device__ __forceinline__ void pair_load(const unsigned char *row, uint32_t pair, int i, uint32_t t,
-                                                 uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, float *m)
+                                                 uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, fmt_min *m)
 {
-    if constexpr (fmt_block<FMT>::GRAIN > 1) {
-        load_a_block<FMT>(row + pair / 4 * fmt_block<FMT>::SUPER, pair_block<FMT>(pair % 4, i), t, r, d, m);
+    constexpr uint32_t PAIRS = fmt_block<FMT>::GRAIN / 2; /* of a super-block */
+    if constexpr (PAIRS > 0) {
+        load_a_block<FMT>(row + pair / PAIRS * fmt_block<FMT>::SUPER, pair_block<FMT>(pair % PAIRS, i), t, r, d, m);
     } else {
         const uint32_t from = i * fmt_block<FMT>::BYTES;
         load_lane<FMT>(row + pair * 2 * fmt_block<FMT>::BYTES + from, t, r[0], d, m, from);

@@ -13,6 +13,9 @@ cudaError_t gemv_launch_small(cuda_dev *d, const mm_params &p)
     case FMT_Q4_K: return gemv_launch_format<FMT_Q4_K>(d, p, nullptr);
     case FMT_Q5_K: return gemv_launch_format<FMT_Q5_K>(d, p, nullptr);
     case FMT_Q6_K: return gemv_launch_format<FMT_Q6_K>(d, p, nullptr);
+    case FMT_Q2_K: return gemv_launch_format<FMT_Q2_K>(d, p, nullptr);
+    case FMT_Q3_K: return gemv_launch_format<FMT_Q3_K>(d, p, nullptr);
+    case FMT_IQ4_XS: return gemv_launch_format<FMT_IQ4_XS>(d, p, nullptr);
     default: return cudaErrorInvalidValue;
     }
 }

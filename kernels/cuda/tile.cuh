@@ -27,12 +27,16 @@
 template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any alignment */
     static constexpr uint32_t BYTES = 2 * fmt_block<FMT>::BYTES;
     /* Of a super-block come the pieces that the 64 weights need: see tile_piece_of(). */
-    static constexpr uint32_t UNITS = FMT == FMT_Q4_K   ? 3
-                                      : FMT == FMT_Q5_K ? 5
-                                      : FMT == FMT_Q6_K ? 10
-                                                        : (BYTES + 14 + 15) / 16;
+    static constexpr uint32_t UNITS = FMT == FMT_Q4_K                      ? 3
+                                      : FMT == FMT_Q5_K                    ? 5
+                                      : FMT == FMT_Q6_K                    ? 10
+                                      : FMT == FMT_IQ4_XS                  ? 5
+                                      : FMT == FMT_Q2_K || FMT == FMT_Q3_K ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
+                                                                           : (BYTES + 14 + 15) / 16;
     static constexpr uint32_t PITCH = FMT == FMT_Q4_K            ? 48
                                       : FMT == FMT_Q6_K          ? 176
+                                      : FMT == FMT_Q2_K          ? 112
+                                      : FMT == FMT_Q3_K          ? 144
                                       : fmt_block<FMT>::FINISHED ? 80
                                       : FMT == FMT_Q8_0          ? 96
                                       : FMT == FMT_F32           ? 272
@@ -54,6 +58,10 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
             return {block + quarter / 2 * 64, 64, u};
         return u < 8 ? tile_piece{block + 128 + quarter / 2 * 32, 32, u - 5} : tile_piece{block + 192, 18, u - 8};
     }
+    if (FMT == FMT_Q2_K || FMT == FMT_Q3_K) /* the pieces are no fewer units than all of it */
+        return {block, fmt_block<FMT>::SUPER, u};
+    if (FMT == FMT_IQ4_XS)
+        return u < 2 ? tile_piece{block, 8, u} : tile_piece{block + 8 + quarter * 32, 32, u - 2};
     if (u == 0)
         return {block, 16, 0};
     if (FMT == FMT_Q5_K && u < 3)
@@ -65,8 +73,12 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
 template <int FMT>
 static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, uint32_t low, uint32_t step)
 {
-    if (FMT == FMT_Q6_K) {
-        const uint32_t at = low + step / 4 * fmt_block<FMT>::SUPER; /* pieces are whole units apart */
+    const uint32_t at = low + step / 4 * fmt_block<FMT>::SUPER;
+    if (FMT == FMT_Q2_K || FMT == FMT_Q3_K)
+        return k_pieces<FMT>(row + (at & 15), step % 4 * 2);
+    if (FMT == FMT_IQ4_XS)
+        return {row + (at & 15), row, row + 32 + ((at + 8) & 15)};
+    if (FMT == FMT_Q6_K) { /* pieces are whole units apart */
         return {row + 128 + (at & 15), row + 80 + (at & 15), row + (at & 15)};
     }
     return {row, row + 16, row + (FMT == FMT_Q4_K ? 16 : 48)};
@@ -76,7 +88,7 @@ static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, u
 template <int FMT>
 static __device__ __forceinline__ void tile_load_row(const unsigned char *row, uint32_t low, uint32_t step, uint32_t kb,
                                                      uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d,
-                                                     float *m)
+                                                     fmt_min *m)
 {
     if constexpr (fmt_block<FMT>::GRAIN > 1)
         load_k_lane<FMT>(tile_parts<FMT>(row, low, step), step % 4 * 2 + kb, t, r, d, m);
@@ -289,6 +301,7 @@ template <int FMT, int N>
 static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], tile_sums<FMT, N> &sums, const a_frag<FMT> &a,
                                                      uint32_t hi, uint32_t lo)
 {
+    const uint32_t m0 = min_operand<FMT>(a.m0), m1 = min_operand<FMT>(a.m1);
     wgmma_begin();
 #pragma unroll
     for (int s = 0; s < 2; s++)
@@ -302,8 +315,8 @@ static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], tile_sum
     if constexpr (fmt_block<FMT>::MIN) { /* in braces: see block_product() */
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-            wgmma<N>::run(sums.x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, wgmma_tokens(lo + s * 32), s);
-            wgmma<N>::run(sums.x, BF16_ONES, BF16_ONES, BF16_ONES, BF16_ONES, wgmma_tokens(hi + s * 32), 1);
+            wgmma<N>::run(sums.x, m0, m1, m0, m1, wgmma_tokens(lo + s * 32), s);
+            wgmma<N>::run(sums.x, m0, m1, m0, m1, wgmma_tokens(hi + s * 32), 1);
         }
     }
     wgmma_commit();
@@ -317,7 +330,7 @@ static __device__ __forceinline__ void tile_add(float (&acc)[N / 2], const float
     for (int i = 0; i < N / 2; i++)
         if constexpr (fmt_block<FMT>::FINISHED)
             acc[i] += block_finish<FMT>(c[i], sums.x[fmt_block<FMT>::MIN ? i : 0], i % 4 < 2 ? a.d0 : a.d1,
-                                        i % 4 < 2 ? a.m0 : a.m1);
+                                        i % 4 < 2 ? a.m0.by : a.m1.by);
         else if (FMT == FMT_Q8_0)
             acc[i] = fmaf(i % 4 < 2 ? a.d0 : a.d1, c[i], acc[i]);
         else

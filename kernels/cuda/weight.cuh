@@ -22,6 +22,12 @@ static __device__ uint32_t fifth_bit_at(const uint8_t *qh, uint32_t i)
     return (qh[i / 8] >> i % 8 & 1) << 4;
 }
 
+/* Two bits of weight k of a block of 256, of Q2_K and Q3_K. */
+static __device__ uint32_t crumb_at(const uint8_t *qs, uint32_t k)
+{
+    return qs[k / 128 * 32 + k % 32] >> k % 128 / 32 * 2 & 3;
+}
+
 /* Six bits of the scale (m 0) or minimum (m 1) of a group: see k_scale() of the CPU backend. */
 static __device__ float group_scale(const uint8_t *scales, uint32_t g, uint32_t m)
 {
@@ -85,6 +91,23 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
         const uint32_t q = (b->qs[g / 2 * 32 + j] >> g % 2 * 4 & 15) | (b->qh[j] >> g & 1) << 4;
         return fmaf(half_of(b->d) * group_scale(b->scales, g, 0), (float)q,
                     -half_of(b->dmin) * group_scale(b->scales, g, 1));
+    }
+    case FMT_Q2_K: {
+        const kern_q2_k_block *b = block_of<kern_q2_k_block>(row, i, 256);
+        const uint32_t scale = b->scales[k / 16];
+        return fmaf(half_of(b->d) * (float)(scale & 15), (float)crumb_at(b->qs, k),
+                    -half_of(b->dmin) * (float)(scale >> 4));
+    }
+    case FMT_Q3_K: {
+        const kern_q3_k_block *b = block_of<kern_q3_k_block>(row, i, 256);
+        const uint32_t s = k / 16, q = crumb_at(b->qs, k) | (b->hmask[j] >> g & 1) << 2;
+        const uint32_t scale = (b->scales[s % 8] >> s / 8 * 4 & 15) | (b->scales[8 + s % 4] >> s / 4 * 2 & 3) << 4;
+        return half_of(b->d) * ((float)scale - 32) * ((float)q - 4);
+    }
+    case FMT_IQ4_XS: {
+        const kern_iq4_xs_block *b = block_of<kern_iq4_xs_block>(row, i, 256);
+        const uint32_t scale = (b->scales_l[g / 2] >> g % 2 * 4 & 15) | (b->scales_h >> 2 * g & 3) << 4;
+        return half_of(b->d) * ((float)scale - 32) * (float)iq4_nl_values[nibble_at(b->qs + 16 * g, j)];
     }
     default: {
         const kern_q6_k_block *b = block_of<kern_q6_k_block>(row, i, 256);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face model directory as one GGUF file with the `gguf` package: test data from somebody else's writer.
 
-usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0|q4_0|...|mxfp4|q4_k|q4_k_m|q5_k_m]
+usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0|q4_0|...|mxfp4|q4_k|q4_k_m|q5_k_m|q2_k_m|q3_k_m|iq4_xs_m]
 
 Names come from the package's own map; experts are stacked and the llama family's Q and K rows are permuted, as llama.cpp's
 converter does.
@@ -33,10 +33,10 @@ def read_safetensors(path):
 
 def type_of(kind, name):
     """Of a tensor by its Hugging Face name. The mixtures are about llama.cpp's: more bits for V, down and the two ends."""
-    if kind in ("q4_k_m", "q5_k_m"):
+    if kind.endswith("_m"):
         layer = re.search(r"layers\.(\d+)\.", name)
         more = not layer or (int(layer[1]) % 2 == 0 and re.search(r"v_proj|down_proj|\.w2\.", name))
-        kind = "q6_k" if more else kind[:-2]
+        kind = kind[:-2] if not more else {"q2_k_m": "q3_k", "q3_k_m": "q4_k"}.get(kind, "q6_k")
     return gguf.GGMLQuantizationType[kind.upper()]
 
 
@@ -56,19 +56,54 @@ def join_kv_b(k, v):
     return np.concatenate([k.swapaxes(1, 2), v], axis=1).reshape(-1, v.shape[2])
 
 
+def crumbs(n):
+    """Numbers of two bits as Q2_K and Q3_K have them."""
+    n = n.reshape(-1, 2, 4, 32)
+    return (n[:, :, 0] | n[:, :, 1] << 2 | n[:, :, 2] << 4 | n[:, :, 3] << 6).reshape(-1, 64)
+
+
 def quantise(w, t):
     """What the package cannot write: plain roundings, good enough for random weights."""
     q = gguf.GGMLQuantizationType
     w = np.ascontiguousarray(w, dtype=np.float32)
-    if t not in (q.IQ4_NL, q.Q4_K, q.Q5_K, q.Q6_K):
+    if t not in (q.IQ4_NL, q.IQ4_XS, q.Q2_K, q.Q3_K, q.Q4_K, q.Q5_K, q.Q6_K):
         return gguf.quants.quantize(w, t)
     half = lambda a: a.astype(np.float16).view(np.uint8)
+    values = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
     if t == q.IQ4_NL:
         b = w.reshape(-1, 32)
-        values = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
         d = np.maximum(np.abs(b).max(1, keepdims=True) / 127, 1e-7)
         n = np.abs((b / d)[:, :, None] - values).argmin(2).astype(np.uint8)
         out = np.concatenate([half(d), n[:, :16] | n[:, 16:] << 4], 1)
+    elif t == q.IQ4_XS:
+        b = w.reshape(-1, 8, 32)
+        scale = np.abs(b).max(2) / 127
+        d = np.maximum(scale.max(1, keepdims=True) / 31, 1e-7).astype(np.float16).astype(np.float32)
+        sc = np.rint(scale / d).clip(1, 31)
+        n = np.abs((b / (d * sc)[:, :, None])[..., None] - values).argmin(3).astype(np.uint8)
+        sc = sc.astype(np.uint16) + 32
+        high = sum((sc[:, g] >> 4) << 2 * g for g in range(8)).astype(np.uint16)[:, None].view(np.uint8)
+        low = (sc[:, 0::2] & 15 | (sc[:, 1::2] & 15) << 4).astype(np.uint8)
+        out = np.concatenate([half(d), high, low, (n[:, :, :16] | n[:, :, 16:] << 4).reshape(-1, 128)], 1)
+    elif t == q.Q2_K:
+        b = w.reshape(-1, 16, 16)
+        low, high = np.minimum(b.min(2), 0), b.max(2)
+        scale = (high - low) / 3
+        d, dmin = (np.maximum(a.max(1, keepdims=True) / 15, 1e-7).astype(np.float16).astype(np.float32) for a in (scale, -low))
+        sc, m = (np.rint(a / by).clip(0, 15) for a, by in ((scale, d), (-low, dmin)))
+        n = np.rint((b + (dmin * m)[:, :, None]) / np.maximum(d * sc, 1e-12)[:, :, None]).clip(0, 3).astype(np.uint8)
+        out = np.concatenate([sc.astype(np.uint8) | m.astype(np.uint8) << 4, crumbs(n), half(d), half(dmin)], 1)
+    elif t == q.Q3_K:
+        b = w.reshape(-1, 16, 16)
+        scale = np.abs(b).max(2) / 4
+        d = np.maximum(scale.max(1, keepdims=True) / 31, 1e-7).astype(np.float16).astype(np.float32)
+        sc = np.rint(scale / d).clip(1, 31)
+        n = (np.rint(b / (d * sc)[:, :, None]).clip(-4, 3) + 4).astype(np.uint8)
+        sc = sc.astype(np.uint8) + 32
+        high = sc >> 4
+        scales = [sc[:, :8] & 15 | (sc[:, 8:] & 15) << 4, high[:, :4] | high[:, 4:8] << 2 | high[:, 8:12] << 4 | high[:, 12:] << 6]
+        hmask = sum((n.reshape(-1, 8, 32)[:, g] >> 2) << g for g in range(8)).astype(np.uint8)
+        out = np.concatenate([hmask, crumbs(n & 3)] + scales + [half(d)], 1)
     elif t == q.Q6_K:
         b = w.reshape(-1, 16, 16)
         scale = np.abs(b).max(2) / 31

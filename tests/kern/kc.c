@@ -135,6 +135,12 @@ static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
         put_scale(k, w + 2, 6);
         put_scale(k, w, 9);
         break;
+    case FMT_Q2_K:
+        put_scale(k, w + 82, 4);
+        put_scale(k, w + 80, 5);
+        break;
+    case FMT_Q3_K: put_scale(k, w + 108, 6); break;
+    case FMT_IQ4_XS: put_scale(k, w, 11); break;
     case FMT_Q6_K: put_scale(k, w + 208, 11); break;
     case FMT_Q4_0: put_scale(k, w, 3); break;
     case FMT_Q5_0: put_scale(k, w, 4); break;

@@ -328,7 +328,7 @@ def fill_variants():
     fours = {"head_dim": 64, "num_local_experts": 3, "num_hidden_layers": 2, "vocab_size": 61}
     for kind in ("mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "head_dim": 16, "intermediate_size": 128})
-    for kind in ("q4_k_m", "q5_k_m"):
+    for kind in ("q4_k_m", "q5_k_m", "q2_k_m", "q3_k_m", "iq4_xs_m"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # the ones in tests/data/golden
     oss = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,

@@ -287,10 +287,11 @@ for vocab in (1, 40, 300):
     put("lse", np.log(np.exp(logits.astype(np.float64)).sum(axis=1)))
 
 # ---- blocks of GGUF: any bytes with sound scales, values by the `gguf` package
-for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K"):
+for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS"):
     kind = gguf.GGMLQuantizationType[name]
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    halves = {"MXFP4": (), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(name, (0,))
+    halves = {"MXFP4": (), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+              "Q2_K": (80, 82), "Q3_K": (108,)}.get(name, (0,))
 
     def blocks(n, exponents):
         raw = rng.integers(0, 256, (n, size), dtype=np.uint8)
