@@ -3,13 +3,11 @@
  * Two oracles. Of a small language all texts are written down: a token is allowed if and only if some text goes on with it. Of JSON in
  * general jansson judges: a token is allowed only if the text with it can be completed to what jansson reads, which is tried with
  * a list of completions; and it is not forbidden unless a rule of our own (blanks, digits, escapes) forbids it. */
-#include <criterion/criterion.h>
 #include <jansson.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "engine/text/grammar.h"
-#include "engine/text/tokenizer.h"
+#include "tok_file.h"
 
 typedef struct words {
     tokenizer *tok;
@@ -19,19 +17,8 @@ typedef struct words {
 
 static words open_words(const char *name)
 {
-    char path[4096];
-    const char *root = getenv("EXPERTD_SOURCE_ROOT");
-    snprintf(path, sizeof path, "%s/%s", root ? root : ".", name);
-    gzFile f = gzopen(path, "rb");
-    cr_assert(f, "%s", path);
-    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    int n;
-    while (xd_buf_reserve(&b, 1 << 20) && (n = gzread(f, b.data + b.len, 1 << 20)) > 0)
-        b.len += (size_t)n;
-    gzclose(f);
-    words w = {0};
+    words w = {.tok = open_tok(name)};
     xd_err err = {0};
-    cr_assert_eq(tok_from_json(b.data, b.len, &w.tok, &err), XD_OK, "%s: %s", path, err.msg);
     w.n = tok_vocab_size(w.tok) + 70; /* models have rows beyond their tokenizer's */
     cr_assert_eq(grammar_vocab_new(w.tok, w.n, &w.v, &err), XD_OK, "%s", err.msg);
     memset(w.byte_id, 0xFF, sizeof w.byte_id);

@@ -1,10 +1,8 @@
-#include <criterion/criterion.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "engine/text/grammar.h"
 #include "engine/text/lead.h"
-#include "engine/text/tokenizer.h"
+#include "tok_file.h"
 
 /* What may come is known by hand; the vocabularies are real. */
 
@@ -16,19 +14,8 @@ typedef struct words {
 
 static words open_words(const char *name)
 {
-    const char *root = getenv("EXPERTD_SOURCE_ROOT");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", root ? root : ".", name);
-    gzFile f = gzopen(path, "rb");
-    cr_assert(f, "%s", path);
-    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    char piece[4096];
-    for (int n; (n = gzread(f, piece, sizeof piece)) > 0;)
-        xd_buf_append(&b, piece, (size_t)n);
-    gzclose(f);
-    words w = {0};
+    words w = {.tok = open_tok(name)};
     xd_err err = {0};
-    cr_assert_eq(tok_from_json(b.data, b.len, &w.tok, &err), XD_OK, "%s", err.msg);
     w.n = tok_vocab_size(w.tok);
     cr_assert_eq(grammar_vocab_new(w.tok, w.n, &w.v, &err), XD_OK, "%s", err.msg);
     return w;

@@ -2,31 +2,11 @@
  *
  * Expected values come from the reference library. The folder is $EXPERTD_FIXTURES_DIR/tokenizers, else tests/data/tokenizers.
  * Every difference is listed (the first of each kind in full). */
-#include <criterion/criterion.h>
 #include <dirent.h>
 #include <jansson.h>
 #include <string.h>
-#include <zlib.h>
 
-#include "engine/text/tokenizer.h"
-
-static char *read_gz(const char *path, size_t *ret_len)
-{
-    gzFile f = gzopen(path, "rb");
-    if (!f)
-        return NULL;
-    xd_buf b = {0};
-    int n = 0;
-    do {
-        if (!xd_buf_reserve(&b, 1 << 20))
-            break;
-        n = gzread(f, b.data + b.len, 1 << 20);
-        if (n > 0)
-            b.len += (size_t)n;
-    } while (n > 0);
-    gzclose(f);
-    return xd_buf_steal(&b, ret_len);
-}
+#include "tok_file.h"
 
 static tok_ids to_ids(const json_t *list)
 {

@@ -1,38 +1,19 @@
 /* test_tokenizer.c - properties that hold for every tokenizer in tests/data/tokenizers, whatever the text: streamed pieces are the
  * whole text and whole characters, special tokens only where the text is trusted; and a GGUF vocabulary gives the ids of the
  * tokenizer.json that it was made from. (Equality with the reference: test_tok_vectors.c.) */
-#include <criterion/criterion.h>
 #include <jansson.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "engine/text/stop.h"
-#include "engine/text/tokenizer.h"
+#include "tok_file.h"
 
-static char *read_gz(const char *name, size_t *ret_len)
-{
-    const char *src = getenv("EXPERTD_SOURCE_ROOT");
-    char path[2048];
-    snprintf(path, sizeof path, "%s/tests/data/tokenizers/%s", src ? src : ".", name);
-    gzFile f = gzopen(path, "rb");
-    cr_assert(f, "cannot read %s", path);
-    xd_buf b = {0};
-    int n = 0;
-    while (xd_buf_reserve(&b, 1 << 20) && (n = gzread(f, b.data + b.len, 1 << 20)) > 0)
-        b.len += (size_t)n;
-    gzclose(f);
-    return xd_buf_steal(&b, ret_len);
-}
+#define DIR "tests/data/tokenizers/"
 
 static tokenizer *load(const char *name)
 {
-    size_t len;
-    char *json = read_gz(name, &len);
-    tokenizer *t = NULL;
-    xd_err err = {0};
-    cr_assert_eq(tok_from_json(json, len, &t, &err), XD_OK, "%s: %s", name, err.msg);
-    free(json);
-    return t;
+    char path[256];
+    snprintf(path, sizeof path, DIR "%s", name);
+    return open_tok(path);
 }
 
 static tokenizer *from_text(const char *json)
@@ -498,17 +479,17 @@ static void compare_gguf(const char *name, const char *pre)
 {
     char file[128];
     size_t len;
-    snprintf(file, sizeof file, "%s.tokenizer.json.gz", name);
-    char *text = read_gz(file, &len);
+    snprintf(file, sizeof file, DIR "%s.tokenizer.json.gz", name);
+    char *text = read_source_gz(file, &len);
     json_t *root = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
     free(text);
-    tokenizer *json = load(file), *gguf = NULL;
+    tokenizer *json = open_tok(file), *gguf = NULL;
     vocabulary v;
     xd_err err = {0};
     make_vocabulary(root, pre, &v);
     cr_assert_eq(tok_from_gguf(&v.g, &gguf, &err), XD_OK, "%s: %s", name, err.msg);
-    snprintf(file, sizeof file, "%s.vectors.json.gz", name);
-    text = read_gz(file, &len);
+    snprintf(file, sizeof file, DIR "%s.vectors.json.gz", name);
+    text = read_source_gz(file, &len);
     json_t *vectors = json_loadb(text, len, JSON_ALLOW_NUL, NULL), *o;
     free(text);
     size_t i;
