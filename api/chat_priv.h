@@ -1,4 +1,4 @@
-/* chat_priv.h - what chat.c knows of a template, for chat_messages.c. */
+/* chat_priv.h - what chat.c knows of templates, for chat_messages.c and chat_render.c. */
 #ifndef API_CHAT_PRIV_H
 #define API_CHAT_PRIV_H
 
@@ -24,6 +24,14 @@ typedef struct chat_template {
     answer_thoughts thoughts;
     bool channels; /* answer_has_channels() */
 } chat_template;
+
+enum { CHAT_MAX_TEMPLATES = 32 };
+struct chat_set {
+    chat_template templates[CHAT_MAX_TEMPLATES];
+    size_t n;
+    char origin[4200];
+    json_t *specials; /* bos_token ... as strings */
+};
 
 static inline void jsonp(json_t **j)
 {
