@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import openai
@@ -137,6 +138,15 @@ class Daemon(Server):
         demo = os.path.join(ROOT, "config", "demo")
         super().__init__("--model", demo, "--server.port", str(port), "--model.served_model_name=demo", *options,
                          command=[os.environ["EXPERTD"], "-c", os.path.join(demo, "expertd.conf")], port=port)
+
+
+def crowd(n, client):
+    """Runs client(0), client(1), ... client(n - 1) at once."""
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
 
 
 def read_all(s):

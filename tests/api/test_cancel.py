@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import events, http_post, read_all
+from conftest import crowd, events, http_post, read_all
 
 LONG = "[long]" + "x" * 64
 
@@ -122,11 +122,7 @@ def test_a_storm_of_clients(start):
             except Exception as e:  # a thread's assertion is the test's
                 faults.append(f"{seed}: {e!r}")
 
-    threads = [threading.Thread(target=client, args=(i,)) for i in range(64)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    crowd(64, client)
     assert not faults, faults[0]
     assert finished[0] > 64
     server.wait_metric("fake_live", 0)

@@ -4,12 +4,11 @@ import os
 import random
 import socket
 import subprocess
-import threading
 import time
 
 import pytest
 
-from conftest import ROOT, Daemon, events, http_post
+from conftest import ROOT, Daemon, crowd, events, http_post
 
 GOLDEN = json.load(open(os.path.join(ROOT, "config", "demo", "golden.json"), encoding="utf-8"))["cases"]
 
@@ -177,11 +176,7 @@ def test_a_storm_of_clients(daemon):
             except Exception as e:  # a thread's assertion is the test's
                 faults.append(f"{seed}: {e!r}")
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    crowd(64, one)
     assert not faults, faults[0]
     idle(daemon)
     print(f"{finished[0]} streams finished, {left[0]} clients vanished")

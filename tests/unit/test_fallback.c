@@ -192,15 +192,30 @@ static void decode(rig *r, uint32_t steps, double ms)
         fallback_step(r->f, &s);
 }
 
-/* Falls back on a bad link; tokens took 50 ms before, and so many when staged. */
+/* Until what falling back copies into VRAM lies there: the end is a line. */
+static void wait_filled(rig *r)
+{
+    while (!strstr(r->path, "lie in VRAM after")) {
+        pager_idle(r->p);
+        fallback_tick(r->f);
+    }
+}
+
+/* On a bad link; tokens took 50 ms before. */
+static void fall_back(rig *r)
+{
+    set_link(r, 5);
+    tick_until(r, "S");
+    decode(r, 8, 50);
+    tick_until(r, "SF");
+}
+
+/* Falls back, and then tokens take so long when staged. */
 static int mode_after_staging(double staged_ms)
 {
     rig r = {0};
     rig_open(&r, 50, 0.5);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
     decode(&r, 8, staged_ms);
     int mode = pager_get_mode(r.p);
@@ -232,10 +247,7 @@ Test(fallback, the_cpu_computes_what_is_missing_where_tokens_are_quicker)
     fallback_status st;
     r.cpu = true;
     rig_open(&r, 50, 0.5);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED, "tried first");
     decode_on(&r, 12, 1, 45, 20);
     cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED);
@@ -260,10 +272,7 @@ Test(fallback, a_slower_cpu_is_given_up_and_so_is_all_that_is_slower_than_in_pla
     rig r = {0};
     r.cpu = true;
     rig_open(&r, 50, 0.5);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     decode_on(&r, 6, 1, 45, 400);
     cr_assert_eq(pager_get_mode(r.p), PAGER_SHARED, "on trial");
     decode_on(&r, 1, 1, 45, 400); /* more than six steps of the other: no need to see the rest */
@@ -276,10 +285,7 @@ Test(fallback, a_slower_cpu_is_given_up_and_so_is_all_that_is_slower_than_in_pla
     r = (rig){0};
     r.cpu = true;
     rig_open(&r, 50, 0.5);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     decode_on(&r, 14, 1, 80, 60);
     cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
     cr_assert(strstr(r.path, "missing experts are read in place after all: a token took 50.0 ms, shared 60.0 ms"), "%s",
@@ -293,10 +299,7 @@ Test(fallback, without_a_cache_there_is_still_the_cpu)
     rig r = {0};
     r.cpu = true;
     rig_open(&r, 50, 0);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     fallback_status st;
     fallback_get_status(r.f, &st);
     cr_assert_str_eq(st.problem, "");
@@ -479,10 +482,7 @@ Test(fallback, an_operator_takes_it_back_from_reading_in_place)
     for (int reload = 0; reload < 2; reload++) {
         rig r = {0};
         rig_open(&r, 50, 0.5);
-        set_link(&r, 5);
-        tick_until(&r, "S");
-        decode(&r, 8, 50);
-        tick_until(&r, "SF");
+        fall_back(&r);
         decode(&r, 8, 80);
         cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
         if (reload) {
@@ -598,10 +598,7 @@ Test(fallback, what_does_not_fit_is_loaded_in_part_and_given_back)
         cr_assert(strstr(r.path, "are free)"), "%s", r.path);
         pager_get_stats(r.p, &st);
         cr_assert_gt(st.slots_spare, 0);
-        while (!strstr(r.path, "lie in VRAM after")) { /* the copies' end is a line */
-            pager_idle(r.p);
-            fallback_tick(r.f);
-        }
+        wait_filled(&r);
         pager_get_stats(r.p, &st);
         cr_assert(!st.filling);
         cr_assert_gt(st.slots_used, st.slots_total / 2);
@@ -618,16 +615,10 @@ Test(fallback, a_part_stays_when_staging_is_given_up)
     rig r = {0};
     pager_stats st;
     rig_open_spare(&r, 50, 0.25, 0.3);
-    set_link(&r, 5);
-    tick_until(&r, "S");
-    decode(&r, 8, 50);
-    tick_until(&r, "SF");
+    fall_back(&r);
     decode(&r, 8, 80); /* beside the copies: it does not count */
     cr_assert_eq(pager_get_mode(r.p), PAGER_STAGED);
-    while (!strstr(r.path, "lie in VRAM after")) {
-        pager_idle(r.p);
-        fallback_tick(r.f);
-    }
+    wait_filled(&r);
     decode(&r, 8, 80);
     cr_assert_eq(pager_get_mode(r.p), PAGER_DIRECT);
     pager_get_stats(r.p, &st);
