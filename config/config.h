@@ -2,7 +2,7 @@
  *
  * Order of precedence: built-in default < configuration file (INI) < command line (--section.key=value). The table also makes
  * --help, --print-config, the example file and the man page. A config is immutable once loaded; SIGHUP loads a second one and
- * conf_reload() says what may change while running. */
+ * conf_diff() says what may change while running. */
 #ifndef CONFIG_CONFIG_H
 #define CONFIG_CONFIG_H
 
@@ -161,15 +161,14 @@ XD_DEFINE_CLEANUP(config, conf_free)
 bool conf_next_word(const char **at, const char **ret, size_t *ret_len);
 
 /* Compares; appends to `changed` a line for each option that differs and may change while running, and to `refused` one
- * for each that needs a restart. */
-/* Both buffers hold "section.key: old -> new" lines. Returns true when anything differs. */
+ * for each that needs a restart: "section.key: old -> new". Returns true when anything differs. */
 bool conf_diff(const config *old_conf, const config *new_conf, xd_buf *changed, xd_buf *refused);
 
 void conf_print(const config *c, xd_buf *out);          /* a valid file with every key, its help and its value */
 void conf_print_example(xd_buf *out);                   /* the same with defaults, commented out */
 void conf_print_help(xd_buf *out, const char *section); /* NULL: all sections */
+void conf_print_man(xd_buf *out);                       /* expertd.conf(5), roff */
 /* Sections in the order of the table; NULL behind the last. */
 const char *conf_section_name(size_t i);
-void conf_print_man(xd_buf *out);                       /* expertd.conf(5), roff */
 
 #endif

@@ -28,7 +28,7 @@ extern "C" {
 typedef enum kern_status {
     KERN_OK,
     KERN_NOMEM,       /* memory of the device or the host */
-    KERN_DEVICE,      /* a driver or device fault: kern_dev_error() has the text */
+    KERN_DEVICE,      /* a driver or device fault: kern_ops.error has the text */
     KERN_UNSUPPORTED, /* format, shape or machine */
     KERN_ARG,         /* a bug of the caller */
 } kern_status;
@@ -105,8 +105,8 @@ typedef struct kern_qkv_norm_args {
     float eps, clip; /* 0: no clip */
 } kern_qkv_norm_args;
 
-/* A KV block holds block_size tokens of all layers. Its address is kv_block_addr[id]; layer l begins at l * layer_bytes:
- * K [n_kv_heads][block_size][head_dim], then V the same, in kv_fmt (F16 or F32). A block may lie in VRAM or mapped host memory.
+/* A KV block holds block_size tokens of all layers. Its address is block_addr[id]; layer l begins at l * layer_bytes:
+ * K [n_kv_heads][block_size][head_dim], then V the same, in fmt (F16 or F32). A block may lie in VRAM or mapped host memory.
  * With v_dim (latent attention) only K is kept, and V is its first v_dim columns. */
 typedef struct kern_kv {
     const uint64_t *block_addr;  /* [n_blocks] device */

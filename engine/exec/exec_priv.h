@@ -56,7 +56,7 @@ typedef struct exec_side { /* a plan that leaves out the picks of the other side
     uint32_t *start, *pairs;
 } exec_side;
 
-typedef struct exec_split_graphs { /* a step's segments as recordings: exec_segment of each layer, and the end */
+typedef struct exec_split_graphs { /* a step's segments as recordings: two of each layer, and the end */
     exec_shape shape;
     kern_graph **g;
 } exec_split_graphs;
