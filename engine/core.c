@@ -247,7 +247,7 @@ xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *
         return XD_OK;
     return xd_fail(err, XD_UNSUPPORTED, 0,
                    "model.max_model_len = %u: with rope type 'dynamic' this model's rotary frequencies would change "
-                   "beyond max_position_embeddings = %u, which is not possible here",
+                   "beyond its own context of %u tokens, which is not possible here",
                    context, hp->max_positions);
 }
 
