@@ -447,13 +447,13 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
 xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
+    static const kern_fmt made[] = {FMT_BF16, FMT_F16, FMT_Q8_0, FMT_MXFP4, FMT_Q4_K};
     kern_fmt fmt = FMT_COUNT;
-    for (int f = 0; f <= FMT_Q4_K; f++)
-        if ((f <= FMT_MXFP4 || f == FMT_Q4_K) && !strcmp(kern_fmt_get((kern_fmt)f).name, dtype))
-            fmt = (kern_fmt)f;
+    for (size_t i = 0; i < XD_ARRAY_LEN(made); i++)
+        if (!strcmp(kern_fmt_get(made[i]).name, dtype))
+            fmt = made[i];
     if (fmt == FMT_COUNT)
-        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, f32, q8_0, mxfp4 or q4_k",
-                       dtype);
+        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, q8_0, mxfp4 or q4_k", dtype);
     m->dir = strdup("");
     if (!m->dir)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
