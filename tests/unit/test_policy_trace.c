@@ -231,7 +231,7 @@ Test(policy_trace, on_independent_picks_the_default_is_near_the_optimum_or_the_b
 
 /* The demo model's routing is balanced, and a token's picks hardly repeat. With one sequence Belady's optimum is out of reach: even those
  * sets that are best for what went before and for what comes after (TRACE_NEARBY) hit 16 to 22 points less, and at 40 and 50 % who knows
- * all that the next token picks (TRACE_NEXT) is not within 8 points of it. Then the default has to be near the former. tests/data/README.fixtures.md says how the traces were recorded. */
+ * all that the next token picks (TRACE_NEXT) is not within 8 points of it. Then the default has to be near the former. tests/data/README.md says how the traces were recorded. */
 Test(policy_trace, on_the_demo_model_the_default_is_near_the_optimum_or_the_best_that_counting_can_do)
 {
     enum { ALONE = 3 }; /* so many with one sequence */
