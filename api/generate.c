@@ -321,6 +321,7 @@ static xd_status submit_all(gen *g, xd_err *err)
             name_field(p, err);
             return st;
         }
+        o.with = g->reqs[0];
     }
     return XD_OK;
 }

@@ -140,7 +140,7 @@ const conf_option conf_options[] = {
     BYTES(server, "max_body", max_body_bytes, "16MiB", 4 * KIB, GIB, 0,
           "Largest request body; a larger one is answered with 413."),
     U32(server, "max_queue", max_queue, "256", 1, 1e6, CONF_RELOAD,
-        "Requests that may wait for a place in the batch; the next one is answered with 429."),
+        "HTTP requests that may wait for a place in the batch, whatever the number of their prompts; the next one is answered with 429."),
     SECONDS_OR(server, "request_timeout", request_timeout_s, "none", 1, 604800, "none", CONF_RELOAD,
                "Longest time for a whole request."),
     SECONDS_OR(server, "idle_timeout", idle_timeout_s, "2min", 1, 86400, "none", 0,

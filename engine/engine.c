@@ -1,7 +1,7 @@
 /* engine.c - the engine thread: loads, tests itself, serves, drains, ends.
  *
  * DESIGN. All state of scheduler, KV cache, pager and device belongs to the engine thread. Others talk to it by the inbox (a list
- * under `lock`, bounded by max_queue), by atomic flags in requests (cancelled) and by one job at a time (engine_call). It answers by
+ * under `lock`, bounded by max_queue calls), by atomic flags in requests (cancelled) and by one job at a time (engine_call). It answers by
  * events in the requests' own queues. It sleeps on `wake` while nothing is to be done, turning once a second so that a watchdog
  * sees it alive and the link monitor gets its tick.
  *
@@ -402,6 +402,7 @@ static void admit_new(engine *e)
         xd_err error = {0};
         for (uint32_t i = 0; !r->admitted && i < r->opt.n && !error.status; i++) {
             r->choices[i].seq.order = r->order + i;
+            r->choices[i].seq.group = r->first->order + 1;
             if (sched_add(e->sched, &r->choices[i].seq, &error))
                 break;
         }
@@ -570,6 +571,18 @@ const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why)
     return e->tok;
 }
 
+void engine_count_queued(engine *e, engine_request *r)
+{
+    e->n_queued++;
+    e->n_calls_queued += !r->first->n_call_queued++;
+}
+
+void engine_uncount_queued(engine *e, engine_request *r)
+{
+    e->n_queued--;
+    e->n_calls_queued -= !--r->first->n_call_queued;
+}
+
 xd_status engine_submit(engine *e, const engine_request_options *opt, engine_request **ret, xd_err *err)
 {
     static const char *const why_not[] = {
@@ -591,8 +604,11 @@ xd_status engine_submit(engine *e, const engine_request_options *opt, engine_req
     pthread_mutex_lock(&e->lock);
     if (e->phase != ENGINE_READY)
         st = xd_fail(err, XD_UNAVAILABLE, 0, "the server is shutting down");
-    else if (e->n_queued >= e->max_queue)
-        st = xd_fail_field(err, XD_BUSY, NULL, "queue_full", "%u requests are waiting: try again later", e->n_queued);
+    else if (!opt->with && e->n_calls_queued >= e->max_queue)
+        st = xd_fail_field(
+            err, XD_BUSY, NULL, "queue_full",
+            "%u requests (of %u prompts) are waiting, as many as server.max_queue allows: try again later",
+            e->n_calls_queued, e->n_queued);
     if (!st) {
         r->refs = 2;
         r->order = e->next_order;
@@ -600,7 +616,7 @@ xd_status engine_submit(engine *e, const engine_request_options *opt, engine_req
         *e->inbox_tail = r;
         e->inbox_tail = &r->next;
         e->n_live++;
-        e->n_queued++;
+        engine_count_queued(e, r);
         pthread_cond_signal(&e->wake);
     }
     pthread_mutex_unlock(&e->lock);

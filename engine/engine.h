@@ -102,7 +102,10 @@ typedef struct engine_request_options {
     int32_t logprobs;        /* -1 none; else number of alternatives */
     int32_t prompt_logprobs; /* -1 none; else number of alternatives: PROMPT events come first */
     int32_t priority;        /* lower goes first */
-    uint64_t deadline_ns;    /* monotonic; 0 none: XD_TIMEOUT */
+    /* One that belongs to the same call, submitted before and not freed; NULL: this is the call's first. Calls take turns, and
+     * max_queue counts them. */
+    engine_request *with;
+    uint64_t deadline_ns; /* monotonic; 0 none: XD_TIMEOUT */
     /* Called on the engine thread whenever events wait; must not block or call the engine. */
     void (*notify)(void *user);
     void *user;
@@ -148,7 +151,7 @@ typedef struct engine_usage {
 } engine_usage;
 
 /* Checks and queues. Everything in opt is copied. XD_BAD_REQUEST (param and code set; code "context_length_exceeded" with both
- * numbers in the message), XD_BUSY when the queue is full, XD_UNAVAILABLE while loading or draining. */
+ * numbers in the message), XD_BUSY when the queue is full (never for one `with` another), XD_UNAVAILABLE while loading or draining. */
 xd_status engine_submit(engine *e, const engine_request_options *opt, engine_request **ret, xd_err *err) XD_MUST_CHECK;
 /* Takes the next event; false: none now. One consumer a request. */
 bool engine_request_next(engine_request *r, engine_event *ret);

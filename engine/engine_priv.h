@@ -60,6 +60,8 @@ struct engine_request {
     char **stops;
     choice *choices;
     uint64_t order, submit_ns;
+    engine_request *first;  /* of its call, a reference; itself: none */
+    uint32_t n_call_queued; /* of the first: the call's requests that are not started; engine.lock */
 
     pthread_mutex_t lock; /* events, usage, state seen by the consumer */
     event_node *head, *tail, *current;
@@ -112,6 +114,7 @@ struct engine {
     xd_err failure;
     engine_request *inbox, **inbox_tail;
     uint32_t n_live, n_queued; /* submitted and not ended; of these, not started */
+    uint32_t n_calls_queued;   /* calls that have such */
     bool stop, cancel_all, held;
     engine_job *job;
     uint32_t max_queue; /* may be reloaded */
@@ -153,6 +156,10 @@ xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err) XD_MUST_CHEC
 
 /* self_test.c: before the first request */
 xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
+
+/* engine.c. With engine.lock held: the request is one of those that wait; no more. */
+void engine_count_queued(engine *e, engine_request *r);
+void engine_uncount_queued(engine *e, engine_request *r);
 
 /* step.c */
 void engine_step(engine *e);

@@ -204,6 +204,11 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
         return xd_fail(err, XD_NOMEM, 0, "taking a request");
     r->e = e;
     r->refs = 1;
+    r->first = r;
+    if (opt->with) {
+        r->first = opt->with->first;
+        atomic_fetch_add(&r->first->refs, 1);
+    }
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->notify_lock, NULL);
     if (!copy_options(r, opt)) {
@@ -237,6 +242,8 @@ void request_unref(engine_request *r)
 {
     if (atomic_fetch_sub(&r->refs, 1) != 1)
         return;
+    if (r->first != r)
+        request_unref(r->first);
     while (r->head) {
         event_node *n = r->head;
         r->head = n->next;

@@ -40,7 +40,8 @@ void engine_end_request(engine *e, engine_request *r, const xd_err *error)
     }
     pthread_mutex_lock(&e->lock);
     e->n_live--;
-    e->n_queued -= !r->started;
+    if (!r->started)
+        engine_uncount_queued(e, r);
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
     request_notify(r);
@@ -80,7 +81,7 @@ static void note_started(engine *e, engine_request *r, const sched_seq *seq, uin
         return;
     r->started = true;
     pthread_mutex_lock(&e->lock);
-    e->n_queued--;
+    engine_uncount_queued(e, r);
     pthread_mutex_unlock(&e->lock);
     pthread_mutex_lock(&r->lock);
     r->usage.queued_ns = now - r->submit_ns;

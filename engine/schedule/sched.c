@@ -1,5 +1,5 @@
-/* sched.c - see sched.h. Two sorted arrays: running (at most max_seqs) and waiting; both by priority, then arrival, so that the
- * youngest is the last and a preempted sequence comes back before those that arrived after it.
+/* sched.c - see sched.h. Two sorted arrays: running (at most max_seqs) and waiting; both by priority, then turn, then arrival,
+ * so that the last is the first to give way and a preempted sequence comes back before those that stand behind it.
  *
  * Invariants: 1. a sequence is in exactly one array; 2. only running sequences are in a step; 3. a waiting sequence may hold blocks
  * (a matched or forked prefix, or swapped ones) and loses them before a running one is preempted; 4. after sched_form every entry
@@ -18,12 +18,15 @@ struct sched {
     seq_list running, waiting;
     sched_entry *batch;
     uint32_t n_batch, tokens_left, rows_left;
+    uint64_t turn; /* the lowest that ran when it was last looked at; never goes back */
     sched_stats stats;
 };
 
 static bool goes_before(const sched_seq *a, const sched_seq *b)
 {
-    return a->priority != b->priority ? a->priority < b->priority : a->order < b->order;
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    return a->turn != b->turn ? a->turn < b->turn : a->order < b->order;
 }
 
 static bool list_reserve(seq_list *l, uint32_t n)
@@ -84,11 +87,31 @@ void sched_free(sched *s)
     free(s);
 }
 
+/* The next turn of its group: behind the group's others, and never before what runs now. */
+static uint64_t next_turn(sched *s, const sched_seq *seq)
+{
+    const seq_list *lists[] = {&s->running, &s->waiting};
+    uint64_t lowest = UINT64_MAX, last = 0;
+    for (size_t k = 0; k < XD_ARRAY_LEN(lists); k++) {
+        for (uint32_t i = 0; i < lists[k]->n; i++) {
+            const sched_seq *q = lists[k]->v[i];
+            if (k == 0)
+                lowest = XD_MIN(lowest, q->turn);
+            if (seq->group && q->group == seq->group)
+                last = XD_MAX(last, q->turn);
+        }
+    }
+    if (lowest != UINT64_MAX)
+        s->turn = XD_MAX(s->turn, lowest);
+    return XD_MAX(s->turn, last) + 1;
+}
+
 xd_status sched_add(sched *s, sched_seq *seq, xd_err *err)
 {
     /* Room for the running ones too: preemption must never fail. */
     if (!list_reserve(&s->waiting, s->waiting.n + s->running.n + 1))
         return xd_fail(err, XD_NOMEM, 0, "the queue of %u sequences", s->waiting.n + 1);
+    seq->turn = next_turn(s, seq);
     list_insert(&s->waiting, seq);
     seq->state = SCHED_WAITING;
     return XD_OK;
@@ -283,11 +306,30 @@ static void admit(sched *s, uint32_t limit)
     }
 }
 
+/* All places are taken, and the group of the last one runs two turns or more ahead of who waits first: it gives up its place, keeps its
+ * blocks while nobody needs them, and comes back in its turn. One a step: the place is then taken in the same step. */
+static void make_place(sched *s)
+{
+    const sched_seq *first = sched_first_waiting(s);
+    if (!first || s->running.n < s->opt.max_seqs)
+        return;
+    sched_seq *last = s->running.v[s->running.n - 1];
+    if (first->priority != last->priority || first->turn + 2 > last->turn)
+        return;
+    list_remove(&s->running, last);
+    list_insert(&s->waiting, last);
+    last->state = SCHED_WAITING;
+    last->n_preempted++;
+    s->stats.paused++;
+}
+
 const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, bool newcomers, uint32_t *ret_n)
 {
     s->n_batch = 0;
     s->tokens_left = s->opt.max_tokens;
     s->rows_left = s->opt.max_rows;
+    if (newcomers)
+        make_place(s);
     bool room = run_running(s, true, NULL);
     uint32_t limit = s->n_batch && max_prefill_tokens ? max_prefill_tokens : UINT32_MAX;
     room = room && run_running(s, false, &limit);

@@ -1,8 +1,12 @@
 /* sched.h - which sequences run in the next step, and how many tokens of each.
  *
  * Pure logic over the KV cache: no device work, no clock, no requests. Continuous batching: decoding sequences first, then chunks
- * of prompts, then newcomers in order of priority and arrival. When KV blocks run out the youngest sequence is preempted: swapped
- * out where swap space is left, else dropped and computed again later. Owned by the engine thread. */
+ * of prompts, then newcomers in order of priority, turn and arrival. When KV blocks run out the last one in that order is preempted:
+ * swapped out where swap space is left, else dropped and computed again later. Owned by the engine thread.
+ *
+ * Turns are what makes it fair: the sequences of one group (one HTTP request) have turns one after another, counted from the lowest that
+ * runs, so a group of 128 does not stand before a group of one that came a moment later; and where all places are taken, a newcomer
+ * takes the place of a group that is two turns or more ahead of it. Sequences of groups of one go in order of arrival. */
 #ifndef ENGINE_SCHED_H
 #define ENGINE_SCHED_H
 
@@ -19,7 +23,8 @@ typedef struct sched sched;
 typedef struct sched_seq {
     uint64_t order; /* of arrival, unique */
     int32_t priority;
-    uint32_t *ids; /* prompt and output so far */
+    uint64_t group; /* takes turns with other groups; 0: a group of its own */
+    uint32_t *ids;  /* prompt and output so far */
     uint32_t n_ids, n_prompt;
     bool want_prompt_rows; /* logits of every prompt token: no prefix is taken from the cache */
     bool held;             /* not to be admitted yet: waits for sched_fork() */
@@ -28,6 +33,7 @@ typedef struct sched_seq {
     uint32_t n_computed; /* tokens whose KV is there */
     uint32_t n_cached, n_preempted;
     bool is_cached_known; /* n_cached is of the first admission */
+    uint64_t turn;
     kv_seq *kv;
     enum { SCHED_NEW, SCHED_WAITING, SCHED_RUNNING } state;
 } sched_seq;
@@ -47,7 +53,7 @@ typedef struct sched_entry {
 xd_status sched_new(const sched_options *opt, sched **ret, xd_err *err) XD_MUST_CHECK;
 void sched_free(sched *s);
 XD_DEFINE_CLEANUP(sched, sched_free)
-/* Puts it among those that wait, by priority and arrival. XD_NOMEM. */
+/* Puts it among those that wait, by priority, turn and arrival. XD_NOMEM. */
 xd_status sched_add(sched *s, sched_seq *seq, xd_err *err) XD_MUST_CHECK;
 /* Takes it out wherever it is and gives its blocks back. Safe for one that was never added. */
 void sched_remove(sched *s, sched_seq *seq);
@@ -62,7 +68,7 @@ void sched_fork(sched *s, const sched_seq *from, sched_seq *to);
 
 typedef struct sched_stats {
     uint32_t n_running, n_waiting;
-    uint64_t preempted_swap, preempted_recompute; /* monotonic */
+    uint64_t preempted_swap, preempted_recompute, paused; /* monotonic; paused: gave its place to another group's */
 } sched_stats;
 void sched_get_stats(const sched *s, sched_stats *ret);
 /* The first of those that wait and could run, or NULL: when nothing runs and nothing can be formed, it will never fit. */

@@ -4,6 +4,7 @@ import os
 import random
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -181,6 +182,27 @@ def test_a_storm_of_clients(daemon):
     idle(daemon)
     print(f"{finished[0]} streams finished, {left[0]} clients vanished")
     assert finished[0] > 0
+
+
+def test_one_client_does_not_take_the_whole_queue(daemon):
+    many = {"prompt": [f"Once upon a time number {i}" for i in range(128)], "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    ended = []
+
+    def ask(name, **fields):
+        ended.append((name, daemon.post("/v1/completions", fields, timeout=120)))
+    big = [threading.Thread(target=ask, args=("many",), kwargs=many) for _ in range(3)]  # more prompts than max_queue
+    for t in big:
+        t.start()
+    end = time.monotonic() + 60
+    while daemon.metric("expertd_requests_waiting") <= 256:
+        assert time.monotonic() < end
+    ask("one", prompt="A king", max_tokens=5)
+    for t in big:
+        t.join()
+    assert [a.status for _, a in ended] == [200] * 4
+    assert ended[0][0] == "one"
+    texts = [[c["text"] for c in a.json["choices"]] for name, a in ended if name == "many"]
+    assert texts[0] == texts[1] == texts[2]  # whoever gave way
 
 
 def test_the_readmes_commands_work(daemon):

@@ -400,6 +400,71 @@ Test(engine, a_full_queue_answers_busy, .timeout = 60)
     done(w);
 }
 
+Test(engine, the_queue_counts_calls_not_their_prompts, .timeout = 60)
+{
+    const char *const small[] = {"server.max_queue", "2", "engine.max_num_seqs", "1", NULL};
+    world *w = make(small);
+    engine_request_options o = options(w);
+    engine_request *r[40] = {0}, *late = NULL;
+    o.max_tokens = 3;
+    engine_hold(w->e, true);
+    for (size_t i = 0; i < XD_ARRAY_LEN(r); i++) { /* two calls of 20 */
+        o.with = i % 20 ? r[i - i % 20] : NULL;
+        cr_assert_eq(engine_submit(w->e, &o, &r[i], NULL), XD_OK);
+    }
+    xd_err err = {0};
+    o.with = NULL;
+    cr_assert_eq(engine_submit(w->e, &o, &late, &err), XD_BUSY);
+    cr_assert(strstr(err.msg, "2 requests (of 40 prompts)"), "%s", err.msg);
+    engine_request_free(r[0]); /* the handle: its call lives on in the others */
+    r[0] = NULL;
+    engine_hold(w->e, false);
+    for (size_t i = 1; i < XD_ARRAY_LEN(r); i++) {
+        answer a = {0};
+        wait_for(r[i], &a, UINT32_MAX);
+        cr_assert_eq(a.n_tokens[0], 3);
+        engine_request_free(r[i]);
+    }
+    cr_assert_eq(engine_submit(w->e, &o, &late, NULL), XD_OK, "nobody waits any more");
+    engine_request_free(late);
+    done(w);
+}
+
+/* Which was computed first is told by nothing but the order of the answers: the single request is through while most of the others wait. */
+Test(engine, a_single_request_does_not_wait_for_a_call_of_many, .timeout = 60)
+{
+    const char *const small[] = {"engine.max_num_seqs", "2", NULL};
+    world *w = make(small);
+    engine_request_options o = options(w);
+    engine_request *many[24] = {0};
+    o.max_tokens = 40;
+    engine_hold(w->e, true);
+    for (size_t i = 0; i < XD_ARRAY_LEN(many); i++) {
+        o.with = many[0];
+        cr_assert_eq(engine_submit(w->e, &o, &many[i], NULL), XD_OK);
+    }
+    o.with = NULL;
+    o.max_tokens = 5;
+    engine_request *one = submit(w, &o);
+    engine_hold(w->e, false);
+    answer a = {0};
+    wait_for(one, &a, UINT32_MAX);
+    cr_assert_eq(a.n_tokens[0], 5);
+    cr_assert_not(engine_request_finished(many[23]));
+    engine_request_free(one);
+    answer first = {0};
+    for (size_t i = 0; i < XD_ARRAY_LEN(many); i++) { /* the same prompt, greedily: whoever gave way says the same */
+        answer b = {0};
+        wait_for(many[i], &b, UINT32_MAX);
+        cr_assert_eq(b.n_tokens[0], 40);
+        if (!i)
+            first = b;
+        cr_assert_eq(memcmp(first.ids[0], b.ids[0], 40 * sizeof b.ids[0][0]), 0, "request %zu", i);
+        engine_request_free(many[i]);
+    }
+    done(w);
+}
+
 Test(engine, draining_lets_requests_end_and_takes_no_more, .timeout = 60)
 {
     world *w = make(NULL);

@@ -33,14 +33,19 @@ static world *make(uint32_t n_blocks, uint32_t max_seqs, uint32_t max_tokens, ui
     return w;
 }
 
-static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt)
+static sched_seq *add_of(world *w, uint32_t i, uint32_t n_prompt, uint64_t group)
 {
     sched_seq *q = &w->q[i];
     for (uint32_t j = 0; j < 256; j++)
         w->ids[i][j] = i * 1000 + j;
-    *q = (sched_seq){.order = i, .ids = w->ids[i], .n_ids = n_prompt, .n_prompt = n_prompt};
+    *q = (sched_seq){.order = i, .group = group, .ids = w->ids[i], .n_ids = n_prompt, .n_prompt = n_prompt};
     cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
     return q;
+}
+
+static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt)
+{
+    return add_of(w, i, n_prompt, 0);
 }
 
 /* Runs a step as the engine does: whoever has all its tokens computed gets another one. Returns tokens of the step. */
@@ -136,6 +141,69 @@ Test(sched, lower_priority_number_goes_first_then_arrival)
     done(w);
 }
 
+Test(sched, groups_take_turns_when_places_are_given)
+{
+    world *w = make(64, 1, 64, 8, 0);
+    const uint32_t groups[] = {7, 7, 7, 8, 8, 0, 0}, want[] = {0, 3, 5, 6, 1, 4, 2};
+    for (uint32_t i = 0; i < XD_ARRAY_LEN(groups); i++)
+        add_of(w, i, 3, groups[i]);
+    for (uint32_t i = 0; i < XD_ARRAY_LEN(want); i++) {
+        uint32_t n;
+        const sched_entry *e = sched_form(w->s, 0, true, &n);
+        cr_assert_eq(n, 1);
+        cr_assert_eq(e[0].seq, &w->q[want[i]], "place %u", i);
+        sched_commit(w->s);
+        sched_remove(w->s, e[0].seq);
+    }
+    done(w);
+}
+
+Test(sched, a_newcomer_takes_a_place_of_a_group_that_has_many_and_it_comes_back_where_it_was)
+{
+    world *w = make(64, 4, 64, 8, 0);
+    for (uint32_t i = 0; i < 10; i++)
+        add_of(w, i, 5, 7);
+    cr_assert_eq(step(w, 0), 4 * 5);
+    cr_assert_eq(step(w, 0), 4);
+    sched_seq *late = add_of(w, 10, 3, 8);
+    cr_assert_eq(step(w, 0), 3 + 3);
+    cr_assert_eq(late->n_computed, 3);
+    cr_assert_eq(w->q[3].n_preempted, 1);
+    cr_assert_eq(w->q[3].n_computed, 6, "it lost its place, not its work");
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(step(w, 0), 4, "nobody gives way again");
+    sched_remove(w->s, late);
+    cr_assert_eq(step(w, 0), 4);
+    cr_assert_eq(w->q[3].n_computed, 7, "it goes on, before the others of its group");
+    sched_stats st;
+    sched_get_stats(w->s, &st);
+    cr_assert_eq(st.paused, 1);
+    cr_assert_eq(st.preempted_swap + st.preempted_recompute, 0);
+    done(w);
+}
+
+Test(sched, single_sequences_that_keep_coming_do_not_starve_a_group)
+{
+    world *w = make(64, 2, 64, 8, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        add_of(w, i, 3, 7);
+    uint32_t next = 4, n_ended = 0;
+    for (uint32_t turns = 0; n_ended < 4; turns++) {
+        if (turns % 2) { /* as many as there are places for without the group */
+            cr_assert_lt(next, 60, "the group does not get on");
+            add(w, next++, 3);
+        }
+        step(w, 0);
+        for (uint32_t i = 0; i < next; i++) {
+            if (w->q[i].state == SCHED_RUNNING && w->q[i].n_ids >= 6) {
+                n_ended += i < 4;
+                sched_remove(w->s, &w->q[i]);
+            }
+        }
+    }
+    done(w);
+}
+
 Test(sched, the_youngest_gives_way_and_comes_back)
 {
     world *w = make(8, 8, 64, 8, 0); /* 32 tokens in all */
@@ -223,7 +291,7 @@ Test(sched, every_sequence_ends_in_a_tight_cache)
             if (added < 24 && (s >> 40) % 3 == 0) {
                 uint32_t prompt = 1 + (uint32_t)(s >> 33) % 25;
                 goal[added] = prompt + 1 + (uint32_t)(s >> 50) % 15;
-                add(w, added++, prompt);
+                add_of(w, added++, prompt, seed % 2 ? (s >> 55) % 4 : 0);
             }
             sched_stats st;
             sched_get_stats(w->s, &st);
