@@ -3,35 +3,37 @@
 #ifndef KERNELS_QUANT_H
 #define KERNELS_QUANT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* X(id, name, weights a block, bytes a block). The ids are saved with a model's fingerprint: new ones go to the end. */
-#define KERN_FORMATS(X)           \
-    X(FMT_F32, f32, 1, 4)         \
-    X(FMT_F16, f16, 1, 2)         \
-    X(FMT_BF16, bf16, 1, 2)       \
-    X(FMT_Q8_0, q8_0, 32, 34)     \
-    X(FMT_MXFP4, mxfp4, 32, 17)   \
-    X(FMT_Q4_0, q4_0, 32, 18)     \
-    X(FMT_Q4_1, q4_1, 32, 20)     \
-    X(FMT_Q5_0, q5_0, 32, 22)     \
-    X(FMT_Q5_1, q5_1, 32, 24)     \
-    X(FMT_IQ4_NL, iq4_nl, 32, 18) \
-    X(FMT_Q4_K, q4_k, 256, 144)   \
-    X(FMT_Q5_K, q5_k, 256, 176)   \
-    X(FMT_Q6_K, q6_k, 256, 210)   \
-    X(FMT_Q2_K, q2_k, 256, 84)    \
-    X(FMT_Q3_K, q3_k, 256, 110)   \
-    X(FMT_IQ4_XS, iq4_xs, 256, 136)
+#define KERN_FORMATS(X)             \
+    X(FMT_F32, f32, 1, 4)           \
+    X(FMT_F16, f16, 1, 2)           \
+    X(FMT_BF16, bf16, 1, 2)         \
+    X(FMT_Q8_0, q8_0, 32, 34)       \
+    X(FMT_MXFP4, mxfp4, 32, 17)     \
+    X(FMT_Q4_0, q4_0, 32, 18)       \
+    X(FMT_Q4_1, q4_1, 32, 20)       \
+    X(FMT_Q5_0, q5_0, 32, 22)       \
+    X(FMT_Q5_1, q5_1, 32, 24)       \
+    X(FMT_IQ4_NL, iq4_nl, 32, 18)   \
+    X(FMT_Q4_K, q4_k, 256, 144)     \
+    X(FMT_Q5_K, q5_k, 256, 176)     \
+    X(FMT_Q6_K, q6_k, 256, 210)     \
+    X(FMT_Q2_K, q2_k, 256, 84)      \
+    X(FMT_Q3_K, q3_k, 256, 110)     \
+    X(FMT_IQ4_XS, iq4_xs, 256, 136) \
+    X(FMT_FP8, fp8, 128, 132)
 
 #define KERN_FMT_ID(id, name, len, bytes) id,
 typedef enum kern_fmt { KERN_FORMATS(KERN_FMT_ID) FMT_COUNT } kern_fmt;
 #undef KERN_FMT_ID
 
 #ifdef __cplusplus
-#define KERN_LAYOUT(type, bytes) static_assert(sizeof(type) == (bytes), "GGUF layout")
+#define KERN_LAYOUT(type, bytes) static_assert(sizeof(type) == (bytes), "layout of a file")
 #else
-#define KERN_LAYOUT(type, bytes) _Static_assert(sizeof(type) == (bytes), "GGUF layout")
+#define KERN_LAYOUT(type, bytes) _Static_assert(sizeof(type) == (bytes), "layout of a file")
 #endif
 
 /* Scales d, dmin and m are IEEE halves. A byte of `qs` of 16 bytes has weight i in its low four bits, i + 16 in the others; a byte of
@@ -126,6 +128,14 @@ typedef struct kern_iq4_xs_block {
 } kern_iq4_xs_block;
 KERN_LAYOUT(kern_iq4_xs_block, 136);
 
+/* 128 weights of checkpoints in FP8 (engine/model/repack.c): w[i] = d * E4M3(q[i]), of OCP's FP8; NaN (127, 255) does not occur. Of the last
+ * block of a row only the first weights may count. */
+typedef struct kern_fp8_block {
+    float d;
+    uint8_t q[128];
+} kern_fp8_block;
+KERN_LAYOUT(kern_fp8_block, 132);
+
 typedef struct kern_fmt_info {
     const char *name;
     uint32_t block_len; /* weights a block */
@@ -140,11 +150,17 @@ static inline kern_fmt_info kern_fmt_get(kern_fmt f)
     return infos[(unsigned)f < FMT_COUNT ? f : FMT_COUNT];
 }
 
-/* Bytes of a row of `cols` weights; cols is a multiple of block_len (checked when a model is loaded). */
+/* Can a row have so many weights? Only FP8's last block may be a part of one. Checked when a model is loaded. */
+static inline bool kern_cols_fit(kern_fmt f, uint32_t cols)
+{
+    return f == FMT_FP8 || cols % kern_fmt_get(f).block_len == 0;
+}
+
+/* Bytes of a row of `cols` weights. */
 static inline uint64_t kern_row_bytes(kern_fmt f, uint32_t cols)
 {
     kern_fmt_info i = kern_fmt_get(f);
-    return (uint64_t)(cols / i.block_len) * i.block_bytes;
+    return ((uint64_t)cols + i.block_len - 1) / i.block_len * i.block_bytes;
 }
 
 #endif

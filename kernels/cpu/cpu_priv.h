@@ -165,6 +165,12 @@ static inline float f32_of_bf16(uint16_t h)
     return f32_of_bits((uint32_t)h << 16);
 }
 
+/* E4M3: exponent and mantissa where binary32 has its own, times 2^120 since the exponent is 7 off and not 127. */
+static inline float f32_of_e4m3(uint8_t b)
+{
+    return f32_of_bits((b & 0x80u) << 24 | (b & 0x7fu) << 20) * 0x1p120f;
+}
+
 /* 2^(e - 128): half of what E8M0 stands for, so that the values of E2M1 are whole numbers when doubled (kern_e2m1_twice). */
 static inline float f32_of_e8m0_half(uint8_t e)
 {

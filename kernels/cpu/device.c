@@ -250,7 +250,7 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
         return cpu_fail(d, KERN_UNSUPPORTED, "heads of %u dimensions; at most %d are possible", s->head_dim,
                         CPU_MAX_HEAD_DIM);
     for (uint32_t i = 0; i < s->n_mats; i++)
-        if (s->mats[i].cols % kern_fmt_get(s->mats[i].fmt).block_len)
+        if (!kern_cols_fit(s->mats[i].fmt, s->mats[i].cols))
             return cpu_fail(d, KERN_UNSUPPORTED, "a matrix of %u columns in blocks of %u", s->mats[i].cols,
                             kern_fmt_get(s->mats[i].fmt).block_len);
     return KERN_OK;

@@ -186,7 +186,7 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker)
 kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if ((unsigned)a->w.fmt >= FMT_COUNT || a->w.cols % kern_fmt_get(a->w.fmt).block_len)
+    if ((unsigned)a->w.fmt >= FMT_COUNT || !kern_cols_fit(a->w.fmt, a->w.cols))
         return cpu_fail(d, KERN_UNSUPPORTED, "linear: %u columns in format %d", a->w.cols, (int)a->w.fmt);
     if (a->n_tokens == 0)
         return KERN_OK;
@@ -231,7 +231,7 @@ static void heads_task(void *ctx, uint32_t task, uint32_t worker)
 kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if ((unsigned)a->w.fmt >= FMT_COUNT || a->w.cols % kern_fmt_get(a->w.fmt).block_len)
+    if ((unsigned)a->w.fmt >= FMT_COUNT || !kern_cols_fit(a->w.fmt, a->w.cols))
         return cpu_fail(d, KERN_UNSUPPORTED, "linear_heads: %u columns in format %d", a->w.cols, (int)a->w.fmt);
     heads_job j = {.a = a, .dot = d->rows.dot[a->w.fmt]};
     if (a->n_tokens)

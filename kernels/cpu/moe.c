@@ -237,7 +237,7 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
     moe_job j = {.a = a, .rows = &d->rows, .n_pairs = a->expert_start[a->n_experts]};
     for (int m = 0; m < 3; m++) {
         uint32_t cols = m == 2 ? g->d_ff : g->d_model;
-        if ((unsigned)g->fmt[m] >= FMT_COUNT || cols % kern_fmt_get(g->fmt[m]).block_len)
+        if ((unsigned)g->fmt[m] >= FMT_COUNT || !kern_cols_fit(g->fmt[m], cols))
             return cpu_fail(d, KERN_UNSUPPORTED, "experts: %u columns in format %d", cols, (int)g->fmt[m]);
         j.dot[m] = d->rows.dot[g->fmt[m]];
     }

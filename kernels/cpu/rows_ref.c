@@ -137,6 +137,13 @@ static float weight_iq4_xs(const uint8_t *w, uint32_t i)
            kern_iq4_nl[nibble(block + 8 + 16 * g, i % 32)];
 }
 
+/* Rounded once: 24 bits of scale times 4. */
+static float weight_fp8(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_fp8_block);
+    return weight_f32(block, 0) * f32_of_e4m3(block[4 + i % 128]);
+}
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \

@@ -6,6 +6,7 @@
  *   v_zero v_set1 v_load v_store v_fma v_mul v_add v_sub v_div v_max v_min v_round v_sum v_pow2 v_gt_mask
  *   v_load_n(p, n) v_store_n(p, v, n)   the first n < LANES lanes; the others load as 0 and are not stored
  *   v_f16(p) v_bf16(p) v_i8(p)   LANES stored numbers as floats; v_scale(p) a half in every lane
+ *   v_e4m3(p)                    LANES numbers of FP8, 256 times smaller
  *   v_to_f16(p, v)               stores LANES halves
  *   VB b_load(p) v_b(b)          LANES bytes, and they as signed numbers; the rest of what is done with bytes is in rows_bytes.h
  *
@@ -161,6 +162,14 @@ INLINE VF chunk_iq4_xs(const uint8_t *w, uint32_t i)
     return v_mul(d, v_b(b_of(kern_iq4_nl, quants4(block + 8 + 16 * g, i % 32))));
 }
 
+INLINE VF chunk_fp8(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_fp8_block);
+    float d;
+    memcpy(&d, block, sizeof d);
+    return v_mul(v_set1(d), v_mul(v_set1(256.0f), v_e4m3(block + 4 + i % 128)));
+}
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -203,6 +212,8 @@ DEFINE_NO_LAST(q6_k)
 DEFINE_NO_LAST(q2_k)
 DEFINE_NO_LAST(q3_k)
 DEFINE_NO_LAST(iq4_xs)
+/* The block is there to its end, whatever of it counts. */
+DEFINE_NO_LAST(fp8)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -255,6 +266,9 @@ DEFINE_NO_LAST(iq4_xs)
 #define STRIDE_iq4_xs 32
 #define BYTES_iq4_xs  17
 #define WHOLE_iq4_xs  1
+#define STRIDE_fp8    64
+#define BYTES_fp8     66
+#define WHOLE_fp8     0
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \

@@ -1,7 +1,7 @@
 /* blocks.cuh - stored weights from shared memory to the bf16 operands of frag.cuh: one lane's 8 weights of a block of 32.
  *
- * Quants are exact in bf16. In formats of super-blocks (256 weights) a "block" is one of their eight groups of 32; rows are cut at
- * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, at even places in the others. Layouts: kernels/quant.h. */
+ * Quants are exact in bf16. In formats of super-blocks (256 weights; FP8: 128) a "block" is one of their groups of 32; rows are cut at
+ * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, of 4 in FP8, at even places in the others. Layouts: kernels/quant.h. */
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
@@ -214,11 +214,21 @@ static __device__ __forceinline__ uint32_t bf16_twice(int n)
     return (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn((float)n)) * 0x10001u;
 }
 
+/* E4M3 of eight bytes: sign, exponent and mantissa where bf16 has its own, times 2^120. */
+static __device__ __forceinline__ void e4m3_of(const uint32_t (&w)[2], uint32_t (&r)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t v = __byte_perm(w[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
+        r[i] = fma_bf16x2((v & 0x00800080u) << 8 | (v & 0x007f007fu) << 4, 0x7b807b80u, 0);
+    }
+}
+
 /* The parts of a super-block that one of its groups of 32 needs. */
 struct k_parts {
-    const unsigned char *head; /* Q4_K, Q5_K, IQ4_XS: d, (dmin,) scales; Q3_K, Q6_K: scales, d; Q2_K: all of it */
+    const unsigned char *head; /* d, (dmin,) scales; Q3_K, Q6_K: scales, d; Q2_K: all of it */
     const unsigned char *high; /* upper bits: 32 bytes */
-    const unsigned char *low;  /* 32 bytes, of Q6_K 64 */
+    const unsigned char *low;  /* 32 bytes, of Q6_K and FP8 64 */
 };
 
 template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsigned char *p, uint32_t group)
@@ -231,6 +241,8 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
         return {p + 96, p, p + 32 + group / 4 * 32};
     if (FMT == FMT_IQ4_XS)
         return {p, p, p + 8 + group / 2 * 32};
+    if (FMT == FMT_FP8)
+        return {p, p, p + 4 + group / 2 * 64};
     return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
 }
 
@@ -240,7 +252,11 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
                                                    uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d, fmt_min *m)
 {
     uint32_t w[2];
-    if constexpr (FMT == FMT_IQ4_XS) {
+    if constexpr (FMT == FMT_FP8) {
+        load_words(p.low + g % 2 * 32 + 8 * t, w);
+        e4m3_of(w, r[0]);
+        *d = *reinterpret_cast<const float *>(p.head);
+    } else if constexpr (FMT == FMT_IQ4_XS) {
         load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
         nibbles_of(w, t);
         iq4_nl_pairs(w, r[0]);

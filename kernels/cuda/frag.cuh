@@ -118,9 +118,10 @@ template <int FMT>
 static __device__ __forceinline__ void load_a_block(const unsigned char *row, uint32_t b, uint32_t t,
                                                     uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d, fmt_min *m)
 {
+    constexpr uint32_t GRAIN = fmt_block<FMT>::GRAIN;
     const unsigned char *p = row + b * fmt_block<FMT>::BYTES; /* of formats of blocks of 32 */
-    if constexpr (fmt_block<FMT>::GRAIN > 1)
-        load_k_lane<FMT>(k_pieces<FMT>(row + b / 8 * fmt_block<FMT>::SUPER, b % 8), b % 8, t, r, d, m);
+    if constexpr (GRAIN > 1)
+        load_k_lane<FMT>(k_pieces<FMT>(row + b / GRAIN * fmt_block<FMT>::SUPER, b % GRAIN), b % GRAIN, t, r, d, m);
     else if constexpr (fmt_block<FMT>::FINISHED)
         load_lane<FMT>(p, t, r[0], d, m, (uint32_t)(uintptr_t)p);
     else

@@ -68,6 +68,12 @@ static inline uint32_t mm_grain(kern_fmt fmt)
     const uint32_t n = kern_fmt_get(fmt).block_len / 32;
     return n ? n : 1;
 }
+/* Of a row, with all of one that the row ends in. */
+static inline uint32_t mm_blocks(kern_fmt fmt, uint32_t cols)
+{
+    const uint32_t grain = mm_grain(fmt);
+    return ((cols + 31) / 32 + grain - 1) / grain * grain;
+}
 
 static __device__ __forceinline__ bool mm_in_arena(const mm_params &p, uint64_t a)
 {

@@ -257,7 +257,7 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     P->slot_bytes[WARP_VRAM] = 0;
     for (int ph = 0; ph < 2; ph++) {
         const kern_fmt fmt = (kern_fmt)p[ph].fmt;
-        const uint32_t blocks = (p[ph].cols + 31) / 32, grain = mm_grain(fmt);
+        const uint32_t blocks = mm_blocks(fmt, p[ph].cols), grain = mm_grain(fmt);
         const uint64_t half = (8 * p[ph].row_bytes + 15 + 15) & ~15ull;
         warp_cut &cut = P->cut[ph][WARP_VRAM];
         cut = {blocks, 1, 0, (uint32_t)half, 15};
@@ -279,7 +279,7 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
     uint32_t slot = 0;
     for (int ph = 0; ph < 2; ph++) {
         const kern_fmt fmt = (kern_fmt)p[ph].fmt;
-        const uint32_t blocks = (p[ph].cols + 31) / 32, grain = mm_grain(fmt);
+        const uint32_t blocks = mm_blocks(fmt, p[ph].cols), grain = mm_grain(fmt);
         const uint64_t half = (8 * p[ph].row_bytes + 128 + 16 + 127) & ~127ull;
         warp_cut &cut = P->cut[ph][WARP_HOST];
         cut = {blocks, 1, 0, (uint32_t)half, 127};

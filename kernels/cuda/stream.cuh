@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(STREAM_WARPS * 32 + 32, 1) stream_kernel(const
 static inline bool stream_shape(mm_params *p, int smem_max, uint32_t *ret_smem)
 {
     const kern_fmt fmt = (kern_fmt)p->fmt;
-    const uint32_t grain = mm_grain(fmt), blocks = (p->cols + 31) / 32;
+    const uint32_t grain = mm_grain(fmt), blocks = mm_blocks(fmt, p->cols);
     const uint32_t fixed = sizeof(stream_sums) + 4096; /* notes and barriers are static */
     if ((uint32_t)smem_max < fixed + 16 * 1024)
         return false;

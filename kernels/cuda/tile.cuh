@@ -31,16 +31,17 @@ template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any align
                                       : FMT == FMT_Q5_K                    ? 5
                                       : FMT == FMT_Q6_K                    ? 10
                                       : FMT == FMT_IQ4_XS                  ? 5
+                                      : FMT == FMT_FP8                     ? 6
                                       : FMT == FMT_Q2_K || FMT == FMT_Q3_K ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
                                                                            : (BYTES + 14 + 15) / 16;
-    static constexpr uint32_t PITCH = FMT == FMT_Q4_K            ? 48
-                                      : FMT == FMT_Q6_K          ? 176
-                                      : FMT == FMT_Q2_K          ? 112
-                                      : FMT == FMT_Q3_K          ? 144
-                                      : fmt_block<FMT>::FINISHED ? 80
-                                      : FMT == FMT_Q8_0          ? 96
-                                      : FMT == FMT_F32           ? 272
-                                                                 : 192; /* quads of neighbouring rows do not collide */
+    static constexpr uint32_t PITCH = FMT == FMT_Q4_K                     ? 48
+                                      : FMT == FMT_Q6_K                   ? 176
+                                      : FMT == FMT_Q2_K || FMT == FMT_FP8 ? 112
+                                      : FMT == FMT_Q3_K                   ? 144
+                                      : fmt_block<FMT>::FINISHED          ? 80
+                                      : FMT == FMT_Q8_0                   ? 96
+                                      : FMT == FMT_F32                    ? 272
+                                                       : 192; /* quads of neighbouring rows do not collide */
     static_assert(UNITS * 16 <= PITCH, "room for a row");
     static constexpr uint32_t MAX_TOKENS = fmt_block<FMT>::MIN ? 64 : 128; /* sums of x take registers too */
 };
@@ -52,7 +53,8 @@ struct tile_piece {
 
 template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(uint32_t step, uint32_t u)
 {
-    const uint32_t block = step / 4 * fmt_block<FMT>::SUPER, quarter = step % 4;
+    constexpr uint32_t STEPS = fmt_block<FMT>::GRAIN / 2; /* of a super-block */
+    const uint32_t block = step / STEPS * fmt_block<FMT>::SUPER, quarter = step % STEPS;
     if (FMT == FMT_Q6_K) {
         if (u < 5)
             return {block + quarter / 2 * 64, 64, u};
@@ -62,6 +64,8 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
         return {block, fmt_block<FMT>::SUPER, u};
     if (FMT == FMT_IQ4_XS)
         return u < 2 ? tile_piece{block, 8, u} : tile_piece{block + 8 + quarter * 32, 32, u - 2};
+    if (FMT == FMT_FP8)
+        return u < 1 ? tile_piece{block, 4, u} : tile_piece{block + 4 + quarter * 64, 64, u - 1};
     if (u == 0)
         return {block, 16, 0};
     if (FMT == FMT_Q5_K && u < 3)
@@ -73,11 +77,13 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
 template <int FMT>
 static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, uint32_t low, uint32_t step)
 {
-    const uint32_t at = low + step / 4 * fmt_block<FMT>::SUPER;
+    const uint32_t at = low + step / (fmt_block<FMT>::GRAIN / 2) * fmt_block<FMT>::SUPER;
     if (FMT == FMT_Q2_K || FMT == FMT_Q3_K)
         return k_pieces<FMT>(row + (at & 15), step % 4 * 2);
     if (FMT == FMT_IQ4_XS)
         return {row + (at & 15), row, row + 32 + ((at + 8) & 15)};
+    if (FMT == FMT_FP8)
+        return {row + (at & 15), row, row + 16 + ((at + 4) & 15)};
     if (FMT == FMT_Q6_K) { /* pieces are whole units apart */
         return {row + 128 + (at & 15), row + 80 + (at & 15), row + (at & 15)};
     }
@@ -90,8 +96,9 @@ static __device__ __forceinline__ void tile_load_row(const unsigned char *row, u
                                                      uint32_t t, uint32_t (&r)[a_frag<FMT>::PARTS][4], float *d,
                                                      fmt_min *m)
 {
-    if constexpr (fmt_block<FMT>::GRAIN > 1)
-        load_k_lane<FMT>(tile_parts<FMT>(row, low, step), step % 4 * 2 + kb, t, r, d, m);
+    constexpr uint32_t GRAIN = fmt_block<FMT>::GRAIN;
+    if constexpr (GRAIN > 1)
+        load_k_lane<FMT>(tile_parts<FMT>(row, low, step), step % (GRAIN / 2) * 2 + kb, t, r, d, m);
     else
         load_a_block<FMT>(row + kb * fmt_block<FMT>::BYTES + ((low + step * tile_a<FMT>::BYTES) & 15), 0, t, r, d, m);
 }

@@ -92,6 +92,11 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
         return fmaf(half_of(b->d) * group_scale(b->scales, g, 0), (float)q,
                     -half_of(b->dmin) * group_scale(b->scales, g, 1));
     }
+    case FMT_FP8: {
+        const kern_fp8_block *b = block_of<kern_fp8_block>(row, i, 128);
+        const uint32_t q = b->q[i % 128];
+        return b->d * (__uint_as_float((q & 0x80) << 24 | (q & 0x7f) << 20) * 0x1p120f);
+    }
     case FMT_Q2_K: {
         const kern_q2_k_block *b = block_of<kern_q2_k_block>(row, i, 256);
         const uint32_t scale = b->scales[k / 16];

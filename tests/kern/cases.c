@@ -25,13 +25,15 @@ uint32_t kc_any_tokens(kc *k)
 
 uint32_t kc_block(const kc *k, kern_fmt fmt)
 {
+    if (fmt == FMT_FP8) /* the last block may be a part of one */
+        return 4;
     return k->cuda && fmt == FMT_MXFP4 ? 64 : kern_fmt_get(fmt).block_len; /* rows of whole words */
 }
 
 static uint32_t any_cols(kc *k, kern_fmt fmt)
 {
     uint32_t block = kc_block(k, fmt);
-    return block > 1 ? block * kc_between(k, 1, block == 256 ? 4 : 20) : kc_between(k, 1, 600);
+    return block > 1 ? block * kc_between(k, 1, block == 256 ? 4 : block == 4 ? 150 : 20) : kc_between(k, 1, 600);
 }
 
 bool kc_takes_all(const kc *k, uint32_t n_tokens)

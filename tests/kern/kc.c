@@ -140,6 +140,14 @@ static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
         put_scale(k, w + 80, 5);
         break;
     case FMT_Q3_K: put_scale(k, w + 108, 6); break;
+    case FMT_FP8: {
+        const float d = ldexpf(1 + kc_uniform(k), -(int)kc_between(k, 6, 9)) * (kc_below(k, 9) ? 1 : -1);
+        memcpy(w, &d, sizeof d);
+        for (uint32_t i = 4; i < bytes; i++)
+            if ((w[i] & 0x7f) == 0x7f) /* NaN */
+                w[i] ^= kc_below(k, 2) ? 0x7f : 1;
+        break;
+    }
     case FMT_IQ4_XS: put_scale(k, w, 11); break;
     case FMT_Q6_K: put_scale(k, w + 208, 11); break;
     case FMT_Q4_0: put_scale(k, w, 3); break;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes vectors.txt: small inputs and expected outputs of every operation, computed with numpy in float64.
 
-An independent statement of what kernels/kernels.h says (formats of GGUF: what its own package says, `pip install numpy gguf`); kerncheck replays it on each backend. Run: make_vectors.py > vectors.txt
+An independent statement of what kernels/kernels.h says (formats of GGUF: what its own package says, `pip install numpy gguf ml_dtypes`); kerncheck replays it on each backend. Run: make_vectors.py > vectors.txt
 Lines: `case OP key=value ...`, then arrays as `NAME TYPE COUNT` followed by COUNT hexadecimal words (f32 and u16 as their bits), or bytes without spaces.
 """
 import gguf
+import ml_dtypes
 import numpy as np
 
 rng = np.random.default_rng(20240607)
@@ -316,6 +317,28 @@ for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", 
     for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(rows)), ("y0", y0)):
         put(key, a)
     put("y", x[row_idx].astype(np.float64) @ gguf.quants.dequantize(raw, kind).astype(np.float64).T + y0)
+
+# ---- FP8: blocks of 128 numbers of ml_dtypes and a float32; the last block of a row may end early
+rng = np.random.default_rng(20250119)
+for cols in (256, 300, 64):
+    def fp8(rows):
+        q = rng.integers(0, 256, (rows, (cols + 127) // 128, 128), dtype=np.uint8)
+        q = np.where(q & 127 == 127, q ^ 1, q)
+        d = np.exp2(rng.uniform(-20, 3, q.shape[:2])).astype(np.float32)
+        w = d[:, :, None] * q.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        return np.concatenate([d[:, :, None].view(np.uint8), q], axis=2).reshape(rows, -1), w.reshape(rows, -1)[:, :cols]
+
+    raw, w = fp8(3)
+    case("embed", fmt="fp8", rows=3, cols=cols, scale=1)
+    put("w", raw)
+    put("ids", np.array([2, 0, 1]))
+    put("y", w[[2, 0, 1]])
+    raw, w = fp8(7)
+    x, row_idx, y0 = f32(6, cols), np.array([5, 0, 3]), f32(3, 7)
+    case("linear", fmt="fp8", rows=7, cols=cols, bias=0, accumulate=1)
+    for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(7)), ("y0", y0)):
+        put(key, a)
+    put("y", x[row_idx].astype(np.float64) @ w.astype(np.float64).T + y0)
 
 # ---- latent attention: V is the first columns of K; numbers of their own, so that what stands above may grow
 rng = np.random.default_rng(20241226)
