@@ -46,7 +46,7 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     snprintf(note, sizeof note, "RAM%s",
              p->disk     ? ", a pool over the page file"
              : pool      ? ", a pool"
-             : repacks   ? ", a pool: the file's order is not the kernels'"
+             : repacks   ? ", a pool: the files' layout is not the kernels'"
              : synthetic ? ""
                          : ", in place from the file where that works");
     row_bytes("experts", p->host, note);

@@ -184,6 +184,8 @@ xd_status exec_load_trunk(exec *x, xd_err *err);
 void exec_to_float(float *out, const model_tensor *t, uint32_t n);
 /* In exec_load_trunk(): device memory of the trunk; a matrix; a vector, by way of tmp. What the model has not becomes NULL. */
 uint8_t *exec_trunk_take(exec *x, uint64_t bytes);
+/* Is a matrix copied to the trunk, or used where it is? */
+bool exec_copies(const exec *x, const model_tensor *t);
 xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err);
 xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
                            xd_err *err);

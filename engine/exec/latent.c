@@ -30,7 +30,7 @@ uint64_t exec_latent_trunk_bytes(const exec *x, const model_layer *ml)
     const model_tensor *kv_b = &ml->latent.kv_b;
     if (!kv_b->data)
         return 0;
-    return xd_align_up(k_bytes(x->hp, kv_b), 256) + (x->info.unified ? 0 : xd_align_up(v_bytes(x->hp, kv_b), 256));
+    return xd_align_up(k_bytes(x->hp, kv_b), 256) + (exec_copies(x, kv_b) ? xd_align_up(v_bytes(x->hp, kv_b), 256) : 0);
 }
 
 /* The values of a matrix in float32, by the device's embedding. */
@@ -77,8 +77,8 @@ static void transpose(uint8_t *to, const uint8_t *from, uint32_t n, uint32_t col
             memcpy(to + ((size_t)c * n + r) * size, from + ((size_t)r * cols + c) * size, size);
 }
 
-/* kv_b is, for each head, the rows of W_K and then those of W_V. */
-static xd_status split_kv_b(exec *x, const model_tensor *kv_b, exec_layer *l, xd_err *err)
+/* kv_b is, for each head, the rows of W_K and then those of W_V. `copy`: it does not stay where it is. */
+static xd_status split_kv_b(exec *x, const model_tensor *kv_b, bool copy, exec_layer *l, xd_err *err)
 {
     const model_params *hp = x->hp;
     const kern_ops *ops = x->dev->ops;
@@ -110,7 +110,7 @@ static xd_status split_kv_b(exec *x, const model_tensor *kv_b, exec_layer *l, xd
 
     const uint8_t *v = (const uint8_t *)kv_b->data + kern_row_bytes(kv_b->fmt, rank) * nope;
     l->latent.v_head_bytes = head_bytes;
-    if (!x->info.unified) {
+    if (copy) {
         uint8_t *to = exec_trunk_take(x, v_head * hp->n_heads);
         for (uint32_t h = 0; h < hp->n_heads && !ks; h++)
             ks = ops->upload(x->dev, to + h * v_head, v + h * head_bytes, v_head);
@@ -121,6 +121,22 @@ static xd_status split_kv_b(exec *x, const model_tensor *kv_b, exec_layer *l, xd
     if (!ks)
         ks = ops->sync(x->dev); /* `turned` goes */
     return ks ? exec_kern_fail(x, ks, err, "upload of a matrix of latent attention") : XD_OK;
+}
+
+static xd_status load_kv_b(exec *x, const model_tensor *kv_b, exec_layer *l, xd_err *err)
+{
+    const bool copy = exec_copies(x, kv_b);
+    model_tensor whole = *kv_b; /* rows as kernels read them */
+    XD_CLEANUP(xd_freep) void *rows = NULL;
+    if (kv_b->scales) {
+        rows = malloc(kv_b->bytes);
+        if (!rows)
+            return xd_fail(err, XD_NOMEM, 0, "a matrix of latent attention");
+        model_copy_matrix(kv_b, 0, kv_b->rows, rows);
+        whole.data = rows;
+        whole.scales = NULL;
+    }
+    return split_kv_b(x, &whole, copy, l, err);
 }
 
 xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
@@ -137,7 +153,7 @@ xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float 
         (st = exec_load_vector(x, &ml->latent.kv_a_bias, tmp, tmp_cap, &l->latent.kv_a_bias, "a KV bias", err)))
         return st;
     if (ml->latent.kv_b.data)
-        return split_kv_b(x, &ml->latent.kv_b, l, err);
+        return load_kv_b(x, &ml->latent.kv_b, l, err);
     if ((st = exec_load_matrix(x, &ml->latent.k_b, &l->latent.k_b, "a K matrix", err)) ||
         (st = exec_load_matrix(x, &ml->latent.v_b, &l->latent.v_b, "a V matrix", err)))
         return st;

@@ -1,7 +1,7 @@
 /* trunk.c - brings the weights that every token needs (embedding, attention, norms, routers, head) to where kernels read them.
  *
- * Where device memory is host memory, matrices are used in place from the file's mapping; elsewhere all of them are copied once
- * into one allocation, Q, K and V of a layer below one another so that they are one product. Vectors (norms, biases) are always
+ * Where device memory is host memory, matrices are used in place from the file's mapping (in FP8 they are put together with their
+ * scales); elsewhere all of them are copied once into one allocation, Q, K and V of a layer below one another so that they are one product. Vectors (norms, biases) are always
  * float32. The experts are the pager's. */
 #include <math.h>
 #include <string.h>
@@ -49,9 +49,14 @@ static uint64_t vector_bytes(const model_tensor *t)
     return t->data ? xd_align_up((uint64_t)t->cols * t->rows * sizeof(float), 256) : 0;
 }
 
-static uint64_t matrix_bytes(const model_tensor *t)
+bool exec_copies(const exec *x, const model_tensor *t)
 {
-    return t->data ? xd_align_up(t->bytes, 256) : 0;
+    return !x->info.unified || t->scales;
+}
+
+static uint64_t copied_bytes(const exec *x, const model_tensor *t)
+{
+    return t->data && exec_copies(x, t) ? xd_align_up(t->bytes, 256) : 0;
 }
 
 uint8_t *exec_trunk_take(exec *x, uint64_t bytes)
@@ -110,8 +115,30 @@ static kern_mat mat_of(const model_tensor *t, const void *data)
         .data = data, .row_bytes = kern_row_bytes(t->fmt, t->cols), .rows = t->rows, .cols = t->cols, .fmt = t->fmt};
 }
 
+/* Rows are put together with their scales a few MiB at a time. */
+static xd_status upload_scaled(exec *x, const model_tensor *t, uint8_t *dst, const char *what, xd_err *err)
+{
+    const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
+    const uint32_t piece = (uint32_t)XD_MIN((uint64_t)t->rows, (16ull << 20) / row_bytes + 1);
+    XD_CLEANUP(xd_freep) uint8_t *rows = malloc(piece * row_bytes);
+    if (!rows)
+        return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);
+    for (uint32_t at = 0; at < t->rows; at += piece) {
+        const uint32_t n = XD_MIN(piece, t->rows - at);
+        model_copy_matrix(t, at, n, rows);
+        kern_status ks = x->dev->ops->upload(x->dev, dst + at * row_bytes, rows, n * row_bytes);
+        if (!ks)
+            ks = x->dev->ops->sync(x->dev); /* `rows` is written again */
+        if (ks)
+            return exec_kern_fail(x, ks, err, what);
+    }
+    return XD_OK;
+}
+
 static xd_status upload_matrix(exec *x, const model_tensor *t, void *dst, const char *what, xd_err *err)
 {
+    if (t->scales)
+        return upload_scaled(x, t, dst, what, err);
     /* In pieces, so that a page-locked bounce buffer of the driver stays small. */
     const uint64_t piece = 64ull << 20;
     for (uint64_t at = 0; at < t->bytes; at += piece) {
@@ -129,7 +156,7 @@ xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const 
         *ret = (kern_mat){0};
         return XD_OK;
     }
-    if (x->info.unified) {
+    if (!exec_copies(x, t)) {
         *ret = mat_of(t, t->data);
         return XD_OK;
     }
@@ -153,7 +180,8 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
 {
     const model_tensor *w[3] = {&ml->q, &ml->k, &ml->v}, *b[3] = {&ml->q_bias, &ml->k_bias, &ml->v_bias};
     bool joined = same_kind(w[0], w[1]) && same_kind(w[0], w[2]) && has_all_or_none(b[0]->data, b[1]->data, b[2]->data);
-    if (x->info.unified)
+    const bool copies = exec_copies(x, w[0]); /* joined, all three are of one kind */
+    if (!copies)
         joined = joined && (const uint8_t *)w[0]->data + w[0]->bytes == w[1]->data &&
                  (const uint8_t *)w[1]->data + w[1]->bytes == w[2]->data;
     uint64_t row_bytes = kern_row_bytes(w[0]->fmt, w[0]->cols);
@@ -171,7 +199,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     }
     uint64_t bytes = w[0]->bytes + w[1]->bytes + w[2]->bytes;
     const uint8_t *data = w[0]->data;
-    if (!x->info.unified) {
+    if (copies) {
         uint8_t *dst = exec_trunk_take(x, bytes);
         uint64_t at = 0;
         for (int i = 0; i < 3; at += w[i++]->bytes) {
@@ -229,11 +257,9 @@ static xd_status load_shared(exec *x, const model_layer *ml, exec_layer *l, xd_e
 
 static uint64_t trunk_size(const exec *x)
 {
-    bool copy = !x->info.unified;
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
     uint64_t n = vector_bytes(model_final_norm(x->m)) + xd_align_up(MODEL_MAX_ROT / 2 * sizeof(float), 256);
-    if (copy)
-        n += matrix_bytes(embed) + (head->data != embed->data ? matrix_bytes(head) : 0);
+    n += copied_bytes(x, embed) + (head->data != embed->data ? copied_bytes(x, head) : 0);
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
         const model_tensor *vec[] = {&l->attn_norm,
@@ -270,8 +296,8 @@ static uint64_t trunk_size(const exec *x)
         n += exec_latent_trunk_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
-        for (size_t j = 0; copy && j < XD_ARRAY_LEN(mat); j++)
-            n += matrix_bytes(mat[j]);
+        for (size_t j = 0; j < XD_ARRAY_LEN(mat); j++)
+            n += copied_bytes(x, mat[j]);
     }
     return n;
 }

@@ -45,10 +45,11 @@ xd_status pager_check_in_place(const model *m, xd_err *err)
 {
     for (uint32_t l = 0; l < model_get_params(m)->n_layers; l++)
         if (model_get_layer(m, l)->layout != MODEL_ROWS)
-            return xd_fail(err, XD_UNSUPPORTED, 0,
-                           "layer %u: the file holds the experts in another order than kernels read them, so that "
-                           "they need a pool (auto takes one)",
-                           l);
+            return xd_fail(
+                err, XD_UNSUPPORTED, 0,
+                "layer %u: the files hold the experts otherwise than kernels read them (in another order, or "
+                "their scales apart), so that they need a pool (auto takes one)",
+                l);
     return XD_OK;
 }
 

@@ -412,11 +412,11 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
     m->mxfp4 = a->gpt_oss && method && !strcmp(method, "mxfp4");
     if (m->mxfp4)
         return XD_OK;
-    return xd_fail(
-        err, XD_UNSUPPORTED, 0,
-        "%s: quantized checkpoints (quantization_config, quant_method '%s') cannot be read, but for gpt_oss in "
-        "mxfp4; use a BF16, F16 or F32 one, or a GGUF file",
-        file, method ? method : "(none)");
+    if (a->gpt_oss)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: gpt_oss with quantization_config, quant_method '%s', cannot be read; mxfp4 can", file,
+                       method ? method : "(none)");
+    return model_read_fp8(json_object_get(c, "quantization_config"), file, &m->fp8, err);
 }
 
 static xd_status read_layers(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)

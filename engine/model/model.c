@@ -13,12 +13,13 @@ static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
 {
     const uint64_t shape[] = {t->bytes, t->rows, t->cols, t->fmt};
     XXH3_64bits_update(h, shape, sizeof shape);
-    /* of MXFP4 in two tensors the blocks' */
-    const uint64_t stored = t->scales ? t->bytes / 17 * 16 : t->bytes, sample = XD_MIN(stored, (uint64_t)256);
+    const uint64_t stored = model_data_bytes(t), sample = XD_MIN(stored, (uint64_t)256);
     if (sample) {
         XXH3_64bits_update(h, t->data, sample);
         XXH3_64bits_update(h, (const char *)t->data + (stored - sample) / 2, sample);
     }
+    if (model_n_scales(t))
+        XXH3_64bits_update(h, t->scales, model_n_scales(t) * kern_fmt_get(t->scale.fmt).block_bytes);
 }
 
 enum { TOUCH_THREADS = 16, TOUCH_TENSORS = 512 };
@@ -34,9 +35,11 @@ static void *touch_main(void *arg)
     toucher *t = arg;
     for (size_t at; (at = __atomic_fetch_add(&t->next, 64, __ATOMIC_RELAXED)) < t->n;)
         for (size_t i = at; i < XD_MIN(at + 64, t->n); i++) {
-            const volatile char *data = t->tensors[i].data;
+            const volatile char *data = t->tensors[i].data, *scales = t->tensors[i].scales;
             (void)data[0];
-            (void)data[t->tensors[i].bytes / 2];
+            (void)data[model_data_bytes(&t->tensors[i]) / 2];
+            if (scales)
+                (void)scales[0];
         }
     return NULL;
 }
@@ -69,8 +72,22 @@ static void touch_samples(const model *m)
 static void count_tensor(model *m, XXH3_state_t *h, const model_tensor *t, bool of_experts)
 {
     hash_tensor(h, t);
+    if (!m->unsound && !model_scales_are_sound(t))
+        m->unsound = t;
     *(of_experts ? &m->expert_bytes : &m->trunk_bytes) += t->bytes;
     m->format_bytes[of_experts][t->fmt] += t->bytes;
+}
+
+static xd_status name_unsound(const model *m, xd_err *err)
+{
+    for (uint32_t i = 0; i < m->n_shards; i++)
+        for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
+            const safetensors_entry *e = safetensors_at(m->shards[i], k);
+            if (e->data == m->unsound->scales && e->bytes)
+                return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has a scale that is not a finite number",
+                               safetensors_path(m->shards[i]), e->name);
+        }
+    return xd_fail(err, XD_INTERNAL, 0, "%s: scales that lie in no file", m->dir);
 }
 
 /* Adds up bytes and takes the fingerprint: shape and two samples of every tensor. */
@@ -118,7 +135,7 @@ static xd_status finish(model *m, xd_err *err)
     m->fingerprint = XXH3_64bits_digest(h);
     advise(m, MADV_NORMAL);
     XXH3_freeState(h);
-    return XD_OK;
+    return m->unsound ? name_unsound(m, err) : XD_OK;
 }
 
 /* The directory stays empty: tokenizer and template come with the file. */

@@ -21,8 +21,13 @@ typedef struct model_tensor {
     uint64_t bytes;
     uint32_t rows, cols;
     kern_fmt fmt;
-    uint32_t step;      /* of a bias: numbers from one of its values to the next; 0: 1 */
-    const void *scales; /* of an expert in MODEL_PAIRED_MXFP4: its first row's */
+    uint32_t step; /* of a bias: numbers from one of its values to the next; 0: 1 */
+    const void
+        *scales; /* elsewhere: of an expert in MODEL_PAIRED_MXFP4 its first row's; of a matrix in FP8 all of them */
+    struct {     /* of FP8: each is for so many rows and columns (whole blocks of kern_fp8_block, or all) */
+        uint32_t rows, cols;
+        kern_fmt fmt; /* F32 or BF16 */
+    } scale;
 } model_tensor;
 
 enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
@@ -34,6 +39,7 @@ typedef enum model_layout {
     MODEL_PAIRED, /* gpt-oss: [d_model][2 * d_ff] with gate in the even columns and up in the odd; down [d_ff][d_model] */
     /* Its MXFP4: rows of gate and up in turn, [2 * d_ff][d_model / 32] blocks of 16 bytes, and as many scales elsewhere; down alike. */
     MODEL_PAIRED_MXFP4,
+    MODEL_FP8, /* rows of bytes, scales elsewhere; some matrices may be in rows as kernels read them */
 } model_layout;
 
 typedef struct model_layer {
@@ -126,6 +132,8 @@ const model_layer *model_get_layer(const model *m, uint32_t layer);
 bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
 /* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);
+/* The same of a matrix of the trunk: other than in FP8 they are what `data` points to. */
+void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to);
 /* What the matrix is made of in the file, to be read no more when the expert has been copied. */
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix);
 const model_tensor *model_embed(const model *m);

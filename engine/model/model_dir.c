@@ -72,7 +72,7 @@ static xd_status open_shards(model *m, xd_err *err)
     return XD_OK;
 }
 
-static const safetensors_entry *find(const model *m, const char *name, const char **ret_path)
+const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path)
 {
     for (uint32_t i = 0; i < m->n_shards; i++) {
         const safetensors_entry *e = safetensors_take(m->shards[i], name);
@@ -100,12 +100,13 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
                       xd_err *err)
 {
     const char *path = NULL;
-    const safetensors_entry *e = find(m, name, &path);
-    kern_fmt fmt;
+    const safetensors_entry *e = model_find_tensor(m, name, &path);
+    kern_fmt fmt = FMT_COUNT;
     char shape[192];
     if (!e)
         return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
-    xd_status st = format_of(e, path, &fmt, err);
+    const bool fp8 = m->fp8.suffix && !strcmp(e->dtype, "F8_E4M3") && e->n_dims == 2;
+    xd_status st = fp8 ? XD_OK : format_of(e, path, &fmt, err);
     if (st)
         return st;
     bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
@@ -116,8 +117,8 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     if (!fits)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u]",
                        path, name, safetensors_shape(e, shape, sizeof shape), rows, cols);
-    *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fmt};
-    return XD_OK;
+    *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fp8 ? FMT_FP8 : fmt};
+    return fp8 ? model_take_scales(m, name, path, ret, err) : XD_OK;
 }
 
 #define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
@@ -130,7 +131,7 @@ static xd_status take_packed(const model *m, uint32_t layer, const char *pattern
     const char *path = NULL;
     kern_fmt fmt;
     snprintf(name, sizeof name, pattern, layer);
-    const safetensors_entry *e = find(m, name, &path);
+    const safetensors_entry *e = model_find_tensor(m, name, &path);
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     xd_status st = format_of(e, path, &fmt, err);
@@ -164,7 +165,7 @@ static xd_status take_bytes(const model *m, uint32_t layer, const char *what, ui
     char name[96];
     const char *path = NULL;
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, what);
-    const safetensors_entry *e = find(m, name, &path);
+    const safetensors_entry *e = model_find_tensor(m, name, &path);
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     if (strcmp(e->dtype, "U8") || e->n_dims != (item > 1 ? 4 : 3) || e->shape[0] != n_experts || e->shape[1] != rows ||
@@ -263,7 +264,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
     snprintf(name, sizeof name, gate_up, l);
-    bool packed = y->moe && !a->gpt_oss && find(m, name, &path);
+    bool packed = y->moe && !a->gpt_oss && model_find_tensor(m, name, &path);
     if (!packed && y->moe && a->gate_up) {
         gate_up = a->gate_up;
         down = a->down;
@@ -290,6 +291,9 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     }
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
+    for (int k = 0; k < MODEL_MATRICES; k++)
+        if (experts[k].fmt == FMT_FP8)
+            y->layout = MODEL_FP8;
     if (!y->moe)
         return XD_OK;
     snprintf(name, sizeof name, packed ? router : a->router, l);
@@ -387,7 +391,8 @@ static xd_status take_embedding(model *m, bool tied, xd_err *err)
         return st;
     if (!embed->data)
         *embed = *head;
-    if (!head->data || (tied && head->fmt == embed->fmt && !memcmp(head->data, embed->data, head->bytes)))
+    if (!head->data ||
+        (tied && head->fmt == embed->fmt && !head->scales && !memcmp(head->data, embed->data, head->bytes)))
         *head = *embed;
     return XD_OK;
 }
@@ -429,7 +434,7 @@ static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
     char beyond[64];
     const char *path;
     snprintf(beyond, sizeof beyond, "model.layers.%u.input_layernorm.weight", p->n_layers + p->n_nextn);
-    if (find(m, beyond, &path))
+    if (model_find_tensor(m, beyond, &path))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), config.json says num_hidden_layers = %u", path,
                        p->n_layers + p->n_nextn, p->n_layers);
     return check_all_taken(m, a, err);

@@ -14,6 +14,12 @@
 #define MODEL_MAX_HEAD    512
 #define MODEL_MAX_LATENT  512 /* kv_lora_rank, and the parts of a head */
 
+/* What quantization_config says of a checkpoint in FP8. */
+typedef struct model_fp8 {
+    const char *suffix;              /* of the scales' tensor, in place of "weight"; NULL: not in FP8 */
+    uint32_t block_rows, block_cols; /* that share a scale; 0: as the tensor's shape says, a matrix or a row */
+} model_fp8;
+
 struct model {
     model_params params;
     model_layer *layers;   /* [n_layers] */
@@ -22,6 +28,8 @@ struct model {
     bool attention_bias; /* those that the family has when asked for */
     bool qk_norm;        /* Q and K have norms */
     bool mxfp4;          /* so are gpt-oss's experts stored */
+    model_fp8 fp8;
+    const model_tensor *unsound; /* has a scale that is no number */
     model_file *files;
     uint32_t n_files;
     safetensors **shards; /* [n_shards], NULL for a synthetic model */
@@ -109,6 +117,17 @@ xd_status model_read_deepseek_v2(model *m, const json_t *config, const char *fil
 xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+
+/* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */
+xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_err *err) XD_MUST_CHECK;
+/* The scales of t, the tensor `name` of F8_E4M3 in file `path`. */
+xd_status model_take_scales(const model *m, const char *name, const char *path, model_tensor *t,
+                            xd_err *err) XD_MUST_CHECK;
+/* The tensor of a directory, which counts as taken; NULL: none. */
+const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path);
+uint64_t model_data_bytes(const model_tensor *t); /* that t->data points to */
+uint64_t model_n_scales(const model_tensor *t);   /* of FP8 */
+bool model_scales_are_sound(const model_tensor *t);
 
 /* A file of the model as it was when it was mapped; path is borrowed. */
 model_file model_file_of(const char *path, const mapped_file *map);

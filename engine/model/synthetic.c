@@ -137,6 +137,19 @@ static void random_block(char *at, kern_fmt fmt, float std, uint64_t seed)
         b[0] = (unsigned char)(127 + lrintf(log2f(std / 2.93f)));
         return;
     }
+    if (fmt == FMT_FP8) { /* numbers from 2 to 30 and their negatives have a deviation of 13.5 */
+        const float d = std / 13.5f;
+        memcpy(b, &d, sizeof d);
+        for (uint32_t i = offsetof(kern_fp8_block, q); i < sizeof(kern_fp8_block); i++)
+            b[i] = (unsigned char)((b[i] & 0x87) | (8 + (b[i] >> 3 & 3)) << 3);
+        return;
+    }
+    if (fmt == FMT_Q2_K) { /* all sixteens have a scale of 8 and a minimum of 12; 0 .. 3 have a deviation of 1.12 */
+        kern_q2_k_block q = {.d = to_f16(std / (8 * 1.118f)), .dmin = to_f16(std / (8 * 1.118f))};
+        memset(b, 0xc8, sizeof q.scales);
+        memcpy(b + offsetof(kern_q2_k_block, d), &q.d, 2 * sizeof q.d);
+        return;
+    }
     /* Q4_K: all groups have a scale and a minimum of 32; 0 .. 15 have a deviation of 4.61. */
     kern_q4_k_block q = {.d = to_f16(std / (32 * 4.61f)), .dmin = to_f16(std / (32 * 4.61f) * 7.5f)};
     memset(q.scales, 0xa0, 8);
@@ -151,7 +164,7 @@ static char *make_table(kern_fmt fmt, float std, uint64_t seed)
     char *table = malloc((size_t)TABLE_BLOCKS * block_bytes);
     for (uint32_t b = 0; table && b < TABLE_BLOCKS; b++) {
         char *at = table + (size_t)b * block_bytes;
-        if (fmt == FMT_MXFP4 || fmt == FMT_Q4_K) {
+        if (fmt > FMT_Q8_0) {
             random_block(at, fmt, std, seed ^ (uint64_t)b * 256);
             continue;
         }
@@ -205,10 +218,12 @@ static bool plan_add(plan *p, model_tensor *t, uint32_t rows, uint32_t cols, ker
     return xd_add_u64(&p->bytes, p->bytes, t->bytes);
 }
 
-/* A matrix that every token is multiplied with: as files of the format have it. Q8_0 is the only one whose files have all in one format. */
+/* A matrix that every token is multiplied with: as files of the format have it. Q8_0 is the only one whose files have all in one format; those
+ * in FP8 have all but the head. */
 static kern_fmt trunk_fmt(const plan *p, uint32_t cols)
 {
-    return p->expert_fmt == FMT_Q8_0 && cols % 32 == 0 ? FMT_Q8_0 : FMT_BF16;
+    const bool whole = p->expert_fmt == FMT_Q8_0 || p->expert_fmt == FMT_FP8;
+    return whole && cols % 32 == 0 ? p->expert_fmt : FMT_BF16;
 }
 
 static bool plan_latent(plan *p, const model_params *h, model_layer *y)
@@ -236,7 +251,7 @@ static bool plan_model(plan *p, model *m)
     const model_arch *a = model_arch_find(h->arch);
     bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
               plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) &&
-              plan_add(p, &m->lm_head, h->vocab, d, trunk_fmt(p, d), in);
+              plan_add(p, &m->lm_head, h->vocab, d, p->expert_fmt == FMT_FP8 ? FMT_BF16 : trunk_fmt(p, d), in);
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
         ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
@@ -389,7 +404,7 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
     const model_params *h = &m->params;
     uint32_t block = kern_fmt_get(fmt).block_len;
     for (uint32_t l = 0; l < h->n_layers; l++)
-        if (h->d_model % XD_MAX(block, 32u) || m->layers[l].d_ff % block)
+        if (!kern_cols_fit(fmt, h->d_model) || h->d_model % 32 || !kern_cols_fit(fmt, m->layers[l].d_ff))
             return xd_fail(err, XD_BAD_CONFIG, 0,
                            "a synthetic %s model needs a hidden_size (%u) that is a multiple of %u, and intermediate "
                            "sizes (layer %u: %u) that are multiples of %u",
@@ -447,13 +462,14 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
 xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
-    static const kern_fmt made[] = {FMT_BF16, FMT_F16, FMT_Q8_0, FMT_MXFP4, FMT_Q4_K};
+    static const kern_fmt made[] = {FMT_BF16, FMT_F16, FMT_Q8_0, FMT_FP8, FMT_MXFP4, FMT_Q4_K, FMT_Q2_K};
     kern_fmt fmt = FMT_COUNT;
     for (size_t i = 0; i < XD_ARRAY_LEN(made); i++)
         if (!strcmp(kern_fmt_get(made[i]).name, dtype))
             fmt = made[i];
     if (fmt == FMT_COUNT)
-        return xd_fail(err, XD_BAD_CONFIG, 0, "model.dtype '%s' is not known: bf16, f16, q8_0, mxfp4 or q4_k", dtype);
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, q4_k or q2_k", dtype);
     m->dir = strdup("");
     if (!m->dir)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);

@@ -72,7 +72,7 @@ class Check(DemoCopy):
             ("config.json, none", lambda: os.remove(self.at("config.json")), "it has no config.json"),
             ("config.json, cut", lambda: cut(self.at("config.json"), 20), "config.json"),
             ("another family", lambda: edit(self.at("config.json"), model_type="nope", architectures=None), "'nope' is not known"),
-            ("quantised", lambda: edit(self.at("config.json"), quantization_config={"quant_method": "fp8"}), "quant"),
+            ("quantised", lambda: edit(self.at("config.json"), quantization_config={"quant_method": "awq"}), "quant"),
             ("shard, cut", lambda: cut(self.weights, os.path.getsize(self.weights) - 4), "safetensors"),
             ("shard, none", lambda: os.remove(self.weights), "safetensors"),
             ("shard, empty", lambda: cut(self.weights, 0), "empty"),
@@ -134,7 +134,7 @@ class Check(DemoCopy):
 
         text = log_of(os.path.join(ROOT, "tests/data/golden/gpt_oss-mxfp4"))
         self.assertRegex(text, r"memory: experts on the host +[0-9.]+ KiB  mxfp4, a pool\n")
-        self.assertIn("experts are not read in place: layer 0: the file holds the experts in another order", text)
+        self.assertIn("experts are not read in place: layer 0: the files hold the experts otherwise than kernels read them", text)
         self.assertRegex(log_of(self.model), r"memory: experts on the host +18.00 MiB  bf16, in place from the model\n")
         text = log_of(self.model, "--host_budget=6MiB", "--nvme_path=" + pages)
         self.assertRegex(text, r"memory: experts on the host +[0-9.]+ MiB  bf16, a pool over the page file\n")

@@ -199,6 +199,10 @@ class Cli(unittest.TestCase):
         self.assertEqual(of("gpt_oss-mxfp4"), ("mxfp4", "bf16", ""))
         # The file's experts, as the gguf package lists them: 5 of 6 matrices of 256 x 256 in Q4_K (144 bytes for 256), one in Q6_K (210).
         self.assertEqual(of("mixtral-q4_k_m/model.gguf")[0], "q4_k 77 %, q6_k 23 %")
+        # Embedding, head, norms and routers stay in bf16.
+        self.assertEqual(of("qwen3_moe-fp8-block")[0], "fp8")
+        self.assertRegex(of("qwen3_moe-fp8-block")[1], r"^fp8 \d+ %, bf16 \d+ %$")
+        self.assertIn("memory.host_tier = in_place: layer 0", of("qwen3_moe-fp8-block", "--memory.host_tier=in_place")[2])
         # What the start would refuse: experts that are repacked cannot be read in place.
         self.assertIn("memory.host_tier = in_place: layer 0", of("gpt_oss-mxfp4", "--memory.host_tier=in_place")[2])
         self.assertEqual(of("gpt_oss-gguf/model.gguf", "--memory.host_tier=in_place")[2], "")

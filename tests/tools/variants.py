@@ -297,7 +297,7 @@ def fill_variants():
     for t in ("qwen2_moe", "qwen3_next", "olmoe", "deepseek_v3", "glm4_moe", "phimoe", "llama4", "gemma3", "granitemoe", "ministral"):
         variant(f"other-{t}", "llama", f"model_type '{t}'", files=lambda d, t=t: edit_config(d, model_type=t))
     variant("other-nested", "llama", "model_type 'llava'", files=lambda d: nest(d))
-    for key, value in (("quantization_config", {"quant_method": "fp8"}), ("mlp_bias", True)):
+    for key, value in (("quantization_config", {"quant_method": "awq"}), ("mlp_bias", True)):
         variant(f"other-{key}", "llama", key, files=lambda d, k=key, x=value: edit_config(d, **{k: x}))
     # gguf
     variant("gguf-rope-freqs", "llama", gguf="bf16", cfg=rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -330,6 +330,14 @@ def fill_variants():
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "head_dim": 16, "intermediate_size": 128})
     for kind in ("q4_k_m", "q5_k_m", "q2_k_m", "q3_k_m", "iq4_xs_m"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
+    # FP8; sizes that are no whole number of blocks
+    wide = {"hidden_size": 192, "intermediate_size": 200, "moe_intermediate_size": 136, "num_hidden_layers": 2, "vocab_size": 61}
+    for kind in ("block", "block-bf16", "channel", "tensor", "ct-block"):
+        for a in ("qwen3_moe", "mixtral", "qwen3"):
+            variant(f"{a}-fp8-{kind}", a, fp8=kind, cfg={**wide, "num_local_experts" if a == "mixtral" else "num_experts": 4})
+        variant(f"deepseek_v3-fp8-{kind}", "deepseek_v3", fp8=kind, cfg={
+            **wide, "q_lora_rank": 136, "kv_lora_rank": 160, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24,
+            "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})
     # the ones in tests/data/golden
     oss = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,
            **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)}
@@ -387,7 +395,6 @@ def fill_deepseek():
         v("yarn-no-mscale", cfg=rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64))
         v("yarn-all-dim-alone", cfg=rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64, mscale_all_dim=0.9))
         v("dynamic", cfg=rope(type="dynamic", factor=2.0))
-        v("fp8", "quantization_config", cfg={"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}})
         v("no-rank", "kv_lora_rank", cfg={"kv_lora_rank": None}, no_reference=True)
         v("odd-rope", "qk_rope_head_dim", cfg={"qk_rope_head_dim": 7}, no_reference=True)
         v("layer-freq", "moe_layer_freq", cfg={"moe_layer_freq": 2}, no_reference=True)
@@ -556,6 +563,49 @@ def to_mxfp4(d, shards=False):
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
 
 
+def to_fp8(d, plain, kind):
+    """Matrices as published in FP8 (E4M3); `plain` gets what they stand for, in float32. kind: block (DeepSeek), block-bf16 (Qwen), or of
+    compressed-tensors: channel, tensor, ct-block."""
+    import torch
+    from safetensors.torch import save_file as save
+    stored, values = {}, {}
+    for name, w in load_file(d).items():
+        values[name] = w.float()
+        if w.ndim != 2 or not re.search(r"(_proj|_mqa|\.w[123])\.weight$", name):
+            stored[name] = w
+            continue
+        rows, cols = w.shape
+        br, bc = {"channel": (1, cols), "tensor": (rows, cols)}.get(kind, (128, 128))
+        grid = -(-rows // br), -(-cols // bc)
+        padded = torch.zeros(grid[0] * br, grid[1] * bc)
+        padded[:rows, :cols] = w.float()
+        most = padded.reshape(grid[0], br, grid[1], bc).abs().amax((1, 3))
+        scale = (most / 448).clamp(min=1e-12)
+        if kind in ("block-bf16", "channel"):
+            scale = scale.bfloat16()
+        each = scale.float().repeat_interleave(br, 0).repeat_interleave(bc, 1)[:rows, :cols]
+        q = (w.float() / each).to(torch.float8_e4m3fn)
+        stored[name] = q
+        stored[name.replace("weight", "weight_scale_inv" if kind.startswith("block") else "weight_scale")] = \
+            scale.reshape(1) if kind == "tensor" else scale
+        if kind == "tensor":
+            stored[name.replace("weight", "input_scale")] = torch.ones(1)
+        values[name] = q.float() * each
+    save({k: t.contiguous() for k, t in stored.items()}, d / "model.safetensors", metadata={"format": "pt"})
+    plain.mkdir()
+    save(values, plain / "model.safetensors", metadata={"format": "pt"})
+    (plain / "config.json").write_text((d / "config.json").read_text())
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": kind.replace("ct-", "")}
+    if kind == "ct-block":
+        weights["block_structure"] = [128, 128]
+    edit_config(d, quantization_config={
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head"]} if kind.startswith("block") else {
+        "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
+        "kv_cache_scheme": None, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": {
+            "num_bits": 8, "type": "float", "dynamic": kind != "tensor", "strategy": "token"}}}})
+
+
 def zero_rows(s):
     for k, t in s.items():
         if t.ndim == 2 and "mlp.gate.weight" not in k:
@@ -679,16 +729,19 @@ def make(root, name, v):
         (d / "generation_config.json").write_text(json.dumps(v.get("generation", {"_from_model_config": True, "eos_token_id": 2})))
     if v.get("files"):
         v["files"](d)
-    shutil.rmtree(config_dir)
+    source = config_dir / "plain" if v.get("fp8") else d
+    if v.get("fp8"):
+        to_fp8(d, source, v["fp8"])
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
-        ref, loading = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, **EAGER, output_loading_info=True)
+        ref, loading = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **EAGER, output_loading_info=True)
         ref.eval()
         if v.get("gguf"):
             round_trip(ref, v["gguf"], c, v.get("gguf_joined", False))
         gold.update(reference(ref, v.get("prompts", [1, 17, 70]), c["vocab_size"], v.get("greedy", 24 if max(v.get("prompts", [1])) < 400 else 8)))
         gold["loading"] = {k: sorted(map(str, x)) for k, x in loading.items() if x}
     gold["reference"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    shutil.rmtree(config_dir)
     if v.get("gguf"):
         write_gguf(d, c, v)
     (d / "golden.json").write_text(json.dumps(gold))

@@ -254,9 +254,6 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"deepseek_v3\",\"moe_layer_freq\":2," SIZES "}", "moe_layer_freq = 2"},
         {"{\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":0,\"n_group\":3,\"topk_group\":1," SIZES "}",
          "n_group = 3"},
-        {"{\"model_type\":\"deepseek_v3\",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
-         "\"weight_block_size\":[128,128]}," SIZES "}",
-         "quantization_config"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         model *m = NULL;
