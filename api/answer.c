@@ -180,14 +180,9 @@ static void tell_whole_call(answer_reader *a, const json_t *read)
 
 /* ---- looking ---- */
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static size_t after_space(const answer_reader *a, size_t from)
 {
-    while (from < a->held.len && is_space(a->held.data[from]))
+    while (from < a->held.len && json_scan_is_space(a->held.data[from]))
         from++;
     return from;
 }
@@ -196,7 +191,7 @@ static size_t after_space(const answer_reader *a, size_t from)
 static size_t before_space(const answer_reader *a, size_t from, size_t to)
 {
     size_t least = to - from > MAX_HELD_SPACE ? to - MAX_HELD_SPACE : from;
-    while (to > least && is_space(a->held.data[to - 1]))
+    while (to > least && json_scan_is_space(a->held.data[to - 1]))
         to--;
     return to;
 }
@@ -617,7 +612,7 @@ static const char *word_behind(const char *head, size_t len, const char *mark, s
         return NULL;
     at += strlen(mark);
     size_t n = 0;
-    while (at + n < head + len && !is_space(at[n]) && at[n] != '<')
+    while (at + n < head + len && !json_scan_is_space(at[n]) && at[n] != '<')
         n++;
     *ret_len = n;
     return at;

@@ -56,11 +56,6 @@ bool json_scan_bad(const json_scan *s)
     return s->state == BAD;
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';
@@ -302,7 +297,7 @@ static bool step(json_scan *s, char c, xd_buf *out)
         return true;
     default: break;
     }
-    if (is_space(c)) {
+    if (json_scan_is_space(c)) {
         put(out, &c, 1);
         return true;
     }

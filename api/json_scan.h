@@ -10,6 +10,12 @@
 
 enum { JSON_SCAN_MAX_DEPTH = 256 };
 
+/* What JSON allows between its parts. */
+static inline bool json_scan_is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 typedef struct json_scan {
     uint8_t state; /* json_scan.c */
     bool is_key;   /* the string that is being read */

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "api/json_scan.h"
 #include "config/util.h"
 
 #define DS_BEGIN TOOLCALL_DS("tool\u2581calls\u2581begin")
@@ -94,16 +95,11 @@ typedef struct slice {
     size_t len;
 } slice;
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static slice trim(slice v)
 {
-    while (v.len && is_space(v.s[0]))
+    while (v.len && json_scan_is_space(v.s[0]))
         v.s++, v.len--;
-    while (v.len && is_space(v.s[v.len - 1]))
+    while (v.len && json_scan_is_space(v.s[v.len - 1]))
         v.len--;
     return v;
 }

@@ -5,6 +5,7 @@
  * (toolcall_xml.c). */
 #include <string.h>
 
+#include "api/json_scan.h"
 #include "api/toolcall.h"
 #include "config/util.h"
 
@@ -15,14 +16,9 @@ typedef struct reader {
     bool more; /* it was the text's end that a word did not fit */
 } reader;
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static void skip_space(reader *r)
 {
-    while (r->s < r->end && is_space(*r->s))
+    while (r->s < r->end && json_scan_is_space(*r->s))
         r->s++;
 }
 
@@ -82,7 +78,7 @@ static bool read_mistral(reader *r, const json_t *tools, toolcall_head *ret)
     r->s = args ? args + 6 : brace;
     skip_space(r);
     const char *end = id && (!args || id < args) ? id : args ? args : brace;
-    while (end > s && is_space(end[-1]))
+    while (end > s && json_scan_is_space(end[-1]))
         end--;
     return r->s == brace && (ret->function = toolcall_function_n(tools, s, (size_t)(end - s)));
 }
@@ -112,9 +108,9 @@ static bool read_deepseek(reader *r, const json_t *tools, toolcall_head *ret)
             return false;
         r->s = end;
     }
-    while (end > s && is_space(end[-1]))
+    while (end > s && json_scan_is_space(end[-1]))
         end--;
-    while (s < end && is_space(*s))
+    while (s < end && json_scan_is_space(*s))
         s++;
     return (ret->function = toolcall_function_n(tools, s, (size_t)(end - s))) && (!fence || eat_next(r, "```json"));
 }
@@ -130,9 +126,9 @@ static bool read_tags(reader *r, const json_t *tools, toolcall_head *ret)
     r->more = !end;
     if (!end)
         return false;
-    while (name_end > s && is_space(name_end[-1]))
+    while (name_end > s && json_scan_is_space(name_end[-1]))
         name_end--;
-    while (s < name_end && is_space(*s))
+    while (s < name_end && json_scan_is_space(*s))
         s++;
     r->s = end + function;
     ret->function = toolcall_function_n(tools, s, (size_t)(name_end - s));

@@ -7,16 +7,6 @@
 
 #define FILTER(name) static jx_value filter_##name(jx *c, jx_value v, jx_args *a)
 
-static bool is_true(jx *c, jx_value v)
-{
-    return v.kind != JX_MISSING && jx_truth(c, v);
-}
-
-static bool absent(jx_value v)
-{
-    return v.kind == JX_MISSING || v.kind == JX_NONE;
-}
-
 FILTER(abs)
 {
     (void)a;
@@ -46,7 +36,7 @@ FILTER(center)
 
 FILTER(default)
 {
-    if (v.kind != JX_UNDEFINED && !(is_true(c, a->v[1]) && !jx_truth(c, v)))
+    if (v.kind != JX_UNDEFINED && !(jx_given_true(c, a->v[1]) && !jx_truth(c, v)))
         return v;
     return a->v[0].kind == JX_MISSING ? JX_STRV(jx_str_lit(c, "")) : a->v[0];
 }
@@ -70,7 +60,7 @@ FILTER(filesizeformat)
         jx_error(c, "could not convert to float");
     if (v.kind != JX_STR)
         n = jx_as_float(v);
-    bool binary = is_true(c, a->v[0]);
+    bool binary = jx_given_true(c, a->v[0]);
     static const char *const units[2][8] = {{"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"},
                                             {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}};
     double base = binary ? 1024 : 1000, unit = base;
@@ -133,11 +123,11 @@ FILTER(indent)
         jx_sb_fill(c, &spaces, " ", width > 0 ? (size_t)width : 0, true);
         with = jx_sb_done(c, &spaces);
     }
-    bool blank = is_true(c, a->v[2]);
+    bool blank = jx_given_true(c, a->v[2]);
     jx_sb b = {0};
     s = jx_str_concat(c, v.s, jx_str_markup(c, jx_str_lit(c, "\n"), v.s->markup));
     jx_value lines = jx_splitlines(c, s, false);
-    if (is_true(c, a->v[1]))
+    if (jx_given_true(c, a->v[1]))
         jx_sb_str(c, &b, with);
     for (size_t i = 0; i < lines.l->n; i++) {
         const jx_str *line = lines.l->v[i].s;
@@ -181,7 +171,7 @@ FILTER(lower)
 
 FILTER(replace)
 {
-    int64_t max = absent(a->v[2]) ? -1 : jx_need_index(c, a->v[2]);
+    int64_t max = jx_given_not_none(a->v[2]) ? jx_need_index(c, a->v[2]) : -1;
     const jx_str *s = jx_str_markup(c, jx_to_str(c, v), false);
     return JX_STRV(jx_replace(c, s, jx_to_str(c, a->v[0]), jx_to_str(c, a->v[1]), max));
 }
@@ -292,7 +282,7 @@ FILTER(truncate)
 {
     const jx_str *end = a->v[2].kind == JX_MISSING ? jx_str_lit(c, "...") : jx_need_str(c, a->v[2], "end");
     int64_t length = a->v[0].kind == JX_MISSING ? 255 : jx_need_index(c, a->v[0]);
-    int64_t leeway = absent(a->v[3]) ? 5 : jx_need_index(c, a->v[3]);
+    int64_t leeway = jx_given_not_none(a->v[3]) ? jx_need_index(c, a->v[3]) : 5;
     if (length < (int64_t)end->chars || leeway < 0)
         jx_error(c, "expected length >= %zu, got %lld", end->chars, (long long)length);
     size_t len;
@@ -302,7 +292,7 @@ FILTER(truncate)
         return v;
     const jx_str *s = jx_need_str(c, v, "truncate's value");
     s = jx_str_sub(c, s, 0, jx_str_offset(s, (size_t)(length - (int64_t)end->chars)));
-    if (!is_true(c, a->v[1])) {
+    if (!jx_given_true(c, a->v[1])) {
         size_t space = jx_str_rfind(c, s, jx_str_lit(c, " "), s->len);
         if (space != SIZE_MAX)
             s = jx_str_sub(c, s, 0, space);

@@ -5,11 +5,6 @@
 
 #define FILTER(name) static jx_value filter_##name(jx *c, jx_value v, jx_args *a)
 
-static bool is_true(jx *c, jx_value v)
-{
-    return v.kind != JX_MISSING && jx_truth(c, v);
-}
-
 /* ---- attribute getters ---- */
 
 /* "a.b.0": one attribute after the other, numbers as indices. */
@@ -94,7 +89,7 @@ FILTER(sort)
     size_t n = items.l->n;
     jx_pair *pairs = with_room(c, n);
     for (size_t i = 0; i < n; i++)
-        pairs[i] = (jx_pair){sort_key(c, items.l->v[i], a->v[2], is_true(c, a->v[1])), items.l->v[i]};
+        pairs[i] = (jx_pair){sort_key(c, items.l->v[i], a->v[2], jx_given_true(c, a->v[1])), items.l->v[i]};
     return sorted_list(c, pairs, n, is_reverse(c, a->v[0]));
 }
 
@@ -112,7 +107,8 @@ FILTER(dictsort)
     jx_pair *pairs = with_room(c, n);
     for (size_t i = 0; i < n; i++) {
         jx_value key = by_value ? v.d->v[i].value : v.d->v[i].key;
-        pairs[i] = (jx_pair){ignore_case(c, key, is_true(c, a->v[0])), jx_tuple(c, 2, v.d->v[i].key, v.d->v[i].value)};
+        pairs[i] =
+            (jx_pair){ignore_case(c, key, jx_given_true(c, a->v[0])), jx_tuple(c, 2, v.d->v[i].key, v.d->v[i].value)};
     }
     return sorted_list(c, pairs, n, is_reverse(c, a->v[2]));
 }
@@ -120,7 +116,7 @@ FILTER(dictsort)
 FILTER(groupby)
 {
     jx_value items = jx_to_list(c, v, JX_LIST), path = a->v[0], other = a->v[1];
-    bool case_sensitive = is_true(c, a->v[2]);
+    bool case_sensitive = jx_given_true(c, a->v[2]);
     size_t n = items.l->n;
     jx_pair *pairs = with_room(c, n);
     for (size_t i = 0; i < n; i++)
@@ -172,7 +168,7 @@ static bool unique_next(jx *c, void *state, jx_value *ret)
         g->started = true;
     }
     while (jx_iter_next(c, &g->it, ret)) {
-        jx_value key = ignore_case(c, get_path(c, *ret, g->arg[1], JX_ABSENT), is_true(c, g->arg[0]));
+        jx_value key = ignore_case(c, get_path(c, *ret, g->arg[1], JX_ABSENT), jx_given_true(c, g->arg[0]));
         if (jx_dict_get(c, g->seen, key))
             continue;
         jx_dict_set(c, g->seen, key, JX_NIL);
@@ -190,7 +186,7 @@ static jx_value extreme(jx *c, jx_value v, jx_args *a, bool largest)
 {
     jx_iter it = jx_iter_open(c, v);
     jx_value best, item;
-    bool case_sensitive = is_true(c, a->v[0]);
+    bool case_sensitive = jx_given_true(c, a->v[0]);
     if (!jx_iter_next(c, &it, &best))
         return jx_undefined(c, "No aggregated item, sequence was empty.");
     jx_value best_key = ignore_case(c, get_path(c, best, a->v[1], JX_ABSENT), case_sensitive);
@@ -349,8 +345,7 @@ static bool batch_next(jx *c, void *state, jx_value *ret)
     }
     if (!now.n)
         return false;
-    if (g->arg[1].kind != JX_MISSING && g->arg[1].kind != JX_NONE &&
-        jx_compare(c, JX_INTV((jx_int)now.n), g->arg[0], "<") < 0)
+    if (jx_given_not_none(g->arg[1]) && jx_compare(c, JX_INTV((jx_int)now.n), g->arg[0], "<") < 0)
         for (int64_t missing = jx_need_index(c, g->arg[0]) - (int64_t)now.n; missing > 0; missing--)
             jx_push(c, &now, g->arg[1]);
     *ret = jx_vec_list(c, &now, JX_LIST);
@@ -379,7 +374,7 @@ static bool slice_next(jx *c, void *state, jx_value *ret)
     jx_vec part = {0};
     for (int64_t i = start; i < end; i++)
         jx_push(c, &part, g->of.l->v[i]);
-    if (g->arg[1].kind != JX_MISSING && g->arg[1].kind != JX_NONE && at >= extra)
+    if (jx_given_not_none(g->arg[1]) && at >= extra)
         jx_push(c, &part, g->arg[1]);
     g->at++;
     *ret = jx_vec_list(c, &part, JX_LIST);

@@ -11,11 +11,6 @@
 
 #define FILTER(name) jx_value jx_filter_##name(jx *c, jx_value v, jx_args *a)
 
-static bool given(jx_value v)
-{
-    return v.kind != JX_MISSING && v.kind != JX_NONE;
-}
-
 /* ---- regular expressions ---- */
 
 typedef struct regex {
@@ -188,7 +183,7 @@ FILTER(wordwrap)
                  .words = &words,
                  .b = &b,
                  .break_long = a->v[1].kind == JX_MISSING || jx_truth(c, a->v[1]),
-                 .separator = given(a->v[2]) ? jx_need_str(c, a->v[2], "wrapstring") : jx_str_lit(c, "\n"),
+                 .separator = jx_given_not_none(a->v[2]) ? jx_need_str(c, a->v[2], "wrapstring") : jx_str_lit(c, "\n"),
                  .at_hyphens = hyphens,
                  .first = true};
     jx_value lines = jx_splitlines(c, s, false);
@@ -249,7 +244,7 @@ static void add_link(linker *l, const char *scheme, const jx_str *url, const jx_
 
 static const jx_str *trimmed(linker *l, const jx_str *url)
 {
-    if (!given(l->limit))
+    if (!jx_given_not_none(l->limit))
         return url;
     int64_t chars = (int64_t)url->chars, limit = XD_MAX(jx_need_index(l->c, l->limit), -chars);
     int64_t shown = limit < 0 ? chars + limit : limit;
@@ -353,15 +348,14 @@ static void add_rel(jx *c, jx_sb *b, jx_value rel, bool nofollow)
 
 FILTER(urlize)
 {
-    jx_value schemes =
-        given(a->v[4]) && jx_truth(c, a->v[4]) ? jx_to_list(c, a->v[4], JX_LIST) : JX_LISTV(jx_list_new(c, 0));
+    jx_value schemes = jx_given_true(c, a->v[4]) ? jx_to_list(c, a->v[4], JX_LIST) : JX_LISTV(jx_list_new(c, 0));
     regex scheme = compile(c, "^([\\w.+-]{2,}:(/){0,2})$", 0);
     for (size_t i = 0; i < schemes.l->n; i++)
         if (!matches(&scheme, jx_need_str(c, schemes.l->v[i], "a URI scheme")))
             jx_error(c, "%s is not a valid URI scheme prefix.", jx_repr_text(c, schemes.l->v[i]));
     jx_sb b = {0}, attributes = {0};
     add_rel(c, &attributes, a->v[3], a->v[1].kind != JX_MISSING && jx_truth(c, a->v[1]));
-    if (given(a->v[2]) && jx_truth(c, a->v[2])) {
+    if (jx_given_true(c, a->v[2])) {
         jx_sb_lit(c, &attributes, " target=\"");
         jx_sb_str(c, &attributes, jx_str_escape(c, jx_to_str(c, a->v[2])));
         jx_sb_lit(c, &attributes, "\"");

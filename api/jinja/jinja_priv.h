@@ -243,6 +243,21 @@ size_t jx_line_break(const char *at, const char *end); /* length of the line bre
 /* ---- values (value.c, repr.c) ---- */
 
 bool jx_truth(jx *c, jx_value v);
+
+/* Arguments: passed at all; passed, and not None; passed, and true. */
+static inline bool jx_given(jx_value v)
+{
+    return v.kind != JX_MISSING;
+}
+static inline bool jx_given_not_none(jx_value v)
+{
+    return v.kind != JX_MISSING && v.kind != JX_NONE;
+}
+static inline bool jx_given_true(jx *c, jx_value v)
+{
+    return v.kind != JX_MISSING && jx_truth(c, v);
+}
+
 bool jx_equal(jx *c, jx_value a, jx_value b);
 int jx_compare(jx *c, jx_value a, jx_value b, const char *op); /* ordering; throws where Python would */
 bool jx_less(jx *c, jx_value a, jx_value b);
@@ -380,6 +395,7 @@ jx_value jx_filter_tojson(jx *c, jx_value v, jx_args *a);
 jx_value jx_filter_urlize(jx *c, jx_value v, jx_args *a);
 jx_value jx_filter_wordwrap(jx *c, jx_value v, jx_args *a);
 /* Tables of methods; they end with a NULL name */
+extern const jx_func jx_str_methods[];                     /* methods_str.c */
 extern const jx_func jx_set_methods[], jx_view_methods[];  /* sets.c */
 extern const jx_func jx_int_methods[], jx_float_methods[]; /* methods_num.c */
 

@@ -165,7 +165,7 @@ jx_value jx_filter_tojson(jx *c, jx_value v, jx_args *a)
     }
     if (w.indent)
         w.item = jx_str_lit(c, ",");
-    if (separators.kind != JX_MISSING && separators.kind != JX_NONE) {
+    if (jx_given_not_none(separators)) {
         jx_value pair = jx_to_list(c, separators, JX_LIST);
         if (pair.l->n != 2)
             jx_error(c, "separators must be a pair of strings");

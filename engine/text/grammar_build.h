@@ -4,6 +4,7 @@
 #define ENGINE_GRAMMAR_BUILD_H
 
 #include <jansson.h>
+#include <string.h>
 
 #include "engine/text/grammar_priv.h"
 
@@ -22,6 +23,12 @@ enum {
     BUILD_WORK_OF_LOOK = 16,       /* a comparison of two values of a schema */
     BUILD_WORK_OF_COPY = 64,       /* a value of a schema that joins others */
 };
+
+/* v is this string. */
+static inline bool build_is_text(const json_t *v, const char *text)
+{
+    return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
 
 typedef enum json_types {
     TYPE_NULL = 1,

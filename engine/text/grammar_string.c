@@ -79,15 +79,10 @@ static const char *pattern_of_format(const char *format)
     return NULL;
 }
 
-static bool is_text(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
 static bool is_wider(const json_t *pattern, const json_t *format)
 {
     for (size_t i = 0; i < XD_ARRAY_LEN(wider); i++)
-        if (is_text(pattern, wider[i].pattern) && is_text(format, wider[i].format))
+        if (build_is_text(pattern, wider[i].pattern) && build_is_text(format, wider[i].format))
             return true;
     return false;
 }

@@ -11,11 +11,6 @@ enum { MAX_LEAST = 100000, ALL_TYPES = 2 * TYPE_OBJECT - 1 /* what is above them
 
 /* ---- values ---- */
 
-static bool is_text(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
 /* A number's shortest text that reads as the same double. */
 static void print_real(double v, char out[40])
 {
@@ -276,9 +271,9 @@ static const json_t *listed(build *b, const json_t *schema, uint32_t place)
     json_t *made = NULL;
     if (one) {
         made = json_pack("[O]", one);
-    } else if (is_text(type, "boolean") && !low && !high) {
+    } else if (build_is_text(type, "boolean") && !low && !high) {
         made = json_pack("[b,b]", 0, 1);
-    } else if (is_text(type, "integer") && json_is_integer(low) && json_is_integer(high)) {
+    } else if (build_is_text(type, "integer") && json_is_integer(low) && json_is_integer(high)) {
         json_int_t from = json_integer_value(low), to = json_integer_value(high);
         if (from > to || from < INT32_MIN || to > INT32_MAX || to - from > 63)
             return NULL;
@@ -438,7 +433,7 @@ static const json_t *limit_of_names(build *b, const build_job *j)
     if (!json_is_object(s))
         return json_is_true(s) ? NULL : names;
     json_object_foreach ((json_t *)(uintptr_t)s, key, v)
-        if (!schema_is_annotation(key) && !(is_text(v, "string") && !strcmp(key, "type")))
+        if (!schema_is_annotation(key) && !(build_is_text(v, "string") && !strcmp(key, "type")))
             return names;
     return NULL;
 }
@@ -465,7 +460,7 @@ static xd_status name_of_others(build *b, const build_job *j, const json_t *name
         bool is_known = schema_is_annotation(key);
         for (i = 0; i < XD_ARRAY_LEN(known); i++)
             is_known = is_known || !strcmp(key, known[i]);
-        ok = ok && is_known && (strcmp(key, "type") != 0 || is_text(v, "string"));
+        ok = ok && is_known && (strcmp(key, "type") != 0 || build_is_text(v, "string"));
     }
     if (!ok)
         return build_fault(b, j->place, "propertyNames",

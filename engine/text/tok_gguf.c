@@ -186,11 +186,6 @@ static const struct {
      false},
 };
 
-static xd_status no_memory(xd_err *err)
-{
-    return xd_fail(err, XD_NOMEM, 0, "loading the tokenizer");
-}
-
 static int32_t type_of(const tok_gguf *g, uint32_t id)
 {
     return g->types ? g->types[id] : 1;
@@ -202,7 +197,7 @@ static xd_status load_vocab(tokenizer *t, const tok_gguf *g, xd_err *err)
         return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens has %u entries; from 1 to %d are possible",
                        g->n_tokens, TOK_MAX_ID - 1);
     if (!tok_vocab_reserve(&t->vocab, g->n_tokens))
-        return no_memory(err);
+        return tok_no_memory(err);
     for (uint32_t i = 0; i < g->n_tokens; i++) {
         size_t len = g->tokens[i] ? strlen(g->tokens[i]) : 0, k = 0;
         int n;
@@ -211,7 +206,7 @@ static xd_status load_vocab(tokenizer *t, const tok_gguf *g, xd_err *err)
         if (!g->tokens[i] || k < len)
             return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.tokens: entry %u is not UTF-8", i);
         if (!tok_vocab_put(&t->vocab, g->tokens[i], len, i))
-            return no_memory(err);
+            return tok_no_memory(err);
     }
     return XD_OK;
 }
@@ -223,7 +218,7 @@ static xd_status load_added(tokenizer *t, const tok_gguf *g, xd_err *err)
     uint32_t next_id = g->n_tokens;
     xd_status st = XD_OK;
     if (!tok_added_reserve(t, g->n_tokens))
-        return no_memory(err);
+        return tok_no_memory(err);
     for (uint32_t i = 0; i < g->n_tokens && !st; i++) {
         int32_t type = type_of(g, i);
         if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN)
@@ -242,7 +237,7 @@ static xd_status load_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     xd_buf joined = {0};
     xd_status st = XD_OK;
     if (!tok_bpe_reserve(&t->bpe, g->n_merges))
-        return no_memory(err);
+        return tok_no_memory(err);
     for (uint32_t i = 0; i < g->n_merges && !st; i++) {
         const char *m = g->merges[i], *sp = m && *m ? strchr(m + 1, ' ') : NULL;
         if (!sp) {
@@ -255,7 +250,7 @@ static xd_status load_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
         xd_buf_append(&joined, m, (size_t)(sp - m));
         uint32_t id = xd_buf_puts(&joined, sp + 1) ? tok_vocab_get(&t->vocab, joined.data, joined.len) : TOK_NONE;
         if (joined.failed)
-            st = no_memory(err);
+            st = tok_no_memory(err);
         else if (left == TOK_NONE || right == TOK_NONE || id == TOK_NONE)
             st = xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.ggml.merges: entry %u is not of the vocabulary", i);
         else
@@ -277,7 +272,7 @@ static xd_status spell_spaces(tokenizer *t, bool prefix, xd_err *err)
 {
     if (!tok_grow(&t->norms, &t->norms_cap, 2, sizeof *t->norms) ||
         !tok_grow(&t->decs, &t->decs_cap, 4, sizeof *t->decs))
-        return no_memory(err);
+        return tok_no_memory(err);
     bool ok = true;
     if (prefix) {
         tok_norm *p = &t->norms[t->n_norms++];
@@ -299,7 +294,7 @@ static xd_status spell_spaces(tokenizer *t, bool prefix, xd_err *err)
         t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_STRIP, .ch = " ", .ch_len = 1, .start = 1};
     t->bpe.byte_fallback = true;
     t->kind = "SentencePiece BPE";
-    return ok ? XD_OK : no_memory(err);
+    return ok ? XD_OK : tok_no_memory(err);
 }
 
 /* Merges as a list, but over characters instead of the byte-level alphabet (Gemma 4, Sarvam). */
@@ -312,7 +307,7 @@ static xd_status load_raw(tokenizer *t, const tok_gguf *g, xd_err *err)
     if (!st)
         st = spell_spaces(t, false, err);
     if (!st && !tok_grow(&t->pretoks, &t->pretoks_cap, 1, sizeof *t->pretoks))
-        st = no_memory(err);
+        st = tok_no_memory(err);
     if (st)
         return st;
     tok_pretok *p = &t->pretoks[t->n_pretoks++];
@@ -340,7 +335,7 @@ static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
     if (!st && (!tok_grow(&t->norms, &t->norms_cap, 1, sizeof *t->norms) ||
                 !tok_grow(&t->pretoks, &t->pretoks_cap, MAX_PATTERNS + 1, sizeof *t->pretoks) ||
                 !tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs)))
-        st = no_memory(err);
+        st = tok_no_memory(err);
     if (st)
         return st;
     if (pres[k].nfc)
@@ -374,7 +369,7 @@ static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     size_t n_pairs = 0;
     uint32_t n = 0, rank = 0;
     if (!order)
-        return no_memory(err);
+        return tok_no_memory(err);
     for (uint32_t i = 0; i < g->n_tokens; i++) {
         int32_t type = type_of(g, i);
         size_t len = t->vocab.len[i];
@@ -400,7 +395,7 @@ static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
         }
     }
     free(order);
-    return ok ? XD_OK : no_memory(err);
+    return ok ? XD_OK : tok_no_memory(err);
 }
 
 static xd_status load_llama(tokenizer *t, const tok_gguf *g, xd_err *err)
@@ -426,14 +421,14 @@ static xd_status load_ends(tokenizer *t, const tok_gguf *g, xd_err *err)
     if (!bos && !eos)
         return XD_OK;
     if (!tok_grow(&t->posts, &t->posts_cap, 1, sizeof *t->posts))
-        return no_memory(err);
+        return tok_no_memory(err);
     tok_post *p = &t->posts[t->n_posts++];
     *p = (tok_post){0};
     if (bos)
         ok = tok_ids_push(&p->before, (uint32_t)g->bos_id);
     if (eos)
         ok = ok && tok_ids_push(&p->after, (uint32_t)g->eos_id);
-    return ok ? XD_OK : no_memory(err);
+    return ok ? XD_OK : tok_no_memory(err);
 }
 
 xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
@@ -445,7 +440,7 @@ xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err)
                        g->model ? g->model : "");
     XD_CLEANUP(tok_freep) tokenizer *t = calloc(1, sizeof *t);
     if (!t)
-        return no_memory(err);
+        return tok_no_memory(err);
     t->model = TOK_MODEL_BPE;
     xd_status st = load_vocab(t, g, err);
     if (!st)

@@ -23,11 +23,6 @@ static xd_status bad(xd_err *err, const char *what)
     return xd_fail(err, XD_BAD_MODEL, 0, "%s is missing or of the wrong type", what);
 }
 
-static xd_status no_memory(xd_err *err)
-{
-    return xd_fail(err, XD_NOMEM, 0, "loading the tokenizer");
-}
-
 /* An optional boolean; false: of another type. */
 static bool get_bool(const json_t *o, const char *key, bool fallback, bool *ret)
 {
@@ -133,7 +128,7 @@ static xd_status load_norm(tokenizer *t, const json_t *o, unsigned depth, xd_err
     if (k == XD_ARRAY_LEN(kinds))
         return xd_fail(err, XD_UNSUPPORTED, 0, "the normalizer '%s' is not known", type);
     if (!tok_grow(&t->norms, &t->norms_cap, t->n_norms + 1, sizeof *t->norms))
-        return no_memory(err);
+        return tok_no_memory(err);
     tok_norm *n = &t->norms[t->n_norms++];
     *n = (tok_norm){.kind = kinds[k].kind};
     switch (n->kind) {
@@ -163,7 +158,7 @@ static xd_status load_norm(tokenizer *t, const json_t *o, unsigned depth, xd_err
         return tok_charsmap_new(s, len, &n->map, err);
     default: return XD_OK;
     }
-    return n->kind == TOK_NORM_STRIP || n->text ? XD_OK : no_memory(err);
+    return n->kind == TOK_NORM_STRIP || n->text ? XD_OK : tok_no_memory(err);
 }
 
 /* ---- pre-tokenizer ---- */
@@ -217,7 +212,7 @@ static xd_status load_pretok(tokenizer *t, const json_t *o, unsigned depth, xd_e
         return st;
     }
     if (!tok_grow(&t->pretoks, &t->pretoks_cap, t->n_pretoks + 1, sizeof *t->pretoks))
-        return no_memory(err);
+        return tok_no_memory(err);
     tok_pretok *p = &t->pretoks[t->n_pretoks++];
     *p = (tok_pretok){0};
     if (!strcmp(type, "Split")) {
@@ -240,7 +235,7 @@ static xd_status load_pretok(tokenizer *t, const json_t *o, unsigned depth, xd_e
     if (!strcmp(type, "BertPreTokenizer")) { /* without spaces, punctuation apart */
         *p = (tok_pretok){.kind = TOK_PRE_WHITESPACE_SPLIT, .behavior = TOK_REMOVED};
         if (!tok_grow(&t->pretoks, &t->pretoks_cap, t->n_pretoks + 1, sizeof *t->pretoks))
-            return no_memory(err);
+            return tok_no_memory(err);
         t->pretoks[t->n_pretoks++] = (tok_pretok){.kind = TOK_PRE_PUNCTUATION, .behavior = TOK_ISOLATED};
         return XD_OK;
     }
@@ -298,7 +293,7 @@ static xd_status load_dec(tokenizer *t, const json_t *o, unsigned depth, xd_err 
         return st;
     }
     if (t->n_decs >= 64 || !tok_grow(&t->decs, &t->decs_cap, t->n_decs + 1, sizeof *t->decs))
-        return t->n_decs >= 64 ? bad(err, "decoder: a list so long") : no_memory(err);
+        return t->n_decs >= 64 ? bad(err, "decoder: a list so long") : tok_no_memory(err);
     tok_dec *d = &t->decs[t->n_decs++];
     *d = (tok_dec){0};
     if (!strcmp(type, "ByteLevel")) {
@@ -328,13 +323,13 @@ static xd_status load_dec(tokenizer *t, const json_t *o, unsigned depth, xd_err 
             return bad(err, "decoder: Replace");
         d->text = copy_text(s, d->text_len);
         d->literal = d->literal && d->pattern_len <= 64; /* a long one is searched at the end, not at each token */
-        return d->pattern && d->text ? XD_OK : no_memory(err);
+        return d->pattern && d->text ? XD_OK : tok_no_memory(err);
     } else if (!strcmp(type, "BPEDecoder")) {
         d->kind = TOK_DEC_BPE;
         if (!(s = get_text(o, "suffix", &d->text_len)))
             return bad(err, "decoder: BPEDecoder");
         d->text = copy_text(s, d->text_len);
-        return d->text ? XD_OK : no_memory(err);
+        return d->text ? XD_OK : tok_no_memory(err);
     } else {
         return xd_fail(err, XD_UNSUPPORTED, 0, "the decoder '%s' is not known", type);
     }
@@ -347,7 +342,7 @@ static xd_status push_id(tok_ids *ids, const json_t *v, xd_err *err)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= TOK_MAX_ID)
         return bad(err, "post_processor: a token id");
-    return tok_ids_push(ids, (uint32_t)json_integer_value(v)) ? XD_OK : no_memory(err);
+    return tok_ids_push(ids, (uint32_t)json_integer_value(v)) ? XD_OK : tok_no_memory(err);
 }
 
 static xd_status load_template(tok_post *p, const json_t *o, xd_err *err)
@@ -399,7 +394,7 @@ static xd_status load_post(tokenizer *t, const json_t *o, unsigned depth, xd_err
     if (t->n_posts)
         return xd_fail(err, XD_UNSUPPORTED, 0, "more than one post-processor adds tokens");
     if (!tok_grow(&t->posts, &t->posts_cap, t->n_posts + 1, sizeof *t->posts))
-        return no_memory(err);
+        return tok_no_memory(err);
     tok_post *p = &t->posts[t->n_posts++];
     *p = (tok_post){0};
     if (is_template)
@@ -417,13 +412,13 @@ static xd_status load_vocab(tokenizer *t, const json_t *o, xd_err *err)
     if (!json_is_object(o))
         return bad(err, "model: vocab");
     if (!tok_vocab_reserve(&t->vocab, json_object_size(o)))
-        return no_memory(err);
+        return tok_no_memory(err);
     json_object_foreach ((json_t *)o, key, v) {
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= TOK_MAX_ID)
             return xd_fail(err, XD_BAD_MODEL, 0, "model: vocab: the id of '%.60s' is not in 0..%d", key,
                            TOK_MAX_ID - 1);
         if (!tok_vocab_put(&t->vocab, key, strlen(key), (uint32_t)json_integer_value(v)))
-            return no_memory(err);
+            return tok_no_memory(err);
     }
     return XD_OK;
 }
@@ -437,7 +432,7 @@ static xd_status put_merge(tokenizer *t, const char *a, size_t a_len, const char
     if (skip <= b_len) {
         xd_buf_append(joined, a, a_len);
         if (!xd_buf_append(joined, b + skip, b_len - skip))
-            return no_memory(err);
+            return tok_no_memory(err);
         id = tok_vocab_get(&t->vocab, joined->data, joined->len);
     }
     if (left == TOK_NONE || right == TOK_NONE || id == TOK_NONE)
@@ -455,7 +450,7 @@ static xd_status load_merges(tokenizer *t, const json_t *list, xd_err *err)
     xd_status st = XD_OK;
     uint32_t rank = 0;
     if (!tok_bpe_reserve(&t->bpe, n))
-        return no_memory(err);
+        return tok_no_memory(err);
     for (size_t i = 0; i < n && !st; i++) {
         const json_t *m = json_array_get(list, i);
         if (json_is_string(m)) {
@@ -496,12 +491,12 @@ static xd_status load_bpe(tokenizer *t, const json_t *m, xd_err *err)
     if ((s = get_text(m, "continuing_subword_prefix", &len)) && len) {
         b->prefix = copy_text(s, b->prefix_len = len);
         if (!b->prefix)
-            return no_memory(err);
+            return tok_no_memory(err);
     }
     if ((s = get_text(m, "end_of_word_suffix", &len)) && len) {
         b->suffix = copy_text(s, b->suffix_len = len);
         if (!b->suffix)
-            return no_memory(err);
+            return tok_no_memory(err);
     }
     xd_status st = load_vocab(t, json_object_get(m, "vocab"), err);
     if (!st)
@@ -532,7 +527,7 @@ static xd_status load_unigram(tokenizer *t, const json_t *m, xd_err *err)
     }
     u->score = malloc((n + 1) * sizeof *u->score);
     if (!u->score || !tok_vocab_reserve(&t->vocab, n))
-        return no_memory(err);
+        return tok_no_memory(err);
     u->min_score = INFINITY;
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_array_get(list, i), *s = json_array_get(e, 0), *score = json_array_get(e, 1);
@@ -545,14 +540,14 @@ static xd_status load_unigram(tokenizer *t, const json_t *m, xd_err *err)
         u->score[i] = json_number_value(score);
         u->min_score = XD_MIN(u->min_score, u->score[i]);
         if (!tok_vocab_put(&t->vocab, json_string_value(s), json_string_length(s), (uint32_t)i))
-            return no_memory(err);
+            return tok_no_memory(err);
     }
     u->n = (uint32_t)n;
     for (uint32_t i = 0; i < u->n; i++)
         if (t->vocab.len[i] && !tok_trie_add(&u->pieces, t->vocab.text.data + t->vocab.off[i], t->vocab.len[i], i))
-            return no_memory(err);
+            return tok_no_memory(err);
     if (!tok_trie_build(&u->pieces, false))
-        return no_memory(err);
+        return tok_no_memory(err);
     tok_byte_tokens(&t->vocab, u->byte_id);
     t->model = TOK_MODEL_UNIGRAM;
     t->kind = "Unigram";
@@ -580,7 +575,7 @@ static xd_status load_added(tokenizer *t, const json_t *list, xd_err *err)
     if (list && !json_is_null(list) && !json_is_array(list))
         return bad(err, "added_tokens");
     if (!tok_added_reserve(t, json_array_size(list)))
-        return no_memory(err);
+        return tok_no_memory(err);
     for (size_t i = 0; i < json_array_size(list) && !st; i++) {
         const json_t *o = json_array_get(list, i);
         tok_added a = {0};
@@ -616,7 +611,7 @@ static xd_status load(tokenizer *t, const json_t *root, xd_err *err)
             return st;
     } else {
         if (!tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs))
-            return no_memory(err);
+            return tok_no_memory(err);
         t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_JOIN};
     }
     if (t->model == TOK_MODEL_BPE) {
@@ -638,7 +633,7 @@ xd_status tok_from_json(const char *json, size_t len, tokenizer **ret, xd_err *e
     if (!root)
         return xd_fail(err, XD_BAD_MODEL, 0, "tokenizer.json, line %d: %s", je.line, je.text);
     XD_CLEANUP(tok_freep) tokenizer *t = calloc(1, sizeof *t);
-    xd_status st = t ? load(t, root, err) : no_memory(err);
+    xd_status st = t ? load(t, root, err) : tok_no_memory(err);
     json_decref(root);
     if (st) {
         xd_wrap(err, "tokenizer.json");
@@ -654,7 +649,7 @@ xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
     xd_buf_printf(&path, "%s/tokenizer.json", dir);
     if (path.failed) {
         xd_buf_free(&path);
-        return no_memory(err);
+        return tok_no_memory(err);
     }
     XD_CLEANUP(xd_closep) int fd = open(path.data, O_RDONLY | O_CLOEXEC);
     struct stat sb;
@@ -666,7 +661,7 @@ xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
     else if (!S_ISREG(sb.st_mode) || sb.st_size > MAX_FILE_BYTES)
         st = xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not a file of at most %d bytes", path.data, MAX_FILE_BYTES);
     else if (!xd_buf_reserve(&text, (size_t)sb.st_size))
-        st = no_memory(err);
+        st = tok_no_memory(err);
     while (!st && text.len < (size_t)sb.st_size) {
         ssize_t n = read(fd, text.data + text.len, (size_t)sb.st_size - text.len);
         if (n < 0 && errno == EINTR)

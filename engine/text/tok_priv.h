@@ -131,6 +131,12 @@ bool tok_cp_is_word(uint32_t cp); /* \w of Rust's regex: Alphabetic, M*, Nd, Pc,
 uint32_t tok_byte_to_cp(unsigned char byte);
 int tok_cp_to_byte(uint32_t cp);
 
+/* ---- tok_json.c, tok_gguf.c ---- */
+static inline xd_status tok_no_memory(xd_err *err)
+{
+    return xd_fail(err, XD_NOMEM, 0, "loading the tokenizer");
+}
+
 /* ---- tok_regex.c: the reference's (Oniguruma's) regular expressions on pcre2 ---- */
 typedef struct tok_regex tok_regex;
 xd_status tok_regex_new(const char *pattern, size_t len, tok_regex **ret, xd_err *err) XD_MUST_CHECK;
