@@ -102,6 +102,9 @@ static void pager_metrics(engine *e, xd_buf *out)
             "Reads of the page file that failed, those that went well when tried again too.", (double)p.io_errors);
     counter(out, "expert_checksum_errors_total", "The same for reads that gave wrong bytes (checksum).",
             (double)p.checksum_errors);
+    counter(out, "expert_loads_repaired_total",
+            "Experts whose pages were damaged on disk: read from the model again, and written anew.",
+            (double)p.loads_repaired);
     counter(out, "expert_loads_failed_total",
             "Experts that could not be read when tried again either: requests got 503.", (double)p.loads_failed);
     counter(out, "stats_save_errors_total", "Times that pager.stats_file could not be written.",

@@ -6,7 +6,7 @@
  *
  * Invariants: 1. `lock` protects all requests. 2. A request is finished when all its pieces are; the reader that finishes it checks
  * the sum outside of the lock - nobody else touches dst until the request is taken. 3. A failed or wrong read is tried once more
- * before it is reported. */
+ * before it is reported. 4. Bytes that are wrong at the second try, too, are made anew where somebody can (remake), by the reader. */
 #include "engine/memory/disk_io.h"
 
 #include <errno.h>
@@ -100,6 +100,22 @@ static void throttle(const disk_io *d, uint64_t bytes)
         ;
 }
 
+static bool is_right(const disk_io *d, const request *q)
+{
+    return XXH3_64bits(q->r.dst, d->opt.blob_bytes) == page_file_checksum(d->opt.file, q->r.blob);
+}
+
+/* Without the lock: nobody else touches the request. */
+static void remake(const disk_io *d, request *q)
+{
+    memset(q->r.dst, 0, d->opt.blob_bytes);
+    if (!d->opt.remake(d->opt.user, q->r.blob, q->r.dst) || !is_right(d, q))
+        return;
+    q->r.remade = true;
+    q->r.error = 0;
+    q->r.not_rewritten = page_file_rewrite(d->opt.file, q->r.blob, q->r.dst);
+}
+
 /* The last piece of a request has arrived: checks it, without the lock. */
 static void finish(disk_io *d, request *q)
 {
@@ -116,8 +132,7 @@ static void finish(disk_io *d, request *q)
     }
     pthread_mutex_unlock(&d->lock);
     int wrong = 0;
-    if (!q->r.error && d->opt.checksums &&
-        XXH3_64bits(q->r.dst, d->opt.blob_bytes) != page_file_checksum(d->opt.file, q->r.blob))
+    if (!q->r.error && d->opt.checksums && !is_right(d, q))
         wrong = EBADMSG;
     pthread_mutex_lock(&d->lock);
     if (wrong)
@@ -131,6 +146,11 @@ static void finish(disk_io *d, request *q)
         q->issued = q->finished = 0;
         pthread_cond_broadcast(&d->work);
         return;
+    }
+    if (q->r.error == EBADMSG && d->opt.remake && !d->stop) {
+        pthread_mutex_unlock(&d->lock);
+        remake(d, q);
+        pthread_mutex_lock(&d->lock);
     }
     q->state = REQ_DONE;
     d->n_pending--;

@@ -8,10 +8,14 @@
 typedef struct disk_io disk_io;
 
 typedef struct disk_io_options {
-    const page_file *file;
+    page_file *file;
     uint64_t blob_bytes;
     uint32_t max_requests;
     bool checksums;
+    /* Makes blob x anew in out [blob_bytes], where the file gave wrong bytes twice; what then has the right checksum is delivered, and
+     * written to the file. False: it cannot. Called by a reading thread. NULL: wrong bytes are an error. */
+    bool (*remake)(void *user, uint32_t x, void *out);
+    void *user;
     bool force_threads; /* as if io_uring were not permitted */
     /* Injected faults. */
     double gbps, error_rate, loss_rate; /* 0: none; a lost page is one whose bytes are wrong */
@@ -25,6 +29,8 @@ typedef struct disk_request {
     int error;                  /* out: 0, an errno, or EBADMSG for a wrong checksum */
     int met;                    /* out: the same of the last try that failed; 0: none did */
     uint32_t n_failed, n_wrong; /* out: tries that failed, and that gave wrong bytes */
+    bool remade;                /* out: the bytes are not those that were read */
+    int not_rewritten;          /* out: remade, and the file could not be mended: an errno */
 } disk_request;
 
 /* Starts the reading threads; opt->file is borrowed. XD_NOMEM. */

@@ -33,8 +33,8 @@ typedef struct page_header {
 _Static_assert(sizeof(page_header) == 56, "file layout");
 
 struct page_file {
-    int fd;
-    bool direct;
+    int fd;         /* for reading: past the page cache where the file system can */
+    int writing_fd; /* holds the lock, too */
     uint32_t n_blobs;
     uint64_t blob_bytes, data_at;
     uint64_t *sums;
@@ -220,19 +220,15 @@ static xd_status make_alone(page_file *f, const page_file_options *opt, page_hea
     return st;
 }
 
-static bool try_direct(page_file *f, const char *path)
+static int open_direct(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
     XD_CLEANUP(xd_freep) char *probe = aligned_alloc(BLOCK, BLOCK);
-    if (fd < 0 || !probe || pread(fd, probe, BLOCK, 0) != (ssize_t)BLOCK) {
-        if (fd >= 0)
-            close(fd);
-        return false;
+    if (fd >= 0 && (!probe || pread(fd, probe, BLOCK, 0) != (ssize_t)BLOCK)) {
+        close(fd);
+        fd = -1;
     }
-    (void)try_lock(fd, LOCK_SH); /* a lock belongs to what was opened; the file's own is shared, too */
-    close(f->fd);
-    f->fd = fd;
-    return true;
+    return fd;
 }
 
 xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *err)
@@ -240,14 +236,15 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
     XD_CLEANUP(page_file_freep) page_file *f = calloc(1, sizeof *f);
     if (!f)
         return xd_fail(err, XD_NOMEM, 0, "page file");
-    *f = (page_file){.fd = -1, .n_blobs = opt->n_blobs, .blob_bytes = opt->blob_bytes};
+    *f = (page_file){.fd = -1, .writing_fd = -1, .n_blobs = opt->n_blobs, .blob_bytes = opt->blob_bytes};
     f->data_at = BLOCK + table_bytes(f);
     f->sums = calloc(opt->n_blobs + 1u, sizeof *f->sums);
     if (!f->sums)
         return xd_fail(err, XD_NOMEM, 0, "page file: %u checksums", opt->n_blobs);
-    f->fd = open(opt->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (f->fd < 0)
-        return xd_fail(err, XD_IO, errno, "opening the page file '%s'", opt->path);
+    f->fd = f->writing_fd = open(opt->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (f->fd < 0) /* what another try would not mend is the configuration's fault */
+        return xd_fail(err, errno == EIO || errno == ENOSPC || errno == ENOMEM ? XD_IO : XD_BAD_CONFIG, errno,
+                       "opening the page file '%s' (memory.nvme_path)", opt->path);
     page_header h;
     if (!try_lock(f->fd, LOCK_SH))
         return xd_fail(err, XD_UNAVAILABLE, 0, "the page file '%s' is being made by another process", opt->path);
@@ -256,7 +253,9 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
         st = make_alone(f, opt, &h, err);
     if (st)
         return st;
-    f->direct = try_direct(f, opt->path);
+    int direct = open_direct(opt->path);
+    if (direct >= 0)
+        f->fd = direct;
     *ret = XD_TAKE(f);
     return XD_OK;
 }
@@ -265,8 +264,10 @@ void page_file_free(page_file *f)
 {
     if (!f)
         return;
-    if (f->fd >= 0)
+    if (f->fd != f->writing_fd)
         close(f->fd);
+    if (f->writing_fd >= 0)
+        close(f->writing_fd);
     free(f->sums);
     free(f);
 }
@@ -284,4 +285,13 @@ uint64_t page_file_offset(const page_file *f, uint32_t x)
 uint64_t page_file_checksum(const page_file *f, uint32_t x)
 {
     return f->sums[x];
+}
+
+/* The file is complete: the same bytes go where they were, and neither header nor table changes. */
+int page_file_rewrite(page_file *f, uint32_t x, const void *blob)
+{
+    xd_err err = {0};
+    if (pwrite_all(f->writing_fd, blob, f->blob_bytes, page_file_offset(f, x), "", &err))
+        return err.sys_errno;
+    return fdatasync(f->writing_fd) ? errno : 0;
 }

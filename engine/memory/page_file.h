@@ -30,6 +30,9 @@ xd_status page_file_open(const page_file_options *opt, page_file **ret, xd_err *
 void page_file_free(page_file *f);
 XD_DEFINE_CLEANUP(page_file, page_file_free)
 
+/* Puts a damaged blob right: `blob` has the bytes that its checksum is of. 0, or an errno. Any thread. */
+int page_file_rewrite(page_file *f, uint32_t x, const void *blob);
+
 int page_file_fd(const page_file *f);                        /* O_DIRECT where the file system can */
 uint64_t page_file_offset(const page_file *f, uint32_t x);   /* where blob x begins, in bytes */
 uint64_t page_file_checksum(const page_file *f, uint32_t x); /* XXH3 of the whole blob */

@@ -160,12 +160,13 @@ typedef struct pager_stats {
         staged_ahead_wasted_bytes; /* STAGED: copied for the next layer while one computes */
     uint64_t io_errors,
         checksum_errors; /* reads of the page file that failed or gave wrong bytes, those that went well at the second try too */
-    uint64_t loads_failed; /* experts that could not be read at the second try either */
-    uint64_t stats_errors; /* hit statistics that could not be saved */
-    uint64_t require_ns;   /* time that steps waited in pager_require(): for the disk, or for staged copies */
-    uint64_t stage_ns;     /* of that, for staged copies */
-    uint64_t link_wait_ns; /* time added to steps by a simulated link */
-    uint64_t disk_busy_ns; /* time in which the page file was being read */
+    uint64_t loads_repaired; /* experts that the page file gave wrong and the model right */
+    uint64_t loads_failed;   /* experts that could not be read at the second try either */
+    uint64_t stats_errors;   /* hit statistics that could not be saved */
+    uint64_t require_ns;     /* time that steps waited in pager_require(): for the disk, or for staged copies */
+    uint64_t stage_ns;       /* of that, for staged copies */
+    uint64_t link_wait_ns;   /* time added to steps by a simulated link */
+    uint64_t disk_busy_ns;   /* time in which the page file was being read */
     uint64_t step_bytes_host, step_bytes_vram, step_bytes_cpu; /* of the last step */
     uint64_t step_link_ns; /* least time that a simulated link needed for them; 0: none is simulated */
     uint64_t table_version;

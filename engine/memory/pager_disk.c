@@ -3,7 +3,7 @@
  * DESIGN. The pool has units of one expert each. An expert is on disk only, being loaded into a unit, or in a unit:
  *
  *     DISK --fault or prefetch--> LOADING --read and checked--> HOST --victim--> DISK
- *               ^--------------------'  read failed twice, or wrong bytes twice
+ *               ^--------------------'  read failed twice, or wrong bytes twice and the model no longer has the right ones
  *
  * Invariants
  *  1. Only the engine thread changes states, between the router and the experts of a layer, or between steps: the stream has ended
@@ -12,7 +12,8 @@
  *     last require: kernels that were just launched keep their pages.
  *  3. A page in VRAM needs no unit; when VRAM gives it up after its unit went, it is on disk.
  *  4. A unit that a background copy reads from is not given away: the copies are waited for first.
- *  5. Failed loads change nothing but counters; the page is tried again when it is needed again.
+ *  5. Failed loads change nothing but counters; the page is tried again when it is needed again. What the file damaged is made anew
+ *     from the model (remake_blob) and is then like any other load.
  * Faults of one layer are pushed together and waited for together. Prefetch uses the same reader at lower priority and switches itself
  * off while more of its bytes are wasted than used. */
 #include <errno.h>
@@ -42,6 +43,7 @@ typedef struct pager_disk {
     uint8_t *predicted;    /* [n_experts] for the next time its layer comes */
     int *failed;           /* [n_experts] errno of the last load, for the require that waits for it */
     uint8_t *lost;         /* [n_experts] the last load that ended had failed */
+    uint8_t *remade;       /* [n_experts] the log has told that its blob was made anew */
     uint32_t n_lost;
     int lost_error;                                  /* of the latest of them */
     uint64_t retries, retries_told, retries_told_ns; /* reads that went well at the second try */
@@ -126,7 +128,26 @@ static uint32_t take_unit(pager *p)
 
 static const char *read_error(int e, char *buf, size_t cap)
 {
-    return e == EBADMSG ? "wrong bytes (checksum)" : strerror_r(e, buf, cap);
+    return e == EBADMSG
+               ? "wrong bytes (checksum), which the model's files no longer hold either; delete the page file, it is made anew"
+               : strerror_r(e, buf, cap);
+}
+
+/* Once for each expert: a disk that damages many pages should not fill the log, too. */
+static void note_remade(pager *p, uint32_t x, const disk_request *r)
+{
+    pager_disk *d = p->disk;
+    char why[96];
+    p->stats.loads_repaired++;
+    if (d->remade[x])
+        return;
+    d->remade[x] = 1;
+    uint32_t l = p->expert_layer[x];
+    xd_log_warn(
+        "page file '%s': layer %u, expert %u gave wrong bytes (checksum): it was read from the model again, and %s%s",
+        p->cfg->memory.nvme_path, l, x - p->layers[l].expert_base,
+        r->not_rewritten ? "could not be written anew: " : "written anew",
+        r->not_rewritten ? strerror_r(r->not_rewritten, why, sizeof why) : "");
 }
 
 /* A load has ended. What could not be read shows while it lasts; what could, at the second try, once a minute: a disk says so before it
@@ -139,6 +160,8 @@ static void note_load(pager *p, uint32_t x, const disk_request *r)
     p->stats.io_errors += r->n_failed;
     p->stats.checksum_errors += r->n_wrong;
     p->stats.loads_failed += r->error != 0;
+    if (r->remade)
+        note_remade(p, x, r);
     bool lost = r->error != 0;
     if (lost != d->lost[x]) {
         d->lost[x] = lost;
@@ -154,7 +177,7 @@ static void note_load(pager *p, uint32_t x, const disk_request *r)
             pager_trouble_end(p, PAGER_TROUBLE_READ,
                               "page file: every expert that could not be read has been read since");
     }
-    if (lost || !r->met)
+    if (lost || !r->met || r->remade)
         return;
     d->retries++;
     uint64_t now = xd_now_ns();
@@ -226,8 +249,11 @@ static xd_status fail_load(const pager *p, uint32_t layer, uint32_t x, xd_err *e
 {
     int e = p->disk->failed[x];
     if (e == EBADMSG)
-        return xd_fail(err, XD_UNAVAILABLE, 0, "layer %u, expert %u: the page file gave wrong bytes (checksum)", layer,
-                       x - p->layers[layer].expert_base);
+        return xd_fail(
+            err, XD_UNAVAILABLE, 0,
+            "layer %u, expert %u: the page file gave wrong bytes (checksum) and the model's files no longer hold "
+            "the right ones: delete the page file '%s'; it is made anew",
+            layer, x - p->layers[layer].expert_base, p->cfg->memory.nvme_path);
     return xd_fail(err, XD_UNAVAILABLE, e, "layer %u, expert %u: reading the page file", layer,
                    x - p->layers[layer].expert_base);
 }
@@ -357,6 +383,20 @@ static void make_blob(void *user, uint32_t x, void *out)
     }
 }
 
+/* For a reading thread: what it looks at never changes. A model file that was written to or cut short since the start is left alone; it
+ * has other bytes, or none, which would end the process. */
+static bool remake_blob(void *user, uint32_t x, void *out)
+{
+    const pager *p = user;
+    uint32_t n;
+    const model_file *files = model_files(p->m, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (model_file_look(&files[i]) >= MODEL_FILE_WRITTEN)
+            return false;
+    make_blob(user, x, out);
+    return true;
+}
+
 /* The same model cut in another way needs another file. */
 static uint64_t file_fingerprint(const pager *p)
 {
@@ -405,9 +445,10 @@ xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, i
     d->predicted = calloc(n, 1);
     d->failed = calloc(n, sizeof *d->failed);
     d->lost = calloc(n, 1);
+    d->remade = calloc(n, 1);
     XD_CLEANUP(xd_freep) uint32_t *counts = calloc(p->n_layers + 1u, sizeof *counts);
     if (!d->free_unit || !d->expert_unit || !d->loading || !d->prefetched || !d->predicted || !d->failed || !d->lost ||
-        !counts)
+        !d->remade || !counts)
         return xd_fail(err, XD_NOMEM, 0, "NVMe tier of %u experts", p->n_experts);
     uint64_t unit = 4096;
     for (uint32_t l = 0; l < p->n_layers; l++) {
@@ -442,6 +483,8 @@ xd_status pager_disk_open(pager *p, const pager_options *opt, uint64_t budget, i
                           .blob_bytes = unit,
                           .max_requests = d->n_units,
                           .checksums = p->cfg->memory.nvme_checksums,
+                          .remake = remake_blob,
+                          .user = p,
                           .gbps = inject ? p->cfg->test.disk_gbps : 0,
                           .error_rate = inject ? p->cfg->test.disk_error_rate : 0,
                           .loss_rate = inject ? p->cfg->test.page_loss_rate : 0,
@@ -479,6 +522,7 @@ void pager_disk_close(pager *p)
     free(d->predicted);
     free(d->failed);
     free(d->lost);
+    free(d->remade);
     free(d);
     p->disk = NULL;
 }

@@ -50,7 +50,7 @@ static page_file_options file_options(void)
     return (page_file_options){.path = path, .fingerprint = 42, .n_blobs = BLOBS, .blob_bytes = BLOB, .make = make};
 }
 
-static void read_all(const page_file *f, bool threads)
+static void read_all(page_file *f, bool threads)
 {
     disk_io_options io = {
         .file = f, .blob_bytes = BLOB, .max_requests = 8, .checksums = true, .force_threads = threads};
@@ -196,8 +196,13 @@ Test(disk, a_file_that_is_something_else_is_not_overwritten)
     struct stat sb;
     cr_assert_eq(stat(path, &sb), 0);
     cr_assert_eq(sb.st_size, (off_t)sizeof text);
-    o.path = "/nonexistent/pages";
-    cr_assert_eq(page_file_open(&o, &f, &err), XD_IO);
+    /* Nor would another try mend these. */
+    static const char *const places[] = {"/nonexistent/pages", "/tmp", "/dev/null"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(places); i++) {
+        o.path = places[i];
+        cr_assert_eq(page_file_open(&o, &f, &err), XD_BAD_CONFIG);
+        cr_assert(strstr(err.msg, "memory.nvme_path"), "%s", err.msg);
+    }
     remove_path();
 }
 
@@ -263,6 +268,70 @@ Test(disk, wrong_bytes_and_errors_are_reported_not_delivered)
     }
     page_file_free(f);
     remove_path();
+}
+
+static bool make_right(void *user, uint32_t x, void *out)
+{
+    ++*(int *)user;
+    make(NULL, x, out);
+    return x != 9;
+}
+
+static bool make_other(void *user, uint32_t x, void *out)
+{
+    ++*(int *)user;
+    make(NULL, x + 1, out);
+    return true;
+}
+
+Test(disk, damaged_blobs_are_made_anew_once)
+{
+    for (int threads = 0; threads < 2; threads++) {
+        temp_path();
+        page_file_options o = file_options();
+        page_file *f;
+        cr_assert_eq(page_file_open(&o, &f, NULL), XD_OK);
+        int fd = open(path, O_RDWR), made = 0;
+        for (uint32_t x = 0; x < BLOBS; x++) { /* a bit in each, at the begin, in the middle, at the end */
+            uint8_t b;
+            off_t at = (off_t)(page_file_offset(f, x) + (uint64_t)x * (BLOB - 1) / (BLOBS - 1));
+            cr_assert_eq(pread(fd, &b, 1, at), 1);
+            b ^= (uint8_t)(1u << x % 8);
+            cr_assert_eq(pwrite(fd, &b, 1, at), 1);
+        }
+        close(fd);
+        disk_io_options io = {.file = f,
+                              .blob_bytes = BLOB,
+                              .max_requests = 4,
+                              .checksums = true,
+                              .force_threads = threads,
+                              .remake = make_other,
+                              .user = &made};
+        uint8_t *mem = aligned_alloc(4096, BLOB), want[BLOB];
+        for (int round = 0; round < 3; round++) { /* other bytes come of it; the right ones; the file has them */
+            disk_io *d;
+            disk_request r;
+            io.remake = round ? make_right : make_other;
+            cr_assert_eq(disk_io_open(&io, &d, NULL), XD_OK);
+            for (uint32_t x = 0; x < BLOBS; x++) {
+                bool lost = round == 0 || x == 9;
+                cr_assert(disk_io_push(d, x, mem, true));
+                disk_io_wait(d);
+                cr_assert_eq(disk_io_take(d, &r, 1), 1);
+                cr_assert_eq(r.error, lost ? EBADMSG : 0);
+                cr_assert_eq(r.n_wrong, lost || round == 1 ? 2u : 0u);
+                cr_assert_eq(r.remade, round == 1 && !lost);
+                cr_assert_eq(r.not_rewritten, 0);
+                make(NULL, x, want);
+                cr_assert(lost || !memcmp(want, mem, BLOB), "blob %u", x);
+            }
+            disk_io_free(d);
+        }
+        cr_assert_eq(made, BLOBS + BLOBS + 1);
+        free(mem);
+        page_file_free(f);
+        remove_path();
+    }
 }
 
 /* --- the pager over three tiers ---------------------------------------------------------------------------------- */
@@ -348,6 +417,34 @@ Test(disk, errors_fail_steps_but_never_bytes)
     cr_assert_gt(bad, 0);
     cr_assert_gt(st.io_errors, 0);
     cr_assert_gt(st.checksum_errors, 0);
+    cr_assert_gt(st.loads_repaired, 0);
+    rig_close(&r);
+    remove_path();
+}
+
+Test(disk, damage_while_serving_is_made_good_from_the_model)
+{
+    rig r = {0};
+    rig_open_disk(&r, 0.4, 0.1);
+    struct stat sb;
+    int fd = open(path, O_RDWR);
+    cr_assert_eq(fstat(fd, &sb), 0);
+    for (int s = 0; s < 300; s++) {
+        if (s % 10 == 5)
+            for (int i = 0; i < 20; i++) { /* beyond header and table, wherever that is in a blob */
+                uint8_t b;
+                off_t at = 8192 + (off_t)rnd(&r, (uint32_t)sb.st_size - 8192);
+                cr_assert_eq(pread(fd, &b, 1, at), 1);
+                b ^= 0x10;
+                cr_assert_eq(pwrite(fd, &b, 1, at), 1);
+            }
+        step(&r, s % 9 == 0); /* compares every byte */
+    }
+    close(fd);
+    pager_stats st;
+    pager_get_stats(r.p, &st);
+    cr_assert_gt(st.loads_repaired, 0);
+    cr_assert_eq(st.loads_failed, 0);
     rig_close(&r);
     remove_path();
 }
