@@ -119,6 +119,7 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err)
     pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->conns_lock, NULL);
     xd_cond_init(&a->flushed);
+    notes_init(&a->notes);
     a->idle_timeout_s = cfg->server.idle_timeout_s;
     atomic_init(&a->heartbeat_s, cfg->server.heartbeat_s);
     snprintf(a->chat_why, sizeof a->chat_why, "the model has no chat template");
@@ -274,6 +275,7 @@ void api_free(api *a)
     chat_set_free(a->chat);
     api_settings_unref(a->settings);
     free(a->chat_template);
+    notes_clear(&a->notes);
     pthread_cond_destroy(&a->flushed);
     pthread_mutex_destroy(&a->conns_lock);
     pthread_mutex_destroy(&a->lock);

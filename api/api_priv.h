@@ -13,6 +13,7 @@
 
 #include "api/api.h"
 #include "api/chat.h"
+#include "api/notes.h"
 #include "config/util.h"
 
 /* --- settings ---------------------------------------------------------------------------------------------------- */
@@ -85,6 +86,7 @@ struct api {
     work *work;
     atomic_bool ready, draining, closing;
     api_metrics metrics;
+    notes notes;
     atomic_uint_fast64_t next_id;
     uint64_t id_salt;
 

@@ -315,6 +315,7 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
         return no_memory(err);
     *ret = (chat_rendered){.text = data, .trusted = XD_TAKE(trusted), .len = len};
     ret->tools_ignored = tools && !jinja_uses(t->t, "tools");
+    ret->documents_ignored = json_array_size(r->documents) && !jinja_uses(t->t, "documents");
     ret->marks = (answer_marks){.calls = tools ? t->calls : TOOLCALL_NONE,
                                 .thoughts = t->thoughts,
                                 .channels = t->channels && !final,

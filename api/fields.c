@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "api/jinja/jinja.h"
-#include "config/log.h"
 #include "config/util.h"
 
 enum {
@@ -333,7 +332,28 @@ static xd_status read_one(const field *f, const json_t *v, const json_t *obj, vo
     return XD_OK;
 }
 
-xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, void *dst, xd_err *err)
+static bool is_refused(const field *f)
+{
+    return f->kind == FIELD_OFF || f->kind == FIELD_REFUSED || f->kind == FIELD_OTHER;
+}
+
+/* What the client may have meant. */
+static const char *nearest(const char *name, const field *table, size_t n, unsigned where)
+{
+    const char *best = NULL;
+    size_t least = strlen(name) / 4 + 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = (table[i].where & where) && !is_refused(&table[i]) ? xd_edit_distance(name, table[i].name) : least;
+        if (d < least) {
+            least = d;
+            best = table[i].name;
+        }
+    }
+    return best;
+}
+
+xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, notes *said, void *dst,
+                      xd_err *err)
 {
     const char *key;
     json_t *value;
@@ -343,7 +363,8 @@ xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned 
             if ((table[i].where & where) && strcmp(table[i].name, key) == 0)
                 f = &table[i];
         if (!f) {
-            xd_log_debug("request field '%.100s' is not known and has no effect", key);
+            if (said && !json_is_null(value))
+                notes_unknown_field(said, key, nearest(key, table, n, where));
             continue;
         }
         if (json_is_null(value))

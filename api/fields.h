@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "api/notes.h"
 #include "config/error.h"
 
 #define FIELD_UNSET_INT INT64_MIN /* an integer field that the client left out; an unset real is NAN */
@@ -40,8 +41,8 @@ typedef struct field {
  * that begin with NUL: fields_read() refuses the field in which one stands, so fields that have no effect may hold them. */
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
 
-/* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a debug message. */
-xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, void *dst,
+/* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a note (NULL: none). */
+xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, notes *said, void *dst,
                       xd_err *err) XD_MUST_CHECK;
 
 /* "a string", "an integer", ... */

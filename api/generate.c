@@ -20,6 +20,7 @@ gen_context gen_context_of(exchange *x)
                        .max_n = x->settings->max_n,
                        .max_logprobs = x->settings->max_logprobs,
                        .max_stop = x->settings->max_stop,
+                       .notes = &x->a->notes,
                        .parse_special = x->settings->completions_parse_special,
                        .keep_thoughts = x->settings->keep_thoughts};
     ctx.tok = engine_get_tokenizer(x->a->e, &ctx.tok_why);

@@ -16,13 +16,16 @@ typedef struct gen_prompt {
     char *text; /* for echo: NUL-terminated; NULL when not needed */
 } gen_prompt;
 
+typedef enum gen_thinking { GEN_THINK_AS_IT_IS, GEN_THINK_ON, GEN_THINK_OFF } gen_thinking;
+
 /* A request after all checks. Absent integers are FIELD_UNSET_INT, absent reals NAN; pointers borrow from the JSON unless they
  * are under "derived". */
 typedef struct gen_params {
     unsigned kind; /* GEN_* */
     const char *model, *suffix, *user, *reasoning_effort, *reasoning_format;
-    const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *tools, *tool_choice, *function_call,
-        *response_format, *documents, *template_kwargs, *stop_token_ids, *modalities;
+    const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *thinking, *reasoning, *enable_thinking,
+        *tools, *tool_choice, *function_call, *response_format, *documents, *template_kwargs, *stop_token_ids,
+        *modalities;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
@@ -33,6 +36,8 @@ typedef struct gen_params {
     bool include_usage,
         is_usual_length; /* of the answer: the client has not asked for one, so what is left of the context will do */
     bool keep_thoughts, drop_thoughts; /* in the content; nowhere; neither: beside it */
+    gen_thinking wish;                 /* that the model thinks ... */
+    const char *wish_field;            /* ... which this field says */
     answer_marks marks;
     int32_t n_logprobs; /* -1 none */
     gen_prompt *prompts;
@@ -60,6 +65,7 @@ typedef struct gen_context {
     const chat_set *chat;
     const char *chat_why;
     uint32_t max_n, max_logprobs, max_stop;
+    notes *notes;       /* NULL: nobody wants to know */
     bool parse_special; /* what /v1/completions does unless the request says */
     bool keep_thoughts; /* what /v1/chat/completions does unless the request says */
 } gen_context;
@@ -81,6 +87,12 @@ xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *e
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Makes p->grammar of what response_format asks for: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
+/* Whether the model shall think, how long, and what becomes of it: reasoning.c. */
+xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
+/* The request's chat_template_kwargs with what its other fields say of thinking, where the template has a variable for it; owned, NULL:
+ * the client's own are all. *ret_switch: the template can be told whether to think. */
+xd_status gen_reasoning_kwargs(const gen_context *ctx, const gen_params *p, json_t **ret, bool *ret_switch,
+                               xd_err *err) XD_MUST_CHECK;
 /* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where
  * the template did not write it. ret_marks may be NULL. */
 xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,

@@ -76,7 +76,7 @@ static xd_status read_tokenize(exchange *x, const gen_context *ctx, unsigned whe
     *p = (tokenize_params){.add_special_tokens = true, .add_generation_prompt = true};
     xd_status st = body_parse(x->body.data, x->body.len, ret_body, err);
     if (!st)
-        st = fields_read(*ret_body, tokenize_fields, XD_ARRAY_LEN(tokenize_fields), where, p, err);
+        st = fields_read(*ret_body, tokenize_fields, XD_ARRAY_LEN(tokenize_fields), where, &x->a->notes, p, err);
     if (!st)
         st = gen_check_model(ctx->info, p->model, err);
     if (!st && !ctx->tok)
@@ -249,7 +249,7 @@ enum MHD_Result handle_admin_fallback(exchange *x)
     xd_err err;
     xd_status st = body_parse(x->body.data, x->body.len, &body, &err);
     if (!st)
-        st = fields_read(body, fields, XD_ARRAY_LEN(fields), 1, &p, &err);
+        st = fields_read(body, fields, XD_ARRAY_LEN(fields), 1, &x->a->notes, &p, &err);
     size_t i = 0;
     while (!st && i < XD_ARRAY_LEN(names) && (!p.state || strcmp(names[i], p.state) != 0))
         i++;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/generate.h"
+#include "config/log.h"
 
 enum { MAX_PROMPTS = 128 };
 
@@ -48,6 +49,29 @@ static void drop_second(tok_ids *ids, size_t first, int64_t bos)
     ids->len--;
 }
 
+/* Said once: who renders a chat's template itself wants the special tokens in it, and sees only that the answers are bad. */
+static void note_special(const gen_context *ctx, const char *text, size_t len)
+{
+    enum { LOOK_AT = 2048 }; /* a rendered template begins with one */
+    XD_CLEANUP(tok_ids_free) tok_ids ids = {0};
+    xd_err ignored;
+    if (!ctx->notes || atomic_load(&ctx->notes->said_special))
+        return;
+    size_t n = XD_MIN(len, (size_t)LOOK_AT);
+    n -= xd_utf8_incomplete_tail(text, n);
+    if (tok_encode(ctx->tok, text, n, TOK_PARSE_SPECIAL, &ids, &ignored))
+        return;
+    for (size_t i = 0; i < ids.len; i++) {
+        if (!tok_token_is_special(ctx->tok, ids.data[i]) || !notes_first_special(ctx->notes))
+            continue;
+        xd_log_info(
+            "a prompt of /v1/completions holds '%s', which is read as plain text: a client that means the special token "
+            "sends \"parse_special\": true, or server.completions_parse_special = yes says so for all",
+            tok_token_text(ctx->tok, ids.data[i]));
+        return;
+    }
+}
+
 static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t *v, const char *name, gen_prompt *ret,
                              xd_err *err)
 {
@@ -62,6 +86,8 @@ static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t
     st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
     if (st)
         return far_too_long(ctx, &ret->ids, st, "prompt", err);
+    if (!p->parse_special)
+        note_special(ctx, json_string_value(v), json_string_length(v));
     int64_t bos = -1;
     if (p->parse_special && p->add_special_tokens)
         st = leading_special(ctx->tok, &bos, err);
@@ -158,6 +184,8 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
         return st;
     if (text.tools_ignored)
         return gen_unsupported(err, "tools", "the model's chat template does not take 'tools'");
+    if (text.documents_ignored)
+        return gen_unsupported(err, "documents", "the model's chat template does not take 'documents'");
     size_t before = ids->len;
     int64_t bos = -1;
     st = add_special ? leading_special(ctx->tok, &bos, err) : XD_OK;
@@ -182,7 +210,8 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
 /* "enable_thinking": false, or DeepSeek's word for it, counts also where a template does not know it. */
 static bool wants_thoughts(const gen_params *p)
 {
-    return !p->keep_thoughts && !json_is_false(json_object_get(p->template_kwargs, "enable_thinking")) &&
+    return !p->keep_thoughts && p->wish != GEN_THINK_OFF &&
+           !json_is_false(json_object_get(p->template_kwargs, "enable_thinking")) &&
            !json_is_false(json_object_get(p->template_kwargs, "thinking"));
 }
 
@@ -219,13 +248,10 @@ static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
 static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     json_t *kwargs = NULL;
-    if (p->reasoning_effort && ctx->chat && chat_set_uses(ctx->chat, "reasoning_effort")) {
-        kwargs = p->template_kwargs ? json_copy((json_t *)(uintptr_t)p->template_kwargs) : json_object();
-        if (!kwargs || json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort))) {
-            json_decref(kwargs);
-            return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-        }
-    }
+    bool has_switch = false;
+    xd_status st = gen_reasoning_kwargs(ctx, p, &kwargs, &has_switch, err);
+    if (st)
+        return st;
     chat_request req = {.messages = p->messages,
                         .tools = p->tools,
                         .documents = p->documents,
@@ -237,12 +263,14 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
                                              : CHAT_TAIL_NONE,
                         .may_think = wants_thoughts(p)};
     p->prompts = calloc(1, sizeof *p->prompts);
-    xd_status st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     if (!st) {
         p->n_prompts = 1;
         limit_ids(ctx, &p->prompts[0].ids);
         st = gen_encode_chat(ctx, &req, p->add_special_tokens, &p->prompts[0].ids, &p->marks, err);
     }
+    if (!st && p->wish == GEN_THINK_OFF && !has_switch && !p->grammar && (p->marks.thoughts.open || p->marks.channels))
+        st = gen_unsupported(err, p->wish_field, "this model thinks, and its chat template has no switch for that");
     if (!st && p->marks.may_think)
         st = make_lead(ctx, p, err);
     json_decref(kwargs);

@@ -47,9 +47,11 @@ static const field fields[] = {
     {"ebnf",                         FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"echo",                         FIELD_BOOL,    GEN_COMPLETION, AT(echo),                  0,       0,   NULL},
     {"echo",                         FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "only /v1/completions echoes"},
+    {"enable_thinking",              FIELD_ANY,     GEN_CHAT,       AT(enable_thinking),       0,       0,   NULL},
     {"encoder_repetition_penalty",   FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"epsilon_cutoff",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"eta_cutoff",                   FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"format",                       FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
     {"frequency_penalty",            FIELD_REAL,    BOTH,           AT(frequency_penalty),     -2,      2,   NULL},
     {"function_call",                FIELD_ANY,     GEN_CHAT,       AT(function_call),         0,       0,   NULL},
     {"functions",                    FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "use tools"},
@@ -61,13 +63,19 @@ static const field fields[] = {
     {"guided_json",                  FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
     {"guided_regex",                 FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"ignore_eos",                   FIELD_BOOL,    BOTH,           AT(ignore_eos),            0,       0,   NULL},
+    {"image_data",                   FIELD_REFUSED, BOTH,           0,                         0,       0,   "the model reads text"},
+    {"images",                       FIELD_REFUSED, BOTH,           0,                         0,       0,   "the model reads text"},
     {"include_reasoning",            FIELD_BOOL,    GEN_CHAT,       AT(include_reasoning),     0,       0,   NULL},
     {"include_stop_str_in_output",   FIELD_BOOL,    BOTH,           AT(include_stop_str),      0,       0,   NULL},
+    {"instructions",                 FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "send a message of the role system"},
+    {"instructions",                 FIELD_REFUSED, GEN_COMPLETION, 0,                         0,       0,   "put it into the prompt"},
     {"json_schema",                  FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
     {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
     {"logits_processors",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
+    {"logprob_token_ids",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"logprobs",                     FIELD_INT,     GEN_COMPLETION, AT(logprobs),              0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
     {"logprobs",                     FIELD_BOOL,    GEN_CHAT,       AT(want_logprobs),         0,       0,   NULL},
+    {"lora",                         FIELD_REFUSED, BOTH,           0,                         0,       0,   "one model is served, as it is"},
     {"max_completion_tokens",        FIELD_INT,     GEN_CHAT,       AT(max_completion_tokens), -1,     INT_MAX_TOKENS, NULL},
     {"max_new_tokens",               FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},
     {"max_tokens",                   FIELD_INT,     GEN_CHAT,       AT(max_tokens),            -1,      INT_MAX_TOKENS, NULL},
@@ -98,6 +106,8 @@ static const field fields[] = {
     {"prompt_embeds",                FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"prompt_logprobs",              FIELD_REFUSED, BOTH,           0,                         0,       0,   "use echo with logprobs on /v1/completions"},
     {"random_seed",                  FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "seed"},
+    {"reasoning",                    FIELD_OBJECT,  GEN_CHAT,       AT(reasoning),             0,       0,   NULL},
+    {"reasoning_budget",             FIELD_OFF,     GEN_CHAT,       0,                         -1,      -1,  "a thought has no limit of its own; enable_thinking says whether there is one"},
     {"reasoning_effort",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_effort),      0,       0,   NULL},
     {"reasoning_format",             FIELD_STRING,  GEN_CHAT,       AT(reasoning_format),      0,       0,   NULL},
     {"regex",                        FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
@@ -123,8 +133,12 @@ static const field fields[] = {
     {"structured_outputs",           FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
     {"suffix",                       FIELD_STRING,  GEN_COMPLETION, AT(suffix),                0,       0,   NULL},
     {"temperature",                  FIELD_REAL,    BOTH,           AT(temperature),           0,       2,   NULL},
+    {"system",                       FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "send a message of the role system"},
+    {"system",                       FIELD_REFUSED, GEN_COMPLETION, 0,                         0,       0,   "put it into the prompt"},
+    {"t_max_predict_ms",             FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
     {"tfs",                          FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"tfs_z",                        FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
+    {"thinking",                     FIELD_ANY,     GEN_CHAT,       AT(thinking),              0,       0,   NULL},
     {"thinking_token_budget",        FIELD_OFF,     BOTH,           0,                         -1,      -1,  NULL},
     {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
     {"tools",                        FIELD_EXACT_ARRAY,GEN_CHAT,       AT(tools),                 0,       0,   NULL},
@@ -295,31 +309,6 @@ static xd_status check_stream_options(gen_params *p, xd_err *err)
     return XD_OK;
 }
 
-/* What becomes of a model's thoughts: the words of llama.cpp and of Groq, and the switches of vLLM and SGLang. */
-static xd_status check_reasoning(const gen_context *ctx, gen_params *p, xd_err *err)
-{
-    static const struct {
-        const char *word;
-        bool keep, drop;
-    } words[] = {{"auto", false, false}, {"deepseek", false, false}, {"parsed", false, false},
-                 {"none", true, false},  {"raw", true, false},       {"hidden", false, true}};
-    p->keep_thoughts = ctx->keep_thoughts;
-    const char *word = p->reasoning_format;
-    size_t i = 0;
-    while (word && i < XD_ARRAY_LEN(words) && strcmp(words[i].word, word) != 0)
-        i++;
-    if (i == XD_ARRAY_LEN(words))
-        return gen_bad_value(err, "reasoning_format", "'reasoning_format' must be \"auto\", \"none\" or \"hidden\"");
-    if (word) {
-        p->keep_thoughts = words[i].keep;
-        p->drop_thoughts = words[i].drop;
-    }
-    p->keep_thoughts |= !p->separate_reasoning;
-    p->drop_thoughts |= !p->include_reasoning;
-    p->keep_thoughts &= !p->drop_thoughts;
-    return XD_OK;
-}
-
 static xd_status check_logprobs(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     p->n_logprobs = -1;
@@ -389,7 +378,7 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
                     .separate_reasoning = true,
                     .add_generation_prompt = true};
     /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
-    xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), kind, &p, err);
+    xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), kind, ctx->notes, &p, err);
     if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
         p.seed = FIELD_UNSET_INT + 1;
     if (!st && p.seed == RANDOM_SEED)
@@ -409,7 +398,7 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
     if (!st)
         st = gen_check_tool_choice(ctx, &p, err);
     if (!st)
-        st = check_reasoning(ctx, &p, err);
+        st = gen_read_reasoning(ctx, &p, err);
     if (!st)
         st = check_logprobs(ctx, &p, err);
     if (!st)

@@ -355,28 +355,6 @@ const conf_option *conf_find(const char *section, const char *key, size_t *ret_m
     return matches == 1 ? found : NULL;
 }
 
-/* Edits (insert, delete, replace, swap of neighbours) that turn a into b; names are short, so long input is cut. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    enum { LIMIT = 48 };
-    size_t la = strnlen(a, LIMIT), lb = strnlen(b, LIMIT);
-    unsigned char d[LIMIT + 1][LIMIT + 1];
-    for (size_t i = 0; i <= la; i++)
-        d[i][0] = (unsigned char)i;
-    for (size_t j = 0; j <= lb; j++)
-        d[0][j] = (unsigned char)j;
-    for (size_t i = 1; i <= la; i++)
-        for (size_t j = 1; j <= lb; j++) {
-            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            best = XD_MIN(best, d[i - 1][j] + 1u);
-            best = XD_MIN(best, d[i][j - 1] + 1u);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = XD_MIN(best, d[i - 2][j - 2] + 1u);
-            d[i][j] = (unsigned char)best;
-        }
-    return d[la][lb];
-}
-
 const conf_option *conf_nearest(const char *section, const char *key)
 {
     const conf_option *best = NULL;
@@ -385,9 +363,9 @@ const conf_option *conf_nearest(const char *section, const char *key)
     for (const conf_option *o = conf_options; o < conf_options + conf_options_count; o++) {
         char full[64];
         snprintf(full, sizeof full, "%s.%s", o->section, o->key);
-        size_t distance = 2 * edit_distance(key, dot ? full : o->key);
+        size_t distance = 2 * xd_edit_distance(key, dot ? full : o->key);
         if (!dot && o->alias)
-            distance = XD_MIN(distance, 2 * edit_distance(key, o->alias));
+            distance = XD_MIN(distance, 2 * xd_edit_distance(key, o->alias));
         /* The unit in a name is easily added or left out: heartbeat_s, max_body_bytes. */
         if (!dot && !strncmp(key, o->key, strlen(o->key)) && key[strlen(o->key)] == '_')
             distance = XD_MIN(distance, 2);
@@ -406,7 +384,7 @@ const char *conf_nearest_section(const char *name)
     const char *best = NULL;
     size_t best_distance = SIZE_MAX;
     for (size_t i = 0; i < conf_sections_count; i++) {
-        size_t distance = edit_distance(name, conf_sections[i].name);
+        size_t distance = xd_edit_distance(name, conf_sections[i].name);
         if (distance < best_distance) {
             best_distance = distance;
             best = conf_sections[i].name;

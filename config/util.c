@@ -1,4 +1,4 @@
-/* util.c - byte buffer, UTF-8 and sizes in words: see util.h. */
+/* util.c - byte buffer, UTF-8, sizes in words and names that are alike: see util.h. */
 #include "config/util.h"
 
 #include <ctype.h>
@@ -271,4 +271,25 @@ void xd_cond_init(pthread_cond_t *c)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(c, &attr);
     pthread_condattr_destroy(&attr);
+}
+
+size_t xd_edit_distance(const char *a, const char *b)
+{
+    enum { LIMIT = 48 };
+    size_t la = strnlen(a, LIMIT), lb = strnlen(b, LIMIT);
+    unsigned char d[LIMIT + 1][LIMIT + 1];
+    for (size_t i = 0; i <= la; i++)
+        d[i][0] = (unsigned char)i;
+    for (size_t j = 0; j <= lb; j++)
+        d[0][j] = (unsigned char)j;
+    for (size_t i = 1; i <= la; i++)
+        for (size_t j = 1; j <= lb; j++) {
+            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = XD_MIN(best, d[i - 1][j] + 1u);
+            best = XD_MIN(best, d[i][j - 1] + 1u);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = XD_MIN(best, d[i - 2][j - 2] + 1u);
+            d[i][j] = (unsigned char)best;
+        }
+    return d[la][lb];
 }

@@ -115,6 +115,9 @@ bool xd_utf8_sanitize(xd_buf *out, const char *s, size_t len);
 /* Bytes at the end of s that are an incomplete but so far well-formed sequence (0..3): hold them back when streaming. */
 size_t xd_utf8_incomplete_tail(const char *s, size_t len);
 
+/* Edits (insert, delete, replace, swap of neighbours) that turn a into b; names are short, so long ones are cut. */
+size_t xd_edit_distance(const char *a, const char *b);
+
 /* A condition variable whose timed waits go by xd_now_ns()'s clock, which nobody sets. */
 void xd_cond_init(pthread_cond_t *c);
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import ROOT, events
+from conftest import ROOT, Server, events
 
 ROW = re.compile(r'^\s*\{"(\w+)",\s*FIELD_(\w+),\s*(\w+),\s*[^,]+(?:\([^)]*\))?,\s*([-\w.]+),\s*([-\w.]+),\s*(?:NULL|"(.*)")\}', re.M)
 ROWS = ROW.findall(open(os.path.join(ROOT, "api", "request.c"), encoding="utf-8").read())
@@ -13,6 +13,7 @@ TABLE = [row[:5] for row in ROWS]
 VALUES = {"string": "true", "integer": 1, "real": 1.5, "bool": True, "array": [], "object": {}}
 TAKES = {"BOOL": {"bool"}, "INT": {"integer"}, "REAL": {"integer", "real"}, "STRING": {"string"}, "ARRAY": {"array"},
          "OBJECT": {"object"}, "EXACT_ARRAY": {"array"}, "EXACT_OBJECT": {"object"}}
+ONLY = {"GEN_CHAT": " (chat)", "GEN_COMPLETION": " (completions)"}
 ENDPOINTS = {"GEN_CHAT": ["chat"], "GEN_COMPLETION": ["completions"], "BOTH": ["chat", "completions"]}
 
 
@@ -285,6 +286,83 @@ def test_unknown_fields_are_ignored(server):
     assert ask(server, "chat", frobnicate={"a": [1]}, metadata={"a": "b"}, service_tier="auto").status == 200
 
 
+def test_an_unknown_field_is_named_once_in_the_log(start):
+    server = start("--log.level=info")
+    for _ in range(3):
+        assert ask(server, "chat", max_token=5, zzz=None, frobnicate=1).status == 200
+    for i in range(200):
+        ask(server, "completions", **{f"made_up_{i}": 1, "x" * 100: 1})
+    said = re.findall(r"a client's field .*", server.log)
+    assert said[:2] == ["a client's field 'max_token' is not known and ignored; did you mean 'max_tokens'?",
+                        "a client's field 'frobnicate' is not known and ignored"]
+    assert len(said) == 64
+
+
+SWITCH = "{{ messages[0].content }}{% if enable_thinking is defined %}[{{ enable_thinking }}]{% endif %}"
+DEEPSEEK = "{{ messages[0].content }}{% if thinking is defined and thinking %}<think>{% else %}</think>{% endif %}"
+EFFORT = "{{ messages[0].content }}[{{ reasoning_effort }}]"
+R1 = "{{ messages[0].content }}<think>"
+PLAIN = "{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize("template,fields,want", [
+    (SWITCH, {"enable_thinking": False}, "hi[False]"), (SWITCH, {"enable_thinking": True}, "hi[True]"), (SWITCH, {}, "hi"),
+    (SWITCH, {"thinking": {"type": "disabled"}}, "hi[False]"), (SWITCH, {"thinking": {"type": "enabled"}}, "hi[True]"),
+    (SWITCH, {"thinking": {"type": "auto"}}, "hi"), (SWITCH, {"thinking": False}, "hi[False]"),
+    (SWITCH, {"reasoning": {"enabled": False}}, "hi[False]"), (SWITCH, {"reasoning": {"effort": "none"}}, "hi[False]"),
+    (SWITCH, {"reasoning_effort": "none"}, "hi[False]"), (SWITCH, {"reasoning": {"effort": "high"}}, "hi"),
+    (SWITCH, {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, "hi[True]"),
+    (DEEPSEEK, {"enable_thinking": True}, "hi<think>"), (DEEPSEEK, {"enable_thinking": False}, "hi</think>"),
+    (EFFORT, {"reasoning": {"effort": "low"}}, "hi[low]"), (EFFORT, {"reasoning_effort": "none"}, "hi[none]"),
+    (PLAIN, {"enable_thinking": False}, "hi"), (PLAIN, {"reasoning_effort": "none"}, "hi"),
+    (R1, {"enable_thinking": True}, "hi<think>"),
+    (R1, {"enable_thinking": False}, "enable_thinking"), (R1, {"thinking": {"type": "disabled"}}, "thinking"),
+    (R1, {"reasoning": {"enabled": False}}, "reasoning.enabled"), (R1, {"reasoning_effort": "none"}, "reasoning_effort"),
+])
+def test_thinking_is_switched_under_the_templates_own_name_or_refused(template_servers, template, fields, want):
+    a = ask(template_servers(template), "chat", return_token_ids=True, **fields)
+    if a.status == 200:
+        assert bytes(a.json["prompt_token_ids"]).decode() == want
+    else:
+        assert a.error["param"] == want and a.error["code"] == "unsupported_parameter"
+
+
+@pytest.fixture(scope="module")
+def template_servers():
+    made = {}
+
+    def get(template):
+        if template not in made:
+            made[template] = Server(f"--model.chat_template={template}")
+        return made[template]
+
+    yield get
+    assert all(s.stop() == 0 for s in made.values())
+
+
+@pytest.mark.parametrize("fields,param", [
+    ({"enable_thinking": "no"}, "enable_thinking"), ({"thinking": "off"}, "thinking"), ({"thinking": {"type": "off"}}, "thinking.type"),
+    ({"thinking": {}}, "thinking.type"), ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens"),
+    ({"reasoning": {"effort": 3}}, "reasoning.effort"), ({"reasoning": {"max_tokens": 30}}, "reasoning.max_tokens"),
+    ({"reasoning": {"enabled": 1}}, "reasoning.enabled"), ({"reasoning": {"exclude": "x"}}, "reasoning.exclude"),
+    ({"enable_thinking": True, "thinking": {"type": "disabled"}}, "thinking"),
+    ({"documents": [{"title": "a", "text": "b"}]}, "documents"),
+])
+def test_what_cannot_be_done_about_thoughts_and_documents_is_refused(template_servers, fields, param):
+    a = ask(template_servers(SWITCH), "chat", **fields)
+    assert a.status == 400 and a.error["param"] == param, a.body
+    assert ask(template_servers(SWITCH), "chat", documents=[]).status == 200
+
+
+def test_special_tokens_that_are_read_as_text_are_told_once(start):
+    server = start("--log.level=info")
+    ask(server, "completions")
+    assert "plain text" not in server.log
+    for _ in range(3):
+        assert server.complete("<|im_start|>user").status == 200
+    assert server.log.count("holds '<|im_start|>', which is read as plain text") == 1
+
+
 def test_an_unknown_model_is_404(server):
     a = ask(server, "chat", model="gpt-5")
     assert a.status == 404 and a.error["code"] == "model_not_found" and "fake" in a.error["message"]
@@ -505,7 +583,7 @@ def test_the_reference_has_the_table_of_refused_fields():
     for name, kind, where, low, high, why in ROWS:
         if kind in ("REFUSED", "OFF", "OTHER"):
             off = {"REFUSED": "", "OFF": low if low == high else f"{low} to {high}", "OTHER": f"{low}, or as `{why}`"}[kind]
-            lines.append(f"| `{name}`{' (chat)' if where == 'GEN_CHAT' else ''} | {off} | {f'use `{why}`' if kind == 'OTHER' else why} |\n")
+            lines.append(f"| `{name}`{ONLY.get(where, '')} | {off} | {f'use `{why}`' if kind == 'OTHER' else why} |\n")
     assert len(lines) > 40 and "".join(lines) in doc
 
 
