@@ -232,7 +232,8 @@ const model_arch *model_arch_find(const char *model_type)
     return NULL;
 }
 
-const char *model_known_archs(char *out, size_t cap)
+/* Their model_types, comma-separated; returns out. */
+static const char *known_archs(char *out, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < XD_ARRAY_LEN(archs) && n < cap; i++)
@@ -291,7 +292,7 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
     char known[256];
     if (!*ret)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
-                       type ? type : "(none)", model_known_archs(known, sizeof known));
+                       type ? type : "(none)", known_archs(known, sizeof known));
     return complete(*ret, config, file, err);
 }
 

@@ -96,8 +96,6 @@ struct model_arch {
 };
 
 const model_arch *model_arch_find(const char *model_type);
-/* Their model_types, comma-separated; returns out. */
-const char *model_known_archs(char *out, size_t cap);
 /* The family that config (of a config.json) names, and into config what it leaves to the family's defaults; XD_UNSUPPORTED where it names
  * another class of model, or a family that is not known. */
 xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err) XD_MUST_CHECK;
