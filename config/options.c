@@ -167,7 +167,7 @@ const conf_option conf_options[] = {
     STRING_ALIAS(model, "path", path, "", CONF_PATH, "model",
            "Hugging Face directory, GGUF file, or synthetic:NAME (made in memory, for measurements). Empty: the demo model."),
     STRING_ALIAS(model, "served_model_name", served_model_name, "", 0, "alias",
-           "Name of the model in the API, or several separated by commas: requests may use any, answers carry the first. Empty: the last part of the path, or ORG/NAME in Hugging Face's cache."),
+           "Name of the model in the API, or several separated by commas: requests may use any, answers carry the first. Empty: the last part of the path (of a GGUF file without .gguf and the number of a part), or ORG/NAME in Hugging Face's cache."),
     U32_OR(model, "max_model_len", max_model_len, "auto", 16, 1e8, "auto", 0,
            "Most tokens of prompt and answer together. auto: what the model allows and the KV cache holds."),
     BOOL(model, "tokenizer", tokenizer, "yes", 0,

@@ -293,3 +293,9 @@ size_t xd_edit_distance(const char *a, const char *b)
         }
     return d[la][lb];
 }
+
+bool xd_is_lfs_pointer(const void *data, size_t n)
+{
+    static const char head[] = "version https://git-lfs.github.com/spec/";
+    return n >= sizeof head - 1 && !memcmp(data, head, sizeof head - 1);
+}

@@ -129,5 +129,7 @@ bool xd_is_own_file(const char *path, uint64_t magic);
 bool xd_parse_bytes(const char *text, uint64_t *ret);
 /* Writes e.g. "1.50 GiB" into out and returns out. */
 char *xd_format_bytes(char *out, size_t cap, uint64_t bytes);
+/* What Git leaves in place of a large file until `git lfs pull`. */
+bool xd_is_lfs_pointer(const void *data, size_t n);
 
 #endif

@@ -244,8 +244,6 @@ xd_status cli_load_config(const cli *c, config **ret, bool *ret_demo, xd_err *er
         st = demo_find(&demo, err);
         if (!st)
             st = conf_set(cfg, "model.path", demo.data, err);
-        if (!st && !*cfg->model.served_model_name)
-            st = conf_set(cfg, "model.served_model_name", "demo", err);
         *ret_demo = !st;
     }
     if (!st)

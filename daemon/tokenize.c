@@ -18,14 +18,16 @@ static xd_status read_stdin(xd_buf *out, xd_err *err)
 /* A GGUF file carries its vocabulary, a directory has a tokenizer.json. */
 static xd_status open_tokenizer(const config *cfg, tokenizer **ret, xd_err *err)
 {
-    size_t n = strlen(cfg->model.path);
+    XD_CLEANUP(xd_freep) char *file = NULL;
     if (!strncmp(cfg->model.path, "synthetic:", 10))
         return xd_fail(err, XD_UNSUPPORTED, 0, "a synthetic model has no tokenizer");
-    if (n < 5 || strcmp(cfg->model.path + n - 5, ".gguf"))
+    xd_status st = model_find(cfg->model.path, &file, err);
+    if (!st && !file)
         return tok_from_dir(cfg->model.path, ret, err);
     XD_CLEANUP(model_freep) model *m = NULL;
-    const model_options opt = {.path = cfg->model.path};
-    xd_status st = model_open(&opt, &m, err);
+    const model_options opt = {.path = file};
+    if (!st)
+        st = model_open(&opt, &m, err);
     tok_gguf vocabulary;
     if (!st && !model_get_vocabulary(m, &vocabulary))
         return xd_fail(err, XD_NOT_FOUND, 0, "'%s' has no vocabulary", cfg->model.path);

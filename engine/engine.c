@@ -52,6 +52,21 @@ static const char *last_part(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
+/* model-Q8_0.gguf and model-Q8_0-00001-of-00002.gguf are the model model-Q8_0. */
+static void drop_gguf_suffix(char *name)
+{
+    static const char part[] = "-00001-of-00002";
+    size_t n = strlen(name);
+    if (n <= 5 || strcasecmp(name + n - 5, ".gguf") != 0)
+        return;
+    name[n -= 5] = 0;
+    unsigned no, count;
+    int end = 0;
+    char *tail = n < sizeof part ? NULL : name + n - (sizeof part - 1);
+    if (tail && sscanf(tail, "-%5u-of-%5u%n", &no, &count, &end) == 2 && end == sizeof part - 1)
+        *tail = 0;
+}
+
 /* The last part of the path; in Hugging Face's cache, .../models--ORG--NAME/snapshots/REVISION, that would be a hash: ORG/NAME then. */
 static void name_of_path(const char *given, char *out, size_t cap)
 {
@@ -64,6 +79,7 @@ static void name_of_path(const char *given, char *out, size_t cap)
         last = last_part(strcpy(path, whole));
     size_t parent = (size_t)(last - path) - (last > path); /* where the slash before it stands */
     snprintf(out, cap, "%s", last);
+    drop_gguf_suffix(out);
     if (parent < 10 || strncmp(path + parent - 10, "/snapshots", 10) != 0)
         return;
     path[parent - 10] = 0;

@@ -10,7 +10,7 @@
 
 xd_status model_map_file(const char *path, mapped_file *ret, xd_err *err)
 {
-    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    XD_CLEANUP(xd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait */
     if (fd < 0)
         return xd_fail(err, errno == ENOENT ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path);
     struct stat sb;
@@ -22,6 +22,11 @@ xd_status model_map_file(const char *path, mapped_file *ret, xd_err *err)
     void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return xd_fail(err, XD_IO, errno, "map '%s' (%llu bytes)", path, (unsigned long long)bytes);
+    if (bytes < 4096 && xd_is_lfs_pointer(base, bytes)) {
+        munmap(base, bytes);
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "'%s' is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder", path);
+    }
     *ret = (mapped_file){base, bytes, sb.st_dev, sb.st_ino, sb.st_mtim.tv_sec * 1000000000ll + sb.st_mtim.tv_nsec};
     return XD_OK;
 }

@@ -1,6 +1,5 @@
 /* model.c - an opened checkpoint, whatever it came from: which reader opens it (model_dir.c, model_gguf.c, synthetic.c), the sums over
  * its tensors and their fingerprint, and what others may ask of it. */
-#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -181,25 +180,13 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err)
     if (!m)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
     bool synthetic = !strncmp(opt->path, "synthetic:", 10);
-    size_t len = strlen(opt->path);
-    bool is_gguf = len > 5 && !strcmp(opt->path + len - 5, ".gguf");
-    struct stat info;
-    if (!synthetic && stat(opt->path, &info)) {
-        int e = errno;
-        /* NAME or ORG/NAME, as other servers take to download it. */
-        const char *slash = strchr(opt->path, '/');
-        bool hub = e == ENOENT && !is_gguf && !strchr("./~", opt->path[0]) && (!slash || !strchr(slash + 1, '/'));
-        return xd_fail(err, XD_NOT_FOUND, e, "model '%s'%s", opt->path,
-                       hub ? " (a path is needed, nothing is downloaded)" : "");
-    }
-    if (!synthetic && !is_gguf && !S_ISDIR(info.st_mode))
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "model '%s' is neither a directory nor a file named *.gguf; of a Hugging Face model, name the "
-                       "directory",
-                       opt->path);
-    xd_status st = synthetic ? model_open_synthetic(m, opt, err)
-                   : is_gguf ? open_gguf(m, opt->path, err)
-                             : model_open_dir(m, opt->path, err);
+    XD_CLEANUP(xd_freep) char *file = NULL;
+    xd_status st = synthetic ? XD_OK : model_find(opt->path, &file, err);
+    if (st)
+        return st;
+    st = synthetic ? model_open_synthetic(m, opt, err)
+         : file    ? open_gguf(m, file, err)
+                   : model_open_dir(m, opt->path, err);
     if (st || (st = finish(m, err)))
         return st;
     if (opt->progress)

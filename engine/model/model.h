@@ -110,7 +110,7 @@ enum { MODEL_FILE_SAME, MODEL_FILE_GONE, MODEL_FILE_REPLACED, MODEL_FILE_WRITTEN
 int model_file_look(const model_file *f);
 
 typedef struct model_options {
-    const char *path;  /* directory, file.gguf, or "synthetic:NAME" */
+    const char *path;  /* directory, GGUF file, or "synthetic:NAME" */
     const char *dtype; /* synthetic only */
     int skew;          /* synthetic only: CONF_SKEW_* */
     uint32_t seed;
@@ -121,6 +121,9 @@ typedef struct model_options {
     void *progress_user;
 } model_options;
 
+/* What a path stands for: *ret_file (owned) is the GGUF file that it names or, as the only one, holds; NULL: a directory of another kind.
+ * XD_NOT_FOUND; XD_UNSUPPORTED says what else it is, or names the files where there are several. */
+xd_status model_find(const char *path, char **ret_file, xd_err *err) XD_MUST_CHECK;
 /* Opens and checks everything: every tensor's type, shape and range in its file. XD_BAD_MODEL names file and tensor; an unknown
  * architecture is XD_UNSUPPORTED with the list of known ones. */
 xd_status model_open(const model_options *opt, model **ret, xd_err *err) XD_MUST_CHECK;

@@ -349,6 +349,31 @@ static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err 
     return XD_OK;
 }
 
+/* ffn_gate_exps.weight holds the matrices of all experts. Conversions older than 2024-04 have a tensor for each: ffn_gate.7.weight. */
+static xd_status take_experts(const model *m, uint32_t l, const model_layer *y, const char *part, uint32_t rows,
+                              uint32_t cols, model_tensor *ret, xd_err *err)
+{
+    char name[96];
+    snprintf(name, sizeof name, "blk.%u.ffn_%s.0.weight", l, part);
+    const bool apart = y->moe && find(m, name);
+    if (!apart) {
+        snprintf(name, sizeof name, "blk.%u.ffn_%s%s.weight", l, part, y->moe ? "_exps" : "");
+        return take(m, name, y->n_experts, rows, cols, false, ret, MODEL_MATRICES, err);
+    }
+    for (uint32_t e = 0; e < y->n_experts; e++) {
+        snprintf(name, sizeof name, "blk.%u.ffn_%s.%u.weight", l, part, e);
+        xd_status st = take(m, name, 1, rows, cols, false, &ret[e * MODEL_MATRICES], 1, err);
+        if (st)
+            return st;
+        if (ret[e * MODEL_MATRICES].fmt != ret->fmt)
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: tensor '%s' is of another type than those of the layer's other experts: get a newer "
+                           "conversion of the model",
+                           gguf_path(m->ggufs[0]), name);
+    }
+    return XD_OK;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     const model_params *p = &m->params;
@@ -395,9 +420,6 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {y->d_ff_shared ? "ffn_gate_shexp.weight" : NULL, 1, y->d_ff_shared, d, false, &y->shared[MODEL_GATE]},
         {y->d_ff_shared ? "ffn_up_shexp.weight" : NULL, 1, y->d_ff_shared, d, false, &y->shared[MODEL_UP]},
         {y->d_ff_shared ? "ffn_down_shexp.weight" : NULL, 1, d, y->d_ff_shared, false, &y->shared[MODEL_DOWN]},
-        {y->moe ? "ffn_gate_exps.weight" : "ffn_gate.weight", n, y->d_ff, d, false, &experts[MODEL_GATE]},
-        {y->moe ? "ffn_up_exps.weight" : "ffn_up.weight", n, y->d_ff, d, false, &experts[MODEL_UP]},
-        {y->moe ? "ffn_down_exps.weight" : "ffn_down.weight", n, d, y->d_ff, false, &experts[MODEL_DOWN]},
     };
     xd_status st;
     char name[96];
@@ -409,6 +431,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
+    if ((st = take_experts(m, l, y, "gate", y->d_ff, d, &experts[MODEL_GATE], err)) ||
+        (st = take_experts(m, l, y, "up", y->d_ff, d, &experts[MODEL_UP], err)) ||
+        (st = take_experts(m, l, y, "down", d, y->d_ff, &experts[MODEL_DOWN], err)))
+        return st;
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
     return latent ? take_latent(m, y, l, err) : XD_OK;

@@ -651,7 +651,7 @@ xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
         xd_buf_free(&path);
         return tok_no_memory(err);
     }
-    XD_CLEANUP(xd_closep) int fd = open(path.data, O_RDONLY | O_CLOEXEC);
+    XD_CLEANUP(xd_closep) int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait */
     struct stat sb;
     xd_status st = XD_OK;
     if (fd < 0)
@@ -671,6 +671,9 @@ xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
         else
             text.len += (size_t)n;
     }
+    if (!st && xd_is_lfs_pointer(text.data, text.len))
+        st = xd_fail(err, XD_BAD_MODEL, 0,
+                     "'%s' is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder", path.data);
     if (!st)
         st = tok_from_json(text.data, text.len, ret, err);
     xd_buf_free(&path);

@@ -193,6 +193,21 @@ class Troubles(unittest.TestCase):
                                     timeout=60) as r:
             self.assertEqual(r.status, 200)
 
+    def test_a_reload_names_only_what_was_changed(self):
+        conf = self.at("conf")
+        with open(conf, "w", encoding="utf-8") as f:
+            f.write("[server]\nport = 0\n[pager]\nwarm_start = no\n")
+        d = Daemon(EXE, "-c", conf).wait_ready()
+        self.addCleanup(lambda: d.p.poll() is None and d.stop())
+        self.assertEqual(json.loads(d.ask("/v1/models")[1])["data"][0]["id"], "demo")
+        with open(conf, "a", encoding="utf-8") as f:
+            f.write("[model]\npath = /srv/other\n")
+        d.p.send_signal(signal.SIGHUP)
+        self.wait_log(d, "configuration reloaded")
+        told = [line for line in d.log if "needs a restart" in line]
+        self.assertEqual(len(told), 1, told)
+        self.assertRegex(told[0], r"reload: model\.path: .*demo -> /srv/other needs a restart")
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1], verbosity=2)
