@@ -124,9 +124,9 @@ void conn_wake(conn *c);
 /* HTTP thread, inside a libmicrohttpd callback: true: the connection is suspended, the callback must return at once and will be
  * called again; false: there was a wake-up since the last call, look again. */
 bool conn_sleep(conn *c);
-/* HTTP thread: IDLE -> READING -> WORKING -> IDLE. The two texts live until conn_end(). False: the connection lingers, nothing may be
+/* HTTP thread: IDLE -> READING -> WORKING -> IDLE. The texts live until conn_end(). False: the connection lingers, nothing may be
  * sent on it any more. */
-bool conn_begin(conn *c, const char *request_id, const char *cors_origin);
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow);
 bool conn_begin_work(conn *c);
 unsigned conn_end(conn *c);                  /* the status that conn_answer_raw() or the watcher has sent, or 0 */
 void conn_count_body(conn *c, size_t bytes); /* progress while READING */
@@ -209,6 +209,7 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char
 void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why);
 
 /* Each queues the response and returns the handler's value. */
+#define API_CHALLENGE "Bearer realm=\"expertd\""
 enum MHD_Result reply_error(exchange *x, const xd_err *err);
 void reply_note_fault(exchange *x, const xd_err *err);                  /* kept for the log where it is one of ours */
 enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes body; NULL: out of memory */

@@ -37,9 +37,11 @@
 
 enum {
     TICK_MS = 1000,
-    LINGER_S = 2, /* for a client to read an error while it is still sending */
-    HEADER_S = 1, /* half a header that is older is nobody's who means it, when there is no room */
-    LOOK_AT = 16, /* idle connections, to find one to hang up on */
+    LINGER_S =
+        2, /* without a byte, for a client to read an error while it is still sending: most send all of a body first */
+    MAX_LINGER_S = 30, /* in all */
+    HEADER_S = 1,      /* half a header that is older is nobody's who means it, when there is no room */
+    LOOK_AT = 16,      /* idle connections, to find one to hang up on */
     SAY_FULL_S = 60,
     BODY_IDLE_TIMES = 4, /* a body may take so many idle time-outs ... */
     MIN_BODY_BYTES_PER_S =
@@ -56,8 +58,8 @@ struct conn {
 
     pthread_mutex_t lock; /* all below */
     conn_phase phase;
-    const char *request_id, *cors_origin; /* of the request that is read or answered */
-    unsigned raw_status;                  /* what was sent past libmicrohttpd */
+    const char *request_id, *cors_origin, *allow; /* of the request that is read or answered */
+    unsigned raw_status;                          /* what was sent past libmicrohttpd */
     uint64_t phase_since_ns, moved_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
     uint64_t touched_ns;
@@ -150,11 +152,12 @@ static void unlock_both(conn *c)
     pthread_mutex_unlock(&c->a->conns_lock);
 }
 
-bool conn_begin(conn *c, const char *request_id, const char *cors_origin)
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow)
 {
     lock_both(c);
     c->request_id = request_id;
     c->cors_origin = cors_origin;
+    c->allow = allow;
     bool ok = set_phase_locked(c, CONN_READING);
     unlock_both(c);
     return ok;
@@ -172,7 +175,7 @@ unsigned conn_end(conn *c)
 {
     lock_both(c);
     (void)set_phase_locked(c, CONN_IDLE);
-    c->request_id = c->cors_origin = NULL;
+    c->request_id = c->cors_origin = c->allow = NULL;
     unsigned status = c->raw_status;
     unlock_both(c);
     return status;
@@ -248,6 +251,10 @@ static void answer_raw_locked(conn *c, const xd_err *err)
                   status, MHD_get_reason_phrase_for(status), body ? strlen(body) : 0);
     if (status == 503)
         xd_buf_puts(&head, "Retry-After: 1\r\n");
+    if (status == 401)
+        xd_buf_puts(&head, "WWW-Authenticate: " API_CHALLENGE "\r\n");
+    if (status == 405 && c->allow)
+        xd_buf_printf(&head, "Allow: %s\r\n", c->allow);
     if (c->request_id)
         xd_buf_printf(&head, "x-request-id: %s\r\n", c->request_id);
     if (c->cors_origin && *c->cors_origin) /* else a page's script sees no more than a failure */
@@ -264,7 +271,7 @@ static void answer_raw_locked(conn *c, const xd_err *err)
     xd_buf_free(&head);
     c->raw_status = status;
     c->phase = CONN_LINGER;
-    c->phase_since_ns = xd_now_ns();
+    c->phase_since_ns = c->moved_ns = xd_now_ns();
 }
 
 void conn_answer_raw(conn *c, const xd_err *err)
@@ -498,7 +505,7 @@ static void check_clocks_locked(conn *c, uint64_t now)
             time_out_locked(c, "body");
         break;
     case CONN_LINGER:
-        if (age > LINGER_S * s && !c->hung_up)
+        if ((since(c->moved_ns, now) > LINGER_S * s || age > MAX_LINGER_S * s) && !c->hung_up)
             hang_up_locked(c);
         break;
     case CONN_WORKING:;

@@ -1,9 +1,9 @@
 /* exchange.c - one HTTP request from its header to its completion: checks before the body, the body, the handler, the log line.
  *
  * libmicrohttpd calls exchange_handle() once with the header, then with pieces of the body, then with none left, and again after
- * each wake-up until a response is queued. An error that is known early is kept until the body has been read, because a response
- * that is sent while the client still sends is lost to most clients (their unread bytes make the kernel reset the connection);
- * only clients that wait for "100 Continue" get it at once, and bodies over the limit are answered past libmicrohttpd. */
+ * each wake-up until a response is queued. An error that the header decides, or a body over the limit, is answered at once. libmicrohttpd would close the
+ * connection with it, and a response that is sent while the client still sends is then lost to most clients (their unread bytes make the
+ * kernel reset the connection): so where a body is on its way the answer goes past it, and what still comes is read and thrown away. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
@@ -32,12 +32,17 @@ static void set_request_id(exchange *x)
     snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)xd_mix64(z));
 }
 
+/* A browser lets any page send what has no Content-Type, or a form's: without asking (by OPTIONS) whether that page may. */
 static xd_status check_media_type(const exchange *x, xd_err *err)
 {
     const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return xd_fail(err, XD_MEDIA_TYPE, 0, "Content-Encoding '%.40s' is not supported: send the body as it is",
                        encoding);
+    const char *origin = header(x, "Origin"), *allowed = x->settings->cors_origin;
+    if (!type && origin && strcmp(allowed, "*") != 0 && strcmp(allowed, origin) != 0)
+        return xd_fail(err, XD_MEDIA_TYPE, 0,
+                       "a request of a web page ('%.80s') needs the header 'Content-Type: application/json'", origin);
     if (!type)
         return XD_OK;
     size_t n = strcspn(type, "; \t");
@@ -69,7 +74,7 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
 
 /* Where a proxy in front may see the end of a body, or the host, elsewhere than we do, the next request on the connection could be
  * anybody's (RFC 9112, 6.3 and 3.2): such a request is refused and nothing that follows it is read. */
-static xd_status check_framing(const exchange *x, xd_err *err)
+static xd_status check_framing(const exchange *x, const char *version, xd_err *err)
 {
     framing f = {0};
     MHD_get_connection_values(x->mc, MHD_HEADER_KIND, see_header, &f);
@@ -78,6 +83,8 @@ static xd_status check_framing(const exchange *x, xd_err *err)
                        "the length of the body is given more than once: one Content-Length or Transfer-Encoding");
     if (f.codings && !f.chunked)
         return xd_fail(err, XD_BAD_REQUEST, 0, "the only Transfer-Encoding that is taken is 'chunked'");
+    if (!f.hosts && strcmp(version, "HTTP/1.1") == 0)
+        return xd_fail(err, XD_BAD_REQUEST, 0, "the header 'Host' is missing");
     if (f.hosts > 1)
         return xd_fail(err, XD_BAD_REQUEST, 0, "the header 'Host' is given more than once");
     return XD_OK;
@@ -90,14 +97,42 @@ static bool is_public(const char *method, const char *path)
     return r && !(r->flags & (ROUTE_PAGE | ROUTE_ADMIN));
 }
 
-/* Most paths that are not there come of a client's base URL without /v1, or with it twice. */
+/* Most paths that are not there come of a client's base URL without /v1, with it twice or with another server's prefix, or of a name that
+ * lacks a letter. NULL: nothing like it is here. */
+static const char *path_meant(const char *method, const char *path, char with[static 64])
+{
+    static const char *const prefixes[] = {"/v1/", "/api/", "/openai/"};
+    int n = snprintf(with, 64, "/v1%s", path);
+    if (n > 0 && n < 64 && is_public(method, with))
+        return with;
+    for (size_t i = 0; i < XD_ARRAY_LEN(prefixes); i++) {
+        size_t len = strlen(prefixes[i]);
+        if (strncmp(path, prefixes[i], len) != 0)
+            continue;
+        if (is_public(method, path + len - 1))
+            return path + len - 1;
+        n = snprintf(with, 64, "/v1/%s", path + len);
+        if (n > 0 && n < 64 && is_public(method, with))
+            return with;
+    }
+    size_t least = 3, behind_v1 = strncmp(path, "/v1/", 4) == 0 ? 3 : 0;
+    const char *best = NULL;
+    for (size_t i = 0; i < api_routes_count && strlen(path) >= 6; i++) {
+        const char *p = api_routes[i].path;
+        size_t skip = !behind_v1 && strncmp(p, "/v1/", 4) == 0 ? 3 : 0;
+        size_t d = is_public(method, p) ? xd_edit_distance(path, p + skip) : least;
+        if (d < least) {
+            least = d;
+            best = p;
+        }
+    }
+    return best;
+}
+
 static xd_status no_such_path(const char *method, const char *path, xd_err *err)
 {
     char with[64];
-    int n = snprintf(with, sizeof with, "/v1%s", path);
-    const char *meant = n > 0 && (size_t)n < sizeof with && is_public(method, with) ? with
-                        : !strncmp(path, "/v1/", 4) && is_public(method, path + 3)  ? path + 3
-                                                                                    : NULL;
+    const char *meant = path_meant(method, path, with);
     return meant ? xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url",
                                  "there is no '%.200s' here (%.8s); did you mean '%.64s'?", path, method, meant)
                  : xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url", "there is no '%.200s' here (%.8s)", path,
@@ -165,12 +200,12 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
     return x;
 }
 
-static enum MHD_Result take_header(exchange *x, const char *method)
+static enum MHD_Result take_header(exchange *x, const char *method, const char *version)
 {
     x->head_seen = true;
-    if (!conn_begin(x->c, x->id, x->settings->cors_origin))
+    if (!conn_begin(x->c, x->id, x->settings->cors_origin, x->allow))
         return MHD_NO;
-    if (check_framing(x, &x->early)) {
+    if (check_framing(x, version, &x->early)) {
         conn_answer_raw(x->c, &x->early);
         return MHD_YES; /* when the body is said to be complete, the connection is closed */
     }
@@ -180,6 +215,11 @@ static enum MHD_Result take_header(exchange *x, const char *method)
     if (!x->early.status && length && strtoull(length, NULL, 10) > x->body_limit)
         xd_fail(&x->early, XD_TOO_LARGE, 0, "the body has %.20s bytes: at most %llu are taken", length,
                 (unsigned long long)x->body_limit);
+    bool has_body = header(x, "Transfer-Encoding") || (length && strtoull(length, NULL, 10));
+    if (x->early.status && has_body && !header(x, "Expect")) {
+        conn_answer_raw(x->c, &x->early);
+        return MHD_YES; /* when the body is through, or nothing of it comes for a while, the connection is closed */
+    }
     if (x->early.status && header(x, "Expect")) {
         if (!conn_begin_work(x->c))
             return MHD_NO;
@@ -249,7 +289,6 @@ static enum MHD_Result answer(exchange *x)
 enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char *url, const char *method,
                                 const char *version, const char *data, size_t *data_len, void **ctx)
 {
-    (void)version;
     exchange *x = *ctx;
     if (!x) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -260,7 +299,7 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char
             return MHD_NO;
     }
     if (!x->head_seen)
-        return take_header(x, method);
+        return take_header(x, method, version);
     if (*data_len) {
         enum MHD_Result ret = take_body(x, data, *data_len);
         *data_len = 0;

@@ -48,7 +48,7 @@ static enum MHD_Result queue(exchange *x, unsigned status, const char *content_t
     if (x->allow[0] && (status == 405 || status == 204))
         add(r, "Allow", x->allow);
     if (status == 401)
-        add(r, "WWW-Authenticate", "Bearer realm=\"expertd\"");
+        add(r, "WWW-Authenticate", API_CHALLENGE);
     if (x->hopeless) /* OpenAI's clients send a request again after 408 and 5xx unless they are told this */
         add(r, "x-should-retry", "false");
     else if (status == 429 || status == 503) {

@@ -30,7 +30,10 @@ def test_an_unknown_path_is_404(server):
 
 def test_a_base_url_without_v1_or_with_two_is_told_so(server):
     for method, path, meant in [("POST", "/chat/completions", "/v1/chat/completions"), ("GET", "/models", "/v1/models"),
-                                ("POST", "/v1/v1/completions", "/v1/completions"), ("POST", "/v1/tokenize", "/tokenize")]:
+                                ("POST", "/v1/v1/completions", "/v1/completions"), ("POST", "/v1/tokenize", "/tokenize"),
+                                ("POST", "/v1/chat/completion", "/v1/chat/completions"), ("POST", "/completion", "/v1/completions"),
+                                ("POST", "/api/v1/chat/completions", "/v1/chat/completions"), ("POST", "/v1/completion", "/v1/completions"),
+                                ("GET", "/api/models", "/v1/models"), ("GET", "/helth", "/health")]:
         a = server.request(method, path)
         assert a.status == 404 and f"did you mean '{meant}'?" in a.error["message"], a.body
     a = server.request("POST", "/v1/admin/fallback")
@@ -75,6 +78,57 @@ def test_a_large_chunked_body_is_413_while_it_is_being_sent(server):
         answer = s.recv(65536)
     assert status_of(answer) == 413 and b'"error"' in answer
     assert server.alive()
+
+
+@pytest.mark.parametrize("head,status", [
+    (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1000", 401),
+    (b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer key\r\nContent-Length: 99999999", 413),
+    (b"POST /nope HTTP/1.1\r\nContent-Length: 1000", 404), (b"POST /v1/models HTTP/1.1\r\nContent-Length: 1000", 405),
+    (b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer key\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked", 415),
+])
+def test_what_the_header_decides_is_told_before_the_body(start, head, status):
+    server = start("--server.api_key=key", "--server.idle_timeout=1h")
+    with server.socket(head + b"\r\nHost: x\r\n\r\n2\r") as s:
+        answer = read_all(s)
+    head = answer.split(b"\r\n\r\n")[0]
+    assert status_of(answer) == status and b"\r\nx-request-id: req-" in head and b"\r\nConnection: close" in head
+    assert (b"\r\nWWW-Authenticate: Bearer" in head) == (status == 401)
+    assert (b"\r\nAllow: GET, HEAD, OPTIONS" in head) == (status == 405)
+    json.loads(answer.split(b"\r\n\r\n")[1])
+    server.wait_metric("expertd_http_in_flight", 1)
+    assert re.search(rf" {status} [0-9.]+ ms", server.log)
+
+
+def test_who_sends_all_of_a_large_body_first_reads_the_error_too(start):
+    import openai
+    server = start("--server.api_key=key", "--server.max_body=64MiB")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError) as e:
+        client.completions.create(model="fake", prompt="x" * (30 << 20))
+    assert e.value.code == "invalid_api_key"
+
+
+def test_a_missing_host_is_an_error_like_any_other(server):
+    answer = server.raw(b"GET /health HTTP/1.1\r\n\r\n")
+    assert status_of(answer) == 400 and answer.count(b"HTTP/1.1 400") == 1
+    assert "Host" in json.loads(answer.split(b"\r\n\r\n")[1])["error"]["message"]
+    assert status_of(server.raw(b"GET /health HTTP/1.0\r\n\r\n")) == 200
+
+
+def test_a_web_page_says_application_json(start, server):
+    page = {"Origin": "https://evil.example"}
+    body = http_post("/v1/completions", {"prompt": "ab"}).split(b"\r\n\r\n")[1]
+
+    def ask(s, extra):
+        return status_of(s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + extra +
+                               b"Content-Length: %d\r\n\r\n" % len(body) + body))
+    assert ask(server, b"") == 200
+    assert ask(server, b"Origin: https://evil.example\r\n") == 415
+    assert ask(server, b"Origin: null\r\n") == 415
+    assert server.post("/v1/completions", {"prompt": "ab"}, headers=page).status == 200  # browsers ask by OPTIONS before
+    cors = start("--server.cors_origin=https://chat.example")
+    assert ask(cors, b"Origin: https://chat.example\r\n") == 200
+    assert ask(cors, b"Origin: https://evil.example\r\n") == 415
 
 
 def test_a_client_that_waits_for_100_continue_is_told_first(server):
