@@ -10,6 +10,7 @@
 #include "api/api.h"
 #include "daemon/check.h"
 #include "daemon/daemon_priv.h"
+#include "engine/core.h"
 
 #define GIB (1ull << 30)
 
@@ -385,6 +386,15 @@ size_t check_judge(const facts *f, const config *cfg, check_line *lines, size_t 
 int check_main(const cli *c, const config *cfg)
 {
     static const char *const names[] = {"ok", "warn", "fail"}, *const colours[] = {"\033[32m", "\033[33m", "\033[31m"};
+    xd_err err = {0};
+    if (c->config_only) { /* itself it has been read by now; the files it names are read again at a reload, too */
+        xd_status st = api_check_keys(cfg, &err);
+        if (!st)
+            st = core_check(cfg, &err);
+        if (!st)
+            puts("the configuration is well-formed");
+        return st ? cli_fail(st, &err) : 0;
+    }
     bool colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
     check_line lines[CHECK_MAX_LINES];
     facts f;

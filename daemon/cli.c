@@ -22,7 +22,8 @@ static const char bench_options[] =
     "      --trace FILE         instead: what each eviction policy would have hit on a recorded trace\n";
 static const char check_more[] =
     "It opens the model and all files that serving would open, as whoever runs it, and changes nothing.\n"
-    "The exit status is 1 when something must be mended before expertd can serve.\n";
+    "The exit status is 1 when something must be mended before expertd can serve.\n\n"
+    "      --config-only        only whether the configuration is one that a reload would take; 78 if not\n";
 static const char inspect_more[] = "No device is opened and no weight is read: it shows any model for any machine.\n";
 static const char tokenize_more[] =
     "With one argument that is the text, and the model is the configured one, or the demo.\n";
@@ -67,21 +68,25 @@ static void print_help(const char *section, xd_buf *out)
                 "Usage: expertd [COMMAND] [--section.key=value]...\n\nCommands:\n");
     for (size_t i = 0; i < XD_ARRAY_LEN(commands); i++)
         xd_buf_printf(out, "  %-9s%-18s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    xd_buf_puts(out, "\nExamples:\n"
-                     "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
-                     "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
-                     "  expertd -m model.gguf --port 9000 --api-key k   a GGUF file on another port, with a key\n"
-                     "  expertd check                                   is this machine ready?\n"
-                     "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
-                     "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
-                     "Options:\n"
-                     "  -m, --model PATH     the model (model.path)\n"
-                     "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
-                     "      --print-config   show the settings in force, as a configuration file, and exit\n"
-                     "  -h, --help [SECTION] this text, or the settings of one section\n"
-                     "      --help all       all settings\n"
-                     "  -V, --version\n\n"
-                     "Options of bench:\n");
+    xd_buf_puts(
+        out,
+        "\nExamples:\n"
+        "  expertd                                         serve the small demo model on 127.0.0.1:8080\n"
+        "  expertd -m ~/models/Qwen3-30B-A3B               serve a Hugging Face directory\n"
+        "  expertd -m model.gguf --api-key-file keys       a GGUF file, for those with a key of that file\n"
+        "  expertd check                                   is this machine ready?\n"
+        "  expertd inspect model.gguf --vram-budget=12GiB  what would lie where?\n"
+        "  expertd bench synthetic:moe-4gb                 how fast is this machine?\n\n"
+        "Options:\n"
+        "  -m, --model PATH     the model (model.path)\n"
+        "  -c, --config FILE    configuration file; default " CONF_DEFAULT_FILE " if it is there\n"
+        "      --print-config   show the settings in force, as a configuration file, and exit\n"
+        "  -h, --help [SECTION] this text, or the settings of one section\n"
+        "      --help all       all settings\n"
+        "  -V, --version\n\n"
+        "Environment:\n"
+        "  EXPERTD_API_KEY      server.api_key, in place of the file's; a command line can be read by everybody\n\n"
+        "Options of bench:\n");
     xd_buf_puts(out, bench_options);
     xd_buf_puts(out, "\n"
                      "Settings (--section.key=value; the section may be left out where the key is unique):\n");
@@ -125,6 +130,8 @@ static xd_status check_own(const cli *c, xd_err *err)
         bool given;
     } of_bench[] = {{"--trace", c->trace},   {"--lengths", c->lengths}, {"--concurrency", c->concurrency},
                     {"--tokens", c->tokens}, {"--hits", c->hits},       {"--sweep", c->n_sweeps}};
+    if (c->config_only && strcmp(c->command, "check"))
+        return xd_fail(err, XD_BAD_CONFIG, 0, "'--config-only' is for check");
     if (c->json && !strcmp(c->command, "serve"))
         return xd_fail(err, XD_BAD_CONFIG, 0, "'--json' is for check, inspect, bench and tokenize");
     for (size_t i = 0; i < XD_ARRAY_LEN(of_bench) && strcmp(c->command, "bench"); i++)
@@ -147,6 +154,16 @@ static xd_status take_positional(cli *c, const command *cmd, const char *arg, xd
     return XD_OK;
 }
 
+/* Every user of the machine can read it there. */
+static bool is_key_flag(const char *arg, size_t len)
+{
+    static const char *const names[] = {"--server.api_key", "--server.api-key", "--api_key", "--api-key"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++)
+        if (strlen(names[i]) == len && !strncmp(names[i], arg, len))
+            return true;
+    return false;
+}
+
 static void clear(cli *c)
 {
     free(c->flags);
@@ -156,9 +173,14 @@ static void clear(cli *c)
 static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
 {
     cli c = {.command = "serve"};
-    c.flags = calloc((size_t)argc + 2, sizeof *c.flags);
+    c.flags = calloc((size_t)argc + 4, sizeof *c.flags);
     if (!c.flags)
         return xd_fail(err, XD_NOMEM, 0, "command line");
+    const char *key = getenv("EXPERTD_API_KEY");
+    if (key && *key) { /* a flag that comes first: over the file, under the command line */
+        c.flags[c.flags_count++] = "--server.api_key";
+        c.flags[c.flags_count++] = key;
+    }
     int i = 1;
     xd_status st = XD_OK;
     if (i < argc && argv[i][0] != '-') {
@@ -208,10 +230,14 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
             c.print_config = true;
         else if (!strcmp(arg, "--json"))
             c.json = true;
+        else if (!strcmp(arg, "--config-only"))
+            c.config_only = true;
         else if (arg[1] != '-')
             st = xd_fail(err, XD_BAD_CONFIG, 0, "unknown option '%s'; see expertd --help", arg);
-        else
+        else {
             c.flags[c.flags_count++] = arg;
+            c.shows_key |= is_key_flag(arg, len);
+        }
         /* "--port 9000": the word behind a setting is its value unless it is a flag. */
         bool setting = c.flags_count && c.flags[c.flags_count - 1] == arg;
         if (!st && ((setting && !equals) || !strcmp(arg, "-m")) && i + 1 < argc && argv[i + 1][0] != '-') {

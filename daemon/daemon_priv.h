@@ -26,6 +26,8 @@ typedef struct cli {
     const char *argument; /* MODEL of inspect, bench, tokenize; or NULL */
     const char *text;     /* second argument: TEXT of tokenize; or NULL */
     bool json;            /* --json */
+    bool config_only;     /* check --config-only */
+    bool shows_key;       /* a key stands on the command line */
     bool help, version, print_config;
     const char *help_section;           /* --help SECTION */
     const char *trace;                  /* bench --trace FILE */

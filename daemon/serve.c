@@ -165,6 +165,9 @@ static bool others_can_read(const char *path)
 static void doubt_secrecy(const cli *c, const config *cfg)
 {
     const char *path = c->config_path ? c->config_path : CONF_DEFAULT_FILE;
+    if (c->shows_key)
+        xd_log_warn("an API key stands on the command line, where every user of this machine can read it: use "
+                    "server.api_key_file or the environment variable EXPERTD_API_KEY");
     XD_CLEANUP(conf_freep) config *file = NULL;
     xd_err ignored;
     if (*cfg->server.api_key && others_can_read(path) && !conf_load(path, 0, NULL, &file, &ignored) &&

@@ -186,6 +186,15 @@ class Check(DemoCopy):
         with open(other, encoding="utf-8") as f:
             self.assertEqual(f.read(), "something else, of nobody's business")
 
+    def test_the_configuration_alone(self):
+        # What a reload would refuse; the model is not looked at.
+        for args, why in ((["--api_key_file=/nope"], "/nope"), (["--numa_node=77"], "numa_node")):
+            r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model", *args], capture_output=True, text=True, timeout=60)
+            self.assertEqual(r.returncode, 78, (args, r.stderr))
+            self.assertIn(why, r.stderr)
+        r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((r.returncode, r.stderr), (0, ""))
+
     def test_an_address_that_there_is_not(self):
         for host in ("300.1.1.1", "unix:/tmp/x"):
             r = subprocess.run([EXE, *BASE, "-m", self.model, "--host=" + host], capture_output=True, text=True, timeout=60)

@@ -74,6 +74,23 @@ class Cli(unittest.TestCase):
         self.refused(78, "--lengths 2041 and --tokens 8: the model's context is 2048 tokens, for prompt and answer together",
                      "bench", *NO_FILE, demo, "--lengths=64,2041", "--tokens=8")
 
+    def test_check_of_the_configuration_alone(self):
+        with tempfile.TemporaryDirectory() as t:
+            conf = os.path.join(t, "conf")
+            for text, rc in (("[server]\nport = 1\n", 0), ("[server]\nprot = 1\n", 78), ("[kv]\nblock_size = 7\n", 78)):
+                with open(conf, "w", encoding="utf-8") as f:
+                    f.write(text)
+                r = run("check", "--config-only", "-c", conf)
+                self.assertEqual((r.returncode, r.stderr == ""), (rc, rc == 0), text + r.stderr)
+        self.refused(2, "'--config-only' is for check", "--config-only")
+
+    def test_a_key_of_the_environment(self):
+        env = dict(os.environ, EXPERTD_API_KEY="of-env")
+        self.assertEqual(run("check", "--config-only", *NO_FILE, env=env).returncode, 0)
+        self.assertIn("EXPERTD_API_KEY", run("--help").stdout)
+        self.assertNotIn("--api-key k", run("--help").stdout)
+        self.assertNotIn("of-env", run("--print-config", *NO_FILE, env=env).stdout)
+
     def test_each_command_has_a_help_of_its_own(self):
         for name, words in (("serve", "until SIGTERM"), ("check", "exit status is 1"), ("inspect", "No device"), ("bench", "--concurrency"),
                             ("tokenize", "the demo")):

@@ -194,7 +194,8 @@ class Life(unittest.TestCase):
                     s = Service("fine", *args)
                     s.wait_for("READY=1")
                     err = s.end(signal.SIGTERM)[1]
-                    self.assertEqual("every user of this machine can read" in err, told and args[-1] != "--api_key=k", err)
+                    self.assertEqual("chmod o-r" in err, told and args[-1] != "--api_key=k", err)
+            self.assertEqual("stands on the command line" in err, args[-1] == "--api_key=k", err)
 
     @unittest.skipIf(os.path.exists("/run/systemd/journal/socket"), "there is a journal")
     def test_without_a_journal_nothing_is_lost(self):

@@ -5,7 +5,7 @@ command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not installe
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 # ExecStart must name a program that exists; the installed path does not exist before the installation.
-sed "s|^ExecStart=[^ ]*|ExecStart=$(realpath "$3")|" "$1" > "$dir/expertd.service"
+sed "s|^ExecStart=[^ ]*|ExecStart=$(realpath "$3")|; s|^ExecReload=[^ ]*/expertd|ExecReload=$(realpath "$3")|" "$1" > "$dir/expertd.service"
 cp "$2" "$dir/expertd.socket"
 export SYSTEMD_UNIT_PATH="$dir:"
 out=$(systemd-analyze verify --man=no --recursive-errors=no "$dir/expertd.service" "$dir/expertd.socket" 2>&1) || status=$?

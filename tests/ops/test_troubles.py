@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -192,6 +193,26 @@ class Troubles(unittest.TestCase):
         with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{d.port}/v1/models", headers={"Authorization": "Bearer new"}),
                                     timeout=60) as r:
             self.assertEqual(r.status, 200)
+
+    def test_where_a_key_comes_from(self):
+        # Over the file, under the command line, which is warned of.
+        conf = self.at("conf")
+        with open(conf, "w", encoding="utf-8") as f:
+            f.write(f"[server]\nport = 0\napi_key = file\n[pager]\nwarm_start = no\n[model]\npath = {DEMO}\n")
+        os.chmod(conf, 0o600)
+        env = {"EXPERTD_API_KEY": "env"}
+        for args, env, key in (([], None, "file"), ([], env, "env"), (["--api-key", "flag"], env, "flag"), (["--server.api_key=flag"], None, "flag")):
+            d = Daemon(EXE, "-c", conf, *args, env=env).wait_ready()
+            for other in ("file", "env", "flag"):
+                try:
+                    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{d.port}/v1/models",
+                                                                       headers={"Authorization": "Bearer " + other}), timeout=60) as r:
+                        status = r.status
+                except urllib.error.HTTPError as e:
+                    status = e.code
+                self.assertEqual(status, 200 if other == key else 401, (args, env, other))
+            self.assertEqual(d.stop(), 0)
+            self.assertEqual("stands on the command line" in "".join(d.log), bool(args), d.log)
 
     def test_a_reload_names_only_what_was_changed(self):
         conf = self.at("conf")
