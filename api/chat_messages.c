@@ -104,8 +104,10 @@ static xd_status prepare_content(const chat_template *t, json_t *message, size_t
         return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
     }
     if (!json_is_string(content))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string, a list of parts or null",
-                             param);
+        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string%s", param,
+                             !strcmp(json_string_value(json_object_get(message, "role")), "assistant")
+                                 ? ", a list of parts or null"
+                                 : " or a list of parts");
     if (!t->text_fails)
         return XD_OK;
     json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", content);

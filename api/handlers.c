@@ -46,19 +46,21 @@ enum MHD_Result handle_model(exchange *x)
 /* --- tokenize, detokenize: vLLM's shapes --------------------------------------------------------------------------------- */
 
 typedef struct tokenize_params {
-    const char *model, *prompt;
+    const char *model, *prompt, *content;
     const json_t *messages, *tools, *template_kwargs, *tokens;
     bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs, skip_special_tokens,
-        parse_special;
+        parse_special, with_pieces, add_special;
 } tokenize_params;
 
 enum { TOKENIZE = 1, DETOKENIZE = 2 };
 #define AT(f) offsetof(tokenize_params, f)
 static const field tokenize_fields[] = {
     {"add_generation_prompt", FIELD_BOOL, TOKENIZE, AT(add_generation_prompt), 0, 0, NULL},
+    {"add_special", FIELD_BOOL, TOKENIZE, AT(add_special), 0, 0, NULL},
     {"add_special_tokens", FIELD_BOOL, TOKENIZE, AT(add_special_tokens), 0, 0, NULL},
     {"chat_template", FIELD_REFUSED, TOKENIZE, 0, 0, 0, "a client may not bring a template"},
     {"chat_template_kwargs", FIELD_EXACT_OBJECT, TOKENIZE, AT(template_kwargs), 0, 0, NULL},
+    {"content", FIELD_STRING, TOKENIZE, AT(content), 0, 0, NULL},
     {"continue_final_message", FIELD_BOOL, TOKENIZE, AT(continue_final_message), 0, 0, NULL},
     {"messages", FIELD_ARRAY, TOKENIZE, AT(messages), 0, 0, NULL},
     {"model", FIELD_STRING, TOKENIZE | DETOKENIZE, AT(model), 0, 0, NULL},
@@ -68,6 +70,7 @@ static const field tokenize_fields[] = {
     {"skip_special_tokens", FIELD_BOOL, DETOKENIZE, AT(skip_special_tokens), 0, 0, NULL},
     {"tokens", FIELD_ARRAY, DETOKENIZE, AT(tokens), 0, 0, NULL},
     {"tools", FIELD_EXACT_ARRAY, TOKENIZE, AT(tools), 0, 0, NULL},
+    {"with_pieces", FIELD_BOOL, TOKENIZE, AT(with_pieces), 0, 0, NULL},
 };
 
 static xd_status read_tokenize(exchange *x, const gen_context *ctx, unsigned where, json_t **ret_body,
@@ -85,6 +88,23 @@ static xd_status read_tokenize(exchange *x, const gen_context *ctx, unsigned whe
     return st;
 }
 
+/* llama.cpp's: the token's text, or its bytes where they are no whole characters. */
+static void write_piece(const gen_context *ctx, uint32_t id, xd_buf *out)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf bytes = {0};
+    const char *text = tok_token_bytes(ctx->tok, id, &bytes) ? bytes.data : tok_token_text(ctx->tok, id);
+    size_t len = bytes.len ? bytes.len : text ? strlen(text) : 0;
+    xd_buf_puts(out, ",\"piece\":");
+    if (!len || xd_utf8_valid(text, len)) {
+        reply_dump(json_stringn(len ? text : "", len), out);
+    } else {
+        for (size_t i = 0; i < len; i++)
+            xd_buf_printf(out, "%s%u", i ? "," : "[", (unsigned char)text[i]);
+        xd_buf_putc(out, ']');
+    }
+    xd_buf_putc(out, '}');
+}
+
 /* Written piece by piece: as JSON values, the ids of a 16 MiB text would take half a gigabyte and seconds. */
 static void write_tokens(const gen_context *ctx, const tokenize_params *p, const tok_ids *ids, xd_buf *out)
 {
@@ -96,8 +116,12 @@ static void write_tokens(const gen_context *ctx, const tokenize_params *p, const
             *--at = (char)('0' + id % 10);
         while (id /= 10);
         if (i)
-            *--at = ',';
+            xd_buf_putc(out, ',');
+        if (p->with_pieces)
+            xd_buf_puts(out, "{\"id\":");
         xd_buf_append(out, at, (size_t)(text + sizeof text - at));
+        if (p->with_pieces)
+            write_piece(ctx, ids->data[i], out);
     }
     xd_buf_putc(out, ']');
     if (p->return_token_strs)
@@ -118,9 +142,16 @@ xd_status prepare_tokenize(exchange *x, xd_err *err)
     XD_CLEANUP(tok_ids_free) tok_ids ids = {0};
     tokenize_params p;
     xd_status st = read_tokenize(x, &ctx, TOKENIZE, &body, &p, err);
-    if (!st && !p.prompt == !p.messages)
-        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter",
-                           "give either 'prompt' or 'messages'");
+    if (!st && !!p.prompt + !!p.content + !!p.messages > 1)
+        st = xd_fail_field(err, XD_BAD_REQUEST, p.messages ? "messages" : "content", "invalid_value",
+                           "give one of 'prompt' ('content' is another name of it) and 'messages'");
+    else if (!st && !p.prompt && !p.content && !p.messages)
+        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter", "give 'prompt' or 'messages'");
+    if (!st && p.content) { /* llama.cpp's name, with its defaults */
+        p.prompt = p.content;
+        p.add_special_tokens = p.add_special;
+        p.parse_special |= !json_object_get(body, "parse_special");
+    }
     if (!st && p.prompt)
         st = tok_encode(ctx.tok, p.prompt, strlen(p.prompt),
                         (p.add_special_tokens ? TOK_ADD_SPECIAL : 0u) | (p.parse_special ? TOK_PARSE_SPECIAL : 0u),

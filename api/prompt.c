@@ -15,8 +15,27 @@ static void limit_ids(const gen_context *ctx, tok_ids *ids)
     ids->max = (size_t)ctx->info->max_model_len * 4 + 4096;
 }
 
-static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, xd_status st, const char *param, xd_err *err)
+/* At least so many tokens are needed for len bytes, however long they are. */
+static size_t least_tokens(const gen_context *ctx, size_t len)
 {
+    size_t longest = 1;
+    for (uint32_t id = 0; id < ctx->info->vocab; id++) {
+        const char *text = tok_token_text(ctx->tok, id);
+        longest = XD_MAX(longest, text ? strlen(text) : 0);
+    }
+    return len / longest;
+}
+
+static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, size_t len, xd_status st, const char *param,
+                              xd_err *err)
+{
+    size_t least = st && !strcmp(err->code, TOK_TOO_COSTLY) ? least_tokens(ctx, len) : 0;
+    if (least > ctx->info->max_model_len)
+        return xd_fail_field(
+            err, XD_BAD_REQUEST, param, "context_length_exceeded",
+            "This model's maximum context length is %u tokens. However, you sent at least %zu tokens in the %s. Please "
+            "reduce the length of the %s.",
+            ctx->info->max_model_len, least, param, param);
     if (st != XD_TOO_LARGE || strcmp(err->code, TOK_TOO_MANY) != 0)
         return st;
     return xd_fail_field(
@@ -85,7 +104,7 @@ static xd_status encode_text(const gen_context *ctx, gen_params *p, const json_t
     limit_ids(ctx, &ret->ids);
     st = tok_encode(ctx->tok, json_string_value(v), json_string_length(v), flags, &ret->ids, err);
     if (st)
-        return far_too_long(ctx, &ret->ids, st, "prompt", err);
+        return far_too_long(ctx, &ret->ids, json_string_length(v), st, "prompt", err);
     if (!p->parse_special)
         note_special(ctx, json_string_value(v), json_string_length(v));
     int64_t bos = -1;
@@ -195,7 +214,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     st = tok_encode_trusted(ctx->tok, text.text, text.trusted, text.len, TOK_PARSE_SPECIAL, ids, err);
     if (st)
-        return far_too_long(ctx, ids, st, "messages", err);
+        return far_too_long(ctx, ids, text.len, st, "messages", err);
     drop_second(ids, before, bos);
     if (ids->len == before)
         return gen_bad_value(err, "messages", "the messages give an empty prompt: at least one token is needed");

@@ -35,7 +35,7 @@ uint64_t tok_hash_seed(void)
 
 xd_status tok_too_long(xd_err *err, const char *what)
 {
-    return xd_fail(err, XD_UNSUPPORTED, 0, "%s would take too long on this text", what);
+    return xd_fail_field(err, XD_UNSUPPORTED, NULL, TOK_TOO_COSTLY, "%s would take too long on this text", what);
 }
 
 bool tok_ids_push(tok_ids *ids, uint32_t id)

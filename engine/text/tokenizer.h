@@ -46,7 +46,8 @@ typedef struct tok_ids {
     size_t len, cap;
     size_t max; /* tok_encode() gives up as soon as there are more: XD_TOO_LARGE, code TOK_TOO_MANY; 0: no limit */
 } tok_ids;
-#define TOK_TOO_MANY "too_many_tokens"
+#define TOK_TOO_MANY   "too_many_tokens"
+#define TOK_TOO_COSTLY "text_too_costly"      /* XD_UNSUPPORTED: the tokenizer takes too long on this text */
 bool tok_ids_push(tok_ids *ids, uint32_t id); /* false: out of memory */
 void tok_ids_free(tok_ids *ids);
 

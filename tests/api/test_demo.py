@@ -105,6 +105,11 @@ def test_a_long_prompt(daemon):
     assert str(limit) in a.error["message"] and str(limit + 1) in a.error["message"]
 
 
+def test_a_long_run_of_spaces_is_too_long_not_too_hard(daemon):
+    a = daemon.complete(" " * (15 << 20))
+    assert a.status == 400 and a.error["code"] == "context_length_exceeded", a.body
+
+
 def test_who_asks_for_no_number_of_tokens_gets_what_is_left_of_the_context():
     limit = 64
     d = Daemon(f"--model.max_model_len={limit}")

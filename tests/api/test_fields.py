@@ -363,6 +363,28 @@ def test_special_tokens_that_are_read_as_text_are_told_once(start):
     assert server.log.count("holds '<|im_start|>', which is read as plain text") == 1
 
 
+def test_tokenize_in_the_form_of_llama_cpp(server):
+    def ask(**fields):
+        return server.post("/tokenize", fields)
+    assert ask(content="a<s>é").json["tokens"] == ask(prompt="a<s>é", parse_special=True, add_special_tokens=False).json["tokens"]
+    assert ask(content="<s>", parse_special=False).json["tokens"] == list(b"<s>")
+    pieces = ask(content="aé<s>", with_pieces=True).json["tokens"]
+    assert [p["piece"] for p in pieces] == ["a", [0xc3], [0xa9], "<s>"]
+    assert [p["id"] for p in pieces] == ask(content="aé<s>").json["tokens"]
+    assert ask(prompt="", with_pieces=True).json["tokens"] == []
+    for fields in [{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, {"prompt": "a", "content": "a"}]:
+        a = ask(**fields)
+        assert a.status == 400 and a.error["code"] == "invalid_value" and "one of" in a.error["message"]
+    assert ask().error["code"] == "missing_required_parameter"
+
+
+@pytest.mark.parametrize("role,content,code", [("user", None, "missing_required_parameter"), ("user", 3, "invalid_type"), ("assistant", 3, "invalid_type")])
+def test_content_that_is_none_is_told_what_its_role_may_have(server, role, content, code):
+    a = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}, {"role": role, "content": content}]})
+    assert a.status == 400 and a.error["code"] == code and a.error["param"] == "messages[1].content"
+    assert ("or null" in a.error["message"]) == (role == "assistant")
+
+
 def test_an_unknown_model_is_404(server):
     a = ask(server, "chat", model="gpt-5")
     assert a.status == 404 and a.error["code"] == "model_not_found" and "fake" in a.error["message"]
