@@ -217,14 +217,17 @@ static void judge_device(report *r, const facts *f, const config *cfg)
     }
     if (!f->device_open) {
         bool wanted = cfg->engine.backend == CONF_BACKEND_CUDA || f->gpus_count;
+        bool no_module = strstr(f->device_why, "is not installed"); /* it was built without nvcc */
         check_line *l = add(r, "gpu", cfg->engine.backend == CONF_BACKEND_CUDA ? CHECK_FAIL : CHECK_WARN,
                             "Without a GPU the CPU computes everything: complete, but slower.", "%s%s",
                             f->gpus_count ? "a GPU is there but not usable: " : "no GPU: ", f->device_why);
-        if (wanted)
+        if (wanted || no_module)
             MEND(l, "%s",
-                 f->gpus_count
-                     ? "see the message; the driver must match its user libraries, and the build needs -Dcuda=enabled"
-                     : "engine.backend = auto, or make the GPU visible (docker run --gpus all)");
+                 no_module
+                     ? "for an NVIDIA GPU install the CUDA toolkit (nvcc), version 12 or later, then ./dev build, and "
+                       "install anew what was installed"
+                 : f->gpus_count ? "see the message; the driver must match its user libraries"
+                                 : "engine.backend = auto, or make the GPU visible (docker run --gpus all)");
         return;
     }
     add(r, "gpu", CHECK_OK, "", "%s, %s of memory, %s free%s%s; model files are %s", f->device_name,

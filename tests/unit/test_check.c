@@ -81,6 +81,19 @@ Test(check, memory_is_compared_with_the_model)
     cr_assert_eq(level_of(&f, "cgroup", NULL), CHECK_WARN);
 }
 
+Test(check, a_build_without_cuda_says_what_is_missing)
+{
+    for (uint32_t gpus = 0; gpus < 2; gpus++) {
+        facts f = good();
+        char mend[sizeof(check_line)];
+        f.gpus_count = gpus;
+        f.device_open = false;
+        snprintf(f.device_why, sizeof f.device_why, "the CUDA module (libexpertd_cuda.so) is not installed");
+        cr_assert_eq(level_of(&f, "gpu", mend), CHECK_WARN);
+        cr_assert(strstr(mend, "install the CUDA toolkit") && strstr(mend, "./dev build"), "%s", mend);
+    }
+}
+
 Test(check, locked_memory_matters_with_a_gpu)
 {
     facts f = good();
