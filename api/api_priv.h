@@ -251,6 +251,9 @@ enum MHD_Result handle_admin_fallback(exchange *x);
 
 typedef struct gen_tokens {
     uint64_t prompt, cached, completion;
+    uint64_t first_token_ns;               /* from the request's arrival; 0: there was none */
+    double prompt_per_s, completion_per_s; /* 0: cannot be said */
+    const char *finish;                    /* of the first choice, NULL: it has not finished */
 } gen_tokens;
 /* Of a request that the engine took, also of one that was left; false: it took none. */
 bool gen_count_tokens(gen *g, gen_tokens *ret);

@@ -5,7 +5,6 @@
  * connection with it, and a response that is sent while the client still sends is then lost to most clients (their unread bytes make the
  * kernel reset the connection): so where a body is on its way the answer goes past it, and what still comes is read and thrown away. */
 #include <ctype.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "api/api_priv.h"
@@ -308,24 +307,55 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mc, const char
     return answer(x);
 }
 
+enum { MAX_LOG_FIELDS = 16, NUMBER_CHARS = 32 };
+
+/* The fields of a request's line; numbers as text. */
+typedef struct log_fields {
+    xd_log_field v[MAX_LOG_FIELDS];
+    char numbers[MAX_LOG_FIELDS][NUMBER_CHARS];
+    size_t n;
+} log_fields;
+
+static void put_text(log_fields *f, const char *key, const char *value, bool is_said)
+{
+    if (value && *value)
+        f->v[f->n++] = (xd_log_field){.key = key, .value = value, .is_said = is_said};
+}
+
+static void put_number(log_fields *f, const char *key, double value, int decimals, bool is_said)
+{
+    char *text = f->numbers[f->n];
+    snprintf(text, NUMBER_CHARS, "%.*f", decimals, value);
+    f->v[f->n++] = (xd_log_field){.key = key, .value = text, .is_number = true, .is_said = is_said};
+}
+
 static void log_line(const exchange *x, int level, unsigned status, uint64_t took_ns, const gen_tokens *tokens,
                      api_form form)
 {
-    char address[64], prompt[24], cached[24], completion[24];
+    char address[64];
+    log_fields f = {.n = 0};
     conn_address(x->mc, address, sizeof address);
-    xd_log_field fields[6] = {{"REQUEST_ID", x->id}, {"CLIENT", address}};
-    size_t n = address[0] ? 2 : 1;
+    put_text(&f, "METHOD", x->method, true);
+    put_text(&f, "PATH", x->path, true);
+    put_number(&f, "STATUS", status, 0, true);
+    put_number(&f, "MS", (double)took_ns / 1e6, 1, true);
+    put_text(&f, "REQUEST_ID", x->id, false);
+    put_text(&f, "CLIENT", address, false);
     if (tokens) {
-        snprintf(prompt, sizeof prompt, "%" PRIu64, tokens->prompt);
-        snprintf(cached, sizeof cached, "%" PRIu64, tokens->cached);
-        snprintf(completion, sizeof completion, "%" PRIu64, tokens->completion);
-        fields[n++] = (xd_log_field){"PROMPT_TOKENS", prompt};
-        fields[n++] = (xd_log_field){"CACHED_TOKENS", cached};
-        fields[n++] = (xd_log_field){"COMPLETION_TOKENS", completion};
+        put_number(&f, "PROMPT_TOKENS", (double)tokens->prompt, 0, false);
+        put_number(&f, "CACHED_TOKENS", (double)tokens->cached, 0, false);
+        put_number(&f, "COMPLETION_TOKENS", (double)tokens->completion, 0, false);
+        if (tokens->first_token_ns)
+            put_number(&f, "FIRST_TOKEN_MS", (double)tokens->first_token_ns / 1e6, 1, false);
+        if (tokens->prompt_per_s > 0)
+            put_number(&f, "PROMPT_TOKENS_PER_SECOND", tokens->prompt_per_s, 1, false);
+        if (tokens->completion_per_s > 0)
+            put_number(&f, "COMPLETION_TOKENS_PER_SECOND", tokens->completion_per_s, 1, false);
+        put_text(&f, "FINISH_REASON", tokens->finish, false);
     }
     if (form != API_FORM_NONE)
-        fields[n++] = (xd_log_field){"FORM", api_form_names[form]};
-    xd_log_with(level, fields, n, "%s %s %u %.1f ms%s%s", x->method, x->path, status, (double)took_ns / 1e6,
+        put_text(&f, "FORM", api_form_names[form], false);
+    xd_log_with(level, f.v, f.n, "%s %s %u %.1f ms%s%s", x->method, x->path, status, (double)took_ns / 1e6,
                 x->fault.status ? ": " : "", x->fault.msg);
 }
 

@@ -87,7 +87,39 @@ static void count_usage(gen *g)
         g->completion_tokens += u.completion_tokens;
         g->cached_tokens += u.cached_tokens;
         g->engine_ns = XD_MAX(g->engine_ns, u.total_ns);
+        if (u.first_token_ns) {
+            g->queued_ns = g->last_first_ns ? XD_MIN(g->queued_ns, u.queued_ns) : u.queued_ns;
+            g->first_token_ns = g->last_first_ns ? XD_MIN(g->first_token_ns, u.first_token_ns) : u.first_token_ns;
+            g->last_first_ns = XD_MAX(g->last_first_ns, u.first_token_ns);
+        }
+        g->total_ns = XD_MAX(g->total_ns, u.total_ns);
     }
+}
+
+/* Of the prompts, from the first step on until all have a token; of the answers, from the first token on. */
+static void times_of(const gen *g, double *ret_prompt_ms, double *ret_predicted_ms)
+{
+    bool any = g->last_first_ns > 0;
+    *ret_prompt_ms = any ? (double)(g->last_first_ns - XD_MIN(g->queued_ns, g->last_first_ns)) / 1e6 : 0;
+    *ret_predicted_ms = any ? (double)(g->total_ns - XD_MIN(g->first_token_ns, g->total_ns)) / 1e6 : 0;
+}
+
+static double per_second(uint64_t n, double ms)
+{
+    return ms > 0 ? (double)n * 1e3 / ms : 0;
+}
+
+json_t *gen_timings(const gen *g)
+{
+    double prompt_ms, predicted_ms;
+    uint64_t prompt_n = g->prompt_tokens - g->cached_tokens, predicted_n = g->completion_tokens;
+    times_of(g, &prompt_ms, &predicted_ms);
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)g->cached_tokens,
+                     "prompt_n", (json_int_t)prompt_n, "prompt_ms", prompt_ms, "prompt_per_token_ms",
+                     prompt_n ? prompt_ms / (double)prompt_n : 0.0, "prompt_per_second",
+                     per_second(prompt_n, prompt_ms), "predicted_n", (json_int_t)predicted_n, "predicted_ms",
+                     predicted_ms, "predicted_per_token_ms", predicted_n ? predicted_ms / (double)predicted_n : 0.0,
+                     "predicted_per_second", per_second(predicted_n, predicted_ms));
 }
 
 bool gen_count_tokens(gen *g, gen_tokens *ret)
@@ -96,7 +128,16 @@ bool gen_count_tokens(gen *g, gen_tokens *ret)
         return false;
     if (!g->counted)
         count_usage(g);
-    *ret = (gen_tokens){g->prompt_tokens, g->cached_tokens, g->completion_tokens};
+    double prompt_ms, predicted_ms;
+    times_of(g, &prompt_ms, &predicted_ms);
+    *ret = (gen_tokens){.prompt = g->prompt_tokens,
+                        .cached = g->cached_tokens,
+                        .completion = g->completion_tokens,
+                        .prompt_per_s = per_second(g->prompt_tokens - g->cached_tokens, prompt_ms),
+                        .completion_per_s = per_second(g->completion_tokens, predicted_ms),
+                        .finish = g->choices[0].done ? gen_choice_finish(g, &g->choices[0]) : NULL};
+    if (g->first_token_ns)
+        ret->first_token_ns = g->submitted_ns - g->x->started_ns + g->first_token_ns;
     return g->prompt_tokens > 0;
 }
 
@@ -106,10 +147,15 @@ static void end_stream(gen *g)
         unsigned status;
         reply_note_fault(g->x, &g->error);
         gen_choice_send_json(g, reply_error_json(&g->error, &status));
-    } else if (g->p.include_usage) {
+    } else if (g->p.include_usage || g->p.timings) {
         json_t *root = gen_choice_envelope(g, g->p.kind == GEN_CHAT ? "chat.completion.chunk" : "text_completion");
-        json_t *usage = format_usage(g->prompt_tokens, g->completion_tokens, g->cached_tokens);
-        if (!root || json_object_set_new(root, "choices", json_array()) || json_object_set_new(root, "usage", usage)) {
+        bool ok = root && !json_object_set_new(root, "choices", json_array());
+        if (g->p.include_usage)
+            ok = ok && !json_object_set_new(root, "usage",
+                                            format_usage(g->prompt_tokens, g->completion_tokens, g->cached_tokens));
+        if (g->p.timings)
+            ok = ok && !json_object_set_new(root, "timings", gen_timings(g));
+        if (!ok) {
             json_decref(root);
             root = NULL;
         }
@@ -386,6 +432,7 @@ enum MHD_Result handle_generate(exchange *x)
     gen *g = x->gen;
     if (!g->submitted) {
         g->submitted = true;
+        g->submitted_ns = xd_now_ns();
         conn_set_engine_busy(x->c, true, g->p.stream); /* before the first notify can come */
         if (conn_peer_gone(x->c))
             return MHD_NO;

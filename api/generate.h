@@ -30,7 +30,7 @@ typedef struct gen_params {
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
         add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special, add_special_tokens,
-        include_reasoning, separate_reasoning;
+        include_reasoning, separate_reasoning, timings, timings_per_token;
 
     /* derived */
     bool include_usage,

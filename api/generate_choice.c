@@ -40,12 +40,12 @@ static json_t *stop_reason(const gen *g, const choice *c)
 }
 
 /* A call that the client's own stop has cut is not to be made. */
-static json_t *finish_reason(const gen *g, const choice *c)
+const char *gen_choice_finish(const gen *g, const choice *c)
 {
     json_t *stop = stop_reason(g, c);
     bool cut = !json_is_null(stop) && c->parts && answer_in_arguments(c->parts);
     json_decref(stop);
-    return json_string(c->finish == ENGINE_FINISH_LENGTH ? "length" : c->called && !cut ? "tool_calls" : "stop");
+    return c->finish == ENGINE_FINISH_LENGTH ? "length" : c->called && !cut ? "tool_calls" : "stop";
 }
 
 void gen_choice_send_json(gen *g, json_t *json)
@@ -66,7 +66,7 @@ static void send_chunk(gen *g, size_t index, json_t *delta_or_text, json_t *logp
     json_t *root = gen_choice_envelope(g, chat ? "chat.completion.chunk" : "text_completion");
     json_t *c = json_pack("{s:i, s:o, s:o, s:o}", "index", (int)index, chat ? "delta" : "text", delta_or_text,
                           "logprobs", logprobs ? logprobs : json_null(), "finish_reason",
-                          finished ? finish_reason(g, finished) : json_null());
+                          finished ? json_string(gen_choice_finish(g, finished)) : json_null());
     bool ok = root && c;
     if (ok && finished)
         ok = !json_object_set_new(c, "stop_reason", stop_reason(g, finished));
@@ -337,10 +337,10 @@ static json_t *whole_choice(gen *g, size_t index)
     choice *c = &g->choices[index];
     bool chat = g->p.kind == GEN_CHAT;
     json_t *lp = take_logprobs(g, c);
-    json_t *json =
-        json_pack("{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
-                  chat ? whole_message(c) : json_stringn(c->text.data ? c->text.data : "", c->text.len), "logprobs",
-                  lp ? lp : json_null(), "finish_reason", finish_reason(g, c), "stop_reason", stop_reason(g, c));
+    json_t *json = json_pack("{s:i, s:o, s:o, s:o, s:o}", "index", (int)index, chat ? "message" : "text",
+                             chat ? whole_message(c) : json_stringn(c->text.data ? c->text.data : "", c->text.len),
+                             "logprobs", lp ? lp : json_null(), "finish_reason", json_string(gen_choice_finish(g, c)),
+                             "stop_reason", stop_reason(g, c));
     bool ok = json && !c->text.failed;
     if (ok && g->p.return_token_ids) {
         const tok_ids *prompt = &g->p.prompts[index / (size_t)g->p.n].ids;
@@ -364,6 +364,8 @@ xd_status gen_choice_write_whole(exchange *x, xd_err *err)
         ok = !json_array_append_new(list, whole_choice(g, i));
     ok = ok && !json_object_set(root, "choices", list) &&
          !json_object_set_new(root, "usage", format_usage(g->prompt_tokens, g->completion_tokens, g->cached_tokens));
+    if (ok && g->p.timings)
+        ok = !json_object_set_new(root, "timings", gen_timings(g));
     if (ok && chat && g->p.return_token_ids)
         ok = !json_object_set_new(root, "prompt_token_ids",
                                   format_ids(g->p.prompts[0].ids.data, g->p.prompts[0].ids.len));

@@ -32,6 +32,9 @@ struct gen {
     size_t n_choices, n_done;
     size_t turn;
     uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
+    uint64_t submitted_ns; /* the first of reqs was */
+    uint64_t queued_ns, first_token_ns, last_first_ns,
+        total_ns; /* since then: begun, the first token, all have one, the end */
     char id[96], fingerprint[96];
     json_int_t created;
     bool submitted, counted;
@@ -52,6 +55,10 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err) XD_MUST_CHECK;
 void gen_choice_clear(choice *c);
 /* Takes an event of the req-th engine request: a stream's chunks go to g->out. */
 void gen_choice_take_event(gen *g, size_t req, const engine_event *ev);
+/* Why a choice ended, in OpenAI's words. */
+const char *gen_choice_finish(const gen *g, const choice *c);
+/* llama.cpp's timings; after count_usage(). Owned, NULL: out of memory. */
+json_t *gen_timings(const gen *g);
 /* What stands around the choices of a response or chunk; owned, NULL: out of memory. */
 json_t *gen_choice_envelope(const gen *g, const char *object);
 void gen_choice_send_json(gen *g, json_t *json); /* takes json; NULL: out of memory */

@@ -140,6 +140,8 @@ static const field fields[] = {
     {"tfs_z",                        FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"thinking",                     FIELD_ANY,     GEN_CHAT,       AT(thinking),              0,       0,   NULL},
     {"thinking_token_budget",        FIELD_OFF,     BOTH,           0,                         -1,      -1,  NULL},
+    {"timings",                      FIELD_BOOL,    BOTH,           AT(timings),               0,       0,   NULL},
+    {"timings_per_token",            FIELD_BOOL,    BOTH,           AT(timings_per_token),     0,       0,   NULL},
     {"tool_choice",                  FIELD_ANY,     GEN_CHAT,       AT(tool_choice),           0,       0,   NULL},
     {"tools",                        FIELD_EXACT_ARRAY,GEN_CHAT,       AT(tools),                 0,       0,   NULL},
     {"top_a",                        FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
@@ -381,6 +383,7 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
     xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), kind, ctx->notes, &p, err);
     if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
         p.seed = FIELD_UNSET_INT + 1;
+    p.timings |= p.timings_per_token;
     if (!st && p.seed == RANDOM_SEED)
         p.seed = FIELD_UNSET_INT;
     if (!st && json_object_get(body, "add_generation_prompt") == NULL && p.continue_final_message)

@@ -13,6 +13,8 @@
 /* A structured field beside the message; key in upper case ("REQUEST_ID"). */
 typedef struct xd_log_field {
     const char *key, *value;
+    bool is_number; /* the value is one, as JSON writes it */
+    bool is_said;   /* the message holds it already */
 } xd_log_field;
 
 /* `message` is one line of clean UTF-8. Called by any thread, one at a time for a given sink's own locking. */

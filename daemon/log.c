@@ -80,6 +80,8 @@ static void sink_plain(void *ctx, int level, const char *message, const xd_log_f
     xd_buf_printf(&line, " %s%-5s%s %s", colour ? colours[level] : "", level_names[level],
                   colour && *colours[level] ? "\033[0m" : "", message);
     for (size_t i = 0; i < fields_count; i++) {
+        if (fields[i].is_said)
+            continue;
         xd_buf_putc(&line, ' ');
         for (const char *k = fields[i].key; *k; k++)
             xd_buf_putc(&line, *k >= 'A' && *k <= 'Z' ? (char)(*k - 'A' + 'a') : *k);
@@ -98,7 +100,9 @@ static void sink_json(void *ctx, int level, const char *message, const xd_log_fi
     json_t *o = json_pack("{s:s, s:s, s:s}", "time", when.data ? when.data : "", "level", level_names[level], "message",
                           message);
     for (size_t i = 0; o && i < fields_count; i++)
-        json_object_set_new(o, fields[i].key, json_string(fields[i].value));
+        json_object_set_new(o, fields[i].key,
+                            fields[i].is_number ? json_loads(fields[i].value, JSON_DECODE_ANY, NULL)
+                                                : json_string(fields[i].value));
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     if (text) {
         xd_buf line = {0};

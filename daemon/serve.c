@@ -107,7 +107,8 @@ static void on_ready(server *s)
         return;
     }
     s->ready = true;
-    const xd_log_field fields[] = {{"MODEL", info->model_id}, {"BACKEND", info->backend}};
+    const xd_log_field fields[] = {{.key = "MODEL", .value = info->model_id},
+                                   {.key = "BACKEND", .value = info->backend}};
     xd_log_with(CONF_LOG_INFO, fields, XD_ARRAY_LEN(fields), "ready: %s (%s, %s) on %s", info->model_id, info->arch,
                 info->backend, s->address);
     sd_notifyf(0, "READY=1\nSTATUS=Serving %s on %s (%s)", info->model_id, s->address, info->backend);

@@ -10,7 +10,8 @@ static void to_stderr(void *ctx, int level, const char *message, const xd_log_fi
     flockfile(stderr);
     fprintf(stderr, "%s", message);
     for (size_t i = 0; i < n; i++)
-        fprintf(stderr, " %s=%s", fields[i].key, fields[i].value);
+        if (!fields[i].is_said)
+            fprintf(stderr, " %s=%s", fields[i].key, fields[i].value);
     fprintf(stderr, "\n");
     funlockfile(stderr);
 }

@@ -148,6 +148,24 @@ def test_metrics_prove_that_it_lives(daemon):
     assert daemon.metric("expertd_generated_tokens_total") == before + 5
 
 
+@pytest.mark.parametrize("field", ["timings", "timings_per_token"])
+def test_timings_in_the_form_of_llama_cpp(client, field):
+    def check(t, usage):
+        assert (t["prompt_n"] + t["cache_n"], t["predicted_n"]) == (usage.prompt_tokens, usage.completion_tokens)
+        assert t["cache_n"] == usage.prompt_tokens_details.cached_tokens
+        for kind in "prompt", "predicted":
+            n, ms = t[f"{kind}_n"], t[f"{kind}_ms"]
+            assert ms > 0 and t[f"{kind}_per_second"] == pytest.approx(n * 1e3 / ms) and t[f"{kind}_per_token_ms"] == pytest.approx(ms / n)
+    ask = dict(model="demo", messages=[{"role": "user", "content": "Tell me of a king."}], max_tokens=8)
+    a = client.chat.completions.create(**ask, extra_body={field: True})
+    check(a.timings, a.usage)
+    *_, last = client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}, extra_body={field: True})
+    check(last.timings, last.usage)
+    *_, last = client.chat.completions.create(**ask, stream=True, extra_body={field: True})
+    assert last.timings["predicted_n"] == 8 and last.choices == [] and last.usage is None
+    assert not hasattr(client.chat.completions.create(**ask), "timings")
+
+
 def test_a_storm_of_clients(daemon):
     """64 streaming clients, a third of which vanish: the rest get exactly what they get alone; all KV blocks come back."""
     end = time.monotonic() + float(os.environ.get("API_STRESS_SECONDS", "10"))

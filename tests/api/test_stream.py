@@ -207,7 +207,7 @@ def test_tokenize(server):
     assert a == {"count": 2, "max_model_len": 4096, "tokens": [97, 98], "token_strs": [None, None]}
     a = server.post("/tokenize", {"messages": USER}).json
     assert a["tokens"][0] == 258 and a["count"] == len(a["tokens"])
-    assert server.post("/tokenize", {"prompt": "a", "messages": USER}).error["param"] == "prompt"
+    assert server.post("/tokenize", {"prompt": "a", "messages": USER}).error["param"] == "messages"
     assert server.post("/detokenize", {"tokens": [258, 97]}).json["prompt"] == "<|im_start|>a"
     assert server.post("/detokenize", {"tokens": [258, 97], "skip_special_tokens": True}).json["prompt"] == "a"
     assert server.post("/detokenize", {"tokens": [99999]}).status == 400

@@ -357,10 +357,12 @@ class Keys(unittest.TestCase):
         said = log("--log.level=info")
         self.assertNotIn("secret", said)
         self.assertIn("POST /v1/completions 200", said)
-        self.assertRegex(said, r"client=127\.0\.0\.1 prompt_tokens=\d+ cached_tokens=0 completion_tokens=3\n")
+        self.assertRegex(said, r"client=127\.0\.0\.1 prompt_tokens=\d+ cached_tokens=0 completion_tokens=3 first_token_ms=[\d.]+ prompt_tokens_per_second=[\d.]+ completion_tokens_per_second=[\d.]+ finish_reason=length\n")
         said = [json.loads(line) for line in log("--log.format=json").splitlines() if line.startswith("{")]
         line, = [x for x in said if x["message"].startswith("POST /v1/completions 200")]
-        self.assertEqual((line["CLIENT"], line["CACHED_TOKENS"], line["COMPLETION_TOKENS"]), ("127.0.0.1", "0", "3"))
+        self.assertEqual((line["CLIENT"], line["CACHED_TOKENS"], line["COMPLETION_TOKENS"]), ("127.0.0.1", 0, 3))
+        self.assertEqual((line["METHOD"], line["PATH"], line["STATUS"], line["FINISH_REASON"]), ("POST", "/v1/completions", 200, "length"))
+        self.assertTrue(0 < line["FIRST_TOKEN_MS"] <= line["MS"] and line["PROMPT_TOKENS_PER_SECOND"] > 0 and line["COMPLETION_TOKENS_PER_SECOND"] > 0)
         d = subprocess.run([EXE, "--log.level=error", "--engine.numa_node=900", "--server.port=0", "--log.format=json"], capture_output=True, text=True)
         lines = [json.loads(line) for line in d.stderr.splitlines()]
         self.assertEqual({line["level"] for line in lines}, {"error"})
