@@ -399,6 +399,7 @@ static bool take_inbox(engine *e, uint64_t until_ns)
     }
     pthread_mutex_unlock(&e->lock);
     if (job) {
+        engine_notify(e); /* it may take its time */
         job->run(e, job->user);
         e->paused = true;
         pthread_mutex_lock(&e->lock);
@@ -452,8 +453,10 @@ static void *engine_main(void *arg)
         admit_new(e);
         engine_reap(e);
         until = gather_until(e);
-        if (until > xd_now_ns())
+        if (until > xd_now_ns()) {
+            engine_notify(e);
             continue;
+        }
         if (e->live)
             engine_step(e);
         else

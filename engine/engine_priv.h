@@ -166,6 +166,7 @@ void engine_step(engine *e);
 void engine_reap(engine *e);                                                /* cancelled and expired requests */
 void engine_end_request(engine *e, engine_request *r, const xd_err *error); /* error NULL: all choices are done */
 void engine_fail_all(engine *e, const xd_err *error);
+void engine_notify(engine *e); /* consumers of the tokens of the step before */
 void engine_set_failed(engine *e, const xd_err *error);
 /* Runs f on the engine thread between steps and waits for it. */
 void engine_call(engine *e, void (*f)(engine *e, void *user), void *user);

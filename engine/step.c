@@ -2,7 +2,10 @@
  *
  * Everything here runs on the engine thread. A step that fails ends the requests that were in it with an error; the others go on. So
  * do those in it that need none of the pages that could not be read.
- * Only a lost device ends the engine. */
+ * Only a lost device ends the engine.
+ *
+ * The device is idle between two steps. To wake those who wait for a token takes longer than all else here: it is done while the
+ * next step runs (engine_notify), and at once where none follows. */
 #include <math.h>
 #include <string.h>
 
@@ -73,6 +76,17 @@ void engine_reap(engine *e)
             continue;
         engine_end_request(e, r, &error);
     }
+}
+
+void engine_notify(engine *e)
+{
+    for (engine_request *r = e->live; r; r = r->next)
+        request_notify(r);
+}
+
+static void notify_meanwhile(void *user)
+{
+    engine_notify(user);
 }
 
 static void note_started(engine *e, engine_request *r, const sched_seq *seq, uint64_t now)
@@ -222,8 +236,6 @@ static void end_requests(engine *e, const xd_err *step_error)
             engine_end_request(e, r, &r->failed);
         else if (!r->n_open)
             engine_end_request(e, r, NULL);
-        else
-            request_notify(r);
     }
 }
 
@@ -350,10 +362,15 @@ void engine_step(engine *e)
     const sched_entry *entries =
         sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), !e->step_failed, &n);
     if (!n) {
+        engine_notify(e);
         nothing_fits(e);
         return;
     }
-    exec_batch b = {.seqs = e->run, .n_seqs = n, .follows_ns = e->paused ? 0 : t0};
+    exec_batch b = {.seqs = e->run,
+                    .n_seqs = n,
+                    .follows_ns = e->paused ? 0 : t0,
+                    .meanwhile = notify_meanwhile,
+                    .meanwhile_user = e};
     engine_step_facts step = {.n_seqs = n, .begin_ns = t0};
     for (engine_request *r = e->live; r; r = r->next)
         r->in_step = false;
@@ -383,6 +400,7 @@ void engine_step(engine *e)
         e->step_failed = true;
         bool some = error.status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, &error);
         end_requests(e, some ? NULL : &error);
+        engine_notify(e);
         if (exec_device_lost(e->c.x))
             engine_set_failed(e, &error);
         return;

@@ -2,7 +2,8 @@
  *
  * DESIGN. A step is: adopt the page table (pager_step_begin), pack all small inputs into one pinned buffer, run the operations (graph.c:
  * one upload, the layers, what the caller wants to know of the logits, downloads) or replay a recorded graph of the same shape,
- * wait, hand the counters to the pager (pager_step_end).
+ * wait, hand the counters to the pager (pager_step_end). The device is idle from the end of a step to the launch of the next: what can
+ * wait is done between launch and wait (meanwhile).
  *
  * Recorded steps are decode steps only. Their batch size and context are rounded up to a bucket; padding rows have token_seq
  * UINT32_MAX and lie beyond n_live, so that no live row sees them. The kernels' rule that a row depends on nothing but its inputs
@@ -459,6 +460,13 @@ static void take_times(exec *x, const exec_shape *s, const exec_times *host, uin
     x->times = t;
 }
 
+static void meanwhile(exec *x, const exec_batch *b)
+{
+    pager_settle(x->pg);
+    if (b->meanwhile)
+        b->meanwhile(b->meanwhile_user);
+}
+
 static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     exec_layout in = exec_layout_of(s);
@@ -466,15 +474,20 @@ static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s
     xd_status st;
     kern_status ks = KERN_OK;
     check_graphs(x, view);
+    const bool by_itself = s->recorded && !s->shared;
+    if (!by_itself)
+        meanwhile(x, b);
     x->launch_at_ns = xd_now_ns();
     if (s->recorded && s->shared) {
         st = exec_split_step(x, s, NULL, view, err);
         if (!st)
             ks = x->dev->ops->graph_wait(x->dev);
-    } else if (s->recorded) {
+    } else if (by_itself) {
         st = run_recorded(x, s, view, err);
-        if (!st)
+        if (!st) {
+            meanwhile(x, b);
             ks = x->dev->ops->graph_wait(x->dev);
+        }
     } else {
         /* The hint of where each sequence's queries begin lies after the packed words, where room is left for it. */
         uint32_t *seq_start = x->in_host + x->in_cap_words - (b->n_seqs + 1), t = 0;

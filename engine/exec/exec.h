@@ -65,6 +65,10 @@ typedef struct exec_batch {
     bool prefill; /* some tokens belong to prompts: the pager streams past its cache */
     /* When forming the batch began, where the caller had nothing to wait for since the step before; 0: it had. */
     uint64_t follows_ns;
+    /* Called once, for work that the step does not depend on: where the device runs a whole step by itself, while it does; otherwise
+     * before the first operation. NULL: nothing. Not called where the step fails before. */
+    void (*meanwhile)(void *user);
+    void *meanwhile_user;
 } exec_batch;
 
 /* Rows come in the order of the batch. Valid until the next exec_run(). Pointers are to host memory. */

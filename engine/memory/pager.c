@@ -360,6 +360,12 @@ static void wait_until(uint64_t ns)
         ;
 }
 
+/* Without the lock: what others read of the policy does not change. */
+void pager_settle(pager *p)
+{
+    policy_settle(p->pol);
+}
+
 xd_status pager_step_fetch(pager *p, xd_err *err)
 {
     if (p->dev->ops->download(p->dev, p->io + p->io_used_at, p->io_dev + p->io_used_at, p->io_bytes - p->io_used_at))

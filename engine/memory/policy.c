@@ -20,7 +20,7 @@
  * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
  *
  * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
- * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until they come (settle).
+ * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until they come (policy_settle).
  *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
@@ -237,7 +237,7 @@ static void learn_begin(policy *p)
     p->learning = true;
 }
 
-static void settle(policy *p)
+void policy_settle(policy *p)
 {
     if (p->learn_due)
         learn_begin(p);
@@ -262,7 +262,7 @@ void policy_touch(policy *p, uint32_t id)
 {
     if (p->last[id] == p->now)
         return;
-    settle(p);
+    policy_settle(p);
     p->last[id] = p->now;
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {
@@ -276,7 +276,7 @@ void policy_set_heat(policy *p, uint32_t id, float heat)
 {
     if (!(heat > 0) || !isfinite(heat))
         return;
-    settle(p);
+    policy_settle(p);
     p->count[SLOWEST][id] = heat * (float)p->unit[SLOWEST];
     p->last[id] = p->now - 1; /* may be a victim at once */
     p->weighed = false;
@@ -293,7 +293,7 @@ static void rescale(policy *p, int k)
 
 void policy_advance(policy *p)
 {
-    settle(p);
+    policy_settle(p);
     p->now++;
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {

@@ -30,6 +30,8 @@ void policy_set_capacity(policy *p, uint64_t units); /* a fallback changes it */
 /* The expert was used in the current step. */
 void policy_touch(policy *p, uint32_t id);
 void policy_advance(policy *p); /* the next step begins */
+/* Now is a good time for what advance left to be done before the next use; otherwise that will do it. Changes nothing else. */
+void policy_settle(policy *p);
 /* Units of the expert that are in VRAM now. */
 void policy_set_units(policy *p, uint32_t id, uint32_t units);
 /* The resident expert that is worth least, of a layer that can give up all its units; not one touched in the current step.
