@@ -85,6 +85,7 @@ struct api {
 
     work *work;
     atomic_bool ready, draining, closing;
+    atomic_bool trim_due; /* a large request has ended: conn.c's watcher gives its memory back */
     api_metrics metrics;
     notes notes;
     atomic_uint_fast64_t next_id;
@@ -260,6 +261,7 @@ bool gen_count_tokens(gen *g, gen_tokens *ret);
 api_form gen_form(const gen *g); /* of the answer */
 /* Time that the engine spent on an answered completion, from submission to the end; 0: it was not answered. */
 uint64_t gen_engine_ns(const gen *g);
-void gen_free(gen *g); /* cancels what still runs; NULL is fine */
+size_t gen_whole_bytes(const gen *g); /* of the answer, about; after gen_count_tokens() */
+void gen_free(gen *g);                /* cancels what still runs; NULL is fine */
 
 #endif

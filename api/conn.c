@@ -24,6 +24,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -43,6 +44,7 @@ enum {
     HEADER_S = 1,      /* half a header that is older is nobody's who means it, when there is no room */
     LOOK_AT = 16,      /* idle connections, to find one to hang up on */
     SAY_FULL_S = 60,
+    TRIM_S = 5,          /* between two times that memory is given back: it takes milliseconds */
     BODY_IDLE_TIMES = 4, /* a body may take so many idle time-outs ... */
     MIN_BODY_BYTES_PER_S =
         1024 /* ... and then as long as it is faster than this: else it is an attack or a dead link */
@@ -518,9 +520,21 @@ static void check_clocks_locked(conn *c, uint64_t now)
     }
 }
 
+/* What millions of small pieces took is free when they are freed, but stays with the process: one large answer would be paid for ever. */
+static void trim(api *a, uint64_t now, uint64_t *last_ns)
+{
+    if (since(*last_ns, now) < TRIM_S * 1000000000ull || !atomic_exchange(&a->trim_due, false))
+        return;
+    *last_ns = now;
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 static void *watch(void *arg)
 {
     api *a = arg;
+    uint64_t trimmed_ns = 0;
     uint64_t next_tick_ns = xd_now_ns() + TICK_MS * 1000000u;
     while (!atomic_load(&a->closing)) {
         struct epoll_event ev[64];
@@ -534,6 +548,7 @@ static void *watch(void *arg)
         if (now < next_tick_ns)
             continue;
         next_tick_ns = now + TICK_MS * 1000000u;
+        trim(a, now, &trimmed_ns);
         pthread_mutex_lock(&a->conns_lock);
         for (conn *c = a->conns; c; c = c->next) {
             pthread_mutex_lock(&c->lock);

@@ -359,6 +359,8 @@ static void log_line(const exchange *x, int level, unsigned status, uint64_t too
                 x->fault.status ? ": " : "", x->fault.msg);
 }
 
+enum { LARGE_BYTES = 1 << 20 };
+
 void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why)
 {
     (void)mc;
@@ -373,6 +375,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     gen_tokens tokens;
     api_form form = x->gen ? gen_form(x->gen) : API_FORM_NONE;
     bool counted = x->gen && gen_count_tokens(x->gen, &tokens);
+    size_t whole_bytes = counted ? gen_whole_bytes(x->gen) : 0;
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
         conn_set_engine_busy(x->c, false, false);
@@ -396,6 +399,8 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         int level = x->fault.status ? CONF_LOG_ERROR : probe ? CONF_LOG_DEBUG : CONF_LOG_INFO;
         log_line(x, level, status, took_ns, counted ? &tokens : NULL, form);
     }
+    if (x->body_seen > LARGE_BYTES || whole_bytes > LARGE_BYTES)
+        atomic_store(&a->trim_due, true);
     xd_buf_free(&x->body);
     xd_buf_free(&x->answer);
     api_settings_unref(x->settings);

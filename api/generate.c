@@ -193,7 +193,7 @@ static void pump(gen *g)
 }
 
 /* Log-probabilities make an answer many times longer than its text: 40 bytes each, about. */
-static size_t whole_bytes(const gen *g)
+size_t gen_whole_bytes(const gen *g)
 {
     uint64_t tokens = g->completion_tokens + (g->p.echo ? g->prompt_tokens * (uint64_t)g->p.n : 0);
     return tokens * (g->p.n_logprobs >= 0 ? 40u * (unsigned)(g->p.n_logprobs + 1) : 4u);
@@ -203,7 +203,7 @@ static enum MHD_Result reply_whole(gen *g)
 {
     exchange *x = g->x;
     enum MHD_Result ret;
-    if (!work_run(x->a->work, x, gen_choice_write_whole, whole_bytes(g), &ret))
+    if (!work_run(x->a->work, x, gen_choice_write_whole, gen_whole_bytes(g), &ret))
         return ret;
     return x->early.status ? reply_error(x, &x->early) : handle_answer(x);
 }

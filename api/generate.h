@@ -10,6 +10,7 @@
 #include "engine/text/tokenizer.h"
 
 enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
+enum { GEN_MAX_HELD_LOGPROBS = 2 << 20 }; /* in one response: some 300 MiB while it is made, 60 MiB as text */
 
 typedef struct gen_prompt {
     tok_ids ids;
@@ -73,6 +74,8 @@ typedef struct gen_context {
 /* Reads and checks every field; borrows from body. On failure *ret needs no freeing. */
 xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *body, gen_params *ret,
                           xd_err *err) XD_MUST_CHECK;
+/* That a response would hold too many log-probabilities. */
+xd_status gen_fail_held(xd_err *err);
 /* Makes prompts[]: renders and tokenizes. */
 xd_status gen_params_tokenize(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 void gen_params_free(gen_params *p);

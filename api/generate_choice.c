@@ -97,8 +97,15 @@ static json_t *text_or_delta(const gen *g, const char *text, size_t len)
 
 /* --- events --------------------------------------------------------------------------------------------------------- */
 
+/* The most that a response may hold: a request is bounded by its tokens, but each brings twenty alternatives, in each of n choices. */
 static bool add_logprob(gen *g, choice *c, const engine_event *ev)
 {
+    c->n_held += ev->n_top + 1;
+    g->n_held += ev->n_top + 1;
+    if (g->n_held > GEN_MAX_HELD_LOGPROBS) {
+        gen_fail_held(&g->error);
+        return true;
+    }
     if (g->p.kind == GEN_CHAT) {
         if (!c->logprobs)
             c->logprobs = json_array();
@@ -109,9 +116,11 @@ static bool add_logprob(gen *g, choice *c, const engine_event *ev)
     return c->logprobs && format_completion_logprob_add(c->logprobs, g->ctx.tok, ev, &c->text_offset);
 }
 
-static json_t *take_logprobs(const gen *g, choice *c)
+static json_t *take_logprobs(gen *g, choice *c)
 {
     json_t *lp = XD_TAKE(c->logprobs);
+    g->n_held -= c->n_held;
+    c->n_held = 0;
     if (!lp)
         return NULL;
     return g->p.kind == GEN_CHAT ? json_pack("{s:o, s:n}", "content", lp, "refusal") : lp;

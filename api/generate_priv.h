@@ -14,7 +14,8 @@ typedef struct choice {
     xd_buf arguments; /* of the last of them */
     bool called;
     tok_ids ids;
-    json_t *logprobs; /* collected: an array (chat) or an object of arrays */
+    json_t *logprobs; /* collected: an array (chat) or an object of arrays ... */
+    size_t n_held;    /* ... of so many log-probabilities */
     size_t text_offset;
     engine_finish finish;
     char *stop_text;
@@ -30,7 +31,7 @@ struct gen {
     engine_request **reqs; /* [p.n_prompts] */
     choice *choices;       /* [p.n_prompts * p.n] */
     size_t n_choices, n_done;
-    size_t turn;
+    size_t turn, n_held; /* log-probabilities of all choices that wait to be sent */
     uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
     uint64_t submitted_ns; /* the first of reqs was */
     uint64_t queued_ns, first_token_ns, last_first_ns,

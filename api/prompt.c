@@ -296,7 +296,27 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
     return st;
 }
 
+xd_status gen_fail_held(xd_err *err)
+{
+    return xd_fail_field(err, XD_BAD_REQUEST, "logprobs", "invalid_value",
+                         "the response would hold more than %d log-probabilities (tokens x (alternatives + 1)): send "
+                         "fewer prompts at once, or ask for fewer alternatives",
+                         GEN_MAX_HELD_LOGPROBS);
+}
+
+/* Of the prompts it is known before they are computed. */
+static xd_status check_echo(const gen_params *p, xd_err *err)
+{
+    uint64_t held = 0;
+    for (size_t i = 0; i < p->n_prompts && p->echo && p->n_logprobs >= 0; i++)
+        held += p->prompts[i].ids.len * (uint64_t)p->n * (uint64_t)(p->n_logprobs + 1);
+    return held > GEN_MAX_HELD_LOGPROBS ? gen_fail_held(err) : XD_OK;
+}
+
 xd_status gen_params_tokenize(const gen_context *ctx, gen_params *p, xd_err *err)
 {
-    return p->kind == GEN_CHAT ? chat_prompt(ctx, p, err) : completion_prompts(ctx, p, err);
+    if (p->kind == GEN_CHAT)
+        return chat_prompt(ctx, p, err);
+    xd_status st = completion_prompts(ctx, p, err);
+    return st ? st : check_echo(p, err);
 }

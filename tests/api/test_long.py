@@ -1,5 +1,7 @@
 """Long requests: prepared by threads of their own (api/work.c), and refused when they are longer than the context."""
+import re
 import threading
+import time
 
 from conftest import http_post
 
@@ -85,3 +87,35 @@ def test_a_long_answer_is_written_by_another_thread_and_is_the_same(server):
         server.wait_metric("fake_live", 0)
         s.close()
     server.wait_metric("expertd_http_in_flight", 1)
+
+
+def rss_kib(server, name="VmRSS"):
+    text = open(f"/proc/{server.process.pid}/status").read()
+    return int(re.search(rf"{name}:\s+(\d+) kB", text)[1])
+
+
+def test_the_memory_of_a_large_answer_is_given_back(start):
+    server = start("--server.threads=2")
+    before = rss_kib(server)
+    a = server.complete(["abcdefghijklmnopqrstuvwxyz" * 120] * 100, echo=True, logprobs=5, max_tokens=1, timeout=120)
+    assert a.status == 200 and len(a.body) > 10 << 20
+    most = rss_kib(server, "VmHWM")
+    assert most > before + (100 << 10)
+    end = time.monotonic() + 60
+    while rss_kib(server) > before + (most - before) / 4:
+        assert time.monotonic() < end, (before, rss_kib(server), most)
+        time.sleep(0.1)
+
+
+def test_what_a_response_may_hold_is_bounded(start):
+    server = start("--server.max_n=8")
+    prompts = ["x" * 4000] * 16
+    a = server.complete(prompts, echo=True, logprobs=20, n=2, max_tokens=1)
+    assert a.status == 400 and a.error["param"] == "logprobs" and "2097152" in a.error["message"]
+    assert server.complete(prompts, echo=True, logprobs=20, max_tokens=1, timeout=60).status == 200
+    assert server.metric("fake_submitted_total") == 16, "told before anything was computed"
+    # of answers it is known only when they are there
+    answers = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, timeout=60)
+    assert answers.status == 400 and answers.error["param"] == "logprobs", answers.body[:200]
+    streamed = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, stream=True, timeout=120)
+    assert streamed.body.endswith(b"data: [DONE]\n\n") and b'"error"' not in streamed.body[-1000:]
