@@ -51,9 +51,12 @@ static int by_name(const void *a, const void *b)
 static xd_status only_one(const char *dir, char **names, size_t n, char **ret_file, xd_err *err)
 {
     XD_CLEANUP(xd_buf_free) xd_buf list = {0};
-    if (n == 1)
-        return asprintf(ret_file, "%s/%s", dir, names[0]) < 0 ? xd_fail(err, XD_NOMEM, 0, "a file of '%s'", dir)
-                                                              : XD_OK;
+    if (n == 1) {
+        if (asprintf(ret_file, "%s/%s", dir, names[0]) >= 0)
+            return XD_OK;
+        *ret_file = NULL; /* it may hold anything */
+        return xd_fail(err, XD_NOMEM, 0, "a file of '%s'", dir);
+    }
     qsort(names, n, sizeof *names, by_name);
     for (size_t i = 0; i < n && i < 8; i++)
         xd_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
