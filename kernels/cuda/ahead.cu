@@ -9,7 +9,7 @@
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-#define AHEAD_STAGES   2
+#define AHEAD_STAGES   3
 #define AHEAD_EARLY    0x80000000u /* a tile of the next layer's list */
 #define NO_TILE        UINT32_MAX
 #define AHEAD_WARPS    (AHEAD_READERS / AHEAD_BLOCKS)

@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     const uint32_t n_summands = (counts[2] + counts[3]) / P.p[1].unit_pages;
     const bool any_host = counts[0] + counts[2] > 0, any_vram = counts[1] + counts[3] > 0;
     if (P.ahead.lists && !any_host && blockIdx.x + threadIdx.x == 0)
-        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
+        store_relaxed(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
     const uint32_t readers = min(P.host_blocks, any_vram ? max(gridDim.x / 4, 1u) : gridDim.x);
     const bool host = any_host && blockIdx.x < readers;
     warp_walk w;
     w.tier = host ? WARP_HOST : WARP_VRAM;
-    w.dir = host ? 1 : -1;
+    w.begun = false;
     w.ahead = &ahead;
 #pragma unroll
     for (int ph = 0; ph < 2; ph++) {
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
         if (!PLAIN && !(P.phases >> ph & 1))
             w.end[ph] = ph ? w.end[0] : 0;
     }
-    w.units[0] = units + (host ? 0 : cap0 - 1);
-    w.units[1] = units + cap0 + (host ? 0 : cap1 - 1);
+    w.units[0] = units + (host ? 0 : cap0 - counts[1]);
+    w.units[1] = units + cap0 + (host ? 0 : cap1 - counts[3]);
     const bool team = TEAM && !any_host;
 #if __CUDA_ARCH__ >= 900
     if constexpr (TEAM)

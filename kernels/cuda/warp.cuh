@@ -16,8 +16,9 @@
  * place of a 128-byte line as it came from: a line that crosses a line of shared memory becomes two requests. Those items are dealt
  * on demand, so that the end of the work is even.
  * Fill-through: what a stage holds of a missed page is also stored to the page's slot.
- * Reading ahead (ahead.cuh): a unit that the reader has taken tiles of is in both lists. Those tiles are items of the VRAM side, the
- * others of the host's. Towards the end of the host's, the link is left to the reader. */
+ * Reading ahead (ahead.cuh): a unit that the reader has taken tiles of is in both lists. Those tiles are items of the VRAM side, and its
+ * first ones, since rows of down that came over the link wait for them; the others are the host's. Towards the end of the host's, the
+ * link is left to the reader. */
 #ifndef KERNELS_CUDA_WARP_CUH
 #define KERNELS_CUDA_WARP_CUH
 
@@ -58,9 +59,9 @@ struct warp_ahead {
 /* A warp's walk. Items of phase 0 come before those of phase 1. */
 struct warp_walk {
     uint32_t i, step, end[2]; /* end of each phase's items, in one numbering */
+    bool begun;               /* item i has been taken */
     uint32_t tiles[2];        /* items of a unit */
     const uint32_t *units[2];
-    int dir; /* of the list: 1 host, -1 VRAM */
     uint32_t tier;
     const warp_ahead *ahead;
 };
@@ -196,7 +197,7 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
     if (phase)
         i -= w.end[0];
     const uint32_t tiles = phase ? w.tiles[1] : w.tiles[0];
-    const uint32_t unit = (phase ? w.units[1] : w.units[0])[(int)(i / tiles) * w.dir];
+    const uint32_t unit = (phase ? w.units[1] : w.units[0])[i / tiles];
     const uint32_t e = unit >> 12 & 4095, page = unit & 4095, ahead = unit >> 24;
     const uint32_t in_page = min(p.page_rows, p.rows - page * p.page_rows);
     const uint32_t r = (i % tiles) * (phase ? 16 : 8);
@@ -218,7 +219,7 @@ static __device__ __forceinline__ bool warp_find(const warp_params &P, const war
         it.base[1] = place + P.ahead.half_bytes + (it.base[1] & 127);
         warp_wait_tile(P, *w.ahead, tile);
 #if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async;" ::: "memory"); /* it is fetched by bulk copies */
+        asm volatile("fence.proxy.async.global;" ::: "memory"); /* it is fetched by bulk copies */
 #endif
     }
     if (p.fill_addr && !there) { /* warp_keep_ahead() */
@@ -245,27 +246,28 @@ static __device__ __noinline__ void warp_count_item(const warp_params &P, const 
         return;
     const uint32_t counted = atomicAdd(P.counters + WARP_ASKED, 1u) + 1, all = w.end[1];
     if (counted == all - min(P.host_blocks, all - 1))
-        store_release(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
+        store_relaxed(&ahead_list_of(P.ahead, P.layer + 1)->go, *P.ahead.step);
 }
 
 static __device__ __forceinline__ bool warp_next(const warp_params &P, warp_walk &w, warp_item &it)
 {
-    while (w.i < w.end[1]) {
-        const uint32_t i = w.i;
-        if (w.tier == WARP_HOST) {
+    for (;;) {
+        if (w.begun && w.tier == WARP_HOST) {
             uint32_t turn = 0;
             if (threadIdx.x % 32 == 0)
                 turn = atomicAdd(P.counters + WARP_QUEUE, 1u);
             w.i = w.step + __shfl_sync(~0u, turn, 0);
-        } else {
+        } else if (w.begun) {
             w.i += w.step;
         }
-        if (warp_find(P, w, i, it))
+        w.begun = true;
+        if (w.i >= w.end[1])
+            return false;
+        if (warp_find(P, w, w.i, it))
             return true;
         if (w.tier == WARP_HOST)
             warp_count_item(P, w);
     }
-    return false;
 }
 
 /* Where row r of a half lies in its part of the stage. */
@@ -541,14 +543,14 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
             const warp_cut &cut = P.cut[ask.phase][w.tier];
             if (host && !warp_may_ask(in_flight, warp_bytes<FMT>(P, ask), P.host_in_flight, !held))
                 break;
-            if (host && ask_chunk == 0 && ask_group == 0)
-                warp_count_item(P, w);
             if (ask_chunk == 0 && lane == 0) {
                 notes[to].it = ask;
                 notes[to].group = ask_group;
             }
             const uint64_t row_bytes = P.p[ask.phase].row_bytes;
             warp_issue<FMT>(cut, ask, row_bytes, ask_chunk, smem_of(ring) + to * slot_bytes, full + to);
+            if (host && ask_chunk == 0 && ask_group == 0)
+                warp_count_item(P, w); /* behind the request, which need not wait for an atomic */
             to = to + 1 == slots ? 0 : to + 1;
             held++;
             if (++ask_chunk == cut.n_chunks) {
