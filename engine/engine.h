@@ -146,6 +146,7 @@ typedef struct engine_event {
 
 typedef struct engine_usage {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
+    uint64_t submitted_ns;                        /* xd_now_ns() then */
     uint64_t queued_ns, first_token_ns, total_ns; /* since submission */
     uint32_t preemptions;
 } engine_usage;

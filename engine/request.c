@@ -222,6 +222,7 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
         r->params.seed = xd_now_ns();
     r->submit_ns = xd_now_ns();
     r->n_open = opt->n;
+    r->usage.submitted_ns = r->submit_ns;
     r->usage.prompt_tokens = opt->n_prompt;
     for (uint32_t i = 0; i < opt->n; i++) {
         choice *c = &r->choices[i];

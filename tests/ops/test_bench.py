@@ -41,7 +41,8 @@ class Bench(unittest.TestCase):
             self.assertEqual(p["bound_by"], "memory")
             self.assertAlmostEqual(p["hit_rate"], p["vram_bytes_per_step"] / got)
             self.assertAlmostEqual(p["reached"], p["decode_tokens_per_s"] / p["bound_tokens_per_s"])
-            self.assertGreater(min(p["total_s"], p["ttft_ms"]), 0)  # whoever reads tokens may wake late on a busy machine
+            self.assertGreater(p["total_s"] * 1e3, p["ttft_ms"])
+            self.assertGreater(p["ttft_ms"], 0)
             self.assertGreater(p["prefill_tokens_per_s"], 0)
             self.assertAlmostEqual(p["between_steps_us"], sum(p[f"between_steps_{part}_us"] for part in ("results", "pager", "form", "launch")))
             self.assertGreater(p["between_steps_pager_us"], 0)
