@@ -31,10 +31,8 @@
 
 #include "engine/memory/pager_priv.h"
 
-/* 4 KiB of the table is the grain of uploads. */
-#define DIRTY_PAGES 512u
-/* More separate runs than this are uploaded as one: a copy costs some microseconds, 100 KiB of table only a few more. */
-#define UPLOAD_RUNS 4u
+/* What lies apart by no more than this is uploaded by one copy: a copy costs some microseconds, 100 KiB only two more. */
+#define UPLOAD_GAP (256ull << 10)
 /* Far more than all layers may add in a step. */
 #define OFFER_MAX   8192u
 #define OFFER_SHARE 4u /* of the slots: as many as a step may be offered while the cache fills */
@@ -69,7 +67,8 @@ xd_status pager_device_fail(const pager *p, xd_err *err, const char *what)
 void pager_set_entry(pager *p, uint32_t pg, uint64_t addr)
 {
     p->table[pg] = addr;
-    p->dirty[pg / DIRTY_PAGES / 64] |= 1ull << (pg / DIRTY_PAGES % 64);
+    p->dirty_lo = XD_MIN(p->dirty_lo, pg);
+    p->dirty_hi = XD_MAX(p->dirty_hi, pg + 1);
 }
 
 static void count_resident(pager *p, uint32_t pg, int sign)
@@ -163,49 +162,41 @@ void pager_adopt_copies(pager *p)
 
 /* --- uploads ----------------------------------------------------------------------------------------------------- */
 
-static kern_status upload_entries(pager *p, uint32_t first_bit, uint32_t n_bits)
+static xd_status upload(pager *p, uint64_t from, uint64_t to, xd_err *err)
 {
-    uint32_t lo = first_bit * DIRTY_PAGES, hi = XD_MIN((first_bit + n_bits) * DIRTY_PAGES, p->n_pages);
-    return p->dev->ops->upload(p->dev, p->table_dev + lo, p->table + lo, (hi - lo) * sizeof *p->table);
+    if (from < to && p->dev->ops->upload(p->dev, p->io_dev + from, p->io + from, to - from))
+        return pager_device_fail(p, err, "uploading the page table");
+    return XD_OK;
 }
 
-static bool dirty_bit(const pager *p, uint32_t i)
+/* The table's changes, and [from, to) behind them, which may be nothing. */
+static xd_status upload_changes(pager *p, uint64_t from, uint64_t to, xd_err *err)
 {
-    return p->dirty[i / 64] >> (i % 64) & 1;
-}
-
-xd_status pager_upload_table(pager *p, xd_err *err)
-{
-    uint32_t lo[UPLOAD_RUNS], n[UPLOAD_RUNS], runs = 0;
-    for (uint32_t i = 0; i < p->n_dirty_bits; i++) {
-        if (i % 64 == 0 && !p->dirty[i / 64]) {
-            i += 63;
-            continue;
-        }
-        if (!dirty_bit(p, i))
-            continue;
-        bool grow = runs && (lo[runs - 1] + n[runs - 1] == i || runs == UPLOAD_RUNS);
-        if (grow)
-            n[runs - 1] = i + 1 - lo[runs - 1];
-        else
-            lo[runs] = i, n[runs++] = 1;
-    }
-    if (!runs)
-        return XD_OK;
-    for (uint32_t r = 0; r < runs; r++)
-        if (upload_entries(p, lo[r], n[r]))
-            return pager_device_fail(p, err, "uploading the page table");
-    memset(p->dirty, 0, (p->n_dirty_bits + 63) / 64 * sizeof *p->dirty);
+    uint64_t lo = p->dirty_lo * sizeof *p->table, hi = p->dirty_hi * sizeof *p->table;
+    bool changed = lo < hi, together = changed && from < to && from - hi <= UPLOAD_GAP;
+    xd_status st = upload(p, lo, together ? to : hi, err);
+    if (!st && !together)
+        st = upload(p, from, to, err);
+    if (st || !changed)
+        return st;
+    p->dirty_lo = UINT32_MAX;
+    p->dirty_hi = 0;
     p->view.version++;
     return XD_OK;
 }
 
-/* Hands the top n free slots to the step: until its end they belong to the offer, and require may use what is left of the stack. */
+xd_status pager_upload_table(pager *p, xd_err *err)
+{
+    return upload_changes(p, 0, 0, err);
+}
+
+/* Hands the top n free slots to the step: until its end they belong to the offer, and require may use what is left of the stack. With them
+ * goes the table. */
 static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
 {
     uint64_t *offer = (uint64_t *)(void *)(p->io + p->io_offer_at);
     uint32_t first = p->offer_cap - n;
-    bool changed = p->offer_consumed || first != p->offer_first;
+    bool changed = p->offer_consumed || p->admit_changed || first != p->offer_first;
     for (uint32_t i = first; i < p->offer_cap; i++) {
         p->offer_slot[i] = p->free_slot[--p->n_free_slots];
         uint64_t a = pager_slot_addr(p, p->offer_slot[i]);
@@ -214,14 +205,12 @@ static xd_status upload_offers(pager *p, uint32_t n, xd_err *err)
     }
     p->offer_first = first;
     *io_used(p) = first;
-    if (!changed && !p->admit_changed)
-        return XD_OK;
-    p->offer_consumed = true; /* until the device has it */
-    uint64_t at = p->admit_changed ? 0 : p->io_offer_at + first * sizeof *offer;
-    if (p->dev->ops->upload(p->dev, p->io_dev + at, p->io + at, p->io_used_at + sizeof(uint32_t) - at))
-        return pager_device_fail(p, err, "uploading the free slots");
-    p->offer_consumed = p->admit_changed = false;
-    return XD_OK;
+    p->offer_consumed = changed; /* until the device has it */
+    uint64_t from = p->admit_changed ? p->io_admit_at : p->io_offer_at + first * sizeof *offer;
+    xd_status st = upload_changes(p, from, changed ? p->io_used_at + sizeof(uint32_t) : 0, err);
+    if (!st)
+        p->offer_consumed = p->admit_changed = false;
+    return st;
 }
 
 /* Takes back what is left, last one first: the next step is then offered the same slots in the same order, and nothing is uploaded. */
@@ -233,6 +222,11 @@ static void take_back_offers(pager *p)
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------ */
+
+static bool may_push_out(const pager *p)
+{
+    return p->n_slots && p->n_slots - p->n_stage < p->n_pages;
+}
 
 xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err)
 {
@@ -255,13 +249,11 @@ xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_er
     uint32_t offer = staged || shared ? 0 : prefill ? want : p->offer_cap;
     /* A prompt sees many experts once: it may use what is free anyway, but pushes nobody out. Nor does anyone where each page has
      * a slot: what is missing then is on its way. */
-    if (!prefill && p->n_slots && p->n_slots - p->n_stage < p->n_pages) {
+    if (!prefill && may_push_out(p)) {
         pager_make_room(p, want);
         p->admit_changed = policy_plan(p->pol, p->n_free_slots, p->admit) || p->admit_changed;
     }
     xd_status st = upload_offers(p, XD_MIN(offer, p->n_free_slots), err);
-    if (!st)
-        st = pager_upload_table(p, err);
     if (st)
         take_back_offers(p);
     else {
@@ -364,6 +356,8 @@ static void wait_until(uint64_t ns)
 void pager_settle(pager *p)
 {
     policy_settle(p->pol);
+    if (may_push_out(p))
+        policy_prepare(p->pol);
 }
 
 xd_status pager_step_fetch(pager *p, xd_err *err)
@@ -660,23 +654,22 @@ static xd_status open_tables(pager *p, xd_err *err)
     if (p->n_slots && !p->offer_cap)
         p->offer_cap = 1;
     p->offer_slot = malloc((p->offer_cap + 1) * sizeof *p->offer_slot);
-    p->io_offer_at = xd_align_up(p->n_experts, 8);
+    p->io_admit_at = table_bytes;
+    p->io_offer_at = p->io_admit_at + xd_align_up(p->n_experts, 8);
     p->io_used_at = p->io_offer_at + p->offer_cap * sizeof(uint64_t);
     p->io_log_at = p->io_used_at + 2 * sizeof(uint32_t);
     p->io_counts_at = p->io_log_at + p->offer_cap * sizeof(uint32_t);
     p->io_bytes = p->io_counts_at + p->n_experts * sizeof(uint32_t);
-    p->n_dirty_bits = (p->n_pages + DIRTY_PAGES - 1) / DIRTY_PAGES;
-    p->dirty = calloc(p->n_dirty_bits / 64 + 1, sizeof *p->dirty);
-    if (!p->dirty || !p->offer_slot)
+    if (!p->offer_slot)
         return xd_fail(err, XD_NOMEM, 0, "pager: tables");
-    if (ops->alloc_host(p->dev, table_bytes, (void **)&p->table) ||
-        ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) ||
-        ops->alloc(p->dev, table_bytes, (void **)&p->table_dev) ||
-        ops->alloc(p->dev, table_bytes, (void **)&p->fill_dev) || ops->alloc(p->dev, p->io_bytes, (void **)&p->io_dev))
+    if (ops->alloc_host(p->dev, p->io_bytes, (void **)&p->io) || ops->alloc(p->dev, p->io_bytes, (void **)&p->io_dev) ||
+        ops->alloc(p->dev, table_bytes, (void **)&p->fill_dev))
         return xd_fail(err, XD_NOMEM, 0, "the page table of %u pages does not fit into device memory: %s", p->n_pages,
                        ops->error(p->dev));
     memset(p->io, 0, p->io_bytes);
-    p->admit = (uint8_t *)p->io;
+    p->table = (uint64_t *)(void *)p->io;
+    p->admit = (uint8_t *)p->io + p->io_admit_at;
+    p->dirty_lo = UINT32_MAX;
     memset(p->admit, 1, p->n_experts);
     if (ops->upload(p->dev, p->io_dev, p->io, p->io_bytes) || ops->clear(p->dev, p->fill_dev, table_bytes) ||
         ops->sync(p->dev))
@@ -699,9 +692,9 @@ static xd_status open_views(pager *p, xd_err *err)
         p->layer_views[l] = (pager_layer_view){
             .geom = y->geom,
             .n_experts = y->n_experts,
-            .page_addr = p->table_dev + y->page_base,
+            .page_addr = (const uint64_t *)(const void *)p->io_dev + y->page_base,
             .fill_addr = p->offer_cap ? p->fill_dev + y->page_base : NULL,
-            .admit = (const uint8_t *)p->io_dev + y->expert_base,
+            .admit = (const uint8_t *)p->io_dev + p->io_admit_at + y->expert_base,
             .expert_count = (uint32_t *)(void *)(p->io_dev + p->io_counts_at) + y->expert_base,
             .fill_log_base = y->page_base,
         };
@@ -776,13 +769,12 @@ void pager_free(pager *p)
         (void)!pager_save_stats(p, NULL); /* lost statistics only make the next start slower, and were told of */
     for (uint32_t i = 0; i < p->n_pieces; i++)
         ops->free(p->dev, p->pieces[i].base);
-    void *dev_mem[] = {p->arena, p->table_dev, p->fill_dev, p->io_dev}, *host_mem[] = {p->table, p->io};
+    void *dev_mem[] = {p->arena, p->fill_dev, p->io_dev};
     for (size_t i = 0; i < XD_ARRAY_LEN(dev_mem); i++)
         if (dev_mem[i])
             ops->free(p->dev, dev_mem[i]);
-    for (size_t i = 0; i < XD_ARRAY_LEN(host_mem); i++)
-        if (host_mem[i])
-            ops->free_host(p->dev, host_mem[i]);
+    if (p->io)
+        ops->free_host(p->dev, p->io);
     pager_host_close(p);
     policy_free(p->pol);
     free(p->layers);
@@ -792,7 +784,6 @@ void pager_free(pager *p)
     free(p->slot_page);
     free(p->free_slot);
     free(p->offer_slot);
-    free(p->dirty);
     free(p->layer_views);
     pager_stage_close(p);
     free(p->order);

@@ -72,7 +72,8 @@ typedef struct pager_view {
 /* Adopts finished copies and decisions and uploads what changed. `prefill`: the step streams past the cache (no fill-through for
  * pages that only prompts touch). */
 xd_status pager_step_begin(pager *p, bool prefill, const pager_view **ret, xd_err *err) XD_MUST_CHECK;
-/* While a step runs, or before it does: does now what its pager_step_end() would have to do first. Need not be called. */
+/* While a step runs, or before it does: does now what its pager_step_end() and the next pager_step_begin() would have to do first. Need
+ * not be called. */
 void pager_settle(pager *p);
 /* The last operation of a step: its counters come to the host. May be recorded with the others. */
 xd_status pager_step_fetch(pager *p, xd_err *err) XD_MUST_CHECK;

@@ -114,15 +114,14 @@ struct pager {
 
     /* What the device reads. Mirrors are pinned host memory that only changes while no step runs, so an upload may still be in the
      * stream when the next kernel is launched. */
-    uint64_t *table_dev, *table; /* [n_pages] */
-    uint64_t *dirty;             /* bit i: entries [i * DIRTY_PAGES, ...) of the table differ from the device's */
-    uint32_t n_dirty_bits;
     uint64_t *fill_dev; /* [n_pages], written by the plan operation */
-    /* One block: [n_experts] u8 admitted or not, padded | [offer_cap] u64 slots offered to the step | u32 free_used, pad |
-     * [offer_cap] u32 fill_log | u32 counts of all experts. The step's input and its output are then one copy each. */
+    /* One block: [n_pages] u64 page table | [n_experts] u8 admitted or not, padded | [offer_cap] u64 slots offered to the step | u32 free_used,
+     * pad | [offer_cap] u32 fill_log | u32 counts of all experts. The step's input and its output are then one copy each. */
     char *io_dev, *io;
-    uint8_t *admit; /* the first part of io */
-    uint64_t io_bytes, io_offer_at, io_used_at, io_log_at, io_counts_at;
+    uint64_t *table;             /* the first part of io */
+    uint32_t dirty_lo, dirty_hi; /* entries of the table that may differ from the device's */
+    uint8_t *admit;              /* the second part */
+    uint64_t io_bytes, io_admit_at, io_offer_at, io_used_at, io_log_at, io_counts_at;
     uint32_t *offer_slot; /* [offer_cap] the offers as slot numbers */
     uint32_t offer_cap, offer_first;
     bool offer_consumed; /* the device has moved free_used */

@@ -20,7 +20,8 @@
  * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
  *
  * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
- * of them or that they have no branches, and the begin of learning, which only the next uses need, can wait until they come (policy_settle).
+ * of them or that they have no branches, the begin of learning, which only the next uses need, can wait until they come (policy_settle),
+ * and the list for the next step can be made while this one runs, without this one's uses (policy_prepare).
  *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
@@ -82,7 +83,7 @@ struct policy {
     uint32_t *last, *units, units_max;
     float *count[RATES];              /* [n] each, in p->unit */
     float *worth;                     /* [n] as list_made */
-    float *used_worth;                /* [n] at the last plan: the worth after one more use */
+    float *used_worth, use_worth;     /* [n] as list_made: the worth after one more use, and what that adds */
     double decay[RATES], unit[RATES]; /* of one advance; what a use adds now */
     double young[RATES];              /* share of the count's memory that lies before the first step */
     double coef[RATES];               /* of a count in a rate */
@@ -97,8 +98,9 @@ struct policy {
     policy_entry *list, *sort_room;
     uint32_t *gathered; /* [n + 1] */
     uint32_t list_n, list_at, list_made, planned;
-    bool weighed;   /* worth[] is that of now */
-    float list_bar; /* somewhat above the worth of the list's last */
+    bool weighed;     /* worth[] is that of now */
+    bool list_is_new; /* made after the last plan */
+    float list_bar;   /* somewhat above the worth of the list's last */
     double misses_ewma;
 };
 
@@ -264,6 +266,7 @@ void policy_touch(policy *p, uint32_t id)
         return;
     policy_settle(p);
     p->last[id] = p->now;
+    p->used_worth[id] += p->use_worth; /* a list that was made ahead knows of this use as well */
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {
         if (p->learning)
@@ -378,12 +381,13 @@ static void all_worths(policy *p)
 /* A use makes up for what a count loses in a step, and adds the less the more the expert is used anyway. */
 static void all_used_worths(policy *p)
 {
-    float scale[RATES], use = 0;
+    float scale[RATES];
+    p->use_worth = 0;
     for (int k = 0; k < RATES; k++) {
         scale[k] = p->scale[k] * (float)p->decay[k];
-        use += p->scale[k] * (float)p->unit[k];
+        p->use_worth += p->scale[k] * (float)p->unit[k];
     }
-    weigh_counts(p, scale, use, p->used_worth);
+    weigh_counts(p, scale, p->use_worth, p->used_worth);
 }
 
 /* Ids of those who may go and are worth no more than `bar`, in their order. Returns their number, and that of all who may go. */
@@ -411,12 +415,21 @@ static uint32_t list_length(uint32_t n)
     return XD_MIN(n, XD_MAX(LIST_MIN, n / LIST_SHARE));
 }
 
+/* Whoever was used last is worth most, or nobody has to go: nobody is kept out. */
+static bool admits_all(const policy *p)
+{
+    return p->kind == CONF_EVICT_LRU || p->kind == CONF_EVICT_STATIC;
+}
+
 /* Worths change little from list to list: most of the time those below the last one's bar are enough, and few are sorted. */
 static void make_list(policy *p)
 {
     uint32_t all;
     p->list_made = p->now;
+    p->list_is_new = true;
     all_worths(p);
+    if (!admits_all(p))
+        all_used_worths(p);
     uint32_t n = gather(p, p->list_bar, &all), k = list_length(all);
     if (n < k)
         n = gather(p, INFINITY, &all);
@@ -431,9 +444,23 @@ static void make_list(policy *p)
         p->list_bar = p->list[k - 1].worth + LIST_SLACK * fabsf(p->list[k - 1].worth);
 }
 
-static bool list_is_old(const policy *p)
+static bool list_is_old(const policy *p, uint32_t now)
 {
-    return p->now - p->list_made >= PLAN_STEPS * p->step_len;
+    return now - p->list_made >= PLAN_STEPS * p->step_len;
+}
+
+void policy_prepare(policy *p)
+{
+    if (p->kind != CONF_EVICT_STATIC && list_is_old(p, p->now + p->step_len))
+        make_list(p);
+}
+
+/* The list's next who may still go; list_n: none. */
+static uint32_t list_next(const policy *p, uint32_t at)
+{
+    while (at < p->list_n && !(p->list[at].last == p->last[p->list[at].id] && may_go(p, p->list[at].id)))
+        at++;
+    return at;
 }
 
 /* Who has just come in and is worth no more than the list's last has its place there. */
@@ -480,18 +507,15 @@ uint32_t policy_victim(policy *p)
 {
     if (p->kind == CONF_EVICT_STATIC)
         return POLICY_NONE;
-    if (list_is_old(p))
-        p->list_at = p->list_n;
-    for (int fresh = 0;; fresh = 1) {
-        while (p->list_at < p->list_n) {
-            policy_entry e = p->list[p->list_at++];
-            if (e.last == p->last[e.id] && may_go(p, e.id))
-                return e.id;
-        }
-        if (fresh)
-            return POLICY_NONE;
+    bool fresh = list_is_old(p, p->now);
+    if (fresh)
         make_list(p);
+    p->list_at = list_next(p, p->list_at);
+    if (p->list_at == p->list_n && !fresh) {
+        make_list(p);
+        p->list_at = list_next(p, p->list_at);
     }
+    return p->list_at < p->list_n ? p->list[p->list_at++].id : POLICY_NONE;
 }
 
 /* --- newcomers --------------------------------------------------------------------------------------------------- */
@@ -513,22 +537,27 @@ void policy_missed(policy *p, uint32_t units)
 
 bool policy_plan(policy *p, uint32_t n_free, uint8_t *admit)
 {
-    if (p->kind == CONF_EVICT_LRU ||
-        p->kind == CONF_EVICT_STATIC) /* whoever was used last is worth most; nobody has to go */
+    if (admits_all(p) || (!p->list_is_new && p->planned && p->now - p->planned < PLAN_STEPS * p->step_len))
         return false;
-    if (p->planned && p->now - p->planned < PLAN_STEPS * p->step_len)
-        return false;
+    uint32_t first = list_next(p, p->list_at);
+    if (!p->list_is_new || (p->list_n && first == p->list_n)) {
+        make_list(p);
+        first = 0;
+    }
     p->planned = p->now;
-    make_list(p);
-    uint32_t want = policy_want(p), at = 0;
-    if (n_free <= want && p->list_n) /* those before will have gone when all that is wanted has come */
-        for (uint32_t gone = p->units[p->list[0].id]; gone <= want && at + 1 < p->list_n;)
-            gone += p->units[p->list[++at].id];
+    p->list_is_new = false;
+    uint32_t want = policy_want(p), at = first;
+    bool any = first < p->list_n;
+    if (n_free <= want && any) /* those before will have gone when all that is wanted has come */
+        for (uint32_t gone = p->units[p->list[at].id], next;
+             gone <= want && (next = list_next(p, at + 1)) < p->list_n;) {
+            at = next;
+            gone += p->units[p->list[at].id];
+        }
     /* A cache that is still filling takes everybody. What is freed comes in whole experts: up to one too many. */
-    bool all = n_free > most_wanted(p) + p->units_max || !p->list_n;
+    bool all = n_free > most_wanted(p) + p->units_max || !any;
     float bar = all ? -1 : p->list[at].worth * MARGIN;
-    float room_bar = n_free > want && p->list_n ? p->list[0].worth : INFINITY;
-    all_used_worths(p);
+    float room_bar = n_free > want && any ? p->list[first].worth : INFINITY;
     const float *restrict used = p->used_worth;
     const uint32_t *restrict units = p->units;
     uint8_t *restrict to = admit, differs = 0;

@@ -32,6 +32,9 @@ void policy_touch(policy *p, uint32_t id);
 void policy_advance(policy *p); /* the next step begins */
 /* Now is a good time for what advance left to be done before the next use; otherwise that will do it. Changes nothing else. */
 void policy_settle(policy *p);
+/* Now is a good time for what the next step's victims and plan need, as far as it is known: the uses that this step still has to tell do
+ * not count. Otherwise they will make it. */
+void policy_prepare(policy *p);
 /* Units of the expert that are in VRAM now. */
 void policy_set_units(policy *p, uint32_t id, uint32_t units);
 /* The resident expert that is worth least, of a layer that can give up all its units; not one touched in the current step.

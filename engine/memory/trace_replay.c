@@ -59,6 +59,8 @@ static uint32_t begin(cache *c)
     }
     uint32_t n_free = c->opt->capacity - c->n_resident;
     policy_plan(c->pol, n_free, c->admit);
+    policy_settle(c->pol); /* as pager_settle() */
+    policy_prepare(c->pol);
     return n_free;
 }
 

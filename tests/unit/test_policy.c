@@ -122,6 +122,49 @@ Test(policy, slots_that_are_free_anyway_take_what_is_better_than_the_worst)
     policy_free(p);
 }
 
+/* What is prepared while a step runs knows nothing of that step's uses. They count all the same. */
+Test(policy, uses_after_the_list_was_made_ahead_count)
+{
+    uint8_t admit[8];
+    memset(admit, 1, sizeof admit);
+    policy *p = busy(CONF_EVICT_LFU, 400);
+    for (uint32_t x = 2; x < 8; x++)
+        policy_set_units(p, x, 1);
+    policy_plan(p, 0, admit);
+    policy_advance(p);
+    policy_prepare(p);
+    policy_touch(p, 6);
+    policy_advance(p);
+    cr_assert_eq(policy_victim(p), 7); /* 6 came first, but has just been used */
+    cr_assert_eq(policy_victim(p), 4);
+    policy_free(p);
+
+    /* Two newcomers that were used as often, one of them in the step that ran meanwhile, at a bar between one use more and two. */
+    const uint32_t counts[] = {4};
+    policy_options o = {.kind = CONF_EVICT_LFU, .n_layers = 1, .layer_experts = counts, .capacity_units = 1};
+    p = policy_new(&o);
+    cr_assert(p);
+    memset(admit, 1, sizeof admit);
+    for (uint32_t s = 0; s < 12; s++) {
+        policy_touch(p, 0);
+        for (uint32_t x = 1; s < 8 && x < 3; x++)
+            policy_touch(p, x);
+        policy_advance(p);
+    }
+    policy_set_units(p, 0, 1);
+    policy_plan(p, 0, admit);
+    cr_assert(!admit[1] && !admit[2]);
+    for (uint32_t s = 0; s < 6; s++) {
+        policy_prepare(p);
+        policy_touch(p, 1);
+        policy_advance(p);
+        policy_plan(p, 0, admit);
+    }
+    cr_assert_eq(admit[1], POLICY_WORTH_IT);
+    cr_assert_eq(admit[2], 0);
+    policy_free(p);
+}
+
 Test(policy, a_newcomer_that_is_worth_least_is_the_next_victim)
 {
     policy *p = busy(CONF_EVICT_LFU, 400);
