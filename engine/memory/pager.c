@@ -754,6 +754,8 @@ xd_status pager_open(const pager_options *opt, pager **ret, xd_err *err)
         pager_trouble_begin(p, PAGER_TROUBLE_STATS, "pager.stats_file: %s; the next start will be cold", why.msg);
     if ((st = pager_upload_table(p, err)))
         return st;
+    /* Not before: a start that takes its time would save what is not yet loaded over what is to be loaded. */
+    pager_copier_save_from_now_on(&p->copier);
     *ret = XD_TAKE(p);
     return XD_OK;
 }

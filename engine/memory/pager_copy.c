@@ -22,11 +22,16 @@ static struct timespec timespec_of(uint64_t ns)
 }
 
 /* Waits for a job; when the interval has passed, saves the statistics: file I/O is not for the engine thread. Who holds the pager's
- * lock may be waiting for this thread's copies, so that lock is never waited for here, and no copy is taken that would wait for a disk. */
+ * lock may be waiting for this thread's copies, so that lock is never waited for here, and no copy is taken that would wait for a disk:
+ * neither one that comes while they are saved, nor one that came just as the interval had passed, or is held back. */
 static void wait_or_save(pager_copier *c)
 {
+    if (c->n_queue || !c->save_at_ns) {
+        pthread_cond_wait(&c->wake, &c->lock);
+        return;
+    }
     struct timespec at = timespec_of(c->save_at_ns);
-    if (pthread_cond_timedwait(&c->wake, &c->lock, &at) != ETIMEDOUT)
+    if (pthread_cond_timedwait(&c->wake, &c->lock, &at) != ETIMEDOUT || c->n_queue || c->stop)
         return;
     c->saving = true;
     pthread_mutex_unlock(&c->lock);
@@ -82,7 +87,6 @@ xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err)
     c->dev = p->dev;
     c->owner = p;
     c->save_interval_ns = (uint64_t)XD_MAX(p->cfg->pager.stats_interval_s, 1u) * 1000000000u;
-    c->save_at_ns = xd_now_ns() + c->save_interval_ns;
     c->cap = cap;
     c->batch_bytes = BATCH_BYTES;
     c->queue = malloc(cap * sizeof *c->queue);
@@ -102,6 +106,14 @@ xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err)
     pthread_setname_np(c->thread, "xd-pager");
     c->started = true;
     return XD_OK;
+}
+
+void pager_copier_save_from_now_on(pager_copier *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->save_at_ns = xd_now_ns() + c->save_interval_ns;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void pager_copier_stop(pager_copier *c)

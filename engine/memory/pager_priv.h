@@ -46,8 +46,8 @@ typedef struct pager_copy_job {
 /* The copy thread: jobs in, finished jobs out. */
 typedef struct pager_copier {
     kern_dev *dev;
-    pager *owner; /* for pager_save_stats() */
-    uint64_t save_interval_ns, save_at_ns;
+    pager *owner;                          /* for pager_save_stats() */
+    uint64_t save_interval_ns, save_at_ns; /* save_at_ns 0: not yet */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
@@ -237,6 +237,7 @@ bool pager_try_save_stats(pager *p); /* false: somebody holds the lock; nothing 
 
 /* pager_copy.c */
 xd_status pager_copier_start(pager *p, uint32_t cap, xd_err *err) XD_MUST_CHECK;
+void pager_copier_save_from_now_on(pager_copier *c); /* the statistics, at intervals */
 void pager_copier_stop(pager_copier *c);
 /* False: no room for all, or the statistics are being saved: none is queued. */
 bool pager_copier_push(pager_copier *c, const pager_copy_job *jobs, uint32_t n);
