@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/memory/trace.h"
+#include "in_time.h"
 #include "pager_rig.h"
 
 Test(pager, cuts_matrices_into_equal_pages_of_whole_rows)
@@ -213,8 +214,9 @@ Test(pager, vram_follows_the_traffic_while_the_cpu_computes)
     rig_open(&r, model_expert_bytes(r.m) / 2);
     cr_assert_eq(pager_set_mode(r.p, PAGER_SHARED, NULL), XD_OK);
     r.n_tokens = 1;
-    uint64_t first = 0, last = 0;
-    for (int s = 0; s < 400; s++) {
+    uint64_t first = 0, last = 0, begin = xd_now_ns();
+    /* The copies are another thread's, which comes when it comes. */
+    for (int s = 0; s < 400 || last >= first; s++, in_time(begin, "what the CPU computes in VRAM")) {
         r.rng = 7; /* the same experts over and over */
         r.cpu_bytes = 0;
         step(&r, false);
@@ -246,7 +248,8 @@ Test(pager, full_mode_ends_with_everything_in_vram)
         step(&r, s == 3);
     cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, &err), XD_OK);
     pager_stats st = {.pages_total = 1};
-    for (int s = 0; st.slots_used != st.pages_total; s++) {
+    uint64_t begin = xd_now_ns();
+    for (int s = 0; st.slots_used != st.pages_total; s++, in_time(begin, "all pages in VRAM")) {
         step(&r, s % 3 == 0);
         pager_get_stats(r.p, &st);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "in_time.h"
 #include "pager_rig.h"
 
 /* A device whose allocations fail from the one on that the test says; blocks are counted. */
@@ -61,7 +62,7 @@ static void open_rig(rig *r, double arena_share)
 /* The copy thread is another: the loop waits for it. */
 static void wait_for_fill(rig *r)
 {
-    while (stats(r).filling) {
+    for (uint64_t begin = xd_now_ns(); stats(r).filling; in_time(begin, "the end of the fill")) {
         pager_idle(r->p);
         sched_yield();
     }
