@@ -767,3 +767,9 @@ bool answer_in_arguments(const answer_reader *a)
     bool in_input = a->state == INPUT && a->in_input && !json_scan_done(&a->json);
     return a->state == ARGUMENTS || a->state == PARAMETERS || in_input;
 }
+
+bool answer_in_thought(const answer_reader *a)
+{
+    bool in_message = a->state == MESSAGE && a->kind == ANSWER_THOUGHT;
+    return a->state == THOUGHT || in_message || (a->state == START && a->o.marks.in_thought);
+}

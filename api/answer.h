@@ -74,5 +74,6 @@ void answer_free(answer_reader *a); /* NULL is fine */
 bool answer_feed(answer_reader *a, const char *text, size_t len) XD_MUST_CHECK;
 bool answer_end(answer_reader *a) XD_MUST_CHECK;
 bool answer_in_arguments(const answer_reader *a); /* so far, or at the end: those of the last call are not whole */
+bool answer_in_thought(const answer_reader *a);   /* the next text belongs to one */
 
 #endif

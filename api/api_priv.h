@@ -237,12 +237,14 @@ void work_take_back(work *w, exchange *x); /* from here on no other thread touch
 
 xd_status prepare_chat(exchange *x, xd_err *err);
 xd_status prepare_completions(exchange *x, xd_err *err);
+xd_status prepare_responses(exchange *x, xd_err *err);
 xd_status prepare_tokenize(exchange *x, xd_err *err);
 xd_status prepare_detokenize(exchange *x, xd_err *err);
-enum MHD_Result handle_generate(exchange *x); /* what prepare_chat() or prepare_completions() has made of the request */
+enum MHD_Result handle_generate(exchange *x); /* what one of the first three has made of the request */
 enum MHD_Result handle_answer(exchange *x);   /* x->answer */
 enum MHD_Result handle_models(exchange *x);
 enum MHD_Result handle_model(exchange *x);
+enum MHD_Result handle_no_response(exchange *x); /* what was answered before: it is not kept */
 enum MHD_Result handle_health(exchange *x);
 enum MHD_Result handle_metrics(exchange *x);
 enum MHD_Result handle_status_page(exchange *x);

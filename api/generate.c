@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/responses.h"
 #include "config/log.h"
 
 enum { OUT_HIGH_WATER_BYTES = 16 << 10 };
@@ -66,6 +67,7 @@ void gen_free(gen *g)
         atomic_fetch_sub(&g->x->a->metrics.streams, 1);
     gen_params_free(&g->p);
     json_decref(g->body);
+    responses_free(g->responses);
     xd_buf_free(&g->out);
     free(g);
 }
@@ -141,8 +143,11 @@ bool gen_count_tokens(gen *g, gen_tokens *ret)
     return g->prompt_tokens > 0;
 }
 
-static void end_stream(gen *g)
+/* An api_prepare: the last events. */
+static xd_status end_stream(exchange *x, xd_err *err)
 {
+    (void)err;
+    gen *g = x->gen;
     if (g->error.status) {
         unsigned status;
         reply_note_fault(g->x, &g->error);
@@ -162,6 +167,7 @@ static void end_stream(gen *g)
         gen_choice_send_json(g, root);
     }
     xd_buf_puts(&g->out, "data: [DONE]\n\n");
+    return XD_OK;
 }
 
 /* Takes what the engine has, one event of each request in turn, until `out` is full enough. */
@@ -188,24 +194,43 @@ static void pump(gen *g)
         g->engine_ns = 0; /* it was not answered */
     cancel(g);
     conn_set_engine_busy(g->x->c, false, false); /* who leaves now stops nothing */
-    if (g->p.stream && g->replying)
-        end_stream(g);
 }
 
 /* Log-probabilities make an answer many times longer than its text: 40 bytes each, about. */
 size_t gen_whole_bytes(const gen *g)
 {
     uint64_t tokens = g->completion_tokens + (g->p.echo ? g->prompt_tokens * (uint64_t)g->p.n : 0);
-    return tokens * (g->p.n_logprobs >= 0 ? 40u * (unsigned)(g->p.n_logprobs + 1) : 4u);
+    size_t request = g->responses ? g->x->body_seen : 0; /* it is repeated */
+    return request + tokens * (g->p.n_logprobs >= 0 ? 40u * (unsigned)(g->p.n_logprobs + 1) : 4u);
 }
 
 static enum MHD_Result reply_whole(gen *g)
 {
     exchange *x = g->x;
     enum MHD_Result ret;
-    if (!work_run(x->a->work, x, gen_choice_write_whole, gen_whole_bytes(g), &ret))
+    api_prepare write = g->responses ? responses_write_whole : gen_choice_write_whole;
+    if (!work_run(x->a->work, x, write, gen_whole_bytes(g), &ret))
         return ret;
     return x->early.status ? reply_error(x, &x->early) : handle_answer(x);
+}
+
+/* While nothing is generated: of /v1/responses first what begins every stream. */
+static void send_sign_of_life(gen *g)
+{
+    if (!g->responses || !responses_send_opening(g))
+        xd_buf_puts(&g->out, ": ping\n\n");
+    atomic_fetch_add(&g->x->a->metrics.heartbeats, 1);
+}
+
+/* Writes the last events, once. False: read_stream() must return *ret; until the next call out is another thread's. */
+static bool tell_end(gen *g, ssize_t *ret)
+{
+    enum MHD_Result wait;
+    bool large = g->responses && !g->error.status; /* its last events hold the whole response */
+    api_prepare end = g->responses ? responses_end_stream : end_stream;
+    g->told_end = work_run(g->x->a->work, g->x, end, large ? gen_whole_bytes(g) : 0, &wait);
+    *ret = wait == MHD_YES ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
+    return g->told_end;
 }
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
@@ -214,6 +239,9 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
     gen *g = cls;
     conn *c = g->x->c;
     for (;;) {
+        ssize_t ret;
+        if (g->ended && !g->told_end && !tell_end(g, &ret))
+            return ret;
         size_t have = g->out.len - g->out_taken;
         /* Clients leave once they have read [DONE]: libmicrohttpd asks for more when it has sent what it had. */
         bool told_all = !have && g->ended && !g->out.failed;
@@ -239,10 +267,9 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
         pump(g);
         if (g->out.len || g->ended)
             continue;
-        if (conn_take_ping(c)) {
-            xd_buf_puts(&g->out, ": ping\n\n");
-            atomic_fetch_add(&g->x->a->metrics.heartbeats, 1);
-        } else if (conn_sleep(c))
+        if (conn_take_ping(c))
+            send_sign_of_life(g);
+        else if (conn_sleep(c))
             return 0;
     }
 }
@@ -260,16 +287,11 @@ static enum MHD_Result proceed(gen *g)
         if (!g->p.stream && g->ended)
             return reply_whole(g);
         if (g->p.stream) {
-            bool ping = !g->out.len && !g->ended && conn_take_ping(x->c);
-            if (ping) {
-                xd_buf_puts(&g->out, ": ping\n\n");
-                atomic_fetch_add(&x->a->metrics.heartbeats, 1);
-            }
+            if (!g->out.len && !g->ended && conn_take_ping(x->c))
+                send_sign_of_life(g);
             if (g->out.len || g->ended) {
                 g->replying = true;
                 atomic_fetch_add(&x->a->metrics.streams, 1);
-                if (g->ended)
-                    end_stream(g);
                 return reply_stream(x, read_stream, g);
             }
         }
@@ -284,8 +306,9 @@ static void wake(void *conn_)
 }
 
 /* The engine has one name for what clients may give under two. */
-static void name_field(const gen_params *p, xd_err *err)
+static void name_field(const gen *g, xd_err *err)
 {
+    const gen_params *p = &g->p;
     const char *name = NULL;
     if (p->kind == GEN_CHAT && !strcmp(err->param, "prompt"))
         name = "messages";
@@ -293,6 +316,8 @@ static void name_field(const gen_params *p, xd_err *err)
         name = "max_completion_tokens";
     if (name)
         snprintf(err->param, sizeof err->param, "%s", name);
+    if (g->responses)
+        responses_name_fault(err);
 }
 
 enum { MAX_SHOWN = 8 };
@@ -365,7 +390,7 @@ static xd_status submit_all(gen *g, xd_err *err)
             p->is_usual_length ? XD_MIN((uint32_t)p->max_tokens, XD_MAX(room, o.min_tokens)) : (uint32_t)p->max_tokens;
         xd_status st = engine_submit(g->x->a->e, &o, &g->reqs[i], err);
         if (st) {
-            name_field(p, err);
+            name_field(g, err);
             return st;
         }
         o.with = g->reqs[0];
@@ -373,26 +398,37 @@ static xd_status submit_all(gen *g, xd_err *err)
     return XD_OK;
 }
 
-static xd_status prepare(exchange *x, unsigned kind, xd_err *err)
+static xd_status parse_body(exchange *x, gen **ret, xd_err *err)
 {
-    gen *g = x->gen = calloc(1, sizeof *g);
+    gen *g = *ret = x->gen = calloc(1, sizeof *g);
     if (!g)
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
     g->x = x;
     g->ctx = gen_context_of(x);
     xd_status st = body_parse(x->body.data, x->body.len, &g->body, err);
     xd_buf_free(&x->body);
-    if (!st)
-        st = gen_params_read(&g->ctx, kind, g->body, &g->p, err);
+    return st;
+}
+
+/* What g->body says. */
+static xd_status read_params(gen *g, unsigned kind, xd_err *err)
+{
+    xd_status st = gen_params_read(&g->ctx, kind, g->body, &g->p, err);
     if (!st)
         st = gen_params_tokenize(&g->ctx, &g->p, err);
     /* Nobody needs the text any more; to free millions of values takes time too. */
     g->p.messages = g->p.prompt = NULL;
     json_object_del(g->body, "messages");
     json_object_del(g->body, "prompt");
-    if (st)
-        return st;
-    snprintf(g->id, sizeof g->id, "%s-%s", kind == GEN_CHAT ? "chatcmpl" : "cmpl", x->id);
+    return st;
+}
+
+/* Everything that the answer needs before the engine may begin. */
+static xd_status make_ready(gen *g, const char *id_prefix, xd_err *err)
+{
+    exchange *x = g->x;
+    xd_status st;
+    snprintf(g->id, sizeof g->id, "%s%s", id_prefix, x->id);
     snprintf(g->fingerprint, sizeof g->fingerprint, "fp_expertd_%s_%.16s_%.40s", XD_VERSION, g->ctx.info->dtype,
              g->ctx.info->backend);
     g->created = (json_int_t)time(NULL);
@@ -419,12 +455,43 @@ static xd_status prepare(exchange *x, unsigned kind, xd_err *err)
 
 xd_status prepare_chat(exchange *x, xd_err *err)
 {
-    return prepare(x, GEN_CHAT, err);
+    gen *g;
+    xd_status st = parse_body(x, &g, err);
+    if (!st)
+        st = read_params(g, GEN_CHAT, err);
+    return st ? st : make_ready(g, "chatcmpl-", err);
 }
 
 xd_status prepare_completions(exchange *x, xd_err *err)
 {
-    return prepare(x, GEN_COMPLETION, err);
+    gen *g;
+    xd_status st = parse_body(x, &g, err);
+    if (!st)
+        st = read_params(g, GEN_COMPLETION, err);
+    return st ? st : make_ready(g, "cmpl-", err);
+}
+
+xd_status prepare_responses(exchange *x, xd_err *err)
+{
+    gen *g;
+    XD_CLEANUP(json_decrefp) json_t *asked = NULL;
+    json_t *chat = NULL;
+    xd_status st = parse_body(x, &g, err);
+    if (st)
+        return st;
+    asked = XD_TAKE(g->body);
+    if ((st = responses_to_chat(asked, &chat, err)))
+        return st;
+    g->body = chat;
+    json_object_del(asked, "input");
+    st = read_params(g, GEN_CHAT, err);
+    if (!st)
+        st = make_ready(g, "resp_", err);
+    if (!st)
+        st = responses_begin(g, asked, err);
+    if (st)
+        responses_name_fault(err);
+    return st;
 }
 
 enum MHD_Result handle_generate(exchange *x)

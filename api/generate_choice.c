@@ -135,6 +135,8 @@ static void begin_choice(gen *g, size_t index)
     const char *text = g->p.echo && prompt->text ? prompt->text : "";
     if (!g->p.stream) {
         xd_buf_puts(&c->text, text);
+    } else if (g->responses) {
+        responses_send_opening(g);
     } else if (g->p.kind == GEN_CHAT) {
         send_chunk(g, index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL, NULL, NULL, 0, true);
     } else if (g->p.echo || g->p.return_token_ids) {
@@ -180,8 +182,6 @@ static bool add_thought(json_t *message, json_t *text)
 
 static void take_thought(choice *c, const char *text, size_t len)
 {
-    if (c->g->p.drop_thoughts)
-        return;
     if (!c->g->p.stream) {
         xd_buf_append(&c->thought, text, len);
         return;
@@ -218,8 +218,6 @@ static void end_call(choice *c)
 /* As OpenAI's: first the id and the name, then the arguments as they come. */
 static void take_call(choice *c, const answer_piece *p)
 {
-    c->called = true;
-    atomic_fetch_add(&c->g->x->a->metrics.tool_calls, 1);
     json_t *call = json_pack("{s:s, s:s, s:{s:s%, s:s}}", "id", p->id, "type", "function", "function", "name", p->text,
                              p->len, "arguments", "");
     if (c->g->p.stream) {
@@ -244,6 +242,16 @@ static void take_arguments(choice *c, const answer_piece *p)
 static void take_piece(void *choice_, const answer_piece *p)
 {
     choice *c = choice_;
+    if (p->kind == ANSWER_CALL) {
+        c->called = true;
+        atomic_fetch_add(&c->g->x->a->metrics.tool_calls, 1);
+    }
+    if (p->kind == ANSWER_THOUGHT && c->g->p.drop_thoughts)
+        return;
+    if (c->g->responses) {
+        responses_take_piece(c->g, p);
+        return;
+    }
     switch (p->kind) {
     case ANSWER_CONTENT: take_content(c, p->text, p->len); break;
     case ANSWER_THOUGHT: take_thought(c, p->text, p->len); break;
@@ -258,7 +266,7 @@ static void take_text(gen *g, choice *c, const engine_event *ev, bool end)
         xd_buf_append(&c->said, ev->text, ev->text_len);
     if (!c->parts) {
         if (ev->text_len)
-            take_content(c, ev->text, ev->text_len);
+            take_piece(c, &(answer_piece){.kind = ANSWER_CONTENT, .text = ev->text, .len = ev->text_len});
         return;
     }
     if ((ev->text_len && !answer_feed(c->parts, ev->text, ev->text_len)) || (end && !answer_end(c->parts)))
@@ -273,8 +281,11 @@ static void on_token(gen *g, size_t index, const engine_event *ev)
         gen_fail(g, XD_NOMEM, "out of memory for logprobs");
     if (!g->p.stream && g->p.return_token_ids && !tok_ids_push(&c->ids, ev->token_id))
         gen_fail(g, XD_NOMEM, "out of memory for token ids");
-    c->token = g->p.stream ? &ev->token_id : NULL;
+    bool thought = c->parts && answer_in_thought(c->parts);
+    c->token = g->p.stream && !g->responses ? &ev->token_id : NULL;
     take_text(g, c, ev, false);
+    if (g->responses && c->parts && (thought || answer_in_thought(c->parts)))
+        responses_count_thought(g);
     if (c->token && (with_logprob || g->p.return_token_ids))
         send_new(c, c->parts ? json_object() : text_or_delta(g, "", 0));
     c->token = NULL;
@@ -293,7 +304,7 @@ static void on_done(gen *g, size_t index, const engine_event *ev)
         gen_fail(g, XD_NOMEM, "out of memory for the response");
     take_text(g, c, ev, true);
     end_call(c);
-    if (g->p.stream)
+    if (g->p.stream && !g->responses)
         send_chunk(g, index, g->p.kind == GEN_CHAT ? json_object() : json_string(""), NULL, c, NULL, 0, false);
     g->n_done++;
     if (g->x->settings->log_prompts)

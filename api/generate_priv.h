@@ -4,6 +4,8 @@
 
 #include "api/generate.h"
 
+typedef struct responses responses;
+
 typedef struct choice {
     gen *g;
     answer_reader *parts;  /* tells text, thoughts and calls apart; NULL: all is text */
@@ -43,7 +45,9 @@ struct gen {
     bool ended;    /* nothing more will be added to out */
     xd_buf out;    /* event stream, not yet taken */
     size_t out_taken;
-    xd_err error; /* status != XD_OK: the request has failed */
+    xd_err error;         /* status != XD_OK: the request has failed */
+    responses *responses; /* of /v1/responses, NULL: another endpoint */
+    bool told_end;        /* of a stream: its last event is in out */
 };
 
 /* The first fault of a request is the one that is told. */
@@ -65,5 +69,19 @@ json_t *gen_choice_envelope(const gen *g, const char *object);
 void gen_choice_send_json(gen *g, json_t *json); /* takes json; NULL: out of memory */
 /* An api_prepare: the whole response, to x->answer. */
 xd_status gen_choice_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
+
+/* --- responses_reply.c: the same of a request to /v1/responses, which has one choice --- */
+
+/* Makes g->responses; body is the client's. */
+xd_status responses_begin(gen *g, const json_t *body, xd_err *err) XD_MUST_CHECK;
+void responses_free(responses *r); /* NULL is fine */
+/* Of a stream: writes the events that come before everything else; false: that was done before. */
+bool responses_send_opening(gen *g);
+void responses_take_piece(gen *g, const answer_piece *p);
+/* A token was part of a thought: what is known of it beside its text goes nowhere. */
+void responses_count_thought(gen *g);
+/* Each an api_prepare, once the answer has ended: a stream's last events, to g->out; the whole response, to x->answer. */
+xd_status responses_end_stream(exchange *x, xd_err *err) XD_MUST_CHECK;
+xd_status responses_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
 
 #endif

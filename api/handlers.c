@@ -43,6 +43,14 @@ enum MHD_Result handle_model(exchange *x)
     return reply_json(x, 200, model_json(info, x->path_rest));
 }
 
+enum MHD_Result handle_no_response(exchange *x)
+{
+    xd_err err;
+    xd_fail_field(&err, XD_NOT_FOUND, NULL, "response_not_found",
+                  "there is no response '%.100s': nothing is stored here (answers say \"store\": false)", x->path_rest);
+    return reply_error(x, &err);
+}
+
 /* --- tokenize, detokenize: vLLM's shapes --------------------------------------------------------------------------------- */
 
 typedef struct tokenize_params {

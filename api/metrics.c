@@ -1,6 +1,8 @@
 /* metrics.c - counters of the HTTP side. Plain atomics: a few additions a request. They only ever grow (gauges aside), whoever
  * reads them. The engine's metrics are appended by the handler of /metrics. */
 
+#include <string.h>
+
 #include "api/api_priv.h"
 
 /* Statuses with a slot of their own; anything else counts in the last slot under its class's first code. */
@@ -11,6 +13,9 @@ static const double bounds_s[API_N_BUCKETS] = {0.001, 0.005, 0.025, 0.1, 0.25, 0
 void api_metrics_count(api_metrics *m, size_t route, unsigned status, uint64_t duration_ns)
 {
     size_t slot = 0;
+    /* Endpoints are told apart by their paths: methods of one stand together in the table. */
+    while (route > 0 && route < api_routes_count && !strcmp(api_routes[route - 1].path, api_routes[route].path))
+        route--;
     while (slot < API_N_STATUS && statuses[slot] != status)
         slot++;
     if (slot == API_N_STATUS)
@@ -28,11 +33,14 @@ const char *const api_form_names[API_FORM_NONE] = {[API_FORM_JSON_OBJECT] = "jso
                                                    [API_FORM_TOOL] = "tool",
                                                    [API_FORM_TOOL_OR_JSON] = "tool_or_json"};
 
-static const char *route_label(size_t i)
+enum { LABEL_CHARS = 64 };
+
+static const char *route_label(size_t i, char text[static LABEL_CHARS])
 {
     if (i >= api_routes_count)
         return "other";
-    return api_routes[i].flags & ROUTE_PREFIX ? "/v1/models/{id}" : api_routes[i].path;
+    snprintf(text, LABEL_CHARS, "%s%s", api_routes[i].path, api_routes[i].flags & ROUTE_PREFIX ? "{id}" : "");
+    return text;
 }
 
 static void head(xd_buf *out, const char *name, const char *type, const char *help)
@@ -42,6 +50,7 @@ static void head(xd_buf *out, const char *name, const char *type, const char *he
 
 void api_metrics_print(const api_metrics *m, xd_buf *out)
 {
+    char text[LABEL_CHARS];
     head(out, "expertd_build_info", "gauge", "Version of expertd, always 1.");
     xd_buf_printf(out, "expertd_build_info{version=\"%s\"} 1\n", XD_VERSION);
 
@@ -50,8 +59,8 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         for (size_t s = 0; s < API_N_STATUS; s++) {
             uint64_t n = m->requests[r][s];
             if (n)
-                xd_buf_printf(out, "expertd_http_requests_total{endpoint=\"%s\",status=\"%u\"} %llu\n", route_label(r),
-                              statuses[s], (unsigned long long)n);
+                xd_buf_printf(out, "expertd_http_requests_total{endpoint=\"%s\",status=\"%u\"} %llu\n",
+                              route_label(r, text), statuses[s], (unsigned long long)n);
         }
 
     head(out, "expertd_http_request_duration_seconds", "histogram",
@@ -63,7 +72,7 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         if (!sum)
             continue;
         sum = 0;
-        const char *label = route_label(r);
+        const char *label = route_label(r, text);
         for (size_t b = 0; b <= API_N_BUCKETS; b++) {
             sum += m->duration_bucket[r][b];
             if (b < API_N_BUCKETS)

@@ -19,6 +19,9 @@ const api_route api_routes[] = {
     {"POST", "/v1/completions", ROUTE_READY, 0, prepare_completions, handle_generate},
     {"GET", "/v1/models", ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_models},
     {"GET", "/v1/models/", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_model},
+    {"POST", "/v1/responses", ROUTE_READY, 0, prepare_responses, handle_generate},
+    {"GET", "/v1/responses/", ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_no_response},
+    {"DELETE", "/v1/responses/", ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_no_response},
     {"GET", "/version", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_version},
 };
 const size_t api_routes_count = XD_ARRAY_LEN(api_routes);

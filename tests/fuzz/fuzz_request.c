@@ -1,9 +1,11 @@
-/* fuzz_request.c - the body of a completion request: the first byte chooses the endpoint, the rest is JSON. Parses, checks all
+/* fuzz_request.c - the body of a completion request: the first byte chooses the endpoint (8: /v1/responses), the rest is JSON. Parses, checks all
  * fields, makes the prompts (with the tests' byte tokenizer). Whatever passes must obey the limits that the engine relies on. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/generate.h"
+#include "api/responses.h"
 #include "tests/api/fake.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -29,6 +31,17 @@ static void check(const gen_context *ctx, const gen_params *p)
         abort();
 }
 
+/* Of /v1/responses every fault has that API's names, and is still text. */
+static void check_named(xd_err *err, bool is_response)
+{
+    if (is_response)
+        responses_name_fault(err);
+    bool is_chats =
+        is_response && (!strncmp(err->param, "messages", 8) || !strncmp(err->param, "response_format.", 16));
+    if (is_chats || !err->msg[0] || !memchr(err->msg, 0, sizeof err->msg) || !memchr(err->param, 0, sizeof err->param))
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const engine_info info = {.model_id = "fake", .max_model_len = 4096, .vocab = 512};
@@ -47,10 +60,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     gen_params p = {0};
     xd_err err;
     xd_status st = body_parse((const char *)data + 1, size - 1, &body, &err);
+    if (!st && data[0] & 8) { /* it becomes a chat */
+        json_t *chat = NULL;
+        st = responses_to_chat(body, &chat, &err);
+        json_decref(body);
+        body = chat;
+    }
     if (!st)
-        st = gen_params_read(&ctx, data[0] & 4 ? GEN_CHAT : GEN_COMPLETION, body, &p, &err);
-    if (!st && !gen_params_tokenize(&ctx, &p, &err))
+        st = gen_params_read(&ctx, data[0] & 12 ? GEN_CHAT : GEN_COMPLETION, body, &p, &err);
+    if (!st)
+        st = gen_params_tokenize(&ctx, &p, &err);
+    if (!st)
         check(&ctx, &p);
+    else
+        check_named(&err, data[0] & 8);
     gen_params_free(&p);
     json_decref(body);
     tok_free(tok);
