@@ -25,9 +25,8 @@ xd_status choice_start(choice *c, xd_err *err)
     if (r->e->c.routes)
         c->salt = XXH3_64bits_withSeed(r->prompt, r->opt.n_prompt * sizeof *r->prompt, c->idx);
     stop_init(&c->stop, r->opt.stop, r->opt.n_stop, r->opt.include_stop_str);
-    const sampler_params *p = &c->params;
-    if (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0) {
-        c->history = sample_history_new();
+    if (sample_wants_history(&c->params)) {
+        c->history = sample_history_new(r->dry);
         bool ok = c->history != NULL;
         for (uint32_t i = 0; ok && i < r->opt.n_prompt; i++)
             ok = sample_history_add(c->history, r->prompt[i], false);

@@ -67,6 +67,9 @@ const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why);
 #define ENGINE_MAX_TOP_LOGPROBS 20
 #define ENGINE_MAX_STOP_IDS     128
 
+#define ENGINE_MAX_DRY_BREAKERS      64
+#define ENGINE_MAX_DRY_BREAKER_BYTES 64
+
 /* A field that the client left out has its "unset" value; the engine then takes the model's default (sampling_defaults). */
 typedef struct engine_sampling {
     float temperature;                         /* NAN unset; 0: greedy */
@@ -79,6 +82,16 @@ typedef struct engine_sampling {
     const uint32_t *bias_ids; /* logit_bias */
     const float *bias;
     uint32_t n_bias;
+    /* What the checkpoint has no default for. sample.h says what they do. */
+    float top_n_sigma;                       /* 0: off */
+    float typical_p;                         /* 0 and 1: off */
+    float xtc_probability, xtc_threshold;    /* probability 0: off */
+    float dynatemp_range, dynatemp_exponent; /* range 0: off */
+    float dry_multiplier, dry_base;          /* multiplier 0: off */
+    uint32_t dry_allowed_length;
+    uint32_t dry_last_n; /* tokens looked at; UINT32_MAX: all; 0: off */
+    const char *const *dry_breakers;
+    uint32_t n_dry_breakers;
 } engine_sampling;
 
 typedef struct engine_request_options {

@@ -58,6 +58,7 @@ struct engine_request {
     uint32_t *lead_ids;
     float *bias;
     char **stops;
+    sample_dry *dry; /* NULL: nobody asks for it */
     choice *choices;
     uint64_t order, submit_ns;
     engine_request *first;  /* of its call, a reference; itself: none */

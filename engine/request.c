@@ -49,34 +49,76 @@ static void resolve_sampling(const engine *e, const engine_sampling *s, sampler_
     ret->frequency_penalty = s->frequency_penalty;
     ret->n_bias = s->n_bias;
     ret->seed = s->seed;
+    ret->top_n_sigma = s->top_n_sigma;
+    ret->typical_p = s->typical_p;
+    ret->xtc_probability = s->xtc_probability;
+    ret->xtc_threshold = s->xtc_threshold;
+    ret->dynatemp_range = s->dynatemp_range;
+    ret->dynatemp_exponent = s->dynatemp_exponent;
     /* Below this, dividing logits by it overflows nothing but means greedy anyway (vLLM's bound is 1e-5). */
     if (ret->temperature < 1e-5f)
         ret->temperature = 0;
 }
 
-static xd_status check_range(float v, float min, float max, const char *name, xd_err *err)
+static bool wants_dry(const engine_sampling *s)
 {
-    if (isnan(v) || (v >= min && v <= max))
+    return s->dry_multiplier > 0 && s->dry_last_n > 0;
+}
+
+static xd_status check_dry(const engine *e, const engine_sampling *s, xd_err *err)
+{
+    static const char field[] = "dry_sequence_breakers";
+    if (!wants_dry(s) || !s->n_dry_breakers)
         return XD_OK;
-    return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_value", "%s must lie in %g..%g, got %g", name, (double)min,
-                         (double)max, (double)v);
+    if (!e->tok)
+        return xd_fail_field(err, XD_BAD_REQUEST, field, "invalid_value",
+                             "%s are text, and this model has no tokenizer", field);
+    if (s->n_dry_breakers > ENGINE_MAX_DRY_BREAKERS)
+        return xd_fail_field(err, XD_BAD_REQUEST, field, "invalid_value", "at most %d %s", ENGINE_MAX_DRY_BREAKERS,
+                             field);
+    for (uint32_t i = 0; i < s->n_dry_breakers; i++) {
+        size_t len = strlen(s->dry_breakers[i]);
+        if (!len || len > ENGINE_MAX_DRY_BREAKER_BYTES)
+            return xd_fail_field(err, XD_BAD_REQUEST, field, "invalid_value", "each of %s has 1 to %d bytes, not %zu",
+                                 field, ENGINE_MAX_DRY_BREAKER_BYTES, len);
+    }
+    return XD_OK;
 }
 
 static xd_status check_sampling(const engine *e, const engine_sampling *s, xd_err *err)
 {
-    xd_status st;
-    if ((st = check_range(s->temperature, 0, 100, "temperature", err)) ||
-        (st = check_range(s->top_p, 0, 1, "top_p", err)) || (st = check_range(s->min_p, 0, 1, "min_p", err)) ||
-        (st = check_range(s->repetition_penalty, 1e-3f, 1e3f, "repetition_penalty", err)) ||
-        (st = check_range(s->presence_penalty, -2, 2, "presence_penalty", err)) ||
-        (st = check_range(s->frequency_penalty, -2, 2, "frequency_penalty", err)))
-        return st;
+    const struct {
+        const char *name;
+        float v, min, max;
+        bool may_be_unset;
+    } reals[] = {
+        {"temperature", s->temperature, 0, 100, true},
+        {"top_p", s->top_p, 0, 1, true},
+        {"min_p", s->min_p, 0, 1, true},
+        {"repetition_penalty", s->repetition_penalty, 1e-3f, 1e3f, true},
+        {"presence_penalty", s->presence_penalty, -2, 2, true},
+        {"frequency_penalty", s->frequency_penalty, -2, 2, true},
+        {"top_n_sigma", s->top_n_sigma, 0, 100, false},
+        {"typical_p", s->typical_p, 0, 1, false},
+        {"xtc_probability", s->xtc_probability, 0, 1, false},
+        {"xtc_threshold", s->xtc_threshold, 0, 1, false},
+        {"dynatemp_range", s->dynatemp_range, 0, 100, false},
+        {"dynatemp_exponent", s->dynatemp_exponent, 0, 100, false},
+        {"dry_multiplier", s->dry_multiplier, 0, 100, false},
+        {"dry_base", s->dry_multiplier > 0 ? s->dry_base : 1, 1, 100, false},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(reals); i++) {
+        float v = reals[i].v;
+        if (!(v >= reals[i].min && v <= reals[i].max) && !(isnan(v) && reals[i].may_be_unset))
+            return xd_fail_field(err, XD_BAD_REQUEST, reals[i].name, "invalid_value", "%s must lie in %g..%g, got %g",
+                                 reals[i].name, (double)reals[i].min, (double)reals[i].max, (double)v);
+    }
     for (uint32_t i = 0; i < s->n_bias; i++) {
         if (s->bias_ids[i] >= e->info.vocab || !(s->bias[i] >= -100 && s->bias[i] <= 100))
             return xd_fail_field(err, XD_BAD_REQUEST, "logit_bias", "invalid_value",
                                  "logit_bias wants token ids below %u with values in -100..100", e->info.vocab);
     }
-    return XD_OK;
+    return check_dry(e, s, err);
 }
 
 static xd_status check_request(const engine *e, const engine_request_options *o, xd_err *err)
@@ -218,6 +260,14 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
     resolve_sampling(e, &opt->sampling, &r->params);
     r->params.bias_ids = r->bias_ids;
     r->params.bias = r->bias;
+    if (wants_dry(&opt->sampling)) {
+        r->params.dry = true;
+        r->dry = sample_dry_new(&opt->sampling, e->tok, e->info.vocab);
+        if (!r->dry) {
+            request_unref(r);
+            return xd_fail(err, XD_NOMEM, 0, "what may break a repetition");
+        }
+    }
     if (!opt->sampling.has_seed && getrandom(&r->params.seed, sizeof r->params.seed, 0) != sizeof r->params.seed)
         r->params.seed = xd_now_ns();
     r->submit_ns = xd_now_ns();
@@ -253,6 +303,7 @@ void request_unref(engine_request *r)
     free(r->current);
     for (uint32_t i = 0; r->choices && i < r->opt.n; i++)
         choice_clear(&r->choices[i]);
+    sample_dry_free(r->dry);
     for (uint32_t i = 0; r->stops && i < r->opt.n_stop; i++)
         free(r->stops[i]);
     free(r->prompt);

@@ -1,21 +1,18 @@
-/* sample.c - penalties, filters and the draw, in float64 on the host.
+/* sample.c - penalties, the common filters and the draw, in float64 on the host; the rarer filters: sample_filter.c, DRY: sample_dry.c.
  *
  * Definitions follow transformers' logits processors (repetition penalty, temperature, top_k with ties kept, top_p, min_p) and vLLM
  * (presence and frequency penalty over the output; log probabilities of the raw distribution). Nothing here knows of requests. */
-#include "engine/text/sample.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct cand {
-    double v; /* logit, later probability */
-    uint32_t id;
-} cand;
+#include "engine/text/sample_priv.h"
 
 struct sampler {
     uint32_t vocab;
     cand *c;
+    filter_typed *typed; /* NULL until somebody asks for typical_p */
+    dry_found found;
 };
 
 /* Open addressing, power-of-two size, at most half full. */
@@ -25,11 +22,17 @@ typedef struct seen {
 struct sample_history {
     seen *slots;
     uint32_t cap, used;
+    sample_dry *dry; /* NULL: none */
+    dry_run run;
 };
 
-double sample_uniform(uint64_t seed, uint64_t index)
+/* Numbers of different use are of different streams, so that none depends on whether another was drawn. */
+enum { STREAM_TOKEN, STREAM_XTC };
+
+static double uniform(uint64_t seed, uint64_t index, uint32_t stream)
 {
-    uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0}, k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), stream, 0},
+             k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int r = 0; r < 10; r++) {
         uint64_t a = (uint64_t)c[0] * 0xD2511F53u, b = (uint64_t)c[2] * 0xCD9E8D57u;
         uint32_t n[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k[1],
@@ -42,21 +45,39 @@ double sample_uniform(uint64_t seed, uint64_t index)
     return (double)bits * 0x1p-53;
 }
 
+double sample_uniform(uint64_t seed, uint64_t index)
+{
+    return uniform(seed, index, STREAM_TOKEN);
+}
+
+bool sample_wants_history(const sampler_params *p)
+{
+    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->dry;
+}
+
+static bool wants_typical(const sampler_params *p)
+{
+    return p->typical_p > 0 && p->typical_p < 1;
+}
+
 sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool limited)
 {
-    bool changes =
-        p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bias || limited;
-    if (changes)
+    if (sample_wants_history(p) || p->n_bias || limited)
         return SAMPLE_NEED_ROW;
     if (p->temperature == 0)
         return n_logprobs < 0 ? SAMPLE_NEED_ARGMAX : SAMPLE_NEED_TOP;
+    if (p->top_n_sigma > 0 || wants_typical(p) || p->xtc_probability > 0 || p->dynatemp_range > 0)
+        return SAMPLE_NEED_ROW;
     /* One candidate beyond top_k shows whether the list holds all ties of the k-th. */
     return p->top_k && p->top_k <= 63 ? SAMPLE_NEED_TOP : SAMPLE_NEED_ROW;
 }
 
-sample_history *sample_history_new(void)
+sample_history *sample_history_new(sample_dry *dry)
 {
-    return calloc(1, sizeof(sample_history));
+    sample_history *h = calloc(1, sizeof *h);
+    if (h)
+        h->dry = dry;
+    return h;
 }
 
 void sample_history_free(sample_history *h)
@@ -64,6 +85,7 @@ void sample_history_free(sample_history *h)
     if (!h)
         return;
     free(h->slots);
+    dry_run_clear(&h->run);
     free(h);
 }
 
@@ -93,7 +115,7 @@ bool sample_history_add(sample_history *h, uint32_t id, bool is_output)
     h->used += !s->id_plus_1;
     s->id_plus_1 = id + 1;
     s->n_output += is_output;
-    return true;
+    return !h->dry || dry_push(h->dry, &h->run, id);
 }
 
 sampler *sampler_new(uint32_t vocab)
@@ -115,6 +137,8 @@ void sampler_free(sampler *s)
     if (!s)
         return;
     free(s->c);
+    free(s->typed);
+    dry_found_clear(&s->found);
     free(s);
 }
 
@@ -124,8 +148,7 @@ static xd_status not_finite(xd_err *err)
                    "the model produced logits that are not finite numbers: damaged weights or a device fault");
 }
 
-/* Descending; the lower id first on ties. */
-static int by_value(const void *a, const void *b)
+int cand_compare(const void *a, const void *b)
 {
     const cand *x = a, *y = b;
     if (x->v != y->v)
@@ -133,7 +156,7 @@ static int by_value(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Puts the k first of by_value's order to the front, unordered (quickselect, Hoare's partition). */
+/* Puts the k first of cand_compare's order to the front, unordered (quickselect, Hoare's partition). */
 static void select_top(cand *c, uint32_t n, uint32_t k)
 {
     int64_t lo = 0, hi = n; /* the border lies in [lo, hi] */
@@ -143,10 +166,10 @@ static void select_top(cand *c, uint32_t n, uint32_t k)
         for (;;) {
             do
                 i++;
-            while (by_value(&c[i], &pivot) < 0);
+            while (cand_compare(&c[i], &pivot) < 0);
             do
                 j--;
-            while (by_value(&pivot, &c[j]) < 0);
+            while (cand_compare(&pivot, &c[j]) < 0);
             if (i >= j)
                 break;
             cand t = c[i];
@@ -241,6 +264,10 @@ static uint32_t draw(cand *c, uint32_t n, bool sorted, const sampler_params *p, 
                 c[keep++] = c[i];
         n = keep;
     }
+    if (p->xtc_probability > 0 && uniform(p->seed, token_idx, STREAM_XTC) < p->xtc_probability)
+        n = filter_xtc(c, n, p->xtc_threshold, p->dynatemp_range > 0 ? 1 : p->temperature);
+    if (p->dynatemp_range > 0)
+        filter_heat(c, n, p->temperature, p->dynatemp_range, p->dynatemp_exponent);
     sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += c[i].v;
@@ -270,26 +297,36 @@ static uint32_t sort_nucleus(cand *c, uint32_t n, double top_p, double max)
             mass += exp(c[i].v - max);
         /* The margin keeps rounding from cutting a token that the exact sum would keep. */
         if (k == n || mass > top_p * sum * (1 + 1e-12)) {
-            qsort(c, k, sizeof *c, by_value);
+            qsort(c, k, sizeof *c, cand_compare);
             return k;
         }
     }
 }
 
+/* Keeps the k largest and those equal to the k-th. */
+static uint32_t keep_top(cand *c, uint32_t n, uint32_t k)
+{
+    select_top(c, n, k);
+    double kth = c[0].v;
+    for (uint32_t i = 1; i < k; i++)
+        kth = c[i].v < kth ? c[i].v : kth;
+    uint32_t keep = k;
+    for (uint32_t i = k; i < n; i++)
+        if (c[i].v == kth)
+            c[keep++] = c[i];
+    return keep;
+}
+
 static uint32_t draw_filtered(sampler *s, uint32_t n, const sampler_params *p, uint32_t token_idx)
 {
     cand *c = s->c;
-    if (p->top_k && p->top_k < n) {
-        select_top(c, n, p->top_k);
-        double kth = c[0].v;
-        for (uint32_t i = 1; i < p->top_k; i++)
-            kth = c[i].v < kth ? c[i].v : kth;
-        uint32_t keep = p->top_k;
-        for (uint32_t i = p->top_k; i < n; i++)
-            if (c[i].v == kth)
-                c[keep++] = c[i];
-        n = keep;
-        qsort(c, n, sizeof *c, by_value);
+    const bool few = p->top_k && p->top_k < n;
+    if (few)
+        n = keep_top(c, n, p->top_k);
+    if (wants_typical(p))
+        n = filter_typical(c, n, p->typical_p, s->typed);
+    if (few) {
+        qsort(c, n, sizeof *c, cand_compare);
         return draw(c, n, true, p, token_idx);
     }
     if (p->top_p >= 1)
@@ -350,6 +387,12 @@ xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *
         if (e->id_plus_1 && e->id_plus_1 <= s->vocab)
             c[e->id_plus_1 - 1].v = penalised(c[e->id_plus_1 - 1].v, e, p);
     }
+    if (h && h->dry) {
+        if (!dry_find(h->dry, &h->run, &s->found))
+            return xd_fail(err, XD_NOMEM, 0, "finding repetitions in %u tokens", h->run.n);
+        for (uint32_t i = 0; i < s->found.n; i++)
+            c[s->found.ids[i]].v -= dry_penalty(h->dry, s->found.lengths[i]);
+    }
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (p->bias_ids[i] < s->vocab)
             c[p->bias_ids[i]].v += p->bias[i];
@@ -362,9 +405,14 @@ xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *
         return xd_fail(err, XD_INTERNAL, 0, "no token is left to choose from");
     uint32_t id = best;
     if (p->temperature > 0) {
+        if (wants_typical(p) && !s->typed && !(s->typed = calloc(s->vocab, sizeof *s->typed)))
+            return xd_fail(err, XD_NOMEM, 0, "how typical each of %u tokens is", s->vocab);
+        double temperature = p->dynatemp_range > 0 ? 1 : p->temperature, least = -INFINITY;
+        if (p->top_n_sigma > 0)
+            least = c[best].v - p->top_n_sigma * filter_sigma(logits, s->vocab);
         for (uint32_t i = 0; i < s->vocab; i++)
-            if (c[i].v > -INFINITY)
-                c[n++] = (cand){.v = c[i].v / p->temperature, .id = i};
+            if (c[i].v > -INFINITY && c[i].v >= least)
+                c[n++] = (cand){.v = c[i].v / temperature, .id = i};
         id = draw_filtered(s, n, p, token_idx);
     }
     ret->id = id;

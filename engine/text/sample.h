@@ -2,7 +2,9 @@
  *
  * Pure: the result depends on the parameters, the history and the row alone, and the random number is a function of seed and
  * token index (counter-based), so a request gives the same tokens whatever runs beside it and after any preemption.
- * Order, as in vLLM and transformers: repetition, frequency and presence penalty, logit_bias, limits, temperature, top_k, top_p, min_p. */
+ * Order: repetition, frequency and presence penalty, DRY, logit_bias, limits, top_n_sigma, temperature, top_k, typical_p, top_p, min_p,
+ * XTC; as in vLLM and transformers where they have it, and llama.cpp's among the rest. With dynatemp_range the temperature is the last of all,
+ * as in llama.cpp, for it depends on what the others leave. Temperature 0 takes the likeliest after the limits. */
 #ifndef ENGINE_SAMPLE_H
 #define ENGINE_SAMPLE_H
 
@@ -12,6 +14,7 @@
 #include "config/error.h"
 #include "config/util.h"
 #include "engine/engine.h"
+#include "engine/text/sample_dry.h"
 
 typedef struct sampler_params {
     float temperature, top_p, min_p; /* temperature 0: greedy; top_p 1, min_p 0: off */
@@ -21,6 +24,15 @@ typedef struct sampler_params {
     const float *bias;
     uint32_t n_bias;
     uint64_t seed;
+    float
+        top_n_sigma; /* keeps logits of at least the largest - top_n_sigma * the standard deviation of the row; 0: off */
+    float typical_p; /* Meister et al., arXiv:2202.00666, as transformers' TypicalLogitsWarper; 0 and 1: off */
+    /* p-e-w's "exclude top choices" (oobabooga/textgen#6335): with this probability all but the least likely of the tokens that have
+     * at least the threshold go. What is compared are probabilities at temperature 1 among the tokens that are left. 0: off */
+    float xtc_probability, xtc_threshold;
+    /* From temperature - range to temperature + range, by (entropy / largest possible)^exponent of what is left; 0: off */
+    float dynatemp_range, dynatemp_exponent;
+    bool dry; /* the history has one */
 } sampler_params;
 
 /* The cheapest form of a row that gives the exact result. Depends on the parameters only, never on the batch. */
@@ -30,7 +42,8 @@ sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool lim
 
 /* Tokens seen so far, kept only where a penalty asks for it. */
 typedef struct sample_history sample_history;
-sample_history *sample_history_new(void); /* NULL: out of memory */
+bool sample_wants_history(const sampler_params *p);
+sample_history *sample_history_new(sample_dry *dry); /* dry: borrowed, NULL: none. NULL: out of memory */
 void sample_history_free(sample_history *h);
 XD_DEFINE_CLEANUP(sample_history, sample_history_free)
 bool sample_history_add(sample_history *h, uint32_t id, bool is_output); /* false: out of memory */
@@ -56,7 +69,7 @@ typedef struct sample_limits {
     uint32_t n_also;
 } sample_limits;
 /* From a whole row [vocab] (not changed). token_idx is the position in the output. XD_INTERNAL: the row is not finite, or nothing
- * is left to choose. h may be NULL. */
+ * is left to choose. XD_NOMEM. h may be NULL. */
 xd_status sample_row(sampler *s, const sampler_params *p, const sample_history *h, const float *logits,
                      uint32_t token_idx, const sample_limits *limits, int32_t n_logprobs, sample_result *ret,
                      xd_err *err) XD_MUST_CHECK;

@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 
-enum { N_PROBES = 3, PROMPT = 90, LONG_PROMPT = 700, OUTPUT = 40, MAX_LEN = 256 };
+enum { N_PROBES = 4, PROMPT = 90, LONG_PROMPT = 700, OUTPUT = 40, MAX_LEN = 256 };
 
 typedef struct answer {
     uint32_t n, ids[OUTPUT], cached, preemptions;
@@ -76,6 +76,21 @@ static engine_request *submit(engine *e, uint32_t which, uint32_t n, uint32_t n_
                                        .frequency_penalty = 0.3f,
                                        .has_seed = true,
                                        .seed = 7};
+    if (which == 3) /* a history that counts, and every filter that has a number or a state of its own */
+        o.sampling = (engine_sampling){.temperature = 0.9f,
+                                       .top_p = 0.95f,
+                                       .repetition_penalty = 1,
+                                       .has_seed = true,
+                                       .seed = 21,
+                                       .top_n_sigma = 2,
+                                       .typical_p = 0.95f,
+                                       .xtc_probability = 0.5f,
+                                       .xtc_threshold = 0.02f,
+                                       .dynatemp_range = 0.4f,
+                                       .dynatemp_exponent = 1,
+                                       .dry_multiplier = 0.8f,
+                                       .dry_base = 1.75f,
+                                       .dry_last_n = UINT32_MAX};
     engine_request *r = NULL;
     xd_err err = {0};
     if (engine_submit(e, &o, &r, &err))

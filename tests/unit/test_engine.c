@@ -308,7 +308,7 @@ Test(engine, bad_requests_name_the_field, .timeout = 60)
     struct {
         engine_request_options o;
         const char *param, *code;
-    } rows[10];
+    } rows[18];
     size_t n = 0;
 #define ROW(field, value, name, c) \
     do {                           \
@@ -325,6 +325,17 @@ Test(engine, bad_requests_name_the_field, .timeout = 60)
     ROW(max_tokens, 100000, "max_tokens", "context_length_exceeded");
     ROW(sampling.temperature, -1, "temperature", "invalid_value");
     ROW(sampling.top_p, 1.5f, "top_p", "invalid_value");
+    ROW(sampling.top_n_sigma, INFINITY, "top_n_sigma", "invalid_value");
+    ROW(sampling.typical_p, NAN, "typical_p", "invalid_value");
+    ROW(sampling.xtc_probability, 1.5f, "xtc_probability", "invalid_value");
+    ROW(sampling.xtc_threshold, -1, "xtc_threshold", "invalid_value");
+    ROW(sampling.dynatemp_range, NAN, "dynatemp_range", "invalid_value");
+    ROW(sampling.dry_multiplier, -INFINITY, "dry_multiplier", "invalid_value");
+    ROW(sampling.dry_multiplier, 1, "dry_base", "invalid_value");
+    ROW(sampling.dry_breakers, stops, "dry_sequence_breakers", "invalid_value");
+    rows[n - 1].o.sampling.n_dry_breakers = ENGINE_MAX_DRY_BREAKERS + 1;
+    rows[n - 1].o.sampling.dry_multiplier = rows[n - 1].o.sampling.dry_base = 1;
+    rows[n - 1].o.sampling.dry_last_n = 1;
     ROW(logprobs, 1000, "logprobs", "invalid_value");
     ROW(min_tokens, 11, "min_tokens", "invalid_value");
     ROW(stop, stops, "stop", "invalid_value");

@@ -26,6 +26,7 @@ typedef struct sample_case {
     uint32_t vocab, top5[5], bias_ids[8], banned[64], n_banned;
     float bias[8];
     sample_history *h;
+    sample_dry *dry;
 } sample_case;
 
 static float real(const json_t *o, const char *key)
@@ -47,7 +48,13 @@ static void load(const json_t *o, sample_case *c)
                             .frequency_penalty = real(p, "frequency_penalty"),
                             .bias_ids = c->bias_ids,
                             .bias = c->bias,
-                            .seed = 99};
+                            .seed = 99,
+                            .top_n_sigma = real(p, "top_n_sigma"),
+                            .typical_p = real(p, "typical_p"),
+                            .xtc_probability = real(p, "xtc_probability"),
+                            .xtc_threshold = real(p, "xtc_threshold"),
+                            .dynatemp_range = real(p, "dynatemp_range"),
+                            .dynatemp_exponent = real(p, "dynatemp_exponent")};
     json_array_foreach (bias, i, v) {
         c->bias_ids[i] = (uint32_t)json_integer_value(json_array_get(v, 0));
         c->bias[i] = (float)json_number_value(json_array_get(v, 1));
@@ -63,11 +70,26 @@ static void load(const json_t *o, sample_case *c)
         c->logprob[i] = json_number_value(v);
     json_array_foreach (json_object_get(o, "top5"), i, v)
         c->top5[i] = (uint32_t)json_integer_value(v);
-    c->h = sample_history_new();
+    if (real(p, "dry_multiplier") > 0) {
+        const json_int_t last_n = json_integer_value(json_object_get(p, "dry_last_n"));
+        c->p.dry = true;
+        c->dry = sample_dry_new(&(engine_sampling){.dry_multiplier = real(p, "dry_multiplier"),
+                                                   .dry_base = real(p, "dry_base"),
+                                                   .dry_allowed_length = (uint32_t)real(p, "dry_allowed_length"),
+                                                   .dry_last_n = last_n < 0 ? UINT32_MAX : (uint32_t)last_n},
+                                NULL, c->vocab);
+    }
+    c->h = sample_history_new(c->dry);
     json_array_foreach (json_object_get(o, "prompt"), i, v)
         cr_assert(sample_history_add(c->h, (uint32_t)json_integer_value(v), false));
     json_array_foreach (json_object_get(o, "output"), i, v)
         cr_assert(sample_history_add(c->h, (uint32_t)json_integer_value(v), true));
+}
+
+static void unload(sample_case *c)
+{
+    sample_history_free(c->h);
+    sample_dry_free(c->dry);
 }
 
 /* Pearson's statistic over ids with enough expectation; what may never come must not come. */
@@ -115,7 +137,7 @@ Test(sample, follows_the_distribution_of_the_reference)
         }
         check_counts(&c, count, at);
         sampler_free(s);
-        sample_history_free(c.h);
+        unload(&c);
     }
     json_decref(o);
 }
@@ -139,7 +161,7 @@ Test(sample, logprobs_are_of_the_raw_distribution)
             cr_assert_float_eq(r.top[i].logprob, c.logprob[c.top5[i]], 2e-5);
         }
         sampler_free(s);
-        sample_history_free(c.h);
+        unload(&c);
     }
     json_decref(o);
 }
@@ -154,7 +176,7 @@ Test(sample, the_largest_logits_alone_give_the_same_token)
         static sample_case c;
         load(jc, &c);
         if (sample_need_of(&c.p, 3, c.n_banned > 0) != SAMPLE_NEED_TOP) {
-            sample_history_free(c.h);
+            unload(&c);
             continue;
         }
         uint32_t ids[64], n = 0;
@@ -189,10 +211,87 @@ Test(sample, the_largest_logits_alone_give_the_same_token)
         n_checked++;
         sampler_free(s);
         sampler_free(whole);
-        sample_history_free(c.h);
+        unload(&c);
     }
     cr_assert_gt(n_checked, 3);
     json_decref(o);
+}
+
+/* What depends on more than the largest logits is never taken from a short list; what is off changes nothing. */
+Test(sample, rare_filters_need_the_whole_row)
+{
+    const sampler_params off = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = 20};
+    sampler_params on[5] = {off, off, off, off, off};
+    cr_assert_eq(sample_need_of(&off, -1, false), SAMPLE_NEED_TOP);
+    on[0].typical_p = 0.5f;
+    on[1].top_n_sigma = 1;
+    on[2].xtc_probability = 0.1f;
+    on[3].dynatemp_range = 0.1f;
+    on[4].dry = true;
+    for (size_t i = 0; i < XD_ARRAY_LEN(on); i++) {
+        cr_assert_eq(sample_need_of(&on[i], -1, false), SAMPLE_NEED_ROW);
+        on[i].temperature = 0;
+        cr_assert_eq(sample_need_of(&on[i], -1, false), i < 4 ? SAMPLE_NEED_ARGMAX : SAMPLE_NEED_ROW);
+    }
+}
+
+static uint32_t draw_one(sampler *s, const sampler_params *p, const float *logits, uint32_t token_idx)
+{
+    sample_result r;
+    cr_assert_eq(sample_row(s, p, NULL, logits, token_idx, &(sample_limits){0}, -1, &r, NULL), XD_OK);
+    return r.id;
+}
+
+/* Its chance has a number of its own, so a request whose XTC never cuts anything has the tokens of one without. */
+Test(sample, xtc_takes_no_number_from_the_draw)
+{
+    sampler *s = sampler_new(50);
+    float logits[50];
+    uint32_t n_same = 0;
+    for (int i = 0; i < 50; i++)
+        logits[i] = (float)(i * 37 % 50) / 10;
+    sampler_params without = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 5}, with = without, half;
+    with.xtc_probability = 1;
+    with.xtc_threshold = 0.75f;
+    half = with;
+    half.xtc_probability = 0.5f;
+    half.xtc_threshold = 0.01f;
+    for (uint32_t i = 0; i < 400; i++) {
+        uint32_t want = draw_one(s, &without, logits, i);
+        cr_assert_eq(draw_one(s, &with, logits, i), want);
+        cr_assert_eq(draw_one(s, &half, logits, i), draw_one(s, &half, logits, i));
+        n_same += draw_one(s, &half, logits, i) == want;
+    }
+    cr_assert(n_same > 200 && n_same < 300, "%u", n_same);
+    sampler_free(s);
+}
+
+/* However hard the filters are and however far apart the logits, there is a token. */
+Test(sample, no_filter_leaves_nothing)
+{
+    static const float rows[][4] = {{0, 0, 0, 0},
+                                    {3e38f, -3e38f, 3e38f, -3e38f},
+                                    {-3e38f, -3e38f, -3e38f, 0},
+                                    {1e-40f, 0, 0, 0},
+                                    {0, 800, -800, 1}};
+    static const float hard[] = {1e-9f, 1e-3f, 0.5f, 1};
+    sampler *s = sampler_new(4);
+    for (size_t r = 0; r < XD_ARRAY_LEN(rows); r++)
+        for (uint32_t i = 0; i < 1024; i++) {
+            sampler_params p = {.temperature = i & 1 ? 1e-5f : 100,
+                                .top_p = hard[i / 2 % 4],
+                                .min_p = i & 8 ? 1 : 0,
+                                .repetition_penalty = 1,
+                                .typical_p = hard[i / 16 % 4],
+                                .top_n_sigma = i & 64 ? 1e-9f : 0,
+                                .xtc_probability = 1,
+                                .xtc_threshold = i & 128 ? 1e-30f : 0,
+                                .dynatemp_range = i & 256 ? 100 : 0,
+                                .dynatemp_exponent = i & 512 ? 100 : 0,
+                                .seed = i};
+            cr_assert_lt(draw_one(s, &p, rows[r], i), 4);
+        }
+    sampler_free(s);
 }
 
 /* Known answers of Random123 (philox4x32, 10 rounds): counter and key all zero and all ones. */
