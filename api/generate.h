@@ -26,12 +26,15 @@ typedef struct gen_params {
     const char *model, *suffix, *user, *reasoning_effort, *reasoning_format;
     const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *thinking, *reasoning, *enable_thinking,
         *tools, *tool_choice, *function_call, *response_format, *documents, *template_kwargs, *stop_token_ids,
-        *modalities;
-    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority;
+        *modalities, *dry_sequence_breakers;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, typical_p, typical,
+        top_n_sigma, nsigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_low, dynatemp_high,
+        dynatemp_exponent, dry_multiplier, dry_base;
+    int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority,
+        dry_allowed_length, dry_last_n;
     bool stream, echo, want_logprobs, ignore_eos, skip_special, include_stop_str, return_token_ids,
         add_generation_prompt, continue_final_message, parallel_tool_calls, store, parse_special, add_special_tokens,
-        include_reasoning, separate_reasoning, timings, timings_per_token;
+        include_reasoning, separate_reasoning, timings, timings_per_token, dynamic_temperature;
 
     /* derived */
     bool include_usage,
@@ -47,6 +50,9 @@ typedef struct gen_params {
     uint32_t *stop_ids, *bias_ids;
     float *bias;
     uint32_t n_stops, n_stop_ids, n_bias;
+    const char **dry_breakers; /* what DRY has; lie in the body or in dry_list */
+    uint32_t n_dry_breakers;
+    json_t *dry_list;
     grammar *grammar; /* NULL: none */
     struct lead lead; /* what comes before its text, if p->marks.may_think; its lists are in lead_ids */
     tok_ids lead_ids;
@@ -88,6 +94,8 @@ xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
 /* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced, or of a call or what response_format says (tool_choice.c). */
 xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
+/* typical_p, top_n_sigma, XTC, dynamic temperature and DRY: makes one field each of what clients may say in several ways (sampling.c). */
+xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Makes p->grammar of what response_format asks for: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Whether the model shall think, how long, and what becomes of it: reasoning.c. */

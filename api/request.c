@@ -41,9 +41,16 @@ static const field fields[] = {
     {"custom_logit_processor",       FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"custom_token_bans",            FIELD_REFUSED, BOTH,           0,                         0,       0,   "use logit_bias"},
     {"documents",                    FIELD_EXACT_ARRAY,GEN_CHAT,       AT(documents),             0,       0,   NULL},
-    {"dry_multiplier",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
-    {"dynamic_temperature",          FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
-    {"dynatemp_range",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"dry_allowed_length",           FIELD_INT,     BOTH,           AT(dry_allowed_length),    0,       INT_MAX_TOKENS, NULL},
+    {"dry_base",                     FIELD_REAL,    BOTH,           AT(dry_base),              1,       100, NULL},
+    {"dry_multiplier",               FIELD_REAL,    BOTH,           AT(dry_multiplier),        0,       100, NULL},
+    {"dry_penalty_last_n",           FIELD_INT,     BOTH,           AT(dry_last_n),            -1,      INT_MAX_TOKENS, NULL},
+    {"dry_sequence_breakers",        FIELD_ANY,     BOTH,           AT(dry_sequence_breakers), 0,       0, NULL},
+    {"dynamic_temperature",          FIELD_BOOL,    BOTH,           AT(dynamic_temperature),   0,       0, NULL},
+    {"dynatemp_exponent",            FIELD_REAL,    BOTH,           AT(dynatemp_exponent),     0,       10, NULL},
+    {"dynatemp_high",                FIELD_REAL,    BOTH,           AT(dynatemp_high),         0,       4, NULL},
+    {"dynatemp_low",                 FIELD_REAL,    BOTH,           AT(dynatemp_low),          0,       4, NULL},
+    {"dynatemp_range",               FIELD_REAL,    BOTH,           AT(dynatemp_range),        0,       10, NULL},
     {"ebnf",                         FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"echo",                         FIELD_BOOL,    GEN_COMPLETION, AT(echo),                  0,       0,   NULL},
     {"echo",                         FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "only /v1/completions echoes"},
@@ -94,7 +101,7 @@ static const field fields[] = {
     {"n_probs",                      FIELD_OTHER,   BOTH,           0,                         0,       0,   "logprobs"},
     {"negative_prompt",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"no_repeat_ngram_size",         FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
-    {"nsigma",                       FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
+    {"nsigma",                       FIELD_REAL,    BOTH,           AT(nsigma),                -1,      100, NULL},
     {"num_beams",                    FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"num_predict",                  FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},
     {"parallel_tool_calls",          FIELD_BOOL,    GEN_CHAT,       AT(parallel_tool_calls),   0,       0,   NULL},
@@ -147,15 +154,16 @@ static const field fields[] = {
     {"top_a",                        FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"top_k",                        FIELD_INT,     BOTH,           AT(top_k),                 -1,      INT_MAX_TOKENS, NULL},
     {"top_logprobs",                 FIELD_INT,     GEN_CHAT,       AT(top_logprobs),          0,       ENGINE_MAX_TOP_LOGPROBS, NULL},
-    {"top_n_sigma",                  FIELD_OFF,     BOTH,           0,                         -1,      0,   NULL},
+    {"top_n_sigma",                  FIELD_REAL,    BOTH,           AT(top_n_sigma),           -1,      100, NULL},
     {"top_p",                        FIELD_REAL,    BOTH,           AT(top_p),                 0,       1,   NULL},
     {"truncate_prompt_tokens",       FIELD_OFF,     BOTH,           0,                         -1,      -1,  "a prompt is never cut silently"},
-    {"typical",                      FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
-    {"typical_p",                    FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
+    {"typical",                      FIELD_REAL,    BOTH,           AT(typical),               0,       1, NULL},
+    {"typical_p",                    FIELD_REAL,    BOTH,           AT(typical_p),             0,       1, NULL},
     {"use_beam_search",              FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"user",                         FIELD_STRING,  BOTH,           AT(user),                  0,       0,   NULL},
     {"web_search_options",           FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   NULL},
-    {"xtc_probability",              FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"xtc_probability",              FIELD_REAL,    BOTH,           AT(xtc_probability),       0,       1, NULL},
+    {"xtc_threshold",                FIELD_REAL,    BOTH,           AT(xtc_threshold),         0,       1, NULL},
 };
 /* clang-format on */
 
@@ -365,6 +373,18 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
                     .min_p = NAN,
                     .repetition_penalty = NAN,
                     .top_k = FIELD_UNSET_INT,
+                    .typical_p = NAN,
+                    .typical = NAN,
+                    .top_n_sigma = NAN,
+                    .nsigma = NAN,
+                    .xtc_threshold = 0.1,
+                    .dynatemp_range = NAN,
+                    .dynatemp_low = NAN,
+                    .dynatemp_high = NAN,
+                    .dynatemp_exponent = 1,
+                    .dry_base = 1.75,
+                    .dry_allowed_length = 2,
+                    .dry_last_n = -1,
                     .n = 1,
                     .best_of = FIELD_UNSET_INT,
                     .max_tokens = FIELD_UNSET_INT,
@@ -410,6 +430,8 @@ xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *b
         st = read_stop_ids(ctx, &p, err);
     if (!st)
         st = read_bias(ctx, &p, err);
+    if (!st)
+        st = gen_read_sampling(ctx, &p, err);
     const uint64_t began_ns = xd_now_ns();
     if (!st)
         st = gen_read_response_format(ctx, &p, err);
@@ -435,6 +457,8 @@ void gen_params_free(gen_params *p)
     free(p->stop_ids);
     free(p->bias_ids);
     free(p->bias);
+    free(p->dry_breakers);
+    json_decref(p->dry_list);
     tok_ids_free(&p->lead_ids);
     grammar_unref(p->grammar);
     *p = (gen_params){0};

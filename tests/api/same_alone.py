@@ -20,6 +20,8 @@ import urllib.request
 TALES = ["Once upon a time there was a king who", "The old woman said to the wolf:", "In the deep forest", "Her brother",
          "A fox came to the well and", "When the sun had gone down,", "The youngest of the three sons", "\"Little bird,\" said she,"]
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "top_k": 50}
+FRONT_END = {"dry_multiplier": 0.8, "dry_allowed_length": 1, "xtc_probability": 0.5, "xtc_threshold": 0.05, "typical_p": 0.95,
+             "top_n_sigma": 2, "dynatemp_range": 0.4, "n": 3}
 
 
 def requests():
@@ -42,7 +44,7 @@ def requests():
             make(i + 3, seed=23 + i, temperature=1.2, min_p=0.02, repetition_penalty=1.2, presence_penalty=0.5,
                  frequency_penalty=0.3, **lp, **more),
             make(i + 4, temperature=0, stop=["the", ". "], **more),
-            make(i + 5, seed=5, n=3, **SAMPLED, **more),
+            make(i + 5, seed=5, **(FRONT_END if i % 2 else {"n": 3}), **SAMPLED, **more),
             make(i + 6, temperature=0, logit_bias={"40": 5, "300": -100}, ignore_eos=True, min_tokens=12, **more),
             make(i + 7, temperature=0, max_tokens=64, stop="\n", include_stop_str_in_output=True, **more),
         ]

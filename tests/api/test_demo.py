@@ -57,6 +57,44 @@ def test_what_leaves_only_the_likeliest_token_is_greedy(daemon):
         assert got.json["choices"][0]["text"] == want, narrow
 
 
+LOOP = "Yes, the wolf was a good fellow, and the wolf was a good friend, and the wolf, and the wolf"
+
+
+def test_dry_ends_a_loop(daemon):
+    """Breakers everywhere or a window that is too short let it go on."""
+    def text(**fields):
+        a = daemon.complete(LOOP, max_tokens=40, temperature=0, **fields)
+        assert a.status == 200, a.body
+        return a.json["choices"][0]["text"]
+    loop = text()
+    assert loop.count("the fox") > 5
+    assert text(dry_multiplier=0.8).count("the fox") < 3
+    for off in [{"dry_multiplier": 0}, {"dry_penalty_last_n": 0}, {"dry_penalty_last_n": 2}, {"dry_allowed_length": 100},
+                {"dry_sequence_breakers": list("abcdefghijklmnopqrstuvwxyz,")}]:
+        assert text(**{"dry_multiplier": 0.8, **off}) == loop, off
+    assert text(dry_multiplier=5, dry_sequence_breakers='"|", "~"') == text(dry_multiplier=5, dry_sequence_breakers=["|", "~"])
+
+
+def test_filters_change_what_is_drawn_and_repeat_with_a_seed(daemon):
+    def ids(**fields):
+        a = daemon.complete("Once upon a time", **{"max_tokens": 24, "temperature": 1.0, "seed": 4, "return_token_ids": True, **fields})
+        assert a.status == 200, a.body
+        return a.json["choices"][0]["token_ids"]
+    plain, greedy = ids(), ids(temperature=0)
+    for off in [{"typical_p": 1}, {"top_n_sigma": -1}, {"top_n_sigma": 100}, {"xtc_probability": 0}, {"xtc_probability": 1, "xtc_threshold": 0.6},
+                {"dynatemp_range": 0}, {"dynamic_temperature": False, "dynatemp_low": 0, "dynatemp_high": 2}]:
+        assert ids(**off) == plain, off
+    assert ids(dynatemp_range=0.5, dynatemp_exponent=0, temperature=0.5) == plain, "the hottest, 1.0"
+    assert ids(dynamic_temperature=True, dynatemp_low=1, dynatemp_high=1) == plain
+    assert ids(dynamic_temperature=True, dynatemp_low=0.25, dynatemp_high=1.75) == ids(dynatemp_range=0.75)
+    assert ids(top_n_sigma=0.001) == greedy
+    for on in [{"typical_p": 0.5}, {"top_n_sigma": 0.5}, {"xtc_probability": 0.9, "xtc_threshold": 0.05}, {"dynatemp_range": 1}]:
+        one = ids(**on)
+        assert one != plain and one == ids(**on), on
+        assert ids(temperature=0, **on) == greedy, "0 is the likeliest token, whatever the filters"
+    assert ids(typical=0.5) == ids(typical_p=0.5) and ids(nsigma=0.5) == ids(top_n_sigma=0.5)
+
+
 def test_as_many_stop_token_ids_as_the_reference_says(daemon):
     whole = daemon.complete("Once upon a time", max_tokens=8, temperature=0, return_token_ids=True).json["choices"][0]["token_ids"]
     others = [i for i in range(300, 700) if i not in whole][:127]

@@ -166,8 +166,60 @@ SILLY = {
 def test_what_sillytavern_sends_by_default_is_taken(server):
     a = server.post("/v1/completions", SILLY)
     assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
-    for name, value in [("rep_pen", 1.3), ("guidance_scale", 1.5), ("banned_strings", ["x"]), ("json_schema", {"type": "object"}), ("nsigma", 1)]:
+    for name, value in [("rep_pen", 1.3), ("guidance_scale", 1.5), ("banned_strings", ["x"]), ("json_schema", {"type": "object"}), ("nsigma", 1), ("typical", 0.5)]:
         assert server.post("/v1/completions", {**SILLY, name: value}).error["param"] == name
+
+
+# What it sends beside that with every sampler in use that is here; the values of one thing are said in each of its names.
+SILLY_USES = {
+    "typical_p": 0.9, "typical": 0.9, "dry_multiplier": 0.8, "dry_penalty_last_n": -1, "xtc_probability": 0.5, "nsigma": 1.5, "top_n_sigma": 1.5,
+    "dynamic_temperature": True, "dynatemp_low": 0.5, "dynatemp_high": 1.5, "dynatemp_range": 0.5, "dynatemp_exponent": 1.2, "temperature": 1.0,
+}
+
+
+def test_samplers_of_sillytavern_are_taken(server):
+    assert server.post("/v1/completions", {**SILLY, **SILLY_USES}).status == 200
+    assert ask(server, "chat", nsigma=0, top_n_sigma=-1).status == 200, "both are off"
+
+
+@pytest.mark.parametrize("breakers", [
+    [], ["\n", ":", "\"", "*"], ["x" * 64], ["a"] * 64, "", '["\\n", ":"]', ' ["a"]', '"\\n", ":", "\\"", "*"', "\u3002", ["\u3002"],
+])
+def test_dry_breakers_that_are_taken(server, breakers):
+    want = 400 if breakers == "\u3002" else 200
+    for endpoint in ["chat", "completions"]:
+        assert ask(server, endpoint, dry_multiplier=0.8, dry_sequence_breakers=breakers).status == want
+
+
+@pytest.mark.parametrize("fields,param,words", [
+    ({"dry_sequence_breakers": 5}, "dry_sequence_breakers", "an array of strings"),
+    ({"dry_sequence_breakers": {"a": 1}}, "dry_sequence_breakers", "an array of strings"),
+    ({"dry_sequence_breakers": True}, "dry_sequence_breakers", "an array of strings"),
+    ({"dry_sequence_breakers": "x"}, "dry_sequence_breakers", "the JSON of one"),
+    ({"dry_sequence_breakers": '["a"'}, "dry_sequence_breakers", "the JSON of one"),
+    ({"dry_sequence_breakers": "[" * 20000}, "dry_sequence_breakers", "the JSON of one"),
+    ({"dry_sequence_breakers": "[" + "1," * 100000 + "1]"}, "dry_sequence_breakers", "bytes"),
+    ({"dry_sequence_breakers": '["\\u0000"]'}, "dry_sequence_breakers", "the JSON of one"),
+    ({"dry_sequence_breakers": ["a", 1]}, "dry_sequence_breakers[1]", "must be a string"),
+    ({"dry_sequence_breakers": ["a", None]}, "dry_sequence_breakers[1]", "must be a string"),
+    ({"dry_sequence_breakers": '["a", []]'}, "dry_sequence_breakers[1]", "must be a string"),
+    ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers[0]", "1 to 64 bytes, not 0"),
+    ({"dry_sequence_breakers": ["x" * 65]}, "dry_sequence_breakers[0]", "1 to 64 bytes, not 65"),
+    ({"dry_sequence_breakers": ["\u3002" * 22]}, "dry_sequence_breakers[0]", "1 to 64 bytes, not 66"),
+    ({"dry_sequence_breakers": ["a"] * 65}, "dry_sequence_breakers", "at most 64"),
+    ({"typical_p": 0.5, "typical": 0.6}, "typical", "must not differ"), ({"top_n_sigma": 1, "nsigma": 0}, "nsigma", "must not differ"),
+    ({"dynamic_temperature": True}, "dynamic_temperature", "dynatemp_low"),
+    ({"dynamic_temperature": True, "dynatemp_low": 0.5}, "dynamic_temperature", "dynatemp_high"),
+    ({"dynamic_temperature": True, "dynatemp_low": 2, "dynatemp_high": 1}, "dynatemp_low", "above"),
+    ({"dynamic_temperature": True, "dynatemp_low": 1, "dynatemp_high": 4}, "dynatemp_high", "at most 2, not 2.5"),
+    ({"dry_base": 0.99}, "dry_base", "between 1 and 100"), ({"dry_penalty_last_n": -2}, "dry_penalty_last_n", "at least -1"),
+    ({"xtc_threshold": "0.1"}, "xtc_threshold", "a number"),
+])
+def test_values_of_samplers_that_make_no_sense(server, fields, param, words):
+    for endpoint in ["chat", "completions"]:
+        for more in [{}, {"dry_multiplier": 1}]:
+            a = ask(server, endpoint, **fields, **more)
+            assert a.status == 400 and a.error["param"] == param and words in a.error["message"], a.body
 
 
 def test_seed_minus_one_is_taken(server):
@@ -413,9 +465,10 @@ def test_a_long_prompt_is_refused_with_both_numbers(server):
 def test_without_a_tokenizer_only_ids_work(start):
     server = start(model="notok")
     for a in [server.complete("x"), server.chat("x"), server.post("/tokenize", {"prompt": "x"}),
-              server.post("/detokenize", {"tokens": [1]}), server.complete([1], stop="x")]:
+              server.post("/detokenize", {"tokens": [1]}), server.complete([1], stop="x"),
+              server.complete([1], dry_multiplier=1, dry_sequence_breakers=["x"])]:
         assert a.status == 400 and a.error["code"] == "no_tokenizer" and "tokenizer.json" in a.error["message"]
-    a = server.complete([104, 105], return_token_ids=True, logprobs=1)
+    a = server.complete([104, 105], return_token_ids=True, logprobs=1, dry_multiplier=1)
     assert a.status == 200
     choice = a.json["choices"][0]
     assert choice["token_ids"] == [104, 105] and choice["text"] == "" and choice["logprobs"]["tokens"] == ["token_id:104",
