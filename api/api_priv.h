@@ -27,7 +27,7 @@ typedef struct api_settings {
     uint64_t max_body_bytes;
     uint32_t request_timeout_s;
     uint32_t max_n, max_logprobs, max_stop;
-    bool admin, status_page, log_requests, log_prompts, completions_parse_special, keep_thoughts;
+    bool admin, status_page, chat_page, log_requests, log_prompts, completions_parse_special, keep_thoughts;
 } api_settings;
 
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err) XD_MUST_CHECK;
@@ -151,6 +151,7 @@ enum {
     ROUTE_PREFIX = 4, /* the path continues: the rest is exchange.path_rest */
     ROUTE_ADMIN = 8,  /* only when configured, only from loopback */
     ROUTE_PAGE = 16,  /* only with the status page */
+    ROUTE_CHAT = 32,  /* only with the chat page */
 };
 
 typedef enum MHD_Result (*api_handler)(exchange *x);
@@ -215,7 +216,7 @@ enum MHD_Result reply_error(exchange *x, const xd_err *err);
 void reply_note_fault(exchange *x, const xd_err *err);                  /* kept for the log where it is one of ours */
 enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes body; NULL: out of memory */
 enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b); /* takes the bytes */
-enum MHD_Result reply_static(exchange *x, const char *content_type, const char *text, size_t len);
+enum MHD_Result reply_page(exchange *x, const char *html, const char *policy); /* both live as long as the program */
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
 json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the OpenAI shape */
 
@@ -247,6 +248,7 @@ enum MHD_Result handle_model(exchange *x);
 enum MHD_Result handle_no_response(exchange *x); /* what was answered before: it is not kept */
 enum MHD_Result handle_health(exchange *x);
 enum MHD_Result handle_metrics(exchange *x);
+enum MHD_Result handle_chat_page(exchange *x);
 enum MHD_Result handle_status_page(exchange *x);
 enum MHD_Result handle_status_json(exchange *x);
 enum MHD_Result handle_version(exchange *x);

@@ -93,7 +93,7 @@ static bool is_public(const char *method, const char *path)
 {
     char allow[64];
     const api_route *r = api_route_find(method, path, allow, sizeof allow);
-    return r && !(r->flags & (ROUTE_PAGE | ROUTE_ADMIN));
+    return r && !(r->flags & (ROUTE_PAGE | ROUTE_CHAT | ROUTE_ADMIN));
 }
 
 /* Most paths that are not there come of a client's base URL without /v1, with it twice or with another server's prefix, or of a name that
@@ -143,6 +143,7 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
 {
     const api_route *r = x->route;
     bool hidden = r && (((r->flags & ROUTE_PAGE) && !x->settings->status_page) ||
+                        ((r->flags & ROUTE_CHAT) && !x->settings->chat_page) ||
                         ((r->flags & ROUTE_ADMIN) && !x->settings->admin));
     if (hidden || (!r && !x->allow[0])) {
         x->allow[0] = 0;

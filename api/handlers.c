@@ -263,10 +263,17 @@ enum MHD_Result handle_metrics(exchange *x)
     return reply_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
 }
 
+/* Made by embed.py. */
+extern const char api_chat_html[], api_chat_csp[], api_status_html[], api_status_csp[];
+
+enum MHD_Result handle_chat_page(exchange *x)
+{
+    return reply_page(x, api_chat_html, api_chat_csp);
+}
+
 enum MHD_Result handle_status_page(exchange *x)
 {
-    extern const char api_status_html[];
-    return reply_static(x, "text/html; charset=utf-8", api_status_html, strlen(api_status_html));
+    return reply_page(x, api_status_html, api_status_csp);
 }
 
 enum MHD_Result handle_version(exchange *x)

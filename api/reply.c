@@ -79,16 +79,18 @@ enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_ty
     return queue(x, status, content_type, r);
 }
 
-enum MHD_Result reply_static(exchange *x, const char *content_type, const char *text, size_t len)
+enum MHD_Result reply_page(exchange *x, const char *html, const char *policy)
 {
-    struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(strlen(html), (void *)(uintptr_t)html, MHD_RESPMEM_PERSISTENT);
     if (r) {
-        /* The page holds everything it needs; what it may load is only its own JSON. */
-        add(r, "Content-Security-Policy",
-            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:");
+        add(r, "Content-Security-Policy", policy);
+        add(r, "X-Frame-Options", "DENY"); /* frame-ancestors, for older browsers */
+        add(r, "X-Content-Type-Options", "nosniff");
+        add(r, "Referrer-Policy", "no-referrer");
         add(r, "Cache-Control", "no-cache");
     }
-    return queue(x, 200, content_type, r);
+    return queue(x, 200, "text/html; charset=utf-8", r);
 }
 
 static int dump_piece(const char *data, size_t len, void *out)

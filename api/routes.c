@@ -10,6 +10,7 @@ const api_route api_routes[] = {
     /* method path                    flags                        body limit        prepare  handler */
     {"GET", "/", ROUTE_OPEN | ROUTE_PAGE, SMALL_BODY_BYTES, NULL, handle_status_page},
     {"POST", "/admin/fallback", ROUTE_ADMIN | ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_admin_fallback},
+    {"GET", "/chat", ROUTE_OPEN | ROUTE_CHAT, SMALL_BODY_BYTES, NULL, handle_chat_page},
     {"POST", "/detokenize", ROUTE_READY, 0, prepare_detokenize, handle_answer},
     {"GET", "/health", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_health},
     {"GET", "/metrics", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_metrics},

@@ -72,6 +72,7 @@ xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
     s->max_stop = cfg->server.max_stop;
     s->admin = cfg->server.admin;
     s->status_page = cfg->server.status_page;
+    s->chat_page = cfg->server.chat_page;
     s->completions_parse_special = cfg->server.completions_parse_special;
     s->keep_thoughts = cfg->server.reasoning_format == CONF_REASONING_NONE;
     s->log_requests = cfg->log.requests;

@@ -51,6 +51,7 @@ typedef struct config {
         uint32_t max_n, max_logprobs, max_stop; /* per-request caps */
         bool admin;                             /* POST /admin/... on loopback */
         bool status_page;
+        bool chat_page;
         bool completions_parse_special;
         int reasoning_format; /* CONF_REASONING_* */
     } server;

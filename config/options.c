@@ -163,6 +163,8 @@ const conf_option conf_options[] = {
          "Serve the /admin/ endpoints (forcing a fallback state) to clients on the loopback interface."),
     BOOL(server, "status_page", status_page, "yes", 0,
          "Serve a status page at /."),
+    BOOL(server, "chat_page", chat_page, "yes", 0,
+         "Serve a page to chat on at /chat."),
 
     STRING_ALIAS(model, "path", path, "", CONF_PATH, "model",
            "Hugging Face directory, GGUF file, or synthetic:NAME (made in memory, for measurements). Empty: the demo model."),
@@ -280,7 +282,7 @@ const conf_option conf_options[] = {
     ENUM(log, "format", format, "auto", log_formats, 0,
          "auto: journal under systemd, plain lines elsewhere."),
     BOOL(log, "requests", requests, "yes", CONF_RELOAD,
-         "Log one line for each request, with the client's address and the tokens of prompt (and how many of them were cached) and answer; for /health, /metrics and the status page only at debug, unless they fail. What failed on this "
+         "Log one line for each request, with the client's address and the tokens of prompt (and how many of them were cached) and answer; for /health, /metrics and the pages only at debug, unless they fail. What failed on this "
          "side is logged in any case, with the reason."),
     BOOL(log, "prompts", prompts, "no", CONF_RELOAD,
          "Log prompts and answers too. They are private: leave this off unless you must."),

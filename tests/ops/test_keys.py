@@ -27,6 +27,7 @@ ELSEWHERE = {
                                   "test.disk_error_rate", "memory.page_size", "memory.vram_budget"],
     "tests/daemon/test_check.py": ["model.tokenizer"],
     "tests/ops/daemon.py": ["server.port"],
+    "tests/ops/test_chat.py": ["server.chat_page"],
     "tests/unit/test_controller.c": ["fallback.window", "fallback.cooldown", "fallback.max_token_latency_ms"],
     "tests/unit/test_fallback.c": ["test.link_profile"],
     "tests/unit/test_pager_spare.c": ["test.vram_free", "test.vram_piece"],
