@@ -317,7 +317,7 @@ static void name_field(const gen *g, xd_err *err)
     if (name)
         snprintf(err->param, sizeof err->param, "%s", name);
     if (g->responses)
-        responses_name_fault(err);
+        responses_name_fault(NULL, err);
 }
 
 enum { MAX_SHOWN = 8 };
@@ -502,7 +502,7 @@ xd_status prepare_responses(exchange *x, xd_err *err)
     if (!st)
         st = responses_begin(g, asked, err);
     if (st)
-        responses_name_fault(err);
+        responses_name_fault(asked, err);
     return st;
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "api/generate_priv.h"
+#include "api/responses.h"
 
 struct responses {
     json_t *fixed;  /* what of a response does not change */
@@ -287,6 +288,20 @@ static void close_item(gen *g, const char *status)
     xd_buf_clear(&r->text);
 }
 
+static json_t *call_json(const responses *r, const char *id, const answer_piece *p)
+{
+    const json_t *group, *name;
+    responses_find_name(json_object_get(r->fixed, "tools"), p->text, p->len, &group, &name);
+    json_t *call = json_pack("{s:s, s:s, s:s}", "id", id, "type", "function_call", "call_id", p->id);
+    bool ok = call && (!group || !json_object_set(call, "namespace", (json_t *)(uintptr_t)group)) &&
+              !json_object_set_new(call, "name",
+                                   name ? json_incref((json_t *)(uintptr_t)name) : json_stringn(p->text, p->len));
+    if (ok)
+        return call;
+    json_decref(call);
+    return NULL;
+}
+
 static void open_item(gen *g, const answer_piece *p)
 {
     static const char *const prefixes[] = {[ANSWER_CONTENT] = "msg", [ANSWER_THOUGHT] = "rs", [ANSWER_CALL] = "fc"};
@@ -299,8 +314,7 @@ static void open_item(gen *g, const answer_piece *p)
     char id[32];
     snprintf(id, sizeof id, "%s_%016llx", prefixes[p->kind],
              (unsigned long long)xd_mix64(r->id_state += XD_MIX64_STEP));
-    r->item = p->kind == ANSWER_CALL ? json_pack("{s:s, s:s, s:s, s:s%}", "id", id, "type", "function_call", "call_id",
-                                                 p->id, "name", p->text, p->len)
+    r->item = p->kind == ANSWER_CALL ? call_json(r, id, p)
               : p->kind == ANSWER_THOUGHT
                   ? json_pack("{s:s, s:s, s:[]}", "id", id, "type", "reasoning", "summary")
                   : json_pack("{s:s, s:s, s:s}", "id", id, "type", "message", "role", "assistant");

@@ -7,12 +7,10 @@
  *
  * An answer of a model is several items (a thought, text, calls) and one message of chat: items of the assistant that stand together
  * become one message again. */
-#include "api/responses.h"
-
 #include <string.h>
 
 #include "api/fields.h"
-#include "config/util.h"
+#include "api/responses_priv.h"
 
 typedef struct request {
     const json_t *input, *text, *include, *metadata, *tools, *tool_choice, *reasoning, *stream_options;
@@ -65,27 +63,7 @@ static const field fields[] = {
 };
 /* clang-format on */
 
-static void jsonp(json_t **j)
-{
-    json_decref(*j);
-}
-
-static xd_status no_memory(xd_err *err)
-{
-    return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
-}
-
-static bool is_absent(const json_t *v)
-{
-    return !v || json_is_null(v);
-}
-
-static bool is_text(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
-static xd_status wrong_type(xd_err *err, const char *param, const char *want, const json_t *v)
+xd_status responses_wrong_type(xd_err *err, const char *param, const char *want, const json_t *v)
 {
     if (!v)
         return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
@@ -93,13 +71,13 @@ static xd_status wrong_type(xd_err *err, const char *param, const char *want, co
                          json_kind_name(v));
 }
 
-/* A member that must be a string; *ret borrows. */
-static xd_status need_string(const json_t *holder, const char *where, const char *key, const json_t **ret, xd_err *err)
+xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
+                                xd_err *err)
 {
-    char param[128];
+    char param[160];
     snprintf(param, sizeof param, "%s.%s", where, key);
     *ret = json_object_get(holder, key);
-    return json_is_string(*ret) ? XD_OK : wrong_type(err, param, "a string", *ret);
+    return json_is_string(*ret) ? XD_OK : responses_wrong_type(err, param, "a string", *ret);
 }
 
 /* --- items ---------------------------------------------------------------------------------------------------------- */
@@ -131,16 +109,16 @@ static xd_status part_text(const json_t *part, const char *where, const json_t *
 {
     static const char *const kinds[] = {"input_text", "output_text", "text", "summary_text", "reasoning_text"};
     if (!json_is_object(part))
-        return wrong_type(err, where, "an object", part);
+        return responses_wrong_type(err, where, "an object", part);
     const json_t *type;
-    xd_status st = need_string(part, where, "type", &type, err);
+    xd_status st = responses_need_string(part, where, "type", &type, err);
     if (st)
         return st;
     if (is_text(type, "refusal"))
-        return need_string(part, where, "refusal", ret, err);
+        return responses_need_string(part, where, "refusal", ret, err);
     for (size_t i = 0; i < XD_ARRAY_LEN(kinds); i++)
         if (is_text(type, kinds[i]))
-            return need_string(part, where, "text", ret, err);
+            return responses_need_string(part, where, "text", ret, err);
     char param[128];
     snprintf(param, sizeof param, "%s.type", where);
     return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
@@ -156,8 +134,8 @@ static xd_status read_content(const json_t *v, const char *where, json_t **ret, 
         return XD_OK;
     }
     if (!json_is_array(v))
-        return wrong_type(err, where, "a string or a list of parts", v);
-    XD_CLEANUP(jsonp) json_t *parts = json_array();
+        return responses_wrong_type(err, where, "a string or a list of parts", v);
+    XD_CLEANUP(json_decrefp) json_t *parts = json_array();
     const json_t *text = NULL;
     for (size_t i = 0; i < json_array_size(v); i++) {
         char param[96];
@@ -166,12 +144,12 @@ static xd_status read_content(const json_t *v, const char *where, json_t **ret, 
         if (st)
             return st;
         if (json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)))
-            return no_memory(err);
+            return responses_no_memory(err);
     }
     *ret = json_array_size(v) > 1 ? json_incref(parts)
            : text                 ? json_incref((json_t *)(uintptr_t)text)
                                   : json_string("");
-    return *ret ? XD_OK : no_memory(err);
+    return *ret ? XD_OK : responses_no_memory(err);
 }
 
 /* Appends the texts of a content, the parts of one by line ends, behind `between` where there is something before. */
@@ -203,8 +181,8 @@ static xd_status take_message(turns *t, const json_t *item, const char *where, x
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     char param[96];
     const json_t *role;
-    XD_CLEANUP(jsonp) json_t *content = NULL;
-    xd_status st = need_string(item, where, "role", &role, err);
+    XD_CLEANUP(json_decrefp) json_t *content = NULL;
+    xd_status st = responses_need_string(item, where, "role", &role, err);
     if (st)
         return st;
     size_t r = 0;
@@ -231,17 +209,17 @@ static xd_status take_message(turns *t, const json_t *item, const char *where, x
     } else {
         ok = add_message(t, json_pack("{s:O, s:O}", "role", role, "content", content));
     }
-    return ok ? XD_OK : no_memory(err);
+    return ok ? XD_OK : responses_no_memory(err);
 }
 
 static xd_status take_call(turns *t, const json_t *item, const char *where, xd_err *err)
 {
     const json_t *id, *name, *arguments;
-    xd_status st = need_string(item, where, "call_id", &id, err);
+    xd_status st = responses_need_string(item, where, "call_id", &id, err);
     if (!st)
-        st = need_string(item, where, "name", &name, err);
+        st = responses_need_string(item, where, "name", &name, err);
     if (!st)
-        st = need_string(item, where, "arguments", &arguments, err);
+        st = responses_need_string(item, where, "arguments", &arguments, err);
     if (st)
         return st;
     if (!json_string_length(name)) {
@@ -253,24 +231,24 @@ static xd_status take_call(turns *t, const json_t *item, const char *where, xd_e
     t->said = false;
     if (m && !json_object_get(m, "tool_calls") && json_object_set_new(m, "tool_calls", json_array()))
         m = NULL;
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name,
-                             "arguments", arguments);
-    return json_array_append_new(json_object_get(m, "tool_calls"), call) ? no_memory(err) : XD_OK;
+    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function", "name",
+                             responses_flat_name(json_object_get(item, "namespace"), name), "arguments", arguments);
+    return json_array_append_new(json_object_get(m, "tool_calls"), call) ? responses_no_memory(err) : XD_OK;
 }
 
 static xd_status take_result(turns *t, const json_t *item, const char *where, xd_err *err)
 {
     char param[96];
     const json_t *id;
-    XD_CLEANUP(jsonp) json_t *content = NULL;
-    xd_status st = need_string(item, where, "call_id", &id, err);
+    XD_CLEANUP(json_decrefp) json_t *content = NULL;
+    xd_status st = responses_need_string(item, where, "call_id", &id, err);
     snprintf(param, sizeof param, "%s.output", where);
     if (!st)
         st = read_content(json_object_get(item, "output"), param, &content, err);
     if (st)
         return st;
     json_t *m = json_pack("{s:s, s:O, s:O}", "role", "tool", "tool_call_id", id, "content", content);
-    return add_message(t, m) ? XD_OK : no_memory(err);
+    return add_message(t, m) ? XD_OK : responses_no_memory(err);
 }
 
 /* Our thoughts are in `content`; some clients (the AI SDK) keep and send the summary alone. */
@@ -280,7 +258,7 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
     char param[96];
     for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
         const json_t *v = json_object_get(item, keys[i]);
-        XD_CLEANUP(jsonp) json_t *text = NULL;
+        XD_CLEANUP(json_decrefp) json_t *text = NULL;
         snprintf(param, sizeof param, "%s.%s", where, keys[i]);
         if (is_absent(v) || (json_is_array(v) && !json_array_size(v)))
             continue;
@@ -289,7 +267,7 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
             return st;
         json_t *m = assistant(t);
         t->said = false;
-        return m && extend(m, "reasoning_content", text, "\n") ? XD_OK : no_memory(err);
+        return m && extend(m, "reasoning_content", text, "\n") ? XD_OK : responses_no_memory(err);
     }
     snprintf(param, sizeof param, "%s.encrypted_content", where);
     if (!is_absent(json_object_get(item, "encrypted_content")))
@@ -301,7 +279,7 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
 static xd_status take_item(turns *t, const json_t *item, const char *where, xd_err *err)
 {
     if (!json_is_object(item))
-        return wrong_type(err, where, "an object", item);
+        return responses_wrong_type(err, where, "an object", item);
     const json_t *type = json_object_get(item, "type");
     if (is_absent(type) || is_text(type, "message"))
         return take_message(t, item, where, err);
@@ -314,7 +292,7 @@ static xd_status take_item(turns *t, const json_t *item, const char *where, xd_e
     char param[96];
     snprintf(param, sizeof param, "%s.type", where);
     if (!json_is_string(type))
-        return wrong_type(err, param, "a string", type);
+        return responses_wrong_type(err, param, "a string", type);
     if (is_text(type, "item_reference"))
         return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
                              "'%s' is 'item_reference': nothing is stored here; send the item itself", param);
@@ -328,18 +306,19 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
 {
     turns t = {.messages = json_array()};
     if (json_object_set_new(chat, "messages", t.messages))
-        return no_memory(err);
+        return responses_no_memory(err);
     if (r->instructions && *r->instructions) {
         if (!add_message(&t, json_pack("{s:s, s:s}", "role", "system", "content", r->instructions)))
-            return no_memory(err);
+            return responses_no_memory(err);
         t.lead = json_array_get(t.messages, 0);
     }
     if (!r->input)
-        return wrong_type(err, "input", "a string or a list of items", NULL);
+        return responses_wrong_type(err, "input", "a string or a list of items", NULL);
     if (json_is_string(r->input))
-        return add_message(&t, json_pack("{s:s, s:O}", "role", "user", "content", r->input)) ? XD_OK : no_memory(err);
+        return add_message(&t, json_pack("{s:s, s:O}", "role", "user", "content", r->input)) ? XD_OK
+                                                                                             : responses_no_memory(err);
     if (!json_is_array(r->input))
-        return wrong_type(err, "input", "a string or a list of items", r->input);
+        return responses_wrong_type(err, "input", "a string or a list of items", r->input);
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)(uintptr_t)r->input, i, v) {
@@ -354,90 +333,9 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
     json_array_foreach (t.messages, i, v) { /* a thought alone */
         bool bare = !json_object_get(v, "content") && !json_object_get(v, "tool_calls");
         if (bare && json_object_set_new(v, "content", json_string("")))
-            return no_memory(err);
+            return responses_no_memory(err);
     }
     return XD_OK;
-}
-
-/* --- tools ---------------------------------------------------------------------------------------------------------- */
-
-static bool is_key(const char *key)
-{
-    return !strcmp(key, "name") || !strcmp(key, "description") || !strcmp(key, "parameters") || !strcmp(key, "strict");
-}
-
-static xd_status read_tool(const json_t *tool, size_t i, json_t **ret, xd_err *err)
-{
-    char where[40], param[64];
-    snprintf(where, sizeof where, "tools[%zu]", i);
-    snprintf(param, sizeof param, "%s.type", where);
-    if (!json_is_object(tool))
-        return wrong_type(err, where, "an object", tool);
-    const json_t *type;
-    xd_status st = need_string(tool, where, "type", &type, err);
-    if (st)
-        return st;
-    if (is_text(type, "custom"))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
-                             "'%s' 'custom' is not supported: give a function with one text parameter", param);
-    if (!is_text(type, "function"))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
-                             "'%s' '%.64s' is not supported: the server runs no tools; leave it out, or give a "
-                             "function that your program runs",
-                             param, json_string_value(type));
-    if (json_is_object(json_object_get(tool, "function")))
-        return xd_fail_field(err, XD_BAD_REQUEST, where, "invalid_value",
-                             "'%s' has the form of /v1/chat/completions: here name, description, parameters and strict "
-                             "stand beside type",
-                             where);
-    XD_CLEANUP(jsonp) json_t *function = json_object();
-    const char *key;
-    json_t *v;
-    json_object_foreach ((json_t *)(uintptr_t)tool, key, v) /* templates show them in the client's order */
-        if (is_key(key) && !json_is_null(v) && json_object_set(function, key, v))
-            return no_memory(err);
-    *ret = json_pack("{s:s, s:O}", "type", "function", "function", function);
-    return *ret ? XD_OK : no_memory(err);
-}
-
-static xd_status read_tools(const request *r, json_t *chat, xd_err *err)
-{
-    if (!r->tools)
-        return XD_OK;
-    json_t *list = json_array();
-    if (json_object_set_new(chat, "tools", list))
-        return no_memory(err);
-    for (size_t i = 0; i < json_array_size(r->tools); i++) {
-        json_t *tool = NULL;
-        xd_status st = read_tool(json_array_get(r->tools, i), i, &tool, err);
-        if (st)
-            return st;
-        if (json_array_append_new(list, tool))
-            return no_memory(err);
-    }
-    return XD_OK;
-}
-
-static xd_status read_tool_choice(const request *r, json_t *chat, xd_err *err)
-{
-    json_t *choice = (json_t *)(uintptr_t)r->tool_choice;
-    if (!choice)
-        return XD_OK;
-    if (!json_is_object(choice)) /* a word, or something that chat says is none */
-        return json_object_set(chat, "tool_choice", choice) ? no_memory(err) : XD_OK;
-    const json_t *type, *name;
-    xd_status st = need_string(choice, "tool_choice", "type", &type, err);
-    if (st)
-        return st;
-    if (!is_text(type, "function"))
-        return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice.type", "unsupported_value",
-                             "'tool_choice.type' '%.64s' is not supported: there are \"none\", \"auto\", \"required\" "
-                             "and {\"type\": \"function\", \"name\": ...}",
-                             json_string_value(type));
-    if ((st = need_string(choice, "tool_choice", "name", &name, err)))
-        return st;
-    json_t *nested = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", nested) ? no_memory(err) : XD_OK;
 }
 
 /* --- the other fields ----------------------------------------------------------------------------------------------- */
@@ -454,20 +352,20 @@ static xd_status read_text(const request *r, json_t *chat, xd_err *err)
     if (is_absent(format))
         return XD_OK;
     if (!json_is_object(format))
-        return wrong_type(err, "text.format", "an object", format);
+        return responses_wrong_type(err, "text.format", "an object", format);
     const json_t *type;
-    xd_status st = need_string(format, "text.format", "type", &type, err);
+    xd_status st = responses_need_string(format, "text.format", "type", &type, err);
     if (st)
         return st;
-    XD_CLEANUP(jsonp) json_t *named = json_object();
+    XD_CLEANUP(json_decrefp) json_t *named = json_object();
     for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(format, keys[i]);
         if (v && json_object_set(named, keys[i], v))
-            return no_memory(err);
+            return responses_no_memory(err);
     }
     json_t *wanted = is_text(type, "json_schema") ? json_pack("{s:O, s:O}", "type", type, "json_schema", named)
                                                   : json_pack("{s:O}", "type", type);
-    return json_object_set_new(chat, "response_format", wanted) ? no_memory(err) : XD_OK;
+    return json_object_set_new(chat, "response_format", wanted) ? responses_no_memory(err) : XD_OK;
 }
 
 static xd_status read_include(const request *r, bool *ret_logprobs, xd_err *err)
@@ -478,7 +376,7 @@ static xd_status read_include(const request *r, bool *ret_logprobs, xd_err *err)
         char param[32];
         snprintf(param, sizeof param, "include[%zu]", i);
         if (!json_is_string(v))
-            return wrong_type(err, param, "a string", v);
+            return responses_wrong_type(err, param, "a string", v);
         *ret_logprobs |= is_text(v, "message.output_text.logprobs");
         /* Asked for by clients that keep the conversation themselves, for thoughts to come back: ours are in the item as they are. */
         if (!is_text(v, "message.output_text.logprobs") && !is_text(v, "reasoning.encrypted_content"))
@@ -502,7 +400,7 @@ static xd_status read_logprobs(const request *r, json_t *chat, xd_err *err)
         return XD_OK;
     bool ok = !json_object_set_new(chat, "logprobs", json_true()) &&
               (r->top_logprobs < 0 || !json_object_set_new(chat, "top_logprobs", json_integer(r->top_logprobs)));
-    return ok ? XD_OK : no_memory(err);
+    return ok ? XD_OK : responses_no_memory(err);
 }
 
 /* No summary is made: what a model thinks is given as it is. The words are checked, since a wrong one is a mistake. */
@@ -516,14 +414,14 @@ static xd_status read_reasoning(const request *r, json_t *chat, xd_err *err)
         if (is_absent(v))
             continue;
         if (!json_is_string(v))
-            return wrong_type(err, param, "a string", v);
+            return responses_wrong_type(err, param, "a string", v);
         if (!is_text(v, "auto") && !is_text(v, "concise") && !is_text(v, "detailed") && !is_text(v, "none"))
             return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value",
                                  "'%s' must be \"auto\", \"concise\" or \"detailed\"", param);
     }
     if (!r->reasoning)
         return XD_OK;
-    return json_object_set(chat, "reasoning", (json_t *)(uintptr_t)r->reasoning) ? no_memory(err) : XD_OK;
+    return json_object_set(chat, "reasoning", (json_t *)(uintptr_t)r->reasoning) ? responses_no_memory(err) : XD_OK;
 }
 
 static xd_status check_others(const request *r, xd_err *err)
@@ -557,12 +455,12 @@ static bool is_own(const char *key)
 xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
 {
     request r = {.max_output_tokens = FIELD_UNSET_INT, .top_logprobs = -1};
-    XD_CLEANUP(jsonp) json_t *chat = json_object();
+    XD_CLEANUP(json_decrefp) json_t *chat = json_object();
     const char *key;
     json_t *v;
     json_object_foreach ((json_t *)(uintptr_t)body, key, v)
         if (!is_own(key) && json_object_set(chat, key, v))
-            return no_memory(err);
+            return responses_no_memory(err);
     /* What this table does not know, chat's may: it says what nobody knows. */
     xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), RESPONSES, NULL, &r, err);
     if (!st)
@@ -570,9 +468,9 @@ xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
     if (!st)
         st = read_input(&r, chat, err);
     if (!st)
-        st = read_tools(&r, chat, err);
+        st = responses_read_tools(r.tools, chat, err);
     if (!st)
-        st = read_tool_choice(&r, chat, err);
+        st = responses_read_tool_choice(r.tool_choice, chat, err);
     if (!st)
         st = read_text(&r, chat, err);
     if (!st)
@@ -581,7 +479,7 @@ xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
         st = read_reasoning(&r, chat, err);
     if (!st && r.max_output_tokens != FIELD_UNSET_INT &&
         json_object_set_new(chat, "max_completion_tokens", json_integer(r.max_output_tokens)))
-        st = no_memory(err);
+        st = responses_no_memory(err);
     if (!st)
         *ret = XD_TAKE(chat);
     return st;
@@ -599,14 +497,16 @@ static const char *const names[][2] = {{"response_format.json_schema", "text.for
                                        {"prompt", "input"}};
 
 /* Appends the name at `text` as it is here; returns how much of text it was, 0: none. */
-static size_t rename_at(const char *text, xd_buf *out)
+static size_t rename_at(const json_t *body, const char *text, xd_buf *out)
 {
     static const char tools[] = "tools[", function[] = "].function";
     if (!strncmp(text, tools, strlen(tools))) {
         size_t n = strlen(tools) + strspn(text + strlen(tools), "0123456789");
-        if (strncmp(text + n, function, strlen(function)))
+        char where[TOOL_PLACE_CHARS];
+        if (strncmp(text + n, function, strlen(function)) ||
+            !responses_tool_place(json_object_get(body, "tools"), strtoul(text + strlen(tools), NULL, 10), where))
             return 0;
-        xd_buf_append(out, text, n + 1);
+        xd_buf_puts(out, where);
         return n + strlen(function);
     }
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
@@ -619,17 +519,17 @@ static size_t rename_at(const char *text, xd_buf *out)
     return 0;
 }
 
-void responses_name_fault(xd_err *err)
+void responses_name_fault(const json_t *body, xd_err *err)
 {
     XD_CLEANUP(xd_buf_free) xd_buf param = {0};
     XD_CLEANUP(xd_buf_free) xd_buf msg = {0};
-    size_t n = rename_at(err->param, &param);
+    size_t n = rename_at(body, err->param, &param);
     if (n && xd_buf_puts(&param, err->param + n))
         snprintf(err->param, sizeof err->param, "%s", param.data);
     /* Names stand in quotes. */
     for (const char *p = err->msg; *p;) {
         xd_buf_putc(&msg, *p);
-        n = *p++ == '\'' ? rename_at(p, &msg) : 0;
+        n = *p++ == '\'' ? rename_at(body, p, &msg) : 0;
         p += n;
     }
     if (msg.len && xd_buf_puts(&msg, "") && !msg.failed)

@@ -21,10 +21,12 @@ LAST = "{#<tool_call> </think>#}{% if tools %}{% endif %}{{ messages[-1].content
 WEATHER = {"type": "function", "name": "weather", "description": "Weather of a town", "strict": True, "parameters": {
     "type": "object", "properties": {"town": {"enum": ["Emden", "Gent"]}}, "required": ["town"], "additionalProperties": False}}
 NOW = {"type": "function", "name": "now"}
+MAIL = {"type": "namespace", "name": "mail", "description": "Letters", "tools": [{"type": "function", "name": "send", "description": "Sends", "strict": False}, {"type": "function", "name": "now"}]}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Gent"}}\n</tool_call>'
 EVENTS = pydantic.TypeAdapter(ResponseStreamEvent)
-# Older clients have no type for the content parts of thoughts, and read them all the same.
+# Older clients have no types for the content parts of thoughts and for namespaces, and read them all the same.
 HAS_THOUGHT_PARTS = hasattr(openai.types.responses.response_content_part_added_event, "PartReasoningText")
+HAS_NAMESPACES = hasattr(openai.types.responses, "NamespaceTool")
 
 
 def nested(tool):
@@ -62,11 +64,15 @@ def client(server):
     return openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=60)
 
 
+def typed(response):
+    return response if HAS_NAMESPACES else {**response, "tools": [t for t in response["tools"] if t["type"] != "namespace"]}
+
+
 def create(server, input, **fields):
     body = {"input": input, **fields}
     a = server.post("/v1/responses", body, timeout=60)
     assert a.status == 200, a.body
-    Response.model_validate(a.json)  # the types, field by field: the client itself lets everything pass
+    Response.model_validate(typed(a.json))  # the types, field by field: the client itself lets everything pass
     return a.json
 
 
@@ -80,7 +86,7 @@ def events_of(body):
         event = json.loads(data.removeprefix("data: "))
         assert name == "event: " + event["type"] and event["sequence_number"] == len(out), block
         if HAS_THOUGHT_PARTS or event.get("part", {}).get("type") != "reasoning_text":
-            EVENTS.validate_python(event)
+            EVENTS.validate_python({**event, "response": typed(event["response"])} if "response" in event else event)
         out.append(event)
     assert [e["type"] for e in out[:2]] == ["response.created", "response.in_progress"]
     assert all(e["response"]["status"] == "in_progress" and e["response"]["output"] == [] for e in out[:2])
@@ -130,7 +136,7 @@ def assembled(events):
     raise AssertionError("the stream does not end")
 
 
-NEW = ("id", "call_id", "created_at", "completed_at")
+NEW = ("id", "call_id", "created_at", "completed_at", "cached_tokens")
 
 
 def same(a, b):
@@ -220,6 +226,22 @@ def test_thoughts_text_and_calls_are_items(last):
     hidden = both(last, text, tools=[WEATHER], reasoning={"exclude": True})
     assert [k for k, _ in texts(hidden)] == ["message", "function_call", "function_call"]
     assert hidden["usage"]["output_tokens_details"] == r["usage"]["output_tokens_details"]
+
+
+def test_tools_in_namespaces(last, servers):
+    """Codex' agents and MCP servers: the client has its functions by both names, the model by one."""
+    tools = [NOW, MAIL]
+    flat = [nested(NOW), nested({"type": "function", "name": "mail__send", "description": "Sends", "strict": False}), nested({"type": "function", "name": "mail__now"})]
+    text = "".join('<tool_call>{"name": "%s", "arguments": {}}</tool_call>' % name for name in ("mail__send", "now", "mail__now", "mail__other"))
+    r = both(last, text, tools=tools)
+    assert [(i.get("namespace"), i["name"]) for i in r["output"]] == [("mail", "send"), (None, "now"), ("mail", "now"), (None, "mail__other")] and r["tools"] == tools
+    alike = [{**MAIL, "name": a, "tools": [{"type": "function", "name": b}]} for a, b in (("a", "b__c"), ("a__b", "c"))]
+    assert last.post("/v1/responses", {"input": "x", "tools": alike}).error["param"] == "tools[1].tools[0].name"
+    input = [{"role": "user", "content": "u"}, *r["output"][:2], {"type": "function_call_output", "call_id": r["output"][0]["call_id"], "output": "sent"}]
+    calls = [{"id": i["call_id"], "type": "function", "function": {"name": name, "arguments": "{}"}} for i, name in zip(r["output"], ("mail__send", "now"))]
+    messages = [{"role": "user", "content": "u"}, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": calls[0]["id"], "content": "sent"}]
+    wanted = servers(ALL).post("/v1/chat/completions", {"messages": messages, "tools": flat}).json["choices"][0]["message"]["content"]
+    assert texts(create(servers(ALL), input, tools=tools)) == [("message", wanted)] and "mail__send" in wanted
 
 
 def test_a_call_that_is_cut(last):
@@ -359,13 +381,19 @@ FAULTS = [
     ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}]}, "input[0].encrypted_content", "unsupported_content"),
     ({"input": "\0x"}, "input", "invalid_value"),
     *[({"input": "x", "tools": [{"type": kind, "name": "x"}]}, "tools[0].type", "unsupported_value")
-      for kind in ("web_search", "web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "mcp", "local_shell", "custom", "namespace")],
+      for kind in ("web_search", "web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "mcp", "local_shell", "custom", "tool_search")],
     ({"input": "x", "tools": [NOW, {"name": "f"}]}, "tools[1].type", "missing_required_parameter"), ({"input": "x", "tools": ["f"]}, "tools[0]", "invalid_type"),
     ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"), ({"input": "x", "tools": [nested(NOW)]}, "tools[0]", "invalid_value"),
     ({"input": "x", "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"), ({"input": "x", "tools": [NOW, NOW]}, "tools[1].name", "invalid_value"),
     ({"input": "x", "tools": [{**NOW, "parameters": []}]}, "tools[0].parameters", "invalid_type"),
     ({"input": "x", "tools": [{**NOW, "strict": True, "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}], "tool_choice": "required"},
      "tools[0].parameters.properties.a.not", "invalid_json_schema"),
+    ({"input": "x", "tools": [{**MAIL, "name": ""}]}, "tools[0].name", "invalid_value"), ({"input": "x", "tools": [{"type": "namespace", "name": "a"}]}, "tools[0].tools", "missing_required_parameter"),
+    ({"input": "x", "tools": [NOW, {**MAIL, "tools": [NOW, {"type": "custom", "name": "x"}]}]}, "tools[1].tools[1].type", "unsupported_value"),
+    ({"input": "x", "tools": [{**MAIL, "tools": [MAIL]}]}, "tools[0].tools[0].type", "unsupported_value"), ({"input": "x", "tools": [{**MAIL, "name": "n" * 60}]}, "tools[0].tools[0]", "invalid_value"),
+    ({"input": "x", "tools": [NOW, MAIL, {**MAIL, "name": "a b"}]}, "tools[2].tools[0].name", "invalid_value"), ({"input": "x", "tools": [MAIL, {**NOW, "name": "mail__send"}]}, "tools[1].name", "invalid_value"),
+    ({"input": "x", "tools": [NOW, {**MAIL, "tools": [NOW, {**NOW, "name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}]}], "tool_choice": "required"},
+     "tools[1].tools[1].parameters.properties.a.not", "invalid_json_schema"),
     ({"input": "x", "tools": [NOW], "tool_choice": "always"}, "tool_choice", "invalid_value"), ({"input": "x", "tool_choice": "required"}, "tool_choice", "invalid_value"),
     ({"input": "x", "tools": [NOW], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "invalid_value"),
     ({"input": "x", "tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "now"}}}, "tool_choice.name", "missing_required_parameter"),
@@ -399,7 +427,7 @@ def test_faults_are_told_in_the_clients_words(last, body, param, code):
     message = a.error["message"]
     assert not re.search(r"response_format|max_completion|'messages|\.function\b|'prompt", message) or code == "unsupported_parameter", message
     assert f"'{param}'" in message or code in ("context_length_exceeded", "invalid_value", "unsupported_parameter", "invalid_json_schema"), message
-    assert code != "invalid_json_schema" or re.match(r"'(tools\[0\]\.parameters|text\.format\.schema)'", message), message
+    assert code != "invalid_json_schema" or re.match(r"'(tools\[[01]\](\.tools\[1\])?\.parameters|text\.format\.schema)'", message), message
     assert last.post("/v1/responses", {**body, "stream": body.get("stream", True)}).status == 400
 
 
@@ -510,7 +538,8 @@ def test_a_stream_shows_life_while_nothing_is_generated(start):
     server = start("--server.heartbeat=1s")
     got = server.post("/v1/responses", {"input": "[slow]", "stream": True}).body
     r = assembled(events_of(got))
-    assert r["status"] == "completed" and got.startswith(b"event: response.created\n") and b"\n\n: ping\n\n" in got
+    assert r["status"] == "completed" and got.startswith(b"event: response.created\n")
+    assert server.metric("expertd_http_heartbeats_total") == 1 + got.count(b"\n\n: ping\n\n")
 
 
 def test_a_large_end_is_written_by_another_thread(last):
@@ -570,6 +599,8 @@ def test_calls_with_the_demo_model(tools_daemon):
         assert [i.type for i in r.output] == ["function_call"] and json.loads(r.output[0].arguments)["town"] in ("Emden", "Gent")
         whole = both(tools_daemon, "Is it warm?", tools=[WEATHER], tool_choice=choice, max_output_tokens=100, temperature=0)
         assert texts(whole) == [("function_call", r.output[0].arguments)] and whole["tool_choice"] == choice
+    grouped = both(tools_daemon, "Is it warm?", tools=[NOW, {**MAIL, "tools": [WEATHER]}], tool_choice={"type": "function", "name": "weather", "namespace": "mail"}, max_output_tokens=100, temperature=0)
+    assert [(i["namespace"], i["name"]) for i in grouped["output"]] == [("mail", "weather")]
     history = [{"role": "user", "content": "Is it warm?"}, *[i.model_dump(exclude_none=True) for i in r.output], {"type": "function_call_output", "call_id": r.output[0].call_id, "output": "18"}]
     r = c.responses.create(model="demo", input=history, tools=[WEATHER], tool_choice="none", max_output_tokens=10)
     assert r.output_text

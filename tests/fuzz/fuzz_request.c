@@ -36,10 +36,10 @@ static void check(const gen_context *ctx, const gen_params *p)
 }
 
 /* Of /v1/responses every fault has that API's names, and is still text. */
-static void check_named(xd_err *err, bool is_response)
+static void check_named(const json_t *asked, bool is_response, xd_err *err)
 {
     if (is_response)
-        responses_name_fault(err);
+        responses_name_fault(asked, err);
     bool is_chats =
         is_response && (!strncmp(err->param, "messages", 8) || !strncmp(err->param, "response_format.", 16));
     if (is_chats || !err->msg[0] || !memchr(err->msg, 0, sizeof err->msg) || !memchr(err->param, 0, sizeof err->param))
@@ -60,14 +60,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                              .max_n = 8,
                              .max_logprobs = 20,
                              .max_stop = 4};
-    json_t *body = NULL;
+    json_t *body = NULL, *asked = NULL;
     gen_params p = {0};
     xd_err err;
     xd_status st = body_parse((const char *)data + 1, size - 1, &body, &err);
     if (!st && data[0] & 8) { /* it becomes a chat */
         json_t *chat = NULL;
         st = responses_to_chat(body, &chat, &err);
-        json_decref(body);
+        asked = body;
         body = chat;
     }
     if (!st)
@@ -77,9 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!st)
         check(&ctx, &p);
     else
-        check_named(&err, data[0] & 8);
+        check_named(asked, data[0] & 8, &err);
     gen_params_free(&p);
     json_decref(body);
+    json_decref(asked);
     tok_free(tok);
     return 0;
 }

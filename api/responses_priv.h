@@ -1,0 +1,37 @@
+/* responses_priv.h - what responses_request.c and responses_tools.c share. */
+#ifndef API_RESPONSES_PRIV_H
+#define API_RESPONSES_PRIV_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "api/responses.h"
+#include "config/util.h"
+
+static inline bool is_absent(const json_t *v)
+{
+    return !v || json_is_null(v);
+}
+
+static inline bool is_text(const json_t *v, const char *text)
+{
+    return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
+
+xd_status responses_no_memory(xd_err *err);
+/* A value that is not what it must be; NULL: it is missing. */
+xd_status responses_wrong_type(xd_err *err, const char *param, const char *want, const json_t *v);
+/* A member that must be a string; *ret borrows. */
+xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
+                                xd_err *err) XD_MUST_CHECK;
+
+/* Each sets its field of the chat body; NULL: the client has not said it. */
+xd_status responses_read_tools(const json_t *tools, json_t *chat, xd_err *err) XD_MUST_CHECK;
+xd_status responses_read_tool_choice(const json_t *choice, json_t *chat, xd_err *err) XD_MUST_CHECK;
+/* The name of a function as the model knows it; owned, NULL: out of memory. namespace_ may be NULL. */
+json_t *responses_flat_name(const json_t *namespace_, const json_t *name);
+/* Where the chat's i-th tool stands in the client's list; false: nowhere. */
+enum { TOOL_PLACE_CHARS = 64 };
+bool responses_tool_place(const json_t *tools, size_t i, char ret[static TOOL_PLACE_CHARS]);
+
+#endif
