@@ -226,9 +226,9 @@ static void send_sign_of_life(gen *g)
 static bool tell_end(gen *g, ssize_t *ret)
 {
     enum MHD_Result wait;
-    bool large = g->responses && !g->error.status; /* its last events hold the whole response */
     api_prepare end = g->responses ? responses_end_stream : end_stream;
-    g->told_end = work_run(g->x->a->work, g->x, end, large ? gen_whole_bytes(g) : 0, &wait);
+    size_t bytes = g->responses ? gen_whole_bytes(g) : 0; /* they hold the whole response */
+    g->told_end = work_run(g->x->a->work, g->x, end, bytes, &wait);
     *ret = wait == MHD_YES ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
     return g->told_end;
 }

@@ -445,6 +445,14 @@ def test_fields_that_are_off_and_those_that_only_inform(last):
     assert texts(r) == [("message", "x")]
 
 
+def test_the_reference_names_every_field():
+    source = open(os.path.join(ROOT, "api", "responses_request.c"), encoding="utf-8").read()
+    doc = open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8").read()
+    doc = doc[doc.index("## Responses"):doc.index("## Request ids")]
+    names = re.findall(r'^    \{"(\w+)", +FIELD_', source, re.M)
+    assert len(names) > 30 and not [n for n in names if f"`{n}`" not in doc]
+
+
 def test_a_template_that_raises(servers):
     a = servers("{% if messages|length > 1 %}{{ raise_exception('messages must be one') }}{% endif %}x").post("/v1/responses", {"input": [{"role": "user", "content": "a"}] * 2})
     assert (a.status, a.error["code"], a.error["param"]) == (400, "template_raise", "input") and "messages must be one" in a.error["message"]
