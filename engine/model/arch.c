@@ -130,6 +130,23 @@ static const model_arch archs[] = {
      .moe_layers = MODEL_MOE_ALL,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_granite},
+    {.model_type = "granitemoeshared",
+     .class_name = "GraniteMoeSharedForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048,\"num_experts_per_tok\":2,"
+                 "\"num_local_experts\":8,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .gate_up = "model.layers.%u.block_sparse_moe.input_linear.weight",
+     .down = "model.layers.%u.block_sparse_moe.output_linear.weight",
+     .router = "model.layers.%u.block_sparse_moe.router.layer.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .shared = "model.layers.%u.shared_mlp",
+     .shared_joined = true,
+     .shared_size_key = "shared_intermediate_size",
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_granite},
     {.model_type = "glm4_moe",
      .class_name = "Glm4MoeForCausalLM",
      .defaults = "{\"vocab_size\":151552,\"hidden_size\":4096,\"intermediate_size\":10944,\"num_hidden_layers\":46,"
@@ -184,6 +201,61 @@ static const model_arch archs[] = {
      .partial_rotary = true,
      .qk_norm = MODEL_NORM_WIDE,
      .read = model_read_minimax},
+    {.model_type = "dots1",
+     .class_name = "Dots1ForCausalLM",
+     .defaults = "{\"vocab_size\":152064,\"hidden_size\":4608,\"intermediate_size\":10944,\"num_hidden_layers\":62,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"max_position_embeddings\":2048,"
+                 "\"moe_intermediate_size\":1408,\"sliding_window\":4096,\"max_window_layers\":62}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_FROM,
+     .read = model_read_dots1},
+    {.model_type = "solar_open",
+     .class_name = "SolarOpenForCausalLM",
+     .defaults = "{\"vocab_size\":196608,\"hidden_size\":4096,\"num_hidden_layers\":48,\"num_attention_heads\":64,"
+                 "\"num_key_value_heads\":8,\"head_dim\":128,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1280,\"num_experts_per_tok\":8,"
+                 "\"num_local_experts\":128,\"n_shared_experts\":1,\"norm_topk_prob\":true}",
+     .default_theta = 1e6,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_QKV_ASKED,
+     .read = model_read_solar},
+    {.model_type = "hy_v3",
+     .class_name = "HYV3ForCausalLM",
+     .defaults = "{\"vocab_size\":120832,\"hidden_size\":4096,\"intermediate_size\":13312,\"num_hidden_layers\":80,"
+                 "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":128,"
+                 "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1536,"
+                 "\"num_experts_per_tok\":8,\"num_local_experts\":192,\"num_shared_experts\":1,"
+                 "\"first_k_dense_replace\":1,\"routed_scaling_factor\":2.826,\"num_nextn_predict_layers\":1}",
+     .default_theta = 11158840,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.router.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.expert_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = "model.layers.%u.mlp.shared_mlp",
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "num_shared_experts",
+     .norm_topk_always = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_glm4},
     {.model_type = "deepseek_v2",
      .class_name = "DeepseekV2ForCausalLM",
      .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
@@ -249,7 +321,7 @@ static xd_status unify_names(json_t *config, xd_err *err)
     } names[] = {
         {"num_local_experts", "num_experts"},           {"num_local_experts", "n_routed_experts"},
         {"num_local_experts", "moe_num_experts"},       {"num_experts_per_tok", "moe_k"},
-        {"num_nextn_predict_layers", "num_mtp_layers"},
+        {"num_nextn_predict_layers", "num_mtp_layers"}, {"routed_scaling_factor", "router_scaling_factor"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);
@@ -289,7 +361,7 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
 {
     const char *type = hf_string(config, "model_type");
     *ret = type ? model_arch_find(type) : NULL;
-    char known[256];
+    char known[512];
     if (!*ret)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
                        type ? type : "(none)", known_archs(known, sizeof known));
@@ -297,15 +369,16 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
 }
 
 /* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types
- * names, or from max_window_layers on (Qwen2-MoE: in every other one before); Qwen3-MoE in all; gpt-oss in those that layer_types
- * names. A list that says something else than what the family does is refused. */
+ * names, or from max_window_layers on (Qwen2-MoE: in every other one before; dots.llm1: always); Qwen3-MoE in all; gpt-oss in those
+ * that layer_types names. A list that says something else than what the family does is refused. */
 static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     uint32_t window = 0, first = 0, n_layers = m->params.n_layers;
     bool use = a->window != MODEL_WINDOW_NONE;
     xd_status st = XD_OK;
-    const bool listed_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
-    if (a->window == MODEL_WINDOW_SWITCHED || listed_first)
+    const bool switched_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
+    const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM;
+    if (a->window == MODEL_WINDOW_SWITCHED || switched_first)
         st = hf_bool(c, file, "use_sliding_window", false, &use, err);
     if (!st && use)
         st = hf_u32(c, file, "sliding_window", 0, 1, INT32_MAX, &window, err);
@@ -342,6 +415,25 @@ typedef struct moe_layers {
     uint32_t step, first, start, end, interval;
 } moe_layers;
 
+/* One "dense" or "sparse" a layer. */
+static xd_status check_mlp_types(const json_t *c, const char *file, uint32_t n_layers, xd_err *err)
+{
+    const json_t *types = json_object_get(c, "mlp_layer_types");
+    if (!hf_has(c, "mlp_layer_types"))
+        return XD_OK;
+    if (json_array_size(types) != n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: mlp_layer_types must list num_hidden_layers = %u layers", file,
+                       n_layers);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        const char *type = json_string_value(json_array_get(types, l));
+        if (!type || (strcmp(type, "dense") && strcmp(type, "sparse")))
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: mlp_layer_types has '%s' for layer %u; 'dense' and 'sparse' are known", file,
+                           type ? type : "(no text)", l);
+    }
+    return XD_OK;
+}
+
 static xd_status read_moe_layers(const model_arch *a, const json_t *c, const char *file, uint32_t n_layers,
                                  moe_layers *ret, xd_err *err)
 {
@@ -354,7 +446,9 @@ static xd_status read_moe_layers(const model_arch *a, const json_t *c, const cha
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'mlp_only_layers' must be a list of layers", file);
     if (a->moe_layers == MODEL_MOE_STEP)
         st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
-    if (a->moe_layers == MODEL_MOE_FIRST)
+    if (a->moe_layers == MODEL_MOE_LISTED && (st = check_mlp_types(c, file, n_layers, err)))
+        return st;
+    if (a->moe_layers == MODEL_MOE_FIRST || (a->moe_layers == MODEL_MOE_LISTED && !hf_has(c, "mlp_layer_types")))
         st = hf_u32(c, file, "first_k_dense_replace", 0, 0, MODEL_MAX_LAYERS, &ret->first, err);
     if (a->moe_layers == MODEL_MOE_RANGE &&
         !(st = hf_u32(c, file, "moe_layer_start_index", 0, 0, MODEL_MAX_LAYERS, &ret->start, err)) &&
@@ -373,6 +467,9 @@ static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t lay
         json_array_foreach (json_object_get(config, "mlp_only_layers"), i, v)
             if (json_integer_value(v) == (json_int_t)layer)
                 return false;
+    const char *type = json_string_value(json_array_get(json_object_get(config, "mlp_layer_types"), layer));
+    if (a->moe_layers == MODEL_MOE_LISTED && type)
+        return !strcmp(type, "sparse");
     return (layer + 1) % which->step == 0 && layer >= which->first && layer >= which->start && layer <= which->end &&
            (layer + 1) % which->interval == 0;
 }

@@ -69,15 +69,45 @@ static xd_status read_groups(model *m, const json_t *c, const char *file, xd_err
     return XD_OK;
 }
 
-xd_status model_read_glm4(model *m, const json_t *c, const char *file, xd_err *err)
+/* What they and others are chosen by. */
+static xd_status read_sigmoid(model *m, const json_t *c, const char *file, xd_err *err)
 {
     kern_router_args *r = &m->params.router;
-    xd_status st;
     r->scoring = KERN_SIGMOID;
     r->norm_eps = 1e-20f;
-    if ((st = only(c, file, "scoring_func", "sigmoid", err)) || (st = only(c, file, "topk_method", "noaux_tc", err)))
+    xd_status st = only(c, file, "topk_method", "noaux_tc", err);
+    return st ? st : read_groups(m, c, file, err);
+}
+
+xd_status model_read_glm4(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    xd_status st = only(c, file, "scoring_func", "sigmoid", err);
+    return st ? st : read_sigmoid(m, c, file, err);
+}
+
+/* dots.llm1 calls the scoring by what picks. */
+xd_status model_read_dots1(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const char *scoring = hf_string(c, "scoring_func");
+    if (hf_has(c, "scoring_func") && (!scoring || (strcmp(scoring, "noaux_tc") && strcmp(scoring, "sigmoid"))))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: 'scoring_func' is '%s'; dots1 has 'noaux_tc' and 'sigmoid'", file,
+                       scoring ? scoring : "(no text)");
+    return read_sigmoid(m, c, file, err);
+}
+
+/* GLM-4.5 without what it may have. */
+xd_status model_read_solar(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    uint32_t dense;
+    bool norms;
+    xd_status st;
+    if ((st = hf_u32(c, file, "first_k_dense_replace", 0, 0, MODEL_MAX_LAYERS, &dense, err)) ||
+        (st = hf_bool(c, file, "use_qk_norm", false, &norms, err)))
         return st;
-    return read_groups(m, c, file, err);
+    if (dense || norms)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is not known for solar_open", file,
+                       dense ? "first_k_dense_replace above 0" : "use_qk_norm true");
+    return model_read_glm4(m, c, file, err);
 }
 
 /* Every layer behind the dense ones has experts in all that is published. */

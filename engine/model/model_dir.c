@@ -303,6 +303,26 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     return take(m, name, 1, y->n_experts, false, &y->choice_bias, err);
 }
 
+/* Granite's: gate over up in one matrix. */
+static xd_status take_shared_joined(const model *m, const char *prefix, model_layer *y, xd_err *err)
+{
+    const uint32_t d = m->params.d_model, ff = y->d_ff_shared;
+    model_tensor both = {0};
+    char name[192];
+    snprintf(name, sizeof name, "%s.input_linear.weight", prefix);
+    xd_status st = take(m, name, 2 * ff, d, false, &both, err);
+    if (st)
+        return st;
+    if (both.fmt == FMT_FP8)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' in FP8 is not known", m->dir, name);
+    both.rows = ff;
+    both.bytes /= 2;
+    y->shared[MODEL_GATE] = y->shared[MODEL_UP] = both;
+    y->shared[MODEL_UP].data = (const char *)both.data + both.bytes;
+    snprintf(name, sizeof name, "%s.output_linear.weight", prefix);
+    return take(m, name, d, ff, false, &y->shared[MODEL_DOWN], err);
+}
+
 static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     static const char *const names[MODEL_MATRICES] = {"gate", "up", "down"};
@@ -313,6 +333,8 @@ static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *
     if (!y->d_ff_shared)
         return XD_OK;
     snprintf(prefix, sizeof prefix, a->shared, l);
+    if (a->shared_joined)
+        return take_shared_joined(m, prefix, y, err);
     for (int k = 0; k < MODEL_MATRICES && !st; k++) {
         snprintf(name, sizeof name, "%s.%s_proj.weight", prefix, names[k]);
         st = take(m, name, k == MODEL_DOWN ? d : y->d_ff_shared, k == MODEL_DOWN ? y->d_ff_shared : d, false,

@@ -57,13 +57,15 @@ struct model_arch {
     const char *choice_bias; /* must exist */
     const char *shared,
         *shared_gate;            /* of the shared expert: what stands before ".gate_proj.weight"; its gate, or NULL */
+    bool shared_joined;          /* it has ".input_linear.weight", gate over up, and ".output_linear.weight" instead */
     const char *shared_size_key; /* its size, times that of shared_count_key where there is one */
     const char *shared_count_key;
     enum {
-        MODEL_MOE_STEP,  /* by decoder_sparse_step and mlp_only_layers */
-        MODEL_MOE_ALL,   /* all layers */
-        MODEL_MOE_FIRST, /* but for the first first_k_dense_replace */
-        MODEL_MOE_RANGE, /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
+        MODEL_MOE_STEP,   /* by decoder_sparse_step and mlp_only_layers */
+        MODEL_MOE_ALL,    /* all layers */
+        MODEL_MOE_FIRST,  /* but for the first first_k_dense_replace */
+        MODEL_MOE_LISTED, /* by mlp_layer_types, or else as MODEL_MOE_FIRST */
+        MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
     } moe_layers;
     bool norm_topk_always; /* else norm_topk_prob, default false */
     bool partial_rotary;   /* partial_rotary_factor, or rotary_dim, is known */
@@ -87,6 +89,7 @@ struct model_arch {
         MODEL_WINDOW_NONE,
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
         MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
+        MODEL_WINDOW_FROM,     /* by layer_types or from max_window_layers on */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
         MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */
         MODEL_WINDOW_TURNS,    /* as MODEL_WINDOW_LISTED, but else every other layer below max_window_layers */
@@ -110,6 +113,8 @@ xd_status model_read_latent(const json_t *config, const char *file, model_params
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_dots1(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_solar(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_glm4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_deepseek_v2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;

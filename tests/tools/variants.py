@@ -675,7 +675,9 @@ def reference(model, prompts, vocab, n_greedy):
         for name, m in model.named_modules():
             if type(m).__name__.lower().endswith("topkrouter"):
                 def hook(_m, _i, out, name=name):
-                    routers[name] = {"ids": out[2].tolist(), "float": [[numbers(r) for r in out[0]]]}
+                    ids = next(x for x in out if not x.is_floating_point())  # the order differs between families
+                    logits = max((x for x in out if x.is_floating_point()), key=lambda x: x.shape[-1])
+                    routers[name] = {"ids": ids.tolist(), "float": [[numbers(r) for r in logits]]}
                 hooks.append(m.register_forward_hook(hook))
         with torch.no_grad():
             whole = model(torch.tensor([ids]), use_cache=False).logits[0]
@@ -874,7 +876,7 @@ def main():
         sys.exit(run(root, sys.argv[3]))
     fill_variants()
     fill_deepseek()
-    variants_families.fill(variant)
+    variants_families.fill(variant, add_nextn)
     import torch
     torch.set_num_threads(1)  # tiny products: threads only wait for one another
     names = sys.argv[3:] or list(VARIANTS)

@@ -1,6 +1,7 @@
 """Variants of qwen2_moe, olmoe, granitemoe, glm4_moe, ernie4_5_moe and minimax_m2 for variants.py."""
 import random
 
+TINY = {"hidden_size": 48, "intermediate_size": 64, "vocab_size": 160, "moe_intermediate_size": 24}  # tests/data/golden's
 DROP = object()  # a key that the file does not have
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
@@ -13,18 +14,27 @@ FAMILIES = {
                  "partial_rotary_factor": 0.5, "use_qk_norm": False, "attention_bias": True},
     "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2, "moe_intermediate_size": 40, "moe_layer_start_index": 1,
                      "moe_layer_end_index": -1, "moe_layer_interval": 1, "use_bias": False},
+    "granitemoeshared": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                         "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+              "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+              "scoring_func": "noaux_tc", "sliding_window": None, "max_window_layers": 3},
+    "solar_open": {"head_dim": 32, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+                   "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "attention_bias": False},
+    "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+              "router_scaling_factor": 2.826},
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
-               minimax_m2="MiniMaxM2")
+               minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3")
 
 
-def fill(variant):
+def fill(variant, add_nextn):
     for a, c in FAMILIES.items():
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next(k for k in c if k.endswith("experts") and "shared" not in k)
         v("base")
-        renamed = a in ("granitemoe", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
@@ -34,6 +44,19 @@ def fill(variant):
         if a != "minimax_m2": # whose transformers write other names in this case
             v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype")})
     v = variant
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    v("granitemoeshared", "granitemoeshared", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
+    v("dots1", "dots1", cfg={**TINY, "head_dim": 16, "n_group": 4, "topk_group": 2, "sliding_window": 24, "max_window_layers": 2})
+    v("solar_open", "solar_open", cfg={**TINY, "attention_bias": True, "rope_scaling": yarn})
+    v("hy_v3", "hy_v3", cfg=TINY)
+    v("dots1-biases", "dots1", cfg={"attention_bias": True, "norm_topk_prob": False, "tie_word_embeddings": True})
+    v("dots1-types", "dots1", cfg={"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
+    v("dots1-softmax", "dots1", "'scoring_func' is 'softmax'", cfg={"scoring_func": "softmax"})
+    v("solar_open-dense", "solar_open", "first_k_dense_replace above 0", cfg={"first_k_dense_replace": 1})
+    v("solar_open-groups", "solar_open", cfg={"n_group": 2, "topk_group": 1, "norm_topk_prob": False, "head_dim": 16})
+    v("hy_v3-listed", "hy_v3", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"], "attention_bias": True})
+    v("hy_v3-nextn", "hy_v3", files=add_nextn)
+    v("granitemoeshared-none", "granitemoeshared", cfg={"shared_intermediate_size": 0})
     v("qwen2_moe-windows", "qwen2_moe", cfg={"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2})
     v("qwen2_moe-no-bias", "qwen2_moe", cfg={"qkv_bias": False})
     v("qwen2_moe-normed", "qwen2_moe", cfg={"norm_topk_prob": True, "mlp_only_layers": [1]})

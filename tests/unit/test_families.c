@@ -111,6 +111,29 @@ Test(families, have_the_defaults_of_their_classes)
          32,
          1e-5f,
          true},
+        {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"max_window_layers\":2," SIZES
+         "}",
+         32,
+         2,
+         2048,
+         {0, 0, 4096},
+         8,
+         2,
+         1408,
+         1e-6f,
+         false},
+        {"{\"model_type\":\"solar_open\"," SIZES "}", 8, 128, 131072, {0}, 128, 8, 1280, 1e-5f, true},
+        {"{\"model_type\":\"granitemoeshared\"," SIZES "}", 32, 2, 2048, {0}, 8, 2, 32, 1e-6f, false},
+        {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"sparse\",\"sparse\",\"sparse\"]," SIZES "}",
+         8,
+         128,
+         131072,
+         {0},
+         192,
+         8,
+         1536,
+         1e-5f,
+         true},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         XD_CLEANUP(model_freep) model *m = NULL;
@@ -126,6 +149,46 @@ Test(families, have_the_defaults_of_their_classes)
             cr_assert_eq(y->window, cases[i].window[l], "%s: %u", cases[i].config, y->window);
             cr_assert(y->n_experts == cases[i].n_experts && y->top_k == cases[i].top_k && y->d_ff == cases[i].d_ff,
                       "%s", cases[i].config);
+        }
+    }
+}
+
+/* Which layers are dense, what picks are scaled by, and how large the shared expert is. */
+Test(families, have_dense_layers_and_shared_experts_as_their_classes)
+{
+    static const struct {
+        const char *config;
+        bool moe[3];
+        float scale;
+        uint32_t shared;
+    } cases[] = {
+        {"{\"model_type\":\"hy_v3\"," SIZES "}", {false, true, true}, 2.826f, 1536},
+        {"{\"model_type\":\"hy_v3\",\"router_scaling_factor\":1.5,\"num_shared_experts\":2,\"mlp_layer_types\":"
+         "[\"sparse\",\"dense\",\"sparse\"]," SIZES "}",
+         {true, false, true},
+         1.5f,
+         3072},
+        {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2," SIZES "}",
+         {true, true, true},
+         1,
+         0},
+        {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"n_shared_experts\":2,"
+         "\"first_k_dense_replace\":1," SIZES "}",
+         {false, true, true},
+         1,
+         2816},
+        {"{\"model_type\":\"solar_open\"," SIZES "}", {true, true, true}, 1, 1280},
+        {"{\"model_type\":\"granitemoeshared\",\"shared_intermediate_size\":24," SIZES "}", {true, true, true}, 0, 24},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        cr_assert(model_get_params(m)->router.scale == cases[i].scale, "%s", cases[i].config);
+        for (uint32_t l = 0; l < 3; l++) {
+            const model_layer *y = model_get_layer(m, l);
+            cr_assert(y->moe == cases[i].moe[l] && y->d_ff_shared == (y->moe ? cases[i].shared : 0), "%s: %u",
+                      cases[i].config, l);
         }
     }
 }
@@ -242,6 +305,17 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"gpt_oss\",\"layer_types\":[\"linear_attention\",\"full_attention\",\"full_attention\"]," SIZES
          "}",
          "layer_types has 'linear_attention' for layer 0"},
+        {"{\"model_type\":\"dots1\",\"n_routed_experts\":8," SIZES "}", "num_experts_per_tok"},
+        {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"scoring_func\":\"softmax\"," SIZES
+         "}",
+         "'scoring_func' is 'softmax'"},
+        {"{\"model_type\":\"solar_open\",\"partial_rotary_factor\":0.5," SIZES "}", "partial_rotary_factor 0.5"},
+        {"{\"model_type\":\"solar_open\",\"first_k_dense_replace\":1," SIZES "}", "first_k_dense_replace above 0"},
+        {"{\"model_type\":\"solar_open\",\"use_qk_norm\":true," SIZES "}", "use_qk_norm true"},
+        {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"dense\"]," SIZES "}", "mlp_layer_types must list"},
+        {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"dense\",\"sparse\",\"conv\"]," SIZES "}",
+         "mlp_layer_types has 'conv' for layer 2"},
+        {"{\"model_type\":\"hy_v3\",\"router_scaling_factor\":0," SIZES "}", "'router_scaling_factor'"},
         {"{" DEEPSEEK_V2 ",\"norm_topk_prob\":true," SIZES "}", "norm_topk_prob true"},
         {"{" DEEPSEEK_V2 ",\"topk_method\":\"noaux_tc\"," SIZES "}", "topk_method is 'noaux_tc'"},
         {"{" DEEPSEEK_V2 ",\"num_key_value_heads\":8," SIZES "}", "num_key_value_heads = 8"},
