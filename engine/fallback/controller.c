@@ -156,10 +156,12 @@ static bool feed_suspect(controller *c, const controller_sample *s, bool bad_rat
 {
     count(c, s, bad_rate, slow);
     uint32_t nr = c->rates.n, br = c->rates.bad, nt = c->tokens.n, bt = c->tokens.bad;
-    if (s->now_ns - c->since_ns < c->opt.window_ns || nr + nt < MIN_BAD)
+    bool bad = mostly_bad(nr, br) || mostly_bad(nt, bt);
+    /* A single bad rate is refuted by another rate, not by tokens: after a pause (the machine was too busy) that one may come late. */
+    if (s->now_ns - c->since_ns < c->opt.window_ns || (!bad && (br ? nr : nr + nt) < MIN_BAD))
         return false;
     double secs = (double)(s->now_ns - c->since_ns) * 1e-9;
-    if (!mostly_bad(nr, br) && !mostly_bad(nt, bt))
+    if (!bad)
         return change(c, FALLBACK_DIRECT, s->now_ns, ret,
                       "passing: in %.1f s %u of %u link rates and %u of %u tokens were bad", secs, br, nr, bt, nt);
     if (c->left_fallback_ns && c->backoff < BACKOFF_MAX)

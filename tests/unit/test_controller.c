@@ -167,6 +167,29 @@ Test(controller, slow_tokens_count_against_the_usual_time_of_their_batch)
     cr_assert_eq(ch.to, FALLBACK_FALLBACK);
 }
 
+/* Seen on a busy machine: nothing was measured for longer than the window, and then a token came before the next rate did. */
+Test(controller, a_bad_rate_is_confirmed_or_refuted_by_another_rate)
+{
+    for (int bad = 0; bad < 2; bad++) {
+        controller c = {0};
+        controller_options o = options();
+        controller_configure(&c, &o);
+        controller_change ch;
+        controller_sample rate = {.now_ns = 1000000000000u, .link_gbps = 5, .token_ms = NAN};
+        cr_assert(controller_feed(&c, &rate, &ch));
+        cr_assert_eq(ch.to, FALLBACK_SUSPECT);
+        controller_sample token = {.now_ns = rate.now_ns, .link_gbps = NAN, .token_ms = 10, .batch = 1};
+        for (int i = 0; i < 10; i++) {
+            token.now_ns += 2 * o.window_ns;
+            cr_assert(!controller_feed(&c, &token, &ch));
+        }
+        rate.now_ns = token.now_ns;
+        rate.link_gbps = bad ? 5 : 50;
+        cr_assert(controller_feed(&c, &rate, &ch));
+        cr_assert_eq(ch.to, bad ? FALLBACK_FALLBACK : FALLBACK_DIRECT);
+    }
+}
+
 /* What one slow token in three does, and all of them, while a rate is known every 200 ms. */
 static void run_slow(double gbps, int every, char *got, size_t cap)
 {

@@ -4,6 +4,7 @@
 
 #include "engine/fallback/fallback.h"
 #include "engine/memory/link_sim.h"
+#include "in_time.h"
 
 /* A device behind a link that its reads and its background copies share, and on which copies never succeed: a fallback that loads all
  * experts goes on copying for ever. Each reader gets less than half of what the test says. */
@@ -153,10 +154,10 @@ static void set_link(rig *r, double gbps)
     cr_assert_eq(pager_reload(r->p, r->cfg, NULL), XD_OK);
 }
 
-/* The loop of an engine without work: ticks until the states are as wanted. The run's own time limit ends a loop that never is. */
+/* The loop of an engine without work: ticks until the states are as wanted. */
 static void tick_until(rig *r, const char *states)
 {
-    while (strcmp(r->states, states) != 0) {
+    for (uint64_t begin = xd_now_ns(); strcmp(r->states, states) != 0; in_time(begin, states)) {
         cr_assert(!strncmp(r->states, states, strlen(r->states)), "states %s, wanted %s", r->states, states);
         fallback_tick(r->f);
         struct timespec ts = {.tv_nsec = 5000000};
@@ -195,7 +196,7 @@ static void decode(rig *r, uint32_t steps, double ms)
 /* Until what falling back copies into VRAM lies there: the end is a line. */
 static void wait_filled(rig *r)
 {
-    while (!strstr(r->path, "lie in VRAM after")) {
+    for (uint64_t begin = xd_now_ns(); !strstr(r->path, "lie in VRAM after"); in_time(begin, "the end of the fill")) {
         pager_idle(r->p);
         fallback_tick(r->f);
     }
@@ -357,7 +358,7 @@ static int read_either_way(rig *r, uint32_t steps, bool any, double in_place_ms,
     return pager_get_mode(r->p);
 }
 
-Test(fallback, over_a_good_link_the_cpu_shares_where_tokens_are_quicker, .timeout = 60)
+Test(fallback, over_a_good_link_the_cpu_shares_where_tokens_are_quicker)
 {
     for (int enabled = 0; enabled < 2; enabled++) {
         rig r = {.cpu = true};
@@ -443,7 +444,8 @@ Test(fallback, the_step_that_leads_to_a_fallback_is_no_trial_of_it)
     fallback_status st = {0};
     rig_open(&r, 50, 0.5);
     set_link(&r, 5);
-    while (strcmp(r.states, "SF") != 0) { /* by the steps' own rates: nobody ticks */
+    for (uint64_t begin = xd_now_ns(); strcmp(r.states, "SF") != 0;
+         in_time(begin, "SF")) { /* by the steps' own rates: nobody ticks */
         read_experts(&r, true, 900);
         struct timespec ts = {.tv_nsec = 5000000};
         nanosleep(&ts, NULL);
@@ -518,13 +520,13 @@ Test(fallback, a_probe_does_not_measure_the_pagers_own_copies)
     shared.gbps = 5;
     tick_until(&r, "SF");
     cr_assert_eq(pager_get_mode(r.p), PAGER_FULL);
-    uint64_t before = probes(&r);
-    while (probes(&r) < before + 5 || shared.n_batches < 20) {
+    uint64_t before = probes(&r), begin = xd_now_ns();
+    for (; probes(&r) < before + 5 || shared.n_batches < 20; in_time(begin, "probes between copies")) {
         pager_idle(r.p);
         fallback_tick(r.f);
     }
     shared.gbps = 50;
-    while (strcmp(r.states, "SFRD") != 0) {
+    for (begin = xd_now_ns(); strcmp(r.states, "SFRD") != 0; in_time(begin, "SFRD")) {
         cr_assert(!strncmp(r.states, "SFRD", strlen(r.states)), "%s", r.states);
         pager_idle(r.p);
         fallback_tick(r.f);
@@ -561,26 +563,30 @@ Test(fallback, a_probe_of_a_slow_link_is_short)
 static uint32_t most_copies_together(rig *r)
 {
     shared.n_batches = shared.most_together = 0;
-    while (shared.n_batches < 20)
+    for (uint64_t begin = xd_now_ns(); shared.n_batches < 20; in_time(begin, "20 batches"))
         pager_idle(r->p);
     return shared.most_together;
 }
 
+static void wait_for_large_batches(rig *r)
+{
+    for (uint64_t begin = xd_now_ns(); shared.most_together <= 3; in_time(begin, "a batch of more than three copies"))
+        pager_idle(r->p);
+}
+
 /* A probe, and with it every request, waits for the copies that are under way. */
-Test(fallback, few_copies_are_under_way_over_a_slow_link, .timeout = 120)
+Test(fallback, few_copies_are_under_way_over_a_slow_link)
 {
     rig r = {.shares_link = true};
     rig_open(&r, 50, 2);
     cr_assert_eq(pager_set_mode(r.p, PAGER_FULL, NULL), XD_OK);
-    while (shared.most_together <= 3)
-        pager_idle(r.p);
+    wait_for_large_batches(&r);
     probe_once(&r, 0.001);
     cr_assert_eq(most_copies_together(&r), 1, "one page of 64 KiB");
     probe_once(&r, 0.05);
     cr_assert_leq(most_copies_together(&r), 3);
     probe_once(&r, 50);
-    while (shared.most_together <= 3)
-        pager_idle(r.p);
+    wait_for_large_batches(&r);
     rig_close(&r);
 }
 
