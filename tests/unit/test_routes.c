@@ -27,7 +27,10 @@ static uint32_t expert_of(uint32_t s, uint32_t l, uint32_t k)
 static const char *write_trace(uint32_t n_layers, uint32_t n_experts, uint32_t per_step, bool prefill)
 {
     static char path[64];
-    snprintf(path, sizeof path, "/tmp/routes-%d", getpid());
+    strcpy(path, "/tmp/xd-routes-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
     uint32_t layers[LAYERS], counts[LAYERS * EXPERTS];
     for (uint32_t l = 0; l < n_layers; l++)
         layers[l] = n_experts;
