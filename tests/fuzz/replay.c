@@ -2,15 +2,28 @@
  *
  *   fuzz_TARGET PATH ...      each file, and each file of each folder, in order of name */
 #include <dirent.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#define MOST_S 600 /* an input takes milliseconds; sanitizers are slow, and machines busy */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static unsigned n_inputs;
+static const char *running;
+
+static void hangs(int signo)
+{
+    (void)signo;
+    if (write(STDERR_FILENO, running, strlen(running)) > 0)
+        (void)!write(STDERR_FILENO, ": hangs\n", 8);
+    _exit(1);
+}
 
 static void run_file(const char *path)
 {
@@ -25,13 +38,17 @@ static void run_file(const char *path)
     if (!data || fread(data, 1, (size_t)sb.st_size, f) != (size_t)sb.st_size)
         exit(1);
     fclose(f);
+    running = path;
+    alarm(MOST_S);
     LLVMFuzzerTestOneInput(data, (size_t)sb.st_size);
+    alarm(0);
     free(data);
     n_inputs++;
 }
 
 int main(int argc, char **argv)
 {
+    signal(SIGALRM, hangs);
     for (int i = 1; i < argc; i++) {
         struct dirent **list;
         int n = scandir(argv[i], &list, NULL, alphasort);

@@ -16,6 +16,9 @@
 /* Few and short ones: the sanitizers make each token some thirty times as dear. */
 enum { MAX_PHASES = 12, N_REQUESTS = N_PROBES, SHORT_PROMPT = 40 };
 
+/* A set-up takes some seconds; one that hangs was the last to print its name. */
+#define MOST_S 600
+
 /* Set as window or cooldown for a phase that a busy machine may see late: meanwhile nothing is decided. */
 #define ENDLESS "1h"
 
@@ -31,8 +34,9 @@ typedef struct setup {
     double host, arena,
         spare; /* shares of the expert bytes; host 0: all, in place; spare: VRAM that a fallback finds free */
     const char *force, *vram_free, *vram_piece, *page_loss, *disk_errors, *latency_ms, *link_profile;
-    int mode;          /* wanted in the end */
-    bool copies_ahead; /* two layers' misses have room for staging */
+    uint32_t profile_s; /* the link profile's length */
+    int mode;           /* wanted in the end */
+    bool copies_ahead;  /* two layers' misses have room for staging */
     bool idle; /* no requests within the script: what is waited for must be seen at once, however slow the machine is */
     bool may_fail;
     bool cpu;                   /* engine.deterministic = no, and that is used */
@@ -137,20 +141,17 @@ static const setup setups[] = {
                 {"5", "SFR", ENDLESS, ENDLESS},
                 {"50", "SFR", ENDLESS, ENDLESS, 20},
                 {"50", "SFRD"}}},
-    /* The start, with what is measured then, falls into the first seconds. */
-    {.name = "a profile over time",
-     .arena = 0.25,
-     .idle = true,
-     .link_profile = "0:50,3:5,9:50",
-     .phases = {{"50", "SFRD"}}},
 };
+
+static const setup over_time = {.name = "a profile over time", .arena = 0.25, .idle = true, .phases = {{"50", "SFRD"}}};
 
 static struct {
     pthread_mutex_t lock;
     char states[64];
     uint64_t fell_ns[16]; /* entries of FALLBACK from SUSPECT */
     uint32_t n_fell;
-    bool on_cpu; /* the log says that the CPU shares */
+    bool on_cpu;    /* the log says that the CPU shares */
+    bool undecided; /* all was well but that */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* "link: direct -> suspect: why" */
@@ -326,12 +327,17 @@ static bool play(engine *e, const setup *s, const place *at, const answer *want,
         }
         bool hold = !strcmp(p->until, i ? s->phases[i - 1].until : "");
         double probes = metric(e, "link_probes_total") + (p->probes ? p->probes : 3);
+        uint64_t begin_ns = xd_now_ns();
         for (;;) {
             states_that_count(s, p->until, now);
             if (!strcmp(now, p->until) && (!hold || metric(e, "link_probes_total") >= probes))
                 break;
             if (strncmp(now, p->until, strlen(now)) != 0) {
                 printf("    transitions %s, wanted %s\n", now, p->until);
+                return false;
+            }
+            if (s->profile_s && xd_now_ns() - begin_ns > (s->profile_s + 20ull) * 1000000000u) {
+                printf("    the profile is over, and the transitions are %s\n", now);
                 return false;
             }
             if (s->idle)
@@ -386,7 +392,7 @@ static bool check_state(engine *e, const setup *s)
     double cpu_bytes = metric(e, "expert_cpu_bytes_total");
     if (s->cpu)
         printf("    %.0f MiB of experts were computed on the CPU\n", cpu_bytes / 1048576);
-    ok = ok && (cpu_bytes > 0) == s->cpu && (seen.on_cpu || !s->cpu || s->force);
+    ok = ok && (cpu_bytes > 0) == s->cpu;
     if (s->disk_errors)
         ok = ok && metric(e, "expert_io_errors_total") > 0;
     if (s->page_loss) /* and the model still has what they held */
@@ -401,8 +407,9 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
     engine *e = NULL;
     memset(seen.states, 0, sizeof seen.states);
     seen.n_fell = 0;
-    seen.on_cpu = false;
+    seen.on_cpu = seen.undecided = false;
     printf("%s\n", s->name);
+    alarm(MOST_S);
     if (configure(&cfg, s, at, &(phase){.gbps = s->phases[0].gbps || s->cpu ? "50" : "none"}, &err) ||
         engine_start(cfg, &e, &err) || engine_wait_ready(e, NULL, NULL, &err)) {
         printf("FAIL: %s\n", err.msg);
@@ -424,6 +431,11 @@ static bool run(const setup *s, const place *at, const answer *want, answer *got
         ok = ok && seen.fell_ns[i] - seen.fell_ns[i - 1] >= 1000000000u; /* the cooldown */
     if (strcmp(end, expected) != 0) {
         printf("    transitions %s, wanted %s\n", end, expected);
+        ok = false;
+    }
+    if (ok && s->cpu && !s->force && !seen.on_cpu) {
+        printf("    the CPU was tried and not chosen\n");
+        seen.undecided = true;
         ok = false;
     }
     printf("    %s: %u answers %s, %u failed as they may, transitions '%s'\n", ok ? "ok" : "FAIL", n.answered,
@@ -462,6 +474,30 @@ static bool measure(place *at, answer *want)
     return ok && at->experts > 0;
 }
 
+/* Which path is the quicker one is measured: while somebody else has the processor for a moment, that may come out wrong. */
+static bool run_fairly(const setup *s, const place *at, const answer *want, answer *got)
+{
+    bool ok = run(s, at, want, got);
+    for (int more = 4; !ok && seen.undecided && more; more--)
+        ok = run(s, at, want, got);
+    return ok;
+}
+
+/* The start, with what is measured then, falls into the profile's first part: on a busy machine into a longer one. */
+static bool run_over_time(const place *at, const answer *want, answer *got)
+{
+    for (uint32_t s = 3; s <= 75; s *= 5) {
+        char profile[64];
+        setup slower = over_time;
+        snprintf(profile, sizeof profile, "0:50,%u:5,%u:50", s, 3 * s);
+        slower.link_profile = profile;
+        slower.profile_s = 3 * s;
+        if (run(&slower, at, want, got))
+            return true;
+    }
+    return false;
+}
+
 /* A context of which less than half fits into the KV budget: the rest is read from host memory where it lies. */
 static bool run_long(const place *at, const setup *s)
 {
@@ -497,7 +533,9 @@ int main(int argc, char **argv)
     bool ok = measure(&at, want);
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(setups); i++)
         if (strstr(setups[i].name, only) && !(is_gpu(&at) && not_on_gpu(&setups[i])))
-            ok = run(&setups[i], &at, want, got);
+            ok = run_fairly(&setups[i], &at, want, got);
+    if (ok && strstr(over_time.name, only))
+        ok = run_over_time(&at, want, got);
     static const setup cold[] = {
         /* Four sequences: the staging area holds a part of their cold blocks. One: it holds them all. */
         {.name = "KV beyond its budget", .cold_kv = "1MiB"},

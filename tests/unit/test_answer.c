@@ -559,7 +559,7 @@ Test(answer, a_mark_that_opens_no_call_holds_nothing_up)
 }
 
 /* Megabytes of markup, in small pieces: the time is linear, or this would not end. */
-Test(answer, hostile_markup_takes_linear_time, .timeout = 600)
+Test(answer, hostile_markup_takes_linear_time)
 {
     static const char *const units[] = {"<tool_call>",
                                         "<tool_call>{\"",

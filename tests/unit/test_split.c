@@ -321,25 +321,25 @@ static void compare(const char *name, const char *dtype, int how)
     free(whole.logits);
 }
 
-Test(split, a_divided_layer_gives_the_undivided_ones_numbers, .timeout = 120)
+Test(split, a_divided_layer_gives_the_undivided_ones_numbers)
 {
     compare("synthetic:tiny", "bf16", IN_TURN);
     compare("synthetic:tiny", "q8_0", IN_TURN);
 }
 
-Test(split, both_sides_may_run_at_once, .timeout = 120)
+Test(split, both_sides_may_run_at_once)
 {
     compare("synthetic:tiny", "bf16", BESIDE);
 }
 
-Test(split, segments_are_recorded_once_and_replayed, .timeout = 120)
+Test(split, segments_are_recorded_once_and_replayed)
 {
     compare("synthetic:tiny", "bf16", RECORDED);
     compare("synthetic:tiny", "q8_0", RECORDED);
 }
 
 /* Memory runs out on the CPU while the device fills slots: the step is given up, no slot is lost, and the next one is right. */
-Test(split, a_step_whose_cpu_part_fails_leaves_nothing_behind, .timeout = 120)
+Test(split, a_step_whose_cpu_part_fails_leaves_nothing_behind)
 {
     run whole = decode(&(setup){.model = "synthetic:tiny", .dtype = "bf16", .mode = PAGER_DIRECT});
     for (int i = 0; i < 2; i++) {

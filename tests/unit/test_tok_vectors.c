@@ -128,7 +128,7 @@ static void run_vectors(const tokenizer *t, const char *name, const json_t *v)
         check_stream(t, name, i, json_array_get(list, i));
 }
 
-Test(tok_vectors, equal_the_reference, .timeout = 300)
+Test(tok_vectors, equal_the_reference)
 {
     const char *root = getenv("EXPERTD_FIXTURES_DIR"), *src = getenv("EXPERTD_SOURCE_ROOT");
     char dir[2048], path[4096];

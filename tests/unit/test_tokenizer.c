@@ -110,7 +110,7 @@ static const char *const files[] = {
     "mini_spm_nobyte.tokenizer.json",      "mini_spm_first.tokenizer.json", "mini_bytelevel.tokenizer.json",
     "mini_bytelevel_prefix.tokenizer.json"};
 
-Test(tokenizer, streams_of_random_text_and_of_random_ids_are_their_decoding, .timeout = 100)
+Test(tokenizer, streams_of_random_text_and_of_random_ids_are_their_decoding)
 {
     uint64_t seed = 12;
     for (size_t f = 0; f < XD_ARRAY_LEN(files); f++) {
@@ -157,7 +157,7 @@ static tokenizer *byte_tokenizer(void)
     return t;
 }
 
-Test(tokenizer, every_cut_of_a_text_into_tokens_streams_the_same_text, .timeout = 60)
+Test(tokenizer, every_cut_of_a_text_into_tokens_streams_the_same_text)
 {
     static const struct {
         uint8_t bytes[2];
@@ -190,7 +190,7 @@ Test(tokenizer, every_cut_of_a_text_into_tokens_streams_the_same_text, .timeout 
     tok_free(t);
 }
 
-Test(tokenizer, bytes_that_are_no_text_become_replacement_characters_in_any_stream, .timeout = 60)
+Test(tokenizer, bytes_that_are_no_text_become_replacement_characters_in_any_stream)
 {
     uint64_t seed = 5;
     tokenizer *t = byte_tokenizer();
@@ -216,7 +216,7 @@ Test(tokenizer, bytes_that_are_no_text_become_replacement_characters_in_any_stre
     tok_free(t);
 }
 
-Test(tokenizer, a_stop_string_never_leaks_however_the_tokens_cut_it, .timeout = 60)
+Test(tokenizer, a_stop_string_never_leaks_however_the_tokens_cut_it)
 {
     static const char *const stops[] = {"\xC3\xA9 \xF0\x9F\x98\x80", "</s>", "\xE2\x82\xAC\xE2\x82\xAC"};
     uint64_t seed = 9;
@@ -518,7 +518,7 @@ static void compare_gguf(const char *name, const char *pre)
     json_decref(root);
 }
 
-Test(tokenizer, a_gguf_vocabulary_gives_the_ids_of_its_tokenizer_json, .timeout = 100)
+Test(tokenizer, a_gguf_vocabulary_gives_the_ids_of_its_tokenizer_json)
 {
     compare_gguf("qwen3", "qwen2");
     compare_gguf("deepseek_v3", "deepseek-v3");
@@ -667,7 +667,7 @@ Test(tokenizer, an_added_token_is_found_across_the_blocks_that_a_text_is_searche
 }
 
 /* What takes too long is refused by a count of steps: the same everywhere, and at once. Each of these would take hours. */
-Test(tokenizer, what_would_take_too_long_is_refused_by_name, .timeout = 100)
+Test(tokenizer, what_would_take_too_long_is_refused_by_name)
 {
     static const char *const splits[] = {"(a+)+[cd]",     "(a|aa)+[cd]", "a(?=.*[cd])", "(?:a?){100}a{100}[cd]",
                                          "(a+)\\\\1[cd]", ".*.*.*[cd]"};
