@@ -64,7 +64,7 @@ struct conn {
     unsigned raw_status;                          /* what was sent past libmicrohttpd */
     uint64_t phase_since_ns, moved_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
-    uint64_t touched_ns;
+    uint64_t touched_ns, late_ns; /* late_ns: since when the watcher finds it late; 0: it does not */
 };
 
 /* Bytes that the kernel has received on the connection since it was opened. */
@@ -133,6 +133,7 @@ static bool set_phase_locked(conn *c, conn_phase phase)
     c->phase = phase;
     c->phase_since_ns = c->moved_ns = xd_now_ns();
     c->body_bytes = 0;
+    c->late_ns = 0;
     if (phase == CONN_IDLE)
         c->received_before = received_bytes(c->fd);
     if (phase == CONN_IDLE && !c->hung_up)
@@ -188,6 +189,7 @@ void conn_count_body(conn *c, size_t bytes)
     pthread_mutex_lock(&c->lock);
     c->body_bytes += bytes;
     c->moved_ns = xd_now_ns();
+    c->late_ns = 0;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -323,6 +325,14 @@ static void time_out_locked(conn *c, const char *what)
 static uint64_t since(uint64_t then_ns, uint64_t now)
 {
     return now > then_ns ? now - then_ns : 0;
+}
+
+/* What has arrived may not have been read yet, when its thread was busy or the whole machine was: that it is late is seen twice. */
+static bool stays_late(conn *c, uint64_t now)
+{
+    if (!c->late_ns)
+        c->late_ns = now;
+    return since(c->late_ns, now) > TICK_MS / 2 * 1000000ull;
 }
 
 /* --- room for one more ---------------------------------------------------------------------------------------------- */
@@ -496,14 +506,14 @@ static void check_clocks_locked(conn *c, uint64_t now)
     switch (c->phase) {
     case CONN_IDLE:
         /* A connection that is merely kept alive is libmicrohttpd's to close; half a header is ours to answer. */
-        if (idle && age > idle && received_bytes(c->fd) > c->received_before) {
+        if (idle && age > idle && received_bytes(c->fd) > c->received_before && stays_late(c, now)) {
             time_out_locked(c, "header");
             idle_remove(a, c);
         }
         break;
     case CONN_READING:
-        if (idle &&
-            (since(c->moved_ns, now) > idle || age > idle * BODY_IDLE_TIMES + c->body_bytes / MIN_BODY_BYTES_PER_S * s))
+        if (idle && (age > idle * BODY_IDLE_TIMES + c->body_bytes / MIN_BODY_BYTES_PER_S * s ||
+                     (since(c->moved_ns, now) > idle && stays_late(c, now))))
             time_out_locked(c, "body");
         break;
     case CONN_LINGER:
