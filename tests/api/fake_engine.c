@@ -2,11 +2,13 @@
  *
  * Model "fake", 512 ids: 0..255 bytes, 256 BOS, 257 EOS, 258 "<|im_start|>", 259 "<|im_end|>", 260 "[TOOL_CALLS]" (fake_tok.c). A request generates
  * the text of its prompt again, then EOS ("parrot"), one token every step_us of its engine thread. Words in the prompt change
- * that: "[long]" an endless answer, "[slow]" nothing for 3 s (a long prefill),
+ * that: "[long]" an endless answer, "[drip]" one with 100 tokens a second, "[slow]" nothing for 3 s (a long prefill), "[never]" nothing at
+ * all, "[held]" nothing until somebody forces a state, "[drain]" nothing until the engine is drained,
  * "[error]" fails at once and "[midway]" halfway, "[abort]" is ended by the engine halfway. The state that leaks would
  * leave behind (live requests, cancelled ones) is in the metrics. */
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@
 #include "engine/text/tokenizer.h"
 #include "tests/api/fake.h"
 
-enum { EOS = 257, MAX_LEN = 4096, VOCAB = 512 };
+enum { EOS = 257, MAX_LEN = 4096, VOCAB = 512, DRIP_NS = 10000000 };
 
 typedef struct lane {
     tok_stream *decode;
@@ -33,8 +35,9 @@ struct engine {
     bool stop;
     atomic_bool draining;
     atomic_ullong steps;
-    uint64_t submitted, cancelled, ready_ns;
+    uint64_t submitted, cancelled;
     uint32_t live, step_us;
+    atomic_bool ready;
     atomic_int forced;
 };
 
@@ -44,13 +47,13 @@ struct engine_request {
     uint32_t *prompt;
     uint32_t n_prompt, n, max_tokens, prompt_taken, n_done;
     int32_t logprobs, prompt_logprobs;
-    bool detokenize, ignore_eos, endless, error, midway, abort, errored, finished;
+    bool detokenize, ignore_eos, endless, drips, held, until_drain, error, midway, abort, errored, finished;
     char **stop;
     uint32_t *shown;
     uint32_t n_stop;
     bool include_stop;
     lane *lanes;
-    uint64_t wait_until_ns, deadline_ns;
+    uint64_t wait_until_ns, deadline_ns, next_ns;
     void (*notify)(void *);
     void *user;
     xd_buf text; /* of the last event */
@@ -58,6 +61,12 @@ struct engine_request {
     engine_logprob top[ENGINE_MAX_TOP_LOGPROBS];
     uint32_t turn;
 };
+
+/* Nothing comes of it now: it is as if its prompt were being read. */
+static bool waits(const engine_request *r, uint64_t now)
+{
+    return now < r->wait_until_ns || (r->held && !r->e->forced) || (r->until_drain && !r->e->draining);
+}
 
 static void *loop(void *arg)
 {
@@ -70,8 +79,11 @@ static void *loop(void *arg)
             if (r->finished)
                 continue;
             busy = true;
-            if (now < r->wait_until_ns && !(r->deadline_ns && now > r->deadline_ns))
+            if (waits(r, now) && !(r->deadline_ns && now > r->deadline_ns))
                 continue;
+            if (r->drips && now < r->next_ns)
+                continue;
+            r->next_ns = now + DRIP_NS;
             for (uint32_t k = 0; k < r->n; k++)
                 r->lanes[k].n++;
             r->notify(r->user);
@@ -95,7 +107,7 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "fake engine");
     e->cfg = cfg;
     e->step_us = 500;
-    e->ready_ns = xd_now_ns() + (cfg->model.path && strstr(cfg->model.path, "loading") ? 3000000000u : 0);
+    e->ready = !(cfg->model.path && strstr(cfg->model.path, "loading"));
     e->info = (engine_info){.model_id = "fake",
                             .arch = "fake",
                             .dtype = "none",
@@ -120,8 +132,13 @@ xd_status engine_start(const config *cfg, engine **ret, xd_err *err)
 xd_status engine_wait_ready(engine *e, void (*progress)(void *, double, const char *), void *user, xd_err *err)
 {
     (void)progress, (void)user, (void)err;
-    while (xd_now_ns() < e->ready_ns)
-        usleep(20000);
+    sigset_t hup;
+    int sig;
+    sigemptyset(&hup);
+    sigaddset(&hup, SIGHUP);
+    if (!e->ready) /* the test says when it is */
+        sigwait(&hup, &sig);
+    e->ready = true;
     return XD_OK;
 }
 
@@ -157,7 +174,7 @@ void engine_free(engine *e)
 
 engine_phase engine_get_phase(const engine *e, double *fraction, char *what, size_t cap)
 {
-    bool ready = xd_now_ns() >= e->ready_ns;
+    bool ready = e->ready;
     if (fraction)
         *fraction = ready ? 1 : 0.5;
     if (what)
@@ -220,11 +237,16 @@ xd_status engine_submit(engine *e, const engine_request_options *o, engine_reque
     r->stop = calloc(o->n_stop + 1, sizeof *r->stop);
     for (; r->n_stop < o->n_stop; r->n_stop++)
         r->stop[r->n_stop] = strdup(o->stop[r->n_stop]);
-    r->endless = has(r->prompt, r->n_prompt, "[long]");
+    r->drips = has(r->prompt, r->n_prompt, "[drip]");
+    r->endless = r->drips || has(r->prompt, r->n_prompt, "[long]");
+    r->held = has(r->prompt, r->n_prompt, "[held]");
+    r->until_drain = has(r->prompt, r->n_prompt, "[drain]");
     r->error = has(r->prompt, r->n_prompt, "[error]");
     r->midway = has(r->prompt, r->n_prompt, "[midway]");
     r->abort = has(r->prompt, r->n_prompt, "[abort]");
-    r->wait_until_ns = has(r->prompt, r->n_prompt, "[slow]") ? xd_now_ns() + 3000000000u : 0;
+    r->wait_until_ns = has(r->prompt, r->n_prompt, "[never]")  ? UINT64_MAX
+                       : has(r->prompt, r->n_prompt, "[slow]") ? xd_now_ns() + 3000000000u
+                                                               : 0;
     r->deadline_ns = o->deadline_ns;
     r->notify = o->notify;
     r->user = o->user;
@@ -313,7 +335,7 @@ static bool next_locked(engine_request *r, engine_event *ev)
         ev->error = &r->err;
         return true;
     }
-    if (r->wait_until_ns > xd_now_ns())
+    if (waits(r, xd_now_ns()))
         return false;
     if (r->prompt_logprobs >= 0 && r->prompt_taken < r->n_prompt) {
         ev->kind = ENGINE_EV_PROMPT;

@@ -1,4 +1,5 @@
-/* fake_server.c - the HTTP room around the fake engine: takes expertd's own options, serves until SIGTERM, prints "port N". */
+/* fake_server.c - the HTTP room around the fake engine: takes expertd's own options, serves until SIGTERM, prints "port N". SIGHUP reloads the
+ * settings, and ends the loading of a model that is called so. */
 #include <signal.h>
 
 #include "api/api.h"
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
         if (api_reload(a, cfg, &err))
             fprintf(stderr, "%s\n", err.msg);
     api_drain(a);
-    engine_drain(e, xd_now_ns() + 1000000000u);
+    engine_drain(e, xd_now_ns() + cfg->server.drain_timeout_s * 1000000000ull);
     api_free(a);
     engine_free(e);
     conf_free(cfg);

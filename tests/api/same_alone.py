@@ -10,9 +10,10 @@ digit. Exit status 1 at the first difference."""
 import concurrent.futures
 import json
 import random
-import socket
+import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -57,7 +58,7 @@ def requests():
 def send(port, path, body):
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         text = answer.read().decode()
     return text
 
@@ -109,7 +110,7 @@ def wait_ready(server, port):
         if server.poll() is not None:
             sys.exit("expertd ended while loading")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as r:
                 if r.status == 200:
                     return
         except (urllib.error.URLError, OSError):
@@ -142,17 +143,20 @@ def compare(port, rounds):
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     server = subprocess.Popen([sys.argv[1], "serve", f"--model.path={sys.argv[2]}", "--model.served_model_name=demo",
-                               f"--server.port={port}", "--log.level=warn", *sys.argv[3:]])
+                               "--server.port=0", "--log.format=plain", "--log.requests=no", *sys.argv[3:]], stderr=subprocess.PIPE, text=True)
+    port = None
+    while port is None and (line := server.stderr.readline()):
+        sys.stderr.write(line)
+        if found := re.search(r"listening on port (\d+)", line):
+            port = int(found[1])
+    threading.Thread(target=lambda: sys.stderr.writelines(server.stderr), daemon=True).start()  # a pipe that nobody reads would fill up
     try:
         wait_ready(server, port)
         status = compare(port, rounds=3)
     finally:
         server.terminate()
-        ended = server.wait(60)
+        ended = server.wait(300)
     sys.exit(status or ended)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import crowd, events, http_post, read_all
 
-LONG = "[long]" + "x" * 64
+ENDLESS = "[drip]" + "x" * 64
 
 
 def vanish(s, how):
@@ -22,14 +22,13 @@ def vanish(s, how):
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half"])
-@pytest.mark.parametrize("prompt", [LONG, "[slow]"])
+@pytest.mark.parametrize("prompt", [ENDLESS, "[never]"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_sequence(server, how, prompt, stream):
-    """During decode and during prefill, streaming or not; the engine's own prefill would last 3 s, the answer 2 s."""
+    """During decode and during prefill, streaming or not; the engine's own prefill would never end, the answer after 40 s."""
     before = server.metric("fake_cancelled_total")
     s = server.socket(http_post("/v1/completions", {"prompt": prompt, "stream": stream, "max_tokens": 4000}))
     server.wait_metric("fake_live", 1)
-    begin = time.monotonic()
     vanish(s, how)
     server.wait_metric("fake_live", 0)
     assert server.metric("fake_cancelled_total") == before + 1, "it was cancelled, not finished"
@@ -38,9 +37,9 @@ def test_a_client_that_leaves_frees_its_sequence(server, how, prompt, stream):
 
 
 def test_leaving_before_the_body_is_complete(server):
-    s = server.socket(http_post("/v1/completions", {"prompt": LONG})[:-5])
+    s = server.socket(http_post("/v1/completions", {"prompt": ENDLESS})[:-5])
     s.close()
-    server.wait_metric("expertd_http_in_flight", 1)  # the one that reads the metrics
+    server.settle()
     assert server.alive()
 
 
@@ -54,7 +53,7 @@ def test_cancelling_one_leaves_the_others(server):
     for t in threads:
         t.start()
     for how in ["close", "reset"] * 4:
-        s = server.socket(http_post("/v1/completions", {"prompt": random.choice([LONG, "[slow]"]), "stream": True}))
+        s = server.socket(http_post("/v1/completions", {"prompt": random.choice([ENDLESS, "[never]"]), "stream": True}))
         time.sleep(0.01)
         vanish(s, how)
     for t in threads:
@@ -65,7 +64,7 @@ def test_cancelling_one_leaves_the_others(server):
 
 def test_a_reader_that_is_stuck_blocks_nobody(start):
     """Its answer stays with the engine; the server keeps serving, and lets it go after the idle time-out."""
-    server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
+    server = start("--server.idle_timeout=5s", "--server.heartbeat=none")
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     s.connect(("127.0.0.1", server.port))
@@ -73,7 +72,7 @@ def test_a_reader_that_is_stuck_blocks_nobody(start):
     server.wait_metric("fake_live", 1)
     for _ in range(20):
         assert server.complete("quick").json["choices"][0]["text"] == "quick"
-    server.wait_metric("fake_live", 0, 30)
+    server.wait_metric("fake_live", 0)
     s.close()
 
 
@@ -91,7 +90,7 @@ def test_a_storm_of_clients(start):
 
     def client(seed):
         rng = random.Random(seed)
-        while time.monotonic() < end and not faults:
+        while (time.monotonic() < end or finished[0] <= 64) and not faults:
             text = f"{seed}:" + "".join(rng.choices("abcdé€😀 ", k=rng.randint(20, 200)))
             body = {"prompt": text, "stream": True, "max_tokens": 4000, "n": rng.choice([1, 1, 2])}
             try:
@@ -139,7 +138,9 @@ def test_a_client_that_leaves_at_the_last_event_has_been_answered(server):
         s = server.socket(request)
         got = b""
         while b"data: [DONE]\n\n" not in got:
-            got += s.recv(65536)
+            piece = s.recv(65536)
+            assert piece, got
+            got += piece
         s.close()
-    server.wait_metric("expertd_http_in_flight", 1)
+    server.settle()
     assert server.metric("expertd_http_client_gone_total") == gone

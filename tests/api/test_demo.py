@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import ROOT, Daemon, crowd, events, http_post
+from conftest import ROOT, WAIT_S, Daemon, crowd, events, http_post, in_time
 
 GOLDEN = json.load(open(os.path.join(ROOT, "config", "demo", "golden.json"), encoding="utf-8"))["cases"]
 
@@ -171,13 +171,20 @@ def test_prefix_hits_are_reported(daemon):
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_blocks(daemon, how, stream):
-    s = daemon.socket(http_post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True,
-                                                    "stream": stream, "n": 4}))
-    daemon.wait_metric("expertd_requests_running", 1)
-    if how == "reset":
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    s.close()
-    idle(daemon)
+    def aborted():
+        return daemon.metric('expertd_requests_total{finish="abort"}')
+    before, begin = aborted(), time.monotonic()
+    while aborted() == before:  # an answer may be complete when this process has been away for seconds
+        in_time(begin, "an answer that was given up")
+        s = daemon.socket(http_post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True,
+                                                        "stream": stream, "n": 4}))
+        started = daemon.metric("expertd_prompt_tokens_total")
+        while daemon.metric("expertd_requests_running") < 1 and daemon.metric("expertd_prompt_tokens_total") == started:
+            in_time(begin, "a request that runs")
+        if how == "reset":
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        s.close()
+        idle(daemon)
 
 
 def test_metrics_prove_that_it_lives(daemon):
@@ -230,7 +237,7 @@ def test_a_storm_of_clients(daemon):
                     s.close()
                     left[0] += 1
                     continue
-                a = daemon.post("/v1/completions", bodies[k], timeout=120)
+                a = daemon.post("/v1/completions", bodies[k])
                 assert a.status == 200, a.body
                 got = sum((c["choices"][0]["token_ids"] for c in events(a.body)), [])
                 assert got == ids[k], (k, got)
@@ -247,23 +254,28 @@ def test_a_storm_of_clients(daemon):
 
 def test_one_client_does_not_take_the_whole_queue(daemon):
     many = {"prompt": [f"Once upon a time number {i}" for i in range(128)], "max_tokens": 60, "ignore_eos": True, "temperature": 0}
-    ended = []
 
-    def ask(name, **fields):
-        ended.append((name, daemon.post("/v1/completions", fields, timeout=120)))
-    big = [threading.Thread(target=ask, args=("many",), kwargs=many) for _ in range(3)]  # more prompts than max_queue
-    for t in big:
-        t.start()
-    end = time.monotonic() + 60
-    while daemon.metric("expertd_requests_waiting") <= 256:
-        assert time.monotonic() < end
-    ask("one", prompt="A king", max_tokens=5)
-    for t in big:
-        t.join()
-    assert [a.status for _, a in ended] == [200] * 4
-    assert ended[0][0] == "one"
-    texts = [[c["text"] for c in a.json["choices"]] for name, a in ended if name == "many"]
-    assert texts[0] == texts[1] == texts[2]  # whoever gave way
+    def attempt():
+        """None when nothing was seen, since the queue was gone before it was looked at."""
+        ended = []
+
+        def ask(name, **fields):
+            ended.append((name, daemon.post("/v1/completions", fields)))
+        big = [threading.Thread(target=ask, args=("many",), kwargs=many) for _ in range(3)]  # more prompts than max_queue
+        for t in big:
+            t.start()
+        while not (long := daemon.metric("expertd_requests_waiting") > 256) and any(t.is_alive() for t in big):
+            pass
+        ask("one", prompt="A king", max_tokens=5)
+        for t in big:
+            t.join()
+        assert [a.status for _, a in ended] == [200] * 4
+        texts = [[c["text"] for c in a.json["choices"]] for name, a in ended if name == "many"]
+        assert texts[0] == texts[1] == texts[2]  # whoever gave way
+        return long and ended[0][0] == "one"
+    begin = time.monotonic()
+    while not attempt():
+        in_time(begin, "an answer before those of a queue of hundreds")
 
 
 def test_the_readmes_commands_work(daemon):
@@ -280,7 +292,7 @@ def test_the_readmes_commands_work(daemon):
     for command in commands:
         port = (takes_tools if '"tools"' in command else daemon).port
         command = command.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("curl ", "curl -sS --fail-with-body ", 1)
-        out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+        out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=WAIT_S)
         assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)
         answer = json.loads(out.stdout)["choices"][0] if '"tools"' in command or "response_format" in command else None
         if answer and "tool_choice" in command:
@@ -308,7 +320,7 @@ def test_the_demos_template_for_tools_shows_calls_and_results():
 
 def run(*options):
     """expertd until it ends by itself: exit status and log."""
-    p = subprocess.run([os.environ["EXPERTD"], *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    p = subprocess.run([os.environ["EXPERTD"], *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S)
     return p.returncode, p.stderr
 
 

@@ -118,9 +118,9 @@ def test_integers_beyond_64_bits_reach_the_template_as_they_are(start, tmp_path)
 def test_many_values_that_no_type_holds_take_no_time(start):
     # No more of them: with strict_string_checks, ASan reads to the end of the body at each.
     server = start("--server.max_body=32MiB")
-    a = server.post("/v1/completions", '{"prompt":"ab",%s}' % ",".join('"k%d":1%s' % (i, "0" * 30) for i in range(20_000)), timeout=60)
+    a = server.post("/v1/completions", '{"prompt":"ab",%s}' % ",".join('"k%d":1%s' % (i, "0" * 30) for i in range(20_000)))
     assert a.status == 200
-    a = server.post("/v1/completions", '{"prompt":"ab","x":[%s]}' % ",".join(['"\\u0000"', "1e999"] * 40_000), timeout=60)
+    a = server.post("/v1/completions", '{"prompt":"ab","x":[%s]}' % ",".join(['"\\u0000"', "1e999"] * 40_000))
     assert a.status == 200
 
 

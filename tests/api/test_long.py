@@ -4,17 +4,15 @@ import threading
 import time
 
 import pytest
-from conftest import http_post
+from conftest import http_post, in_time
 
 
-def test_long_requests_are_prepared_beside_the_streams(start):
-    """There is one HTTP thread: what took seconds on it would stop every stream. They are counted while another thread prepares."""
-    server = start("--server.threads=1", "--server.max_body=32MiB")
+def quick_ones_beside_a_long_one(server):
     slow, ended = [], threading.Event()
 
     def ask():
         # 4 million ids each become a JSON value and text again: seconds on one core
-        slow.append(server.post("/tokenize", {"prompt": "a" * 4_000_000}, timeout=120))
+        slow.append(server.post("/tokenize", {"prompt": "a" * 4_000_000}))
         ended.set()
     thread = threading.Thread(target=ask)
     thread.start()
@@ -24,7 +22,15 @@ def test_long_requests_are_prepared_beside_the_streams(start):
         quick += 1
     thread.join()
     assert slow[0].status == 200 and slow[0].json["count"] == 4_000_000
-    assert quick > 5, "answers while one was prepared"
+    return quick
+
+
+def test_long_requests_are_prepared_beside_the_streams(start):
+    """There is one HTTP thread: what took seconds on it would stop every stream. They are counted while another thread prepares."""
+    server = start("--server.threads=1", "--server.max_body=32MiB")
+    begin = time.monotonic()
+    while quick_ones_beside_a_long_one(server) <= 5:  # this process may have lost the processor meanwhile
+        in_time(begin, "more than five answers while one was prepared")
 
 
 def test_a_long_body_takes_the_same_way_to_the_same_answers(server):
@@ -44,14 +50,17 @@ def test_a_long_body_takes_the_same_way_to_the_same_answers(server):
     for how in range(40):
         s = server.socket(http_post("/tokenize", {"prompt": "a" * 300000}))
         s.close()
-    server.wait_metric("expertd_http_in_flight", 1)
+    server.settle()
     assert server.alive()
 
 
 def test_a_server_that_is_stopped_while_it_prepares_ends(start):
     server = start("--server.threads=2", "--server.max_body=32MiB")
-    open_ = [server.socket(http_post("/tokenize", {"prompt": "a" * 3_000_000})) for _ in range(6)]
-    server.wait_metric("expertd_http_in_flight", 7)
+    open_, begin = [], time.monotonic()
+    while server.metric("expertd_http_in_flight") < 3:  # of so many some are being prepared, unless this process was away for seconds
+        in_time(begin, "requests that are being prepared")
+        if len(open_) < 6 or server.metric("expertd_http_in_flight") == 1:
+            open_ += [server.socket(http_post("/tokenize", {"prompt": "a" * 3_000_000})) for _ in range(6)]
     assert server.stop() == 0
     for s in open_:
         s.close()
@@ -83,11 +92,12 @@ def test_a_long_answer_is_written_by_another_thread_and_is_the_same(server):
     chat = server.chat(text, max_tokens=900, logprobs=True, top_logprobs=20).json["choices"][0]
     assert len(chat["logprobs"]["content"]) == 900
     for _ in range(20):  # who leaves then is noticed, and nothing is lost
+        before = server.metric("fake_submitted_total")
         s = server.socket(http_post("/v1/completions", {"prompt": text, "max_tokens": 900, "n": 4, "logprobs": 20}))
-        server.wait_metric("fake_live", 1)
+        server.wait_metric("fake_submitted_total", before + 1)
         server.wait_metric("fake_live", 0)
         s.close()
-    server.wait_metric("expertd_http_in_flight", 1)
+    server.settle()
 
 
 def rss_kib(server, name="VmRSS"):
@@ -101,13 +111,13 @@ def test_the_memory_of_a_large_answer_is_given_back(start):
     if b"__asan_init" in program or b"__tsan_init" in program:
         pytest.skip("sanitizers keep what is freed")
     before = rss_kib(server)
-    a = server.complete(["abcdefghijklmnopqrstuvwxyz" * 120] * 100, echo=True, logprobs=5, max_tokens=1, timeout=120)
+    a = server.complete(["abcdefghijklmnopqrstuvwxyz" * 120] * 100, echo=True, logprobs=5, max_tokens=1)
     assert a.status == 200 and len(a.body) > 10 << 20
     most = rss_kib(server, "VmHWM")
     assert most > before + (100 << 10)
-    end = time.monotonic() + 60
-    while rss_kib(server) > before + (most - before) / 4:
-        assert time.monotonic() < end, (before, rss_kib(server), most)
+    begin = time.monotonic()
+    while (now := rss_kib(server)) > before + (most - before) / 4:
+        in_time(begin, f"memory: {before}, then {most}, now {now} KiB")
         time.sleep(0.1)
 
 
@@ -116,10 +126,10 @@ def test_what_a_response_may_hold_is_bounded(start):
     prompts = ["x" * 4000] * 16
     a = server.complete(prompts, echo=True, logprobs=20, n=2, max_tokens=1)
     assert a.status == 400 and a.error["param"] == "logprobs" and "2097152" in a.error["message"]
-    assert server.complete(prompts, echo=True, logprobs=20, max_tokens=1, timeout=60).status == 200
+    assert server.complete(prompts, echo=True, logprobs=20, max_tokens=1).status == 200
     assert server.metric("fake_submitted_total") == 16, "told before anything was computed"
     # of answers it is known only when they are there
-    answers = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, timeout=60)
+    answers = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000)
     assert answers.status == 400 and answers.error["param"] == "logprobs", answers.body[:200]
-    streamed = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, stream=True, timeout=120)
+    streamed = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, stream=True)
     assert streamed.body.endswith(b"data: [DONE]\n\n") and b'"error"' not in streamed.body[-1000:]

@@ -21,6 +21,7 @@ def test_counters_only_grow_whoever_reads_them(server):
     for _ in range(3):
         server.get("/health")
         server.get("/metrics")
+    server.settle()
     assert server.metric("expertd_http_requests_total") >= before + 6
 
 
@@ -34,11 +35,12 @@ def test_requests_are_counted_by_endpoint_and_status(server):
     ok, bad = count(200), count(400)
     server.complete("x")
     server.complete("")
+    server.settle()
     assert (count(200), count(400)) == (ok + 1, bad + 1)
 
 
 def test_metrics_are_readable_while_busy(server):
-    with server.socket(http_post("/v1/completions", {"prompt": "[slow]"})):
+    with server.socket(http_post("/v1/completions", {"prompt": "[never]"})):
         server.wait_metric("fake_live", 1)
         assert server.get("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
 

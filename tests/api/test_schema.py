@@ -217,7 +217,7 @@ def form(schema):
 
 def ask(daemon, schema, **fields):
     body = {"messages": [{"role": "user", "content": "Tell me of a king."}], "response_format": form(schema), "max_tokens": 300, **fields}
-    return daemon.post("/v1/chat/completions", body, timeout=180)  # under sanitizers
+    return daemon.post("/v1/chat/completions", body, timeout=400)  # under sanitizers
 
 
 def whole(choice, schema):

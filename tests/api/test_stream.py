@@ -1,10 +1,12 @@
 """Bodies and event streams, checked through the official client and by hand. The fake engine repeats the prompt."""
 import re
+import threading
+import time
 
 import openai
 import pytest
 
-from conftest import events, http_post
+from conftest import events, http_post, in_time
 
 
 @pytest.fixture(scope="module")
@@ -185,11 +187,18 @@ def test_an_answer_that_the_engine_gave_up_is_an_error(server):
 
 
 def test_heartbeats_during_a_long_prefill(start):
-    server = start("--server.heartbeat=1s")
-    a = server.complete("[slow]", stream=True)
-    assert a.status == 200 and a.body.startswith(b": ping\n\n")
-    assert "".join(c["choices"][0]["text"] for c in events(a.body)) == "[slow]"
-    assert server.metric("expertd_http_heartbeats_total") >= 1
+    server = start("--server.heartbeat=1s", "--server.admin=yes")
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(server.complete("[held]", stream=True)))
+    asking.start()
+    begin = time.monotonic()
+    while server.metric("expertd_http_heartbeats_total") < 1:
+        in_time(begin, "a heartbeat")
+        time.sleep(0.01)
+    assert server.post("/admin/fallback", {"state": "direct"}).status == 200  # the prefill is through
+    asking.join()
+    assert answers[0].status == 200 and answers[0].body.startswith(b": ping\n\n")
+    assert "".join(c["choices"][0]["text"] for c in events(answers[0].body)) == "[held]"
 
 
 def test_no_heartbeat_in_a_plain_answer(start):

@@ -57,7 +57,7 @@ def bias(think=5, close=8):
 def ask(server, seed, **fields):
     fields = {"logit_bias": bias(), "max_tokens": 200, "temperature": 1, **fields}
     extra = {k: fields.pop(k) for k in list(fields) if k in ("chat_template_kwargs", "reasoning_format", "return_token_ids", "continue_final_message", "ignore_eos")}
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=180)
     return client.chat.completions.create(model="demo", seed=seed, extra_body=extra, **{"messages": [{"role": "user", "content": "Tell me of a king."}], **fields})
 
 
@@ -229,7 +229,7 @@ def test_pydantic_models_of_a_thinking_model(servers):
         n: int
         ok: bool
 
-    client = openai.OpenAI(base_url=servers(OPENS).url + "/v1", api_key="x", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=servers(OPENS).url + "/v1", api_key="x", max_retries=0, timeout=180)
     for seed in range(20):
         try:
             m = client.chat.completions.parse(model="demo", seed=seed, temperature=1, max_tokens=200, logit_bias=bias(), response_format=Answer,

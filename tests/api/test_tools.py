@@ -40,7 +40,7 @@ def servers():
 
 
 def client(server):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=180)
 
 
 def ask(server, text, **fields):
@@ -217,7 +217,7 @@ def test_logprobs_beside_calls(servers):
 def test_who_leaves_within_arguments_stops_them(servers):
     server = servers(HERMES)
     before = server.metric("fake_cancelled_total")
-    stream = ask(server, "[long]" + CALL * 20, stream=True)
+    stream = ask(server, "[drip]" + CALL * 20, stream=True)
     for chunk in stream:
         if chunk.choices[0].delta.tool_calls and chunk.choices[0].delta.tool_calls[0].index == 3:
             break
