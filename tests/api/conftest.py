@@ -19,8 +19,9 @@ import pytest
 
 ROOT = os.environ.get("EXPERTD_SOURCE_ROOT", os.path.join(os.path.dirname(__file__), "..", ".."))
 TEMPLATES = os.path.join(ROOT, "tests", "data", "api")
-WAIT_S = 180  # for what comes at once unless something is wrong
-TEST_S = 400 * int(os.environ.get("EXPERTD_TEST_PATIENCE", "1"))  # a test takes some seconds; sanitizers are slow
+PATIENCE = int(os.environ.get("EXPERTD_TEST_PATIENCE", "1"))  # sanitizers are slow
+WAIT_S = 180 * PATIENCE  # for what comes at once unless something is wrong
+TEST_S = 600 * PATIENCE  # a test takes some seconds
 
 
 def in_time(begin, what, seconds=WAIT_S):

@@ -40,7 +40,7 @@ class Check(DemoCopy):
 
     def check(self, *args):
         """(exit status, {id: line}) of a check."""
-        r = subprocess.run([EXE, "check", *BASE, "--json", *args], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "check", *BASE, "--json", *args], capture_output=True, text=True, timeout=180)
         doc = json.loads(r.stdout)
         self.assertEqual(r.returncode, 0 if doc["ok"] else 1)
         return r.returncode, {line["id"]: line for line in doc["checks"]}
@@ -52,7 +52,7 @@ class Check(DemoCopy):
         told = lines[line]["what"]
         self.assertIn(why, told)
         self.assertTrue(lines[line]["mend"])
-        r = subprocess.run([EXE, *BASE, *args], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, *BASE, *args], capture_output=True, text=True, timeout=180)
         self.assertNotEqual(r.returncode, 0)
         self.assertIn(told, r.stderr)
         self.assertNotIn("ready:", r.stderr)
@@ -99,7 +99,7 @@ class Check(DemoCopy):
         for path in (self.model, self.weights, self.at("config.json")):
             mode = os.stat(path).st_mode
             os.chmod(path, 0)
-            r = subprocess.run([*drop, exe, "check", *BASE, "--json", "-m", self.model], capture_output=True, text=True, timeout=60,
+            r = subprocess.run([*drop, exe, "check", *BASE, "--json", "-m", self.model], capture_output=True, text=True, timeout=180,
                                cwd=self.dir.name)
             os.chmod(path, mode)
             if "error while loading" in r.stderr or "failed to exec" in r.stderr:
@@ -189,15 +189,15 @@ class Check(DemoCopy):
     def test_the_configuration_alone(self):
         # What a reload would refuse; the model is not looked at.
         for args, why in ((["--api_key_file=/nope"], "/nope"), (["--numa_node=77"], "numa_node")):
-            r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model", *args], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model", *args], capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 78, (args, r.stderr))
             self.assertIn(why, r.stderr)
-        r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model"], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "check", "--config-only", *BASE, "-m", "/nope-model"], capture_output=True, text=True, timeout=180)
         self.assertEqual((r.returncode, r.stderr), (0, ""))
 
     def test_an_address_that_there_is_not(self):
         for host in ("300.1.1.1", "unix:/tmp/x"):
-            r = subprocess.run([EXE, *BASE, "-m", self.model, "--host=" + host], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([EXE, *BASE, "-m", self.model, "--host=" + host], capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 1 if "Temporary failure" in r.stderr else 78, r.stderr)  # no name server answers here
             self.assertIn(f"server.host '{host}'", r.stderr)
             rc, lines = self.check("-m", self.model, "--host=" + host, "--port=8080")

@@ -12,7 +12,7 @@ NO_FILE = ["-c", "/dev/null"]
 
 
 def run(*args, **kw):
-    return subprocess.run([EXE, *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **kw)
+    return subprocess.run([EXE, *args], capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, **kw)
 
 
 class Cli(unittest.TestCase):
@@ -117,7 +117,7 @@ class Cli(unittest.TestCase):
         with tempfile.TemporaryDirectory() as d:
             os.mkfifo(d + "/pipe")
             self.refused(78, f"configuration file '{d}/pipe' is a pipe", "-c", d + "/pipe", "--print-config")
-        r = subprocess.run([EXE, "-c", "/dev/stdin", "--print-config"], input="[server]\nport = 7\n", capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "-c", "/dev/stdin", "--print-config"], input="[server]\nport = 7\n", capture_output=True, text=True, timeout=180)
         self.assertIn("\nport = 7\n", r.stdout)
 
     def test_an_indented_key_is_named_as_what_it_is(self):
@@ -136,14 +136,14 @@ class Cli(unittest.TestCase):
                      ["check", *NO_FILE, "--port=0", "--json"], ["inspect", demo, *NO_FILE], ["inspect", demo, *NO_FILE, "--json"],
                      ["tokenize", demo, "a", *NO_FILE], ["tokenize", demo, "a", *NO_FILE, "--json"]):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                r = subprocess.run([EXE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                r = subprocess.run([EXE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180, check=False)
             self.assertEqual(r.returncode, 1, args)
             self.assertEqual(r.stderr, "expertd: the output could not be written: No space left on device\n", args)
 
     def test_dev_refuses_arguments_that_it_would_ignore(self):
         dev = os.environ["EXPERTD_SOURCE_ROOT"] + "/dev"
         for command in ("demo", "setup", "kern", "fuzz", "fmt", "lint"):
-            r = subprocess.run([dev, command, "--port=1"], capture_output=True, text=True, timeout=60, check=False)
+            r = subprocess.run([dev, command, "--port=1"], capture_output=True, text=True, timeout=180, check=False)
             self.assertEqual((r.returncode, r.stdout), (1, ""))
             self.assertIn(f"dev: {command} takes no arguments", r.stderr)
 

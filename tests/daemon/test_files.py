@@ -12,7 +12,7 @@ import unittest
 
 EXE, ROOT = sys.argv[1], sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
-from daemon import Daemon, DemoCopy  # noqa: E402
+from daemon import WAIT_S, Daemon, DemoCopy, wait_until  # noqa: E402
 
 
 class Files(DemoCopy):
@@ -21,11 +21,12 @@ class Files(DemoCopy):
 
     def warned(self, d):
         """The warning that /health gives sooner or later: files are looked at every few seconds."""
-        while True:
+        def warning():
             status, body = d.ask("/health")
             self.assertEqual(status, 200)
-            if "model file" in (w := json.loads(body)["engine"].get("warning", "")):  # others may have their own
-                return w
+            w = json.loads(body)["engine"].get("warning", "")
+            return w if "model file '" in w else None  # others may have their own
+        return wait_until("a warning of a model file", warning)
 
     def test_changes_are_warned_of_by_kind_and_the_daemon_serves_on(self):
         d = self.start()
@@ -43,8 +44,7 @@ class Files(DemoCopy):
         self.assertEqual(d.metrics()["expertd_model_files_changed"], 1)
         self.assertEqual(d.complete(8)["choices"], want["choices"])
         os.unlink(self.weights)
-        while "removed" not in self.warned(d):
-            pass
+        wait_until("a warning of what was removed", lambda: "removed" in self.warned(d))
         self.assertEqual(d.complete(8)["choices"], want["choices"])
         self.assertEqual(d.stop(), 0)
         self.assertEqual(sum("model file" in line for line in d.log), 2, d.log)  # once a change, however often one asks
@@ -56,7 +56,7 @@ class Files(DemoCopy):
                              stderr=subprocess.PIPE, text=True)
         with open(stats, "wb"), open(self.weights, "ab") as f:
             f.write(b"x")
-        err = p.communicate(timeout=60)[1]
+        err = p.communicate(timeout=180)[1]
         self.assertEqual(p.returncode, 1, err)
         self.assertRegex(err, r"cannot serve: model file '.*\.safetensors' was written to while it was being loaded")
 
@@ -88,7 +88,7 @@ class Files(DemoCopy):
             d.ask("/v1/completions", dict(prompt="Once upon a time", max_tokens=64))
         except OSError:
             pass  # the connection goes with the process
-        rc = d.p.wait(60)
+        rc = d.p.wait(WAIT_S)
         d.reader.join()
         d.p.stderr.close()
         d.dir.cleanup()
@@ -100,7 +100,7 @@ class Files(DemoCopy):
         when, at = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z error cannot read '.*\.safetensors' at byte (\d+): "
                                 "the file became shorter .*\n", last).groups()
         self.assertTrue(size // 2 <= int(at) < size, at)
-        self.assertLess(abs(datetime.datetime.fromisoformat(when + "+00:00").timestamp() - time.time()), 60)
+        self.assertLess(abs(datetime.datetime.fromisoformat(when + "+00:00").timestamp() - time.time()), 3600)
 
     def test_last_words_have_the_form_of_the_log(self):
         odd = os.path.join(self.dir.name, 'a "model"')
@@ -133,12 +133,12 @@ class Files(DemoCopy):
         d = Daemon(exe, f"--model.path={old}/snapshots/ad44e777bcd18fa4", "--pager.warm_start=no").wait_ready()
         self.assertEqual(json.loads(d.ask("/v1/models")[1])["data"][0]["id"], "gpt2")
         self.assertEqual(d.stop(), 0)
-        r = subprocess.run([exe, "inspect", "-c", "/dev/null", old], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([exe, "inspect", "-c", "/dev/null", old], capture_output=True, text=True, timeout=180)
         self.assertIn("the models are the directories in its snapshots/", r.stderr)
 
     def refused(self, status, *args):
         """What a start says that ends with this status and never with READY."""
-        r = subprocess.run([EXE, "-c", "/dev/null", "--port=0", "--no-warm-start", *args], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "-c", "/dev/null", "--port=0", "--no-warm-start", *args], capture_output=True, text=True, timeout=180)
         self.assertEqual(r.returncode, status, r.stderr)
         self.assertNotIn("ready:", r.stderr)
         return r.stderr

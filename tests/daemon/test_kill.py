@@ -18,7 +18,7 @@ import unittest
 
 EXE, ROOT = sys.argv[1], sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
-from daemon import Daemon  # noqa: E402
+from daemon import Daemon, TestCase, wait_until  # noqa: E402
 
 ROUNDS = next((int(a[9:]) for a in sys.argv[3:] if a.startswith("--rounds=")), 20)
 PROMPTS = ["Once upon a time", "The old king said", "In the forest"]
@@ -44,7 +44,7 @@ def try_to_ask(d, body):
         pass
 
 
-class Kill(unittest.TestCase):
+class Kill(TestCase):
     @classmethod
     def setUpClass(cls):
         d = Daemon(EXE).wait_ready()  # everything in memory, undisturbed
@@ -150,8 +150,8 @@ class Kill(unittest.TestCase):
             if places is everywhere:
                 self.assertGreater(m["expertd_expert_loads_repaired_total"], 0)
                 self.assertLessEqual(m["expertd_expert_loads_repaired_total"], 96)
-                told = [line for line in d.log if "read from the model again, and written anew" in line]
-                self.assertEqual(len(told), m["expertd_expert_loads_repaired_total"])
+                wait_until("a line for each", lambda: sum("read from the model again, and written anew" in line for line in d.log)
+                           == m["expertd_expert_loads_repaired_total"])
                 self.assertEqual(m["expertd_expert_loads_failed_total"], 0)
             self.assertNotIn("page file", json.loads(d.ask("/health")[1])["engine"].get("warning", ""))
             self.assertEqual(d.stop(), 0)
@@ -233,17 +233,19 @@ class Kill(unittest.TestCase):
 
     def ask_until(self, d, status, words):
         """Experts in memory still answer: asks until one is needed that is not there. Never a wrong answer."""
-        while True:
-            for p, want in zip(PROMPTS, self.want):
+        def met():
+            for p in PROMPTS:
                 got, body = d.ask("/v1/completions", dict(prompt=p, max_tokens=24, temperature=0, ignore_eos=True))
                 if got == status:
                     self.assertIn(words, body.decode())
                     return got
                 self.assertEqual(got, 200, body)
+            return None
+        return wait_until(f"an answer with status {status}", met)
 
     def test_a_full_disk_is_said_and_the_next_start_goes_on(self):
         size = 4 << 20  # of any file; the page file needs 19 MB
-        p = subprocess.run([EXE, *options(self.dir.name), "--server.port=0", "--log.format=plain"], stderr=subprocess.PIPE, text=True, timeout=60,
+        p = subprocess.run([EXE, *options(self.dir.name), "--server.port=0", "--log.format=plain"], stderr=subprocess.PIPE, text=True, timeout=180,
                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
         self.assertGreater(p.returncode, 0, p.stderr)
         self.assertRegex(p.stderr, r"page file '.*/pages' needs 18\.01 MiB and its disk has .* left: File too large")
@@ -253,7 +255,7 @@ class Kill(unittest.TestCase):
 
     def test_statistics_that_cannot_be_saved_harm_nobody(self):
         d = self.start(f"--pager.stats_file={self.dir.name}/no/such/folder/heat").wait_ready()
-        time.sleep(1.2)  # past a save
+        wait_until("a save that fails", lambda: d.metrics()["expertd_stats_save_errors_total"] > 0)
         self.check(d)
         self.assertEqual(d.stop(), 0)
 

@@ -11,7 +11,7 @@ import unittest
 
 EXE, ROOT = sys.argv[1], sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "tests", "ops"))
-from daemon import Daemon  # noqa: E402
+from daemon import Daemon, TestCase  # noqa: E402
 
 GOLDEN = os.path.join(ROOT, "tests", "data", "golden")
 GGUF = os.path.join(GOLDEN, "mixtral-q4_k_m", "model.gguf")
@@ -75,7 +75,7 @@ def key(name, kind, form, value):
     return struct.pack("<Q", len(name)) + name + struct.pack("<I" + form, kind, value)
 
 
-class Models(unittest.TestCase):
+class Models(TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
@@ -88,14 +88,14 @@ class Models(unittest.TestCase):
         return shutil.copy(of, self.at(name))
 
     def inspect(self, path):
-        r = subprocess.run([EXE, "inspect", "-c", "/dev/null", path, "--json"], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "inspect", "-c", "/dev/null", path, "--json"], capture_output=True, text=True, timeout=180)
         self.assertEqual(r.returncode, 0, r.stderr)
         return json.loads(r.stdout)
 
     def refused(self, path, *words):
         """By inspect, check and serving; in a time, whatever lies there."""
         for args in (["inspect", path], ["check", "-m", path], ["-m", path, "--port=0", "--no-warm-start"], ["tokenize", path, "a"]):
-            r = subprocess.run([EXE, *args, "-c", "/dev/null"], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([EXE, *args, "-c", "/dev/null"], capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 1 if args[0] == "check" else 66, (args, r.stderr))
             for w in words:
                 self.assertIn(w, r.stderr + r.stdout, args)
@@ -160,7 +160,7 @@ class Models(unittest.TestCase):
         if self.inspect(GGUF)["expert_bytes"] > 4 << 20:
             self.assertEqual(self.served(self.at("old.gguf"), *pages)[1], self.served(GGUF)[1])
         g.write(self.at("short.gguf"), [t for t in old if t[0] != b"blk.1.ffn_up.2.weight"])
-        r = subprocess.run([EXE, "inspect", "-c", "/dev/null", self.at("short.gguf")], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([EXE, "inspect", "-c", "/dev/null", self.at("short.gguf")], capture_output=True, text=True, timeout=180)
         self.assertIn("'blk.1.ffn_up.2.weight' is missing", r.stderr)
 
     def test_what_git_left_in_place_of_a_file(self):
@@ -173,7 +173,7 @@ class Models(unittest.TestCase):
             shutil.copytree(demo, self.at("demo"))
             with open(self.at("demo", name), "w", encoding="utf-8") as f:
                 f.write(POINTER)
-            r = subprocess.run([EXE, "-c", "/dev/null", "-m", self.at("demo"), "--port=0"], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([EXE, "-c", "/dev/null", "-m", self.at("demo"), "--port=0"], capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 66, r.stderr)
             self.assertRegex(r.stderr, f"{name}' is a Git LFS pointer, .*'git lfs pull'")
             shutil.rmtree(self.at("demo"))
@@ -188,7 +188,7 @@ class Models(unittest.TestCase):
             shutil.copytree(os.path.join(ROOT, "config", "demo"), self.at("demo"))
             os.remove(self.at("demo", name))
             os.mkfifo(self.at("demo", name))
-            r = subprocess.run([EXE, "-c", "/dev/null", "-m", self.at("demo"), "--port=0"], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([EXE, "-c", "/dev/null", "-m", self.at("demo"), "--port=0"], capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 66, r.stderr)
             self.assertIn(name, r.stderr)
 
@@ -196,7 +196,7 @@ class Models(unittest.TestCase):
         demo = os.path.join(ROOT, "config", "demo")
         for place in (self.at("none", "pages"), self.dir.name, "/dev/null"):
             r = subprocess.run([EXE, "-c", "/dev/null", "-m", demo, "--port=0", "--memory.host_budget=4MiB", "--memory.nvme_path=" + place],
-                               capture_output=True, text=True, timeout=60)
+                               capture_output=True, text=True, timeout=180)
             self.assertEqual(r.returncode, 78, r.stderr)
             self.assertIn("memory.nvme_path", r.stderr)
 

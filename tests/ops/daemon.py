@@ -1,24 +1,64 @@
-"""A daemon under test: starts the real program with the demo model on a free port, asks it, reads its metrics."""
+"""A daemon under test: starts the real program with the demo model on a free port, asks it, reads its metrics.
+
+No test counts on who is quicker: the machine may be busy, and each process may lose the processor for seconds at any moment. What is waited for
+is an event, and how long is bounded only so that what never comes is told by its name."""
+import faulthandler
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 import unittest
 import urllib.error
 import urllib.request
 
 NAME = re.compile(r"\bexpertd_[a-z0-9_]+")
+PATIENCE = int(os.environ.get("EXPERTD_TEST_PATIENCE", "1"))  # sanitizers are slow
+WAIT_S = 180 * PATIENCE  # for what comes at once unless something is wrong
+TEST_S = 600 * PATIENCE  # a test takes some seconds
+
+
+def wait_until(what, there):
+    """What `there` returns when that is true."""
+    begin = time.monotonic()
+    while not (found := there()):
+        assert time.monotonic() < begin + WAIT_S, f"{WAIT_S} s, and this has not come: {what}"
+        time.sleep(0.005)
+    return found
+
+
+def hangs(name):
+    print(f"\n{name} has not ended within {TEST_S} s; its threads are at", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
+    for d in Daemon.all:
+        d.p.kill()
+    os._exit(1)
+
+
+class TestCase(unittest.TestCase):
+    def run(self, result=None):
+        limit = threading.Timer(TEST_S, hangs, (self.id(),))
+        limit.daemon = True
+        limit.start()
+        try:
+            return super().run(result)
+        finally:
+            limit.cancel()
 
 
 class Daemon:
+    all = []
+
     def __init__(self, exe, *args, env=None):
         self.dir = tempfile.TemporaryDirectory()
         self.log = []
         self.p = subprocess.Popen([exe, "--server.port=0", "--log.format=plain", "--pager.stats_file=" + self.path("stats"), *args],
                                   stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=dict(os.environ, **(env or {})))
+        self.all.append(self)
         self.port = None
         for line in self.p.stderr:
             self.log.append(line)
@@ -38,15 +78,24 @@ class Daemon:
         data = json.dumps(body).encode() if body is not None else None
         req = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(req, timeout=60) as r:
+            with urllib.request.urlopen(req, timeout=WAIT_S) as r:
                 return r.status, r.read()
         except urllib.error.HTTPError as e:
             return e.code, e.read()
 
     def wait_ready(self):
-        while self.ask("/health")[0] != 200:  # each answer takes time; loading is bounded by the test's own limit
-            assert self.p.poll() is None, "".join(self.log)
+        wait_until("readiness", lambda: self.p.poll() is not None or self.ask("/health")[0] == 200)
+        assert self.p.poll() is None, "".join(self.log)
         return self
+
+    def wait_log(self, pattern, times=1):
+        """The log comes through a pipe: what has been written may yet have to arrive."""
+        def found():
+            text = "".join(self.log)
+            assert len(re.findall(pattern, text)) >= times or self.p.poll() is None, text
+            return len(re.findall(pattern, text)) >= times
+        wait_until(f"'{pattern}' in the log", found)
+        return re.search(pattern, "".join(self.log))
 
     def text(self):
         return self.ask("/metrics")[1].decode()
@@ -71,7 +120,7 @@ class Daemon:
 
     def stop(self):
         self.p.terminate()
-        rc = self.p.wait(60)
+        rc = self.p.wait(WAIT_S)
         self.reader.join()
         self.p.stderr.close()
         self.dir.cleanup()
@@ -103,7 +152,7 @@ def labels(text):
     return out
 
 
-class DemoCopy(unittest.TestCase):
+class DemoCopy(TestCase):
     """A test with a copy of the demo model that it may spoil: its folder, and one file of its weights."""
 
     def setUp(self):

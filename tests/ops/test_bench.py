@@ -12,7 +12,7 @@ TINY = ["bench", "synthetic:tiny", "-c", "/dev/null", "--engine.backend=cpu", "-
 
 
 def run(*args, status=0):
-    r = subprocess.run([EXE, *TINY, *args], capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL)
+    r = subprocess.run([EXE, *TINY, *args], capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)
     assert r.returncode == status, r.stderr
     return r.stderr if status else r.stdout
 

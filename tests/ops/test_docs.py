@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import NAME, Daemon, families, labels
+from daemon import NAME, Daemon, TestCase, families, labels
 
 EXE, ROOT = sys.argv[1:3]
 DOCS = os.path.join(ROOT, "docs")
@@ -58,7 +58,7 @@ def used(expr):
     return out
 
 
-class Docs(unittest.TestCase):
+class Docs(TestCase):
     maxDiff = None
 
     def test_the_table_of_metrics(self):

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import Daemon
+from daemon import WAIT_S, Daemon, TestCase
 
 EXE = sys.argv[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -18,7 +18,7 @@ def show(d):
     """Text of the elements with an id, after the page has polled for some seconds of its own time."""
     with tempfile.TemporaryDirectory() as profile:
         out = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=" + profile, "--window-size=1280,1100",
-                              "--virtual-time-budget=5000", "--dump-dom", f"http://127.0.0.1:{d.port}/"], capture_output=True, text=True, timeout=100)
+                              "--virtual-time-budget=5000", "--dump-dom", f"http://127.0.0.1:{d.port}/"], capture_output=True, text=True, timeout=WAIT_S)
     words = {}
     for tag, name, rest in re.findall(r'<(\w+)[^>]*\bid="(\w+)"([^>]*)>', out.stdout):
         m = re.search(rf'<{tag}[^>]*\bid="{name}"[^>]*>(.*?)</{tag}>', out.stdout, re.S)
@@ -28,7 +28,7 @@ def show(d):
     return words
 
 
-class Page(unittest.TestCase):
+class Page(TestCase):
     def test_tiers_link_and_map_are_shown(self):
         d = Daemon(EXE, "--memory.page_size=64KiB", "--memory.vram_budget=4MiB", "--pager.warm_start=no", "--test.allow=yes",
                    "--test.link_gbps=30").wait_ready()

@@ -8,13 +8,13 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import Daemon
+from daemon import Daemon, TestCase
 
 EXE, ROOT = sys.argv[1:3]
 DOCS = os.path.join(ROOT, "docs")
 
 
-class Promtool(unittest.TestCase):
+class Promtool(TestCase):
     def promtool(self, *args, text=None):
         out = subprocess.run(["promtool", *args], input=text, cwd=os.path.join(DOCS, "prometheus"), capture_output=True, text=True)
         self.assertEqual(out.returncode, 0, out.stdout + out.stderr)

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import Daemon
+from daemon import WAIT_S, Daemon, TestCase, wait_until
 
 EXE, ROOT = sys.argv[1:3]
 DEMO = os.path.join(ROOT, "config", "demo")
@@ -21,7 +22,7 @@ PAGED = ["--memory.host_budget=4MiB", "--memory.page_size=64KiB", "--engine.self
 FAULTS = "--test.allow=yes"
 
 
-class Troubles(unittest.TestCase):
+class Troubles(TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
@@ -39,17 +40,13 @@ class Troubles(unittest.TestCase):
         self.assertEqual(status, 200)
         return json.loads(body)["engine"]
 
-    def wait_log(self, d, pattern):
-        while not re.search(pattern, "".join(d.log)):  # the log comes through a pipe
-            self.assertIsNone(d.p.poll(), d.log)
-        return re.search(pattern, "".join(d.log))
-
     def load(self, d, n):
         return [d.ask("/v1/completions", dict(prompt=f"{i} dogs", max_tokens=40, ignore_eos=True)) for i in range(n)]
 
     def test_a_read_that_fails_once_is_counted_and_told(self):
         d = self.start(*PAGED, "--memory.nvme_path=" + self.at("pages"), "--memory.nvme_prefetch=no", FAULTS, "--test.disk_error_rate=0.02",
                        "--test.seed=3")
+        begin = time.monotonic()
         answers = self.load(d, 12)
         m = d.metrics()
         errors, lost = m["expertd_expert_io_errors_total"], m["expertd_expert_loads_failed_total"]
@@ -59,8 +56,8 @@ class Troubles(unittest.TestCase):
         loads = m['expertd_expert_read_bytes_total{tier="disk"}'] / (3 * 256 * 128 * 2)
         self.assertAlmostEqual(errors / (loads + errors), 0.02, delta=0.015)
         self.assertEqual(sum(s != 200 for s, _ in answers) > 0, lost > 0)
-        self.wait_log(d, r"warn +page file '.*pages': \d+ reads failed and went well when tried again, the last with: Input/output error")
-        self.assertEqual(sum("went well when tried again" in line for line in d.log), 1)  # the next one in a minute
+        d.wait_log(r"warn +page file '.*pages': \d+ reads failed and went well when tried again, the last with: Input/output error")
+        self.assertLessEqual(sum("went well when tried again" in line for line in d.log), 1 + (time.monotonic() - begin) // 60)  # one a minute
 
     def test_a_damaged_page_file_shows_until_it_is_mended(self):
         pages = self.at("pages")
@@ -73,7 +70,7 @@ class Troubles(unittest.TestCase):
         self.assertTrue(lost and all(b"page file" in b for b in lost), lost)
         warning = self.health(d)["warning"]
         self.assertRegex(warning, r"page file '.*pages': \d+ experts could not be read when they were last wanted")
-        self.wait_log(d, r"warn +page file '.*pages': \d+ experts could not be read")
+        d.wait_log(r"warn +page file '.*pages': \d+ experts could not be read")
         self.assertGreater(d.metrics()["expertd_expert_loads_failed_total"], 0)
         with open(pages, "r+b") as f:
             f.write(good)
@@ -82,7 +79,7 @@ class Troubles(unittest.TestCase):
             if "warning" not in self.health(d):
                 break
         self.assertNotIn("warning", self.health(d))
-        self.wait_log(d, "info +page file: every expert that could not be read has been read since")
+        d.wait_log("info +page file: every expert that could not be read has been read since")
 
     def test_files_that_cannot_be_written(self):
         old = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -92,7 +89,7 @@ class Troubles(unittest.TestCase):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, old)
         self.load(d, 1)
-        self.wait_log(d, r"warn +pager.stats_file: .*heat.*File too large; the next start will be cold")
+        d.wait_log(r"warn +pager.stats_file: .*heat.*File too large; the next start will be cold")
         self.assertIn("heat", self.health(d)["warning"])
         m = d.metrics()
         self.assertGreater(m["expertd_stats_save_errors_total"], 0)
@@ -132,13 +129,11 @@ class Troubles(unittest.TestCase):
         self.assertEqual((self.health(d)["fallback"]["forced"], d.metrics()["expertd_fallback_forced"]), ("none", 0))
         for signo, name in ((signal.SIGUSR1, "fallback"), (signal.SIGUSR2, "direct")):
             d.p.send_signal(signo)
-            while self.health(d)["fallback"]["forced"] != name:
-                pass
+            wait_until(f"a state that is forced: {name}", lambda: self.health(d)["fallback"]["forced"] == name)
             self.assertEqual(d.metrics()["expertd_fallback_forced"], 1)
         d.p.send_signal(signal.SIGHUP)
-        self.wait_log(d, "warn +reload: fallback.force = none takes the place of 'direct', which was forced")
-        while self.health(d)["fallback"]["forced"] != "none":
-            pass
+        d.wait_log("warn +reload: fallback.force = none takes the place of 'direct', which was forced")
+        wait_until("a state that is not forced", lambda: self.health(d)["fallback"]["forced"] == "none")
 
     def test_without_a_link_no_rate_is_suspect(self):
         m = self.start().metrics()
@@ -164,7 +159,7 @@ class Troubles(unittest.TestCase):
                 self.assertAlmostEqual(plan["host_experts"], inspect["placement"]["host_bytes"], delta=3 * 256 * 128 * 2 + 4096)
 
     def test_a_context_cut_by_the_kv_cache_is_warned_of(self):
-        self.wait_log(self.start("--kv.kv_budget=1MiB"), r"warn +the KV cache holds \d+ tokens: longer prompts are refused, though this model takes 2048")
+        self.start("--kv.kv_budget=1MiB").wait_log(r"warn +the KV cache holds \d+ tokens: longer prompts are refused, though this model takes 2048")
 
     def test_a_reload_is_whole_or_nothing(self):
         conf, keys = self.at("conf"), self.at("keys")
@@ -182,16 +177,15 @@ class Troubles(unittest.TestCase):
                 f.write(text % 20)
             before = "".join(d.log).count("nothing is changed: server.api_key_file")
             d.p.send_signal(signal.SIGHUP)
-            while "".join(d.log).count("nothing is changed: server.api_key_file") == before:
-                self.assertIsNone(d.p.poll())
+            d.wait_log("nothing is changed: server.api_key_file", before + 1)
         self.assertNotIn("configuration reloaded", "".join(d.log))
         self.assertNotIn("max_queue: 10 -> 20", "".join(d.log))
         with open(keys, "w", encoding="utf-8") as f:
             f.write("\ufeffnew\n")  # with the mark that some editors begin a file with
         d.p.send_signal(signal.SIGHUP)
-        self.wait_log(d, "server.max_queue: 10 -> 20(.|\n)*configuration reloaded")
+        d.wait_log("server.max_queue: 10 -> 20(.|\n)*configuration reloaded")
         with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{d.port}/v1/models", headers={"Authorization": "Bearer new"}),
-                                    timeout=60) as r:
+                                    timeout=WAIT_S) as r:
             self.assertEqual(r.status, 200)
 
     def test_where_a_key_comes_from(self):
@@ -206,7 +200,7 @@ class Troubles(unittest.TestCase):
             for other in ("file", "env", "flag"):
                 try:
                     with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{d.port}/v1/models",
-                                                                       headers={"Authorization": "Bearer " + other}), timeout=60) as r:
+                                                                       headers={"Authorization": "Bearer " + other}), timeout=WAIT_S) as r:
                         status = r.status
                 except urllib.error.HTTPError as e:
                     status = e.code
@@ -224,7 +218,7 @@ class Troubles(unittest.TestCase):
         with open(conf, "a", encoding="utf-8") as f:
             f.write("[model]\npath = /srv/other\n")
         d.p.send_signal(signal.SIGHUP)
-        self.wait_log(d, "configuration reloaded")
+        d.wait_log("configuration reloaded")
         told = [line for line in d.log if "needs a restart" in line]
         self.assertEqual(len(told), 1, told)
         self.assertRegex(told[0], r"reload: model\.path: .*demo -> /srv/other needs a restart")
