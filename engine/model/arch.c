@@ -294,10 +294,40 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {.model_type = "glm4_moe_lite",
+     .class_name = "Glm4MoeLiteForCausalLM",
+     .defaults = "{\"vocab_size\":154880,\"hidden_size\":2048,\"intermediate_size\":10240,\"num_hidden_layers\":47,"
+                 "\"num_attention_heads\":20,\"max_position_embeddings\":202752,\"rms_norm_eps\":1e-5,"
+                 "\"kv_lora_rank\":512,\"q_lora_rank\":768,\"qk_nope_head_dim\":192,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":256,\"num_local_experts\":64,\"n_shared_experts\":1,\"moe_intermediate_size\":1536,"
+                 "\"num_experts_per_tok\":4,\"first_k_dense_replace\":1,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":1.8,\"num_nextn_predict_layers\":1,\"bos_token_id\":0,\"eos_token_id\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_deepseek_v3},
+};
+
+/* Other names of the same: model_types of published files whose class, keys and defaults are those of a row. */
+static const struct {
+    const char *model_type, *of;
+} aliases[] = {
+    {"kimi_k2", "deepseek_v3"}, /* Kimi-K2's own configuration class; its tensors and code are DeepSeek-V3's */
 };
 
 const model_arch *model_arch_find(const char *model_type)
 {
+    for (size_t i = 0; i < XD_ARRAY_LEN(aliases); i++)
+        if (!strcmp(aliases[i].model_type, model_type))
+            model_type = aliases[i].of;
     for (size_t i = 0; i < XD_ARRAY_LEN(archs); i++)
         if (!strcmp(archs[i].model_type, model_type))
             return &archs[i];
@@ -310,6 +340,8 @@ static const char *known_archs(char *out, size_t cap)
     size_t n = 0;
     for (size_t i = 0; i < XD_ARRAY_LEN(archs) && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", archs[i].model_type);
+    for (size_t i = 0; i < XD_ARRAY_LEN(aliases) && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, ", %s", aliases[i].model_type);
     return out;
 }
 

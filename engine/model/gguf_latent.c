@@ -2,7 +2,8 @@
  * (conversion/deepseek.py) writes them.
  *
  * Newer files describe the one KV head that latent attention keeps, and the expanded heads in keys ending in _mla; older ones only
- * the latter, in the plain keys. V2 and V3 share the name: the gating function tells them apart. Of YaRN's two magnitudes only
+ * the latter, in the plain keys. V2 and V3 share the name: the gating function tells them apart, and where that is not told (GLM-4.7-Flash, which
+ * has V3's) the bias on the router's choice, which only V3 has. Of YaRN's two magnitudes only
  * mscale_all_dim is told; published models have both alike. Older files do not tell the groups of experts either: then there are none,
  * as in llama.cpp. */
 #include <string.h>
@@ -30,16 +31,28 @@ static xd_status get(const gguf *g, const char *key, int64_t fallback, int64_t m
     return gguf_int(g, key_of(full, sizeof full, key), fallback, 0, max, ret, err);
 }
 
-xd_status model_gguf_latent_type(const gguf *g, const char **ret, xd_err *err)
+static bool has_choice_bias(const model *m)
 {
+    for (uint32_t i = 0; i < m->n_ggufs; i++)
+        for (uint32_t k = 0; k < gguf_tensor_count(m->ggufs[i]); k++)
+            if (strstr(gguf_tensor_at(m->ggufs[i], k)->name, ".exp_probs_b."))
+                return true;
+    return false;
+}
+
+xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
+{
+    const gguf *g = m->ggufs[0];
     int64_t gating;
-    xd_status st = get(g, "expert_gating_func", GATING_SOFTMAX, INT32_MAX, &gating, err);
+    xd_status st = get(g, "expert_gating_func", 0, INT32_MAX, &gating, err);
     if (st)
         return st;
     if (gating > GATING_SIGMOID)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: 'deepseek2.expert_gating_func' = %d; 1 (softmax) and 2 (sigmoid) are known", gguf_path(g),
                        (int)gating);
+    if (!gating)
+        gating = has_choice_bias(m) ? GATING_SIGMOID : GATING_SOFTMAX;
     *ret = gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
     return XD_OK;
 }
@@ -64,14 +77,15 @@ static xd_status add_magnitudes(const gguf *g, json_t *config, xd_err *err)
     return XD_OK;
 }
 
-xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err)
+xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
 {
+    const gguf *g = m->ggufs[0];
     int64_t rank, q_rank, rope, key, value, dense, shared, groups, top_groups, norm;
     char name[96];
     double scale;
     const char *type = NULL;
     bool whole = has(g, "attention.key_length_mla");
-    xd_status st = model_gguf_latent_type(g, &type, err);
+    xd_status st = model_gguf_latent_type(m, &type, err);
     if (st)
         return st;
     const bool softmax = !strcmp(type, "deepseek_v2"); /* which has groups in one of its methods only */

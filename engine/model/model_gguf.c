@@ -111,6 +111,7 @@ static const struct {
     {"glm4moe", "leading_dense_block_count", "first_k_dense_replace", true},
     {"glm4moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
     {"glm4moe", "rope.dimension_count", NULL, false}, /* add_rope() */
+    {"deepseek2", "nextn_predict_layers", "num_nextn_predict_layers", true},
     {"ernie4_5-moe", "expert_shared_count", "moe_num_shared_experts", true},
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
@@ -197,10 +198,11 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
     return put(rope, "partial_rotary_factor", json_real(dims / head_dim), name, err);
 }
 
-static xd_status find_family(const gguf *g, const char *arch, bool moe, bool window, const model_arch **ret,
+static xd_status find_family(const model *m, const char *arch, bool moe, bool window, const model_arch **ret,
                              xd_err *err)
 {
-    char known[160];
+    const gguf *g = m->ggufs[0];
+    char known[320];
     size_t n = 0;
     for (size_t i = 0; i < XD_ARRAY_LEN(families); i++) {
         const char *type = families[i].model_type;
@@ -213,7 +215,7 @@ static xd_status find_family(const gguf *g, const char *arch, bool moe, bool win
         if (!strcmp(arch, "llama"))
             type = moe ? "mixtral" : window ? "mistral" : "llama";
         else if (!type)
-            st = model_gguf_latent_type(g, &type, err);
+            st = model_gguf_latent_type(m, &type, err);
         *ret = st ? NULL : model_arch_find(type);
         return st;
     }
@@ -248,7 +250,7 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     bool window = json_integer_value(json_object_get(config, "sliding_window")) > 0;
     if (!window)
         json_object_del(config, "sliding_window");
-    if ((st = find_family(g, arch, moe, window, ret_arch, err)))
+    if ((st = find_family(m, arch, moe, window, ret_arch, err)))
         return st;
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
         return xd_fail(err, XD_UNSUPPORTED, 0,
@@ -274,7 +276,7 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
-    if ((*ret_arch)->latent && (st = model_gguf_latent(g, config, err)))
+    if ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err)))
         return st;
     const gguf_tensor *embed = find(m, "token_embd.weight");
     if (!embed)

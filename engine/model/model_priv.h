@@ -139,8 +139,8 @@ model_file model_file_of(const char *path, const mapped_file *map);
 xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
 /* Of a `deepseek2` file: which family it is of, and the hyper-parameters of its attention, experts and rotation into config, which has
  * rope_parameters already. */
-xd_status model_gguf_latent_type(const gguf *g, const char **ret, xd_err *err) XD_MUST_CHECK;
-xd_status model_gguf_latent(const gguf *g, json_t *config, xd_err *err) XD_MUST_CHECK;
+xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err) XD_MUST_CHECK;
+xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err) XD_MUST_CHECK;
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
 xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
 

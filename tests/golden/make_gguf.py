@@ -206,7 +206,11 @@ def add_latent(w, c, joined):
     if c.get("norm_topk_prob"):
         w.add_expert_weights_norm(True)
     sigmoid = c["model_type"] == "deepseek_v3"
-    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+    if c["model_type"] == "glm4_moe_lite":  # whose config.json does not name it, and so the converter does not either
+        if c.get("num_nextn_predict_layers"):
+            w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+    else:
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     if (c.get("n_group") or 1) > 1:
         w.add_expert_group_count(c["n_group"])
         w.add_expert_group_used_count(c["topk_group"])
@@ -263,7 +267,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     c = json.loads((src / "config.json").read_text())
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
-            "minimax_m2": "minimax-m2"}.get(c["model_type"], c["model_type"])
+            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -271,7 +275,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
-    w.add_block_count(c["num_hidden_layers"])
+    blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] == "glm4_moe_lite" else 0)
+    w.add_block_count(blocks)
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
     w.add_feed_forward_length(c["intermediate_size"])
@@ -300,7 +305,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_tokenizer(w, json.loads((src / "tokenizer.json").read_text()), json.loads((src / "tokenizer_config.json").read_text()))
 
     names = gguf.get_tensor_name_map(
-        {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], c["num_hidden_layers"])
+        {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], blocks)
 
     def put(name, data, source):
         matrix = data.ndim > 1 and "ffn_gate_inp" not in name and not name.endswith("bias")
@@ -336,6 +341,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 before, after = name.split(".experts.")
                 e, matrix = after.split(".", 1)
                 stacks.setdefault(f"{before}.experts.{matrix}", {})[int(e)] = data
+            elif layer and int(layer) >= c["num_hidden_layers"] and (part := re.search(r"(eh_proj|enorm|hnorm)", name)):
+                put(f"blk.{layer}.nextn.{part[1]}.weight", data, name)
             else:
                 put(names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
     for name, parts in stacks.items():

@@ -1,8 +1,11 @@
-"""Variants of qwen2_moe, olmoe, granitemoe, glm4_moe, ernie4_5_moe and minimax_m2 for variants.py."""
+"""Variants of the families in FAMILIES for variants.py."""
 import random
 
 TINY = {"hidden_size": 48, "intermediate_size": 64, "vocab_size": 160, "moe_intermediate_size": 24}  # tests/data/golden's
 DROP = object()  # a key that the file does not have
+LATENT = {"num_attention_heads": 5, "num_key_value_heads": 5, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 12,
+          "qk_rope_head_dim": 8, "v_head_dim": 20}
+SHARING = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
@@ -24,9 +27,12 @@ FAMILIES = {
     "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "router_scaling_factor": 2.826},
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
+    "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
+                      "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
-               minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3")
+               minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
+               glm4_moe_lite="Glm4MoeLite")
 
 
 def fill(variant, add_nextn):
@@ -39,7 +45,8 @@ def fill(variant, add_nextn):
         v("f32-shards", dtype="float32", shards="90KB")
         v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
         v("long-prompt", prompts=[1, 450])
-        v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}.items() if k in c})
+        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+        v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
         v("gelu", "hidden_act 'gelu'", cfg={"hidden_act": "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
             v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype")})
@@ -65,13 +72,46 @@ def fill(variant, add_nextn):
     v("glm4_moe-groups", "glm4_moe", cfg={"n_group": 4, "topk_group": 2, "use_qk_norm": True, "attention_bias": False})
     v("glm4_moe-few-left", "glm4_moe", "do not give the 5 that a token picks", cfg={"n_group": 4, "topk_group": 2, "num_experts_per_tok": 5})
     v("glm4_moe-softmax", "glm4_moe", "'scoring_func' is 'softmax'", cfg={"scoring_func": "softmax"})
+    v("glm4_moe_lite-nextn", "glm4_moe_lite", cfg={"num_nextn_predict_layers": 1}, files=add_nextn)
+    v("glm4_moe_lite-gguf-nextn", "glm4_moe_lite", gguf="bf16", cfg={"num_nextn_predict_layers": 1}, files=add_nextn)
+    v("glm4_moe_lite-gguf-told", "glm4_moe_lite", gguf="bf16", gguf_keys={"expert_gating_func": 2})
+    v("glm4_moe_lite-listed", "glm4_moe_lite", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"]})
+    v("glm4_moe_lite-listed-badly", "glm4_moe_lite", "mlp_layer_types has 'moe' for layer 1",
+      cfg={"mlp_layer_types": ["dense", "moe", "sparse"]}, no_reference=True)
+    v("glm4_moe_lite-groups", "glm4_moe_lite", cfg={"n_group": 4, "topk_group": 2, "norm_topk_prob": False})
+    v("glm4_moe_lite-halves", "glm4_moe_lite", cfg={"rope_interleave": False, "q_lora_rank": None, "attention_bias": True})
+    v("glm4_moe_lite-partial", "glm4_moe_lite", "partial_rotary_factor 0.5", cfg={"partial_rotary_factor": 0.5}, no_reference=True)
+    v("glm4_moe_lite-published-head", "glm4_moe_lite", cfg={"num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512,
+      "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "num_hidden_layers": 2}, prompts=[1, 17, 300])
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
     v("ernie4_5_moe-range", "ernie4_5_moe", cfg={"num_hidden_layers": 5, "moe_layer_end_index": 3, "moe_layer_interval": 2})
     v("minimax_m2-whole", "minimax_m2", cfg={"rotary_dim": DROP})
     v("minimax_m2-shared", "minimax_m2", "shared_intermediate_size", cfg={"shared_intermediate_size": 40})
 
 
+def fill_random_latent(variant, arch, seed):
+    r = random.Random(f"{arch}{seed}")
+    heads, groups = r.randint(1, 12), r.choice([1, 2, 4])
+    n = groups * r.randint(2, 6)
+    left = r.randint(1, groups)
+    c = {"num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": r.randint(24, 120), "kv_lora_rank": r.randint(4, 90),
+         "q_lora_rank": r.choice([None, r.randint(4, 60)]), "qk_nope_head_dim": r.randint(1, 40), "qk_rope_head_dim": 2 * r.randint(1, 20),
+         "v_head_dim": r.randint(1, 50), "intermediate_size": r.randint(5, 150), "num_hidden_layers": r.randint(1, 4),
+         "vocab_size": r.randint(20, 400), "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "rope_theta": r.choice([100.0, 10000.0, 123456.7]),
+         "tie_word_embeddings": r.random() < 0.3, "attention_bias": r.random() < 0.3, "rope_interleave": r.random() < 0.8}
+    if "n_routed_experts" in FAMILIES[arch]:
+        c.update(n_routed_experts=n, n_shared_experts=r.randint(1, 3), n_group=groups, topk_group=left, moe_intermediate_size=r.randint(3, 70),
+                 num_experts_per_tok=r.randint(1, n // groups * left), norm_topk_prob=r.random() < 0.7,
+                 routed_scaling_factor=r.choice([1.0, 2.5, 16.0]))
+    if arch == "glm4_moe_lite":
+        c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(c["num_hidden_layers"])]
+    variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),
+            prompts=[1, r.randint(2, 17), r.randint(18, 160)])
+
+
 def fill_random(variant, arch, seed):
+    if "kv_lora_rank" in FAMILIES[arch]:
+        return fill_random_latent(variant, arch, seed)
     r = random.Random(f"{arch}{seed}")
     kv = r.choice([1, 2, 3, 4])
     heads = kv * r.randint(1, 6)

@@ -1,0 +1,187 @@
+/* Families with latent attention: defaults, which are those of transformers 5.17 (configuration_*.py), and what is refused. Configurations
+ * without weights are opened as synthetic models of no weight. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/model/model.h"
+#include "tests/unit/scratch.h"
+
+TestSuite(families_latent, .init = make_dir, .fini = remove_dir);
+
+static xd_status open_config(const char *text, model **ret, xd_err *err)
+{
+    char path[160];
+    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
+    return model_open(&(model_options){.path = path, .geometry_only = true}, ret, err);
+}
+
+Test(families_latent, have_the_defaults_of_their_classes)
+{
+    static const struct {
+        const char *config;
+        uint32_t layers, d, heads, vocab, positions, q_rank, kv_rank, nope, rope, v;
+        uint32_t dense, d_ff, experts, top_k, d_expert, shared, groups, top_groups;
+        float eps, scale;
+        bool norm;
+    } cases[] = {
+        {"{\"model_type\":\"glm4_moe_lite\"}",
+         47,
+         2048,
+         20,
+         154880,
+         202752,
+         768,
+         512,
+         192,
+         64,
+         256,
+         1,
+         10240,
+         64,
+         4,
+         1536,
+         1536,
+         1,
+         1,
+         1e-5f,
+         1.8f,
+         true},
+        {"{\"model_type\":\"deepseek_v3\"}",
+         61,
+         7168,
+         128,
+         129280,
+         4096,
+         1536,
+         512,
+         128,
+         64,
+         128,
+         3,
+         18432,
+         256,
+         8,
+         2048,
+         2048,
+         8,
+         4,
+         1e-6f,
+         2.5f,
+         true},
+        {"{\"model_type\":\"kimi_k2\",\"architectures\":[\"DeepseekV3ForCausalLM\"],\"n_group\":1,\"topk_group\":1,"
+         "\"num_attention_heads\":64,\"n_routed_experts\":384,\"vocab_size\":163840,\"first_k_dense_replace\":1,"
+         "\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"moe_layer_freq\":1,"
+         "\"num_nextn_predict_layers\":0,\"max_position_embeddings\":131072,\"rope_theta\":50000.0,\"rope_scaling\":"
+         "{\"beta_fast\":1.0,\"beta_slow\":1.0,\"factor\":32.0,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+         "\"original_max_position_embeddings\":4096,\"type\":\"yarn\"}}",
+         61,
+         7168,
+         64,
+         163840,
+         131072,
+         1536,
+         512,
+         128,
+         64,
+         128,
+         1,
+         18432,
+         384,
+         8,
+         2048,
+         2048,
+         1,
+         1,
+         1e-6f,
+         2.827f,
+         true},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        const model_params *p = model_get_params(m);
+        cr_assert(p->n_layers == cases[i].layers && p->d_model == cases[i].d && p->n_heads == cases[i].heads, "%s",
+                  cases[i].config);
+        cr_assert(p->vocab == cases[i].vocab && p->max_positions == cases[i].positions, "%s", cases[i].config);
+        cr_assert(p->latent.q_rank == cases[i].q_rank && p->latent.kv_rank == cases[i].kv_rank, "%s", cases[i].config);
+        cr_assert(p->latent.nope_dim == cases[i].nope && p->latent.rope_dim == cases[i].rope, "%s", cases[i].config);
+        cr_assert(p->latent.v_dim == cases[i].v && p->rot_dim == cases[i].rope && p->n_kv_heads == 1, "%s",
+                  cases[i].config);
+        cr_assert(p->rms_eps == cases[i].eps && p->latent.norm_eps == 1e-6f && p->rope_interleaved, "%s",
+                  cases[i].config);
+        for (uint32_t l = 0; l < p->n_layers; l++) {
+            const model_layer *y = model_get_layer(m, l);
+            const bool moe = l >= cases[i].dense;
+            cr_assert(y->moe == moe && y->n_experts == (moe ? cases[i].experts : 1), "%s: %u", cases[i].config, l);
+            cr_assert(y->top_k == (moe ? cases[i].top_k : 1) && y->d_ff_shared == (moe ? cases[i].shared : 0), "%s: %u",
+                      cases[i].config, l);
+            cr_assert_eq(y->d_ff, moe ? cases[i].d_expert : cases[i].d_ff, "%s: %u", cases[i].config, l);
+        }
+        if (!cases[i].experts)
+            continue;
+        cr_assert(p->router.scale == cases[i].scale && p->router.norm_topk == cases[i].norm, "%s", cases[i].config);
+        cr_assert(p->router.n_groups == cases[i].groups && p->router.top_groups == cases[i].top_groups, "%s",
+                  cases[i].config);
+    }
+}
+
+#define GLM                                                                                                  \
+    "\"model_type\":\"glm4_moe_lite\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4," \
+    "\"vocab_size\":16,\"intermediate_size\":32"
+
+Test(families_latent, are_dense_in_the_layers_that_a_list_says)
+{
+    static const struct {
+        const char *config;
+        bool moe[3];
+    } cases[] = {
+        {"{" GLM "}", {false, true, true}},
+        {"{" GLM ",\"first_k_dense_replace\":2}", {false, false, true}},
+        {"{" GLM ",\"first_k_dense_replace\":2,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}",
+         {true, false, true}},
+        {"{" GLM ",\"mlp_layer_types\":null}", {false, true, true}},
+        /* of families that do not read it */
+        {"{" GLM ",\"model_type\":\"deepseek_v3\",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}",
+         {false, false, false}},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        for (uint32_t l = 0; l < 3; l++)
+            cr_assert_eq(model_get_layer(m, l)->moe, cases[i].moe[l], "%s: %u", cases[i].config, l);
+    }
+}
+
+Test(families_latent, refuse_by_name_what_they_do_not_compute)
+{
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
+        {"{" GLM ",\"architectures\":[\"Glm4MoeLiteModel\"]}", "'Glm4MoeLiteModel'"},
+        {"{" GLM ",\"scoring_func\":\"softmax\"}", "'scoring_func' is 'softmax'"},
+        {"{" GLM ",\"topk_method\":\"greedy\"}", "'topk_method' is 'greedy'"},
+        {"{" GLM ",\"moe_layer_freq\":2}", "moe_layer_freq = 2"},
+        {"{" GLM ",\"n_group\":3}", "64 experts in n_group = 3 groups"},
+        {"{" GLM ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5"},
+        {"{" GLM ",\"num_key_value_heads\":2}", "num_key_value_heads = 2"},
+        {"{" GLM ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'"},
+        {"{" GLM ",\"norm_topk_prob\":1}", "'norm_topk_prob' must be true or false"},
+        {"{" GLM ",\"mlp_layer_types\":[\"dense\",\"sparse\"]}", "mlp_layer_types must list num_hidden_layers = 3"},
+        {"{" GLM ",\"mlp_layer_types\":\"sparse\"}", "mlp_layer_types must list"},
+        {"{" GLM ",\"mlp_layer_types\":[\"dense\",\"moe\",\"sparse\"]}", "mlp_layer_types has 'moe' for layer 1"},
+        {"{" GLM ",\"mlp_layer_types\":[\"dense\",1,\"sparse\"]}", "mlp_layer_types has '(no text)' for layer 1"},
+        {"{" GLM ",\"model_type\":\"kimi_k25\"}", "'kimi_k25' is not known; known are "},
+        {"{" GLM ",\"model_type\":\"axk1\"}", ", kimi_k2"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        model *m = NULL;
+        xd_err err;
+        xd_status st = open_config(cases[i].config, &m, &err);
+        cr_assert(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
+        cr_assert(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
+        model_free(m);
+    }
+}
