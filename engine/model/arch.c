@@ -314,6 +314,15 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {.model_type = "youtu",
+     .class_name = "YoutuForCausalLM",
+     .defaults = "{\"vocab_size\":128256,\"hidden_size\":2048,\"intermediate_size\":6144,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":16,\"max_position_embeddings\":131072,\"kv_lora_rank\":512,"
+                 "\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+                 "\"tie_word_embeddings\":true,\"bos_token_id\":128000,\"eos_token_id\":128001}",
+     .default_theta = 10000,
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true},
 };
 
 /* Other names of the same: model_types of published files whose class, keys and defaults are those of a row. */

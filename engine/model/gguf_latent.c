@@ -3,7 +3,7 @@
  *
  * Newer files describe the one KV head that latent attention keeps, and the expanded heads in keys ending in _mla; older ones only
  * the latter, in the plain keys. V2 and V3 share the name: the gating function tells them apart, and where that is not told (GLM-4.7-Flash, which
- * has V3's) the bias on the router's choice, which only V3 has. Of YaRN's two magnitudes only
+ * has V3's) the bias on the router's choice, which only V3 has. A dense model is Youtu-LLM. Of YaRN's two magnitudes only
  * mscale_all_dim is told; published models have both alike. Older files do not tell the groups of experts either: then there are none,
  * as in llama.cpp. */
 #include <string.h>
@@ -43,10 +43,15 @@ static bool has_choice_bias(const model *m)
 xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
 {
     const gguf *g = m->ggufs[0];
-    int64_t gating;
-    xd_status st = get(g, "expert_gating_func", 0, INT32_MAX, &gating, err);
-    if (st)
+    int64_t gating, experts;
+    xd_status st;
+    if ((st = get(g, "expert_gating_func", 0, INT32_MAX, &gating, err)) ||
+        (st = get(g, "expert_count", 0, UINT32_MAX, &experts, err)))
         return st;
+    if (!experts) {
+        *ret = "youtu";
+        return XD_OK;
+    }
     if (gating > GATING_SIGMOID)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: 'deepseek2.expert_gating_func' = %d; 1 (softmax) and 2 (sigmoid) are known", gguf_path(g),

@@ -187,6 +187,21 @@ def untangle(name, data):
     return [(stem.replace("gate_up", part) + kind, data[:, i::2]) for i, part in enumerate(("gate", "up"))]
 
 
+def add_latent_router(w, c):
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    if c.get("norm_topk_prob"):
+        w.add_expert_weights_norm(True)
+    sigmoid = c["model_type"] == "deepseek_v3"
+    if c["model_type"] == "glm4_moe_lite":  # whose config.json does not name it, and so the converter does not either
+        if c.get("num_nextn_predict_layers"):
+            w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+    else:
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+    if (c.get("n_group") or 1) > 1:
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
+
+
 def add_latent(w, c, joined):
     """Keys of deepseek2. Joined: as files were before K's and V's parts were stored apart."""
     nope, rope, v, rank = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
@@ -200,20 +215,12 @@ def add_latent(w, c, joined):
     if c.get("q_lora_rank"):
         w.add_q_lora_rank(c["q_lora_rank"])
     w.add_rope_dimension_count(rope)
-    w.add_leading_dense_block_count(c["first_k_dense_replace"])
-    w.add_expert_shared_count(c["n_shared_experts"])
-    w.add_expert_weights_scale(c["routed_scaling_factor"])
-    if c.get("norm_topk_prob"):
-        w.add_expert_weights_norm(True)
-    sigmoid = c["model_type"] == "deepseek_v3"
-    if c["model_type"] == "glm4_moe_lite":  # whose config.json does not name it, and so the converter does not either
-        if c.get("num_nextn_predict_layers"):
-            w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+    w.add_leading_dense_block_count(c.get("first_k_dense_replace", c["num_hidden_layers"]))
+    w.add_expert_shared_count(c.get("n_shared_experts", 0))
+    if "n_routed_experts" not in c:  # dense
+        w.add_expert_feed_forward_length(c["intermediate_size"])
     else:
-        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
-    if (c.get("n_group") or 1) > 1:
-        w.add_expert_group_count(c["n_group"])
-        w.add_expert_group_used_count(c["topk_group"])
+        add_latent_router(w, c)
     r = c.get("rope_scaling") or {}
     if r.get("mscale_all_dim") is not None:
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
@@ -267,7 +274,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     c = json.loads((src / "config.json").read_text())
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
-            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2"}.get(c["model_type"], c["model_type"])
+            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads

@@ -29,23 +29,26 @@ FAMILIES = {
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
     "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
                       "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu")
 
 
 def fill(variant, add_nextn):
     for a, c in FAMILIES.items():
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
-        experts = next(k for k in c if k.endswith("experts") and "shared" not in k)
+        experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
         renamed = a in ("granitemoe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
-        v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
+        if experts:
+            v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
         v("long-prompt", prompts=[1, 450])
-        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
+                 "hidden_size": 64}
         v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
         v("gelu", "hidden_act 'gelu'", cfg={"hidden_act": "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
@@ -83,6 +86,8 @@ def fill(variant, add_nextn):
     v("glm4_moe_lite-partial", "glm4_moe_lite", "partial_rotary_factor 0.5", cfg={"partial_rotary_factor": 0.5}, no_reference=True)
     v("glm4_moe_lite-published-head", "glm4_moe_lite", cfg={"num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512,
       "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "num_hidden_layers": 2}, prompts=[1, 17, 300])
+    v("youtu-biases", "youtu", cfg={"attention_bias": True, "q_lora_rank": None, "tie_word_embeddings": False, "rope_interleave": False})
+    v("youtu-gguf", "youtu", gguf="bf16")
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
     v("ernie4_5_moe-range", "ernie4_5_moe", cfg={"num_hidden_layers": 5, "moe_layer_end_index": 3, "moe_layer_interval": 2})
     v("minimax_m2-whole", "minimax_m2", cfg={"rotary_dim": DROP})
