@@ -40,6 +40,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     if (hp->latent.kv_rank)
         return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];
+    const model_layer *ml = model_get_layer(x->m, layer);
     exec_layout in = exec_layout_of(s);
     uint32_t o_width = hp->n_heads * hp->head_dim;
     kern_kv kv = {0};
@@ -74,9 +75,9 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
                                     .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
                                     .norm_eps = hp->rms_eps,
-                                    .inv_freq = x->inv_freq,
-                                    .rope_scale = hp->rope_scale,
-                                    .rot_dim = hp->rot_dim,
+                                    .inv_freq = x->inv_freq[ml->rope],
+                                    .rope_scale = hp->ropes[ml->rope].scale,
+                                    .rot_dim = hp->ropes[ml->rope].rot_dim,
                                     .interleaved = hp->rope_interleaved,
                                     .token_seq = x->in_dev + in.token_seq,
                                     .token_pos = x->in_dev + in.token_pos,

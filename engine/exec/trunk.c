@@ -258,7 +258,9 @@ static xd_status load_shared(exec *x, const model_layer *ml, exec_layer *l, xd_e
 static uint64_t trunk_size(const exec *x)
 {
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
-    uint64_t n = vector_bytes(model_final_norm(x->m)) + xd_align_up(MODEL_MAX_ROT / 2 * sizeof(float), 256);
+    uint64_t n = vector_bytes(model_final_norm(x->m));
+    for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++)
+        n += x->hp->ropes[i].rot_dim ? xd_align_up(sizeof x->hp->ropes[i].inv_freq, 256) : 0;
     n += copied_bytes(x, embed) + (head->data != embed->data ? copied_bytes(x, head) : 0);
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
@@ -369,8 +371,14 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         if (x->opt.progress)
             x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);
     }
-    x->inv_freq = (float *)exec_trunk_take(x, MODEL_MAX_ROT / 2 * sizeof(float));
-    kern_status ks = x->dev->ops->upload(x->dev, x->inv_freq, hp->inv_freq, sizeof hp->inv_freq);
+    kern_status ks = KERN_OK;
+    for (uint32_t i = 0; i < MODEL_MAX_ROPES && !ks; i++) {
+        const model_rope *rope = &hp->ropes[i];
+        if (!rope->rot_dim)
+            continue;
+        x->inv_freq[i] = (float *)exec_trunk_take(x, sizeof rope->inv_freq);
+        ks = x->dev->ops->upload(x->dev, x->inv_freq[i], rope->inv_freq, sizeof rope->inv_freq);
+    }
     if (!ks)
         ks = x->dev->ops->sync(x->dev);
     return ks ? exec_kern_fail(x, ks, err, "loading the trunk") : XD_OK;

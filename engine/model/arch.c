@@ -256,6 +256,42 @@ static const model_arch archs[] = {
      .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_glm4},
+    {.model_type = "exaone_moe",
+     .class_name = "ExaoneMoeForCausalLM",
+     .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":16384,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"max_position_embeddings\":2048,"
+                 "\"rms_norm_eps\":1e-5,\"sliding_window\":4096,\"sliding_window_pattern\":4,"
+                 "\"moe_intermediate_size\":1024,\"num_experts_per_tok\":8,\"num_local_experts\":64,"
+                 "\"num_shared_experts\":1,\"first_k_dense_replace\":1,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":2.5,\"bos_token_id\":1,\"eos_token_id\":53}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "num_shared_experts",
+     .qk_norm = MODEL_NORM_HEAD,
+     .window = MODEL_WINDOW_PATTERN,
+     .rope = MODEL_ROPE_SLIDING,
+     .read = model_read_glm4},
+    {.model_type = "mellum",
+     .class_name = "MellumForCausalLM",
+     .defaults = "{\"vocab_size\":98304,\"hidden_size\":2304,\"intermediate_size\":7168,\"num_hidden_layers\":28,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":4,\"head_dim\":128,"
+                 "\"max_position_embeddings\":131072,\"sliding_window\":1024,\"moe_intermediate_size\":896,"
+                 "\"num_experts_per_tok\":8,\"num_local_experts\":64,\"norm_topk_prob\":true,\"rope_parameters\":"
+                 "{\"full_attention\":{\"rope_theta\":500000.0},\"sliding_attention\":{\"rope_theta\":10000.0}}}",
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_TYPES,
+     .rope = MODEL_ROPE_TYPES},
     {.model_type = "deepseek_v2",
      .class_name = "DeepseekV2ForCausalLM",
      .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
@@ -414,39 +450,62 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
  * that layer_types names. A list that says something else than what the family does is refused. */
 static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
-    uint32_t window = 0, first = 0, n_layers = m->params.n_layers;
+    uint32_t window = 0, first = 0, pattern = 0, n_layers = m->params.n_layers;
     bool use = a->window != MODEL_WINDOW_NONE;
     xd_status st = XD_OK;
     const bool switched_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
-    const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM;
+    const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM,
+               listed = listed_first || a->window == MODEL_WINDOW_EVEN || a->window == MODEL_WINDOW_TYPES ||
+                        a->window == MODEL_WINDOW_PATTERN;
     if (a->window == MODEL_WINDOW_SWITCHED || switched_first)
         st = hf_bool(c, file, "use_sliding_window", false, &use, err);
     if (!st && use)
         st = hf_u32(c, file, "sliding_window", 0, 1, INT32_MAX, &window, err);
     if (!st && listed_first)
         st = hf_u32(c, file, "max_window_layers", 0, 0, INT32_MAX, &first, err);
+    const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
+    if (!st && a->window == MODEL_WINDOW_PATTERN && window && !types)
+        st = hf_u32(c, file, "sliding_window_pattern", 0, 1, INT32_MAX, &pattern, err);
     if (st)
         return st;
-    const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
     if (a->window == MODEL_WINDOW_EVEN && !window)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is needed for a %s model", file, hf_name(c, "sliding_window"),
                        a->model_type);
     if (types && json_array_size(types) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
     for (uint32_t l = 0; l < n_layers; l++) {
-        bool sliding = window && (a->window == MODEL_WINDOW_TURNS  ? l < first && l % 2 == 0
-                                  : a->window == MODEL_WINDOW_EVEN ? l % 2 == 0
-                                                                   : l >= first);
+        bool sliding = window && (a->window == MODEL_WINDOW_TURNS     ? l < first && l % 2 == 0
+                                  : a->window == MODEL_WINDOW_EVEN    ? l % 2 == 0
+                                  : a->window == MODEL_WINDOW_TYPES   ? false
+                                  : a->window == MODEL_WINDOW_PATTERN ? pattern && (l + 1) % pattern
+                                                                      : l >= first);
         const char *type = json_string_value(json_array_get(types, l));
-        bool listed = type && !strcmp(type, "sliding_attention");
-        if (types && (listed_first || a->window == MODEL_WINDOW_EVEN))
-            sliding = listed && window;
-        if (types && (!type || listed != sliding || (!listed && strcmp(type, "full_attention"))))
+        bool slides = type && !strcmp(type, "sliding_attention");
+        if (types && listed)
+            sliding = slides && window;
+        if (types && (!type || slides != sliding || (!slides && strcmp(type, "full_attention"))))
             return xd_fail(
                 err, XD_UNSUPPORTED, 0,
                 "%s: layer_types has '%s' for layer %u, whose attention is %s in a %s model of this configuration",
                 file, type ? type : "(no text)", l, sliding ? "sliding_attention" : "full_attention", a->model_type);
         m->layers[l].window = sliding ? window : 0;
+    }
+    return XD_OK;
+}
+
+/* Which rope each layer has, the windows being known. */
+static xd_status choose_ropes(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    const bool some_still = a->rope == MODEL_ROPE_SLIDING && hf_has(c, "sliding_window");
+    if (some_still)
+        rope_make_still(p, 1);
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        y->rope = a->rope == MODEL_ROPE_TYPES ? y->window != 0 : some_still && !y->window;
+        if (!p->ropes[y->rope].rot_dim)
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope_parameters need '%s', which layer %u of this %s model has",
+                           file, y->rope ? "sliding_attention" : "full_attention", l, a->model_type);
     }
     return XD_OK;
 }
@@ -599,7 +658,7 @@ static xd_status read_layers(model *m, const model_arch *a, const json_t *c, con
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
-    if ((st = read_windows(m, a, c, file, err)))
+    if ((st = read_windows(m, a, c, file, err)) || (st = choose_ropes(m, a, c, file, err)))
         return st;
     m->experts = calloc(n_tensors, sizeof *m->experts);
     if (!m->experts)
@@ -662,7 +721,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     m->qk_norm = normed;
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
     if ((st = read_activation(p, a, c, file, err)) ||
-        (st = rope_read(c, file, a->default_theta, a->partial_rotary, p, err)) ||
+        (st = rope_read(c, file, a->default_theta, a->partial_rotary, a->rope == MODEL_ROPE_TYPES, p, err)) ||
         (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = read_layers(m, a, c, file, err)))
         return st;
     return a->read ? a->read(m, c, file, err) : XD_OK;

@@ -51,6 +51,7 @@ typedef struct model_layer {
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
     uint32_t window;                          /* sliding window in tokens, own included; 0: full attention */
+    uint32_t rope;                            /* which of the model's ropes */
     model_tensor router;                      /* [n_experts][d_model]; data NULL in a dense layer */
     model_tensor router_bias, choice_bias;    /* [n_experts]: of its logits; on the choice alone */
     model_tensor expert_bias[MODEL_MATRICES]; /* [n_experts][d_ff], down: [n_experts][d_model] */
@@ -64,7 +65,15 @@ typedef struct model_layer {
     const model_tensor *experts;         /* [n_experts][MODEL_MATRICES] */
 } model_layer;
 
-#define MODEL_MAX_ROT 512 /* largest rot_dim */
+#define MODEL_MAX_ROT   512 /* largest rot_dim */
+#define MODEL_MAX_ROPES 2
+/* How Q and K are rotated by position. */
+typedef struct model_rope {
+    uint32_t rot_dim; /* the first columns of a head, which are rotated */
+    float scale;      /* of cos and sin */
+    float inv_freq[MODEL_MAX_ROT / 2];
+} model_rope;
+
 typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
@@ -79,9 +88,7 @@ typedef struct model_params {
     float rms_eps, attn_scale, embed_scale, logit_scale;
     bool wide_qk_norm; /* norms of whole Q and K, not of heads */
     float clip_qkv;    /* 0: none */
-    uint32_t rot_dim;
-    float inv_freq[MODEL_MAX_ROT / 2];
-    float rope_scale;
+    model_rope ropes[MODEL_MAX_ROPES];
     bool rope_grows;         /* beyond max_positions other frequencies would be needed ("dynamic") */
     bool rope_interleaved;   /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_router_args router; /* scoring, norm_topk and what follows it */

@@ -465,20 +465,20 @@ static xd_status size_shared(model *m, xd_err *err)
 /* Llama 3's frequency bands come as a tensor of divisors. */
 static xd_status divide_frequencies(model *m, xd_err *err)
 {
-    model_params *p = &m->params;
+    model_rope *rope = &m->params.ropes[0];
     model_tensor t = {0};
-    xd_status st = take(m, "rope_freqs.weight", 1, 1, p->rot_dim / 2, true, &t, 1, err);
+    xd_status st = take(m, "rope_freqs.weight", 1, 1, rope->rot_dim / 2, true, &t, 1, err);
     if (st || !t.data)
         return st;
     if (t.fmt != FMT_F32)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor 'rope_freqs.weight' is not F32", gguf_path(m->ggufs[0]));
-    for (uint32_t i = 0; i < p->rot_dim / 2; i++) {
+    for (uint32_t i = 0; i < rope->rot_dim / 2; i++) {
         float by;
         memcpy(&by, (const char *)t.data + i * sizeof by, sizeof by);
         if (!(by > 0))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor 'rope_freqs.weight' divides by %g", gguf_path(m->ggufs[0]),
                            (double)by);
-        p->inv_freq[i] /= by;
+        rope->inv_freq[i] /= by;
     }
     return XD_OK;
 }

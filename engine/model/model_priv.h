@@ -68,7 +68,12 @@ struct model_arch {
         MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
     } moe_layers;
     bool norm_topk_always; /* else norm_topk_prob, default false */
-    bool partial_rotary;   /* partial_rotary_factor, or rotary_dim, is known */
+    enum {
+        MODEL_ROPE_ONE,     /* the same in all layers */
+        MODEL_ROPE_SLIDING, /* with a sliding_window, in the layers that have it alone */
+        MODEL_ROPE_TYPES,   /* rope_parameters have an object for layers with a window and one for others */
+    } rope;
+    bool partial_rotary; /* partial_rotary_factor, or rotary_dim, is known */
     bool
         gpt_oss; /* sinks and biases of router and experts must exist; experts are MODEL_PAIRED, their activation clamped */
     bool latent; /* latent attention (DeepSeek) */
@@ -89,6 +94,8 @@ struct model_arch {
         MODEL_WINDOW_NONE,
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
         MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
+        MODEL_WINDOW_TYPES,    /* by layer_types, else none */
+        MODEL_WINDOW_PATTERN,  /* by layer_types, else but for every sliding_window_pattern-th */
         MODEL_WINDOW_FROM,     /* by layer_types or from max_window_layers on */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
         MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */

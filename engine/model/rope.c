@@ -15,7 +15,7 @@ static double yarn_dim(double rotations, double dim, double base, double positio
     return dim * log(positions / (rotations * 2 * M_PI)) / (2 * log(base));
 }
 
-static xd_status yarn(const json_t *r, const char *file, double theta, double factor, double original, model_params *p,
+static xd_status yarn(const json_t *r, const char *file, double theta, double factor, double original, model_rope *p,
                       xd_err *err)
 {
     double fast, slow, attention, mscale, mscale_all;
@@ -31,11 +31,11 @@ static xd_status yarn(const json_t *r, const char *file, double theta, double fa
     fast = fast > 0 ? fast : 32; /* 0 says nothing, as null */
     slow = slow > 0 ? slow : 1;
     if (attention > 0)
-        p->rope_scale = (float)attention;
+        p->scale = (float)attention;
     else if (mscale > 0 && mscale_all > 0)
-        p->rope_scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
+        p->scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
     else
-        p->rope_scale = (float)yarn_mscale(factor, 1);
+        p->scale = (float)yarn_mscale(factor, 1);
 
     double low = yarn_dim(fast, p->rot_dim, theta, original), high = yarn_dim(slow, p->rot_dim, theta, original);
     if (truncate) {
@@ -53,8 +53,8 @@ static xd_status yarn(const json_t *r, const char *file, double theta, double fa
     return XD_OK;
 }
 
-static xd_status llama3(const json_t *r, const char *file, double theta, double factor, double original,
-                        model_params *p, xd_err *err)
+static xd_status llama3(const json_t *r, const char *file, double theta, double factor, double original, model_rope *p,
+                        xd_err *err)
 {
     double low, high;
     xd_status st;
@@ -84,13 +84,19 @@ static const json_t *find_parameters(const json_t *config)
     return NULL;
 }
 
-/* Parameters of each layer type in objects of their own: no family here has them. What has another JSON type than it must is no default. */
-static xd_status refuse_unknown(const json_t *config, const json_t *r, const char *file, xd_err *err)
+/* What has another JSON type than it must is no default. */
+static xd_status check_places(const json_t *config, const char *file, xd_err *err)
 {
-    static const char *const names[] = {"rope_type", "type"};
     for (size_t i = 0; i < XD_ARRAY_LEN(places); i++)
         if (hf_has(config, places[i]) && !json_is_object(json_object_get(config, places[i])))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object or null", file, places[i]);
+    return XD_OK;
+}
+
+/* Parameters of each layer type in objects of their own: few families have them. */
+static xd_status refuse_unknown(const json_t *r, const char *file, xd_err *err)
+{
+    static const char *const names[] = {"rope_type", "type"};
     for (size_t i = 0; r && i < XD_ARRAY_LEN(names); i++)
         if (hf_has(r, names[i]) && !hf_string(r, names[i]))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding must be a text", file, names[i]);
@@ -104,8 +110,8 @@ static xd_status refuse_unknown(const json_t *config, const json_t *r, const cha
 }
 
 /* The part of a head that is rotated. */
-static xd_status read_partial(const json_t *config, const json_t *r, const char *file, bool known, model_params *p,
-                              xd_err *err)
+static xd_status read_partial(const json_t *config, const json_t *r, const char *file, bool known,
+                              const model_params *p, model_rope *to, xd_err *err)
 {
     const uint32_t whole = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
     double partial;
@@ -124,10 +130,10 @@ static xd_status read_partial(const json_t *config, const json_t *r, const char 
     if (partial != 1 && !known)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: partial_rotary_factor %g is not known for this model_type", file,
                        partial);
-    p->rot_dim = (uint32_t)(whole * partial);
-    if (p->rot_dim < 2 || p->rot_dim % 2 || p->rot_dim > MODEL_MAX_ROT)
+    to->rot_dim = (uint32_t)(whole * partial);
+    if (to->rot_dim < 2 || to->rot_dim % 2 || to->rot_dim > MODEL_MAX_ROT)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2, 4, to %d are possible",
-                       file, p->rot_dim, MODEL_MAX_ROT);
+                       file, to->rot_dim, MODEL_MAX_ROT);
     return XD_OK;
 }
 
@@ -156,26 +162,26 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
     return XD_OK;
 }
 
-xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, model_params *p,
-                    xd_err *err)
+static xd_status read_one(const json_t *config, const json_t *r, const char *file, double default_theta, bool partial,
+                          model_params *p, model_rope *to, xd_err *err)
 {
-    const json_t *r = find_parameters(config);
     const char *type = type_of(r);
     double theta, factor, original;
     xd_status st;
-    if ((st = refuse_unknown(config, r, file, err)) || (st = read_partial(config, r, file, partial, p, err)) ||
+    if ((st = refuse_unknown(r, file, err)) || (st = read_partial(config, r, file, partial, p, to, err)) ||
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
-    p->rope_scale = 1;
-    for (uint32_t i = 0; i < p->rot_dim / 2; i++)
-        p->inv_freq[i] = (float)pow(theta, -2.0 * i / p->rot_dim);
+    to->scale = 1;
+    for (uint32_t i = 0; i < to->rot_dim / 2; i++)
+        to->inv_freq[i] = (float)pow(theta, -2.0 * i / to->rot_dim);
     if (!strcmp(type, "default"))
         return XD_OK;
     /* The base grows with a text that is longer than the model was made for; up to there it is the plain one. */
-    p->rope_grows = !strcmp(type, "dynamic");
-    if (p->rope_grows)
+    if (!strcmp(type, "dynamic")) {
+        p->rope_grows = true;
         return XD_OK;
+    }
 
     bool is_yarn = !strcmp(type, "yarn");
     if (!is_yarn && strcmp(type, "linear") && strcmp(type, "llama3"))
@@ -189,10 +195,46 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
     if (!is_yarn && !hf_has(r, "factor"))
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope type '%s' needs a factor", file, type);
     if (is_yarn)
-        return yarn(r, file, theta, factor, original, p, err);
+        return yarn(r, file, theta, factor, original, to, err);
     if (!strcmp(type, "llama3"))
-        return llama3(r, file, theta, factor, original, p, err);
-    for (uint32_t i = 0; i < p->rot_dim / 2; i++)
-        p->inv_freq[i] = (float)(pow(theta, -2.0 * i / p->rot_dim) / factor);
+        return llama3(r, file, theta, factor, original, to, err);
+    for (uint32_t i = 0; i < to->rot_dim / 2; i++)
+        to->inv_freq[i] = (float)(pow(theta, -2.0 * i / to->rot_dim) / factor);
     return XD_OK;
+}
+
+static xd_status read_types(const json_t *config, const json_t *parameters, const char *file, bool partial,
+                            model_params *p, xd_err *err)
+{
+    static const char *const types[MODEL_MAX_ROPES] = {"full_attention", "sliding_attention"};
+    for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++) {
+        const json_t *r = json_object_get(parameters, types[i]);
+        if (!r || json_is_null(r))
+            continue;
+        if (!json_is_object(r))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding must be an object", file, types[i]);
+        if (!hf_has(r, "rope_theta"))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding needs a rope_theta", file, types[i]);
+        xd_status st = read_one(config, r, file, 1, partial, p, &p->ropes[i], err);
+        if (st)
+            return st;
+    }
+    return XD_OK;
+}
+
+xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, bool by_type,
+                    model_params *p, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    xd_status st = check_places(config, file, err);
+    if (st)
+        return st;
+    return by_type ? read_types(config, r, file, partial, p, err)
+                   : read_one(config, r, file, default_theta, partial, p, &p->ropes[0], err);
+}
+
+/* A rotation by nothing gives every number as it was, to the bit. */
+void rope_make_still(model_params *p, uint32_t n)
+{
+    p->ropes[n] = (model_rope){.rot_dim = p->ropes[0].rot_dim, .scale = 1};
 }

@@ -26,6 +26,13 @@ FAMILIES = {
                    "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "attention_bias": False},
     "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "router_scaling_factor": 2.826},
+    "exaone_moe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+                   "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+                   "sliding_window": 24},
+    "mellum": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True,
+               "sliding_window": 24, "rope_theta": DROP, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+               "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 50000.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
     "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
                       "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
@@ -34,6 +41,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu")
+CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum")
 
 
 def fill(variant, add_nextn):
@@ -41,7 +49,7 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
@@ -59,6 +67,23 @@ def fill(variant, add_nextn):
     v("dots1", "dots1", cfg={**TINY, "head_dim": 16, "n_group": 4, "topk_group": 2, "sliding_window": 24, "max_window_layers": 2})
     v("solar_open", "solar_open", cfg={**TINY, "attention_bias": True, "rope_scaling": yarn})
     v("hy_v3", "hy_v3", cfg=TINY)
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    v("exaone_moe", "exaone_moe", cfg={**TINY, "sliding_window_pattern": "LLG", "layer_types": types, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})
+    v("mellum", "mellum", cfg={**TINY, "rope_parameters": {"full_attention": {"rope_theta": 50000.0, **yarn}, "sliding_attention": {
+        "rope_type": "default", "rope_theta": 1000.0}}})
+    v("exaone_moe-pattern", "exaone_moe", cfg={"num_hidden_layers": 5, "sliding_window_pattern": 2})
+    v("exaone_moe-usual-pattern", "exaone_moe", cfg={"num_hidden_layers": 5, "sliding_window": 9})
+    v("exaone_moe-letters", "exaone_moe", "'sliding_window_pattern' must be a number", cfg={"sliding_window_pattern": "LLG"}, no_reference=True)
+    v("exaone_moe-full", "exaone_moe", cfg={"layer_types": ["full_attention"] * 3})
+    v("exaone_moe-listed", "exaone_moe", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"]})
+    v("mellum-usual-ropes", "mellum", cfg={"rope_parameters": DROP})
+    v("mellum-full", "mellum", cfg={"layer_types": DROP, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 777.0}}})
+    v("mellum-listed", "mellum", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"], "attention_bias": True})
+    v("mellum-one-rope", "mellum", "rope_parameters need 'sliding_attention'", no_reference=True,
+      cfg={"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 777.0}}})
+    v("mellum-top-theta", "mellum", "'full_attention' of the rotary embedding needs a rope_theta", no_reference=True,
+      cfg={"rope_theta": 4321.0, "rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_theta": 99.0}}})
     v("dots1-biases", "dots1", cfg={"attention_bias": True, "norm_topk_prob": False, "tie_word_embeddings": True})
     v("dots1-types", "dots1", cfg={"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
     v("dots1-softmax", "dots1", "'scoring_func' is 'softmax'", cfg={"scoring_func": "softmax"})

@@ -10,11 +10,16 @@
 #include "engine/model/model.h"
 #include "tests/unit/scratch.h"
 
-static xd_status open_config(const char *text, model **ret, xd_err *err)
+static xd_status open_synthetic(const char *text, bool geometry_only, model **ret, xd_err *err)
 {
     char path[160];
     snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
-    return model_open(&(model_options){.path = path}, ret, err);
+    return model_open(&(model_options){.path = path, .geometry_only = geometry_only}, ret, err);
+}
+
+static xd_status open_config(const char *text, model **ret, xd_err *err)
+{
+    return open_synthetic(text, true, ret, err);
 }
 
 TestSuite(families, .init = make_dir, .fini = remove_dir);
@@ -122,6 +127,28 @@ Test(families, have_the_defaults_of_their_classes)
          1408,
          1e-6f,
          false},
+        {"{\"model_type\":\"exaone_moe\",\"first_k_dense_replace\":0,\"sliding_window_pattern\":2," SIZES "}",
+         32,
+         2,
+         2048,
+         {4096, 0, 4096},
+         64,
+         8,
+         1024,
+         1e-5f,
+         true},
+        {"{\"model_type\":\"mellum\"," SIZES "}", 4, 128, 131072, {0}, 64, 8, 896, 1e-6f, true},
+        {"{\"model_type\":\"mellum\",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]," SIZES
+         "}",
+         4,
+         128,
+         131072,
+         {0, 1024, 0},
+         64,
+         8,
+         896,
+         1e-6f,
+         true},
         {"{\"model_type\":\"solar_open\"," SIZES "}", 8, 128, 131072, {0}, 128, 8, 1280, 1e-5f, true},
         {"{\"model_type\":\"granitemoeshared\"," SIZES "}", 32, 2, 2048, {0}, 8, 2, 32, 1e-6f, false},
         {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"sparse\",\"sparse\",\"sparse\"]," SIZES "}",
@@ -178,6 +205,7 @@ Test(families, have_dense_layers_and_shared_experts_as_their_classes)
          1,
          2816},
         {"{\"model_type\":\"solar_open\"," SIZES "}", {true, true, true}, 1, 1280},
+        {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":2," SIZES "}", {0, 1, 1}, 2.5f, 1024},
         {"{\"model_type\":\"granitemoeshared\",\"shared_intermediate_size\":24," SIZES "}", {true, true, true}, 0, 24},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
@@ -215,8 +243,41 @@ Test(families, rotate_the_part_of_a_head_that_the_file_says)
         XD_CLEANUP(model_freep) model *m = NULL;
         xd_err err;
         cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
-        cr_assert_eq(model_get_params(m)->rot_dim, cases[i].rotated, "%s: %u", cases[i].config,
-                     model_get_params(m)->rot_dim);
+        cr_assert_eq(model_get_params(m)->ropes[0].rot_dim, cases[i].rotated, "%s: %u", cases[i].config,
+                     model_get_params(m)->ropes[0].rot_dim);
+    }
+}
+
+/* Mellum has two bases, EXAONE none in layers without a window. Others have one rope in all layers. */
+Test(families, rotate_layers_with_a_window_otherwise)
+{
+    static const struct {
+        const char *config;
+        double theta[3]; /* of each layer; 0: it is not rotated */
+    } cases[] = {
+        {"{\"model_type\":\"mellum\",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]," SIZES
+         "}",
+         {500000, 10000, 500000}},
+        {"{\"model_type\":\"mellum\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":777}}," SIZES "}",
+         {777, 777, 777}},
+        {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":2,\"head_dim\":128," SIZES "}", {10000, 0, 10000}},
+        {"{\"model_type\":\"exaone_moe\",\"head_dim\":128,\"layer_types\":[\"full_attention\",\"full_attention\","
+         "\"full_attention\"]," SIZES "}",
+         {0, 0, 0}},
+        {"{\"model_type\":\"gpt_oss\",\"head_dim\":128,\"rope_parameters\":{\"rope_theta\":500}," SIZES "}",
+         {500, 500, 500}},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
+        for (uint32_t l = 0; l < 3; l++) {
+            const model_rope *r = &model_get_params(m)->ropes[model_get_layer(m, l)->rope];
+            const double theta = cases[i].theta[l], f = theta > 0 ? pow(theta, -2.0 / 128) : 0;
+            cr_assert(r->rot_dim == 128 && r->scale == 1, "%s: %u", cases[i].config, r->rot_dim);
+            cr_assert_float_eq(r->inv_freq[0], theta > 0, 1e-6);
+            cr_assert_float_eq(r->inv_freq[1], f, 1e-6, "%s, layer %u: %g", cases[i].config, l, (double)r->inv_freq[1]);
+        }
     }
 }
 
@@ -238,11 +299,12 @@ Test(families, may_have_weights_of_many_deviations_when_they_are_synthetic)
 {
     XD_CLEANUP(model_freep) model *m = NULL;
     xd_err err;
-    cr_assert_eq(open_config("{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":24,\"kv_lora_rank\":16,\"v_head_dim\":8,"
-                             "\"n_shared_experts\":2,\"moe_intermediate_size\":48,\"n_routed_experts\":16,"
-                             "\"first_k_dense_replace\":1," SIZES "}",
-                             &m, &err),
-                 XD_OK, "%s", err.msg);
+    cr_assert_eq(
+        open_synthetic("{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":24,\"kv_lora_rank\":16,\"v_head_dim\":8,"
+                       "\"n_shared_experts\":2,\"moe_intermediate_size\":48,\"n_routed_experts\":16,"
+                       "\"first_k_dense_replace\":1," SIZES "}",
+                       false, &m, &err),
+        XD_OK, "%s", err.msg);
     cr_assert_eq(model_get_layer(m, 1)->d_ff_shared, 96);
 }
 
@@ -309,6 +371,24 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"scoring_func\":\"softmax\"," SIZES
          "}",
          "'scoring_func' is 'softmax'"},
+        {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":\"LLLG\"," SIZES "}",
+         "'sliding_window_pattern' must be"},
+        {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":0," SIZES "}", "'sliding_window_pattern' must be"},
+        {"{\"model_type\":\"exaone_moe\",\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\"]," SIZES
+         "}",
+         "layer_types has 'linear_attention' for layer 1"},
+        {"{\"model_type\":\"mellum\",\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+         "\"full_attention\"]," SIZES "}",
+         "layer_types has 'sliding_attention' for layer 1"},
+        {"{\"model_type\":\"mellum\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}," SIZES "}",
+         "rope_parameters need 'full_attention'"},
+        {"{\"model_type\":\"mellum\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}," SIZES "}",
+         "'full_attention' of the rotary embedding needs a rope_theta"},
+        {"{\"model_type\":\"mellum\",\"rope_parameters\":{\"full_attention\":7}," SIZES "}",
+         "'full_attention' of the rotary embedding must be an object"},
+        {"{\"model_type\":\"mellum\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4,"
+         "\"partial_rotary_factor\":0.5}}," SIZES "}",
+         "partial_rotary_factor 0.5"},
         {"{\"model_type\":\"solar_open\",\"partial_rotary_factor\":0.5," SIZES "}", "partial_rotary_factor 0.5"},
         {"{\"model_type\":\"solar_open\",\"first_k_dense_replace\":1," SIZES "}", "first_k_dense_replace above 0"},
         {"{\"model_type\":\"solar_open\",\"use_qk_norm\":true," SIZES "}", "use_qk_norm true"},
@@ -380,11 +460,11 @@ Test(families, keep_the_latent_vector_of_deepseek)
     cr_assert_eq(p->head_dim, 576);
     cr_assert_eq(p->latent.kv_rank, 512);
     cr_assert_eq(p->latent.q_rank, 1536);
-    cr_assert_eq(p->rot_dim, 64);
+    cr_assert_eq(p->ropes[0].rot_dim, 64);
     cr_assert_eq(p->n_nextn, 1);
     cr_assert(p->rope_interleaved);
     cr_assert_float_eq(p->attn_scale, 0.135234f, 1e-5);
-    cr_assert_float_eq(p->rope_scale, 1, 1e-6);
+    cr_assert_float_eq(p->ropes[0].scale, 1, 1e-6);
     model_free(m);
 }
 

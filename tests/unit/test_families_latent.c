@@ -129,7 +129,7 @@ Test(families_latent, have_the_defaults_of_their_classes)
         cr_assert(p->vocab == cases[i].vocab && p->max_positions == cases[i].positions, "%s", cases[i].config);
         cr_assert(p->latent.q_rank == cases[i].q_rank && p->latent.kv_rank == cases[i].kv_rank, "%s", cases[i].config);
         cr_assert(p->latent.nope_dim == cases[i].nope && p->latent.rope_dim == cases[i].rope, "%s", cases[i].config);
-        cr_assert(p->latent.v_dim == cases[i].v && p->rot_dim == cases[i].rope && p->n_kv_heads == 1, "%s",
+        cr_assert(p->latent.v_dim == cases[i].v && p->ropes[0].rot_dim == cases[i].rope && p->n_kv_heads == 1, "%s",
                   cases[i].config);
         cr_assert(p->rms_eps == cases[i].eps && p->latent.norm_eps == 1e-6f && p->rope_interleaved, "%s",
                   cases[i].config);

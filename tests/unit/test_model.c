@@ -268,12 +268,12 @@ Test(model, rope_frequencies_are_those_of_transformers)
         json_t *o = json_loads(cases[i].config, 0, NULL);
         model_params p = {.head_dim = cases[i].head_dim, .max_positions = 131072};
         xd_err err;
-        cr_assert_eq(rope_read(o, "config.json", 10000, false, &p, &err), XD_OK, "%s", err.msg);
+        cr_assert_eq(rope_read(o, "config.json", 10000, false, false, &p, &err), XD_OK, "%s", err.msg);
         json_decref(o);
         for (int k = 0; k < 4; k++)
-            cr_assert_float_eq(p.inv_freq[cases[i].idx[k]] / cases[i].freq[k], 1, 1e-6, "%s [%u]: %g", cases[i].config,
-                               cases[i].idx[k], (double)p.inv_freq[cases[i].idx[k]]);
-        cr_assert_float_eq(p.rope_scale, cases[i].scale, 1e-6);
+            cr_assert_float_eq(p.ropes[0].inv_freq[cases[i].idx[k]] / cases[i].freq[k], 1, 1e-6, "%s [%u]: %g",
+                               cases[i].config, cases[i].idx[k], (double)p.ropes[0].inv_freq[cases[i].idx[k]]);
+        cr_assert_float_eq(p.ropes[0].scale, cases[i].scale, 1e-6);
         cr_assert_eq(p.rope_grows, strstr(cases[i].config, "dynamic") != NULL);
     }
 }
