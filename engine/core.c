@@ -245,10 +245,11 @@ xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *
     uint32_t context = cfg->model.max_model_len;
     if (!hp->rope_grows || context <= hp->max_positions)
         return XD_OK;
-    return xd_fail(err, XD_UNSUPPORTED, 0,
-                   "model.max_model_len = %u: with rope type 'dynamic' this model's rotary frequencies would change "
-                   "beyond its own context of %u tokens, which is not possible here",
-                   context, hp->max_positions);
+    return xd_fail(
+        err, XD_UNSUPPORTED, 0,
+        "model.max_model_len = %u: this model's rotary frequencies (rope type 'dynamic') or the scale of its "
+        "queries (llama_4_scaling_beta) would change beyond %u tokens, which is not possible here",
+        context, hp->max_positions);
 }
 
 static xd_status open_exec(core *c, stage *s, xd_err *err)

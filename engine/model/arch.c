@@ -359,6 +359,27 @@ static const model_arch archs[] = {
      .default_theta = 10000,
      .bias = MODEL_BIAS_ASKED,
      .latent = true},
+    {.model_type = "mistral4",
+     .class_name = "Mistral4ForCausalLM",
+     .defaults = "{\"vocab_size\":131072,\"hidden_size\":4096,\"intermediate_size\":12288,\"num_hidden_layers\":36,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":1048576,\"first_k_dense_replace\":0,"
+                 "\"kv_lora_rank\":256,\"q_lora_rank\":1024,\"qk_nope_head_dim\":64,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":128,\"n_shared_experts\":1,\"moe_intermediate_size\":2048,"
+                 "\"num_experts_per_tok\":4,\"norm_topk_prob\":true,\"bos_token_id\":1,\"eos_token_id\":2,"
+                 "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":128.0,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+                 "\"original_max_position_embeddings\":8192,\"llama_4_scaling_beta\":0.1}}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .partial_rotary = true,
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_mistral4},
 };
 
 /* Other names of the same: model_types of published files whose class, keys and defaults are those of a row. */

@@ -4,6 +4,7 @@
 
 #include "engine/model/hf_config.h"
 #include "engine/model/model_priv.h"
+#include "engine/model/rope.h"
 
 /* A key that may be left out, or say what is known. */
 static xd_status only(const json_t *c, const char *file, const char *key, const char *known, xd_err *err)
@@ -146,6 +147,23 @@ xd_status model_read_deepseek_v3(model *m, const json_t *c, const char *file, xd
 {
     xd_status st = every_layer(c, file, err);
     return st ? st : model_read_glm4(m, c, file, err);
+}
+
+/* From some position on its queries grow, which no operation here does: shorter contexts never get there. */
+xd_status model_read_mistral4(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    uint32_t plain;
+    xd_status st;
+    p->router.norm_eps = 1e-20f;
+    if ((st = only(c, file, "scoring_func", "softmax", err)) || (st = every_layer(c, file, err)) ||
+        (st = read_groups(m, c, file, err)) || (st = rope_plain_queries(c, file, &plain, err)))
+        return st;
+    if (plain && plain < p->max_positions) {
+        p->max_positions = plain;
+        p->rope_grows = true;
+    }
+    return XD_OK;
 }
 
 xd_status model_read_ernie(model *m, const json_t *c, const char *file, xd_err *err)

@@ -1,4 +1,4 @@
-/* gguf_latent.c - `deepseek2` in GGUF: its metadata as DeepSeek's config.json would say them. Names and meanings as llama.cpp's converter
+/* gguf_latent.c - `deepseek2` and `mistral4` in GGUF: their metadata as DeepSeek's config.json would say them. Names and meanings as llama.cpp's converter
  * (conversion/deepseek.py) writes them.
  *
  * Newer files describe the one KV head that latent attention keeps, and the expanded heads in keys ending in _mla; older ones only
@@ -13,22 +13,22 @@
 
 enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
 
-static const char *key_of(char *out, size_t cap, const char *key)
+static const char *key_of(const gguf *g, char *out, size_t cap, const char *key)
 {
-    snprintf(out, cap, "deepseek2.%s", key);
+    snprintf(out, cap, "%s.%s", gguf_string(g, "general.architecture"), key);
     return out;
 }
 
 static bool has(const gguf *g, const char *key)
 {
     char full[96];
-    return gguf_has(g, key_of(full, sizeof full, key));
+    return gguf_has(g, key_of(g, full, sizeof full, key));
 }
 
 static xd_status get(const gguf *g, const char *key, int64_t fallback, int64_t max, int64_t *ret, xd_err *err)
 {
     char full[96];
-    return gguf_int(g, key_of(full, sizeof full, key), fallback, 0, max, ret, err);
+    return gguf_int(g, key_of(g, full, sizeof full, key), fallback, 0, max, ret, err);
 }
 
 static bool has_choice_bias(const model *m)
@@ -44,6 +44,7 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
 {
     const gguf *g = m->ggufs[0];
     int64_t gating, experts;
+    char name[96];
     xd_status st;
     if ((st = get(g, "expert_gating_func", 0, INT32_MAX, &gating, err)) ||
         (st = get(g, "expert_count", 0, UINT32_MAX, &experts, err)))
@@ -52,10 +53,15 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
         *ret = "youtu";
         return XD_OK;
     }
-    if (gating > GATING_SIGMOID)
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: 'deepseek2.expert_gating_func' = %d; 1 (softmax) and 2 (sigmoid) are known", gguf_path(g),
-                       (int)gating);
+    const bool mistral = !strcmp(gguf_string(g, "general.architecture"), "mistral4");
+    if (gating > (mistral ? GATING_SOFTMAX : GATING_SIGMOID))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 1 (softmax)%s known", gguf_path(g),
+                       key_of(g, name, sizeof name, "expert_gating_func"), (int)gating,
+                       mistral ? " is" : " and 2 (sigmoid) are");
+    if (mistral) {
+        *ret = "mistral4";
+        return XD_OK;
+    }
     if (!gating)
         gating = has_choice_bias(m) ? GATING_SIGMOID : GATING_SOFTMAX;
     *ret = gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
@@ -68,7 +74,7 @@ static xd_status add_magnitudes(const gguf *g, json_t *config, xd_err *err)
     char key[96];
     double log_multiplier;
     xd_status st =
-        gguf_real(g, key_of(key, sizeof key, "rope.scaling.yarn_log_multiplier"), 0, 0, 100, &log_multiplier, err);
+        gguf_real(g, key_of(g, key, sizeof key, "rope.scaling.yarn_log_multiplier"), 0, 0, 100, &log_multiplier, err);
     if (st)
         return st;
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
@@ -79,6 +85,25 @@ static xd_status add_magnitudes(const gguf *g, json_t *config, xd_err *err)
         json_object_set_new(rope, "mscale", json_real(log_multiplier / 0.1));
         json_object_set_new(rope, "mscale_all_dim", json_real(log_multiplier / 0.1));
     }
+    return XD_OK;
+}
+
+/* Queries of Mistral Small 4 grow from the original context on. Not all converters tell how much, which makes no difference: contexts end there. */
+static xd_status add_growth(const gguf *g, json_t *config, xd_err *err)
+{
+    json_t *rope = json_object_get(config, "rope_parameters");
+    char key[96];
+    double beta, from;
+    const double original = json_number_value(json_object_get(rope, "original_max_position_embeddings"));
+    xd_status st;
+    if ((st = gguf_real(g, key_of(g, key, sizeof key, "attention.temperature_scale"), 0.1, 0, 1e3, &beta, err)) ||
+        (st = gguf_real(g, key_of(g, key, sizeof key, "attention.temperature_length"), original, 0, 1e9, &from, err)))
+        return st;
+    if (from != original || original < 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: '%s' = %g is known only as rope.scaling.original_context_length (%g), which must be told",
+                       gguf_path(g), key, from, original);
+    json_object_set_new(rope, "llama_4_scaling_beta", json_real(beta));
     return XD_OK;
 }
 
@@ -104,13 +129,13 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
         (st = get(g, "expert_group_count", 1, 1024, &groups, err)) ||
         (st = get(g, "expert_group_used_count", 1, 1024, &top_groups, err)) ||
         (st = get(g, "expert_weights_norm", 0, 1, &norm, err)) ||
-        (st = gguf_real(g, key_of(name, sizeof name, "expert_weights_scale"), 1, 0, 1e6, &scale, err)) ||
-        (st = add_magnitudes(g, config, err)))
+        (st = gguf_real(g, key_of(g, name, sizeof name, "expert_weights_scale"), 1, 0, 1e6, &scale, err)) ||
+        (st = add_magnitudes(g, config, err)) || (!strcmp(type, "mistral4") && (st = add_growth(g, config, err))))
         return st;
     if (!rank || rope < 2 || key <= rope || !value)
         return xd_fail(
             err, XD_BAD_MODEL, 0,
-            "%s: deepseek2 needs attention.kv_lora_rank, rope.dimension_count, and a key length (%d) beyond the "
+            "%s: latent attention needs attention.kv_lora_rank, rope.dimension_count, and a key length (%d) beyond the "
             "latter (%d)",
             gguf_path(g), (int)key, (int)rope);
     const struct {
@@ -139,7 +164,7 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
     for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
         ok = !json_object_set_new(config, keys[i].hf, keys[i].value) && ok;
         if (keys[i].gguf && !st)
-            st = hf_call(config, keys[i].hf, key_of(name, sizeof name, keys[i].gguf), err);
+            st = hf_call(config, keys[i].hf, key_of(g, name, sizeof name, keys[i].gguf), err);
     }
     return ok ? st : xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g));
 }

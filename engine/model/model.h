@@ -89,8 +89,8 @@ typedef struct model_params {
     bool wide_qk_norm; /* norms of whole Q and K, not of heads */
     float clip_qkv;    /* 0: none */
     model_rope ropes[MODEL_MAX_ROPES];
-    bool rope_grows;         /* beyond max_positions other frequencies would be needed ("dynamic") */
-    bool rope_interleaved;   /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
+    bool rope_grows;       /* beyond max_positions other frequencies ("dynamic"), or larger queries, would be needed */
+    bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_router_args router; /* scoring, norm_topk and what follows it */
     kern_act act;            /* of the FFN, with its constants */
     float act_alpha, act_limit;

@@ -87,9 +87,10 @@ static const struct {
     {"deepseek2", NULL},          {"ernie4_5-moe", "ernie4_5_moe"},
     {"glm4moe", "glm4_moe"},      {"gpt-oss", "gpt_oss"},
     {"granitemoe", "granitemoe"}, {"llama", NULL},
-    {"minimax-m2", "minimax_m2"}, {"olmoe", "olmoe"},
-    {"qwen2", "qwen2"},           {"qwen2moe", "qwen2_moe"},
-    {"qwen3", "qwen3"},           {"qwen3moe", "qwen3_moe"},
+    {"minimax-m2", "minimax_m2"}, {"mistral4", NULL},
+    {"olmoe", "olmoe"},           {"qwen2", "qwen2"},
+    {"qwen2moe", "qwen2_moe"},    {"qwen3", "qwen3"},
+    {"qwen3moe", "qwen3_moe"},
 };
 
 /* Keys that only some families have: what these say is read, not refused. */
@@ -110,7 +111,8 @@ static const struct {
     {"glm4moe", "expert_shared_count", "n_shared_experts", true},
     {"glm4moe", "leading_dense_block_count", "first_k_dense_replace", true},
     {"glm4moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
-    {"glm4moe", "rope.dimension_count", NULL, false}, /* add_rope() */
+    {"glm4moe", "rope.dimension_count", NULL, false},         /* add_rope() */
+    {"mistral4", "attention.temperature_scale", NULL, false}, /* gguf_latent.c */
     {"deepseek2", "nextn_predict_layers", "num_nextn_predict_layers", true},
     {"ernie4_5-moe", "expert_shared_count", "moe_num_shared_experts", true},
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
@@ -351,6 +353,22 @@ static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err 
     return XD_OK;
 }
 
+/* One tensor has gate and up of all experts, gate first. */
+static xd_status take_gate_up(const model *m, uint32_t l, const model_layer *y, model_tensor *experts, xd_err *err)
+{
+    char name[96];
+    snprintf(name, sizeof name, "blk.%u.ffn_gate_up_exps.weight", l);
+    xd_status st = take(m, name, y->n_experts, 2 * y->d_ff, m->params.d_model, false, experts, MODEL_MATRICES, err);
+    for (uint32_t e = 0; !st && e < y->n_experts; e++) {
+        model_tensor *t = &experts[e * MODEL_MATRICES];
+        t[MODEL_GATE].rows = y->d_ff;
+        t[MODEL_GATE].bytes /= 2;
+        t[MODEL_UP] = t[MODEL_GATE];
+        t[MODEL_UP].data = (const char *)t[MODEL_GATE].data + t[MODEL_GATE].bytes;
+    }
+    return st;
+}
+
 /* ffn_gate_exps.weight holds the matrices of all experts. Conversions older than 2024-04 have a tensor for each: ffn_gate.7.weight. */
 static xd_status take_experts(const model *m, uint32_t l, const model_layer *y, const char *part, uint32_t rows,
                               uint32_t cols, model_tensor *ret, xd_err *err)
@@ -433,8 +451,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
-    if ((st = take_experts(m, l, y, "gate", y->d_ff, d, &experts[MODEL_GATE], err)) ||
-        (st = take_experts(m, l, y, "up", y->d_ff, d, &experts[MODEL_UP], err)) ||
+    snprintf(name, sizeof name, "blk.%u.ffn_gate_up_exps.weight", l);
+    const bool joined = y->moe && find(m, name);
+    if ((st = joined ? take_gate_up(m, l, y, experts, err)
+                     : take_experts(m, l, y, "gate", y->d_ff, d, &experts[MODEL_GATE], err)) ||
+        (!joined && (st = take_experts(m, l, y, "up", y->d_ff, d, &experts[MODEL_UP], err))) ||
         (st = take_experts(m, l, y, "down", d, y->d_ff, &experts[MODEL_DOWN], err)))
         return st;
     for (int k = 0; k < MODEL_MATRICES; k++)

@@ -114,6 +114,7 @@ static xd_status read_partial(const json_t *config, const json_t *r, const char 
                               const model_params *p, model_rope *to, xd_err *err)
 {
     const uint32_t whole = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
+    const double of_latent = (double)p->latent.rope_dim / XD_MAX(p->latent.rope_dim + p->latent.nope_dim, 1u);
     double partial;
     uint32_t rotary = whole;
     /* Published MiniMax-M2 has rotary_dim. Where a file has rope_parameters these say it all: transformers 5.17, which wrote such files, left
@@ -127,7 +128,9 @@ static xd_status read_partial(const json_t *config, const json_t *r, const char 
         st = hf_real(r, file, "partial_rotary_factor", partial, 0, 1, &partial, err);
     if (st)
         return st;
-    if (partial != 1 && !known)
+    if (known && p->latent.kv_rank && fabs(partial - of_latent) < 1e-6) /* another way to say qk_rope_head_dim */
+        partial = 1;
+    if (partial != 1 && (!known || p->latent.kv_rank))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: partial_rotary_factor %g is not known for this model_type", file,
                        partial);
     to->rot_dim = (uint32_t)(whole * partial);
@@ -220,6 +223,20 @@ static xd_status read_types(const json_t *config, const json_t *parameters, cons
             return st;
     }
     return XD_OK;
+}
+
+xd_status rope_plain_queries(const json_t *config, const char *file, uint32_t *ret, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    double beta;
+    if (!r || !hf_has(r, "llama_4_scaling_beta") || !hf_has(r, "original_max_position_embeddings"))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: llama_4_scaling_beta and original_max_position_embeddings are needed among the rope "
+                       "parameters",
+                       file);
+    *ret = 0;
+    xd_status st = hf_real(r, file, "llama_4_scaling_beta", 0, 0, 1e3, &beta, err);
+    return st || beta == 0 ? st : hf_u32(r, file, "original_max_position_embeddings", 0, 1, 1u << 30, ret, err);
 }
 
 xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, bool by_type,

@@ -18,4 +18,7 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
 /* Layers with ropes[n] are not rotated at all. */
 void rope_make_still(model_params *p, uint32_t n);
 
+/* Queries that grow with their position, as Llama 4's (llama_4_scaling_beta, which must be told): how many positions are before that; 0: all. */
+xd_status rope_plain_queries(const json_t *config, const char *file, uint32_t *ret, xd_err *err) XD_MUST_CHECK;
+
 #endif

@@ -192,7 +192,7 @@ def add_latent_router(w, c):
     if c.get("norm_topk_prob"):
         w.add_expert_weights_norm(True)
     sigmoid = c["model_type"] == "deepseek_v3"
-    if c["model_type"] == "glm4_moe_lite":  # whose config.json does not name it, and so the converter does not either
+    if c["model_type"] in ("glm4_moe_lite", "mistral4"):  # whose config.json does not name it, and so the converter does not either
         if c.get("num_nextn_predict_layers"):
             w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
     else:
@@ -221,7 +221,7 @@ def add_latent(w, c, joined):
         w.add_expert_feed_forward_length(c["intermediate_size"])
     else:
         add_latent_router(w, c)
-    r = c.get("rope_scaling") or {}
+    r = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if r.get("mscale_all_dim") is not None:
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
 
@@ -274,7 +274,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     c = json.loads((src / "config.json").read_text())
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
-            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2"}.get(c["model_type"], c["model_type"])
+            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -344,6 +344,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             elif name.endswith("kv_b_proj.weight") and not joined:
                 for part, x in zip(("k", "v"), split_kv_b(data, c)):
                     put(names.get_name(name.replace("kv_b_proj", f"{part}_b_proj"), try_suffixes=(".weight",)), x, name)
+            elif name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+                put(names.get_name(name) + ".weight", data, name)
             elif ".experts." in name:
                 before, after = name.split(".experts.")
                 e, matrix = after.split(".", 1)

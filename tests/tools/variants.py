@@ -704,7 +704,7 @@ def make(root, name, v):
     import shutil
     import torch
     import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
+    cls = getattr(transformers, CLASSES[v["arch"]] + "ForCausalLM")
     d = root / name
     shutil.rmtree(d, ignore_errors=True)
     d.mkdir(parents=True)
@@ -716,9 +716,9 @@ def make(root, name, v):
     config_dir = d / "tmp"
     config_dir.mkdir()
     (config_dir / "config.json").write_text(json.dumps({k: x for k, x in loadable.items() if k not in ("quantization_config", "auto_map")}))
-    config = AutoConfig.from_pretrained(config_dir)
+    config = transformers.AutoConfig.from_pretrained(config_dir)
     dtype = getattr(torch, v.get("dtype", "bfloat16"))
-    model = AutoModelForCausalLM.from_config(config, **EAGER, dtype=torch.float32).eval()
+    model = cls._from_config(config, **EAGER, dtype=torch.float32).eval()
     randomise(model, sum(map(ord, name)))
     state = {k: t.clone() for k, t in model.state_dict().items()}
     if v.get("weights"):
@@ -736,7 +736,7 @@ def make(root, name, v):
         to_fp8(d, source, v["fp8"])
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
-        ref, loading = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **EAGER, output_loading_info=True)
+        ref, loading = cls.from_pretrained(source, dtype=torch.float32, **EAGER, output_loading_info=True)
         ref.eval()
         if v.get("gguf"):
             round_trip(ref, v["gguf"], c, v.get("gguf_joined", False))

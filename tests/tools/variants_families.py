@@ -36,11 +36,16 @@ FAMILIES = {
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
     "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
                       "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    "mistral4": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
+                 "norm_topk_prob": True, "rope_theta": DROP, "rope_parameters": {
+                     "type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 128,
+                     "max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+                     "llama_4_scaling_beta": 0.1}},
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite", youtu="Youtu")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
 CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum")
 
 
@@ -111,6 +116,18 @@ def fill(variant, add_nextn):
     v("glm4_moe_lite-partial", "glm4_moe_lite", "partial_rotary_factor 0.5", cfg={"partial_rotary_factor": 0.5}, no_reference=True)
     v("glm4_moe_lite-published-head", "glm4_moe_lite", cfg={"num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512,
       "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "num_hidden_layers": 2}, prompts=[1, 17, 300])
+    long = lambda **kw: {"rope_parameters": {**FAMILIES["mistral4"]["rope_parameters"], **kw}}
+    v("mistral4-groups", "mistral4", cfg={"n_group": 4, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7,
+                                          "first_k_dense_replace": 0, **long(partial_rotary_factor=0.4)})
+    v("mistral4-no-growth", "mistral4", cfg=long(llama_4_scaling_beta=0.0), prompts=[1, 300])
+    v("mistral4-mscales", "mistral4", cfg=long(mscale=0.7, mscale_all_dim=0.4))
+    v("mistral4-gguf", "mistral4", gguf="bf16")
+    v("mistral4-gguf-told", "mistral4", gguf="bf16", gguf_keys={"attention.temperature_scale": 0.1, "attention.temperature_length": 128,
+                                                               "expert_gating_func": 1})
+    v("mistral4-gguf-length", "mistral4", "attention.temperature_length", gguf="bf16", gguf_keys={"attention.temperature_length": 64})
+    v("mistral4-gguf-sigmoid", "mistral4", "'mistral4.expert_gating_func' = 2", gguf="bf16", gguf_keys={"expert_gating_func": 2})
+    v("mistral4-partial", "mistral4", "partial_rotary_factor 0.5", cfg=long(partial_rotary_factor=0.5), no_reference=True)
+    v("mistral4-no-beta", "mistral4", "llama_4_scaling_beta", cfg=long(llama_4_scaling_beta=None), no_reference=True)
     v("youtu-biases", "youtu", cfg={"attention_bias": True, "q_lora_rank": None, "tie_word_embeddings": False, "rope_interleave": False})
     v("youtu-gguf", "youtu", gguf="bf16")
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
@@ -136,7 +153,7 @@ def fill_random_latent(variant, arch, seed):
     if arch == "glm4_moe_lite":
         c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(c["num_hidden_layers"])]
     variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),
-            prompts=[1, r.randint(2, 17), r.randint(18, 160)])
+            prompts=[1, r.randint(2, 17), r.randint(18, 100)])  # mistral4's contexts end at 128
 
 
 def fill_random(variant, arch, seed):

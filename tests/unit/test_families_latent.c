@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/config.h"
+#include "engine/core.h"
 #include "engine/model/model.h"
 #include "tests/unit/scratch.h"
 
@@ -91,6 +93,29 @@ Test(families_latent, have_the_defaults_of_their_classes)
          1e-6f,
          0,
          false},
+        /* as far as its queries do not grow */
+        {"{\"model_type\":\"mistral4\"}",
+         36,
+         4096,
+         32,
+         131072,
+         8192,
+         1024,
+         256,
+         64,
+         64,
+         128,
+         0,
+         12288,
+         128,
+         4,
+         2048,
+         2048,
+         1,
+         1,
+         1e-6f,
+         1,
+         true},
         {"{\"model_type\":\"kimi_k2\",\"architectures\":[\"DeepseekV3ForCausalLM\"],\"n_group\":1,\"topk_group\":1,"
          "\"num_attention_heads\":64,\"n_routed_experts\":384,\"vocab_size\":163840,\"first_k_dense_replace\":1,"
          "\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"moe_layer_freq\":1,"
@@ -153,6 +178,50 @@ Test(families_latent, have_the_defaults_of_their_classes)
     "\"model_type\":\"glm4_moe_lite\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4," \
     "\"vocab_size\":16,\"intermediate_size\":32"
 
+#define MISTRAL                                                                                                                \
+    "\"model_type\":\"mistral4\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"n_routed_experts\":4," \
+    "\"vocab_size\":16,\"intermediate_size\":32,\"moe_intermediate_size\":32"
+
+/* YaRN's attention factor is that of two equal magnitudes; scores have the square of one: 128 ** -0.5 * (0.1 * ln 128 + 1) ** 2. */
+Test(families_latent, scale_what_transformers_scales)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{" MISTRAL "}", &m, &err), XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert_float_eq(p->attn_scale, 0.1949693f, 1e-6, "%g", (double)p->attn_scale);
+    cr_assert(p->router.scoring == KERN_SOFTMAX_TOPK && p->router.norm_eps == 1e-20f && p->rope_grows);
+}
+
+/* What begins behind its original context: larger queries. */
+Test(families_latent, end_where_their_queries_would_grow)
+{
+    static const char rope[] =
+        "\"max_position_embeddings\":256,\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,"
+        "\"original_max_position_embeddings\":64,\"llama_4_scaling_beta\":";
+    static const struct {
+        const char *beta, *context;
+        xd_status st;
+    } cases[] = {{"0.1", "64", XD_OK}, {"0.1", "65", XD_UNSUPPORTED}, {"0", "256", XD_OK}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        char text[768], path[160];
+        snprintf(text, sizeof text, "{" MISTRAL ",%s%s}}", rope, cases[i].beta);
+        snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
+        config *cfg = NULL;
+        xd_err err;
+        core c;
+        cr_assert(!conf_defaults(&cfg, &err) && !conf_set(cfg, "engine.backend", "cpu", &err) &&
+                  !conf_set(cfg, "pager.warm_start", "no", &err) &&
+                  !conf_set(cfg, "model.max_model_len", cases[i].context, &err));
+        const xd_status st = core_open(&c, cfg, path, NULL, NULL, &err);
+        cr_assert_eq(st, cases[i].st, "%s %s: %s", cases[i].beta, cases[i].context, st ? err.msg : "");
+        cr_assert(!st || strstr(err.msg, "(llama_4_scaling_beta) would change beyond 64 tokens"), "%s", err.msg);
+        if (!st)
+            core_close(&c);
+        conf_free(cfg);
+    }
+}
+
 Test(families_latent, are_dense_in_the_layers_that_a_list_says)
 {
     static const struct {
@@ -199,6 +268,17 @@ Test(families_latent, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"youtu\",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'"},
         {"{\"model_type\":\"youtu\",\"intermediate_size\":null}", "intermediate_size is needed"},
         {"{\"model_type\":\"youtu\",\"kv_lora_rank\":null}", "kv_lora_rank, qk_nope_head_dim"},
+        {"{" MISTRAL
+         ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":64}}",
+         "llama_4_scaling_beta and original_max_position_embeddings are needed"},
+        {"{" MISTRAL ",\"rope_parameters\":null}", "llama_4_scaling_beta and"},
+        {"{" MISTRAL
+         ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":64,"
+         "\"llama_4_scaling_beta\":\"0.1\"}}",
+         "'llama_4_scaling_beta' must be a number"},
+        {"{" MISTRAL ",\"partial_rotary_factor\":0.25}", "partial_rotary_factor 0.25"},
+        {"{" MISTRAL ",\"scoring_func\":\"sigmoid\"}", "'scoring_func' is 'sigmoid'"},
+        {"{" MISTRAL ",\"n_group\":128}", "'n_group'"},
         {"{" GLM ",\"model_type\":\"kimi_k25\"}", "'kimi_k25' is not known; known are "},
         {"{" GLM ",\"model_type\":\"axk1\"}", ", kimi_k2"},
     };
