@@ -292,6 +292,41 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_TYPES,
      .rope = MODEL_ROPE_TYPES},
+    {.model_type = "qwen3_vl_moe",
+     .class_name = "Qwen3VLMoeForConditionalGeneration",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":2048,\"intermediate_size\":5632,\"num_hidden_layers\":24,"
+                 "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"max_position_embeddings\":128000,"
+                 "\"moe_intermediate_size\":1408,\"num_experts_per_tok\":4,\"num_local_experts\":60}",
+     .default_theta = 500000,
+     .nested = true,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .turned = true,
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .norm_topk_always = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED},
+    {.model_type = "glm4v_moe",
+     .class_name = "Glm4vMoeForConditionalGeneration",
+     .defaults = "{\"vocab_size\":151424,\"hidden_size\":4096,\"intermediate_size\":10944,\"num_hidden_layers\":46,"
+                 "\"num_attention_heads\":96,\"num_key_value_heads\":8,\"max_position_embeddings\":65536,"
+                 "\"rms_norm_eps\":1e-5,\"attention_bias\":true,\"moe_intermediate_size\":1408,"
+                 "\"num_experts_per_tok\":8,\"num_local_experts\":128,\"n_shared_experts\":1,"
+                 "\"first_k_dense_replace\":1,\"norm_topk_prob\":true,\"partial_rotary_factor\":0.5,"
+                 "\"num_nextn_predict_layers\":1}",
+     .default_theta = 10000,
+     .nested = true,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .partial_rotary = true,
+     .bias = MODEL_BIAS_QKV_ASKED,
+     .read = model_read_glm4},
     {.model_type = "deepseek_v2",
      .class_name = "DeepseekV2ForCausalLM",
      .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
@@ -445,10 +480,28 @@ static xd_status check_class(const model_arch *a, const json_t *config, const ch
                 : XD_OK;
 }
 
+/* Of a model that sees, what its language model is like is an object of its own: brings its keys where all other families have them. */
+static xd_status unnest(json_t *config, const char *file, xd_err *err)
+{
+    json_t *text = json_object_get(config, "text_config");
+    if (!json_is_object(text))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'text_config' must be an object", file);
+    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings")) ||
+                      json_is_true(json_object_get(text, "tie_word_embeddings"));
+    const char *key;
+    json_t *value;
+    json_object_foreach (text, key, value)
+        if (strcmp(key, "model_type") && strcmp(key, "architectures") && json_object_set(config, key, value))
+            return xd_fail(err, XD_NOMEM, 0, "configuration");
+    return json_object_set_new(config, "tie_word_embeddings", json_boolean(tied))
+               ? xd_fail(err, XD_NOMEM, 0, "configuration")
+               : XD_OK;
+}
+
 static xd_status complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
-    if (st || (st = unify_names(config, err)))
+    if (st || (a->nested && (st = unnest(config, file, err))) || (st = unify_names(config, err)))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")

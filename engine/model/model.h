@@ -37,7 +37,8 @@ enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
 typedef enum model_layout {
     MODEL_ROWS,   /* as kernels read them */
     MODEL_PAIRED, /* gpt-oss: [d_model][2 * d_ff] with gate in the even columns and up in the odd; down [d_ff][d_model] */
-    /* Its MXFP4: rows of gate and up in turn, [2 * d_ff][d_model / 32] blocks of 16 bytes, and as many scales elsewhere; down alike. */
+    MODEL_TURNED, /* Qwen3-VL: [d_model][2 * d_ff] with the columns of gate before those of up; down [d_ff][d_model] */
+    /* gpt-oss' MXFP4: rows of gate and up in turn, [2 * d_ff][d_model / 32] blocks of 16 bytes, and as many scales elsewhere; down alike. */
     MODEL_PAIRED_MXFP4,
     MODEL_FP8, /* rows of bytes, scales elsewhere; some matrices may be in rows as kernels read them */
 } model_layout;

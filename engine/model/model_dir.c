@@ -72,8 +72,18 @@ static xd_status open_shards(model *m, xd_err *err)
     return XD_OK;
 }
 
+const char *model_stored_name(const model *m, const char *name, char *out, size_t cap)
+{
+    if (!m->prefix || strncmp(name, "model.", 6))
+        return name;
+    snprintf(out, cap, "%s%s", m->prefix, name + 6);
+    return out;
+}
+
 const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path)
 {
+    char stored[256];
+    name = model_stored_name(m, name, stored, sizeof stored);
     for (uint32_t i = 0; i < m->n_shards; i++) {
         const safetensors_entry *e = safetensors_take(m->shards[i], name);
         if (e) {
@@ -102,7 +112,9 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     const char *path = NULL;
     const safetensors_entry *e = model_find_tensor(m, name, &path);
     kern_fmt fmt = FMT_COUNT;
-    char shape[192];
+    char shape[192], stored[256];
+    const char *plain = name;
+    name = model_stored_name(m, name, stored, sizeof stored);
     if (!e)
         return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     const bool fp8 = m->fp8.suffix && !strcmp(e->dtype, "F8_E4M3") && e->n_dims == 2;
@@ -118,7 +130,7 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u]",
                        path, name, safetensors_shape(e, shape, sizeof shape), rows, cols);
     *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fp8 ? FMT_FP8 : fmt};
-    return fp8 ? model_take_scales(m, name, path, ret, err) : XD_OK;
+    return fp8 ? model_take_scales(m, plain, path, ret, err) : XD_OK;
 }
 
 #define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
@@ -127,11 +139,12 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
 static xd_status take_packed(const model *m, uint32_t layer, const char *pattern, uint32_t n_experts, uint32_t parts,
                              uint32_t rows, uint32_t cols, model_tensor *ret, xd_err *err)
 {
-    char name[192], shape[192];
+    char plain[192], shape[192], stored[256];
     const char *path = NULL;
     kern_fmt fmt;
-    snprintf(name, sizeof name, pattern, layer);
-    const safetensors_entry *e = model_find_tensor(m, name, &path);
+    snprintf(plain, sizeof plain, pattern, layer);
+    const safetensors_entry *e = model_find_tensor(m, plain, &path);
+    const char *name = model_stored_name(m, plain, stored, sizeof stored);
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     xd_status st = format_of(e, path, &fmt, err);
@@ -147,15 +160,15 @@ static xd_status take_packed(const model *m, uint32_t layer, const char *pattern
     return XD_OK;
 }
 
-/* One of two that lie among each other: values of `t` two numbers apart, from the first or the second on. */
-static model_tensor half_of(const model_tensor *t, uint32_t which, uint32_t rows, uint32_t cols)
+/* One of two that lie among each other, `apart` numbers: 1 has the values of `t` two numbers apart, from the first or the second on. */
+static model_tensor half_of(const model_tensor *t, uint32_t which, uint32_t apart, uint32_t rows, uint32_t cols)
 {
-    return (model_tensor){.data = (const char *)t->data + which * kern_fmt_get(t->fmt).block_bytes,
+    return (model_tensor){.data = (const char *)t->data + (size_t)which * apart * kern_fmt_get(t->fmt).block_bytes,
                           .bytes = t->bytes / 2,
                           .rows = rows,
                           .cols = cols,
                           .fmt = t->fmt,
-                          .step = 2};
+                          .step = apart == 1 ? 2 : 1};
 }
 
 /* Bytes [n_experts][rows][blocks][item], or without the last when it is 1. */
@@ -208,8 +221,9 @@ static xd_status take_mxfp4(const model *m, uint32_t l, uint32_t n, uint32_t ff,
     return XD_OK;
 }
 
-/* gpt-oss: two tensors with the matrices of all experts, transposed, gate and up among each other. */
-static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff, model_tensor *experts, xd_err *err)
+/* Two tensors with the matrices of all experts, transposed, gate and up among each other as half_of() has them. */
+static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff, uint32_t apart, model_tensor *experts,
+                             xd_err *err)
 {
     const uint32_t d = m->params.d_model;
     xd_status st;
@@ -220,8 +234,8 @@ static xd_status take_paired(const model *m, uint32_t l, uint32_t n, uint32_t ff
     for (uint32_t e = 0; e < n; e++) {
         model_tensor *t = experts + (size_t)e * MODEL_MATRICES;
         const model_tensor both = t[MODEL_GATE];
-        t[MODEL_GATE] = half_of(&both, 0, ff, d);
-        t[MODEL_UP] = half_of(&both, 1, ff, d);
+        t[MODEL_GATE] = half_of(&both, 0, apart, ff, d);
+        t[MODEL_UP] = half_of(&both, 1, apart, ff, d);
         t[MODEL_DOWN].rows = d;
         t[MODEL_DOWN].cols = ff;
     }
@@ -235,7 +249,7 @@ static xd_status take_gpt_oss(model *m, uint32_t l, xd_err *err)
     const uint32_t n = y->n_experts, ff = y->d_ff;
     model_tensor *experts = m->experts + (y->experts - m->experts), bias = {0};
     char name[96];
-    xd_status st = m->mxfp4 ? take_mxfp4(m, l, n, ff, experts, err) : take_paired(m, l, n, ff, experts, err);
+    xd_status st = m->mxfp4 ? take_mxfp4(m, l, n, ff, experts, err) : take_paired(m, l, n, ff, 1, experts, err);
     if (st)
         return st;
     y->layout = m->mxfp4 ? MODEL_PAIRED_MXFP4 : MODEL_PAIRED;
@@ -245,8 +259,8 @@ static xd_status take_gpt_oss(model *m, uint32_t l, xd_err *err)
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj_bias", l);
     if ((st = take(m, name, n, d, false, &y->expert_bias[MODEL_DOWN], err)))
         return st;
-    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, n, ff);
-    y->expert_bias[MODEL_UP] = half_of(&bias, 1, n, ff);
+    y->expert_bias[MODEL_GATE] = half_of(&bias, 0, 1, n, ff);
+    y->expert_bias[MODEL_UP] = half_of(&bias, 1, 1, n, ff);
     return XD_OK;
 }
 
@@ -264,15 +278,23 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
     snprintf(name, sizeof name, gate_up, l);
-    bool packed = y->moe && !a->gpt_oss && model_find_tensor(m, name, &path);
+    const safetensors_entry *both = y->moe && !a->gpt_oss ? model_find_tensor(m, name, &path) : NULL;
+    bool packed = both != NULL;
+    /* Those that fit as they are stay so, as in transformers. */
+    const bool turned =
+        packed && a->turned && both->n_dims == 3 && (both->shape[1] != 2ull * y->d_ff || both->shape[2] != d);
     if (!packed && y->moe && a->gate_up) {
         gate_up = a->gate_up;
         down = a->down;
         router = a->router;
         packed = true;
     }
-    if (packed && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
-                   (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+    if (turned) {
+        if ((st = take_paired(m, l, y->n_experts, y->d_ff, y->d_ff, experts, err)))
+            return st;
+        y->layout = MODEL_TURNED;
+    } else if (packed && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                          (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
         return st;
     for (uint32_t e = 0; e < y->n_experts; e++) {
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -419,11 +441,19 @@ static xd_status take_embedding(model *m, bool tied, xd_err *err)
     return XD_OK;
 }
 
-/* Is it a tensor of one of the layers behind the last one that only guess further tokens? */
+/* The name of a layer's tensor from "layers." on; NULL: it is another. */
+static const char *of_layer(const model *m, const char *name)
+{
+    const char *prefix = m->prefix ? m->prefix : "model.";
+    const size_t n = strlen(prefix);
+    return !strncmp(name, prefix, n) && !strncmp(name + n, "layers.", 7) ? name + n : NULL;
+}
+
+/* Is it (its name from there on) a tensor of one of the layers behind the last one that only guess further tokens? */
 static bool is_nextn(const model *m, const char *name)
 {
     unsigned layer;
-    return sscanf(name, "model.layers.%u.", &layer) == 1 && layer >= m->params.n_layers &&
+    return sscanf(name, "layers.%u.", &layer) == 1 && layer >= m->params.n_layers &&
            layer - m->params.n_layers < m->params.n_nextn;
 }
 
@@ -433,8 +463,8 @@ static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *er
     for (uint32_t i = 0; i < m->n_shards; i++)
         for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
             const safetensors_entry *e = safetensors_at(m->shards[i], k);
-            if (!e->taken && !strncmp(e->name, "model.layers.", 13) && !strstr(e->name, ".rotary_emb.inv_freq") &&
-                !is_nextn(m, e->name))
+            const char *of = of_layer(m, e->name);
+            if (!e->taken && of && !strstr(of, ".rotary_emb.inv_freq") && !is_nextn(m, of))
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: tensor '%s' has no place in a %s model as config.json describes it",
                                safetensors_path(m->shards[i]), e->name, a->model_type);
@@ -489,7 +519,10 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
         return st;
     bool tied;
     const model_arch *a = NULL;
-    if (!(st = model_arch_of(config, file, &a, err)) && !(st = model_read_params(m, a, config, file, err)) &&
+    st = model_arch_of(config, file, &a, err);
+    if (!st && a->nested)
+        m->prefix = "model.language_model.";
+    if (!st && !(st = model_read_params(m, a, config, file, err)) &&
         !(st = model_read_defaults(m, config, file, err)) && !(st = open_shards(m, err)) &&
         !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))
         st = take_all(m, a, tied, err);

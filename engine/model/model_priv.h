@@ -29,6 +29,7 @@ struct model {
     bool qk_norm;        /* Q and K have norms */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
+    const char *prefix;          /* what tensors have in place of "model."; NULL: that */
     const model_tensor *unsound; /* has a scale that is no number */
     model_file *files;
     uint32_t n_files;
@@ -50,9 +51,12 @@ struct model_arch {
     const char *model_type, *class_name;
     const char *defaults; /* JSON: what config.json need not say */
     double default_theta;
+    bool
+        nested; /* a language model behind one that sees: its keys are in text_config, its tensors "model.language_model." */
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
-        *down; /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
+        *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
+    bool turned; /* experts may be in two tensors with the usual names, transposed */
     const char *router, *moe_size_key;
     const char *choice_bias; /* must exist */
     const char *shared,
@@ -134,6 +138,8 @@ xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_e
 /* The scales of t, the tensor `name` of F8_E4M3 in file `path`. */
 xd_status model_take_scales(const model *m, const char *name, const char *path, model_tensor *t,
                             xd_err *err) XD_MUST_CHECK;
+/* What the file calls the tensor `name`: that, or as written to out. */
+const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
 /* The tensor of a directory, which counts as taken; NULL: none. */
 const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path);
 uint64_t model_data_bytes(const model_tensor *t); /* that t->data points to */

@@ -2,7 +2,7 @@
  *
  * It is done once, when the host tier is filled, by as many threads as fill it; a row at a time would go over the file in steps of
  * a whole row of the transposed matrix, so rows are made in tiles that use whole cache lines on both sides. Nothing is computed: every
- * weight keeps its bits. Sources of the layouts: transformers, models/gpt_oss/modeling_gpt_oss.py and integrations/mxfp4.py;
+ * weight keeps its bits. Sources of the layouts: transformers, models/gpt_oss/modeling_gpt_oss.py, integrations/mxfp4.py and conversion_mapping.py (qwen3_vl_moe);
  * inference/kernel.py (weight_dequant) of DeepSeek-V3. Matrices of the trunk in FP8 are made here too, when they are loaded. */
 #include <math.h>
 #include <string.h>
@@ -21,10 +21,10 @@ static inline __attribute__((always_inline)) void transpose(char *to, const char
                 memcpy(to + ((size_t)r * cols + c) * bytes, from + (c * stride + r * step) * bytes, bytes);
 }
 
-static void copy_paired(const model_tensor *t, uint32_t matrix, uint32_t first, uint32_t n, void *to)
+/* Gate and up share the rows of one transposed matrix, each value beside that of the other (step 2), or one behind the other. */
+static void copy_transposed(const model_tensor *t, uint32_t matrix, uint32_t step, uint32_t first, uint32_t n, void *to)
 {
-    const uint32_t step = matrix == MODEL_DOWN ? 1 : 2;
-    const size_t stride = (size_t)t->rows * step;
+    const size_t stride = (size_t)t->rows * (matrix == MODEL_DOWN ? 1 : 2);
     if (t->fmt == FMT_F32)
         transpose(to, (const char *)t->data + (size_t)first * step * 4, n, t->cols, stride, step, 4);
     else
@@ -113,7 +113,8 @@ void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uin
     switch (l->layout) {
     case MODEL_ROWS:
     case MODEL_FP8: model_copy_matrix(t, first, n, to); break;
-    case MODEL_PAIRED: copy_paired(t, matrix, first, n, to); break;
+    case MODEL_PAIRED: copy_transposed(t, matrix, matrix == MODEL_DOWN ? 1 : 2, first, n, to); break;
+    case MODEL_TURNED: copy_transposed(t, matrix, 1, first, n, to); break;
     case MODEL_PAIRED_MXFP4: copy_mxfp4(t, matrix, first, n, to); break;
     }
 }
@@ -127,8 +128,8 @@ uint64_t model_data_bytes(const model_tensor *t)
 
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix)
 {
-    const bool paired =
-        l->layout == MODEL_PAIRED || l->layout == MODEL_PAIRED_MXFP4; /* gate and up lie among each other */
+    const bool paired = l->layout == MODEL_PAIRED || l->layout == MODEL_PAIRED_MXFP4 ||
+                        l->layout == MODEL_TURNED; /* gate and up lie among each other */
     const uint64_t bytes = model_data_bytes(&l->experts[matrix]);
     return paired && matrix == MODEL_GATE ? 2 * bytes : bytes;
 }

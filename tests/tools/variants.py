@@ -630,7 +630,7 @@ def make_config(arch, cfg):
     if arch == "mixtral" and ("hidden_size" in cfg or "num_attention_heads" in cfg):
         del c["head_dim"]
     c.update(cfg)
-    return {k: v for k, v in c.items() if v is not DROP}
+    return variants_families.nested({k: v for k, v in c.items() if v is not DROP})
 
 
 def randomise(model, seed):
@@ -704,7 +704,7 @@ def make(root, name, v):
     import shutil
     import torch
     import transformers
-    cls = getattr(transformers, CLASSES[v["arch"]] + "ForCausalLM")
+    cls = getattr(transformers, CLASSES[v["arch"]] + ("ForConditionalGeneration" if v["arch"] in variants_families.SEES else "ForCausalLM"))
     d = root / name
     shutil.rmtree(d, ignore_errors=True)
     d.mkdir(parents=True)
@@ -740,7 +740,7 @@ def make(root, name, v):
         ref.eval()
         if v.get("gguf"):
             round_trip(ref, v["gguf"], c, v.get("gguf_joined", False))
-        gold.update(reference(ref, v.get("prompts", [1, 17, 70]), c["vocab_size"], v.get("greedy", 24 if max(v.get("prompts", [1])) < 400 else 8)))
+        gold.update(reference(ref, v.get("prompts", [1, 17, 70]), {**c, **c.get("text_config", {})}["vocab_size"], v.get("greedy", 24 if max(v.get("prompts", [1])) < 400 else 8)))
         gold["loading"] = {k: sorted(map(str, x)) for k, x in loading.items() if x}
     gold["reference"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
     shutil.rmtree(config_dir)

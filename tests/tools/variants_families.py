@@ -33,6 +33,11 @@ FAMILIES = {
                "sliding_window": 24, "rope_theta": DROP, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
                "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 50000.0},
                                    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
+    "qwen3_vl_moe": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+                     "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}},
+    "glm4v_moe": {"head_dim": 32, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+                  "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+                  "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]}},
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
     "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
                       "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
@@ -46,7 +51,35 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
-CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum")
+CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe")
+SEES = {  # the smallest that transformers makes
+    "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
+                     "num_position_embeddings": 4, "deepstack_visual_indexes": [0], "in_channels": 1},
+    "glm4v_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
+                  "image_size": 4, "in_channels": 1},
+}
+
+
+NO_GGUF = (*SEES, "granitemoeshared", "dots1", "solar_open", "hy_v3", "exaone_moe", "mellum")
+
+
+def nested(c):
+    """What is read is the language model behind one that sees, whose configuration is an object in the file's."""
+    kind = c["model_type"]
+    if kind not in SEES:
+        return c
+    top = {"architectures": [CLASSES[kind] + "ForConditionalGeneration"], "model_type": kind, "tie_word_embeddings": c.pop("tie_word_embeddings", False)}
+    text = {k: v for k, v in c.items() if k != "architectures"}
+    return {**top, "text_config": {**text, "model_type": kind + "_text"},
+            "vision_config": {**SEES[kind], "out_hidden_size": c["hidden_size"]}}
+
+
+def turn(d):
+    """Experts as Qwen3-VL's files have them."""
+    from safetensors.torch import load_file, save_file
+    s = load_file(d / "model.safetensors")
+    s = {k: t.transpose(1, 2) if k.endswith(("experts.gate_up_proj", "experts.down_proj")) else t for k, t in s.items()}
+    save_file({k: t.contiguous() for k, t in s.items()}, d / "model.safetensors", metadata={"format": "pt"})
 
 
 def fill(variant, add_nextn):
@@ -62,7 +95,8 @@ def fill(variant, add_nextn):
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
-        v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
+        if a not in NO_GGUF:
+            v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
         v("gelu", "hidden_act 'gelu'", cfg={"hidden_act": "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
             v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype")})
@@ -89,6 +123,14 @@ def fill(variant, add_nextn):
       cfg={"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 777.0}}})
     v("mellum-top-theta", "mellum", "'full_attention' of the rotary embedding needs a rope_theta", no_reference=True,
       cfg={"rope_theta": 4321.0, "rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_theta": 99.0}}})
+    v("qwen3_vl_moe", "qwen3_vl_moe", cfg={**TINY, "moe_intermediate_size": 20}, files=turn)
+    v("glm4v_moe", "glm4v_moe", cfg=TINY)
+    v("qwen3_vl_moe-turned-f32", "qwen3_vl_moe", dtype="float32", files=turn, cfg={"mlp_only_layers": [1], "attention_bias": True})
+    v("qwen3_vl_moe-turned-f16", "qwen3_vl_moe", dtype="float16", files=turn)
+    v("qwen3_vl_moe-square", "qwen3_vl_moe", cfg={"moe_intermediate_size": 32})
+    v("glm4v_moe-whole", "glm4v_moe", cfg={"partial_rotary_factor": 1.0, "attention_bias": False,
+                                           "rope_scaling": {"rope_type": "default", "mrope_section": [8, 4, 4]}})
+    v("glm4v_moe-tied", "glm4v_moe", cfg={"tie_word_embeddings": True})
     v("dots1-biases", "dots1", cfg={"attention_bias": True, "norm_topk_prob": False, "tie_word_embeddings": True})
     v("dots1-types", "dots1", cfg={"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
     v("dots1-softmax", "dots1", "'scoring_func' is 'softmax'", cfg={"scoring_func": "softmax"})
@@ -190,10 +232,22 @@ def fill_random(variant, arch, seed):
     elif arch == "ernie4_5_moe":
         c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
                  moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
+    elif arch in NO_GGUF:
+        own = FAMILIES[arch]
+        c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})
+        c.update({key: r.randint(3, 70) for key in ("moe_intermediate_size", "shared_intermediate_size") if key in own})
+        c.update({key: r.randint(1, 3) for key in ("n_shared_experts", "num_shared_experts") if key in own})
+        c.update({key: r.randint(2, 90) for key in ("sliding_window",) if key in own}, attention_bias=r.random() < 0.3)
+        if "head_dim" in own and arch not in SEES:
+            c.update(head_dim=8 * r.randint(1, 12))
+        if arch in SEES or arch == "mellum":
+            c.pop("rope_scaling", None)
+        if arch == "mellum":
+            c.update(rope_theta=DROP)
     else:
         hd = 8 * r.randint(1, 12)
         c.update(num_local_experts=n, num_experts_per_tok=k, head_dim=hd, rotary_dim=r.choice([hd, hd // 2]))
-    gguf = r.choice(["bf16", "f16", "f32"]) if r.random() < 0.35 else None
+    gguf = r.choice(["bf16", "f16", "f32"]) if r.random() < 0.35 and arch not in NO_GGUF else None
     if gguf: # what such a file can say
         c.pop("rope_scaling", None)
         usual = {"use_sliding_window": False, "decoder_sparse_step": 1, "moe_layer_end_index": -1}

@@ -149,6 +149,26 @@ Test(families, have_the_defaults_of_their_classes)
          896,
          1e-6f,
          true},
+        {"{\"model_type\":\"qwen3_vl_moe\",\"text_config\":{\"model_type\":\"qwen3_vl_moe_text\"," SIZES "}}",
+         16,
+         2,
+         128000,
+         {0},
+         60,
+         4,
+         1408,
+         1e-6f,
+         true},
+        {"{\"model_type\":\"glm4v_moe\",\"text_config\":{\"head_dim\":8,\"first_k_dense_replace\":0," SIZES "}}",
+         8,
+         8,
+         65536,
+         {0},
+         128,
+         8,
+         1408,
+         1e-5f,
+         true},
         {"{\"model_type\":\"solar_open\"," SIZES "}", 8, 128, 131072, {0}, 128, 8, 1280, 1e-5f, true},
         {"{\"model_type\":\"granitemoeshared\"," SIZES "}", 32, 2, 2048, {0}, 8, 2, 32, 1e-6f, false},
         {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"sparse\",\"sparse\",\"sparse\"]," SIZES "}",
@@ -237,6 +257,7 @@ Test(families, rotate_the_part_of_a_head_that_the_file_says)
          8},
         {"{\"model_type\":\"minimax_m2\"," SIZES "}", 128},
         {"{\"model_type\":\"glm4_moe\",\"head_dim\":32," SIZES "}", 16},
+        {"{\"model_type\":\"glm4v_moe\",\"text_config\":{\"head_dim\":32," SIZES "}}", 16},
         {"{\"model_type\":\"glm4_moe\",\"head_dim\":32,\"partial_rotary_factor\":1.0," SIZES "}", 32},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
@@ -371,6 +392,13 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"dots1\",\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"scoring_func\":\"softmax\"," SIZES
          "}",
          "'scoring_func' is 'softmax'"},
+        {"{\"model_type\":\"qwen3_vl_moe\"," SIZES "}", "'text_config' must be an object"},
+        {"{\"model_type\":\"qwen3_vl_moe\",\"text_config\":{\"num_experts\":\"8\"," SIZES "}}",
+         "'num_experts' must be a number"},
+        {"{\"model_type\":\"qwen3_vl_moe\",\"architectures\":[\"Qwen3VLMoeModel\"],\"text_config\":{" SIZES "}}",
+         "'Qwen3VLMoeModel'"},
+        {"{\"model_type\":\"glm4v_moe\",\"text_config\":{\"head_dim\":8,\"scoring_func\":\"softmax\"," SIZES "}}",
+         "'scoring_func' is 'softmax'"},
         {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":\"LLLG\"," SIZES "}",
          "'sliding_window_pattern' must be"},
         {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":0," SIZES "}", "'sliding_window_pattern' must be"},
@@ -492,6 +520,27 @@ Test(families, refuse_a_layers_tensor_that_nobody_asked_for)
                  harmless[i]);
         cr_assert_eq(open_with("llama", header, 256, &m, &err), XD_OK, "%s -> %s", harmless[i], err.msg);
     }
+}
+
+/* The tensors of a model that sees have other names; those that make it see have no role. */
+Test(families, refuse_tensors_of_a_model_that_sees_by_their_own_names)
+{
+    static const char *const harmless =
+                                 "{\"model.visual.x\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}",
+                             *const strange =
+                                 "{\"model.language_model.layers.1.self_attn.o_proj.bias\":{\"dtype\":\"F32\","
+                                 "\"shape\":[64],\"data_offsets\":[0,256]}}",
+                             *const beyond =
+                                 "{\"model.language_model.layers.3.input_layernorm.weight\":{\"dtype\":\"F32\","
+                                 "\"shape\":[64],\"data_offsets\":[0,256]}}";
+    model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_with("qwen3_vl_moe", harmless, 256, &m, &err), XD_OK, "%s", err.msg);
+    model_free(m);
+    cr_assert_eq(open_with("qwen3_vl_moe", strange, 256, &m, &err), XD_UNSUPPORTED);
+    cr_assert(strstr(err.msg, "model.language_model.layers.1.self_attn.o_proj.bias"), "%s", err.msg);
+    cr_assert_eq(open_with("qwen3_vl_moe", beyond, 256, &m, &err), XD_BAD_MODEL);
+    cr_assert(strstr(err.msg, "has layer 3"), "%s", err.msg);
 }
 
 /* qwen3's fixture is tied and has no head. One that differs is used (transformers 5: config.json is wrong then). */
