@@ -49,17 +49,13 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
     if ((st = get(g, "expert_gating_func", 0, INT32_MAX, &gating, err)) ||
         (st = get(g, "expert_count", 0, UINT32_MAX, &experts, err)))
         return st;
-    if (!experts) {
-        *ret = "youtu";
-        return XD_OK;
-    }
     const bool mistral = !strcmp(gguf_string(g, "general.architecture"), "mistral4");
     if (gating > (mistral ? GATING_SOFTMAX : GATING_SIGMOID))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 1 (softmax)%s known", gguf_path(g),
                        key_of(g, name, sizeof name, "expert_gating_func"), (int)gating,
                        mistral ? " is" : " and 2 (sigmoid) are");
-    if (mistral) {
-        *ret = "mistral4";
+    if (mistral || !experts) {
+        *ret = mistral ? "mistral4" : "youtu";
         return XD_OK;
     }
     if (!gating)
@@ -99,10 +95,13 @@ static xd_status add_growth(const gguf *g, json_t *config, xd_err *err)
     if ((st = gguf_real(g, key_of(g, key, sizeof key, "attention.temperature_scale"), 0.1, 0, 1e3, &beta, err)) ||
         (st = gguf_real(g, key_of(g, key, sizeof key, "attention.temperature_length"), original, 0, 1e9, &from, err)))
         return st;
-    if (from != original || original < 1)
+    if (original < 1)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' is needed", gguf_path(g),
+                       key_of(g, key, sizeof key, "rope.scaling.original_context_length"));
+    if (from != original)
         return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: '%s' = %g is known only as rope.scaling.original_context_length (%g), which must be told",
-                       gguf_path(g), key, from, original);
+                       "%s: '%s' = %g is known only as rope.scaling.original_context_length (%g)", gguf_path(g), key,
+                       from, original);
     json_object_set_new(rope, "llama_4_scaling_beta", json_real(beta));
     return XD_OK;
 }
@@ -130,7 +129,7 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
         (st = get(g, "expert_group_used_count", 1, 1024, &top_groups, err)) ||
         (st = get(g, "expert_weights_norm", 0, 1, &norm, err)) ||
         (st = gguf_real(g, key_of(g, name, sizeof name, "expert_weights_scale"), 1, 0, 1e6, &scale, err)) ||
-        (st = add_magnitudes(g, config, err)) || (!strcmp(type, "mistral4") && (st = add_growth(g, config, err))))
+        (st = add_magnitudes(g, config, err)))
         return st;
     if (!rank || rope < 2 || key <= rope || !value)
         return xd_fail(
@@ -138,6 +137,8 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
             "%s: latent attention needs attention.kv_lora_rank, rope.dimension_count, and a key length (%d) beyond the "
             "latter (%d)",
             gguf_path(g), (int)key, (int)rope);
+    if (!strcmp(type, "mistral4") && (st = add_growth(g, config, err)))
+        return st;
     const struct {
         const char *hf, *gguf; /* NULL: the file has no such key */
         json_t *value;

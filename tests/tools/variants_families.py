@@ -170,6 +170,13 @@ def fill(variant, add_nextn):
     v("mistral4-gguf-sigmoid", "mistral4", "'mistral4.expert_gating_func' = 2", gguf="bf16", gguf_keys={"expert_gating_func": 2})
     v("mistral4-partial", "mistral4", "partial_rotary_factor 0.5", cfg=long(partial_rotary_factor=0.5), no_reference=True)
     v("mistral4-no-beta", "mistral4", "llama_4_scaling_beta", cfg=long(llama_4_scaling_beta=None), no_reference=True)
+    # with all keys that Kimi-K2's config.json has, whose model_type kimi_k2 the library does not know
+    v("deepseek_v3-kimi_k2", "deepseek_v3", cfg={
+        **LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+        "norm_topk_prob": True, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "seq_aux": True, "ep_size": 1,
+        "aux_loss_alpha": 0.001, "num_nextn_predict_layers": 0, "rope_theta": 50000.0, "rope_scaling": {
+            "beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+            "type": "yarn"}})
     v("youtu-biases", "youtu", cfg={"attention_bias": True, "q_lora_rank": None, "tie_word_embeddings": False, "rope_interleave": False})
     v("youtu-gguf", "youtu", gguf="bf16")
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})

@@ -805,6 +805,9 @@ Test(families, name_the_keys_that_a_gguf_file_has)
         {"qwen3moe", "expert_used_count", 65, "'qwen3moe.expert_used_count' must be a number from 1 to 64"},
         {"llama", "expert_count", 1, "those that a token picks (llama.expert_used_count, 0; at most as many)"},
         {"glm4moe", "expert_used_count", 8, "a number of experts (glm4moe.expert_count, 0)"},
+        {"mistral4", "expert_gating_func", 2, "'mistral4.expert_gating_func' = 2; 1 (softmax) is known"},
+        {"deepseek2", "expert_gating_func", 4, "'deepseek2.expert_gating_func' = 4; 1 (softmax) and 2 (sigmoid) are"},
+        {"mistral4", "expert_count", 8, "latent attention needs attention.kv_lora_rank"},
         {"glm4moe", "rope.dimension_count", 128, "'glm4moe.rope.dimension_count by the size of a head' must be"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
