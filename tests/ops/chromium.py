@@ -10,7 +10,7 @@ import tempfile
 import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WAIT_S = 60
+WAIT_S = 180
 
 
 class Tab:

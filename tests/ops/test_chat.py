@@ -13,14 +13,14 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from chromium import CHROMIUM, Tab
-from daemon import Daemon
+from daemon import WAIT_S, Daemon, TestCase, wait_until
 
 EXE, ROOT, FAKE = sys.argv[1:4]
 NODE = shutil.which("node") or shutil.which("nodejs")
 
 
 def ask(port, method, path, headers={}):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     c.request(method, path, headers=headers)
     r = c.getresponse()
     body = r.read()
@@ -28,7 +28,7 @@ def ask(port, method, path, headers={}):
     return r.status, r.headers, body.decode()
 
 
-class Served(unittest.TestCase):
+class Served(TestCase):
     def start(self, *args):
         d = Daemon(EXE, *args)
         self.addCleanup(d.stop)
@@ -64,8 +64,7 @@ class Served(unittest.TestCase):
         self.assertEqual(ask(d.port, "POST", "/chat")[0], 405)
         self.assertEqual(ask(d.port, "GET", "/chat/")[2], page)
         self.assertEqual(ask(d.port, "GET", "/chat/x")[0], 404)
-        while d.metrics()['expertd_http_requests_total{endpoint="/chat",status="200"}'] != 3:  # counted when the client has it: soon, within the test's own limit
-            pass
+        wait_until("a count of three pages", lambda: d.metrics()['expertd_http_requests_total{endpoint="/chat",status="200"}'] == 3)
 
     def test_settings_are_fields_of_the_api(self):
         with open(os.path.join(ROOT, "api", "chat.html"), encoding="utf-8") as page, open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as docs:
@@ -84,7 +83,7 @@ class Served(unittest.TestCase):
 
 
 @unittest.skipUnless(NODE, "no node (Debian: nodejs)")
-class Markdown(unittest.TestCase):
+class Markdown(TestCase):
     def test_as_another_renderer_and_as_if_at_once_and_harmless(self):
         out = subprocess.run([NODE, os.path.join(ROOT, "tests", "ops", "markdown.js"), os.path.join(ROOT, "api", "chat.html"),
                               os.path.join(ROOT, "tests", "data", "chat", "markdown.json")], capture_output=True, text=True, timeout=200)
@@ -93,7 +92,7 @@ class Markdown(unittest.TestCase):
 
 
 class Parrot:
-    """The HTTP room around the fake engine: the answer is the last message. "[long]" never ends, "[midway]" fails halfway."""
+    """The HTTP room around the fake engine: the answer is the last message. "[drip]" takes 40 s, "[midway]" fails halfway."""
 
     def __init__(self, *args, model="fake", template="{{ messages[-1].content }}"):
         self.p = subprocess.Popen([FAKE, "--server.port=0", "--log.requests=no", "--model.path=" + model, "--model.chat_template=" + template, *args],
@@ -106,7 +105,7 @@ class Parrot:
     def stop(self):
         self.p.terminate()
         self.p.stdout.close()
-        self.p.wait(60)
+        self.p.wait(WAIT_S)
 
 
 IDLE = "document.querySelector('#log article.answer:last-child .tools')"  # the last answer is through
@@ -114,7 +113,7 @@ ANSWER = "document.querySelector('#log article.answer:last-child .text:not(detai
 
 
 @unittest.skipUnless(CHROMIUM, "no Chromium (Debian: chromium)")
-class InABrowser(unittest.TestCase):
+class InABrowser(TestCase):
     def open(self, server, before="", **size):
         self.addCleanup(server.stop)
         tab = Tab(**size)
@@ -249,19 +248,18 @@ class InABrowser(unittest.TestCase):
     def test_a_stopped_answer_stops_at_the_server(self):
         server = Parrot()
         tab = self.open(server)
-        self.say(tab, "[long] story")
+        self.say(tab, "[drip] story")
         tab.wait(f"{ANSWER}?.textContent.length > 20")
         self.assertEqual(tab.js("document.querySelector('#send').getAttribute('aria-label')"), "Stop")
         self.assertEqual(server.metric("fake_live"), 1)
         tab.key("Escape")
         self.ends(tab)
-        while server.metric("fake_live"):  # the server notices the close: within the test's own limit
-            pass
+        wait_until("the end of what was stopped", lambda: server.metric("fake_live") == 0)
         self.assertEqual(server.metric("fake_cancelled_total"), 1)
         self.assertRegex(tab.js(IDLE + ".textContent"), "stopped$")
         self.assertGreater(len(self.texts(tab)[1]), 20)
         tab.js("document.getElementById('new').click()")
-        self.say(tab, "[long] again")
+        self.say(tab, "[drip] again")
         tab.wait(f"{ANSWER}?.textContent.length > 20")
         self.press(tab, "Stop")
         self.ends(tab)
