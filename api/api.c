@@ -15,7 +15,8 @@
 #include "config/log.h"
 
 enum { CONNECTION_POOL_BYTES = 32 << 10, BACKLOG = 1024, TIMEOUT_SLACK_S = 3 };
-#define FLUSH_LIMIT_NS 2000000000ull /* for the last bytes of answers, when stopping */
+/* For the last bytes of answers, when stopping. In rounds, so that a pause of the whole process, or a busy machine, counts for little. */
+enum { FLUSH_ROUNDS = 20, FLUSH_ROUND_NS = 100000000 };
 
 static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *err)
 {
@@ -249,12 +250,13 @@ xd_status api_reload(api *a, const config *cfg, xd_err *err)
 /* The engine is done with a request before the last bytes of its answer are sent: those get a moment, slow readers no more. */
 static void wait_flushed(api *a)
 {
-    uint64_t until_ns = xd_now_ns() + FLUSH_LIMIT_NS;
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     pthread_mutex_lock(&a->lock);
     atomic_store(&a->draining, true);
-    while (atomic_load(&a->metrics.in_flight) && !pthread_cond_timedwait(&a->flushed, &a->lock, &until))
-        ;
+    for (int round = 0; round < FLUSH_ROUNDS && atomic_load(&a->metrics.in_flight); round++) {
+        uint64_t until_ns = xd_now_ns() + FLUSH_ROUND_NS;
+        struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+        pthread_cond_timedwait(&a->flushed, &a->lock, &until);
+    }
     pthread_mutex_unlock(&a->lock);
 }
 

@@ -30,6 +30,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "api/api_priv.h"
@@ -276,6 +277,7 @@ static void answer_raw_locked(conn *c, const xd_err *err)
     c->raw_status = status;
     c->phase = CONN_LINGER;
     c->phase_since_ns = c->moved_ns = xd_now_ns();
+    c->late_ns = 0;
 }
 
 void conn_answer_raw(conn *c, const xd_err *err)
@@ -327,12 +329,16 @@ static uint64_t since(uint64_t then_ns, uint64_t now)
     return now > then_ns ? now - then_ns : 0;
 }
 
-/* What has arrived may not have been read yet, when its thread was busy or the whole machine was: that it is late is seen twice. */
+/* What has arrived may not have been read yet, when its thread was busy or the whole machine was: so nobody is late of whom there is something
+ * to read, and of others it is seen twice. */
 static bool stays_late(conn *c, uint64_t now)
 {
-    if (!c->late_ns)
+    int unread = 0;
+    if (!ioctl(c->fd, FIONREAD, &unread) && unread > 0)
+        c->late_ns = 0;
+    else if (!c->late_ns)
         c->late_ns = now;
-    return since(c->late_ns, now) > TICK_MS / 2 * 1000000ull;
+    return c->late_ns && since(c->late_ns, now) > TICK_MS / 2 * 1000000ull;
 }
 
 /* --- room for one more ---------------------------------------------------------------------------------------------- */
@@ -517,7 +523,7 @@ static void check_clocks_locked(conn *c, uint64_t now)
             time_out_locked(c, "body");
         break;
     case CONN_LINGER:
-        if ((since(c->moved_ns, now) > LINGER_S * s || age > MAX_LINGER_S * s) && !c->hung_up)
+        if (!c->hung_up && (age > MAX_LINGER_S * s || (since(c->moved_ns, now) > LINGER_S * s && stays_late(c, now))))
             hang_up_locked(c);
         break;
     case CONN_WORKING:;
