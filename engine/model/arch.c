@@ -421,7 +421,8 @@ static const model_arch archs[] = {
 static const struct {
     const char *model_type, *of;
 } aliases[] = {
-    {"kimi_k2", "deepseek_v3"}, /* Kimi-K2's own configuration class; its tensors and code are DeepSeek-V3's */
+    {"joyai_llm_flash", "deepseek_v3"}, /* comes with DeepSeek's configuration and code; its further layer is dense */
+    {"kimi_k2", "deepseek_v3"},         /* Kimi-K2's own configuration class; its tensors and code are DeepSeek-V3's */
 };
 
 const model_arch *model_arch_find(const char *model_type)

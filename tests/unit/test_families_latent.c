@@ -116,6 +116,30 @@ Test(families_latent, have_the_defaults_of_their_classes)
          1e-6f,
          1,
          true},
+        {"{\"model_type\":\"joyai_llm_flash\",\"architectures\":[\"DeepseekV3ForCausalLM\"],\"n_group\":1,\"topk_group\":1,"
+         "\"num_hidden_layers\":40,\"num_attention_heads\":32,\"hidden_size\":2048,\"moe_intermediate_size\":768,"
+         "\"first_k_dense_replace\":1}",
+         40,
+         2048,
+         32,
+         129280,
+         4096,
+         1536,
+         512,
+         128,
+         64,
+         128,
+         1,
+         18432,
+         256,
+         8,
+         768,
+         768,
+         1,
+         1,
+         1e-6f,
+         2.5f,
+         true},
         {"{\"model_type\":\"kimi_k2\",\"architectures\":[\"DeepseekV3ForCausalLM\"],\"n_group\":1,\"topk_group\":1,"
          "\"num_attention_heads\":64,\"n_routed_experts\":384,\"vocab_size\":163840,\"first_k_dense_replace\":1,"
          "\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"moe_layer_freq\":1,"
@@ -280,7 +304,8 @@ Test(families_latent, refuse_by_name_what_they_do_not_compute)
         {"{" MISTRAL ",\"scoring_func\":\"sigmoid\"}", "'scoring_func' is 'sigmoid'"},
         {"{" MISTRAL ",\"n_group\":128}", "'n_group'"},
         {"{" GLM ",\"model_type\":\"kimi_k25\"}", "'kimi_k25' is not known; known are "},
-        {"{" GLM ",\"model_type\":\"axk1\"}", ", kimi_k2"},
+        {"{" GLM ",\"model_type\":\"axk1\"}", ", joyai_llm_flash, kimi_k2"},
+        {"{" GLM ",\"model_type\":\"joyai_llm_flash\",\"architectures\":[\"JoyAIForCausalLM\"]}", "'JoyAIForCausalLM'"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
         model *m = NULL;
