@@ -84,13 +84,11 @@ static const struct {
 static const struct {
     const char *gguf, *model_type;
 } families[] = {
-    {"deepseek2", NULL},          {"ernie4_5-moe", "ernie4_5_moe"},
-    {"glm4moe", "glm4_moe"},      {"gpt-oss", "gpt_oss"},
-    {"granitemoe", "granitemoe"}, {"llama", NULL},
-    {"minimax-m2", "minimax_m2"}, {"mistral4", NULL},
-    {"olmoe", "olmoe"},           {"qwen2", "qwen2"},
-    {"qwen2moe", "qwen2_moe"},    {"qwen3", "qwen3"},
-    {"qwen3moe", "qwen3_moe"},
+    {"deepseek2", NULL},     {"dots1", "dots1"},           {"ernie4_5-moe", "ernie4_5_moe"},
+    {"glm4moe", "glm4_moe"}, {"gpt-oss", "gpt_oss"},       {"granitemoe", NULL},
+    {"llama", NULL},         {"minimax-m2", "minimax_m2"}, {"mistral4", NULL},
+    {"olmoe", "olmoe"},      {"qwen2", "qwen2"},           {"qwen2moe", "qwen2_moe"},
+    {"qwen3", "qwen3"},      {"qwen3moe", "qwen3_moe"},    {"qwen3vlmoe", "qwen3_vl_moe"},
 };
 
 /* Keys that only some families have: what these say is read, not refused. */
@@ -105,6 +103,10 @@ static const struct {
     {"granitemoe", "embedding_scale", "embedding_multiplier", false},
     {"granitemoe", "residual_scale", "residual_multiplier", false},
     {"granitemoe", "logit_scale", "logits_scaling", false},
+    {"granitemoe", "expert_shared_feed_forward_length", "shared_intermediate_size", false},
+    {"dots1", "expert_weights_scale", "routed_scaling_factor", false},
+    {"dots1", "expert_shared_count", "n_shared_experts", true},
+    {"dots1", "leading_dense_block_count", "first_k_dense_replace", true},
     {"glm4moe", "expert_weights_scale", "routed_scaling_factor", false},
     {"glm4moe", "expert_group_count", "n_group", false},
     {"glm4moe", "expert_group_used_count", "topk_group", false},
@@ -151,7 +153,8 @@ static xd_status add_family_keys(const model *m, const char *arch, json_t *confi
         if ((v != 0 || family_keys[i].counts) && (st = put(config, family_keys[i].hf, json_real(v), key, err)))
             return st;
     }
-    if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")))
+    /* Of what is text all have the same position. */
+    if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")) && strcmp(arch, "qwen3vlmoe"))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', positions of several dimensions, is not known", gguf_path(g),
                        key);
     /* These are among the layers. */
@@ -200,6 +203,14 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
     return put(rope, "partial_rotary_factor", json_real(dims / head_dim), name, err);
 }
 
+static xd_status granite_type(const gguf *g, const char **ret, xd_err *err)
+{
+    int64_t shared;
+    xd_status st = gguf_int(g, "granitemoe.expert_shared_feed_forward_length", 0, 0, UINT32_MAX, &shared, err);
+    *ret = !st && shared ? "granitemoeshared" : "granitemoe";
+    return st;
+}
+
 static xd_status find_family(const model *m, const char *arch, bool moe, bool window, const model_arch **ret,
                              xd_err *err)
 {
@@ -216,6 +227,8 @@ static xd_status find_family(const model *m, const char *arch, bool moe, bool wi
         }
         if (!strcmp(arch, "llama"))
             type = moe ? "mixtral" : window ? "mistral" : "llama";
+        else if (!strcmp(arch, "granitemoe"))
+            st = granite_type(g, &type, err);
         else if (!type)
             st = model_gguf_latent_type(m, &type, err);
         *ret = st ? NULL : model_arch_find(type);
@@ -267,7 +280,8 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     m->params.rope_interleaved = !strcmp(arch, "llama") || !strcmp(arch, "granitemoe");
     int64_t norm;
     /* Where the file does not say llama.cpp normalises the chosen weights, but for some families. */
-    const bool norms = strcmp(arch, "qwen2moe") && strcmp(arch, "olmoe") && strcmp(arch, "glm4moe");
+    const bool norms =
+        strcmp(arch, "qwen2moe") && strcmp(arch, "olmoe") && strcmp(arch, "glm4moe") && strcmp(arch, "dots1");
     if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "expert_weights_norm"), norms, 0, 1, &norm, err)) ||
         (st = put(config, "norm_topk_prob", json_boolean(norm), key, err)) ||
         (st = add_family_keys(m, arch, config, err)) ||

@@ -237,6 +237,8 @@ def add_family(w, arch, c, head_dim):
         w.add_embedding_scale(c["embedding_multiplier"])
         w.add_residual_scale(c["residual_multiplier"])
         w.add_logit_scale(c["logits_scaling"])
+        if c.get("shared_intermediate_size"):
+            w.add_expert_shared_feed_forward_length(c["shared_intermediate_size"])
     elif arch == "glm4moe":
         w.add_rope_dimension_count(int(head_dim * c["partial_rotary_factor"]))
         w.add_expert_shared_count(c["n_shared_experts"])
@@ -246,6 +248,15 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_weights_norm(c["norm_topk_prob"])
         w.add_expert_group_count(c["n_group"])
         w.add_expert_group_used_count(c["topk_group"])
+    elif arch == "dots1":
+        w.add_expert_shared_count(c["n_shared_experts"])
+        w.add_leading_dense_block_count(c["first_k_dense_replace"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+    elif arch == "qwen3vlmoe":
+        w.add_rope_dimension_sections([*(c.get("rope_scaling") or {}).get("mrope_section", [6, 5, 5]), 0])
+        w.add_num_deepstack_layers(1)
     elif arch == "ernie4_5-moe":
         w.add_interleave_moe_layer_step(c["moe_layer_interval"])
         w.add_leading_dense_block_count(c["moe_layer_start_index"])
@@ -272,9 +283,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     """keys: of the architecture, set or replaced; tensors: names of further ones; joined: see add_latent."""
     src = pathlib.Path(src)
     c = json.loads((src / "config.json").read_text())
+    c = {**c.get("text_config", {}), **c}
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
-            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4"}.get(c["model_type"], c["model_type"])
+            "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
+            "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -323,7 +336,26 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     stacks = {}
     for path in sorted(src.glob("*.safetensors")):
         for name, data in read_safetensors(path):
-            layer = name.split(".")[2] if "layers." in name else None
+            layer = name.split("layers.")[1].split(".")[0] if "layers." in name else None
+            name = name.replace("model.language_model.", "model.")
+            if name.startswith("model.visual."):
+                continue
+            if name.endswith(".shared_mlp.input_linear.weight"):
+                half = data.shape[0] // 2
+                put(f"blk.{layer}.ffn_gate_shexp.weight", data[:half], name)
+                put(f"blk.{layer}.ffn_up_shexp.weight", data[half:], name)
+                continue
+            if name.endswith(".shared_mlp.output_linear.weight"):
+                put(f"blk.{layer}.ffn_down_shexp.weight", data, name)
+                continue
+            if name.endswith(".mlp.experts.gate_up_proj") and arch == "qwen3vlmoe":
+                half = data.shape[1] // 2
+                put(f"blk.{layer}.ffn_gate_exps.weight", data[:, :half], name)
+                put(f"blk.{layer}.ffn_up_exps.weight", data[:, half:], name)
+                continue
+            if name.endswith(".mlp.experts.down_proj") and arch == "qwen3vlmoe":
+                put(f"blk.{layer}.ffn_down_exps.weight", data, name)
+                continue
             if name.endswith(".block_sparse_moe.input_linear.weight"):
                 half = data.shape[1] // 2
                 put(f"blk.{layer}.ffn_gate_exps.weight", data[:, :half], name)

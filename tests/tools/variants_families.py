@@ -60,7 +60,8 @@ SEES = {  # the smallest that transformers makes
 }
 
 
-NO_GGUF = (*SEES, "granitemoeshared", "dots1", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NO_GGUF = ("glm4v_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NEWER = (*NO_GGUF, "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
 def nested(c):
@@ -93,7 +94,7 @@ def fill(variant, add_nextn):
         if experts:
             v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
         v("long-prompt", prompts=[1, 450])
-        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
+        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
         if a not in NO_GGUF:
             v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
@@ -125,6 +126,9 @@ def fill(variant, add_nextn):
       cfg={"rope_theta": 4321.0, "rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_theta": 99.0}}})
     v("qwen3_vl_moe", "qwen3_vl_moe", cfg={**TINY, "moe_intermediate_size": 20}, files=turn)
     v("glm4v_moe", "glm4v_moe", cfg=TINY)
+    v("dots1-gguf", "dots1", gguf="bf16", cfg={**TINY, "head_dim": 16, "hidden_size": 40})
+    v("granitemoeshared-gguf", "granitemoeshared", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
+    v("qwen3_vl_moe-gguf", "qwen3_vl_moe", gguf="bf16", cfg={**TINY, "moe_intermediate_size": 20})
     v("qwen3_vl_moe-turned-f32", "qwen3_vl_moe", dtype="float32", files=turn, cfg={"mlp_only_layers": [1], "attention_bias": True})
     v("qwen3_vl_moe-turned-f16", "qwen3_vl_moe", dtype="float16", files=turn)
     v("qwen3_vl_moe-square", "qwen3_vl_moe", cfg={"moe_intermediate_size": 32})
@@ -239,7 +243,7 @@ def fill_random(variant, arch, seed):
     elif arch == "ernie4_5_moe":
         c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
                  moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
-    elif arch in NO_GGUF:
+    elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})
         c.update({key: r.randint(3, 70) for key in ("moe_intermediate_size", "shared_intermediate_size") if key in own})
