@@ -87,12 +87,37 @@ typedef struct turns {
     json_t *lead; /* what begins the conversation, while what comes may still belong to it; borrowed */
     json_t *open; /* the assistant's message that goes on; borrowed, NULL: none */
     bool said;    /* its last item was text */
+    /* What several items say of the last message. It gets them when it is whole: there may be as many items as a body has room for. */
+    xd_buf content, thought;
 } turns;
 
+static void turns_clear(turns *t)
+{
+    xd_buf_free(&t->content);
+    xd_buf_free(&t->thought);
+}
+
+static bool put_text(json_t *message, const char *key, xd_buf *text)
+{
+    bool ok = !text->len || !json_object_set_new(message, key, json_stringn(text->data, text->len));
+    xd_buf_clear(text);
+    return ok;
+}
+
+static bool finish_message(turns *t)
+{
+    json_t *last = json_array_get(t->messages, json_array_size(t->messages) - 1);
+    return put_text(last, "content", &t->content) && put_text(last, "reasoning_content", &t->thought);
+}
+
+/* Takes message; NULL: out of memory. */
 static bool add_message(turns *t, json_t *message)
 {
     t->lead = t->open = NULL;
-    return !json_array_append_new(t->messages, message);
+    if (finish_message(t))
+        return !json_array_append_new(t->messages, message);
+    json_decref(message);
+    return false;
 }
 
 static json_t *assistant(turns *t)
@@ -166,14 +191,10 @@ static bool append_text(xd_buf *to, const json_t *content, const char *between)
     return !to->failed;
 }
 
-/* Sets holder[key] to its text and what is new, joined. */
-static bool extend(json_t *holder, const char *key, const json_t *more, const char *between)
+/* What is new comes behind what the message began with. */
+static bool extend(xd_buf *to, const json_t *first, const json_t *more, const char *between)
 {
-    XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    const json_t *old = json_object_get(holder, key);
-    if ((old && !append_text(&b, old, "")) || !append_text(&b, more, between))
-        return false;
-    return !json_object_set_new(holder, key, json_stringn(b.data ? b.data : "", b.len));
+    return (to->len || append_text(to, first, "")) && append_text(to, more, between);
 }
 
 static xd_status take_message(turns *t, const json_t *item, const char *where, xd_err *err)
@@ -200,12 +221,12 @@ static xd_status take_message(turns *t, const json_t *item, const char *where, x
         if (t->said)
             t->open = NULL; /* two answers */
         json_t *m = assistant(t);
-        ok = m && (json_object_get(m, "content") ? extend(m, "content", content, "")
-                                                 : !json_object_set(m, "content", content));
+        const json_t *first = json_object_get(m, "content");
+        ok = m && (first ? extend(&t->content, first, content, "") : !json_object_set(m, "content", content));
         t->said = true;
     } else if (t->lead && r < 2) {
         /* Many templates have one place for what comes before the conversation, and leave a second message out, or raise. */
-        ok = extend(t->lead, "content", content, "\n\n");
+        ok = extend(&t->content, json_object_get(t->lead, "content"), content, "\n\n");
     } else {
         ok = add_message(t, json_pack("{s:O, s:O}", "role", role, "content", content));
     }
@@ -267,7 +288,9 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
             return st;
         json_t *m = assistant(t);
         t->said = false;
-        return m && extend(m, "reasoning_content", text, "\n") ? XD_OK : responses_no_memory(err);
+        bool ok = m && (json_object_get(m, "reasoning_content") ||
+                        !json_object_set_new(m, "reasoning_content", json_string("")));
+        return ok && append_text(&t->thought, text, "\n") ? XD_OK : responses_no_memory(err);
     }
     snprintf(param, sizeof param, "%s.encrypted_content", where);
     if (!is_absent(json_object_get(item, "encrypted_content")))
@@ -304,7 +327,7 @@ static xd_status take_item(turns *t, const json_t *item, const char *where, xd_e
 
 static xd_status read_input(const request *r, json_t *chat, xd_err *err)
 {
-    turns t = {.messages = json_array()};
+    XD_CLEANUP(turns_clear) turns t = {.messages = json_array()};
     if (json_object_set_new(chat, "messages", t.messages))
         return responses_no_memory(err);
     if (r->instructions && *r->instructions) {
@@ -328,6 +351,8 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
         if (st)
             return st;
     }
+    if (!finish_message(&t))
+        return responses_no_memory(err);
     if (!json_array_size(t.messages))
         return xd_fail_field(err, XD_BAD_REQUEST, "input", "invalid_value", "'input' is empty");
     json_array_foreach (t.messages, i, v) { /* a thought alone */

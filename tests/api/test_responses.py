@@ -339,6 +339,16 @@ def test_the_model_is_given_what_chat_gives_it(servers, name):
         assert 'call:call_1,weather,{"town": "Gent"} call:call_2,now,{}]\n[tool said:18 of:call_1]' in texts(r)[0][1]
 
 
+def test_many_items_of_one_message_take_no_time(servers):
+    """Their number is bounded by the body alone: the time is linear, or this would not end."""
+    items = [{"type": "reasoning", "content": "a"}, said("b"), CALLED[1]] * 50_000
+    for input in [{"input": items}, {"instructions": "i", "input": [{"role": "system", "content": "a"}] * 100_000}]:
+        a = servers(ALL).post("/v1/responses", input)
+        assert a.status == 400 and a.error["code"] == "context_length_exceeded", a.body
+    said_all = texts(create(servers(ALL), items[:30]))[0][1]
+    assert said_all.startswith("[assistant thought:" + "\n".join("a" * 10) + " said:" + "b" * 10 + " call:"), said_all
+
+
 def test_instructions_come_first(servers):
     def prompt(input, instructions="be kind"):
         return texts(create(servers(ALL), input, instructions=instructions))[0][1].splitlines()
