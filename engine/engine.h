@@ -116,7 +116,7 @@ typedef struct engine_request_options {
     int32_t prompt_logprobs; /* -1 none; else number of alternatives: PROMPT events come first */
     int32_t priority;        /* lower goes first */
     /* One that belongs to the same call, submitted before and not freed; NULL: this is the call's first. Calls take turns, and
-     * max_queue counts them. */
+     * max_queue counts them. Where both ask for DRY, its breakers are the first's. */
     engine_request *with;
     uint64_t deadline_ns; /* monotonic; 0 none: XD_TIMEOUT */
     /* Called on the engine thread whenever events wait; must not block or call the engine. */

@@ -262,7 +262,7 @@ xd_status request_new(engine *e, const engine_request_options *opt, engine_reque
     r->params.bias = r->bias;
     if (wants_dry(&opt->sampling)) {
         r->params.dry = true;
-        r->dry = sample_dry_new(&opt->sampling, e->tok, e->info.vocab);
+        r->dry = sample_dry_new(&opt->sampling, e->tok, e->info.vocab, r->first->dry);
         if (!r->dry) {
             request_unref(r);
             return xd_fail(err, XD_NOMEM, 0, "what may break a repetition");

@@ -17,6 +17,7 @@ struct sample_dry {
     uint32_t allowed_length, last_n, max_exponent;
     uint16_t (*next)[256]; /* [n_states], 0 where the text has the beginning of none; NULL: there are no breakers */
     uint8_t *ends;         /* [n_states] a breaker has just ended */
+    bool borrows;          /* both are another's; nothing changes in them once they are made */
     const tokenizer *tok;
     uint32_t vocab;
     uint8_t *verdicts; /* [vocab] of tokens that were asked about: whether a whole breaker is in one */
@@ -74,10 +75,16 @@ static bool read_breakers(sample_dry *d, const char *const *breakers, uint32_t n
     return ok;
 }
 
-sample_dry *sample_dry_new(const engine_sampling *s, const tokenizer *tok, uint32_t vocab)
+sample_dry *sample_dry_new(const engine_sampling *s, const tokenizer *tok, uint32_t vocab, const sample_dry *like)
 {
     XD_CLEANUP(sample_dry_freep) sample_dry *d = calloc(1, sizeof *d);
-    if (!d || !(d->verdicts = calloc(vocab, 1)) || !read_breakers(d, s->dry_breakers, s->n_dry_breakers))
+    if (!d || !(d->verdicts = calloc(vocab, 1)))
+        return NULL;
+    if (like) {
+        d->next = like->next;
+        d->ends = like->ends;
+        d->borrows = true;
+    } else if (!read_breakers(d, s->dry_breakers, s->n_dry_breakers))
         return NULL;
     d->multiplier = s->dry_multiplier;
     d->base = s->dry_base;
@@ -94,8 +101,10 @@ void sample_dry_free(sample_dry *d)
 {
     if (!d)
         return;
-    free(d->next);
-    free(d->ends);
+    if (!d->borrows) {
+        free(d->next);
+        free(d->ends);
+    }
     free(d->verdicts);
     xd_buf_free(&d->text);
     free(d);

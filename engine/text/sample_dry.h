@@ -11,8 +11,9 @@
 
 /* What a request asks for; the sequences of one request share it. One thread at a time. */
 typedef struct sample_dry sample_dry;
-/* From s's fields dry_*, which are copied. tok may be NULL where there are no breakers; borrowed. NULL: out of memory. */
-sample_dry *sample_dry_new(const engine_sampling *s, const tokenizer *tok, uint32_t vocab);
+/* From s's fields dry_*, which are copied. tok may be NULL where there are no breakers; borrowed. like has the same breakers, and lives
+ * longer; NULL: none has. NULL: out of memory. */
+sample_dry *sample_dry_new(const engine_sampling *s, const tokenizer *tok, uint32_t vocab, const sample_dry *like);
 void sample_dry_free(sample_dry *d);
 XD_DEFINE_CLEANUP(sample_dry, sample_dry_free)
 

@@ -77,7 +77,7 @@ static void load(const json_t *o, sample_case *c)
                                                    .dry_base = real(p, "dry_base"),
                                                    .dry_allowed_length = (uint32_t)real(p, "dry_allowed_length"),
                                                    .dry_last_n = last_n < 0 ? UINT32_MAX : (uint32_t)last_n},
-                                NULL, c->vocab);
+                                NULL, c->vocab, NULL);
     }
     c->h = sample_history_new(c->dry);
     json_array_foreach (json_object_get(o, "prompt"), i, v)

@@ -32,7 +32,7 @@ static double number(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-static sample_dry *rules_of(const json_t *jc, const tokenizer *t)
+static sample_dry *rules_of(const json_t *jc, const tokenizer *t, const sample_dry *like)
 {
     const char *breakers[ENGINE_MAX_DRY_BREAKERS];
     const json_t *list = json_object_get(jc, "breakers"), *v;
@@ -44,7 +44,7 @@ static sample_dry *rules_of(const json_t *jc, const tokenizer *t)
     size_t i;
     json_array_foreach (list, i, v)
         breakers[o.n_dry_breakers++] = json_string_value(v);
-    sample_dry *d = sample_dry_new(&o, t, tok_vocab_size(t));
+    sample_dry *d = sample_dry_new(&o, t, tok_vocab_size(t), like);
     cr_assert(d);
     return d;
 }
@@ -73,7 +73,7 @@ Test(sample_dry, penalties_are_those_of_the_plain_search)
     dry_found found = {0};
     size_t at, i;
     json_array_foreach (json_object_get(o, "cases"), at, jc) {
-        sample_dry *d = rules_of(jc, t);
+        sample_dry *d = rules_of(jc, t, NULL);
         dry_run run = {0};
         json_array_foreach (json_object_get(jc, "ids"), i, id)
             cr_assert(dry_push(d, &run, (uint32_t)json_integer_value(id)));
@@ -88,7 +88,7 @@ Test(sample_dry, penalties_are_those_of_the_plain_search)
     json_decref(o);
 }
 
-/* Choices of one request share the rules and take turns. */
+/* Choices of one request share the rules and take turns; the requests of a call share the breakers. */
 Test(sample_dry, sequences_do_not_see_each_other)
 {
     json_t *o = vectors(), *id;
@@ -97,17 +97,21 @@ Test(sample_dry, sequences_do_not_see_each_other)
     dry_found found = {0};
     for (size_t at = 0; at < json_array_size(cases); at += 7) {
         const json_t *jc = json_array_get(cases, at), *ids = json_object_get(jc, "ids");
-        sample_dry *d = rules_of(jc, t);
-        dry_run one = {0}, other = {0};
+        sample_dry *d = rules_of(jc, t, NULL), *like = rules_of(jc, t, d);
+        dry_run one = {0}, other = {0}, third = {0};
         size_t i;
         json_array_foreach (ids, i, id) {
             cr_assert(dry_push(d, &one, (uint32_t)json_integer_value(id)));
             cr_assert(dry_push(d, &other, (uint32_t)((i * 5 + at) % tok_vocab_size(t))));
             cr_assert(dry_find(d, &other, &found));
+            cr_assert(dry_push(like, &third, (uint32_t)json_integer_value(id)));
         }
         check(jc, at, d, &one, &found);
+        check(jc, at, like, &third, &found);
         dry_run_clear(&one);
         dry_run_clear(&other);
+        dry_run_clear(&third);
+        sample_dry_free(like);
         sample_dry_free(d);
     }
     dry_found_clear(&found);
@@ -127,7 +131,7 @@ static void print_cost(const char *name, uint32_t period, uint32_t kinds, const 
                                                       .dry_allowed_length = 2,
                                                       .dry_breakers = breakers,
                                                       .n_dry_breakers = n_breakers},
-                                   t, COST_VOCAB);
+                                   t, COST_VOCAB, NULL);
     dry_found found = {0};
     dry_run run = {0};
     uint64_t begin = xd_now_ns();
