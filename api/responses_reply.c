@@ -248,15 +248,15 @@ static void take_logprobs(gen *g, const char *text, size_t len)
 {
     responses *r = g->responses;
     choice *c = &g->choices[0];
-    json_t *new = XD_TAKE(c->logprobs);
+    json_t *fresh = XD_TAKE(c->logprobs);
     c->n_held = 0;
-    if (g->p.stream && (len || new))
-        send_text(g, text, len, new);
-    if (new && !r->logprobs)
+    if (g->p.stream && (len || fresh))
+        send_text(g, text, len, fresh);
+    if (fresh && !r->logprobs)
         r->logprobs = json_array();
-    if (new &&json_array_extend(r->logprobs, new))
+    if (fresh && json_array_extend(r->logprobs, fresh))
         gen_fail(g, XD_NOMEM, "out of memory for logprobs");
-    json_decref(new);
+    json_decref(fresh);
 }
 
 static void drop_logprobs(gen *g)
