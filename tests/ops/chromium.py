@@ -4,13 +4,22 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WAIT_S = 180
+from daemon import WAIT_S
+
+
+def works(program, *args):
+    """Is it there, and does it begin? Some systems have a script of that name that only says what to install."""
+    try:
+        return subprocess.run([program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=WAIT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+CHROMIUM = next((name for name in ("chromium", "chromium-browser", "google-chrome") if works(name, "--version")), None)
 
 
 class Tab:
@@ -30,6 +39,13 @@ class Tab:
             os.close(fd)
         self.rest, self.last_id, self.session = b"", 0, None
         self.faults = []  # what the console says of errors and refused loads
+        try:
+            self.begin(width, height)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, width, height):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -68,8 +84,16 @@ class Tab:
                 self.faults.append(m["params"]["entry"]["text"])
 
     def go(self, url):
-        self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete'")
+        self.leave("Page.navigate", url=url)
+
+    def reload(self):
+        self.leave("Page.reload")
+
+    def leave(self, method, **params):
+        """Until another page is there: the old one still answers for a while."""
+        self.js("void (window.left = true)")
+        self.call(method, **params)
+        self.wait("document.readyState === 'complete' && !window.left")
 
     def js(self, expression):
         """The value of an expression, awaited where it is a promise."""
@@ -108,11 +132,11 @@ class Tab:
             f.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def close(self):
-        self.session = None
-        try:
-            self.call("Browser.close")
-        except (EOFError, OSError):
-            pass
+        """It ends when its pipe does."""
         os.close(self.out), os.close(self.back)
-        self.process.wait(WAIT_S)
+        try:
+            self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.profile.cleanup()
