@@ -692,7 +692,7 @@ static xd_status open_views(pager *p, xd_err *err)
         p->layer_views[l] = (pager_layer_view){
             .geom = y->geom,
             .n_experts = y->n_experts,
-            .page_addr = (const uint64_t *)(const void *)p->io_dev + y->page_base,
+            .page_addr = (uint64_t *)(void *)p->io_dev + y->page_base,
             .fill_addr = p->offer_cap ? p->fill_dev + y->page_base : NULL,
             .admit = (const uint8_t *)p->io_dev + p->io_admit_at + y->expert_base,
             .expert_count = (uint32_t *)(void *)(p->io_dev + p->io_counts_at) + y->expert_base,
