@@ -1,12 +1,19 @@
-"""Makes a C file of a web page: embed.py IN OUT NAME. It has two string constants, NAME_html and NAME_csp: the page, and the
-Content-Security-Policy that goes with it. What is in the page's script and style elements may run, known by their hashes; nothing else may,
+"""Makes a C file of a web page: embed.py IN OUT NAME. A line "//= FILE" of the page becomes that file, which lies beside it. The C file has two
+string constants, NAME_html and NAME_csp: the page, and the Content-Security-Policy that goes with it. What is in the page's script and style elements may run, known by their hashes; nothing else may,
 nothing is loaded (but icons that are written out), and data is asked of this server alone."""
 import base64
 import hashlib
+import os
 import re
 import sys
 
-page = open(sys.argv[1], "rb").read()
+
+def content(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+page = re.sub(rb"(?m)^//= (.+)\n", lambda m: content(os.path.join(os.path.dirname(sys.argv[1]), m[1].decode())), content(sys.argv[1]))
 
 
 def hashes(tag):

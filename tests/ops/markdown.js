@@ -1,5 +1,5 @@
-// The Markdown of the chat page, out of the page itself, on a document that is nothing but a tree. Expected trees come from another
-// renderer: tests/data/chat/README.md. Usage: markdown.js CHAT_HTML CASES_JSON
+// The Markdown of the chat page on a document that is nothing but a tree. Expected trees come from another renderer:
+// tests/data/chat/README.md. Usage: markdown.js CHAT_MARKDOWN_JS CASES_JSON
 "use strict";
 const fs = require("fs"), vm = require("vm"), assert = require("assert");
 
@@ -27,9 +27,8 @@ function html(n) {
   return ["hr", "br"].includes(n.tag) ? `<${n.tag}>` : `<${n.tag}${attributes}>${inner}</${n.tag}>`;
 }
 
-const page = fs.readFileSync(process.argv[2], "utf8"), script = /<script>([^]*?)<\/script>/.exec(page)[1];
 const context = vm.createContext({ document: { createElement: tag => new Element(tag) } });
-vm.runInContext(script.slice(0, script.indexOf("// --- conversations")) + "\n;globalThis.Markdown = Markdown;", context);
+vm.runInContext(fs.readFileSync(process.argv[2], "utf8") + "\n;globalThis.Markdown = Markdown;", context);
 function render(text, pieces = [text]) {
   const box = new Element("div"), md = new context.Markdown(box);
   let shown = "";

@@ -66,7 +66,7 @@ class Served(TestCase):
         wait_until("a count of three pages", lambda: d.metrics().get('expertd_http_requests_total{endpoint="/chat",status="200"}') == 3)
 
     def test_settings_are_fields_of_the_api(self):
-        with open(os.path.join(ROOT, "api", "chat.html"), encoding="utf-8") as page, open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as docs:
+        with open(os.path.join(ROOT, "api", "chat.js"), encoding="utf-8") as page, open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as docs:
             names = re.findall(r'\["(\w+)", "', re.search(r"const FIELDS = \[(.*?)\n\];", page.read(), re.S)[1])
             known = re.search(r"\n## Fields of a request\n(.*?)\n### Fields that are refused", docs.read(), re.S)[1]
         self.assertGreater(len(names), 10)
@@ -84,7 +84,7 @@ class Served(TestCase):
 @unittest.skipUnless(NODE, "no node 16.6 or newer (Debian: nodejs)")
 class Markdown(TestCase):
     def test_as_another_renderer_and_as_if_at_once_and_harmless(self):
-        out = subprocess.run([NODE, os.path.join(ROOT, "tests", "ops", "markdown.js"), os.path.join(ROOT, "api", "chat.html"),
+        out = subprocess.run([NODE, os.path.join(ROOT, "tests", "ops", "markdown.js"), os.path.join(ROOT, "api", "chat_markdown.js"),
                               os.path.join(ROOT, "tests", "data", "chat", "markdown.json")], capture_output=True, text=True, timeout=3 * WAIT_S)
         print(out.stdout)
         self.assertEqual(out.returncode, 0, out.stdout + out.stderr)
