@@ -298,12 +298,28 @@ static const model_arch archs[] = {
                  "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"max_position_embeddings\":128000,"
                  "\"moe_intermediate_size\":1408,\"num_experts_per_tok\":4,\"num_local_experts\":60}",
      .default_theta = 500000,
-     .nested = true,
+     .nested = {"text_config"},
+     .prefix = "model.language_model.",
      .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
      .turned = true,
      .router = "model.layers.%u.mlp.gate.weight",
      .moe_size_key = "moe_intermediate_size",
      .norm_topk_always = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED},
+    {.model_type = "qwen3_omni_moe",
+     .class_name = "Qwen3OmniMoeForConditionalGeneration",
+     .defaults = "{\"vocab_size\":3584,\"hidden_size\":2048,\"intermediate_size\":18944,\"num_hidden_layers\":28,"
+                 "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"max_position_embeddings\":32768,"
+                 "\"moe_intermediate_size\":768,\"num_experts_per_tok\":8,\"num_local_experts\":128,"
+                 "\"norm_topk_prob\":true}",
+     .default_theta = 1e6,
+     .nested = {"thinker_config", "text_config"},
+     .prefix = "thinker.model.",
+     .head = "thinker.lm_head.weight",
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
      .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED},
     {.model_type = "glm4v_moe",
@@ -315,7 +331,8 @@ static const model_arch archs[] = {
                  "\"first_k_dense_replace\":1,\"norm_topk_prob\":true,\"partial_rotary_factor\":0.5,"
                  "\"num_nextn_predict_layers\":1}",
      .default_theta = 10000,
-     .nested = true,
+     .nested = {"text_config"},
+     .prefix = "model.language_model.",
      .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
      .router = "model.layers.%u.mlp.gate.weight",
      .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
@@ -481,14 +498,18 @@ static xd_status check_class(const model_arch *a, const json_t *config, const ch
                 : XD_OK;
 }
 
-/* Of a model that sees, what its language model is like is an object of its own: brings its keys where all other families have them. */
-static xd_status unnest(json_t *config, const char *file, xd_err *err)
+/* Of a model that sees or hears, what its language model is like is an object of its own: brings its keys where all other families have
+ * them. */
+static xd_status unnest(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
-    json_t *text = json_object_get(config, "text_config");
-    if (!json_is_object(text))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'text_config' must be an object", file);
-    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings")) ||
-                      json_is_true(json_object_get(text, "tie_word_embeddings"));
+    bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    json_t *text = config;
+    for (size_t i = 0; i < XD_ARRAY_LEN(a->nested) && a->nested[i]; i++) {
+        text = json_object_get(text, a->nested[i]);
+        if (!json_is_object(text))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object", file, a->nested[i]);
+        tied |= json_is_true(json_object_get(text, "tie_word_embeddings"));
+    }
     const char *key;
     json_t *value;
     json_object_foreach (text, key, value)
@@ -502,7 +523,7 @@ static xd_status unnest(json_t *config, const char *file, xd_err *err)
 static xd_status complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
-    if (st || (a->nested && (st = unnest(config, file, err))) || (st = unify_names(config, err)))
+    if (st || (a->nested[0] && (st = unnest(a, config, file, err))) || (st = unify_names(config, err)))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")

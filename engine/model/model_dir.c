@@ -74,6 +74,8 @@ static xd_status open_shards(model *m, xd_err *err)
 
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap)
 {
+    if (m->head && !strcmp(name, "lm_head.weight"))
+        return m->head;
     if (!m->prefix || strncmp(name, "model.", 6))
         return name;
     snprintf(out, cap, "%s%s", m->prefix, name + 6);
@@ -520,8 +522,10 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
     bool tied;
     const model_arch *a = NULL;
     st = model_arch_of(config, file, &a, err);
-    if (!st && a->nested)
-        m->prefix = "model.language_model.";
+    if (!st) {
+        m->prefix = a->prefix;
+        m->head = a->head;
+    }
     if (!st && !(st = model_read_params(m, a, config, file, err)) &&
         !(st = model_read_defaults(m, config, file, err)) && !(st = open_shards(m, err)) &&
         !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))

@@ -29,7 +29,7 @@ struct model {
     bool qk_norm;        /* Q and K have norms */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
-    const char *prefix;          /* what tensors have in place of "model."; NULL: that */
+    const char *prefix, *head;   /* the family's */
     const model_tensor *unsound; /* has a scale that is no number */
     model_file *files;
     uint32_t n_files;
@@ -51,8 +51,9 @@ struct model_arch {
     const char *model_type, *class_name;
     const char *defaults; /* JSON: what config.json need not say */
     double default_theta;
-    bool
-        nested; /* a language model behind one that sees: its keys are in text_config, its tensors "model.language_model." */
+    /* A language model behind one that sees or hears: its keys are in the object nested[0], or in nested[1] of that, its tensors have
+     * `prefix` in place of "model.", and the head may have a name of its own. */
+    const char *nested[2], *prefix, *head;
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
         *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */

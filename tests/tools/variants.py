@@ -744,6 +744,8 @@ def make(root, name, v):
         gold["loading"] = {k: sorted(map(str, x)) for k, x in loading.items() if x}
     gold["reference"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
     shutil.rmtree(config_dir)
+    if v.get("publish"):
+        v["publish"](d)
     if v.get("gguf"):
         write_gguf(d, c, v)
     (d / "golden.json").write_text(json.dumps(gold))

@@ -35,6 +35,8 @@ FAMILIES = {
                                    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
     "qwen3_vl_moe": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
                      "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}},
+    "qwen3_omni_moe": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True,
+                       "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}},
     "glm4v_moe": {"head_dim": 32, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
                   "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
                   "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]}},
@@ -51,16 +53,20 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
-CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe")
+CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+               qwen3_omni_moe="Qwen3OmniMoeThinker")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
                      "num_position_embeddings": 4, "deepstack_visual_indexes": [0], "in_channels": 1},
     "glm4v_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
                   "image_size": 4, "in_channels": 1},
 }
+SEES["qwen3_omni_moe"] = SEES["qwen3_vl_moe"]
+HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 4, "d_model": 4, "n_window": 4,
+         "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
-NO_GGUF = ("glm4v_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NO_GGUF = ("glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
 NEWER = (*NO_GGUF, "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -71,8 +77,21 @@ def nested(c):
         return c
     top = {"architectures": [CLASSES[kind] + "ForConditionalGeneration"], "model_type": kind, "tie_word_embeddings": c.pop("tie_word_embeddings", False)}
     text = {k: v for k, v in c.items() if k != "architectures"}
+    if kind == "qwen3_omni_moe":
+        top.update(model_type=kind + "_thinker", audio_config={**HEARS, "output_dim": c["hidden_size"]})
     return {**top, "text_config": {**text, "model_type": kind + "_text"},
             "vision_config": {**SEES[kind], "out_hidden_size": c["hidden_size"]}}
+
+
+def publish_omni(d):
+    """What transformers computes with is one of several models in the published file."""
+    import json
+    from safetensors.torch import load_file, save_file
+    s = load_file(d / "model.safetensors")
+    save_file({"thinker." + k: t for k, t in s.items()}, d / "model.safetensors", metadata={"format": "pt"})
+    c = json.loads((d / "config.json").read_text())
+    (d / "config.json").write_text(json.dumps({"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+                                               "thinker_config": c, "enable_audio_output": False}, indent=1))
 
 
 def turn(d):
@@ -85,6 +104,8 @@ def turn(d):
 
 def fill(variant, add_nextn):
     for a, c in FAMILIES.items():
+        if a == "qwen3_omni_moe": # which is published otherwise than transformers writes it
+            continue
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
@@ -126,6 +147,8 @@ def fill(variant, add_nextn):
       cfg={"rope_theta": 4321.0, "rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_theta": 99.0}}})
     v("qwen3_vl_moe", "qwen3_vl_moe", cfg={**TINY, "moe_intermediate_size": 20}, files=turn)
     v("glm4v_moe", "glm4v_moe", cfg=TINY)
+    v("qwen3_omni_moe", "qwen3_omni_moe", cfg=TINY, publish=publish_omni)
+    v("qwen3_omni_moe-tied", "qwen3_omni_moe", publish=publish_omni, cfg={"tie_word_embeddings": True, "norm_topk_prob": False})
     v("dots1-gguf", "dots1", gguf="bf16", cfg={**TINY, "head_dim": 16, "hidden_size": 40})
     v("granitemoeshared-gguf", "granitemoeshared", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
     v("qwen3_vl_moe-gguf", "qwen3_vl_moe", gguf="bf16", cfg={**TINY, "moe_intermediate_size": 20})
