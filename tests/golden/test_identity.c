@@ -92,6 +92,8 @@ static bool run_round(engine *e, const setup *s, answer *out)
             finish(submit(e, i, 1, PROMPT), &out[i], 0);
         return ok;
     }
+    if (s->want_preemption) /* who is through before the last one comes leaves room: they begin together */
+        engine_hold(e, true);
     /* Half of the others come first, so that the probes are neither the oldest nor the youngest. */
     for (uint32_t i = 0; i < N_OTHERS / 2; i++)
         r[N_PROBES + i] = submit(e, N_PROBES + i, 1, PROMPT);
@@ -99,6 +101,8 @@ static bool run_round(engine *e, const setup *s, answer *out)
         r[i] = submit(e, i, 1, PROMPT);
     for (uint32_t i = N_OTHERS / 2; i < N_OTHERS; i++)
         r[N_PROBES + i] = submit(e, N_PROBES + i, 1, PROMPT);
+    if (s->want_preemption)
+        engine_hold(e, false);
     answer ignored;
     for (uint32_t i = 0; i < N_PROBES + N_OTHERS; i++) {
         ignored = (answer){0};
