@@ -1,4 +1,4 @@
-/* arch.c - the architecture table and the reader of hyper-parameters. Adding a family of this shape is one row.
+/* arch.c - the architecture table and the reader of hyper-parameters; what differs between layers is read in layers.c. Adding a family of this shape is one row.
  *
  * Tensor names and defaults are those of Hugging Face transformers (modeling_*.py, configuration_*.py). */
 #include <math.h>
@@ -541,147 +541,6 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
     return complete(*ret, config, file, err);
 }
 
-/* The window of each layer. Mistral, Mixtral: the same in all. Qwen: only with use_sliding_window, and in the layers that layer_types
- * names, or from max_window_layers on (Qwen2-MoE: in every other one before; dots.llm1: always); Qwen3-MoE in all; gpt-oss in those
- * that layer_types names. A list that says something else than what the family does is refused. */
-static xd_status read_windows(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
-{
-    uint32_t window = 0, first = 0, pattern = 0, n_layers = m->params.n_layers;
-    bool use = a->window != MODEL_WINDOW_NONE;
-    xd_status st = XD_OK;
-    const bool switched_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
-    const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM,
-               listed = listed_first || a->window == MODEL_WINDOW_EVEN || a->window == MODEL_WINDOW_TYPES ||
-                        a->window == MODEL_WINDOW_PATTERN;
-    if (a->window == MODEL_WINDOW_SWITCHED || switched_first)
-        st = hf_bool(c, file, "use_sliding_window", false, &use, err);
-    if (!st && use)
-        st = hf_u32(c, file, "sliding_window", 0, 1, INT32_MAX, &window, err);
-    if (!st && listed_first)
-        st = hf_u32(c, file, "max_window_layers", 0, 0, INT32_MAX, &first, err);
-    const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
-    if (!st && a->window == MODEL_WINDOW_PATTERN && window && !types)
-        st = hf_u32(c, file, "sliding_window_pattern", 0, 1, INT32_MAX, &pattern, err);
-    if (st)
-        return st;
-    if (a->window == MODEL_WINDOW_EVEN && !window)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is needed for a %s model", file, hf_name(c, "sliding_window"),
-                       a->model_type);
-    if (types && json_array_size(types) != n_layers)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
-    for (uint32_t l = 0; l < n_layers; l++) {
-        bool sliding = window && (a->window == MODEL_WINDOW_TURNS     ? l < first && l % 2 == 0
-                                  : a->window == MODEL_WINDOW_EVEN    ? l % 2 == 0
-                                  : a->window == MODEL_WINDOW_TYPES   ? false
-                                  : a->window == MODEL_WINDOW_PATTERN ? pattern && (l + 1) % pattern
-                                                                      : l >= first);
-        const char *type = json_string_value(json_array_get(types, l));
-        bool slides = type && !strcmp(type, "sliding_attention");
-        if (types && listed)
-            sliding = slides && window;
-        if (types && (!type || slides != sliding || (!slides && strcmp(type, "full_attention"))))
-            return xd_fail(
-                err, XD_UNSUPPORTED, 0,
-                "%s: layer_types has '%s' for layer %u, whose attention is %s in a %s model of this configuration",
-                file, type ? type : "(no text)", l, sliding ? "sliding_attention" : "full_attention", a->model_type);
-        m->layers[l].window = sliding ? window : 0;
-    }
-    return XD_OK;
-}
-
-/* Which rope each layer has, the windows being known. */
-static xd_status choose_ropes(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
-{
-    model_params *p = &m->params;
-    const bool some_still = a->rope == MODEL_ROPE_SLIDING && hf_has(c, "sliding_window");
-    if (some_still)
-        rope_make_still(p, 1);
-    for (uint32_t l = 0; l < p->n_layers; l++) {
-        model_layer *y = &m->layers[l];
-        y->rope = a->rope == MODEL_ROPE_TYPES ? y->window != 0 : some_still && !y->window;
-        if (!p->ropes[y->rope].rot_dim)
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope_parameters need '%s', which layer %u of this %s model has",
-                           file, y->rope ? "sliding_attention" : "full_attention", l, a->model_type);
-    }
-    return XD_OK;
-}
-
-/* Which layers of a MoE family are dense all the same. */
-typedef struct moe_layers {
-    uint32_t step, first, start, end, interval;
-} moe_layers;
-
-/* One "dense" or "sparse" a layer. */
-static xd_status check_mlp_types(const json_t *c, const char *file, uint32_t n_layers, xd_err *err)
-{
-    const json_t *types = json_object_get(c, "mlp_layer_types");
-    if (!hf_has(c, "mlp_layer_types"))
-        return XD_OK;
-    if (json_array_size(types) != n_layers)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: mlp_layer_types must list num_hidden_layers = %u layers", file,
-                       n_layers);
-    for (uint32_t l = 0; l < n_layers; l++) {
-        const char *type = json_string_value(json_array_get(types, l));
-        if (!type || (strcmp(type, "dense") && strcmp(type, "sparse")))
-            return xd_fail(err, XD_UNSUPPORTED, 0,
-                           "%s: mlp_layer_types has '%s' for layer %u; 'dense' and 'sparse' are known", file,
-                           type ? type : "(no text)", l);
-    }
-    return XD_OK;
-}
-
-static xd_status read_moe_layers(const model_arch *a, const json_t *c, const char *file, uint32_t n_layers,
-                                 moe_layers *ret, xd_err *err)
-{
-    *ret = (moe_layers){.step = 1, .end = n_layers - 1, .interval = 1};
-    const json_t *end = json_object_get(c, "moe_layer_end_index");
-    const bool to_the_end = json_is_integer(end) && json_integer_value(end) == -1;
-    xd_status st = XD_OK;
-    if (a->moe_layers == MODEL_MOE_STEP && hf_has(c, "mlp_only_layers") &&
-        !json_is_array(json_object_get(c, "mlp_only_layers")))
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'mlp_only_layers' must be a list of layers", file);
-    if (a->moe_layers == MODEL_MOE_STEP)
-        st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
-    if (a->moe_layers == MODEL_MOE_LISTED && (st = check_mlp_types(c, file, n_layers, err)))
-        return st;
-    if (a->moe_layers == MODEL_MOE_FIRST || (a->moe_layers == MODEL_MOE_LISTED && !hf_has(c, "mlp_layer_types")))
-        st = hf_u32(c, file, "first_k_dense_replace", 0, 0, MODEL_MAX_LAYERS, &ret->first, err);
-    if (a->moe_layers == MODEL_MOE_RANGE &&
-        !(st = hf_u32(c, file, "moe_layer_start_index", 0, 0, MODEL_MAX_LAYERS, &ret->start, err)) &&
-        !(st = hf_u32(c, file, "moe_layer_interval", 1, 1, MODEL_MAX_LAYERS, &ret->interval, err)) && !to_the_end)
-        st = hf_u32(c, file, "moe_layer_end_index", n_layers - 1, 0, MODEL_MAX_LAYERS, &ret->end, err);
-    return st;
-}
-
-static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t layer, const moe_layers *which)
-{
-    if (!a->experts[0])
-        return false;
-    size_t i;
-    json_t *v;
-    if (a->moe_layers == MODEL_MOE_STEP)
-        json_array_foreach (json_object_get(config, "mlp_only_layers"), i, v)
-            if (json_integer_value(v) == (json_int_t)layer)
-                return false;
-    const char *type = json_string_value(json_array_get(json_object_get(config, "mlp_layer_types"), layer));
-    if (a->moe_layers == MODEL_MOE_LISTED && type)
-        return !strcmp(type, "sparse");
-    return (layer + 1) % which->step == 0 && layer >= which->first && layer >= which->start && layer <= which->end &&
-           (layer + 1) % which->interval == 0;
-}
-
-static xd_status read_shared(const model_arch *a, const json_t *c, const char *file, uint32_t *ret, xd_err *err)
-{
-    uint32_t size = 0, count = 1;
-    xd_status st = XD_OK;
-    if (a->shared)
-        st = hf_u32(c, file, a->shared_size_key, 0, 0, 1u << 20, &size, err);
-    if (!st && a->shared_count_key)
-        st = hf_u32(c, file, a->shared_count_key, 0, 0, 64, &count, err);
-    *ret = size * count;
-    return st;
-}
-
 static xd_status read_activation(model_params *p, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     double alpha, limit;
@@ -711,60 +570,6 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
                        "%s: gpt_oss with quantization_config, quant_method '%s', cannot be read; mxfp4 can", file,
                        method ? method : "(none)");
     return model_read_fp8(json_object_get(c, "quantization_config"), file, &m->fp8, err);
-}
-
-static xd_status read_layers(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
-{
-    model_params *p = &m->params;
-    uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, d_ff_shared = 0;
-    moe_layers which;
-    xd_status st;
-    if ((st = read_moe_layers(a, c, file, p->n_layers, &which, err)) ||
-        (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)) ||
-        (st = read_shared(a, c, file, &d_ff_shared, err)))
-        return st;
-    if (a->experts[0] && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
-                          (st = hf_u32(c, file, "num_experts_per_tok", 0, 1, MODEL_MAX_TOP_K, &top_k, err)) ||
-                          (st = hf_u32(c, file, a->moe_size_key, 0, 1, 1u << 20, &d_ff_moe, err))))
-        return st;
-    if (a->experts[0] && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
-        return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: a number of experts (%s, %u), of those that a token picks (%s, %u; at most as many) and "
-                       "their size (%s, %u) are needed",
-                       file, hf_name(c, "num_local_experts"), n_experts, hf_name(c, "num_experts_per_tok"), top_k,
-                       hf_name(c, a->moe_size_key), d_ff_moe);
-
-    m->layers = calloc(p->n_layers, sizeof *m->layers);
-    if (!m->layers)
-        return xd_fail(err, XD_NOMEM, 0, "layers of the model");
-    size_t n_tensors = 0;
-    for (uint32_t l = 0; l < p->n_layers; l++) {
-        bool moe = layer_is_moe(a, c, l, &which);
-        m->layers[l].moe = moe;
-        m->layers[l].n_experts = moe ? n_experts : 1;
-        m->layers[l].top_k = moe ? top_k : 1;
-        m->layers[l].d_ff = moe ? d_ff_moe : d_ff;
-        m->layers[l].d_ff_shared = moe ? d_ff_shared : 0;
-        if (!m->layers[l].d_ff)
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for the dense layer %u", file,
-                           hf_name(c, "intermediate_size"), l);
-        p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
-        p->top_k_max = XD_MAX(p->top_k_max, m->layers[l].top_k);
-        p->d_ff_max = XD_MAX(p->d_ff_max, m->layers[l].d_ff);
-        p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
-        n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
-    }
-    if ((st = read_windows(m, a, c, file, err)) || (st = choose_ropes(m, a, c, file, err)))
-        return st;
-    m->experts = calloc(n_tensors, sizeof *m->experts);
-    if (!m->experts)
-        return xd_fail(err, XD_NOMEM, 0, "expert table of the model");
-    model_tensor *at = m->experts;
-    for (uint32_t l = 0; l < p->n_layers; l++) {
-        m->layers[l].experts = at;
-        at += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
-    }
-    return XD_OK;
 }
 
 xd_status model_read_params(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
@@ -818,7 +623,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
     if ((st = read_activation(p, a, c, file, err)) ||
         (st = rope_read(c, file, a->default_theta, a->partial_rotary, a->rope == MODEL_ROPE_TYPES, p, err)) ||
-        (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = read_layers(m, a, c, file, err)))
+        (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = model_read_layers(m, a, c, file, err)))
         return st;
     return a->read ? a->read(m, c, file, err) : XD_OK;
 }

@@ -120,6 +120,10 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
 xd_status model_read_params(model *m, const model_arch *arch, const json_t *config, const char *file,
                             xd_err *err) XD_MUST_CHECK;
 
+/* The part of it that differs between layers. */
+xd_status model_read_layers(model *m, const model_arch *arch, const json_t *config, const char *file,
+                            xd_err *err) XD_MUST_CHECK;
+
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
