@@ -237,6 +237,14 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     return XD_OK;
 }
 
+xd_status fields_wrong_type(xd_err *err, const char *name, const char *want, const json_t *v)
+{
+    if (!v)
+        return xd_fail_field(err, XD_BAD_REQUEST, name, "missing_required_parameter", "'%s' is missing", name);
+    return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be %s, not %s", name, want,
+                         json_kind_name(v));
+}
+
 static xd_status wrong_type(const field *f, const char *want, const json_t *v, xd_err *err)
 {
     return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_type", "'%s' must be %s, not %s%s", f->name, want,

@@ -45,6 +45,8 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD
 xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, notes *said, void *dst,
                       xd_err *err) XD_MUST_CHECK;
 
+/* Fails over a value that is not what it must be ("a string"); NULL: it is missing. */
+xd_status fields_wrong_type(xd_err *err, const char *name, const char *want, const json_t *v);
 /* "a string", "an integer", ... */
 const char *json_kind_name(const json_t *v);
 

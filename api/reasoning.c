@@ -31,12 +31,6 @@ static xd_status read_form(const gen_context *ctx, gen_params *p, xd_err *err)
     return XD_OK;
 }
 
-static xd_status wrong_type(const char *name, const char *want, const json_t *v, xd_err *err)
-{
-    return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be %s, not %s", name, want,
-                         json_kind_name(v));
-}
-
 static xd_status wish(gen_params *p, const char *name, bool on, xd_err *err)
 {
     const gen_thinking w = on ? GEN_THINK_ON : GEN_THINK_OFF;
@@ -52,7 +46,7 @@ static xd_status wish_of(gen_params *p, const char *name, const json_t *v, xd_er
 {
     if (!v || json_is_null(v))
         return XD_OK;
-    return json_is_boolean(v) ? wish(p, name, json_is_true(v), err) : wrong_type(name, "a boolean", v, err);
+    return json_is_boolean(v) ? wish(p, name, json_is_true(v), err) : fields_wrong_type(err, name, "a boolean", v);
 }
 
 static xd_status refuse_limit(const char *name, const json_t *v, xd_err *err)
@@ -71,7 +65,7 @@ static xd_status read_thinking(gen_params *p, xd_err *err)
     if (!v)
         return XD_OK;
     if (!json_is_object(v) && !json_is_boolean(v))
-        return wrong_type("thinking", "an object or a boolean", v, err);
+        return fields_wrong_type(err, "thinking", "an object or a boolean", v);
     if (json_is_boolean(v))
         return wish_of(p, "thinking", v, err);
     const char *type = json_string_value(json_object_get(v, "type"));
@@ -88,9 +82,9 @@ static xd_status read_reasoning(gen_params *p, xd_err *err)
 {
     const json_t *effort = json_object_get(p->reasoning, "effort"), *exclude = json_object_get(p->reasoning, "exclude");
     if (effort && !json_is_null(effort) && !json_is_string(effort))
-        return wrong_type("reasoning.effort", "a string", effort, err);
+        return fields_wrong_type(err, "reasoning.effort", "a string", effort);
     if (exclude && !json_is_null(exclude) && !json_is_boolean(exclude))
-        return wrong_type("reasoning.exclude", "a boolean", exclude, err);
+        return fields_wrong_type(err, "reasoning.exclude", "a boolean", exclude);
     if (json_is_string(effort) && !p->reasoning_effort)
         p->reasoning_effort = json_string_value(effort);
     p->drop_thoughts |= json_is_true(exclude);

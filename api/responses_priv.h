@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "api/fields.h"
 #include "api/responses.h"
 #include "config/util.h"
 
@@ -19,8 +20,6 @@ static inline bool is_text(const json_t *v, const char *text)
 }
 
 xd_status responses_no_memory(xd_err *err);
-/* A value that is not what it must be; NULL: it is missing. */
-xd_status responses_wrong_type(xd_err *err, const char *param, const char *want, const json_t *v);
 /* A member that must be a string; *ret borrows. */
 xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
                                 xd_err *err) XD_MUST_CHECK;

@@ -9,7 +9,6 @@
  * become one message again. */
 #include <string.h>
 
-#include "api/fields.h"
 #include "api/responses_priv.h"
 
 typedef struct request {
@@ -63,21 +62,13 @@ static const field fields[] = {
 };
 /* clang-format on */
 
-xd_status responses_wrong_type(xd_err *err, const char *param, const char *want, const json_t *v)
-{
-    if (!v)
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
-    return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be %s, not %s", param, want,
-                         json_kind_name(v));
-}
-
 xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
                                 xd_err *err)
 {
     char param[160];
     snprintf(param, sizeof param, "%s.%s", where, key);
     *ret = json_object_get(holder, key);
-    return json_is_string(*ret) ? XD_OK : responses_wrong_type(err, param, "a string", *ret);
+    return json_is_string(*ret) ? XD_OK : fields_wrong_type(err, param, "a string", *ret);
 }
 
 /* --- items ---------------------------------------------------------------------------------------------------------- */
@@ -134,7 +125,7 @@ static xd_status part_text(const json_t *part, const char *where, const json_t *
 {
     static const char *const kinds[] = {"input_text", "output_text", "text", "summary_text", "reasoning_text"};
     if (!json_is_object(part))
-        return responses_wrong_type(err, where, "an object", part);
+        return fields_wrong_type(err, where, "an object", part);
     const json_t *type;
     xd_status st = responses_need_string(part, where, "type", &type, err);
     if (st)
@@ -159,7 +150,7 @@ static xd_status read_content(const json_t *v, const char *where, json_t **ret, 
         return XD_OK;
     }
     if (!json_is_array(v))
-        return responses_wrong_type(err, where, "a string or a list of parts", v);
+        return fields_wrong_type(err, where, "a string or a list of parts", v);
     XD_CLEANUP(json_decrefp) json_t *parts = json_array();
     const json_t *text = NULL;
     for (size_t i = 0; i < json_array_size(v); i++) {
@@ -302,7 +293,7 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
 static xd_status take_item(turns *t, const json_t *item, const char *where, xd_err *err)
 {
     if (!json_is_object(item))
-        return responses_wrong_type(err, where, "an object", item);
+        return fields_wrong_type(err, where, "an object", item);
     const json_t *type = json_object_get(item, "type");
     if (is_absent(type) || is_text(type, "message"))
         return take_message(t, item, where, err);
@@ -315,7 +306,7 @@ static xd_status take_item(turns *t, const json_t *item, const char *where, xd_e
     char param[96];
     snprintf(param, sizeof param, "%s.type", where);
     if (!json_is_string(type))
-        return responses_wrong_type(err, param, "a string", type);
+        return fields_wrong_type(err, param, "a string", type);
     if (is_text(type, "item_reference"))
         return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_value",
                              "'%s' is 'item_reference': nothing is stored here; send the item itself", param);
@@ -336,12 +327,12 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
         t.lead = json_array_get(t.messages, 0);
     }
     if (!r->input)
-        return responses_wrong_type(err, "input", "a string or a list of items", NULL);
+        return fields_wrong_type(err, "input", "a string or a list of items", NULL);
     if (json_is_string(r->input))
         return add_message(&t, json_pack("{s:s, s:O}", "role", "user", "content", r->input)) ? XD_OK
                                                                                              : responses_no_memory(err);
     if (!json_is_array(r->input))
-        return responses_wrong_type(err, "input", "a string or a list of items", r->input);
+        return fields_wrong_type(err, "input", "a string or a list of items", r->input);
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)(uintptr_t)r->input, i, v) {
@@ -377,7 +368,7 @@ static xd_status read_text(const request *r, json_t *chat, xd_err *err)
     if (is_absent(format))
         return XD_OK;
     if (!json_is_object(format))
-        return responses_wrong_type(err, "text.format", "an object", format);
+        return fields_wrong_type(err, "text.format", "an object", format);
     const json_t *type;
     xd_status st = responses_need_string(format, "text.format", "type", &type, err);
     if (st)
@@ -401,7 +392,7 @@ static xd_status read_include(const request *r, bool *ret_logprobs, xd_err *err)
         char param[32];
         snprintf(param, sizeof param, "include[%zu]", i);
         if (!json_is_string(v))
-            return responses_wrong_type(err, param, "a string", v);
+            return fields_wrong_type(err, param, "a string", v);
         *ret_logprobs |= is_text(v, "message.output_text.logprobs");
         /* Asked for by clients that keep the conversation themselves, for thoughts to come back: ours are in the item as they are. */
         if (!is_text(v, "message.output_text.logprobs") && !is_text(v, "reasoning.encrypted_content"))
@@ -439,7 +430,7 @@ static xd_status read_reasoning(const request *r, json_t *chat, xd_err *err)
         if (is_absent(v))
             continue;
         if (!json_is_string(v))
-            return responses_wrong_type(err, param, "a string", v);
+            return fields_wrong_type(err, param, "a string", v);
         if (!is_text(v, "auto") && !is_text(v, "concise") && !is_text(v, "detailed") && !is_text(v, "none"))
             return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value",
                                  "'%s' must be \"auto\", \"concise\" or \"detailed\"", param);

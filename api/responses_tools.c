@@ -69,7 +69,7 @@ static xd_status read_namespace(const json_t *tool, const char *where, json_t *l
         return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value", "'%s' is empty", param);
     snprintf(param, sizeof param, "%s.tools", where);
     if (!json_is_array(tools))
-        return responses_wrong_type(err, param, "an array", tools);
+        return fields_wrong_type(err, param, "an array", tools);
     for (size_t i = 0; !st && i < json_array_size(tools); i++) {
         snprintf(param, sizeof param, "%s.tools[%zu]", where, i);
         st = read_tool(json_array_get(tools, i), name, param, list, err);
@@ -82,7 +82,7 @@ static xd_status read_tool(const json_t *tool, const json_t *group, const char *
     char param[TOOL_PLACE_CHARS + 48];
     const json_t *type;
     if (!json_is_object(tool))
-        return responses_wrong_type(err, where, "an object", tool);
+        return fields_wrong_type(err, where, "an object", tool);
     xd_status st = responses_need_string(tool, where, "type", &type, err);
     if (st)
         return st;

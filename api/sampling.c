@@ -88,8 +88,7 @@ static xd_status read_breakers(const gen_context *ctx, gen_params *p, xd_err *er
         snprintf(name, sizeof name, "dry_sequence_breakers[%zu]", i);
         const json_t *s = said ? json_array_get(p->dry_list, i) : NULL;
         if (said && !json_is_string(s))
-            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be a string, not %s", name,
-                                 json_kind_name(s));
+            return fields_wrong_type(err, name, "a string", s);
         const char *text = said ? json_string_value(s) : default_breakers[i];
         size_t len = strlen(text);
         if (!len || len > ENGINE_MAX_DRY_BREAKER_BYTES)

@@ -24,19 +24,15 @@ static xd_status check_function(const json_t *function, const char *where, xd_er
     char param[128];
     const json_t *name = json_object_get(function, "name");
     snprintf(param, sizeof param, "%s.name", where);
-    if (!name)
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
     if (!json_is_string(name))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be a string, not %s", param,
-                             json_kind_name(name));
+        return fields_wrong_type(err, param, "a string", name);
     if (!is_function_name(name))
         return gen_bad_value(err, param, "'%s' must be 1 to %d letters, digits, '_', '-' and '.'", param, MAX_NAME);
     for (size_t i = 0; i < XD_ARRAY_LEN(fields); i++) {
         const json_t *v = json_object_get(function, fields[i].name);
         snprintf(param, sizeof param, "%s.%s", where, fields[i].name);
         if (v && !json_is_null(v) && json_typeof(v) != fields[i].type && json_typeof(v) != fields[i].other)
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be %s, not %s", param,
-                                 fields[i].what, json_kind_name(v));
+            return fields_wrong_type(err, param, fields[i].what, v);
     }
     return XD_OK;
 }
@@ -45,19 +41,15 @@ static xd_status check_tool(const json_t *tool, const char *where, json_t *names
 {
     char param[80];
     if (!json_is_object(tool))
-        return xd_fail_field(err, XD_BAD_REQUEST, where, "invalid_type", "'%s' must be an object, not %s", where,
-                             json_kind_name(tool));
+        return fields_wrong_type(err, where, "an object", tool);
     const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
     if (type && !(json_is_string(type) && !strcmp(json_string_value(type), "function"))) {
         snprintf(param, sizeof param, "%s.type", where);
         return gen_bad_value(err, param, "'%s' must be \"function\": there are no other tools here", param);
     }
     snprintf(param, sizeof param, "%s.function", where);
-    if (!function)
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter", "'%s' is missing", param);
     if (!json_is_object(function))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "'%s' must be an object, not %s", param,
-                             json_kind_name(function));
+        return fields_wrong_type(err, param, "an object", function);
     xd_status st = check_function(function, param, err);
     if (st)
         return st;
