@@ -104,8 +104,9 @@ typedef struct engine_request_options {
     const char *const *stop; /* stop strings */
     const uint32_t *stop_ids;
     uint32_t n_stop, n_stop_ids;
-    struct grammar *grammar; /* what the answer must be, which then ends where the grammar does; NULL: anything */
-    const struct lead *lead; /* what comes before that; NULL: nothing */
+    const char *grammar_field; /* the field that asked for `grammar`, a literal, for messages; NULL: response_format */
+    struct grammar *grammar;   /* what the answer must be, which then ends where the grammar does; NULL: anything */
+    const struct lead *lead;   /* what comes before that; NULL: nothing */
     bool ignore_eos;
     bool include_stop_str; /* emit the stop string */
     bool skip_special;     /* special tokens are not shown in text, but for these: */

@@ -1,6 +1,6 @@
-/* grammar.h - answers that must be JSON of a given shape: which tokens may come next.
+/* grammar.h - answers that must be JSON of a given shape, or texts of a grammar: which tokens may come next.
  *
- * A grammar is a JSON schema compiled to an automaton over bytes; a vocabulary is a tokenizer's tokens as bytes in a trie; a run is one
+ * A grammar is a JSON schema, or rules in llama.cpp's GBNF, compiled to an automaton over bytes; a vocabulary is a tokenizer's tokens as bytes in a trie; a run is one
  * answer's place in the automaton. Every state that can be reached can be brought to an end, so a mask is never empty as long as the
  * vocabulary can spell every byte. */
 #ifndef ENGINE_GRAMMAR_H
@@ -19,6 +19,9 @@ typedef struct grammar grammar;
 /* schema: a jansson value, borrowed for the call; NULL: any JSON object. XD_BAD_REQUEST names in err->param the place within the schema
  * ("properties.age.not", "" for the root) that cannot be had. Bounded in time and memory whatever the schema. Any thread. */
 xd_status grammar_new(const struct json_t *schema, grammar **ret, xd_err *err) XD_MUST_CHECK;
+/* text: rules in GBNF, well-formed UTF-8, borrowed for the call. XD_BAD_REQUEST says line, column and what is wrong. Bounded as above. Any
+ * thread. */
+xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *err) XD_MUST_CHECK;
 grammar *grammar_ref(grammar *g);
 void grammar_unref(grammar *g); /* NULL is fine */
 XD_DEFINE_CLEANUP(grammar, grammar_unref)

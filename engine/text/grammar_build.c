@@ -321,7 +321,8 @@ static uint8_t begins_of(const grammar *g, const gram_node *n)
         for (uint32_t i = 0; i < n->n; i++)
             ret |= g->node[g->kid[n->first + i]].begins;
         return ret;
-    case GRAM_ROOT: break;
+    case GRAM_ROOT:
+    case GRAM_NET: break;
     }
     return ret;
 }

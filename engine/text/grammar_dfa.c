@@ -184,8 +184,8 @@ static const char *trim(gram_dfa *d)
 /* Where every character that a plain token may hold leads from s, if that is one state; else GRAM_NONE. */
 static uint32_t where_all_go(const gram_dfa *d, uint32_t s)
 {
-    static const uint32_t stretch[][2] = {
-        {0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x2027}, {0x202A, 0xD7FF}, {0xE000, 0x10FFFF}};
+    static const uint32_t stretch[][2] = {{0x20, 0x21},   {0x23, 0x5B},     {0x5D, 0x7E},
+                                          {0xA0, 0x2027}, {0x202A, 0xD7FF}, {0xE000, 0x10FFFF}};
     uint32_t to = GRAM_NONE;
     for (size_t i = 0; i < XD_ARRAY_LEN(stretch); i++) {
         bool inside = false;

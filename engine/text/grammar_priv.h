@@ -1,6 +1,6 @@
 /* grammar_priv.h - what the files of the grammar share: the nodes that a schema becomes, and the frames that walk over them.
  *
- * grammar_schema.c compiles, grammar_number.c knows digits, grammar_step.c takes bytes, grammar_vocab.c holds the tokens, grammar_run.c
+ * grammar_schema.c compiles schemas, grammar_net.c GBNF, grammar_number.c knows digits, grammar_step.c takes bytes, grammar_vocab.c holds the tokens, grammar_run.c
  * makes masks. */
 #ifndef ENGINE_GRAMMAR_PRIV_H
 #define ENGINE_GRAMMAR_PRIV_H
@@ -17,7 +17,10 @@ enum {
     GRAM_MAX_NODES = 20000,     /* of a compiled schema */
     GRAM_MAX_KIDS = 100000,     /* alternatives and properties in all */
     GRAM_MAX_BYTES = 256 << 10, /* of keys and constants in all */
-    GRAM_MAX_THREADS = 1024     /* of a run: an object's properties may all begin at once */
+    GRAM_MAX_THREADS = 1024,    /* of a run: an object's properties may all begin at once */
+    GRAM_MAX_NETS = 1000,       /* of a GBNF grammar: rules that are called, see grammar_net.c */
+    GRAM_MAX_CALLS = 400,       /* frames there */
+    GRAM_CALL = 0x200000        /* an edge over GRAM_CALL + i is a call of network i, beyond all characters */
 };
 
 __extension__ typedef __int128 gram_int; /* a decimal number in units of 10^-digits */
@@ -30,6 +33,7 @@ typedef enum gram_kind {
     GRAM_ARRAY,
     GRAM_OBJECT,
     GRAM_ALT, /* one of some nodes; never a frame: its leaves are */
+    GRAM_NET, /* a rule of GBNF: a text that a pattern takes which may call networks, itself too */
 } gram_kind;
 
 typedef struct gram_number {
@@ -53,7 +57,7 @@ typedef struct gram_node {
         rest; /* ARRAY: items after the first n; OBJECT: values of other keys; GRAM_NONE: there are none. NUMBER: index */
     uint32_t names; /* OBJECT with others: the letters of its own keys' names ... */
     uint32_t name;  /* ... or the STRING that others' names are; 0: any */
-    uint32_t dfa;   /* STRING: index of its pattern, GRAM_NONE: none */
+    uint32_t dfa;   /* STRING: index of its pattern, GRAM_NONE: none; NET: index of it and of its gram_net */
     uint8_t begins; /* gram_begins() of the bytes that it can begin with */
     bool unique;    /* ARRAY: its items are the kids, at most 64, each once at most */
 } gram_node;
@@ -89,6 +93,18 @@ typedef struct gram_dfa {
     uint64_t
         *free; /* how many plain characters (grammar_vocab.plain) it takes at most, whatever they are; 0: it depends */
 } gram_dfa;
+/* What is known of a network: its pattern's edges over GRAM_CALL + i are calls. */
+typedef struct gram_net {
+    uint32_t *height;  /* [states] frames that the rest needs at least beyond its own */
+    uint32_t most;     /* of these */
+    bool *ways_out;    /* [states] it may call or end there */
+    uint64_t first[4]; /* a bit a byte that a text of it may begin with */
+} gram_net;
+static inline bool gram_net_begins(const gram_net *n, unsigned char byte)
+{
+    return n->first[byte / 64] >> byte % 64 & 1;
+}
+
 /* Where the pattern goes from `state` by some character of [lo, hi]; GRAM_NONE: nowhere. */
 static inline uint32_t gram_dfa_go(const gram_dfa *d, uint32_t state, uint32_t lo, uint32_t hi)
 {
@@ -119,6 +135,7 @@ struct grammar {
     gram_letter *letter; /* 0 is unused */
     gram_number *number;
     gram_dfa *dfa;
+    gram_net *net; /* GBNF: of dfa[i], whose node is 1 + i */
     uint32_t *kid;
     xd_buf text;
     size_t n_nodes, n_props, n_letters, n_numbers, n_dfas, n_kids;
@@ -143,11 +160,13 @@ typedef struct gram_stack {
     bool failed;   /* out of memory */
 } gram_stack;
 void gram_stack_free(gram_stack *s);
-bool gram_start(gram_stack *s); /* s becomes the one thread that has read nothing */
+bool gram_start(const grammar *g, gram_stack *s); /* s becomes the one thread that has read nothing */
 /* Appends to s->thread what threads [from, to) become by this byte, the first s->most of it: schemas may be read in more ways than can be
  * followed, twice as many with each bracket. The fewer threads, the fewer answers; each that is left can still end. What the first few
  * threads become with a smaller s->most is the beginning of what all become with a larger one. */
 void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte);
+/* The same, and before it what f becomes, a place in a network between two characters, by calls and by its end; not by its own pattern. */
+void gram_step_beside(const grammar *g, gram_stack *s, const gram_frame *f, size_t from, size_t to, unsigned char byte);
 bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread);
 /* How many characters, and no more, a thread takes that are neither a quote nor a backslash nor a control character, whatever they are; 0: it is
  * not at such a place. */
@@ -179,7 +198,7 @@ struct grammar_vocab {
     uint32_t n_ids, n_words;
     uint32_t *off; /* [n_ids + 1] into bytes; an empty one is no token */
     xd_buf bytes;
-    /* plain: whole characters, none of them a quote, a backslash, a control character or a line end of Unicode: what strings mostly are,
+    /* plain: whole characters, none of them a quote, a backslash, a control character (C1 and DEL too) or a line end of Unicode: what strings mostly are,
      * and what . stands for in patterns. odd: all others. */
     gram_vtrie plain, odd;
     uint64_t *plain_bits, *no_bits;

@@ -13,6 +13,8 @@
 
 enum {
     MAX_WORK = 1 << 17,       /* steps: 1 to 3 ms */
+    NET_TIMES = 4,            /* as many for GBNF, where one reading alone may take most tokens byte by byte */
+    LAST_TIMES = 2,           /* and as many more for the one reading that is left: tokens beyond that are none */
     PER_STEP = 4,             /* nodes of a walk within a pattern, which needs no frames */
     FEWER = 16,               /* times, when that is not enough */
     MAX_KEY_BYTES = 128 << 10 /* of a state whose mask is kept */
@@ -38,7 +40,7 @@ grammar_run *grammar_run_new(grammar *g, const grammar_vocab *v)
     r->g = grammar_ref(g);
     r->v = v;
     r->most = GRAM_MAX_THREADS;
-    if (!gram_start(&r->at)) {
+    if (!gram_start(g, &r->at)) {
         grammar_run_free(r);
         return NULL;
     }
@@ -69,6 +71,7 @@ static void add_bits(const uint32_t *ids, uint32_t n, uint64_t *bits)
 static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
 {
     gram_stack *s = &r->next;
+    bool found = false;
     struct {
         size_t from, to, frames;
     } level[GRAM_MAX_TOKEN_BYTES + 1];
@@ -80,7 +83,7 @@ static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
         uint32_t d = node->depth;
         s->n_threads = level[d - 1].to;
         s->n_frames = level[d - 1].frames;
-        if (s->work > r->max_work)
+        if (s->work > r->max_work && (r->most > 1 || found))
             break;
         gram_step(r->g, s, level[d - 1].from, level[d - 1].to, node->byte);
         if (s->n_threads == level[d - 1].to) {
@@ -91,46 +94,97 @@ static bool walk(grammar_run *r, const gram_vtrie *t, size_t n, uint64_t *bits)
         level[d].to = s->n_threads;
         level[d].frames = s->n_frames;
         add_bits(t->id + node->token, node[1].token - node->token, bits);
+        found |= node[1].token > node->token;
         i++;
     }
     s->n_frames = level[0].frames;
     s->n_threads = n;
-    return s->work <= r->max_work && !s->failed;
+    return (s->work <= r->max_work || r->most == 1) && !s->failed;
 }
 
-/* The same for a thread within a pattern, of the plain trie: its tokens are whole characters and stay within the string, so that no frames
- * are needed. */
-static void walk_pattern(grammar_run *r, const gram_dfa *d, uint32_t state, uint64_t *bits)
+/* What leads out of a state, as a bit a byte: tried once, for those states that come again and again. */
+typedef struct ways_out {
+    uint32_t state;
+    uint64_t bytes[4];
+} ways_out;
+enum { WAYS_KEPT = 16 };
+
+static void try_ways(grammar_run *r, const gram_frame *f, ways_out *ret)
+{
+    gram_stack *s = &r->next;
+    const size_t frames = s->n_frames, threads = s->n_threads;
+    *ret = (ways_out){.state = (uint32_t)f->b};
+    for (int byte = 0; byte < 256; byte++) {
+        gram_step_beside(r->g, s, f, 0, 0, (unsigned char)byte);
+        ret->bytes[byte / 64] |= (uint64_t)(s->n_threads > threads) << byte % 64;
+        s->n_frames = frames;
+        s->n_threads = threads;
+    }
+}
+
+/* The same for a thread within a pattern, of the plain trie: its tokens are whole characters and stay within a string, so that no frames
+ * are needed. A network's pattern may be left, for what it calls or for its end: that becomes threads beside it. */
+static bool walk_pattern(grammar_run *r, uint32_t thread, const gram_dfa *d, uint32_t state, uint64_t *bits)
 {
     const gram_vtrie *t = &r->v->plain;
+    gram_stack *s = &r->next;
+    gram_frame place = s->frame[thread];
+    const bool *leads_out = r->g->net ? r->g->net[r->g->node[place.node].dfa].ways_out : NULL;
+    ways_out kept[WAYS_KEPT];
+    uint32_t n_kept = 0;
+    uint64_t nodes = 0;
     struct {
         uint32_t state, cp, left;
+        size_t from, to, frames;
     } level[GRAM_MAX_TOKEN_BYTES + 1];
     level[0].state = state;
     level[0].cp = level[0].left = 0;
-    uint64_t nodes = 0;
-    for (uint32_t i = 1; i < t->n;) {
+    level[0].from = level[0].to = s->n_threads;
+    level[0].frames = s->n_frames;
+    for (uint32_t i = 1; i < t->n && s->work <= r->max_work;) {
         const gram_vnode *node = &t->node[i];
-        uint32_t depth = node->depth, s = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
-        nodes++;
-        if (left) {
+        uint32_t depth = node->depth, at = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
+        s->work += !(++nodes % PER_STEP);
+        s->n_threads = level[depth].from = level[depth - 1].to;
+        s->n_frames = level[depth - 1].frames;
+        bool out = leads_out && at != GRAM_NONE && !left && leads_out[at];
+        if (out) {
+            uint32_t k = 0;
+            while (k < n_kept && kept[k].state != at)
+                k++;
+            place.b = at;
+            if (k == n_kept && k < WAYS_KEPT)
+                try_ways(r, &place, &kept[n_kept++]);
+            out = k == WAYS_KEPT || kept[k].bytes[cp / 64] >> cp % 64 & 1;
+        }
+        if (out || level[depth - 1].to > level[depth - 1].from)
+            gram_step_beside(r->g, s, out ? &place : NULL, level[depth - 1].from, level[depth - 1].to, node->byte);
+        if (at == GRAM_NONE) {
+            left = 0;
+        } else if (left) {
             cp = level[depth - 1].cp << 6 | (cp & 0x3F);
             left--;
         } else if (cp >= 0x80) {
             left = cp >= 0xF0 ? 3 : cp >= 0xE0 ? 2 : 1;
             cp &= 0x3F >> left;
         }
-        if (!left && (s = gram_dfa_go(d, s, cp, cp)) == GRAM_NONE) {
+        if (!left && at != GRAM_NONE)
+            at = gram_dfa_go(d, at, cp, cp);
+        if (at == GRAM_NONE && s->n_threads == level[depth].from) {
             i = node->skip;
             continue;
         }
-        level[depth].state = s;
+        level[depth].state = at;
         level[depth].cp = cp;
         level[depth].left = left;
+        level[depth].to = s->n_threads;
+        level[depth].frames = s->n_frames;
         add_bits(t->id + node->token, node[1].token - node->token, bits);
         i++;
     }
-    r->next.work += nodes / PER_STEP;
+    s->n_threads = level[0].to;
+    s->n_frames = level[0].frames;
+    return s->work <= r->max_work && !s->failed;
 }
 
 static bool copy_stack(gram_stack *to, const gram_stack *from, size_t most)
@@ -159,7 +213,10 @@ static bool mask_of(grammar_run *r, uint64_t *bits)
         return false;
     }
     memset(bits, 0, v->n_words * sizeof *bits);
-    r->max_work = r->most > 1 ? MAX_WORK : UINT64_MAX; /* one reading must be left */
+    /* One reading must be left. That of a schema takes a step or two for a byte. */
+    r->max_work = r->g->net     ? MAX_WORK * NET_TIMES * (r->most == 1 ? LAST_TIMES : 1)
+                  : r->most > 1 ? MAX_WORK
+                                : UINT64_MAX;
     if (!walk(r, &v->odd, n, bits))
         return false;
     /* Threads within a string take plain tokens unseen; the others come first, to be walked. */
@@ -184,10 +241,10 @@ static bool mask_of(grammar_run *r, uint64_t *bits)
     for (size_t i = 0; i < others; i++) {
         uint32_t state;
         const gram_dfa *d = gram_pattern_at(r->g, s, s->thread[i], &state);
-        if (d && s->work <= r->max_work)
-            walk_pattern(r, d, state, bits);
-        else
+        if (!d || s->work > r->max_work || (r->g->net && r->most < GRAM_MAX_THREADS))
             s->thread[rest++] = s->thread[i];
+        else if (!walk_pattern(r, s->thread[i], d, state, bits))
+            return false;
     }
     return !rest || walk(r, &v->plain, rest, bits);
 }
@@ -278,21 +335,37 @@ static bool compact(grammar_run *r, size_t from)
     return true;
 }
 
-xd_status grammar_run_push(grammar_run *r, uint32_t id, xd_err *err)
+/* What the threads of r->next become by this token; where they begin. None: it does not fit. */
+static size_t take(grammar_run *r, uint32_t id)
 {
     const grammar_vocab *v = r->v;
+    size_t from = 0, to = r->next.n_threads;
+    for (uint32_t i = v->off[id]; i < v->off[id + 1]; i++) {
+        gram_step(r->g, &r->next, from, to, (unsigned char)v->bytes.data[i]);
+        from = to;
+        to = r->next.n_threads;
+    }
+    return from;
+}
+
+xd_status grammar_run_push(grammar_run *r, uint32_t id, xd_err *err)
+{
     gram_stack *s = &r->next;
-    if (!grammar_vocab_has(v, id))
+    if (!grammar_vocab_has(r->v, id))
         return xd_fail(err, XD_INTERNAL, 0, "token %u is no text that a grammar allows", id);
     if (!copy_stack(s, &r->at, r->most))
         return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
-    size_t from = 0, to = s->n_threads;
-    for (uint32_t i = v->off[id]; i < v->off[id + 1]; i++) {
-        gram_step(r->g, s, from, to, (unsigned char)v->bytes.data[i]);
-        from = to;
-        to = s->n_threads;
+    size_t from = take(r, id);
+    /* Where threads are too many, one may be left out for others here that was looked at by itself for the mask. */
+    const bool plain = r->v->plain_bits[id / 64] >> id % 64 & 1;
+    for (size_t i = 0; plain && i < r->at.n_threads && !s->failed && s->n_threads == from; i++) {
+        if (!copy_stack(s, &r->at, r->most))
+            return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");
+        s->thread[0] = r->at.thread[i];
+        s->n_threads = 1;
+        from = take(r, id);
     }
-    if (!s->failed && to == from)
+    if (!s->failed && s->n_threads == from)
         return xd_fail(err, XD_INTERNAL, 0, "token %u is not what the grammar allows here", id);
     if (s->failed || !compact(r, from))
         return xd_fail(err, XD_NOMEM, 0, "an answer's place in its grammar");

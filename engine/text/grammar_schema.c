@@ -401,6 +401,10 @@ void grammar_unref(grammar *g)
         return;
     for (size_t i = 0; i < g->n_dfas; i++)
         gram_dfa_clear(&g->dfa[i]);
+    for (size_t i = 0; i < g->n_dfas && g->net; i++) {
+        free(g->net[i].height);
+        free(g->net[i].ways_out);
+    }
     for (size_t i = 0; i < GRAM_N_MASKS; i++) {
         free(g->mask[i].key);
         free(g->mask[i].bits);
@@ -410,6 +414,7 @@ void grammar_unref(grammar *g)
     free(g->letter);
     free(g->number);
     free(g->dfa);
+    free(g->net);
     free(g->kid);
     xd_buf_free(&g->text);
     free(g);

@@ -13,7 +13,12 @@
 #include "engine/text/tok_priv.h"
 
 /* frame.state: the phase, and above it what the phase needs. */
-enum { PHASE_BITS = 0xFF, INDENT_PER_LEVEL = 4, WORK_OF_DIGIT = 7 /* divisions of 128 bits */ };
+enum {
+    PHASE_BITS = 0xFF,
+    INDENT_PER_LEVEL = 4,
+    WORK_OF_DIGIT = 7,        /* divisions of 128 bits */
+    MAX_CALLS_OF_BYTE = 20000 /* of networks, on each other's beginnings */
+};
 typedef enum phase {
     P_OPEN,
     /* ROOT */
@@ -65,13 +70,19 @@ static void add_thread(gram_stack *s, uint32_t top)
         s->thread[s->n_threads++] = top;
 }
 
-bool gram_start(gram_stack *s)
+bool gram_start(const grammar *g, gram_stack *s)
 {
     s->n_frames = s->n_threads = 0;
     s->most = GRAM_MAX_THREADS;
     gram_frame none = {0}, root = {.depth = 1};
     add_frame(s, &none);
-    add_thread(s, add_frame(s, &root));
+    if (!g->net) {
+        add_thread(s, add_frame(s, &root));
+    } else { /* it may be over before it begins: its rule has already been called */
+        root.state = P_OVER;
+        gram_frame net = {.node = 1, .depth = 2, .parent = add_frame(s, &root)};
+        add_thread(s, add_frame(s, &net));
+    }
     return !s->failed;
 }
 
@@ -93,6 +104,7 @@ typedef struct stepper {
     const grammar *g;
     gram_stack *s;
     size_t out; /* where the threads of this step begin */
+    uint32_t calls;
     unsigned char byte;
 } stepper;
 
@@ -204,27 +216,35 @@ static void count_char(const gram_node *n, gram_frame *f)
         f->a++;
 }
 
-/* A raw byte of a character goes through the pattern too. */
-static bool pattern_takes(const gram_dfa *d, gram_frame *f, unsigned char byte, uint32_t left)
+/* The bits of a character with one byte more, of which `left` are to come, and the characters that it may still be. */
+static uint64_t add_bits(uint64_t bits, unsigned char byte, uint32_t left, uint32_t *lo, uint32_t *hi)
 {
-    uint32_t state = (uint32_t)f->b, bits = (uint32_t)(f->b >> 32);
     if (byte < 0x80)
         bits = byte;
     else if (byte < 0xC0)
         bits = bits << 6 | (byte & 0x3F);
     else
         bits = byte & (0x3Fu >> left);
-    uint32_t lo = bits << 6 * left, hi = lo + ((1u << 6 * left) - 1), to;
+    *lo = (uint32_t)bits << 6 * left;
+    *hi = *lo + ((1u << 6 * left) - 1);
     if (left == 2 && byte == 0xE0) /* shorter forms and surrogates are no characters */
-        lo = 0x800;
+        *lo = 0x800;
     if (left == 3 && byte == 0xF0)
-        lo = 0x10000;
+        *lo = 0x10000;
     if (left == 2 && byte == 0xED)
-        hi = 0xD7FF;
-    to = gram_dfa_go(d, state, lo, hi);
+        *hi = 0xD7FF;
+    return bits;
+}
+
+/* A raw byte of a character goes through the pattern too. */
+static bool pattern_takes(const gram_dfa *d, gram_frame *f, unsigned char byte, uint32_t left)
+{
+    uint32_t state = (uint32_t)f->b, lo, hi;
+    uint64_t bits = add_bits(f->b >> 32, byte, left, &lo, &hi);
+    uint32_t to = gram_dfa_go(d, state, lo, hi);
     if (to == GRAM_NONE)
         return false;
-    f->b = left ? (uint64_t)bits << 32 | state : to;
+    f->b = left ? bits << 32 | state : to;
     return true;
 }
 
@@ -547,12 +567,101 @@ static void step_object(stepper *p, const gram_frame *f, const gram_node *n, boo
     }
 }
 
+/* ---- networks ---- */
+
+static bool net_fits(const gram_net *n, uint32_t state, uint32_t depth)
+{
+    return depth <= GRAM_MAX_CALLS && n->height[state] <= GRAM_MAX_CALLS - depth;
+}
+
+/* The state to which some character of [lo, hi] leads and which can be brought to an end at this depth. */
+static uint32_t net_go(const gram_dfa *d, const gram_net *n, const gram_frame *f, uint32_t lo, uint32_t hi)
+{
+    uint32_t to = gram_dfa_go(d, (uint32_t)f->b, lo, hi);
+    if (to == GRAM_NONE || net_fits(n, to, f->depth))
+        return to;
+    for (uint32_t e = d->first[(uint32_t)f->b]; e < d->first[(uint32_t)f->b + 1]; e++)
+        if (d->edge[e].lo <= hi && d->edge[e].hi >= lo && net_fits(n, d->edge[e].to, f->depth))
+            return d->edge[e].to;
+    return GRAM_NONE;
+}
+
+static bool net_takes(const gram_dfa *d, const gram_net *n, gram_frame *f, unsigned char byte)
+{
+    uint32_t lo, hi, to;
+    if (f->state) {
+        if (!utf8_next(&f->state, byte))
+            return false;
+    } else if (byte >= 0x80 && !(f->state = utf8_begin(byte))) {
+        return false;
+    }
+    uint32_t left = f->state >> UTF8_LEFT_SHIFT & 0xFF;
+    uint64_t bits = add_bits(f->b >> 32, byte, left, &lo, &hi);
+    to = net_go(d, n, f, lo, hi);
+    f->b = left ? bits << 32 | (uint32_t)f->b : to;
+    return to != GRAM_NONE;
+}
+
+static void net_step(stepper *p, const gram_frame *f);
+
+/* The byte, in the networks that may be called where f is. They begin with each other without a ring, or the grammar would have been refused. */
+static void net_calls(stepper *p, const gram_frame *f)
+{
+    const grammar *g = p->g;
+    const gram_node *n = &g->node[f->node];
+    const gram_dfa *d = &g->dfa[n->dfa];
+    const gram_net *net = &g->net[n->dfa];
+    const uint32_t at = (uint32_t)f->b;
+    for (uint32_t e = d->first[at + 1]; e-- > d->first[at] && d->edge[e].lo >= GRAM_CALL;) {
+        const uint32_t to = d->edge[e].to;
+        const bool last = d->end[to] && d->first[to] == d->first[to + 1]; /* nothing to come back for */
+        for (uint32_t c = d->edge[e].lo - GRAM_CALL; c <= d->edge[e].hi - GRAM_CALL; c++) {
+            gram_frame child = {.node = 1 + c, .parent = f->parent, .depth = f->depth + !last};
+            if (!gram_net_begins(&g->net[c], p->byte) || !net_fits(&g->net[c], 0, child.depth) ||
+                !net_fits(net, to, f->depth))
+                continue;
+            if (is_full(p) || p->calls >= MAX_CALLS_OF_BYTE)
+                return;
+            p->calls++;
+            p->s->work++;
+            const size_t frames = p->s->n_frames, threads = p->s->n_threads;
+            if (!last) {
+                gram_frame back = *f;
+                back.b = to;
+                child.parent = add_frame(p->s, &back);
+            }
+            if (p->s->failed)
+                return;
+            net_step(p, &child);
+            if (p->s->n_threads == threads)
+                p->s->n_frames = frames;
+        }
+    }
+}
+
+/* The byte, for a text that has come to f, which goes on there or calls. */
+static void net_step(stepper *p, const gram_frame *f)
+{
+    const gram_node *n = &p->g->node[f->node];
+    gram_frame next = *f;
+    if (net_takes(&p->g->dfa[n->dfa], &p->g->net[n->dfa], &next, p->byte))
+        emit(p, &next, true);
+    if (!f->state)
+        net_calls(p, f);
+}
+
+static bool net_may_end(const grammar *g, const gram_frame *f)
+{
+    return !f->state && g->dfa[g->node[f->node].dfa].end[(uint32_t)f->b];
+}
+
 /* ---- all ---- */
 
-static void step_thread(stepper *p, uint32_t top)
+/* was_parent: what stood on it has ended. */
+static void step_from(stepper *p, uint32_t top, bool was_parent)
 {
     p->s->work++;
-    for (bool was_parent = false;; was_parent = true) {
+    for (;; was_parent = true) {
         const gram_frame f = p->s->frame[top]; /* a copy: the array moves */
         const gram_node *n = &p->g->node[f.node];
         gram_frame next = f;
@@ -588,17 +697,38 @@ static void step_thread(stepper *p, uint32_t top)
             if (!p->g->letter[f.a].end)
                 return;
             break;
+        case GRAM_NET:
+            p->s->work++;
+            net_step(p, &f);
+            if (is_full(p) || !net_may_end(p->g, &f))
+                return;
+            break;
         case GRAM_ALT: return;
         }
         top = f.parent; /* the value was whole: the byte belongs to what holds it */
     }
 }
 
-void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte)
+static void step_thread(stepper *p, uint32_t top)
+{
+    step_from(p, top, false);
+}
+
+void gram_step_beside(const grammar *g, gram_stack *s, const gram_frame *f, size_t from, size_t to, unsigned char byte)
 {
     stepper p = {.g = g, .s = s, .out = s->n_threads, .byte = byte};
+    if (f) {
+        net_calls(&p, f);
+        if (net_may_end(g, f) && !is_full(&p))
+            step_from(&p, f->parent, true);
+    }
     for (size_t i = from; i < to && !s->failed && !is_full(&p); i++)
         step_thread(&p, s->thread[i]);
+}
+
+void gram_step(const grammar *g, gram_stack *s, size_t from, size_t to, unsigned char byte)
+{
+    gram_step_beside(g, s, NULL, from, to, byte);
 }
 
 bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread)
@@ -608,8 +738,9 @@ bool gram_may_end(const grammar *g, const gram_stack *s, uint32_t thread)
         const gram_node *n = &g->node[f->node];
         if (n->kind == GRAM_ROOT)
             return f->state == P_OVER;
-        if (n->kind == GRAM_NUMBER ? !gram_number_may_end(&g->number[n->rest], f)
-                                   : n->kind != GRAM_LITERALS || !g->letter[f->a].end)
+        if (n->kind == GRAM_NET      ? !net_may_end(g, f)
+            : n->kind == GRAM_NUMBER ? !gram_number_may_end(&g->number[n->rest], f)
+                                     : n->kind != GRAM_LITERALS || !g->letter[f->a].end)
             return false;
     }
 }
@@ -620,6 +751,10 @@ uint64_t gram_free_chars(const grammar *g, const gram_stack *s, uint32_t thread)
     const gram_node *n = &g->node[f->node];
     if (n->kind == GRAM_STRING && f->state == P_BODY && n->dfa != GRAM_NONE)
         return g->dfa[n->dfa].free[(uint32_t)f->b];
+    if (n->kind == GRAM_NET) {
+        bool room = !f->state && f->depth + g->net[n->dfa].most <= GRAM_MAX_CALLS; /* wherever it goes */
+        return room ? g->dfa[n->dfa].free[(uint32_t)f->b] : 0;
+    }
     if (n->kind == GRAM_STRING && f->state == P_BODY)
         return n->max == GRAM_INF ? GRAM_INF : n->max - f->a;
     return n->kind == GRAM_OBJECT && f->state == P_OTHER ? GRAM_INF : 0;
@@ -629,16 +764,16 @@ const gram_dfa *gram_pattern_at(const grammar *g, const gram_stack *s, uint32_t 
 {
     const gram_frame *f = &s->frame[thread];
     const gram_node *n = &g->node[f->node];
-    if (n->kind != GRAM_STRING || f->state != P_BODY || n->dfa == GRAM_NONE)
-        return NULL;
     *ret_state = (uint32_t)f->b;
-    return &g->dfa[n->dfa];
+    if (n->kind == GRAM_NET) /* where it has room for whatever comes */
+        return !f->state && f->depth + g->net[n->dfa].most <= GRAM_MAX_CALLS ? &g->dfa[n->dfa] : NULL;
+    return n->kind == GRAM_STRING && f->state == P_BODY && n->dfa != GRAM_NONE ? &g->dfa[n->dfa] : NULL;
 }
 
 bool grammar_may_begin(const grammar *g, const char *text, size_t len)
 {
     gram_stack s = {.most = GRAM_MAX_THREADS};
-    bool ret = gram_start(&s);
+    bool ret = gram_start(g, &s);
     size_t from = 0, to = s.n_threads;
     for (size_t i = 0; ret && i < len && to > from && !s.failed; i++) {
         gram_step(g, &s, from, to, (unsigned char)text[i]);

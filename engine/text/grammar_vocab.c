@@ -20,7 +20,7 @@ static bool joins(const tokenizer *t)
     return ret;
 }
 
-/* Characters of a text that is whole and has nothing that means something within a JSON string; 0: it is not so. */
+/* Characters of a text that is whole and has nothing that means something within a JSON string, and no control character; 0: it is not so. */
 static uint32_t plain_chars(const char *s, size_t len)
 {
     uint32_t n = 0;
@@ -29,6 +29,8 @@ static uint32_t plain_chars(const char *s, size_t len)
         if (m <= 0 || (unsigned char)s[i] < 0x20 || s[i] == '"' || s[i] == '\\')
             return 0;
         if (m == 3 && (!memcmp(s + i, "\u2028", 3) || !memcmp(s + i, "\u2029", 3)))
+            return 0;
+        if (s[i] == 0x7F || (m == 2 && (unsigned char)s[i] == 0xC2 && (unsigned char)s[i + 1] < 0xA0))
             return 0;
         i += (size_t)m;
     }

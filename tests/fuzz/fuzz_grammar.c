@@ -1,5 +1,6 @@
-/* fuzz_grammar.c - a hostile schema: the first byte seeds the choice of tokens, the rest is the schema. What compiles is followed at random
- * with a small vocabulary: there must be a way on until the end, masks must say what fits, and what may end must be JSON. */
+/* fuzz_grammar.c - a hostile schema, or rules in GBNF behind a letter G: the first byte seeds the choice of tokens. What compiles is followed at
+ * random with a small vocabulary: there must be a way on until the end, masks must say what fits, and what may end must be JSON if it was a
+ * schema. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void open_words(void)
     json_decref(j);
 }
 
-static void follow(grammar *g, uint64_t seed)
+static void follow(grammar *g, uint64_t seed, bool is_json)
 {
     const uint32_t n_ids = tok_vocab_size(tok);
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
@@ -90,7 +91,8 @@ static void follow(grammar *g, uint64_t seed)
         if (grammar_run_push(r, id, &err))
             abort();
         tok_token_bytes(tok, id, &text);
-        json_t *v = grammar_run_may_end(r) ? json_loadb(text.data, text.len, JSON_DECODE_ANY, NULL) : json_null();
+        json_t *v =
+            is_json && grammar_run_may_end(r) ? json_loadb(text.data, text.len, JSON_DECODE_ANY, NULL) : json_null();
         if (!v)
             abort();
         json_decref(v);
@@ -104,12 +106,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         open_words();
     if (!size)
         return 0;
+    if (size > 1 && data[1] == 'G') {
+        json_t *rules = json_stringn((const char *)data + 2, size - 2); /* NULL: no UTF-8 */
+        grammar *made = NULL;
+        if (rules && !grammar_new_gbnf(json_string_value(rules), size - 2, &made, NULL))
+            follow(made, data[0], false);
+        grammar_unref(made);
+        json_decref(rules);
+        return 0;
+    }
     json_t *schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
     grammar *g = NULL;
     xd_err err;
     if (schema && !grammar_new(schema, &g, &err))
         for (uint64_t i = 0; i < 2; i++)
-            follow(g, data[0] + i * 256);
+            follow(g, data[0] + i * 256, true);
     grammar_unref(g);
     json_decref(schema);
     return 0;
