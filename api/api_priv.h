@@ -42,6 +42,7 @@ typedef enum api_form {
     API_FORM_JSON_SCHEMA,
     API_FORM_TOOL,         /* a forced call */
     API_FORM_TOOL_OR_JSON, /* a call, or what response_format says */
+    API_FORM_GRAMMAR,
     API_FORM_NONE
 } api_form;
 extern const char *const api_form_names[API_FORM_NONE];

@@ -47,11 +47,12 @@ uint64_t gen_engine_ns(const gen *g)
 api_form gen_form(const gen *g)
 {
     const gen_params *p = &g->p;
-    return !p->grammar    ? API_FORM_NONE
-           : p->must_call ? API_FORM_TOOL
-           : p->may_call  ? API_FORM_TOOL_OR_JSON
-           : p->schema    ? API_FORM_JSON_SCHEMA
-                          : API_FORM_JSON_OBJECT;
+    return !p->grammar        ? API_FORM_NONE
+           : p->grammar_field ? API_FORM_GRAMMAR
+           : p->must_call     ? API_FORM_TOOL
+           : p->may_call      ? API_FORM_TOOL_OR_JSON
+           : p->schema        ? API_FORM_JSON_SCHEMA
+                              : API_FORM_JSON_OBJECT;
 }
 
 void gen_free(gen *g)
@@ -379,6 +380,7 @@ static xd_status submit_all(gen *g, xd_err *err)
         .stop_ids = p->stop_ids,
         .n_stop = p->n_stops,
         .n_stop_ids = p->n_stop_ids,
+        .grammar_field = p->grammar_field,
         .grammar = p->grammar,
         .lead = p->marks.may_think ? &p->lead : NULL,
         .ignore_eos = p->ignore_eos,

@@ -31,7 +31,8 @@ void api_metrics_count(api_metrics *m, size_t route, unsigned status, uint64_t d
 const char *const api_form_names[API_FORM_NONE] = {[API_FORM_JSON_OBJECT] = "json_object",
                                                    [API_FORM_JSON_SCHEMA] = "json_schema",
                                                    [API_FORM_TOOL] = "tool",
-                                                   [API_FORM_TOOL_OR_JSON] = "tool_or_json"};
+                                                   [API_FORM_TOOL_OR_JSON] = "tool_or_json",
+                                                   [API_FORM_GRAMMAR] = "grammar"};
 
 enum { LABEL_CHARS = 64 };
 
@@ -89,7 +90,7 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
     }
 
     head(out, "expertd_constrained_requests_total", "counter",
-         "Requests whose answers were held to a form: response_format, a forced tool call.");
+         "Requests whose answers were held to a form: response_format, a grammar, a forced tool call.");
     for (size_t f = 0; f < API_FORM_NONE; f++)
         xd_buf_printf(out, "expertd_constrained_requests_total{form=\"%s\"} %llu\n", api_form_names[f],
                       (unsigned long long)m->constrained[f]);
