@@ -13,7 +13,7 @@
 
 enum {
     MAX_WORK = 1 << 17,       /* steps: 1 to 3 ms */
-    NET_TIMES = 4,            /* as many for GBNF, where one reading alone may take most tokens byte by byte */
+    NET_TIMES = 2,            /* as many for GBNF, where one reading alone may take most tokens byte by byte */
     LAST_TIMES = 2,           /* and as many more for the one reading that is left: tokens beyond that are none */
     PER_STEP = 4,             /* nodes of a walk within a pattern, which needs no frames */
     FEWER = 16,               /* times, when that is not enough */
