@@ -19,7 +19,7 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     const bool switched_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
     const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM,
                listed = listed_first || a->window == MODEL_WINDOW_EVEN || a->window == MODEL_WINDOW_TYPES ||
-                        a->window == MODEL_WINDOW_PATTERN;
+                        a->window == MODEL_WINDOW_FOURTHS || a->window == MODEL_WINDOW_PATTERN;
     if (a->window == MODEL_WINDOW_SWITCHED || switched_first)
         st = hf_bool(c, file, "use_sliding_window", false, &use, err);
     if (!st && use)
@@ -40,6 +40,7 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
         bool sliding = window && (a->window == MODEL_WINDOW_TURNS     ? l < first && l % 2 == 0
                                   : a->window == MODEL_WINDOW_EVEN    ? l % 2 == 0
                                   : a->window == MODEL_WINDOW_TYPES   ? false
+                                  : a->window == MODEL_WINDOW_FOURTHS ? l % 4 != 0
                                   : a->window == MODEL_WINDOW_PATTERN ? pattern && (l + 1) % pattern
                                                                       : l >= first);
         const char *type = json_string_value(json_array_get(types, l));
@@ -56,11 +57,50 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     return XD_OK;
 }
 
+/* A base for each layer, of few different ones. */
+static xd_status read_bases(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    static const char key[] = "layer_rope_theta";
+    model_params *p = &m->params;
+    const json_t *list = json_object_get(c, key);
+    double bases[MODEL_MAX_ROPES];
+    uint32_t n = 0;
+    if (!hf_has(c, key))
+        return XD_OK;
+    if (json_array_size(list) != p->n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must list num_hidden_layers = %u layers", file, key, p->n_layers);
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const json_t *v = json_array_get(list, l);
+        const double base = json_number_value(v);
+        uint32_t i = 0;
+        if (!json_is_number(v) || (base != 0 && !(base >= 1 && base <= 1e12)))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must hold numbers from 1 to 1e12, or 0; not so for layer %u",
+                           file, key, l);
+        while (i < n && bases[i] != base)
+            i++;
+        m->layers[l].rope = i;
+        if (i < n)
+            continue;
+        if (n == MODEL_MAX_ROPES)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s has more than %d different bases", file, key,
+                           MODEL_MAX_ROPES);
+        bases[n++] = base;
+        xd_status st = base != 0 ? rope_read_based(c, file, base, a->partial_rotary, p, i, err) : XD_OK;
+        if (st)
+            return st;
+        if (base == 0)
+            rope_make_still(p, i);
+    }
+    return XD_OK;
+}
+
 /* Which rope each layer has, the windows being known. */
 static xd_status choose_ropes(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;
     const bool some_still = a->rope == MODEL_ROPE_SLIDING && hf_has(c, "sliding_window");
+    if (a->rope == MODEL_ROPE_BASES)
+        return read_bases(m, a, c, file, err);
     if (some_still)
         rope_make_still(p, 1);
     for (uint32_t l = 0; l < p->n_layers; l++) {

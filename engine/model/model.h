@@ -67,7 +67,7 @@ typedef struct model_layer {
 } model_layer;
 
 #define MODEL_MAX_ROT   512 /* largest rot_dim */
-#define MODEL_MAX_ROPES 2
+#define MODEL_MAX_ROPES 4
 /* How Q and K are rotated by position. */
 typedef struct model_rope {
     uint32_t rot_dim; /* the first columns of a head, which are rotated */

@@ -401,7 +401,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
         {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : p->head_dim, norms, &y->q_norm},
         {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : p->head_dim, norms, &y->k_norm},
-        {"self_attn.sinks", 1, p->n_heads, gpt_oss, &y->sinks},
+        {"self_attn.sinks", 1, p->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
         {"self_attn.q_a_layernorm.weight", 1, q_rank, low ? MUST : NEVER, &y->latent.q_a_norm},

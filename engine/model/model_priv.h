@@ -76,11 +76,13 @@ struct model_arch {
     enum {
         MODEL_ROPE_ONE,     /* the same in all layers */
         MODEL_ROPE_SLIDING, /* with a sliding_window, in the layers that have it alone */
+        MODEL_ROPE_BASES,   /* layer_rope_theta may list a base for each layer; 0: it is not rotated */
         MODEL_ROPE_TYPES,   /* rope_parameters have an object for layers with a window and one for others */
     } rope;
     bool partial_rotary; /* partial_rotary_factor, or rotary_dim, is known */
     bool
         gpt_oss; /* sinks and biases of router and experts must exist; experts are MODEL_PAIRED, their activation clamped */
+    bool sinks;  /* of attention: must exist, as with gpt_oss */
     bool latent; /* latent attention (DeepSeek) */
     enum {
         MODEL_NORM_NONE,
@@ -100,6 +102,7 @@ struct model_arch {
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
         MODEL_WINDOW_SWITCHED, /* the same, with use_sliding_window */
         MODEL_WINDOW_TYPES,    /* by layer_types, else none */
+        MODEL_WINDOW_FOURTHS,  /* by layer_types, else but for every fourth from the first on */
         MODEL_WINDOW_PATTERN,  /* by layer_types, else but for every sliding_window_pattern-th */
         MODEL_WINDOW_FROM,     /* by layer_types or from max_window_layers on */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */

@@ -209,8 +209,8 @@ static xd_status read_one(const json_t *config, const json_t *r, const char *fil
 static xd_status read_types(const json_t *config, const json_t *parameters, const char *file, bool partial,
                             model_params *p, xd_err *err)
 {
-    static const char *const types[MODEL_MAX_ROPES] = {"full_attention", "sliding_attention"};
-    for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++) {
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    for (uint32_t i = 0; i < XD_ARRAY_LEN(types); i++) {
         const json_t *r = json_object_get(parameters, types[i]);
         if (!r || json_is_null(r))
             continue;
@@ -250,8 +250,19 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
                    : read_one(config, r, file, default_theta, partial, p, &p->ropes[0], err);
 }
 
+xd_status rope_read_based(const json_t *config, const char *file, double theta, bool partial, model_params *p,
+                          uint32_t n, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    XD_CLEANUP(json_decrefp) json_t *with = r ? json_copy((json_t *)r) : json_object();
+    if (!with || json_object_set_new(with, "rope_theta", json_real(theta)))
+        return xd_fail(err, XD_NOMEM, 0, "rope parameters");
+    return read_one(config, with, file, theta, partial, p, &p->ropes[n], err);
+}
+
 /* A rotation by nothing gives every number as it was, to the bit. */
 void rope_make_still(model_params *p, uint32_t n)
 {
-    p->ropes[n] = (model_rope){.rot_dim = p->ropes[0].rot_dim, .scale = 1};
+    const uint32_t rot_dim = p->ropes[0].rot_dim;
+    p->ropes[n] = (model_rope){.rot_dim = rot_dim, .scale = 1};
 }

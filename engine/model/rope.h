@@ -15,6 +15,10 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
 /* By what latent attention multiplies Q and K each, besides the rotation: 1, or of mscale_all_dim in scaled types. */
 xd_status rope_latent_factor(const json_t *config, const char *file, double *ret, xd_err *err) XD_MUST_CHECK;
 
+/* As rope_read(), into ropes[n], but with the base theta whatever the file says. */
+xd_status rope_read_based(const json_t *config, const char *file, double theta, bool partial, model_params *p,
+                          uint32_t n, xd_err *err) XD_MUST_CHECK;
+
 /* Layers with ropes[n] are not rotated at all. */
 void rope_make_still(model_params *p, uint32_t n);
 

@@ -268,9 +268,10 @@ static bool plan_model(plan *p, model *m)
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
+        if (ok && (a->gpt_oss || a->sinks))
+            ok = plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD);
         if (ok && a->gpt_oss)
             ok = plan_add(p, &y->o_bias, 1, d, FMT_BF16, BIAS_STD) &&
-                 plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->router_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
         for (int k = 0; ok && a->gpt_oss && k < MODEL_MATRICES; k++)
             ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);

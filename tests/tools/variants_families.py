@@ -19,6 +19,8 @@ FAMILIES = {
                      "moe_layer_end_index": -1, "moe_layer_interval": 1, "use_bias": False},
     "granitemoeshared": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                          "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72},
+    "granitemoe_swa": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                       "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72, "sliding_window": 24},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
               "scoring_func": "noaux_tc", "sliding_window": None, "max_window_layers": 3},
@@ -53,7 +55,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
-CLASSES.update(exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                qwen3_omni_moe="Qwen3OmniMoeThinker")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -66,7 +68,7 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
          "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
-NO_GGUF = ("glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NO_GGUF = ("granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
 NEWER = (*NO_GGUF, "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -149,6 +151,12 @@ def fill(variant, add_nextn):
     v("glm4v_moe", "glm4v_moe", cfg=TINY)
     v("qwen3_omni_moe", "qwen3_omni_moe", cfg=TINY, publish=publish_omni)
     v("qwen3_omni_moe-tied", "qwen3_omni_moe", publish=publish_omni, cfg={"tie_word_embeddings": True, "norm_topk_prob": False})
+    v("granitemoe_swa", "granitemoe_swa", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 24, "num_hidden_layers": 4, "vocab_size": 96,
+                                               "layer_rope_theta": [0, 10000.0, 500.0, 0]})
+    v("granitemoe_swa-types", "granitemoe_swa", cfg={"layer_types": types, "shared_intermediate_size": 0, "rope_theta": 777.0})
+    v("granitemoe_swa-yarn", "granitemoe_swa", cfg={"rope_parameters": {**yarn, "rope_theta": 1e4}, "layer_rope_theta": [1e4, 3e3, 0]})
+    v("granitemoe_swa-many", "granitemoe_swa", "layer_rope_theta has more than 4 different bases", no_reference=True,
+      cfg={"num_hidden_layers": 5, "layer_rope_theta": [1e4, 2e4, 3e4, 4e4, 0]})
     v("dots1-gguf", "dots1", gguf="bf16", cfg={**TINY, "head_dim": 16, "hidden_size": 40})
     v("granitemoeshared-gguf", "granitemoeshared", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
     v("qwen3_vl_moe-gguf", "qwen3_vl_moe", gguf="bf16", cfg={**TINY, "moe_intermediate_size": 20})

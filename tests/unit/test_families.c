@@ -179,6 +179,7 @@ Test(families, have_the_defaults_of_their_classes)
          1408,
          1e-5f,
          true},
+        {"{\"model_type\":\"granitemoe_swa\"," SIZES "}", 32, 2, 2048, {0, 128, 128}, 8, 2, 32, 1e-6f, false},
         {"{\"model_type\":\"solar_open\"," SIZES "}", 8, 128, 131072, {0}, 128, 8, 1280, 1e-5f, true},
         {"{\"model_type\":\"granitemoeshared\"," SIZES "}", 32, 2, 2048, {0}, 8, 2, 32, 1e-6f, false},
         {"{\"model_type\":\"hy_v3\",\"mlp_layer_types\":[\"sparse\",\"sparse\",\"sparse\"]," SIZES "}",
@@ -295,6 +296,9 @@ Test(families, rotate_layers_with_a_window_otherwise)
         {"{\"model_type\":\"exaone_moe\",\"head_dim\":128,\"layer_types\":[\"full_attention\",\"full_attention\","
          "\"full_attention\"]," SIZES "}",
          {0, 0, 0}},
+        {"{\"model_type\":\"granitemoe_swa\",\"head_dim\":128,\"rope_theta\":500," SIZES "}", {500, 500, 500}},
+        {"{\"model_type\":\"granitemoe_swa\",\"head_dim\":128,\"layer_rope_theta\":[0,1e4,700]," SIZES "}",
+         {0, 10000, 700}},
         {"{\"model_type\":\"gpt_oss\",\"head_dim\":128,\"rope_parameters\":{\"rope_theta\":500}," SIZES "}",
          {500, 500, 500}},
     };
@@ -433,6 +437,9 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"mellum\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4,"
          "\"partial_rotary_factor\":0.5}}," SIZES "}",
          "partial_rotary_factor 0.5"},
+        {"{\"model_type\":\"granitemoe_swa\",\"layer_rope_theta\":[1e4,1e4]," SIZES "}", "layer_rope_theta must list"},
+        {"{\"model_type\":\"granitemoe_swa\",\"layer_rope_theta\":[1e4,-1,0]," SIZES "}", "not so for layer 1"},
+        {"{\"model_type\":\"granitemoe_swa\",\"layer_rope_theta\":[1e4,0,\"0\"]," SIZES "}", "not so for layer 2"},
         {"{\"model_type\":\"solar_open\",\"partial_rotary_factor\":0.5," SIZES "}", "partial_rotary_factor 0.5"},
         {"{\"model_type\":\"solar_open\",\"first_k_dense_replace\":1," SIZES "}", "first_k_dense_replace above 0"},
         {"{\"model_type\":\"solar_open\",\"use_qk_norm\":true," SIZES "}", "use_qk_norm true"},
