@@ -220,6 +220,32 @@ def fill(variant, add_nextn):
     v("minimax_m2-shared", "minimax_m2", "shared_intermediate_size", cfg={"shared_intermediate_size": 40})
 
 
+def random_deepseek(variant, arch, seed):
+    r = random.Random(f"{arch}{seed}")
+    heads, groups = r.randint(1, 12), r.choice([1, 2, 4])
+    n = groups * r.randint(2, 6)
+    c = {"num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": heads * r.randint(max(1, 24 // heads), max(2, 120 // heads)),
+         "kv_lora_rank": r.randint(4, 90), "q_lora_rank": r.choice([None, r.randint(4, 60)]), "qk_nope_head_dim": r.randint(1, 40),
+         "qk_rope_head_dim": 2 * r.randint(1, 20), "v_head_dim": r.randint(1, 50), "intermediate_size": r.randint(5, 150),
+         "moe_intermediate_size": r.randint(3, 70), "n_routed_experts": n, "n_shared_experts": r.randint(1, 3), "n_group": groups,
+         "topk_group": r.randint(1, groups), "num_hidden_layers": r.randint(1, 4), "first_k_dense_replace": r.randint(0, 3),
+         "vocab_size": r.randint(20, 400), "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "rope_theta": r.choice([100.0, 10000.0, 123456.7]),
+         "routed_scaling_factor": r.choice([1.0, 2.5, 16.0]), "tie_word_embeddings": r.random() < 0.3, "attention_bias": r.random() < 0.3}
+    c["num_experts_per_tok"] = r.randint(1, n // groups * c["topk_group"])
+    if arch == "deepseek_v2":
+        c.update(kv_lora_rank=c["kv_lora_rank"] + c["kv_lora_rank"] % 2, qk_nope_head_dim=c["qk_nope_head_dim"] + c["qk_nope_head_dim"] % 2)
+        c["topk_method"] = r.choice(["greedy", "group_limited_greedy"])
+    else:
+        c.update(norm_topk_prob=r.random() < 0.7, rope_interleave=r.random() < 0.8)
+    if r.random() < 0.5:
+        c["rope_scaling"] = {"type": "yarn", "factor": r.choice([2.0, 40]), "original_max_position_embeddings": r.choice([16, 64])}
+        for key in ("mscale", "mscale_all_dim"):
+            if r.random() < 0.7:
+                c["rope_scaling"][key] = r.choice([1.0, 0.707])
+    variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),
+            prompts=[1, r.randint(2, 17), r.randint(18, 160)])
+
+
 def fill_random_latent(variant, arch, seed):
     r = random.Random(f"{arch}{seed}")
     heads, groups = r.randint(1, 12), r.choice([1, 2, 4])
