@@ -322,5 +322,8 @@ def fill_random(variant, arch, seed):
         c.update({key: x for key, x in usual.items() if key in c})
         if arch in ("qwen2_moe", "olmoe"):
             c["norm_topk_prob"] = False
-    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, dtype=r.choice(["bfloat16", "float16", "float32"]),
+        if arch == "dots1":
+            c["sliding_window"] = None
+    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, publish=publish_omni if arch == "qwen3_omni_moe" else None,
+            dtype=r.choice(["bfloat16", "float16", "float32"]),
             prompts=[1, r.randint(2, 17), r.randint(18, 160)])
