@@ -16,6 +16,7 @@ enum {
     NET_TIMES = 2,            /* as many for GBNF, where one reading alone may take most tokens byte by byte */
     LAST_TIMES = 2,           /* and as many more for the one reading that is left: tokens beyond that are none */
     PER_STEP = 4,             /* nodes of a walk within a pattern, which needs no frames */
+    PATTERN_MOST = 64,        /* threads, below which one that stays in its pattern is walked as all others are */
     FEWER = 16,               /* times, when that is not enough */
     MAX_KEY_BYTES = 128 << 10 /* of a state whose mask is kept */
 };
@@ -141,6 +142,7 @@ static bool walk_pattern(grammar_run *r, uint32_t thread, const gram_dfa *d, uin
     level[0].cp = level[0].left = 0;
     level[0].from = level[0].to = s->n_threads;
     level[0].frames = s->n_frames;
+    s->most--; /* the place in the pattern is one more, and the first */
     for (uint32_t i = 1; i < t->n && s->work <= r->max_work;) {
         const gram_vnode *node = &t->node[i];
         uint32_t depth = node->depth, at = level[depth - 1].state, left = level[depth - 1].left, cp = node->byte;
@@ -182,6 +184,7 @@ static bool walk_pattern(grammar_run *r, uint32_t thread, const gram_dfa *d, uin
         add_bits(t->id + node->token, node[1].token - node->token, bits);
         i++;
     }
+    s->most++;
     s->n_threads = level[0].to;
     s->n_frames = level[0].frames;
     return s->work <= r->max_work && !s->failed;
@@ -241,7 +244,7 @@ static bool mask_of(grammar_run *r, uint64_t *bits)
     for (size_t i = 0; i < others; i++) {
         uint32_t state;
         const gram_dfa *d = gram_pattern_at(r->g, s, s->thread[i], &state);
-        if (!d || s->work > r->max_work || (r->g->net && r->most < GRAM_MAX_THREADS))
+        if (!d || s->work > r->max_work || (r->g->net && r->most < PATTERN_MOST))
             s->thread[rest++] = s->thread[i];
         else if (!walk_pattern(r, s->thread[i], d, state, bits))
             return false;
