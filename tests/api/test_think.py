@@ -2,6 +2,7 @@
 logit_bias makes it write them now and then."""
 import json
 import os
+import re
 
 import jsonschema
 import openai
@@ -56,7 +57,7 @@ def bias(think=5, close=8):
 
 def ask(server, seed, **fields):
     fields = {"logit_bias": bias(), "max_tokens": 200, "temperature": 1, **fields}
-    extra = {k: fields.pop(k) for k in list(fields) if k in ("chat_template_kwargs", "reasoning_format", "return_token_ids", "continue_final_message", "ignore_eos")}
+    extra = {k: fields.pop(k) for k in list(fields) if k in ("chat_template_kwargs", "reasoning_format", "return_token_ids", "continue_final_message", "ignore_eos", "grammar")}
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=180)
     return client.chat.completions.create(model="demo", seed=seed, extra_body=extra, **{"messages": [{"role": "user", "content": "Tell me of a king."}], **fields})
 
@@ -98,6 +99,16 @@ def test_a_thought_comes_before_the_json(servers, template, opens):
         else:
             assert thought and not content or not valid_end(content)
     assert thoughts > 5 and (opens or plain), (thoughts, plain)
+
+
+@pytest.mark.parametrize("template", [QWEN3, OPENS])
+def test_a_thought_comes_before_the_text_of_a_grammar(servers, template):
+    thoughts = 0
+    for seed in range(8):
+        thought, content, calls, finish = whole(servers(template), seed, grammar='root ::= "King " [A-D] [a-d]{2,4} "!"', logit_bias=bias(think=8))
+        thoughts += thought is not None
+        assert not calls and (re.fullmatch("King [A-D][a-d]{2,4}!", content) if finish == "stop" else finish == "length"), (content, finish)
+    assert thoughts > 2
 
 
 def valid_end(text):
