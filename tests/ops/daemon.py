@@ -84,7 +84,12 @@ class Daemon:
             return e.code, e.read()
 
     def wait_ready(self):
-        wait_until("readiness", lambda: self.p.poll() is not None or self.ask("/health")[0] == 200)
+        def ready():
+            try:
+                return self.p.poll() is not None or self.ask("/health")[0] == 200
+            except OSError:  # it is ending: its log says why
+                return False
+        wait_until("readiness", ready)
         assert self.p.poll() is None, "".join(self.log)
         return self
 
