@@ -111,7 +111,8 @@ static const char *join_states(gram_dfa *d, uint64_t *work_left)
         for (uint32_t s = 0; s < n; s++)
             class[s] = rank[s] == s ? n_classes++ : class[rank[s]];
     } while (n_classes != before);
-    if (!why && n_classes == before && n_classes < n) {
+    const bool any = n_classes > 0; /* or there was no work left for a first round */
+    if (!why && any && n_classes == before && n_classes < n) {
         uint32_t at = 0, c = 0;
         for (uint32_t s = 0; s < n; s++) {
             if (rank[s] != s)
