@@ -7,6 +7,8 @@
 const el = (tag, props, ...kids) => { const e = Object.assign(document.createElement(tag), props); e.append(...kids); return e; };
 
 const DEEP = 12;
+const WIDE = 200;  // columns of a table; each cell is an element, and tens of thousands of them hold the browser up
+const PADDED = 10000;  // cells that a table's short rows lack
 const SAFE_URL = /^(https?:\/\/|mailto:)/i;
 const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,500})\]\(\s{0,9}<?((?:[^\s()<>]|\([^\s()<>]{0,200}\)){0,2000})>?(?:\s{1,9}"[^"]{0,200}"|\s{1,9}'[^']{0,200}')?\s{0,9}\)/y;
 const INLINE = /(\$\$[^]{1,2000}?\$\$|\\\([^]{1,2000}?\\\)|\\\[[^]{1,2000}?\\\])|\\([!-/:-@[-`{-~])|(`+)|(\*+|_+|~~)|(!?\[)|<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>|(https?:\/\/[^\s<>"`]{1,2000})|<br ?\/?>/g;
@@ -94,16 +96,19 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*))?$/;
 
 const interrupts = line => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || /^ {0,3}([-*+]|1[.)]) +\S/.test(line);
 function cells(line) {
-  const out = line.trim().replace(/^\|/, "").split("|");
-  for (let i = 0; i + 1 < out.length;)  // \| is no border
-    if (out[i].endsWith("\\")) out.splice(i, 2, out[i].slice(0, -1) + "|" + out[i + 1]); else i++;
+  const parts = line.trim().replace(/^\|/, "").split("|"), out = [], last = parts.pop();
+  let cell = "";
+  for (const part of parts)
+    if (part.endsWith("\\")) cell += part.slice(0, -1) + "|";  // \| is no border
+    else { out.push(cell + part); cell = ""; }
+  out.push(cell + last);
   if (out.length > 1 && !out.at(-1).trim()) out.pop();
   return out.map(c => c.trim());
 }
 function tableHead(line, next) {  // the columns' alignments, or null
   if (!line.includes("|") || !next || !/^[ |:-]+$/.test(next) || !next.includes("-")) return null;
   const marks = cells(next);
-  return marks.every(c => /^:?-+:?$/.test(c)) && marks.length === cells(line).length
+  return marks.length <= WIDE && marks.every(c => /^:?-+:?$/.test(c)) && marks.length === cells(line).length
     ? marks.map(c => c.endsWith(":") ? c[0] === ":" ? "center" : "right" : "") : null;
 }
 function codeBlock(language, text) {
@@ -167,9 +172,16 @@ function blocks(text, depth = 0) {  // [{ at: where it begins, node, code: of a 
       node = el(m[2].length > 1 ? "ol" : "ul");
       i = list(lines, i, node, depth);
     } else if ((m = tableHead(line, lines[i + 1]))) {
+      let padding = PADDED;
       const row = (line, tag) => {
         const parts = cells(line), tr = el("tr");
-        m.forEach((align, k) => { const c = el(tag); c.style.textAlign = align; inline(parts[k] || "", c); tr.append(c); });
+        m.forEach((align, k) => {
+          if (k >= parts.length && padding-- <= 0) return;
+          const c = el(tag);
+          c.style.textAlign = align;
+          inline(parts[k] || "", c);
+          tr.append(c);
+        });
         return tr;
       };
       const table = el("table", {}, el("thead", {}, row(line, "th"))), body = el("tbody");

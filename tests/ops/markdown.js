@@ -88,8 +88,17 @@ for (const text of HOSTILE.slice(0, 13)) {
   assert(!box.querySelector("a"), text);
 }
 
+// A table may be 200 columns wide, and short rows are filled up with so many cells and no more.
+const table = (columns, rows) => "|a".repeat(columns) + "\n" + "|-".repeat(columns) + "\n" + "|b\n".repeat(rows);
+const count = (shown, tag) => shown.split(`<${tag}>`).length - 1;
+assert.deepStrictEqual([count(render(table(200, 3)), "th"), count(render(table(200, 3)), "td")], [200, 600]);
+assert.strictEqual(render(table(201, 1)), `<p>${table(201, 1).trim()}</p>`);
+assert.strictEqual(count(render(table(200, 20000)), "td"), 20000 + 10000);
+assert.strictEqual(render(`|a${"\\|".repeat(50000)}|b|\n|-|-|\n`), `<table><thead><tr><th>a${"|".repeat(50000)}</th><th>b</th></tr></thead><tbody></tbody></table>`);
+checks += 5;
+
 // 100 KB of what makes a careless parser slow. The work is bounded where the patterns are; here only that it ends within the test's own limit.
-for (const bit of ["*", "**a ", "_a_ ", "`", "` `` ", "[", "[a](", "![", "](", "((((", "<", "<https://", "\\(", "$$ ", "~~a ", "> ", "- ", "  - ", "#", "# ", "|", "| ", "|-", " ", "\n ", "https://a)", "1. ", "***a* "]) {
+for (const bit of ["*", "**a ", "_a_ ", "`", "` `` ", "[", "[a](", "![", "](", "((((", "<", "<https://", "\\(", "$$ ", "~~a ", "> ", "- ", "  - ", "#", "# ", "|", "| ", "|-", "\\|", " ", "\n ", "https://a)", "1. ", "***a* "]) {
   const text = bit.repeat(Math.ceil(100000 / bit.length)), t = process.hrtime.bigint();
   render(text);
   render("x" + text + "x");
