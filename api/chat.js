@@ -89,10 +89,13 @@ function pause(seconds, signal) {
     signal.addEventListener("abort", () => { clearTimeout(timer); fail(new Error("stopped")); }, { once: true });
   });
 }
+function bearer(key) {  // a header holds bytes, which fetch takes one a character: UTF-8, as the server's own keys are
+  return "Bearer " + Array.from(new TextEncoder().encode(key.replace(/[\0-\x08\n-\x1f\x7f]/g, "")), b => String.fromCharCode(b)).join("");
+}
 async function ask(body, m, signal, changed) {  // the answer's stream, after as many tries as the server asks for
   for (;;) {
     const key = stored(KEY) || apiKey, headers = { "Content-Type": "application/json" };
-    if (key) headers.Authorization = "Bearer " + key;
+    if (key) headers.Authorization = bearer(key);
     let r;
     try {
       r = await fetch(BASE + "v1/chat/completions", { method: "POST", headers, body, signal, cache: "no-store" });
@@ -113,8 +116,8 @@ async function ask(body, m, signal, changed) {  // the answer's stream, after as
   }
 }
 async function read(response, m, changed) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), started = performance.now();
-  let rest = "", usage, timings;
+  const reader = response.body.getReader(), utf8 = new TextDecoder(), started = performance.now();
+  let rest = "", usage, timings, rested = started;
   const summary = () => {
     if (!usage) return;
     const n = usage.completion_tokens, cached = usage.prompt_tokens_details?.cached_tokens, rate = timings?.predicted_per_second;
@@ -124,7 +127,11 @@ async function read(response, m, changed) {
   for (;;) {
     const { value, done } = await reader.read();
     if (done) throw new Error("The connection broke off before the answer was complete.");
-    const lines = (rest + value).split("\n");
+    if (performance.now() - rested > 50 && !document.hidden) {  // reading what is there already leaves no time to draw and to press a button
+      await new Promise(f => setTimeout(f));
+      rested = performance.now();
+    }
+    const lines = (rest + utf8.decode(value, { stream: true })).split("\n");
     rest = lines.pop();
     for (const line of lines) {
       if (!line.startsWith("data:")) continue;  // heartbeats and blank lines
@@ -302,7 +309,7 @@ function viewFault(c, m) {
     box.append(el("div", { className: "row" }, el("button", { type: "button", onclick: () => again(c) }, "Try again")));
     return box;
   }
-  const input = el("input", { type: "password", autocomplete: "off", required: true }), form = el("form", { className: "row" },
+  const input = el("input", { type: "password", autocomplete: "off", required: true, maxLength: 512 }), form = el("form", { className: "row" },
     el("label", {}, "API key", input), el("button", { className: "main" }, "Save and try again"));
   form.onsubmit = e => {
     e.preventDefault();

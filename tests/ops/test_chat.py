@@ -282,16 +282,27 @@ class InABrowser(TestCase):
         self.assertTrue(tab.js("(() => { try { document.body.innerHTML = '<b>'; } catch (e) { return e instanceof TypeError; } })()"))
 
     def test_a_key_is_asked_for_once(self):
-        server = Parrot("--server.api_key=secret")
+        server = Parrot("--server.api_key=secret,gehe\u20acm \u00fc")
         tab = self.open(server)
         self.assertFalse(tab.js("!!document.querySelector('input[type=password]')"))
         self.say(tab, "hello")
-        for tries, key in [(1, "wrong"), (2, "secret")]:
+        for tries, (words, key) in enumerate([("an API key is needed", "wrong"), ("the API key is not valid", "wrong\u20ac"), ("the API key is not valid", "\u201csecret\u201d"),
+                                              ("the API key is not valid", "x" * 100000), ("the API key is not valid", " gehe\u20acm \u00fc\t ")], 1):
             tab.wait(f"sent.length === {tries} && document.querySelector('.fault input[type=password]')")
+            self.assertIn("Error 401 " + words, tab.js("document.querySelector('.fault').textContent"))
             tab.js("document.querySelector('.fault input').focus()")
             tab.type(key)
             tab.key("Enter")
-        tab.wait("sent.length === 3")
+        tab.wait("sent.length === 6")
+        self.assertEqual(self.ends(tab), "hello")
+        self.assertEqual(tab.js("localStorage.getItem('expertd.key')"), "gehe\u20acm \u00fc")
+        tab.js("localStorage.setItem('expertd.key', 'of another\\r\\nversion\\0')")
+        self.press(tab, "Answer again")
+        tab.wait("sent.length === 7 && document.querySelector('.fault input[type=password]')")
+        tab.js("document.querySelector('.fault input').focus()")
+        tab.type("secret")
+        tab.key("Enter")
+        tab.wait("sent.length === 8")
         self.assertEqual(self.ends(tab), "hello")
         tab.reload()
         tab.wait("document.querySelectorAll('#log article').length === 2")
@@ -336,6 +347,24 @@ class InABrowser(TestCase):
                 tab.js("void held.shift()()")
         self.assertEqual(self.ends(tab), "hello")
         tab.wait("document.querySelector('#notice').hidden")
+        self.assertEqual(tab.faults, [])
+
+    def test_many_pieces_at_once_are_drawn_at_once(self):
+        # What a server says after a pause of the network: 20000 pieces in one read, the last with half a character at its end.
+        server = Parrot()
+        tab = self.open(server, before="""const first = window.fetch; window.drawn = 0;
+            window.fetch = (url, o) => !o?.body ? first(url, o) : Promise.resolve(new Response(new ReadableStream({start(c) {
+              const bytes = new TextEncoder().encode('data: {"choices":[{"delta":{"content":"word "}}]}\\n\\n'.repeat(20000) + 'data: {"choices":[{"delta":{"content":"\\u20ac"}}]}\\n\\ndata: [DONE]\\n\\n');
+              const cut = bytes.indexOf(0xe2) + 1;
+              c.enqueue(bytes.slice(0, cut));
+              c.enqueue(bytes.slice(cut));
+              c.close();
+            }})));""")
+        tab.js("void (update => { Markdown.prototype.update = function (text) { drawn++; update.call(this, text); }; })(Markdown.prototype.update)")
+        self.say(tab, "hello")
+        self.ends(tab)
+        self.assertEqual(self.texts(tab)[1], "word " * 20000 + "\u20ac")
+        self.assertLess(tab.js("drawn"), 6)  # empty, after each of two reads, complete
         self.assertEqual(tab.faults, [])
 
     def test_thoughts_are_folded(self):
