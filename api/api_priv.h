@@ -149,7 +149,7 @@ void conn_address(struct MHD_Connection *mc, char *ret, size_t cap);
 enum {
     ROUTE_OPEN = 1,   /* no key needed */
     ROUTE_READY = 2,  /* needs a READY engine */
-    ROUTE_PREFIX = 4, /* the path continues: the rest is exchange.path_rest */
+    ROUTE_PREFIX = 4, /* its {id} is all that follows, slashes too; else one part of the path */
     ROUTE_ADMIN = 8,  /* only when configured, only from loopback */
     ROUTE_PAGE = 16,  /* only with the status page */
     ROUTE_CHAT = 32,  /* only with the chat page */
@@ -185,7 +185,7 @@ struct exchange {
     struct MHD_Connection *mc;
     api_settings *settings;
     const api_route *route; /* NULL: none */
-    const char *path_rest;
+    const char *path_rest;  /* of the path from where the route has {id} on; NULL: it has none */
     char *path;
     char method[8];
     char id[72]; /* x-request-id */
@@ -239,6 +239,7 @@ void work_take_back(work *w, exchange *x); /* from here on no other thread touch
 
 xd_status prepare_chat(exchange *x, xd_err *err);
 xd_status prepare_completions(exchange *x, xd_err *err);
+xd_status prepare_input_tokens(exchange *x, xd_err *err);
 xd_status prepare_responses(exchange *x, xd_err *err);
 xd_status prepare_tokenize(exchange *x, xd_err *err);
 xd_status prepare_detokenize(exchange *x, xd_err *err);
@@ -246,6 +247,7 @@ enum MHD_Result handle_generate(exchange *x); /* what one of the first three has
 enum MHD_Result handle_answer(exchange *x);   /* x->answer */
 enum MHD_Result handle_models(exchange *x);
 enum MHD_Result handle_model(exchange *x);
+enum MHD_Result handle_no_compact(exchange *x);
 enum MHD_Result handle_no_response(exchange *x); /* what was answered before: it is not kept */
 enum MHD_Result handle_health(exchange *x);
 enum MHD_Result handle_metrics(exchange *x);

@@ -193,8 +193,9 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
     snprintf(x->method, sizeof x->method, "%s", method);
     set_request_id(x);
     x->route = api_route_find(method, x->path, x->allow, sizeof x->allow);
-    if (x->route && (x->route->flags & ROUTE_PREFIX))
-        x->path_rest = x->path + strlen(x->route->path);
+    const char *id = x->route ? strstr(x->route->path, "{id}") : NULL;
+    if (id)
+        x->path_rest = x->path + (id - x->route->path);
     x->body_limit = x->route && x->route->body_limit ? x->route->body_limit : x->settings->max_body_bytes;
     atomic_fetch_add(&a->metrics.in_flight, 1);
     return x;

@@ -485,26 +485,49 @@ xd_status prepare_completions(exchange *x, xd_err *err)
     return st ? st : make_ready(g, "cmpl-", err);
 }
 
+/* *ret_asked: the body as it came, without its input; owned, also after a fault. */
+static xd_status read_responses(exchange *x, gen **ret, json_t **ret_asked, xd_err *err)
+{
+    json_t *chat = NULL;
+    xd_status st = parse_body(x, ret, err);
+    if (st)
+        return st;
+    gen *g = *ret;
+    *ret_asked = XD_TAKE(g->body);
+    if ((st = responses_to_chat(*ret_asked, &chat, err)))
+        return st;
+    g->body = chat;
+    json_object_del(*ret_asked, "input");
+    st = read_params(g, GEN_CHAT, err);
+    if (st)
+        responses_name_fault(*ret_asked, err);
+    return st;
+}
+
 xd_status prepare_responses(exchange *x, xd_err *err)
 {
     gen *g;
     XD_CLEANUP(json_decrefp) json_t *asked = NULL;
-    json_t *chat = NULL;
-    xd_status st = parse_body(x, &g, err);
+    xd_status st = read_responses(x, &g, &asked, err);
     if (st)
         return st;
-    asked = XD_TAKE(g->body);
-    if ((st = responses_to_chat(asked, &chat, err)))
-        return st;
-    g->body = chat;
-    json_object_del(asked, "input");
-    st = read_params(g, GEN_CHAT, err);
-    if (!st)
-        st = make_ready(g, "resp_", err);
+    st = make_ready(g, "resp_", err);
     if (!st)
         st = responses_begin(g, asked, err);
     if (st)
         responses_name_fault(asked, err);
+    return st;
+}
+
+xd_status prepare_input_tokens(exchange *x, xd_err *err)
+{
+    gen *g;
+    XD_CLEANUP(json_decrefp) json_t *asked = NULL;
+    xd_status st = read_responses(x, &g, &asked, err);
+    if (!st)
+        reply_dump(json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
+                             (json_int_t)g->p.prompts[0].ids.len),
+                   &x->answer);
     return st;
 }
 

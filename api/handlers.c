@@ -47,7 +47,17 @@ enum MHD_Result handle_no_response(exchange *x)
 {
     xd_err err;
     xd_fail_field(&err, XD_NOT_FOUND, NULL, "response_not_found",
-                  "there is no response '%.100s': nothing is stored here (answers say \"store\": false)", x->path_rest);
+                  "there is no response '%.*s': nothing is stored here (answers say \"store\": false)",
+                  (int)XD_MIN(strcspn(x->path_rest, "/"), (size_t)100), x->path_rest);
+    return reply_error(x, &err);
+}
+
+enum MHD_Result handle_no_compact(exchange *x)
+{
+    xd_err err;
+    xd_fail_field(&err, XD_NOT_FOUND, NULL, "unknown_url",
+                  "there is no '%s' here: a conversation is not made shorter; leave out the oldest items of input",
+                  x->route->path);
     return reply_error(x, &err);
 }
 

@@ -34,14 +34,9 @@ const char *const api_form_names[API_FORM_NONE] = {[API_FORM_JSON_OBJECT] = "jso
                                                    [API_FORM_TOOL_OR_JSON] = "tool_or_json",
                                                    [API_FORM_GRAMMAR] = "grammar"};
 
-enum { LABEL_CHARS = 64 };
-
-static const char *route_label(size_t i, char text[static LABEL_CHARS])
+static const char *route_label(size_t i)
 {
-    if (i >= api_routes_count)
-        return "other";
-    snprintf(text, LABEL_CHARS, "%s%s", api_routes[i].path, api_routes[i].flags & ROUTE_PREFIX ? "{id}" : "");
-    return text;
+    return i < api_routes_count ? api_routes[i].path : "other";
 }
 
 static void head(xd_buf *out, const char *name, const char *type, const char *help)
@@ -51,7 +46,6 @@ static void head(xd_buf *out, const char *name, const char *type, const char *he
 
 void api_metrics_print(const api_metrics *m, xd_buf *out)
 {
-    char text[LABEL_CHARS];
     head(out, "expertd_build_info", "gauge", "Version of expertd, always 1.");
     xd_buf_printf(out, "expertd_build_info{version=\"%s\"} 1\n", XD_VERSION);
 
@@ -60,8 +54,8 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         for (size_t s = 0; s < API_N_STATUS; s++) {
             uint64_t n = m->requests[r][s];
             if (n)
-                xd_buf_printf(out, "expertd_http_requests_total{endpoint=\"%s\",status=\"%u\"} %llu\n",
-                              route_label(r, text), statuses[s], (unsigned long long)n);
+                xd_buf_printf(out, "expertd_http_requests_total{endpoint=\"%s\",status=\"%u\"} %llu\n", route_label(r),
+                              statuses[s], (unsigned long long)n);
         }
 
     head(out, "expertd_http_request_duration_seconds", "histogram",
@@ -73,7 +67,7 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         if (!sum)
             continue;
         sum = 0;
-        const char *label = route_label(r, text);
+        const char *label = route_label(r);
         for (size_t b = 0; b <= API_N_BUCKETS; b++) {
             sum += m->duration_bucket[r][b];
             if (b < API_N_BUCKETS)

@@ -19,10 +19,14 @@ const api_route api_routes[] = {
     {"POST", "/v1/chat/completions", ROUTE_READY, 0, prepare_chat, handle_generate},
     {"POST", "/v1/completions", ROUTE_READY, 0, prepare_completions, handle_generate},
     {"GET", "/v1/models", ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_models},
-    {"GET", "/v1/models/", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_model},
+    {"GET", "/v1/models/{id}", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_model},
     {"POST", "/v1/responses", ROUTE_READY, 0, prepare_responses, handle_generate},
-    {"GET", "/v1/responses/", ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_no_response},
-    {"DELETE", "/v1/responses/", ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_no_response},
+    {"POST", "/v1/responses/compact", 0, 0, NULL, handle_no_compact},
+    {"POST", "/v1/responses/input_tokens", ROUTE_READY, 0, prepare_input_tokens, handle_answer},
+    {"GET", "/v1/responses/{id}", 0, SMALL_BODY_BYTES, NULL, handle_no_response},
+    {"DELETE", "/v1/responses/{id}", 0, SMALL_BODY_BYTES, NULL, handle_no_response},
+    {"POST", "/v1/responses/{id}/cancel", 0, SMALL_BODY_BYTES, NULL, handle_no_response},
+    {"GET", "/v1/responses/{id}/input_items", 0, SMALL_BODY_BYTES, NULL, handle_no_response},
     {"GET", "/version", ROUTE_OPEN, SMALL_BODY_BYTES, NULL, handle_version},
 };
 const size_t api_routes_count = XD_ARRAY_LEN(api_routes);
@@ -30,12 +34,24 @@ _Static_assert(XD_ARRAY_LEN(api_routes) <= API_MAX_ROUTES, "metrics have a slot 
 
 static bool path_matches(const api_route *r, const char *path)
 {
-    size_t n = strlen(r->path);
-    if (r->flags & ROUTE_PREFIX)
-        return strncmp(path, r->path, n) == 0 && path[n];
-    if (strncmp(path, r->path, n) != 0)
+    const char *pattern = r->path, *id = strstr(pattern, "{id}");
+    if (id) {
+        size_t before = (size_t)(id - pattern);
+        if (strncmp(path, pattern, before) != 0 || !path[before])
+            return false;
+        if (r->flags & ROUTE_PREFIX)
+            return true;
+        path += before;
+        size_t len = strcspn(path, "/");
+        if (!len)
+            return false;
+        path += len;
+        pattern = id + strlen("{id}");
+    }
+    size_t n = strlen(pattern);
+    if (strncmp(path, pattern, n) != 0)
         return false;
-    return !path[n] || (n > 1 && strcmp(path + n, "/") == 0); /* one slash at the end is forgiven */
+    return !path[n] || (n != 1 && strcmp(path + n, "/") == 0); /* one slash at the end is forgiven */
 }
 
 const api_route *api_route_find(const char *method, const char *path, char *ret_allow, size_t allow_cap)

@@ -468,14 +468,37 @@ def test_a_template_that_raises(servers):
     assert (a.status, a.error["code"], a.error["param"]) == (400, "template_raise", "input") and "messages must be one" in a.error["message"]
 
 
+@pytest.mark.parametrize("method,path", [("GET", "x/other"), ("GET", "x/input_items/other"), ("POST", "x/cancel/other"), ("POST", "compact"), ("GET", "/input_items")])
+def test_paths_below_responses_that_are_not_there(last, method, path):
+    a = last.request(method, "/v1/responses/" + path)
+    assert (a.status, a.error["code"]) == (404, "unknown_url"), a.body
+
+
+def test_input_tokens_are_those_of_the_response(servers):
+    s = servers(ALL)
+    for body in ({"input": "a king"}, {"input": [{"role": "user", "content": "u"}, *CALLED], "instructions": "be kind", "tools": [WEATHER, NOW], "model": "fake"}):
+        before = s.metric("fake_submitted_total")
+        a = s.post("/v1/responses/input_tokens", body)
+        assert a.status == 200 and a.headers["Content-Type"] == "application/json", a.body
+        assert s.metric("fake_submitted_total") == before, "nothing is generated"
+        assert a.json == {"object": "response.input_tokens", "input_tokens": create(s, **body)["usage"]["input_tokens"]}
+    a = s.post("/v1/responses/input_tokens", {"input": "x" * 5000})
+    assert a.status == 200 and a.json["input_tokens"] > 5000, "longer than the context"
+    for body, param in (({"input": 5}, "input"), ({}, "input"), ({"input": "x", "previous_response_id": "r"}, "previous_response_id")):
+        a = s.post("/v1/responses/input_tokens", body)
+        assert a.status == 400 and a.error["param"] == param, a.body
+
+
 def test_nothing_is_stored(last):
     r = create(last, "x", store=True)
     for call in (lambda c: c.responses.retrieve(r["id"]), lambda c: c.responses.delete(r["id"]), lambda c: c.responses.input_items.list(r["id"])):
         with pytest.raises(openai.NotFoundError, match="nothing is stored"):
             call(client(last))
-    with pytest.raises(openai.APIStatusError) as e:
+    with pytest.raises(openai.NotFoundError, match="nothing is stored"):
         client(last).responses.cancel(r["id"])
-    assert e.value.status_code == 405
+    for method, path, id in (("POST", r["id"] + "/cancel", r["id"]), ("GET", "x/input_items/", "x"), ("DELETE", "x", "x")):
+        a = last.request(method, "/v1/responses/" + path)
+        assert (a.status, a.error["code"]) == (404, "response_not_found") and f"no response '{id}':" in a.error["message"], a.body
     assert last.get("/v1/responses").status == 405
     rows = re.findall(r'^expertd_http_requests_total\{endpoint="/v1/responses/\{id\}",status="404"\} (\d+)$', last.get("/metrics").body.decode(), re.M)
     assert len(rows) == 1 and int(rows[0]) >= 3
