@@ -86,7 +86,8 @@ struct api {
 
     work *work;
     atomic_bool ready, draining, closing;
-    atomic_bool trim_due; /* a large request has ended: conn.c's watcher gives its memory back */
+    atomic_bool trim_due;             /* a large request has ended, or many: conn.c's watcher gives their memory back */
+    atomic_uint_fast64_t freed_bytes; /* by requests since trim_due was set, about */
     api_metrics metrics;
     notes notes;
     atomic_uint_fast64_t next_id;
@@ -269,6 +270,8 @@ api_form gen_form(const gen *g); /* of the answer */
 /* Time that the engine spent on an answered completion, from submission to the end; 0: it was not answered. */
 uint64_t gen_engine_ns(const gen *g);
 size_t gen_whole_bytes(const gen *g); /* of the answer, about; after gen_count_tokens() */
-void gen_free(gen *g);                /* cancels what still runs; NULL is fine */
+size_t gen_held_bytes(
+    const gen *g);     /* the most that its log-probabilities have taken, about; also while it is not answered */
+void gen_free(gen *g); /* cancels what still runs; NULL is fine */
 
 #endif

@@ -361,7 +361,7 @@ static void log_line(const exchange *x, int level, unsigned status, uint64_t too
                 x->fault.status ? ": " : "", x->fault.msg);
 }
 
-enum { LARGE_BYTES = 1 << 20 };
+enum { LARGE_BYTES = 1 << 20, MANY_BYTES = 16 << 20 };
 
 void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum MHD_RequestTerminationCode why)
 {
@@ -377,7 +377,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
     gen_tokens tokens;
     api_form form = x->gen ? gen_form(x->gen) : API_FORM_NONE;
     bool counted = x->gen && gen_count_tokens(x->gen, &tokens);
-    size_t whole_bytes = counted ? gen_whole_bytes(x->gen) : 0;
+    uint64_t freed = x->body_seen + (counted ? gen_whole_bytes(x->gen) : 0) + (x->gen ? gen_held_bytes(x->gen) : 0);
     gen_free(x->gen); /* before the conn may go: no notify comes after it */
     if (x->working)
         conn_set_engine_busy(x->c, false, false);
@@ -401,8 +401,10 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
         int level = x->fault.status ? CONF_LOG_ERROR : probe ? CONF_LOG_DEBUG : CONF_LOG_INFO;
         log_line(x, level, status, took_ns, counted ? &tokens : NULL, form);
     }
-    if (x->body_seen > LARGE_BYTES || whole_bytes > LARGE_BYTES)
+    if (freed > LARGE_BYTES || atomic_fetch_add(&a->freed_bytes, freed) + freed > MANY_BYTES) {
+        atomic_store(&a->freed_bytes, 0);
         atomic_store(&a->trim_due, true);
+    }
     xd_buf_free(&x->body);
     xd_buf_free(&x->answer);
     api_settings_unref(x->settings);

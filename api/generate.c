@@ -205,6 +205,12 @@ size_t gen_whole_bytes(const gen *g)
     return request + tokens * (g->p.n_logprobs >= 0 ? 40u * (unsigned)(g->p.n_logprobs + 1) : 4u);
 }
 
+/* A chat's are objects: 800 bytes each, as measured. */
+size_t gen_held_bytes(const gen *g)
+{
+    return g->most_held * 800;
+}
+
 static enum MHD_Result reply_whole(gen *g)
 {
     exchange *x = g->x;

@@ -102,6 +102,7 @@ static bool add_logprob(gen *g, choice *c, const engine_event *ev)
 {
     c->n_held += ev->n_top + 1;
     g->n_held += ev->n_top + 1;
+    g->most_held = XD_MAX(g->most_held, g->n_held);
     if (g->n_held > GEN_MAX_HELD_LOGPROBS) {
         gen_fail_held(&g->error);
         return true;

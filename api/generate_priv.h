@@ -33,7 +33,7 @@ struct gen {
     engine_request **reqs; /* [p.n_prompts] */
     choice *choices;       /* [p.n_prompts * p.n] */
     size_t n_choices, n_done;
-    size_t turn, n_held; /* log-probabilities of all choices that wait to be sent */
+    size_t turn, n_held, most_held; /* log-probabilities of all choices that wait to be sent, and the most there were */
     uint64_t prompt_tokens, completion_tokens, cached_tokens, engine_ns;
     uint64_t submitted_ns; /* the first of reqs was */
     uint64_t queued_ns, first_token_ns, last_first_ns,

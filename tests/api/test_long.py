@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from conftest import http_post, in_time
+from conftest import crowd, http_post, in_time
 
 
 def quick_ones_beside_a_long_one(server):
@@ -115,6 +115,23 @@ def test_the_memory_of_a_large_answer_is_given_back(start):
     assert a.status == 200 and len(a.body) > 10 << 20
     most = rss_kib(server, "VmHWM")
     assert most > before + (100 << 10)
+    begin = time.monotonic()
+    while (now := rss_kib(server)) > before + (most - before) / 4:
+        in_time(begin, f"memory: {before}, then {most}, now {now} KiB")
+        time.sleep(0.1)
+
+
+def test_the_memory_of_many_log_probabilities_is_given_back(start):
+    """No one of these answers is large as text; what they took is."""
+    server = start("--server.threads=2", "--server.max_queue=100", "--model.chat_template={{ messages[-1].content }}")
+    program = open(f"/proc/{server.process.pid}/exe", "rb").read()
+    if b"__asan_init" in program or b"__tsan_init" in program:
+        pytest.skip("sanitizers keep what is freed")
+    before = rss_kib(server)
+    body = {"input": "abcdefghij" * 100, "stream": True, "top_logprobs": 20, "include": ["message.output_text.logprobs"]}
+    crowd(16, lambda i: server.post("/v1/responses", body))
+    most = rss_kib(server, "VmHWM")
+    assert most > before + (50 << 10)
     begin = time.monotonic()
     while (now := rss_kib(server)) > before + (most - before) / 4:
         in_time(begin, f"memory: {before}, then {most}, now {now} KiB")
