@@ -29,7 +29,7 @@ typedef struct gen_params {
         *tools, *tool_choice, *function_call, *response_format, *documents, *template_kwargs, *stop_token_ids,
         *modalities, *dry_sequence_breakers, *structured_outputs;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, typical_p, typical,
-        top_n_sigma, nsigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_low, dynatemp_high,
+        typ_p, top_n_sigma, nsigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_low, dynatemp_high,
         dynatemp_exponent, dry_multiplier, dry_base;
     int64_t top_k, n, best_of, max_tokens, max_completion_tokens, min_tokens, seed, logprobs, top_logprobs, priority,
         dry_allowed_length, dry_last_n;

@@ -227,8 +227,10 @@ static json_t *health_json(exchange *x, bool with_map, bool *ret_ready)
     engine_phase phase = engine_get_phase(x->a->e, &fraction, what, sizeof what);
     if (phase == ENGINE_READY && atomic_load(&x->a->draining))
         phase = ENGINE_DRAINING;
-    if (phase == ENGINE_READY && !atomic_load(&x->a->ready))
+    if (phase == ENGINE_READY && !atomic_load(&x->a->ready)) {
         phase = ENGINE_LOADING;
+        snprintf(what, sizeof what, "chat template");
+    }
     *ret_ready = phase == ENGINE_READY;
     static const char *const names[] = {[ENGINE_LOADING] = "loading",
                                         [ENGINE_READY] = "ready",

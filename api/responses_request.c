@@ -80,12 +80,14 @@ typedef struct turns {
     bool said;    /* its last item was text */
     /* What several items say of the last message. It gets them when it is whole: there may be as many items as a body has room for. */
     xd_buf content, thought;
+    json_t *calls; /* under the ids of all calls so far: true */
 } turns;
 
 static void turns_clear(turns *t)
 {
     xd_buf_free(&t->content);
     xd_buf_free(&t->thought);
+    json_decref(t->calls);
 }
 
 static bool put_text(json_t *message, const char *key, xd_buf *text)
@@ -245,7 +247,9 @@ static xd_status take_call(turns *t, const json_t *item, const char *where, xd_e
         m = NULL;
     json_t *call = json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function", "name",
                              responses_flat_name(json_object_get(item, "namespace"), name), "arguments", arguments);
-    return json_array_append_new(json_object_get(m, "tool_calls"), call) ? responses_no_memory(err) : XD_OK;
+    bool ok = !json_array_append_new(json_object_get(m, "tool_calls"), call) &&
+              !json_object_set_new(t->calls, json_string_value(id), json_true());
+    return ok ? XD_OK : responses_no_memory(err);
 }
 
 static xd_status take_result(turns *t, const json_t *item, const char *where, xd_err *err)
@@ -259,6 +263,10 @@ static xd_status take_result(turns *t, const json_t *item, const char *where, xd
         st = read_content(json_object_get(item, "output"), param, &content, err);
     if (st)
         return st;
+    if (!json_object_get(t->calls,
+                         json_string_value(id))) /* OpenAI's words; many templates would show it as anything */
+        return xd_fail_field(err, XD_BAD_REQUEST, "input", "invalid_value",
+                             "No tool call found for function call output with call_id %.200s.", json_string_value(id));
     json_t *m = json_pack("{s:s, s:O, s:O}", "role", "tool", "tool_call_id", id, "content", content);
     return add_message(t, m) ? XD_OK : responses_no_memory(err);
 }
@@ -318,8 +326,8 @@ static xd_status take_item(turns *t, const json_t *item, const char *where, xd_e
 
 static xd_status read_input(const request *r, json_t *chat, xd_err *err)
 {
-    XD_CLEANUP(turns_clear) turns t = {.messages = json_array()};
-    if (json_object_set_new(chat, "messages", t.messages))
+    XD_CLEANUP(turns_clear) turns t = {.messages = json_array(), .calls = json_object()};
+    if (json_object_set_new(chat, "messages", t.messages) || !t.calls)
         return responses_no_memory(err);
     if (r->instructions && *r->instructions) {
         if (!add_message(&t, json_pack("{s:s, s:s}", "role", "system", "content", r->instructions)))

@@ -107,7 +107,9 @@ xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err)
     if (p->nsigma < 0)
         p->nsigma = 0;
     xd_status st = merge(&p->typical_p, p->typical, "typical_p", "typical", err);
-    if (st || (st = merge(&p->top_n_sigma, p->nsigma, "top_n_sigma", "nsigma", err)))
+    if (st || (st = merge(&p->typical_p, p->typ_p, "typical_p", "typ_p", err)))
+        return st;
+    if ((st = merge(&p->top_n_sigma, p->nsigma, "top_n_sigma", "nsigma", err)))
         return st;
     p->typical_p = isnan(p->typical_p) ? 1 : XD_MAX(p->typical_p, 1e-9); /* 0: the most typical token alone */
     p->top_n_sigma = isnan(p->top_n_sigma) ? 0 : p->top_n_sigma;

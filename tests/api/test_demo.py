@@ -92,7 +92,7 @@ def test_filters_change_what_is_drawn_and_repeat_with_a_seed(daemon):
         one = ids(**on)
         assert one != plain and one == ids(**on), on
         assert ids(temperature=0, **on) == greedy, "0 is the likeliest token, whatever the filters"
-    assert ids(typical=0.5) == ids(typical_p=0.5) and ids(nsigma=0.5) == ids(top_n_sigma=0.5)
+    assert ids(typical=0.5) == ids(typ_p=0.5) == ids(typical_p=0.5) and ids(nsigma=0.5) == ids(top_n_sigma=0.5)
 
 
 def test_as_many_stop_token_ids_as_the_reference_says(daemon):

@@ -554,6 +554,20 @@ def test_loading(start):
         in_time(begin, "readiness")
 
 
+def test_loading_says_what_is_missing(start, tmp_path):
+    """The engine is ready, and the template cannot be read to its end yet."""
+    pipe = str(tmp_path / "template")
+    os.mkfifo(pipe)
+    server = start("--model.chat_template=" + pipe, ready=False)
+    with open(pipe, "w") as f:  # it has begun to read
+        a = server.get("/health")
+        assert (a.status, a.json["status"], a.json["what"]) == (503, "loading", "chat template"), a.body
+        f.write("{{ messages[0].content }}")
+    begin = time.monotonic()
+    while not server.is_ready():
+        in_time(begin, "readiness")
+
+
 def test_busy_is_429_with_retry_after(start):
     server = start("--server.max_queue=1")
     with server.socket(http_post("/v1/completions", {"prompt": "[never]"})):

@@ -430,6 +430,16 @@ FAULTS = [
 ]
 
 
+def test_a_result_needs_its_call(servers):
+    result = {"type": "function_call_output", "call_id": "call_9", "output": "18"}
+    call = {**CALLED[0], "call_id": "call_9"}
+    for input in ([result], [*CALLED, result], [result, call]):
+        a = servers(ALL).post("/v1/responses", {"input": input})
+        assert (a.status, a.error["param"], a.error["code"]) == (400, "input", "invalid_value"), a.body
+        assert a.error["message"] == "No tool call found for function call output with call_id call_9."
+    create(servers(ALL), [*CALLED, call, {"role": "user", "content": "u"}, result, result])
+
+
 @pytest.mark.parametrize("body,param,code", FAULTS, ids=lambda v: v if isinstance(v, str) else None)
 def test_faults_are_told_in_the_clients_words(last, body, param, code):
     a = last.post("/v1/responses", body)
