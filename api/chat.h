@@ -64,7 +64,8 @@ typedef struct chat_rendered {
         *trusted; /* one byte per byte of text, for tok_encode_trusted(): 1 written by the template, 0 by the client */
     size_t len;
     bool tools_ignored, documents_ignored; /* they were given, but the chosen template does not mention them */
-    answer_marks marks;                    /* what the chosen template shows of the answer's form */
+    bool too_much;      /* why it failed: this request took more steps, time or memory than a rendering may */
+    answer_marks marks; /* what the chosen template shows of the answer's form */
 } chat_rendered;
 
 /* What becomes of a request's messages before the template sees them, so that one request works with every model:

@@ -231,7 +231,7 @@ static const char **untrusted_names(const chat_request *r)
 }
 
 static xd_status render_vars(const chat_template *t, const json_t *vars, const chat_request *r, xd_buf *out,
-                             uint8_t **ret_trusted, xd_err *err)
+                             uint8_t **ret_trusted, bool *ret_too_much, xd_err *err)
 {
     const char **untrusted = untrusted_names(r);
     if (!untrusted)
@@ -239,7 +239,8 @@ static xd_status render_vars(const chat_template *t, const json_t *vars, const c
     jinja_options o = {.ret_trusted = ret_trusted, .untrusted = untrusted, .now = r->now};
     xd_status st = jinja_render(t->t, vars, &o, out, err);
     free(untrusted);
-    if (st == XD_TOO_LARGE || st == XD_TIMEOUT) { /* this request's fault: another one may render */
+    *ret_too_much = st == XD_TOO_LARGE || st == XD_TIMEOUT;
+    if (*ret_too_much) { /* this request's fault: another one may render */
         st = XD_BAD_REQUEST;
         xd_wrap(err, "the conversation is too much for the chat template");
     }
@@ -304,7 +305,7 @@ xd_status chat_render(const chat_set *s, const chat_request *r, chat_rendered *r
         return no_memory(err);
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
     XD_CLEANUP(xd_freep) uint8_t *trusted = NULL;
-    st = render_vars(t, vars, r, &text, &trusted, err);
+    st = render_vars(t, vars, r, &text, &trusted, &ret->too_much, err);
     if (!st && r->continue_final_message)
         st = cut_tail(&text, final, err);
     if (st)

@@ -319,6 +319,8 @@ static void name_field(const gen *g, xd_err *err)
     const char *name = NULL;
     if (p->kind == GEN_CHAT && !strcmp(err->param, "prompt"))
         name = "messages";
+    if (p->kind == GEN_CHAT && !strcmp(err->code, "context_length_exceeded"))
+        gen_replace_words(err, "length of the prompt", "length of the " GEN_CHAT_TEXTS);
     if (p->max_completion_tokens != FIELD_UNSET_INT && !strcmp(err->param, "max_tokens"))
         name = "max_completion_tokens";
     if (name)

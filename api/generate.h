@@ -10,7 +10,8 @@
 #include "engine/text/tokenizer.h"
 
 enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
-enum { GEN_MAX_HELD_LOGPROBS = 2 << 20 }; /* in one response: some 300 MiB while it is made, 60 MiB as text */
+#define GEN_CHAT_TEXTS "messages and tools" /* what a chat's prompt is made of, in errors about its length */
+enum { GEN_MAX_HELD_LOGPROBS = 2 << 20 };   /* in one response: some 300 MiB while it is made, 60 MiB as text */
 
 typedef struct gen_prompt {
     tok_ids ids;
@@ -116,6 +117,7 @@ gen_context gen_context_of(exchange *x);
 /* --- faults of a field: request.c --------------------------------------------------------------------------------- */
 
 xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
+void gen_replace_words(xd_err *err, const char *old, const char *new); /* once, in its message */
 xd_status gen_unsupported(xd_err *err, const char *param, const char *text);
 /* Fails where there is none: the field is about text. */
 xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *err) XD_MUST_CHECK;

@@ -26,23 +26,25 @@ static size_t least_tokens(const gen_context *ctx, size_t len)
     return len / longest;
 }
 
+static xd_status context_exceeded(const gen_context *ctx, const char *how, size_t n, const char *param, xd_err *err)
+{
+    const char *what = !strcmp(param, "messages") ? GEN_CHAT_TEXTS : param;
+    return xd_fail_field(
+        err, XD_BAD_REQUEST, param, "context_length_exceeded",
+        "This model's maximum context length is %u tokens. However, you sent %s %zu tokens in the %s. Please "
+        "reduce the length of the %s.",
+        ctx->info->max_model_len, how, n, what, what);
+}
+
 static xd_status far_too_long(const gen_context *ctx, const tok_ids *ids, size_t len, xd_status st, const char *param,
                               xd_err *err)
 {
     size_t least = st && !strcmp(err->code, TOK_TOO_COSTLY) ? least_tokens(ctx, len) : 0;
     if (least > ctx->info->max_model_len)
-        return xd_fail_field(
-            err, XD_BAD_REQUEST, param, "context_length_exceeded",
-            "This model's maximum context length is %u tokens. However, you sent at least %zu tokens in the %s. Please "
-            "reduce the length of the %s.",
-            ctx->info->max_model_len, least, param, param);
+        return context_exceeded(ctx, "at least", least, param, err);
     if (st != XD_TOO_LARGE || strcmp(err->code, TOK_TOO_MANY) != 0)
         return st;
-    return xd_fail_field(
-        err, XD_BAD_REQUEST, param, "context_length_exceeded",
-        "This model's maximum context length is %u tokens. However, you sent more than %zu tokens in the %s. Please "
-        "reduce the length of the %s.",
-        ctx->info->max_model_len, ids->max, param, param);
+    return context_exceeded(ctx, "more than", ids->max, param, err);
 }
 
 /* The tokenizer's own start token, if it puts one before every text. */
@@ -188,6 +190,37 @@ static answer_thoughts thoughts_of_tokens(const tokenizer *tok)
     return t;
 }
 
+/* Appends the ids of every text in v, until they are more than ids->max. */
+static xd_status encode_texts(const gen_context *ctx, const json_t *v, tok_ids *ids, xd_err *err)
+{
+    xd_status st = XD_OK;
+    size_t i;
+    const char *key;
+    json_t *x;
+    if (json_is_string(v))
+        return tok_encode(ctx->tok, json_string_value(v), json_string_length(v), 0, ids, err);
+    json_array_foreach ((json_t *)(uintptr_t)v, i, x)
+        if ((st = encode_texts(ctx, x, ids, err)))
+            return st;
+    json_object_foreach ((json_t *)(uintptr_t)v, key, x)
+        if ((st = encode_texts(ctx, x, ids, err)))
+            return st;
+    return st;
+}
+
+/* A conversation that no context could hold is too much for the template first. Only the length is what its client can do something about. */
+static xd_status too_much_to_render(const gen_context *ctx, const chat_request *req, xd_err *err)
+{
+    XD_CLEANUP(tok_ids_free) tok_ids ids = {.max = ctx->info->max_model_len};
+    xd_err why = {0};
+    const json_t *const given[] = {req->messages, req->tools, req->documents};
+    for (size_t i = 0; i < XD_ARRAY_LEN(given); i++)
+        if (encode_texts(ctx, given[i], &ids, &why))
+            return strcmp(why.code, TOK_TOO_MANY) != 0 ? err->status
+                                                       : context_exceeded(ctx, "more than", ids.max, "messages", err);
+    return err->status;
+}
+
 xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
                           answer_marks *ret_marks, xd_err *err)
 {
@@ -200,7 +233,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
     XD_CLEANUP(chat_rendered_free) chat_rendered text = {0};
     st = chat_render(ctx->chat, req, &text, err);
     if (st)
-        return st;
+        return text.too_much ? too_much_to_render(ctx, req, err) : st;
     if (text.tools_ignored)
         return gen_unsupported(err, "tools", "the model's chat template does not take 'tools'");
     if (text.documents_ignored)

@@ -180,6 +180,14 @@ xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...)
     return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value", "%s", text);
 }
 
+void gen_replace_words(xd_err *err, const char *old, const char *new)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf msg = {0};
+    const char *at = strstr(err->msg, old);
+    if (at && xd_buf_printf(&msg, "%.*s%s%s", (int)(at - err->msg), err->msg, new, at + strlen(old)))
+        snprintf(err->msg, sizeof err->msg, "%s", msg.data);
+}
+
 xd_status gen_unsupported(xd_err *err, const char *param, const char *text)
 {
     return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_parameter", "%s", text);

@@ -9,6 +9,7 @@
  * become one message again. */
 #include <string.h>
 
+#include "api/generate.h"
 #include "api/responses_priv.h"
 
 typedef struct request {
@@ -558,4 +559,6 @@ void responses_name_fault(const json_t *body, xd_err *err)
     }
     if (msg.len && xd_buf_puts(&msg, "") && !msg.failed)
         snprintf(err->msg, sizeof err->msg, "%s", msg.data);
+    for (int i = 0; i < 2 && !strcmp(err->code, "context_length_exceeded"); i++) /* what there is, and what to reduce */
+        gen_replace_words(err, GEN_CHAT_TEXTS, "input, instructions and tools");
 }

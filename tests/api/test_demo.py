@@ -141,6 +141,12 @@ def test_a_long_prompt(daemon):
     a = daemon.complete([5] * (limit + 1))
     assert a.status == 400 and a.error["code"] == "context_length_exceeded"
     assert str(limit) in a.error["message"] and str(limit + 1) in a.error["message"]
+    assert a.error["message"].endswith("reduce the length of the prompt or of the completion.")
+    # The field is the one that every request has; any of them may be what is long.
+    for a, param, words in [(daemon.chat("a " * limit), "messages", "messages and tools"),
+                            (daemon.post("/v1/responses", {"input": "x", "instructions": "a " * limit}), "input", "input, instructions and tools")]:
+        assert a.status == 400 and a.error["code"] == "context_length_exceeded" and a.error["param"] == param, a.body
+        assert a.error["message"].endswith(f"reduce the length of the {words} or of the completion."), a.body
 
 
 def test_a_long_run_of_spaces_is_too_long_not_too_hard(daemon):

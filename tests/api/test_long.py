@@ -72,6 +72,27 @@ def test_who_is_far_too_long_is_told_so_before_the_end(server):
     assert "maximum context length is 4096 tokens" in a.error["message"] and "more than" in a.error["message"]
     a = server.chat("x" * 900_000)
     assert a.error["code"] == "context_length_exceeded" and a.error["param"] == "messages"
+    assert a.error["message"].endswith("tokens in the messages and tools. Please reduce the length of the messages and tools.")
+    a = server.post("/v1/responses", {"input": "x", "instructions": "x" * 900_000})
+    assert a.error["code"] == "context_length_exceeded" and a.error["param"] == "input"
+    assert a.error["message"].endswith("tokens in the input, instructions and tools. Please reduce the length of the input, instructions and tools.")
+
+
+def test_what_is_too_much_for_the_template_is_too_long(start):
+    """The template gives up before there is a prompt, whose length would be told."""
+    server = start("--model.chat_template={% for m in messages %}{% for i in range(1000) %}{% set x = m.content ~ i %}{% endfor %}{{ m.content }}{% endfor %}", "--server.max_body=64MiB")
+    many = [{"role": "user", "content": "x" * 10}] * 100_000
+    a = server.post("/v1/chat/completions", {"messages": many})
+    assert (a.status, a.error["code"], a.error["param"]) == (400, "context_length_exceeded", "messages"), a.body
+    assert "maximum context length is 4096 tokens" in a.error["message"] and "more than 4096 tokens in the messages and tools" in a.error["message"]
+    a = server.post("/v1/responses", {"input": many})
+    assert (a.status, a.error["code"], a.error["param"]) == (400, "context_length_exceeded", "input"), a.body
+    few = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]})
+    assert few.status == 200, few.body
+    # What fits is the template's fault.
+    server = start("--model.chat_template={% for m in messages * 1000000 %}{{ m.content ~ loop.index }}{% endfor %}")
+    a = server.chat("ab")
+    assert (a.status, a.error["code"]) == (400, "template_error"), a.body
 
 
 def test_a_length_error_names_the_field_that_was_sent(server):
