@@ -361,7 +361,7 @@ const json_t *schema_merge(build *b, const json_t *x, const json_t *y, uint32_t 
         return NULL;
     }
     if (++b->merges > BUILD_MAX_MERGES) {
-        build_fault(b, place, NULL, "the schema joins others more than %d times", BUILD_MAX_MERGES);
+        build_fault(b, place, NULL, "the schema leads to itself, or joins others more than %d times", BUILD_MAX_MERGES);
         return NULL;
     }
     if (closes_other(x, y) || closes_other(y, x)) {

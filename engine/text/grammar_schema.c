@@ -282,7 +282,7 @@ static xd_status check_keywords(build *b, const build_job *j)
         no_effect = no_effect || (empty && strcmp(key, "not") != 0 && strcmp(key, "contains") != 0);
         no_effect = no_effect || (!strcmp(key, "patternProperties") && of_one_pattern(j->schema, &pattern));
         if (schema_types_of_keyword(key) & REFUSED && !no_effect)
-            return build_fault(b, j->place, key, "is not supported");
+            return build_fault(b, j->place, key, "'%.40s' is not supported", key);
     }
     if (json_is_true(json_object_get(j->schema, "nullable")))
         return build_fault(b, j->place, "nullable", "is no JSON Schema: use \"type\": [..., \"null\"]");

@@ -235,7 +235,8 @@ ACCEPTED = {
 
 REFUSED = [  # schema, place, word in the message
     ({"type": "objekt"}, "type", "type"), ({"type": []}, "type", "type"), ({"type": 3}, "type", "type"), (False, "", "false"), (5, "", "schema"),
-    ({"not": {"type": "null"}}, "not", "not"), (obj(a={"not": {}}), "properties.a.not", "not"),
+    ({"not": {"type": "null"}}, "not", "not: 'not' is not supported"), (obj(a={"not": {}}), "properties.a.not", "properties.a.not: 'not' is not supported"),
+    ({**obj(a={"type": "null"}), "$ref": "#"}, "", "leads to itself"), ({"$ref": "#"}, "$ref", "leads to itself"),
     ({"if": {"type": "null"}, "then": {"const": None}}, "if", "if"), ({"type": "object", "patternProperties": {"^a": {}, "^b": {}}}, "patternProperties", "patternProperties"),
     ({**obj(ab={}), "propertyNames": {"maxLength": 2}}, "propertyNames", "propertyNames"), ({"type": "object", "propertyNames": {"maxLength": 2}, "required": ["a"]}, "propertyNames", "propertyNames"),
     ({"type": "object", "propertyNames": {"pattern": "^a"}, "required": ["b"]}, "required", "b"), ({"type": "object", "propertyNames": {"pattern": "(?=a)"}}, "propertyNames.pattern", "looks"),
