@@ -11,7 +11,7 @@
 
 enum { GEN_COMPLETION = 1, GEN_CHAT = 2 };
 #define GEN_CHAT_TEXTS "messages and tools" /* what a chat's prompt is made of, in errors about its length */
-enum { GEN_MAX_HELD_LOGPROBS = 2 << 20 };   /* in one response: some 300 MiB while it is made, 60 MiB as text */
+enum { GEN_MAX_HELD_LOGPROBS = 1 << 19 };   /* in one response: some 400 MiB as objects while it is made */
 
 typedef struct gen_prompt {
     tok_ids ids;

@@ -161,13 +161,13 @@ def test_the_memory_of_many_log_probabilities_is_given_back(start):
 
 def test_what_a_response_may_hold_is_bounded(start):
     server = start("--server.max_n=8")
-    prompts = ["x" * 4000] * 16
+    prompts = ["x" * 1000] * 16
     a = server.complete(prompts, echo=True, logprobs=20, n=2, max_tokens=1)
-    assert a.status == 400 and a.error["param"] == "logprobs" and "2097152" in a.error["message"]
+    assert a.status == 400 and a.error["param"] == "logprobs" and "524288" in a.error["message"]
     assert server.complete(prompts, echo=True, logprobs=20, max_tokens=1).status == 200
     assert server.metric("fake_submitted_total") == 16, "told before anything was computed"
     # of answers it is known only when they are there
-    answers = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000)
+    answers = server.complete(["x" * 500] * 128, logprobs=20, max_tokens=250)
     assert answers.status == 400 and answers.error["param"] == "logprobs", answers.body[:200]
-    streamed = server.complete(["x" * 2000] * 128, logprobs=20, max_tokens=1000, stream=True)
+    streamed = server.complete(["x" * 500] * 128, logprobs=20, max_tokens=250, stream=True)
     assert streamed.body.endswith(b"data: [DONE]\n\n") and b'"error"' not in streamed.body[-1000:]
