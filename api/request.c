@@ -222,8 +222,7 @@ static xd_status read_stop(const gen_context *ctx, gen_params *p, xd_err *err)
         return XD_OK;
     bool one = json_is_string(p->stop);
     if (!one && !json_is_array(p->stop))
-        return xd_fail_field(err, XD_BAD_REQUEST, "stop", "invalid_type",
-                             "'stop' must be a string or an array of strings, not %s", json_kind_name(p->stop));
+        return fields_wrong_type(err, "stop", "a string or an array of strings", p->stop);
     size_t n = one ? 1 : json_array_size(p->stop);
     if (n > ctx->max_stop)
         return gen_bad_value(err, "stop", "'stop' has %zu strings: at most %u are allowed", n, ctx->max_stop);
@@ -240,8 +239,7 @@ static xd_status read_stop(const gen_context *ctx, gen_params *p, xd_err *err)
         char name[32];
         snprintf(name, sizeof name, one ? "stop" : "stop[%zu]", i);
         if (!json_is_string(s))
-            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be a string, not %s", name,
-                                 json_kind_name(s));
+            return fields_wrong_type(err, name, "a string", s);
         size_t len = json_string_length(s);
         if (!len || len > MAX_STOP_BYTES)
             return gen_bad_value(err, name, "'%s' must have 1 to %d bytes, not %zu", name, MAX_STOP_BYTES, len);

@@ -6,17 +6,10 @@
  * schema something cannot be had; here the place gets its name within the request. */
 #include <string.h>
 
+#include "api/fields.h"
 #include "api/generate.h"
 
 #define SCHEMA "response_format.json_schema.schema"
-
-static xd_status wrong_type(xd_err *err, const char *name, const char *kind, const json_t *v)
-{
-    if (!v)
-        return xd_fail_field(err, XD_BAD_REQUEST, name, "missing_required_parameter", "'%s' is missing", name);
-    return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_type", "'%s' must be %s, not %s", name, kind,
-                         json_kind_name(v));
-}
 
 static xd_status compile(const json_t *schema, const char *name, gen_params *p, xd_err *err)
 {
@@ -38,20 +31,20 @@ static xd_status read_json_schema(const json_t *format, gen_params *p, xd_err *e
 {
     const json_t *named = json_object_get(format, "json_schema");
     if (!json_is_object(named))
-        return wrong_type(err, "response_format.json_schema", "an object", named);
+        return fields_wrong_type(err, "response_format.json_schema", "an object", named);
     static const char *const texts[] = {"name", "description"};
     for (size_t i = 0; i < XD_ARRAY_LEN(texts); i++) {
         const json_t *v = json_object_get(named, texts[i]);
         char name[64];
         snprintf(name, sizeof name, "response_format.json_schema.%s", texts[i]);
         if (v && !json_is_null(v) && !json_is_string(v))
-            return wrong_type(err, name, "a string", v);
+            return fields_wrong_type(err, name, "a string", v);
     }
     const json_t *strict = json_object_get(named, "strict"), *schema = json_object_get(named, "schema");
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return wrong_type(err, "response_format.json_schema.strict", "a boolean", strict);
+        return fields_wrong_type(err, "response_format.json_schema.strict", "a boolean", strict);
     if (!json_is_object(schema) && !json_is_boolean(schema))
-        return wrong_type(err, SCHEMA, "an object", schema);
+        return fields_wrong_type(err, SCHEMA, "an object", schema);
     return compile(schema, SCHEMA, p, err);
 }
 
@@ -71,7 +64,7 @@ static xd_status read_structured(const json_t *outputs, const char **ret_rules, 
                                  "'%s' is not supported: use response_format, or structured_outputs.grammar", name);
     }
     if (rules && !json_is_null(rules) && !json_is_string(rules))
-        return wrong_type(err, "structured_outputs.grammar", "a string", rules);
+        return fields_wrong_type(err, "structured_outputs.grammar", "a string", rules);
     *ret_rules = json_string_value(rules);
     return XD_OK;
 }
@@ -139,7 +132,7 @@ xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err
     if (!format)
         return XD_OK;
     if (!json_is_string(type))
-        return wrong_type(err, "response_format.type", "a string", type);
+        return fields_wrong_type(err, "response_format.type", "a string", type);
     const char *name = json_string_value(type);
     if (!strcmp(name, "text"))
         return XD_OK;
@@ -156,6 +149,6 @@ xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err
         return read_json_schema(format, p, err);
     const json_t *schema = json_object_get(format, "schema");
     if (schema && !json_is_null(schema) && !json_is_object(schema))
-        return wrong_type(err, "response_format.schema", "an object", schema);
+        return fields_wrong_type(err, "response_format.schema", "an object", schema);
     return compile(json_is_object(schema) ? schema : NULL, "response_format.schema", p, err);
 }
