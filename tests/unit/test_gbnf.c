@@ -83,7 +83,7 @@ static json_t *vectors(void)
     return all;
 }
 
-Test(gbnf, takes_what_an_earley_parser_takes, .timeout = 300)
+Test(gbnf, takes_what_an_earley_parser_takes)
 {
     words w = open_words(SMALL);
     json_t *all = vectors(), *one, *pair;
@@ -107,7 +107,7 @@ Test(gbnf, takes_what_an_earley_parser_takes, .timeout = 300)
 }
 
 /* Every token of a large vocabulary at some places: it is in the mask if and only if its bytes are taken one by one. */
-Test(gbnf, a_mask_has_the_tokens_whose_bytes_fit, .timeout = 300)
+Test(gbnf, a_mask_has_the_tokens_whose_bytes_fit)
 {
     static const struct {
         const char *rules, *text;
@@ -233,7 +233,7 @@ Test(gbnf, small_matters_of_the_notation)
 }
 
 /* What is written here is deeper, longer or more ambiguous than anybody needs: it is refused, or answered within a bounded number of steps. */
-Test(gbnf, hostile_grammars_are_refused_or_followed, .timeout = 200)
+Test(gbnf, hostile_grammars_are_refused_or_followed)
 {
     xd_buf b[8] = {{0}};
     xd_buf_puts(&b[0], "root ::= ");
@@ -313,7 +313,7 @@ static double cpu_ms(void)
 }
 
 /* Not a limit, a figure: what a token's mask costs on the way through a text. */
-Test(gbnf, the_cost_of_masks_is_told, .timeout = 200)
+Test(gbnf, the_cost_of_masks_is_told)
 {
     static const char *const texts[] = {
         "{\"name\": \"Till\", \"tags\": [\"a long text with some words\", 12.5, null, {\"deep\": [[true]]}]}",
