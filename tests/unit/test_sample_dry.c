@@ -151,7 +151,7 @@ static void print_cost(const char *name, uint32_t period, uint32_t kinds, const 
 }
 
 /* Nothing is asserted of times: what it costs is printed. */
-Test(sample_dry, what_it_costs_at_100k_tokens, .timeout = 120)
+Test(sample_dry, what_it_costs_at_100k_tokens)
 {
     static const char *const usual[] = {"\n", ":", "\"", "*"};
     const char *most[ENGINE_MAX_DRY_BREAKERS];
