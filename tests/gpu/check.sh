@@ -6,7 +6,7 @@
 # Parts, all of them where none is named: kerncheck golden golden_cpu identity tiers alone memcheck racecheck. The last two need
 # compute-sanitizer, racecheck also RACECHECK_LIB: the libexpertd_cuda.so of a build with -Dgpu_racecheck=true.
 # A part is one process or more. GPU_JOBS (6) of them run at once, since most of their time is the start; tiers, which judges rates,
-# runs alone. What each of them prints is left in OUT (a new folder in /tmp). Each has a time limit, which PATIENCE (1) multiplies.
+# runs alone. What each of them prints is left in OUT (a new folder in /tmp). Each has a time limit; LIMIT is another one for all, in seconds.
 # BACKEND=cpu tries this script where there is no GPU. Exit status 1: something failed, or nothing passed.
 set -euo pipefail
 export LC_ALL=C PATH="$PATH:/usr/local/cuda/bin"
@@ -14,13 +14,14 @@ die() { printf 'check.sh: %s\n' "$*" >&2; exit 1; }
 
 all="kerncheck golden golden_cpu identity tiers alone memcheck racecheck"
 [ $# -gt 0 ] || die "usage: tests/gpu/check.sh DIR [PART ...], parts: $all"
-dir=$(realpath "$1")
+dir=$(realpath "$1") out=$(realpath "${OUT:-$(mktemp -d /tmp/expertd-gpu-check.XXXXXX)}")
 shift
 read -ra parts <<<"${*:-$all}"
 for part in "${parts[@]}"; do [[ " $all " == *" $part "* ]] || die "no part '$part', there are: $all"; done
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export EXPERTD_SOURCE_ROOT=$PWD PYTHONDONTWRITEBYTECODE=1
-backend=${BACKEND:-cuda} out=${OUT:-$(mktemp -d /tmp/expertd-gpu-check.XXXXXX)}
+backend=${BACKEND:-cuda}
+mkdir -p "$out"
 race=$(mktemp -d)
 trap 'rm -rf "$race"' EXIT
 
@@ -40,9 +41,9 @@ test_identity=$(program test_identity) test_tiers=$(program test_tiers)
 declare -A job=() begun=() ended=() cases=() passed=() FAILED=() skipped=()
 failures=()
 
-# start PART NAME SECONDS COMMAND...: as soon as there is room; SECONDS is its limit.
+# start PART NAME SECONDS COMMAND...: as soon as there is room; it is ended after SECONDS.
 start() {
-    local part=$1 name=$2 limit=$(($3 * ${PATIENCE:-1})) now
+    local part=$1 name=$2 limit=${LIMIT:-$3} now
     shift 3
     while [ ${#job[@]} -ge "${GPU_JOBS:-6}" ]; do finish_one; done
     now=${EPOCHREALTIME/./} # microseconds
@@ -54,9 +55,9 @@ start() {
 finish_all() { while [ ${#job[@]} -gt 0 ]; do finish_one; done; }
 
 finish_one() {
-    local pid="" status=0 part name limit at log line last="" verdict=passed n=0
+    local pid status=0 part name limit at log line last="" verdict=passed n=0
     wait -n -p pid || status=$?
-    if [ -z "$pid" ]; then # those that a signal ended bash forgets here, but knows when asked
+    if [ -z "${pid:-}" ]; then # those that a signal ended bash forgets here, but knows when asked
         for pid in "${!job[@]}"; do break; done
         status=0 && wait "$pid" || status=$?
     fi
@@ -76,7 +77,8 @@ finish_one() {
     memcheck:0 | racecheck:0) [[ $last =~ SUMMARY:\ 0\ (errors|hazards) ]] || verdict=FAILED ;;
     *:0) ;;
     golden*:1) if [[ $last == *" left out: "* ]]; then verdict=skipped; else verdict=FAILED; fi ;;
-    *:124 | *:137) verdict=FAILED last="no end within $limit s; last: $last" ;;
+    *:124) verdict=FAILED last="no end within $limit s; last: $last" ;;
+    *:137) verdict=FAILED last="killed, for memory or after $limit s; last: $last" ;;
     *) verdict=FAILED last="exit status $status: $last" ;;
     esac
     [[ ! $last =~ (error [^ ]+).*(router [0-9]+ of [0-9]+).*greedy\ ([0-9]+)\ tokens,\ (.*)\ wrong,\ (.*ties) ]] ||

@@ -14,7 +14,7 @@ die() { printf 'tables.sh: %s\n' "$*" >&2; exit 1; }
 
 all="part_filled host vram prefill_host prefill_vram part_empty formats less shared zipf long ahead warm start"
 [ $# -gt 0 ] || die "usage: tests/gpu/tables.sh DIR [TABLE ...], tables: $all"
-dir=$(realpath "$1")
+dir=$(realpath "$1") out=$(realpath "${OUT:-$(mktemp -d /tmp/expertd-gpu-tables.XXXXXX)}")
 shift
 read -ra tables <<<"${*:-$all}"
 for table in "${tables[@]}"; do [[ " $all " == *" $table "* ]] || die "no table '$table', there are: $all"; done
@@ -22,7 +22,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 expertd=$dir/daemon/expertd
 [ -f "$expertd" ] || expertd=$dir/bin/expertd
 [ -f "$expertd" ] || die "there is no expertd in $dir"
-backend=${BACKEND:-cuda} out=${OUT:-$(mktemp -d /tmp/expertd-gpu-tables.XXXXXX)}
+backend=${BACKEND:-cuda}
+mkdir -p "$out"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 names=() failed=() pin=() child="" name=""
@@ -33,9 +34,9 @@ show() {
 import json
 import sys
 
-COLUMNS = ("tokens/s", 9, 2), ("bound", 9, 2), ("reached", 7, 0), ("hit", 5, 0), ("host GB", 7, 3), ("cpu GB", 7, 3), ("between", 7, 0), \
-    ("VRAM MiB", 8, 0), ("first ms", 8, 1), ("all s", 7, 3), ("link", 5, 1), ("DRAM", 5, 1)
-print(f"{'':38}" + "".join(f" {name:>{width}}" for name, width, _ in COLUMNS))
+COLUMNS = ("tokens/s", 9, 2), ("bound", 9, 2), ("reached", 7, 0), ("hit", 5, 0), ("host GB", 7, 3), ("cpu GB", 7, 3), ("ahead", 6, 3), ("wasted", 6, 3), \
+    ("right", 5, 0), ("between", 7, 0), ("VRAM MiB", 8, 0), ("first ms", 8, 1), ("all s", 7, 3), ("link", 5, 1), ("DRAM", 5, 1)
+print(f"{'':38}" + "".join(f" {name:>{width}}" for name, width, _ in COLUMNS) + "  answers")
 
 
 def times(value, factor):
@@ -58,10 +59,11 @@ for name in sys.argv[2:]:
         label = " ".join([f"{name:14} {p['sequences']} x {p['prompt_tokens']}", *(["prefill"] if prompts else []), *p["settings"].values()])
         a_token = 1e-9 / p["sequences"]
         values = (rate, bound, times(reached, 100), times(p["hit_rate"], 100), times(p["host_bytes_per_step"], a_token),
-                  times(p["cpu_bytes_per_step"], a_token), p["between_steps_us"], times(p["vram_used_bytes"], 2 ** -20), p["ttft_ms"],
-                  p["total_s"], p["link_gbps"], doc["dram_read_gbps"])
+                  times(p["cpu_bytes_per_step"], a_token), times(p["read_ahead_useful_bytes_per_step"], a_token),
+                  times(p["read_ahead_wasted_bytes_per_step"], a_token), times(p["read_ahead_right"], 100), p["between_steps_us"],
+                  times(p["vram_used_bytes"], 2 ** -20), p["ttft_ms"], p["total_s"], p["link_gbps"], doc["dram_read_gbps"])
         print(f"{label:38}" + "".join(f" {'-' if v is None else format(v, f'.{digits}f'):>{width}}"
-                                     for v, (_, width, digits) in zip(values, COLUMNS)))
+                                     for v, (_, width, digits) in zip(values, COLUMNS)) + f"  {p['answers']}")
 END
 }
 
@@ -160,8 +162,9 @@ measure() {
 }
 
 report() {
-    printf '\nhit: %% of the expert bytes found in VRAM. host, cpu GB: read by the GPU over the link, and by the CPU, a token. between: us of the host
-between two steps. VRAM as the driver counts it. first ms: until the first token. all s: until the last. link, DRAM: GB/s, probed in that run.\n'
+    printf '\nhit: %% of the expert bytes found in VRAM. host, cpu GB: read by the GPU over the link, and by the CPU, a token.
+ahead, wasted, right: of that GB read ahead, others read for nothing, and %% of the guesses. between: us of the host between two steps.
+VRAM as the driver counts it. first ms: until the first token. all s: until the last. link, DRAM: GB/s, probed in that run.\n'
     [ ${#names[@]} -eq 0 ] || show "${names[@]}"
     echo "${#failed[@]} commands failed${failed[*]:+: ${failed[*]}}"
     [ ${#failed[@]} -eq 0 ]
