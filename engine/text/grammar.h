@@ -1,6 +1,6 @@
 /* grammar.h - answers that must be JSON of a given shape, or texts of a grammar: which tokens may come next.
  *
- * A grammar is a JSON schema, or rules in llama.cpp's GBNF, compiled to an automaton over bytes; a vocabulary is a tokenizer's tokens as bytes in a trie; a run is one
+ * A grammar is a JSON schema, rules in llama.cpp's GBNF, a regular expression or some texts, compiled to an automaton over bytes; a vocabulary is a tokenizer's tokens as bytes in a trie; a run is one
  * answer's place in the automaton. Every state that can be reached can be brought to an end, so a mask is never empty as long as the
  * vocabulary can spell every byte. */
 #ifndef ENGINE_GRAMMAR_H
@@ -22,6 +22,10 @@ xd_status grammar_new(const struct json_t *schema, grammar **ret, xd_err *err) X
 /* text: rules in GBNF, well-formed UTF-8, borrowed for the call. XD_BAD_REQUEST says line, column and what is wrong. Bounded as above. Any
  * thread. */
 xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *err) XD_MUST_CHECK;
+/* text: a regular expression in Python's notation that the whole answer matches (fullmatch); the rest as above, but for "character N". */
+xd_status grammar_new_regex(const char *text, size_t len, grammar **ret, xd_err *err) XD_MUST_CHECK;
+/* choices: a jansson array of strings, of which the answer is one, borrowed for the call. XD_BAD_REQUEST: none, or too many. Any thread. */
+xd_status grammar_new_choice(const struct json_t *choices, grammar **ret, xd_err *err) XD_MUST_CHECK;
 grammar *grammar_ref(grammar *g);
 void grammar_unref(grammar *g); /* NULL is fine */
 XD_DEFINE_CLEANUP(grammar, grammar_unref)

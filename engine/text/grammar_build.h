@@ -15,7 +15,9 @@ enum { BUILD_WORK = 20000000 }; /* what a schema's patterns and joins may cost, 
 #endif
 
 enum {
-    BUILD_MAX_VALUES = 50000, /* of JSON in a schema */
+    BUILD_MAX_VALUES = 50000,           /* of JSON in a schema */
+    BUILD_MAX_CHOICES = 10000,          /* texts of which an answer is one */
+    BUILD_MAX_CHOICE_BYTES = 128 << 10, /* of them all */
     BUILD_MAX_MERGES = 500,
     BUILD_MAX_HOPS = 32,           /* from $ref to $ref */
     BUILD_MAX_ALTERNATIVES = 1000, /* properties of an object, entries of a tuple, schemas of an anyOf */

@@ -42,20 +42,26 @@ xd_status gbnf_fault(gbnf *g, const char *at, const char *fmt, ...)
         size_t line = 1, column = 1;
         for (const char *p = g->text; p < at; p++) {
             column += (*p & 0xC0) != 0x80;
-            if (*p == '\n') {
+            if (*p == '\n' && !g->is_regex) {
                 line++;
                 column = 1;
             }
         }
-        snprintf(where, sizeof where, "line %zu, column %zu: ", line, column);
+        if (g->is_regex)
+            snprintf(where, sizeof where, "character %zu: ", column);
+        else
+            snprintf(where, sizeof where, "line %zu, column %zu: ", line, column);
     }
-    return xd_fail_field(g->err, XD_BAD_REQUEST, NULL, "invalid_grammar", "%s%s", where, text);
+    return xd_fail_field(g->err, XD_BAD_REQUEST, NULL, g->is_regex ? "invalid_regex" : "invalid_grammar", "%s%s", where,
+                         text);
 }
 
 xd_status gbnf_why(gbnf *g, const char *name, size_t name_len)
 {
     if (g->n.nomem)
         return xd_fail(g->err, XD_NOMEM, 0, "out of memory for a grammar");
+    if (g->is_regex)
+        return gbnf_fault(g, g->n.at, "the regular expression %s", g->n.why);
     if (name)
         return gbnf_fault(g, name, "the rule '%.*s' %s", (int)XD_MIN(name_len, (size_t)MAX_SHOWN), name, g->n.why);
     return gbnf_fault(g, NULL, "the grammar %s", g->n.why);
@@ -430,27 +436,45 @@ static void check_names(reader *r)
                                (int)XD_MIN(g->rule[i].name_len, (uint32_t)MAX_SHOWN), g->rule[i].name);
 }
 
+/* The one rule that a regular expression is. */
+static void read_regex(reader *r)
+{
+    gbnf *g = r->g;
+    uint32_t part = gram_regex_parse(r->n);
+    if (!is_well(r))
+        return;
+    g->of[0].part = part;
+    g->rule[0].end = (uint32_t)r->n->n_parts;
+}
+
+static void read_rules(reader *r)
+{
+    if (!tok_vocab_reserve(&r->names, MAX_RULES) || !tok_vocab_put(&r->names, "root", 4, 0))
+        r->st = xd_fail(r->g->err, XD_NOMEM, 0, "out of memory for a grammar");
+    for (skip_blanks(r); is_well(r) && r->n->p < r->n->end; skip_blanks(r))
+        rule(r);
+    check_names(r);
+    tok_vocab_clear(&r->names);
+}
+
 xd_status gbnf_read(gbnf *g, const char *text, size_t len, xd_err *err)
 {
     reader r = {.g = g, .n = &g->n};
+    const char *what = g->is_regex ? "regular expression" : "grammar";
     g->text = text;
     g->err = err;
     g->n.p = text;
     g->n.end = text + len;
     g->n.raw = true;
     if (len > MAX_BYTES)
-        return gbnf_fault(g, NULL, "the grammar has %zu bytes: at most %d are allowed", len, MAX_BYTES);
+        return gbnf_fault(g, NULL, "the %s has %zu bytes: at most %d are allowed", what, len, MAX_BYTES);
     if (memchr(text, 0, len))
         return gbnf_fault(g, memchr(text, 0, len), "a character NUL");
-    if (!tok_vocab_reserve(&r.names, MAX_RULES))
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for a grammar");
     new_rule(&r, "root", 4, text); /* the first, wherever it is defined */
-    if (is_well(&r) && !tok_vocab_put(&r.names, "root", 4, 0))
-        r.st = xd_fail(err, XD_NOMEM, 0, "out of memory for a grammar");
-    for (skip_blanks(&r); is_well(&r) && r.n->p < r.n->end; skip_blanks(&r))
-        rule(&r);
-    check_names(&r);
-    tok_vocab_clear(&r.names);
+    if (is_well(&r) && g->is_regex)
+        read_regex(&r);
+    else if (is_well(&r))
+        read_rules(&r);
     free(r.seen);
     free(r.made);
     return r.st ? r.st : g->n.why ? gbnf_why(g, NULL, 0) : XD_OK;

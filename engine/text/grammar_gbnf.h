@@ -1,4 +1,4 @@
-/* grammar_gbnf.h - rules of GBNF as they are read, for grammar_net.c. */
+/* grammar_gbnf.h - rules of GBNF, or a regular expression, as they are read, for grammar_net.c. */
 #ifndef ENGINE_GRAMMAR_GBNF_H
 #define ENGINE_GRAMMAR_GBNF_H
 
@@ -16,10 +16,11 @@ typedef struct gbnf {
     gbnf_rule *rule; /* 0 is root */
     nfa_rule *of;    /* the same ones, for n.rule */
     size_t n_rules, rule_cap, of_cap;
+    bool is_regex; /* a grammar of one rule, which is a regular expression: faults say so */
     xd_err *err;
 } gbnf;
 
-/* Reads all rules. XD_BAD_REQUEST says where the text is wrong and what should stand there. */
+/* Reads all rules, or a regular expression if g->is_regex. XD_BAD_REQUEST says where the text is wrong and what should stand there. */
 xd_status gbnf_read(gbnf *g, const char *text, size_t len, xd_err *err) XD_MUST_CHECK;
 void gbnf_free(gbnf *g);
 /* A fault at a place of the text; NULL: of the whole. */

@@ -1,4 +1,4 @@
-/* grammar_net.c - rules of GBNF to networks: automata over characters and calls of networks.
+/* grammar_net.c - rules of GBNF to networks: automata over characters and calls of networks. A regular expression is one that calls none.
  *
  * A rule that needs itself, or that is large, becomes a network of its own; all others are copied where they are named, so that what is regular
  * in a grammar is one automaton, and only what is not needs frames (grammar_step.c). In each ring of rules one is enough: where the walk
@@ -84,6 +84,8 @@ static xd_status find_ends(net_build *n)
     free(is);
     if (r->why)
         return gbnf_why(&n->b, NULL, 0);
+    if (!n->b.of[0].productive && n->b.is_regex)
+        return gbnf_fault(&n->b, NULL, "the regular expression matches no text");
     return n->b.of[0].productive ? XD_OK : gbnf_fault(&n->b, NULL, "no text of the rule 'root' ever comes to an end");
 }
 
@@ -337,11 +339,11 @@ static xd_status compile(net_build *n, const char *text, size_t len)
     return st ? st : find_heights(n);
 }
 
-xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *err)
+static xd_status make(const char *text, size_t len, bool is_regex, grammar **ret, xd_err *err)
 {
     xd_err own = {0};
     XD_CLEANUP(grammar_unrefp) grammar *g = calloc(1, sizeof *g);
-    net_build n = {.g = g, .left = BUILD_WORK, .err = &own};
+    net_build n = {.b.is_regex = is_regex, .g = g, .left = BUILD_WORK, .err = &own};
     n.b.n.left = &n.left;
     xd_status st = g ? XD_OK : nomem(&n);
     if (g)
@@ -359,4 +361,14 @@ xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *
     }
     *ret = XD_TAKE(g);
     return XD_OK;
+}
+
+xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *err)
+{
+    return make(text, len, false, ret, err);
+}
+
+xd_status grammar_new_regex(const char *text, size_t len, grammar **ret, xd_err *err)
+{
+    return make(text, len, true, ret, err);
 }

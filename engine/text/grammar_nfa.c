@@ -13,10 +13,12 @@
 
 enum { MAX_PLACES = 10000, MAX_STATES = 20000, SLOTS_OF_WORK = 16 /* cleared in the time of a step */ };
 
+static const char too_complex[] = "is too complex: smaller counts ({m,n}) or fewer alternatives would help";
+
 bool nfa_spend(nfa *r, uint64_t n)
 {
     if (n > *r->left && !r->why)
-        r->why = "is too complex";
+        r->why = too_complex;
     if (!r->why)
         *r->left -= n;
     return !r->why;
@@ -86,7 +88,7 @@ void nfa_tidy(nfa *r, size_t from, bool negate)
 uint32_t nfa_add_place(nfa *r, nfa_place p)
 {
     if (r->n_places >= MAX_PLACES && !r->why)
-        r->why = "is too large";
+        r->why = "is too large: smaller counts ({m,n}) would help";
     if (!nfa_spend(r, 1) || !nfa_room(r, &r->place, &r->place_cap, r->n_places + 1, sizeof *r->place))
         return 0;
     r->place[r->n_places] = p;
@@ -191,7 +193,7 @@ static uint32_t state_of(nfa *r, uint32_t *set, size_t n)
             return s;
     }
     if (r->n_states >= MAX_STATES && !r->why)
-        r->why = "is too complex";
+        r->why = too_complex;
     if (r->why || !nfa_room(r, &r->member, &r->member_cap, r->n_members + n, sizeof *r->member) ||
         !nfa_room(r, &r->first, &r->first_cap, r->n_states + 2, sizeof *r->first) ||
         !nfa_room(r, &r->accepts, &r->accepts_cap, r->n_states + 1, sizeof *r->accepts))
@@ -236,6 +238,21 @@ static void add_edge(nfa *r, size_t first, uint32_t lo, uint32_t hi, uint32_t to
         r->edge[r->n_edges++] = (gram_edge){lo, hi, to};
 }
 
+/* Is the character in the ranges of the place? They are sorted and apart. */
+static bool has_char(nfa *r, const nfa_place *p, uint32_t cp)
+{
+    uint32_t from = p->a, to = p->kind == PLACE_SET ? p->b : p->a;
+    nfa_spend(r, 1);
+    while (from < to && nfa_spend(r, 1)) {
+        uint32_t mid = from + (to - from) / 2;
+        if (r->set[mid].hi < cp)
+            from = mid + 1;
+        else
+            to = mid;
+    }
+    return p->kind == PLACE_SET && from < p->b && r->set[from].lo <= cp;
+}
+
 /* Where state s goes by which characters: the limits of all its ranges cut the characters into stretches that are all alike. */
 static void expand(nfa *r, uint32_t s, uint32_t **cuts, size_t *cuts_cap, uint32_t *set)
 {
@@ -267,13 +284,9 @@ static void expand(nfa *r, uint32_t s, uint32_t **cuts, size_t *cuts_cap, uint32
         r->stamp++;
         for (uint32_t m = r->first[s]; m < r->first[s + 1]; m++) {
             const nfa_place *p = &r->place[r->member[m]];
-            bool in = false;
-            for (uint32_t i = p->a; p->kind == PLACE_SET && i < p->b && !in; i++)
-                in = lo >= r->set[i].lo && lo <= r->set[i].hi;
-            nfa_spend(r, 1 + (p->kind == PLACE_SET ? p->b - p->a : 0));
             if (p->kind == PLACE_MATCH && !r->raw) /* found: anything may follow */
                 reach(r, r->member[m], false, false, set, &size);
-            else if (in)
+            else if (has_char(r, p, lo))
                 reach(r, p->to, false, false, set, &size);
         }
         if (size)

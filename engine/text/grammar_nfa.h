@@ -60,6 +60,7 @@ typedef struct nfa {
     uint64_t *left; /* of what it may cost, see BUILD_WORK */
     bool nomem;
     const char *why; /* NULL: all is well */
+    const char *at;  /* of `p`'s text, where that is; NULL: nowhere in it */
 } nfa;
 
 /* Each of these does nothing but say why once something is wrong. */
@@ -76,5 +77,9 @@ uint32_t nfa_emit(nfa *r, uint32_t part, uint32_t to);
  * with a call of `own`, the network that this is, is read as a repetition of what follows that call: a left recursion. */
 void nfa_determinise(nfa *r, uint32_t start, uint32_t match, uint32_t own, gram_dfa *ret);
 void nfa_free(nfa *r);
+
+/* ---- grammar_regex.c ---- */
+/* The part that the regular expression from r->p on is: Python's if r->raw, else ECMA-262's. */
+uint32_t gram_regex_parse(nfa *r);
 
 #endif

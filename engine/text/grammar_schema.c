@@ -366,16 +366,16 @@ static xd_status compile(build *b)
     return build_finish(b);
 }
 
-xd_status grammar_new(const json_t *schema, grammar **ret, xd_err *err)
+static xd_status make(const json_t *root, xd_status (*compile_root)(build *), grammar **ret, xd_err *err)
 {
     xd_err own = {0};
     XD_CLEANUP(grammar_unrefp) grammar *g = calloc(1, sizeof *g);
-    build b = {.g = g, .root = schema, .made = json_array(), .any = GRAM_NONE, .work_left = BUILD_WORK, .err = &own};
+    build b = {.g = g, .root = root, .made = json_array(), .any = GRAM_NONE, .work_left = BUILD_WORK, .err = &own};
     xd_status st = g && b.made ? XD_OK : build_nomem(&b);
     if (g)
         g->refs = 1;
     if (!st)
-        st = compile(&b);
+        st = compile_root(&b);
     json_decref(b.made);
     free(b.place);
     free(b.job);
@@ -387,6 +387,42 @@ xd_status grammar_new(const json_t *schema, grammar **ret, xd_err *err)
     }
     *ret = XD_TAKE(g);
     return XD_OK;
+}
+
+xd_status grammar_new(const json_t *schema, grammar **ret, xd_err *err)
+{
+    return make(schema, compile, ret, err);
+}
+
+/* ---- some texts ---- */
+
+/* One of the texts as it is, not as JSON. */
+static xd_status compile_choice(build *b)
+{
+    uint32_t letters = 0;
+    size_t i, bytes = 0, n = json_array_size(b->root);
+    const json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)b->root, i, v)
+        bytes += json_string_length(v);
+    if (!n || n > BUILD_MAX_CHOICES)
+        return xd_fail_field(b->err, XD_BAD_REQUEST, NULL, "invalid_value", "1 to %d strings are allowed, not %zu",
+                             BUILD_MAX_CHOICES, n);
+    if (bytes > BUILD_MAX_CHOICE_BYTES)
+        return xd_fail_field(b->err, XD_BAD_REQUEST, NULL, "invalid_value",
+                             "the strings have %zu bytes together: at most %d are allowed", bytes,
+                             BUILD_MAX_CHOICE_BYTES);
+    json_array_foreach ((json_t *)(uintptr_t)b->root, i, v)
+        if ((letters = build_text(b, letters, json_string_value(v), json_string_length(v))) == GRAM_NONE)
+            return b->err->status;
+    if (build_node(b, (gram_node){.kind = GRAM_ROOT, .rest = 1}) == GRAM_NONE ||
+        build_node(b, (gram_node){.kind = GRAM_LITERALS, .first = letters}) == GRAM_NONE)
+        return b->err->status;
+    return build_finish(b);
+}
+
+xd_status grammar_new_choice(const json_t *choices, grammar **ret, xd_err *err)
+{
+    return make(choices, compile_choice, ret, err);
 }
 
 grammar *grammar_ref(grammar *g)

@@ -76,12 +76,14 @@ bool gram_start(const grammar *g, gram_stack *s)
     s->most = GRAM_MAX_THREADS;
     gram_frame none = {0}, root = {.depth = 1};
     add_frame(s, &none);
-    if (!g->net) {
+    const gram_node *n = &g->node[g->node[0].rest];
+    if (n->kind != GRAM_NET && n->kind != GRAM_LITERALS) {
         add_thread(s, add_frame(s, &root));
-    } else { /* it may be over before it begins: its rule has already been called */
+    } else { /* it may be over before it begins: it has already been called */
         root.state = P_OVER;
-        gram_frame net = {.node = 1, .depth = 2, .parent = add_frame(s, &root)};
-        add_thread(s, add_frame(s, &net));
+        gram_frame text = {.node = g->node[0].rest, .depth = 2, .parent = add_frame(s, &root)};
+        text.a = n->kind == GRAM_LITERALS ? n->first : 0;
+        add_thread(s, add_frame(s, &text));
     }
     return !s->failed;
 }

@@ -265,8 +265,8 @@ REFUSED = [  # schema, place, word in the message
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "type", "both"), ({"allOf": [{**obj(a={}), "additionalProperties": False}, obj(b={})]}, "additionalProperties", "joined"),
     ({"type": "string", "nullable": True}, "nullable", "null"), ((lambda f: f(f, 30))(lambda f, n: {"not": {}} if not n else {"type": "array", "items": f(f, n - 1)}), "..." + ".items" * 16 + ".not", "not"), (obj(a=5), "properties.a", "schema"), ({"anyOf": [{"type": "null"}, {"type": "x"}]}, "anyOf[1].type", "type"),
     *[({"type": "string", "pattern": p}, "pattern", word) for p, word in [
-        ("(?=a)b", "looks"), ("(?!a)b", "looks"), ("(?<=a)b", "looks"), ("(?i)a", "looks"), (r"(a)\1", "escape"), (r"\bword\b", "escape"), (r"\p{L}", "escape"), ("(a", "("), ("a)", ")"), ("[a", "["), ("*a", "nothing"),
-        ("a**", "nothing"), ("[z-a]", "range"), ("a{3,2}", "repeats"), ("a{100000}", "repeats"), ("x{,2}", "text to some"), ("(((a{900}){900}){900})", "large"), ("((((){1000}){1000}){1000}){1000}", "complex"),
+        ("(?=a)b", "looks"), ("(?!a)b", "looks"), ("(?<=a)b", "looks"), ("(?i)a", "flags"), (r"(a)\1", "refers back"), (r"\bword\b", "word boundary"), (r"\p{L}", "property"), ("(a", "("), ("a)", ")"), ("[a", "["), ("*a", "nothing"),
+        ("a**", "repeated already"), ("[z-a]", "range"), ("a{3,2}", "repeats"), ("a{100000}", "repeats"), ("x{,2}", "text to some"), ("(((a{900}){900}){900})", "large"), ("((((){1000}){1000}){1000}){1000}", "complex"),
         ("(a|b)*a(a|b){40}", "complex"), ("^a$b", "matches"), ("^\x01$", "matches"), ("a" * 15000, "large"), ("(" * 60 + "a" + ")" * 60, "groups"), ("^" + "|".join("ab" for _ in range(8000)) + "$", "large")]],
     ({"type": "string", "pattern": "^ab$", "minLength": 3}, "pattern", "matches"), ({"type": "string", "pattern": "^(abcdefghij|klmnopqrst)*$", "maxLength": 5000}, "pattern", "length"), ({"type": "string", "pattern": 5}, "pattern", "string"),
     ({"type": "array", "items": [{"type": "null"}, {"not": {"type": "null"}}]}, "items[1].not", "not"),

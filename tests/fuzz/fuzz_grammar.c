@@ -1,4 +1,4 @@
-/* fuzz_grammar.c - a hostile schema, or rules in GBNF behind a letter G: the first byte seeds the choice of tokens. What compiles is followed at
+/* fuzz_grammar.c - a hostile schema, or behind a letter rules in GBNF (G), a regular expression (R), or choices, one a line (C): the first byte seeds the choice of tokens. What compiles is followed at
  * random with a small vocabulary: there must be a way on until the end, masks must say what fits, and what may end must be JSON if it was a
  * schema. */
 #include <jansson.h>
@@ -100,19 +100,37 @@ static void follow(grammar *g, uint64_t seed, bool is_json)
     grammar_run_free(r);
 }
 
+static xd_status compile(char kind, const json_t *text, grammar **ret)
+{
+    const char *s = json_string_value(text);
+    size_t len = json_string_length(text), n;
+    if (kind != 'C')
+        return kind == 'G' ? grammar_new_gbnf(s, len, ret, NULL) : grammar_new_regex(s, len, ret, NULL);
+    json_t *lines = json_array();
+    for (const char *end = s + len; s <= end; s += n + 1) {
+        const char *line = memchr(s, '\n', (size_t)(end - s));
+        n = (size_t)((line ? line : end) - s);
+        json_array_append_new(lines, json_stringn(s, n));
+    }
+    xd_status st = grammar_new_choice(lines, ret, NULL);
+    json_decref(lines);
+    return st;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!tok)
         open_words();
     if (!size)
         return 0;
-    if (size > 1 && data[1] == 'G') {
-        json_t *rules = json_stringn((const char *)data + 2, size - 2); /* NULL: no UTF-8 */
+    const char kind = size > 1 ? (char)data[1] : 0;
+    if (kind == 'G' || kind == 'R' || kind == 'C') {
+        json_t *text = json_stringn((const char *)data + 2, size - 2); /* NULL: no UTF-8 */
         grammar *made = NULL;
-        if (rules && !grammar_new_gbnf(json_string_value(rules), size - 2, &made, NULL))
+        if (text && !compile(kind, text, &made))
             follow(made, data[0], false);
         grammar_unref(made);
-        json_decref(rules);
+        json_decref(text);
         return 0;
     }
     json_t *schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);

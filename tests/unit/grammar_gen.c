@@ -1,6 +1,6 @@
 /* grammar_gen.c - answers that a grammar allows, chosen at random: grammar_gen TOKENIZER_DIR COUNT SEED < SCHEMAS
  *
- * Each line of the input is a JSON schema, "json_object", or {"gbnf": rules}. Each gives a line of JSON: {"answers": [...], "cut": n, "ms": slowest mask} or
+ * Each line of the input is a JSON schema, "json_object", {"gbnf": rules}, {"regex": text} or {"choice": [...]}. Each gives a line of JSON: {"answers": [...], "cut": n, "ms": slowest mask} or
  * {"error": text, "param": place}. With COUNT 0 a line is {"schema": ..., "texts": [...]} and gives a list of booleans: is each a whole answer?
  * Answers are texts; those that came to no end within MAX_TOKENS are counted as cut. The choice
  * among the allowed tokens leans to what brings an answer to its end, else strings would never. test_schema.py checks the answers. */
@@ -84,9 +84,12 @@ static bool one_answer(const tokenizer *tok, grammar *g, const grammar_vocab *v,
 /* Of a line, or of a job's schema. */
 static xd_status compile(const json_t *schema, grammar **ret, xd_err *err)
 {
-    const json_t *rules = json_object_get(schema, "gbnf");
-    return rules ? grammar_new_gbnf(json_string_value(rules), json_string_length(rules), ret, err)
-                 : grammar_new(schema, ret, err);
+    const json_t *rules = json_object_get(schema, "gbnf"), *regex = json_object_get(schema, "regex"),
+                 *choice = json_object_get(schema, "choice");
+    return rules    ? grammar_new_gbnf(json_string_value(rules), json_string_length(rules), ret, err)
+           : regex  ? grammar_new_regex(json_string_value(regex), json_string_length(regex), ret, err)
+           : choice ? grammar_new_choice(choice, ret, err)
+                    : grammar_new(schema, ret, err);
 }
 
 static json_t *answers(const tokenizer *tok, const grammar_vocab *v, const char *line, long count)
@@ -104,7 +107,7 @@ static json_t *answers(const tokenizer *tok, const grammar_vocab *v, const char 
     for (long i = 0; i < count; i++) {
         XD_CLEANUP(xd_buf_free) xd_buf text = {0};
         if (one_answer(tok, g, v, &text, &slowest_ns))
-            json_array_append_new(list, json_stringn(text.data, text.len));
+            json_array_append_new(list, json_stringn(text.len ? text.data : "", text.len));
         else
             cut++;
     }

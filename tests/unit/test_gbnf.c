@@ -1,41 +1,10 @@
 /* test_gbnf.c - grammars in GBNF against lark's Earley parser, which has said of each text whether it belongs (tests/data/gbnf,
  * tests/tools/gbnf_vectors.py), and against themselves: a mask is what a run takes. */
-#include <jansson.h>
-#include <string.h>
 #include <time.h>
 
-#include "engine/text/grammar.h"
-#include "tok_file.h"
+#include "grammar_words.h"
 
-#define SMALL "config/demo/tokenizer.json"
-#define LARGE "tests/data/tokenizers/qwen3.tokenizer.json.gz"
-
-typedef struct words {
-    tokenizer *tok;
-    grammar_vocab *v;
-    uint32_t n, byte_id[256];
-} words;
-
-static words open_words(const char *name)
-{
-    words w = {.tok = open_tok(name)};
-    xd_err err = {0};
-    w.n = tok_vocab_size(w.tok);
-    cr_assert_eq(grammar_vocab_new(w.tok, w.n, &w.v, &err), XD_OK, "%s", err.msg);
-    memset(w.byte_id, 0xFF, sizeof w.byte_id);
-    for (uint32_t id = 0; id < w.n; id++) {
-        XD_CLEANUP(xd_buf_free) xd_buf t = {0};
-        if (grammar_vocab_has(w.v, id) && tok_token_bytes(w.tok, id, &t) && t.len == 1)
-            w.byte_id[(unsigned char)t.data[0]] = id;
-    }
-    return w;
-}
-
-static void close_words(words *w)
-{
-    grammar_vocab_free(w->v);
-    tok_free(w->tok);
-}
+#define VECTORS "tests/data/gbnf/vectors.json.gz"
 
 static grammar *compile(const char *rules)
 {
@@ -45,48 +14,10 @@ static grammar *compile(const char *rules)
     return g;
 }
 
-/* The run after the text, byte by byte; NULL: it may not be. */
-static grammar_run *run_at(const words *w, grammar *g, const char *text, size_t len, bool masks)
-{
-    grammar_run *r = grammar_run_new(g, w->v);
-    for (size_t i = 0; i < len; i++) {
-        uint32_t id = w->byte_id[(unsigned char)text[i]];
-        cr_assert_neq(id, UINT32_MAX);
-        const uint64_t *mask = masks ? grammar_run_mask(r) : NULL;
-        bool allowed = !masks || mask[id / 64] >> id % 64 & 1;
-        xd_err err;
-        bool taken = grammar_run_push(r, id, &err) == XD_OK;
-        cr_assert(!masks || taken == allowed, "mask and push differ after %.*s", (int)i, text);
-        if (!taken) {
-            grammar_run_free(r);
-            return NULL;
-        }
-    }
-    return r;
-}
-
-static bool is_whole(const words *w, grammar *g, const char *text, size_t len)
-{
-    grammar_run *r = run_at(w, g, text, len, true);
-    bool ret = r && grammar_run_may_end(r);
-    grammar_run_free(r);
-    return ret;
-}
-
-static json_t *vectors(void)
-{
-    size_t len;
-    char *text = read_source_gz("tests/data/gbnf/vectors.json.gz", &len);
-    json_t *all = json_loadb(text, len, 0, NULL);
-    free(text);
-    cr_assert(json_is_array(all));
-    return all;
-}
-
 Test(gbnf, takes_what_an_earley_parser_takes)
 {
     words w = open_words(SMALL);
-    json_t *all = vectors(), *one, *pair;
+    json_t *all = read_vectors(VECTORS), *one, *pair;
     size_t i, k, n = 0, taken = 0;
     json_array_foreach (all, i, one) {
         grammar *g = compile(json_string_value(json_object_get(one, "grammar")));
@@ -106,7 +37,7 @@ Test(gbnf, takes_what_an_earley_parser_takes)
     close_words(&w);
 }
 
-/* Every token of a large vocabulary at some places: it is in the mask if and only if its bytes are taken one by one. */
+/* Every token of a large vocabulary at some places. */
 Test(gbnf, a_mask_has_the_tokens_whose_bytes_fit)
 {
     static const struct {
@@ -122,24 +53,7 @@ Test(gbnf, a_mask_has_the_tokens_whose_bytes_fit)
     words w = open_words(LARGE);
     for (size_t i = 0; i < XD_ARRAY_LEN(places); i++) {
         grammar *g = compile(places[i].rules);
-        grammar_run *at = run_at(&w, g, places[i].text, strlen(places[i].text), false);
-        cr_assert(at, "%s", places[i].rules);
-        const uint64_t *mask = grammar_run_mask(at);
-        uint32_t n = 0;
-        for (uint32_t id = 0; id < w.n; id++) {
-            if (!grammar_vocab_has(w.v, id))
-                continue;
-            XD_CLEANUP(xd_buf_free) xd_buf t = {0};
-            xd_buf_puts(&t, places[i].text);
-            cr_assert(tok_token_bytes(w.tok, id, &t));
-            grammar_run *r = run_at(&w, g, t.data, t.len, false);
-            bool in = mask[id / 64] >> id % 64 & 1;
-            cr_assert_eq(r != NULL, in, "%s: %s%s", places[i].rules, t.data, in ? " is in the mask" : "");
-            n += in;
-            grammar_run_free(r);
-        }
-        cr_assert_gt(n, 5u);
-        grammar_run_free(at);
+        check_mask(&w, g, places[i].rules, places[i].text);
         grammar_unref(g);
     }
     close_words(&w);
@@ -320,7 +234,7 @@ Test(gbnf, the_cost_of_masks_is_told)
         "int main(int x){int y=1;while(y<x){y=y*2;if(y==64){return y;}}//done\nreturn f(y, 3)+(x-1);}"};
     static const char *const names[] = {"json.gbnf", "program.gbnf"};
     words w = open_words(LARGE);
-    json_t *all = vectors(), *one;
+    json_t *all = read_vectors(VECTORS), *one;
     size_t i;
     json_array_foreach (all, i, one) {
         for (size_t k = 0; k < XD_ARRAY_LEN(names); k++) {
