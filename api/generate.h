@@ -25,10 +25,10 @@ typedef enum gen_thinking { GEN_THINK_AS_IT_IS, GEN_THINK_ON, GEN_THINK_OFF } ge
 typedef struct gen_params {
     unsigned kind; /* GEN_* */
     const char *model, *suffix, *user, *reasoning_effort, *reasoning_format, *ebnf, *rules, *grammar_string,
-        *guided_grammar;
+        *guided_grammar, *guided_regex, *regex;
     const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *thinking, *reasoning, *enable_thinking,
         *tools, *tool_choice, *function_call, *response_format, *documents, *template_kwargs, *stop_token_ids,
-        *modalities, *dry_sequence_breakers, *structured_outputs;
+        *modalities, *dry_sequence_breakers, *structured_outputs, *guided_choice;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, typical_p, typical,
         typ_p, top_n_sigma, nsigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_low, dynatemp_high,
         dynatemp_exponent, dry_multiplier, dry_base;
@@ -56,7 +56,7 @@ typedef struct gen_params {
     uint32_t n_dry_breakers;
     json_t *dry_list;
     grammar *grammar;          /* NULL: none */
-    const char *grammar_field; /* where its rules in GBNF are; NULL: it has none, but a schema or a call */
+    const char *grammar_field; /* where its rules, regular expression or choices are; NULL: it has a schema or a call */
     struct lead lead;          /* what comes before its text, if p->marks.may_think; its lists are in lead_ids */
     tok_ids lead_ids;
     uint64_t grammar_ns;   /* what it took to make */
@@ -99,7 +99,7 @@ xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *e
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* typical_p, top_n_sigma, XTC, dynamic temperature and DRY: makes one field each of what clients may say in several ways (sampling.c). */
 xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
-/* Makes p->grammar of what response_format asks for, or of a field with rules in GBNF: response_format.c. */
+/* Makes p->grammar of what response_format asks for, or of a field with rules, a regular expression or choices: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Whether the model shall think, how long, and what becomes of it: reasoning.c. */
 xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;

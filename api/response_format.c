@@ -1,6 +1,6 @@
 /* response_format.c - what an answer must look like, as clients ask for it, made a grammar.
  *
- * Rules in GBNF come under the names that llama.cpp, vLLM, SGLang and text-generation-webui have for them. `response_format` has two
+ * Rules in GBNF, regular expressions and choices come under the names that llama.cpp, vLLM, SGLang and text-generation-webui have for them. `response_format` has two
  * forms: any JSON object, and JSON that matches a schema. The second has OpenAI's shape; a schema beside "json_object" (llama.cpp,
  * Together) means the same. `strict` has no effect: an answer always matches, or the request is refused. The compiler says where in the
  * schema something cannot be had; here the place gets its name within the request. */
@@ -48,58 +48,78 @@ static xd_status read_json_schema(const json_t *format, gen_params *p, xd_err *e
     return compile(schema, SCHEMA, p, err);
 }
 
-/* ---- rules ---- */
+/* ---- rules, regular expressions, choices ---- */
 
-/* vLLM's object with one of several constraints: *ret_rules is its grammar, NULL where there is none. */
-static xd_status read_structured(const json_t *outputs, const char **ret_rules, xd_err *err)
+typedef enum form_kind { FORM_RULES, FORM_REGEX, FORM_CHOICE } form_kind;
+typedef struct wanted { /* one name under which a client may send it */
+    const char *name;
+    form_kind kind;
+    const char *text;   /* RULES, REGEX; "": none */
+    const json_t *list; /* CHOICE */
+} wanted;
+
+/* vLLM's object with one of several constraints: becomes those of ret. */
+static xd_status read_structured(const json_t *outputs, wanted ret[3], xd_err *err)
 {
-    static const char *const others[] = {"json", "regex", "choice", "json_object", "structural_tag"};
-    const json_t *rules = json_object_get(outputs, "grammar");
-    for (size_t i = 0; i < XD_ARRAY_LEN(others); i++) {
-        const json_t *v = json_object_get(outputs, others[i]);
+    static const struct {
+        const char *key, *instead;
+    } keys[] = {{"json", "use response_format"},
+                {"json_object", "use response_format"},
+                {"structural_tag", "use tools, or response_format"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+        const json_t *v = json_object_get(outputs, keys[i].key);
         char name[64];
-        snprintf(name, sizeof name, "structured_outputs.%s", others[i]);
+        snprintf(name, sizeof name, "structured_outputs.%s", keys[i].key);
         if (v && !json_is_null(v) && !json_is_false(v))
-            return xd_fail_field(err, XD_BAD_REQUEST, name, "unsupported_parameter",
-                                 "'%s' is not supported: use response_format, or structured_outputs.grammar", name);
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "unsupported_parameter", "'%s' is not supported: %s", name,
+                                 keys[i].instead);
     }
-    if (rules && !json_is_null(rules) && !json_is_string(rules))
-        return fields_wrong_type(err, "structured_outputs.grammar", "a string", rules);
-    *ret_rules = json_string_value(rules);
-    return XD_OK;
-}
-
-/* The rules in GBNF, under one of the names that they have. NULL: there are none. */
-static xd_status find_rules(gen_params *p, const char **ret, xd_err *err)
-{
-    const char *structured = NULL;
-    xd_status st = read_structured(p->structured_outputs, &structured, err);
-    if (st)
-        return st;
-    const struct {
-        const char *name, *rules;
-    } fields[] = {{"grammar", p->rules},
-                  {"guided_grammar", p->guided_grammar},
-                  {"structured_outputs.grammar", structured},
-                  {"ebnf", p->ebnf},
-                  {"grammar_string", p->grammar_string}};
-    *ret = NULL;
-    for (size_t i = 0; i < XD_ARRAY_LEN(fields); i++) {
-        if (!fields[i].rules || !fields[i].rules[0])
+    for (size_t i = 0; i < 3; i++) {
+        const bool is_list = ret[i].kind == FORM_CHOICE;
+        const json_t *v = json_object_get(outputs, strchr(ret[i].name, '.') + 1);
+        if (!v || json_is_null(v))
             continue;
-        if (*ret && strcmp(*ret, fields[i].rules) != 0)
-            return gen_bad_value(err, fields[i].name, "'%s' and '%s' are not the same", fields[i].name,
-                                 p->grammar_field);
-        if (!*ret)
-            p->grammar_field = fields[i].name;
-        *ret = fields[i].rules;
+        if (is_list ? !json_is_array(v) : !json_is_string(v))
+            return fields_wrong_type(err, ret[i].name, is_list ? "an array" : "a string", v);
+        ret[i].text = json_string_value(v);
+        ret[i].list = is_list ? v : NULL;
     }
     return XD_OK;
 }
 
-static xd_status compile_rules(const gen_context *ctx, gen_params *p, const char *rules, xd_err *err)
+/* What the answer must be, under one of the names that it has. ret->name NULL: nothing is said of it. */
+static xd_status find_form(const gen_params *p, wanted *ret, xd_err *err)
 {
-    const char *name = p->grammar_field, *type = json_string_value(json_object_get(p->response_format, "type"));
+    wanted forms[] = {{"grammar", FORM_RULES, p->rules, NULL},
+                      {"guided_grammar", FORM_RULES, p->guided_grammar, NULL},
+                      {"ebnf", FORM_RULES, p->ebnf, NULL},
+                      {"grammar_string", FORM_RULES, p->grammar_string, NULL},
+                      {"guided_regex", FORM_REGEX, p->guided_regex, NULL},
+                      {"regex", FORM_REGEX, p->regex, NULL},
+                      {"guided_choice", FORM_CHOICE, NULL, p->guided_choice},
+                      {"structured_outputs.grammar", FORM_RULES, NULL, NULL},
+                      {"structured_outputs.regex", FORM_REGEX, NULL, NULL},
+                      {"structured_outputs.choice", FORM_CHOICE, NULL, NULL}};
+    xd_status st = read_structured(p->structured_outputs, &forms[XD_ARRAY_LEN(forms) - 3], err);
+    *ret = (wanted){0};
+    for (size_t i = 0; i < XD_ARRAY_LEN(forms) && !st; i++) {
+        const wanted *f = &forms[i];
+        if (!f->list && (!f->text || !f->text[0]))
+            continue;
+        if (ret->name && ret->kind != f->kind)
+            st = gen_bad_value(err, f->name, "'%s' and '%s' both say what the answer is: send one of them", f->name,
+                               ret->name);
+        else if (ret->name && (f->list ? !json_equal(f->list, ret->list) : strcmp(f->text, ret->text) != 0))
+            st = gen_bad_value(err, f->name, "'%s' and '%s' are not the same", f->name, ret->name);
+        else if (!ret->name)
+            *ret = *f;
+    }
+    return st;
+}
+
+static xd_status compile_form(const gen_context *ctx, gen_params *p, const wanted *f, xd_err *err)
+{
+    const char *name = f->name, *type = json_string_value(json_object_get(p->response_format, "type"));
     xd_status st = gen_need_tokenizer(ctx, name, err);
     if (st)
         return st;
@@ -111,8 +131,19 @@ static xd_status compile_rules(const gen_context *ctx, gen_params *p, const char
                              "'%s' says what the whole answer is, which leaves no room for calls: send no 'tools' with "
                              "it, or \"tool_choice\": \"none\"",
                              name);
+    size_t i;
+    const json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)f->list, i, v) {
+        char item[64];
+        snprintf(item, sizeof item, "%s[%zu]", name, i);
+        if (!json_is_string(v))
+            return fields_wrong_type(err, item, "a string", v);
+    }
+    p->grammar_field = name;
     xd_err why = {0};
-    st = grammar_new_gbnf(rules, strlen(rules), &p->grammar, &why);
+    st = f->kind == FORM_CHOICE  ? grammar_new_choice(f->list, &p->grammar, &why)
+         : f->kind == FORM_REGEX ? grammar_new_regex(f->text, strlen(f->text), &p->grammar, &why)
+                                 : grammar_new_gbnf(f->text, strlen(f->text), &p->grammar, &why);
     if (st == XD_BAD_REQUEST)
         return xd_fail_field(err, st, name, why.code, "'%s': %s", name, why.msg);
     if (st)
@@ -125,10 +156,10 @@ static xd_status compile_rules(const gen_context *ctx, gen_params *p, const char
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err)
 {
     const json_t *format = p->response_format, *type = json_object_get(format, "type");
-    const char *rules;
-    xd_status st = find_rules(p, &rules, err);
-    if (st || rules)
-        return st ? st : compile_rules(ctx, p, rules, err);
+    wanted form;
+    xd_status st = find_form(p, &form, err);
+    if (st || form.name)
+        return st ? st : compile_form(ctx, p, &form, err);
     if (!format)
         return XD_OK;
     if (!json_is_string(type))

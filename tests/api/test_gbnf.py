@@ -114,7 +114,7 @@ def test_logprobs_are_of_the_models_own_distribution(daemon):
 def test_what_does_not_go_together_is_refused(daemon):
     for fields, param, word in [({"response_format": {"type": "json_object"}}, "grammar", "response_format"), ({"ebnf": TALK + " "}, "ebnf", "not the same"),
                                 ({"grammar_lazy": True}, "grammar_lazy", "start"), ({"grammar": 5}, "grammar", "string"),
-                                ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex", "response_format"),
+                                ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex", "both"),
                                 ({"structured_outputs": {"grammar": 5}}, "structured_outputs.grammar", "string"), ({"structured_outputs": "x"}, "structured_outputs", "object"),
                                 ({"grammar": "root ::= <think>"}, "grammar", "tokens"), ({"grammar": "root ::= x"}, "grammar", "line 1, column 10: there is no rule 'x'")]:
         a = ask(daemon, **{"rules": TALK, **fields})

@@ -426,7 +426,7 @@ FAULTS = [
     ({"input": "x", "stream": "true"}, "stream", "invalid_type"), ({"input": "x", "instructions": 5}, "instructions", "invalid_type"), ({"input": "x", "stop": 5}, "stop", "invalid_type"),
     *[({"input": "x", name: value}, name, "unsupported_parameter") for name, value in {
         "previous_response_id": "resp_1", "conversation": "conv_1", "background": True, "prompt": {"id": "pmpt_1"}, "messages": [{}], "max_tokens": 5, "response_format": {"type": "json_object"},
-        "reasoning_effort": "low", "logprobs": True, "n": 2, "return_token_ids": True, "functions": [{}], "function_call": "auto", "context_management": [{}], "guided_regex": "x"}.items()],
+        "reasoning_effort": "low", "logprobs": True, "n": 2, "return_token_ids": True, "functions": [{}], "function_call": "auto", "context_management": [{}], "guided_json": {"a": 1}}.items()],
 ]
 
 
