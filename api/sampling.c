@@ -111,7 +111,8 @@ xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err)
         return st;
     if ((st = merge(&p->top_n_sigma, p->nsigma, "top_n_sigma", "nsigma", err)))
         return st;
-    p->typical_p = isnan(p->typical_p) ? 1 : XD_MAX(p->typical_p, 1e-9); /* 0: the most typical token alone */
+    if (!isnan(p->typical_p))
+        p->typical_p = XD_MAX(p->typical_p, 1e-9); /* 0: the most typical token alone; the engine knows 0 as off */
     p->top_n_sigma = isnan(p->top_n_sigma) ? 0 : p->top_n_sigma;
     if ((st = read_dynatemp(p, err)))
         return st;

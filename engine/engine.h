@@ -74,6 +74,7 @@ const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why);
 typedef struct engine_sampling {
     float temperature;                         /* NAN unset; 0: greedy */
     float top_p, min_p;                        /* NAN unset */
+    float typical_p;                           /* NAN unset; 0 and 1: off */
     int32_t top_k;                             /* -1 unset; 0: all */
     float repetition_penalty;                  /* NAN unset; 1: none; over prompt and output */
     float presence_penalty, frequency_penalty; /* 0: none; over output */
@@ -84,7 +85,6 @@ typedef struct engine_sampling {
     uint32_t n_bias;
     /* What the checkpoint has no default for. sample.h says what they do. */
     float top_n_sigma;                       /* 0: off */
-    float typical_p;                         /* 0 and 1: off */
     float xtc_probability, xtc_threshold;    /* probability 0: off */
     float dynatemp_range, dynatemp_exponent; /* range 0: off */
     float dry_multiplier, dry_base;          /* multiplier 0: off */

@@ -50,7 +50,7 @@ static void resolve_sampling(const engine *e, const engine_sampling *s, sampler_
     ret->n_bias = s->n_bias;
     ret->seed = s->seed;
     ret->top_n_sigma = s->top_n_sigma;
-    ret->typical_p = s->typical_p;
+    ret->typical_p = or_default(s->typical_p, from_model ? hp->defaults.typical_p : NAN, 1);
     ret->xtc_probability = s->xtc_probability;
     ret->xtc_threshold = s->xtc_threshold;
     ret->dynatemp_range = s->dynatemp_range;
@@ -99,7 +99,7 @@ static xd_status check_sampling(const engine *e, const engine_sampling *s, xd_er
         {"presence_penalty", s->presence_penalty, -2, 2, true},
         {"frequency_penalty", s->frequency_penalty, -2, 2, true},
         {"top_n_sigma", s->top_n_sigma, 0, 100, false},
-        {"typical_p", s->typical_p, 0, 1, false},
+        {"typical_p", s->typical_p, 0, 1, true},
         {"xtc_probability", s->xtc_probability, 0, 1, false},
         {"xtc_threshold", s->xtc_threshold, 0, 1, false},
         {"dynatemp_range", s->dynatemp_range, 0, 100, false},

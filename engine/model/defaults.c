@@ -25,7 +25,8 @@ static xd_status read_ids(const json_t *v, const char *file, model_params *p, xd
 
 void model_clear_defaults(model_params *p)
 {
-    p->defaults.temperature = p->defaults.top_p = p->defaults.min_p = p->defaults.repetition_penalty = NAN;
+    p->defaults.temperature = p->defaults.top_p = p->defaults.min_p = p->defaults.typical_p =
+        p->defaults.repetition_penalty = NAN;
     p->defaults.top_k = -1;
 }
 
@@ -54,18 +55,21 @@ xd_status model_read_defaults(model *m, const json_t *config, const char *file, 
     json_t *k = json_object_get(g, "top_k");
     if (json_is_integer(k) && json_integer_value(k) == -1) /* another way to say that there is no limit */
         json_integer_set(k, 0);
-    double temperature, top_p, min_p, repetition;
+    double temperature, top_p, min_p, typical_p, repetition;
     uint32_t top_k;
     bool sample;
     if (!(st = hf_real(g, path, "temperature", NAN, 0, 100, &temperature, err)) &&
         !(st = hf_real(g, path, "top_p", NAN, 0, 1, &top_p, err)) &&
         !(st = hf_real(g, path, "min_p", NAN, 0, 1, &min_p, err)) &&
+        !(st = hf_real(g, path, "typical_p", NAN, 0, 1, &typical_p, err)) &&
         !(st = hf_real(g, path, "repetition_penalty", NAN, 0.01, 100, &repetition, err)) &&
         !(st = hf_u32(g, path, "top_k", 0, 0, INT32_MAX, &top_k, err)) &&
         !(st = hf_bool(g, path, "do_sample", true, &sample, err))) {
         p->defaults.temperature = (float)temperature;
         p->defaults.top_p = (float)top_p;
         p->defaults.min_p = (float)min_p;
+        if (!isnan(typical_p))
+            p->defaults.typical_p = (float)XD_MAX(typical_p, 1e-9); /* 0: the most typical token alone */
         p->defaults.repetition_penalty = (float)repetition;
         p->defaults.top_k = hf_has(g, "top_k") ? (int32_t)top_k : -1;
         p->defaults.do_sample_off = !sample;

@@ -98,7 +98,7 @@ typedef struct model_params {
     uint32_t eos_ids[16], n_eos; /* generation_config.json, else config.json */
     int64_t bos_id;              /* -1: none */
     struct {                     /* generation_config.json; NAN / -1 where it is silent */
-        float temperature, top_p, min_p, repetition_penalty;
+        float temperature, top_p, min_p, typical_p, repetition_penalty;
         int32_t top_k;
         bool do_sample_off; /* "do_sample": false: greedy */
     } defaults;

@@ -15,8 +15,8 @@ static void check(const gen_context *ctx, const gen_params *p)
     bool ok = p->n >= 1 && p->n <= ctx->max_n && p->n_stops <= ctx->max_stop &&
               p->n_logprobs <= (int32_t)ctx->max_logprobs && p->max_tokens >= 0 && p->max_tokens <= UINT32_MAX &&
               p->min_tokens >= 0 && p->min_tokens <= p->max_tokens && !(p->temperature < 0) && !(p->temperature > 2) &&
-              !(p->top_p > 1) && p->n_prompts >= 1 && p->typical_p > 0 && p->typical_p <= 1 && p->top_n_sigma >= 0 &&
-              p->top_n_sigma <= 100 && p->dynatemp_range >= 0 && p->dynatemp_range <= 10 &&
+              !(p->top_p > 1) && p->n_prompts >= 1 && !(p->typical_p <= 0) && !(p->typical_p > 1) &&
+              p->top_n_sigma >= 0 && p->top_n_sigma <= 100 && p->dynatemp_range >= 0 && p->dynatemp_range <= 10 &&
               p->n_dry_breakers <= ENGINE_MAX_DRY_BREAKERS;
     for (uint32_t i = 0; i < p->n_dry_breakers; i++)
         ok = ok && p->dry_breakers[i][0] && strlen(p->dry_breakers[i]) <= ENGINE_MAX_DRY_BREAKER_BYTES;

@@ -181,6 +181,24 @@ class Keys(TestCase):
             return json.loads(d.ask("/v1/completions", {"prompt": "Once", "max_tokens": 40, "seed": 5})[1])["choices"][0]["text"]
         self.assertNotEqual(text("model"), text("none"))
 
+    def test_every_default_of_the_model_is_what_a_request_may_say(self):
+        """What generation_config.json says and what a request says in a field is the same, and a request has the last word."""
+        def text(d, **fields):
+            return json.loads(d.ask("/v1/completions", {"prompt": "Once upon", "max_tokens": 40, "seed": 5, **fields})[1])["choices"][0]["text"]
+        plain = self.start("--model.sampling_defaults=none")
+        for name, value, off in [("temperature", 1.7, 1), ("top_p", 0.3, 1), ("top_k", 2, 0), ("min_p", 0.4, 0), ("typical_p", 0.1, 1), ("typical_p", 0, 1), ("repetition_penalty", 1.8, 1)]:
+            with self.subTest(name, value=value), tempfile.TemporaryDirectory() as model:
+                for file in os.listdir(DEMO):
+                    os.symlink(os.path.join(DEMO, file), os.path.join(model, file))
+                os.remove(os.path.join(model, "generation_config.json"))
+                with open(os.path.join(model, "generation_config.json"), "w") as f:
+                    json.dump({name: value}, f)
+                d = self.start("-m", model)
+                self.assertEqual(text(d), text(plain, **{name: value}))
+                self.assertNotEqual(text(d), text(plain))
+                self.assertEqual(text(d, **{name: off}), text(plain))
+                d.stop()
+
     @proves("model.dtype", "model.seed", "model.skew")
     def test_synthetic_models(self):
         def run(*args):

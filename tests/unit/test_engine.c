@@ -329,7 +329,7 @@ Test(engine, bad_requests_name_the_field)
     ROW(sampling.temperature, -1, "temperature", "invalid_value");
     ROW(sampling.top_p, 1.5f, "top_p", "invalid_value");
     ROW(sampling.top_n_sigma, INFINITY, "top_n_sigma", "invalid_value");
-    ROW(sampling.typical_p, NAN, "typical_p", "invalid_value");
+    ROW(sampling.typical_p, 1.5f, "typical_p", "invalid_value");
     ROW(sampling.xtc_probability, 1.5f, "xtc_probability", "invalid_value");
     ROW(sampling.xtc_threshold, -1, "xtc_threshold", "invalid_value");
     ROW(sampling.dynatemp_range, NAN, "dynatemp_range", "invalid_value");
