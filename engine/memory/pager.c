@@ -352,10 +352,12 @@ static void wait_until(uint64_t ns)
         ;
 }
 
-/* Without the lock: what others read of the policy does not change. */
 void pager_settle(pager *p)
 {
+    pthread_mutex_lock(&p->lock);
     policy_settle(p->pol);
+    pthread_mutex_unlock(&p->lock);
+    /* Without the lock: what others read of the policy does not change any more. */
     if (may_push_out(p))
         policy_prepare(p->pol);
 }

@@ -20,8 +20,8 @@
  * meanwhile and is worth as little is put in. So the cost of a search is spread over many evictions.
  *
  * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
- * of them or that they have no branches, the begin of learning, which only the next uses need, can wait until they come (policy_settle),
- * and the list for the next step can be made while this one runs, without this one's uses (policy_prepare).
+ * of them or that they have no branches; of a use only what victims and the bar for admission need is noted at once, and what it adds to the
+ * counts, like the begin of learning, can wait until the next uses come (policy_settle); and the list for the next step can be made while this one runs, without this one's uses (policy_prepare).
  *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count
@@ -91,6 +91,11 @@ struct policy {
     float scale[RATES]; /* weight x coef: of a count in the worth */
     /* Least squares over all experts: sums of estimate times estimate, and of estimate times used or not. */
     double a[RATES][RATES], b[RATES];
+    /* Uses that are not in the counts yet: of step uses_of, when a use added uses_unit. Once they were counted, no other use of that step
+     * waits. */
+    uint32_t *uses, n_uses, uses_of; /* [n] */
+    bool uses_counted;
+    double uses_unit[RATES];
     float (*estimate)[RATES]; /* [n] when the steps began that are learnt from */
     bool learning, learn_due;
     double layer_floor;
@@ -149,9 +154,10 @@ policy *policy_new(const policy_options *opt)
     p->list = calloc(n + 1, sizeof *p->list);
     p->sort_room = calloc(n, sizeof *p->sort_room);
     p->gathered = calloc(n + 1, sizeof *p->gathered);
+    p->uses = calloc(n, sizeof *p->uses);
     p->layer_units = calloc(opt->n_layers ? opt->n_layers : 1, sizeof *p->layer_units);
     if (!p->layer || !p->first || !p->last || !p->units || !p->worth || !p->used_worth || !p->estimate || !p->list ||
-        !p->sort_room || !p->gathered || !p->layer_units)
+        !p->sort_room || !p->gathered || !p->uses || !p->layer_units)
         return NULL;
     for (int k = 0; k < RATES; k++)
         if (!(p->count[k] = calloc(n, sizeof *p->count[k])))
@@ -187,6 +193,7 @@ void policy_free(policy *p)
     free(p->list);
     free(p->sort_room);
     free(p->gathered);
+    free(p->uses);
     free(p->layer_units);
     free(p);
 }
@@ -199,19 +206,42 @@ static float recency(const policy *p, uint32_t id)
     return (float)(int32_t)(p->last[id] - p->list_made);
 }
 
+/* With a use that waits. */
+static float count_of(const policy *p, int k, uint32_t id)
+{
+    bool waits = p->n_uses && p->last[id] == p->uses_of;
+    return p->count[k][id] + (waits ? (float)p->uses_unit[k] : 0.0f);
+}
+
 static float worth(const policy *p, uint32_t id)
 {
     if (p->kind == CONF_EVICT_LRU)
         return recency(p, id);
     float sum = 0;
     for (int k = 0; k < RATES; k++)
-        sum += p->count[k][id] * p->scale[k];
+        sum += count_of(p, k, id) * p->scale[k];
     return sum;
 }
 
 float policy_heat(const policy *p, uint32_t id)
 {
-    return (float)((double)p->count[SLOWEST][id] / p->unit[SLOWEST]);
+    return (float)((double)count_of(p, SLOWEST, id) / p->unit[SLOWEST]);
+}
+
+/* --- uses -------------------------------------------------------------------------------------------------------- */
+
+static void count_uses(policy *p)
+{
+    for (uint32_t i = 0; i < p->n_uses; i++) {
+        uint32_t id = p->uses[i];
+        for (int k = 0; k < RATES; k++) {
+            if (p->learning)
+                p->b[k] += (double)p->estimate[id][k];
+            p->count[k][id] += (float)p->uses_unit[k];
+        }
+    }
+    p->n_uses = 0;
+    p->uses_counted = true;
 }
 
 /* --- learning ---------------------------------------------------------------------------------------------------- */
@@ -241,6 +271,7 @@ static void learn_begin(policy *p)
 
 void policy_settle(policy *p)
 {
+    count_uses(p);
     if (p->learn_due)
         learn_begin(p);
     p->learn_due = false;
@@ -264,15 +295,18 @@ void policy_touch(policy *p, uint32_t id)
 {
     if (p->last[id] == p->now)
         return;
-    policy_settle(p);
+    if (p->uses_of != p->now) {
+        policy_settle(p);
+        p->uses_of = p->now;
+        p->uses_counted = false;
+        memcpy(p->uses_unit, p->unit, sizeof p->uses_unit);
+    }
     p->last[id] = p->now;
     p->used_worth[id] += p->use_worth; /* a list that was made ahead knows of this use as well */
     p->weighed = false;
-    for (int k = 0; k < RATES; k++) {
-        if (p->learning)
-            p->b[k] += (double)p->estimate[id][k];
-        p->count[k][id] += (float)p->unit[k];
-    }
+    p->uses[p->n_uses++] = id;
+    if (p->uses_counted)
+        count_uses(p);
 }
 
 void policy_set_heat(policy *p, uint32_t id, float heat)
@@ -289,6 +323,7 @@ void policy_set_heat(policy *p, uint32_t id, float heat)
 
 static void rescale(policy *p, int k)
 {
+    count_uses(p);
     for (uint32_t id = 0; id < p->n; id++)
         p->count[k][id] *= (float)(1 / p->unit[k]);
     p->unit[k] = 1;
@@ -296,7 +331,8 @@ static void rescale(policy *p, int k)
 
 void policy_advance(policy *p)
 {
-    policy_settle(p);
+    if (p->learn_due) /* before the uses that it learns from */
+        policy_settle(p);
     p->now++;
     p->weighed = false;
     for (int k = 0; k < RATES; k++) {
@@ -306,8 +342,10 @@ void policy_advance(policy *p)
             rescale(p, k);
     }
     bool learn = p->kind == CONF_EVICT_LFRU && p->now % (LEARN_STEPS * p->step_len) == 0;
-    if (learn && p->learning)
+    if (learn && p->learning) {
+        count_uses(p);
         learn_end(p);
+    }
     set_scale(p);
     p->learn_due = learn;
 }
@@ -371,6 +409,7 @@ static void all_worths(policy *p)
     if (p->weighed) /* a step's second list */
         return;
     p->weighed = true;
+    count_uses(p);
     if (p->kind != CONF_EVICT_LRU)
         weigh_counts(p, p->scale, 0, p->worth);
     else

@@ -232,3 +232,54 @@ Test(policy, the_bar_counts_units_not_experts)
     cr_assert(admit[8]);
     policy_free(p);
 }
+
+/* One of 64 experts drawn evenly, the first ones more often where `some` is small. */
+static uint32_t draw(uint64_t *rng, uint32_t some)
+{
+    *rng = *rng * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(*rng >> 33) % some;
+}
+
+Test(policy, when_uses_are_counted_changes_nothing)
+{
+    static const int kinds[] = {CONF_EVICT_LFRU, CONF_EVICT_LFU, CONF_EVICT_LRU};
+    const uint32_t counts[] = {32, 32};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        policy_options o = {.kind = kinds[k], .n_layers = 2, .layer_experts = counts, .capacity_units = 24};
+        policy *at_once = policy_new(&o), *later = policy_new(&o);
+        cr_assert(at_once && later);
+        uint8_t admit[2][64];
+        memset(admit, 1, sizeof admit);
+        uint64_t rng = 7 + k;
+        uint32_t in[64] = {0}, n_in = 0;
+        for (uint32_t step = 0; step < 600; step++) {
+            for (uint32_t i = 0, some = step % 3 ? 24 : 64; i < 12; i++) {
+                uint32_t x = draw(&rng, some);
+                policy_touch(at_once, x);
+                policy_settle(at_once);
+                policy_touch(later, x);
+                if (!in[x] && n_in < 24) {
+                    policy_set_units(at_once, x, 1), policy_set_units(later, x, 1);
+                    in[x] = 1, n_in++;
+                }
+                cr_assert_eq(policy_heat(at_once, x), policy_heat(later, x));
+            }
+            policy_advance(at_once), policy_advance(later);
+            policy_settle(at_once);
+            if (step % 5 == 0) /* as a step that has time */
+                policy_settle(later), policy_prepare(later), policy_prepare(at_once);
+            for (uint32_t i = 0; i < 3; i++) {
+                uint32_t v = policy_victim(at_once);
+                cr_assert_eq(v, policy_victim(later), "kind %d, step %u: %u", kinds[k], step, v);
+                if (v == POLICY_NONE)
+                    break;
+                policy_set_units(at_once, v, 0), policy_set_units(later, v, 0);
+                in[v] = 0, n_in--;
+            }
+            cr_assert_eq(policy_plan(at_once, 3, admit[0]), policy_plan(later, 3, admit[1]));
+            cr_assert_arr_eq(admit[0], admit[1], sizeof admit[0]);
+        }
+        policy_free(at_once);
+        policy_free(later);
+    }
+}
