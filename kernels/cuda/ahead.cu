@@ -1,7 +1,9 @@
 /* ahead.cu - the reader of a recorded step: copies tiles of likely experts to device memory while the link would idle (ahead.cuh).
  *
- * One small kernel beside the whole step, on a few multiprocessors of its own. A lane of each warp asks for tiles and stores them, both
- * by bulk copies: nothing goes through registers. The step never waits for it to begin. It waits for the step, but not for
+ * One small kernel beside the whole step, on a few multiprocessors of its own. A reader is two lanes of two warps: one asks for tiles, one
+ * stores them, both by bulk copies: nothing goes through registers. To tell that a tile is there takes a fence, which waits for all
+ * copies of the multiprocessor that are under way: so it is done for several tiles at a time, and does not keep others from being asked for.
+ * The step never waits for the kernel to begin. It waits for the step, but not for
  * long: where kernels do not run side by side (under a sanitizer, for one) it leaves, and is not started again by who sees that it
  * was given up. */
 #include "kernels/cuda/ahead.cuh"
@@ -91,11 +93,28 @@ static __device__ bool wait_for(const uint32_t *word, uint32_t step)
     return true;
 }
 
+static __device__ __forceinline__ bool bar_test(uint64_t *bar, uint32_t phase)
+{
+    uint32_t done;
+    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(smem_of(bar)), "r"(phase)
+                 : "memory");
+    return done;
+}
+
 static __device__ __forceinline__ void bulk_store(uint64_t dst, uint32_t src, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes)
                  : "memory");
 }
+
+/* A stage between the two lanes: what is in it, and where that goes. done NULL: nothing, and nothing will follow. */
+struct ahead_stage {
+    uint64_t place;
+    uint32_t at[2], bytes[2];
+    uint32_t *done;
+};
 
 /* A unit, as a reader needs it. */
 struct ahead_unit {
@@ -121,36 +140,33 @@ static __device__ __forceinline__ ahead_half half_of(const ahead_mem &m, const a
     const uint32_t n = r < u.rows ? min(8u, u.rows - r) : 0, shift = (uint32_t)src & 15;
     return {src - shift, h * m.half_bytes + ((uint32_t)src & 112), n ? (shift + n * m.row_bytes + 15) & ~15u : 0};
 }
-#endif
 
-__global__ void __launch_bounds__(AHEAD_WARPS * 32, 1)
-    ahead_kernel(const __grid_constant__ ahead_mem m, uint32_t first, uint32_t n_layers, uint32_t stages)
+/* A reader's ring: stages of 2 * half_bytes from `at` on in shared memory. Tiles are counted on and on. */
+struct ahead_ring {
+    uint32_t at, stages;
+    uint64_t *full, *empty;
+    ahead_stage *stage;
+};
+
+static __device__ __forceinline__ void ring_wait_empty(const ahead_ring &ring, uint32_t asked)
 {
-#if __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ uint64_t full[AHEAD_WARPS][AHEAD_STAGES];
-    __shared__ uint32_t held[AHEAD_WARPS][AHEAD_STAGES];      /* tile in each stage */
-    __shared__ ahead_unit unit[AHEAD_WARPS][AHEAD_UNITS + 1]; /* the last one: the next layer's early one */
-    const uint32_t warp = threadIdx.x / 32, reader = blockIdx.x * (blockDim.x / 32) + warp, step = *m.step;
-    if (threadIdx.x % 32)
-        return;
-    const uint32_t ring = smem_of(smem) + warp * stages * 2 * m.half_bytes;
-    for (uint32_t i = 0; i < stages; i++)
-        bar_init(&full[warp][i], 1);
-    bar_init_done();
-    uint32_t asked = 0, stored = 0; /* tiles in all */
+    if (asked >= ring.stages)
+        bar_wait(&ring.empty[asked % ring.stages], asked / ring.stages - 1 & 1);
+}
+
+/* Asks for the reader's tiles of all layers from `first` on. False: given up. */
+static __device__ bool ask_tiles(const ahead_mem &m, uint32_t first, uint32_t n_layers, uint32_t reader,
+                                 const ahead_ring &ring, ahead_unit *unit, uint32_t *ret_asked)
+{
+    const uint32_t step = *m.step;
+    uint32_t &asked = *ret_asked;
     for (uint32_t layer = first; layer < n_layers; layer++) {
         ahead_list *q = ahead_list_of(m, layer);
-        if (!wait_for(&q->ready, step) || !wait_for(&q->go, step)) {
-            if (reader == 0)
-                atomicAdd(reinterpret_cast<unsigned long long *>(&m.counts->given_up), 1ull);
-            return;
-        }
-        /* Who read this place last did so by bulk copies too, but what is known of it came by words. */
-        asm volatile("fence.proxy.async;" ::: "memory");
+        if (!wait_for(&q->ready, step) || !wait_for(&q->go, step))
+            return false;
         for (uint32_t k = 0; k < m.units; k++) /* beyond n_units they are not looked at */
-            unit[warp][k] = unit_of(q, k);
-        unit[warp][AHEAD_UNITS] = unit_of(q + 1, 0);
+            unit[k] = unit_of(q, k);
+        unit[AHEAD_UNITS] = unit_of(q + 1, 0);
         /* The first unit, the others, the next layer's early unit: it was listed together with this list, so before `go`. */
         const uint32_t n = __ldcg(&q->n_units), tiles[3] = {min(n, 1u) * m.tiles, (n - min(n, 1u)) * m.tiles, m.tiles};
         const uint32_t parts = layer + 1 < n_layers && load_acquire(&q[1].early) == step ? 3 : 2;
@@ -167,43 +183,91 @@ __global__ void __launch_bounds__(AHEAD_WARPS * 32, 1)
             }
             return NO_TILE;
         };
-        auto halves = [&](uint32_t tile, ahead_half(&ret)[2]) {
-            const ahead_unit &u = unit[warp][tile & AHEAD_EARLY ? AHEAD_UNITS : tile / m.tiles];
-            for (uint32_t h = 0; h < 2; h++)
-                ret[h] = half_of(m, u, (tile & ~AHEAD_EARLY) % m.tiles * 8, h);
-        };
-        for (bool open = true;;) {
-            while (open && asked - stored < stages) {
-                const uint32_t tile = take();
-                open = tile != NO_TILE;
-                ahead_half a[2];
-                if (open)
-                    halves(tile, a);
-                if (!open || !a[0].bytes) /* the latter: behind a short last page */
-                    continue;
-                const uint32_t st = asked % stages, to = ring + st * 2 * m.half_bytes;
-                held[warp][st] = tile;
-                bar_expect(&full[warp][st], a[0].bytes + a[1].bytes);
-                bulk_copy(to + a[0].at, a[0].src, a[0].bytes, &full[warp][st]);
-                bulk_copy(to + a[1].at, a[1].src, a[1].bytes, &full[warp][st]);
-                asked++;
-            }
-            if (asked == stored)
+        for (;;) {
+            ring_wait_empty(ring, asked); /* whoever has taken a tile asks for it at once */
+            const uint32_t tile = take();
+            if (tile == NO_TILE)
                 break;
-            const uint32_t st = stored % stages, from = ring + st * 2 * m.half_bytes, tile = held[warp][st];
+            const ahead_unit &u = unit[tile & AHEAD_EARLY ? AHEAD_UNITS : tile / m.tiles];
             const uint32_t of = layer + (tile & AHEAD_EARLY ? 1 : 0), in_list = tile & ~AHEAD_EARLY;
-            const uint64_t place = (uint64_t)(uintptr_t)ahead_place(m, of, in_list);
-            ahead_half a[2];
-            halves(tile, a);
-            bar_wait(&full[warp][st], stored / stages & 1);
-            bulk_store(place + a[0].at, from + a[0].at, a[0].bytes);
-            bulk_store(place + a[1].at, from + a[1].at, a[1].bytes);
-            asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;\n\tfence.proxy.async;" ::
-                             : "memory");
-            store_release(ahead_done(m, of, in_list), step);
-            stored++;
+            const ahead_half a[2] = {half_of(m, u, in_list % m.tiles * 8, 0), half_of(m, u, in_list % m.tiles * 8, 1)};
+            if (!a[0].bytes) /* behind a short last page */
+                continue;
+            const uint32_t st = asked++ % ring.stages, to = ring.at + st * 2 * m.half_bytes;
+            ring.stage[st] = {(uint64_t)(uintptr_t)ahead_place(m, of, in_list),
+                              {a[0].at, a[1].at},
+                              {a[0].bytes, a[1].bytes},
+                              ahead_done(m, of, in_list)};
+            bar_expect(&ring.full[st], a[0].bytes + a[1].bytes);
+            bulk_copy(to + a[0].at, a[0].src, a[0].bytes, &ring.full[st]);
+            bulk_copy(to + a[1].at, a[1].src, a[1].bytes, &ring.full[st]);
         }
     }
+    return true;
+}
+
+/* Stores what has come, until a stage says that nothing follows. */
+static __device__ void store_tiles(const ahead_mem &m, const ahead_ring &ring)
+{
+    const uint32_t step = *m.step;
+    uint32_t *done[AHEAD_STAGES];
+    bool more = true;
+    for (uint32_t k = 0; more;) {
+        uint32_t n = 0;
+        do {
+            const uint32_t st = k % ring.stages, from = ring.at + st * 2 * m.half_bytes;
+            bar_wait(&ring.full[st], k / ring.stages & 1);
+            const ahead_stage s = ring.stage[st];
+            more = s.done;
+            if (!more)
+                break;
+            /* Who read this place last did so by bulk copies too, but what is known of it came by words. */
+            asm volatile("fence.proxy.async.global;" ::: "memory");
+            bulk_store(s.place + s.at[0], from + s.at[0], s.bytes[0]);
+            bulk_store(s.place + s.at[1], from + s.at[1], s.bytes[1]);
+            asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
+            bar_arrive(&ring.empty[st]);
+            done[n++] = s.done;
+            k++;
+        } while (n < AHEAD_STAGES && bar_test(&ring.full[k % ring.stages], k / ring.stages & 1));
+        asm volatile("cp.async.bulk.wait_group 0;\n\tfence.proxy.async;" ::: "memory");
+        __threadfence();
+        for (uint32_t i = 0; i < n; i++)
+            store_relaxed(done[i], step);
+    }
+}
+#endif
+
+__global__ void __launch_bounds__(AHEAD_WARPS * 64, 1)
+    ahead_kernel(const __grid_constant__ ahead_mem m, uint32_t first, uint32_t n_layers, uint32_t stages)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ uint64_t full[AHEAD_WARPS][AHEAD_STAGES], empty[AHEAD_WARPS][AHEAD_STAGES];
+    __shared__ ahead_stage stage[AHEAD_WARPS][AHEAD_STAGES];
+    __shared__ ahead_unit unit[AHEAD_WARPS][AHEAD_UNITS + 1]; /* the last one: the next layer's early one */
+    const uint32_t readers = blockDim.x / 64, warp = threadIdx.x / 32, r = warp % readers;
+    if (threadIdx.x == 0)
+        for (uint32_t i = 0; i < readers * AHEAD_STAGES; i++) {
+            bar_init(full[0] + i, 1);
+            bar_init(empty[0] + i, 1);
+        }
+    bar_init_done();
+    __syncthreads();
+    if (threadIdx.x % 32)
+        return;
+    const ahead_ring ring = {smem_of(smem) + r * stages * 2 * m.half_bytes, stages, full[r], empty[r], stage[r]};
+    if (warp >= readers) {
+        store_tiles(m, ring);
+        return;
+    }
+    uint32_t asked = 0;
+    const uint32_t reader = blockIdx.x * readers + r;
+    if (!ask_tiles(m, first, n_layers, reader, ring, unit[r], &asked) && reader == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&m.counts->given_up), 1ull);
+    ring_wait_empty(ring, asked);
+    stage[r][asked % stages].done = nullptr;
+    bar_arrive(&full[r][asked % stages]);
 #endif
 }
 
@@ -222,7 +286,7 @@ kern_status cuda_ahead_begin(kern_dev *kd, const kern_ahead *a)
         e = cudaStreamWaitEvent(d->ahead, d->ahead_begun, 0);
     if (e != cudaSuccess)
         return cuda_fail(d, e, "reading ahead");
-    ahead_kernel<<<AHEAD_BLOCKS, s.warps * 32, smem, d->ahead>>>(s.m, a->first, a->n_layers, s.stages);
+    ahead_kernel<<<AHEAD_BLOCKS, s.warps * 64, smem, d->ahead>>>(s.m, a->first, a->n_layers, s.stages);
     d->reads_ahead = true;
     d->held_sms = AHEAD_BLOCKS;
     e = cudaEventRecord(d->ahead_done, d->ahead);

@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(TEAM ? TEAM_THREADS : WARP_COUNT * 32, 1)
     if (!team && warp < n_warps) {
         w.i = warp * n_blocks + rank;
         w.step = n_blocks * n_warps;
-        warp_work<FMT, PLAIN>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes, notes[warp], full[warp],
-                              smem_of(x), n_summands, &in_flight);
+        warp_work<FMT, PLAIN, TEAM ? 2 : WARP_AT_ONCE>(P, w, ring + warp * slots * slot_bytes, slots, slot_bytes,
+                                                       notes[warp], full[warp], smem_of(x), n_summands, &in_flight);
     }
 
     if (P.ahead_own && any_host && !host && (PLAIN || P.phases & 1))

@@ -189,34 +189,62 @@ template <int FMT> static __device__ __forceinline__ float block_finish(float c,
     return fmt_block<FMT>::MIN ? __fmaf_rn(d, c, __fmul_rn(m, x)) : __fmul_rn(d, c);
 }
 
-/* c = A B for one block; with tile_multiply() the only place where products within a block are added. */
-template <int FMT>
-static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag<FMT> &a, const b_frag &b)
+/* c[i] = A[i] B[i] for N blocks side by side, whose products do not wait for each other; with tile_multiply() the only place where products
+ * within a block are added. */
+template <int FMT, int N>
+static __device__ __forceinline__ void block_products(float (&c)[N][4], const a_frag<FMT> (&a)[N], const b_frag (&b)[N])
 {
-    c[0] = c[1] = c[2] = c[3] = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0;
 #pragma unroll
     for (int s = 0; s < 2; s++)
 #pragma unroll
         for (int p = a_frag<FMT>::PARTS - 1; p >= 0; p--) {
-            const uint32_t i = 2 * s;
-            mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.lo[i], b.lo[i + 1]);
-            mma_bf16(c, a.r0[p][i], a.r1[p][i], a.r0[p][i + 1], a.r1[p][i + 1], b.hi[i], b.hi[i + 1]);
+            const uint32_t k = 2 * s;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                mma_bf16(c[i], a[i].r0[p][k], a[i].r1[p][k], a[i].r0[p][k + 1], a[i].r1[p][k + 1], b[i].lo[k],
+                         b[i].lo[k + 1]);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                mma_bf16(c[i], a[i].r0[p][k], a[i].r1[p][k], a[i].r0[p][k + 1], a[i].r1[p][k + 1], b[i].hi[k],
+                         b[i].hi[k + 1]);
         }
     if constexpr (fmt_block<FMT>::FINISHED) {
-        float x[4] = {0, 0, 0, 0};
-        const uint32_t m0 = min_operand<FMT>(a.m0), m1 = min_operand<FMT>(a.m1);
+        float x[N][4] = {};
         if constexpr (fmt_block<FMT>::
                           MIN) { /* in braces: of a bare loop with a pragma nvcc 13 leaves out the next loop too */
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                mma_bf16(x, m0, m1, m0, m1, b.lo[2 * s], b.lo[2 * s + 1]);
-                mma_bf16(x, m0, m1, m0, m1, b.hi[2 * s], b.hi[2 * s + 1]);
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    const uint32_t m0 = min_operand<FMT>(a[i].m0), m1 = min_operand<FMT>(a[i].m1);
+                    mma_bf16(x[i], m0, m1, m0, m1, b[i].lo[2 * s], b[i].lo[2 * s + 1]);
+                    mma_bf16(x[i], m0, m1, m0, m1, b[i].hi[2 * s], b[i].hi[2 * s + 1]);
+                }
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            c[i] = block_finish<FMT>(c[i], x[i], i < 2 ? a.d0 : a.d1, i < 2 ? a.m0.by : a.m1.by);
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                c[i][j] = block_finish<FMT>(c[i][j], x[i][j], j < 2 ? a[i].d0 : a[i].d1,
+                                            j < 2 ? a[i].m0.by : a[i].m1.by);
     }
+}
+
+/* The same for one block. */
+template <int FMT>
+static __device__ __forceinline__ void block_product(float (&c)[4], const a_frag<FMT> &a, const b_frag &b)
+{
+    float cs[1][4];
+    const a_frag<FMT> as[1] = {a};
+    const b_frag bs[1] = {b};
+    block_products<FMT, 1>(cs, as, bs);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] = cs[0][i];
 }
 
 /* acc += (scale *) c for one block. stream_add() does the same with products from memory. */

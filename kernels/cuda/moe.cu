@@ -267,8 +267,9 @@ static bool shape_of(warp_params *P, uint32_t smem_max, uint32_t *ret_smem)
                 chunk -= grain;
             if (!chunk)
                 return false;
-            const uint32_t n_chunks = (blocks + chunk - 1) / chunk,
-                           n = align_to((blocks + n_chunks - 1) / n_chunks, grain);
+            const uint32_t n_chunks = (blocks + chunk - 1) / chunk, even = (blocks + n_chunks - 1) / n_chunks;
+            const uint32_t whole = WARP_AT_ONCE % grain ? grain : WARP_AT_ONCE; /* those that are made side by side */
+            const uint32_t n = align_to(even, whole) <= chunk ? align_to(even, whole) : align_to(even, grain);
             const uint32_t pitch = bank_pitch(fmt, mm_bytes(fmt, n));
             cut = {n, (blocks + n - 1) / n, pitch, 8 * pitch, 15};
         }

@@ -369,41 +369,65 @@ static __device__ __forceinline__ b_frag warp_load_x(uint64_t row, uint32_t b, u
     return f;
 }
 
-/* Adds block `b` of a chunk that begins with block `first` of K. */
-template <int FMT, int NT, int X>
-static __device__ __forceinline__ void warp_block(float (&acc)[WARP_GROUPS][4], const row_reader<FMT> &a0,
-                                                  const row_reader<FMT> &a1, uint32_t first, uint32_t b, bool odd,
-                                                  uint32_t cols, const uint64_t (&x)[WARP_GROUPS])
+/* The operands of block `b` of a chunk that begins with block `first` of K: of 16 rows, and whether the lane's positions are within the row. */
+template <int FMT>
+static __device__ __forceinline__ a_frag<FMT> warp_load_a(const row_reader<FMT> &a0, const row_reader<FMT> &a1,
+                                                          uint32_t first, uint32_t b, bool odd, uint32_t cols,
+                                                          bool *in0, bool *in1)
 {
     const uint32_t t = threadIdx.x % 4, k = (first + b) * 32 + 8 * t;
     /* Q8_0 has whole blocks only, and its rows of x end with one. */
-    const bool in0 = FMT == FMT_Q8_0 || k < cols, in1 = FMT == FMT_Q8_0 || k + 4 < cols;
+    *in0 = FMT == FMT_Q8_0 || k < cols, *in1 = FMT == FMT_Q8_0 || k + 4 < cols;
     a_frag<FMT> a;
-    const uint32_t ta = in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
+    const uint32_t ta = *in0 ? t : 0; /* beyond the row's end may be beyond shared memory */
     a0.load(b, odd, ta, a.r0, &a.d0, &a.m0);
     a1.load(b, odd, ta, a.r1, &a.d1, &a.m1);
-    if (!in1)
-        zero_a<FMT>(a, in0 ? 2 : 0);
-#pragma unroll
-    for (int j = 0; j < NT; j++)
-        block_mma<FMT>(acc[j], a, warp_load_x<X>(x[j], first + b, t, in0, in1));
+    if (!*in1)
+        zero_a<FMT>(a, *in0 ? 2 : 0);
+    return a;
 }
 
-/* Adds n blocks of K, from block `first` on, to NT groups of 8 tokens. */
-template <int FMT, int NT, int X>
+/* Adds N blocks from block `b` on, an even one where N is more than one, to NT groups of 8 tokens. */
+template <int FMT, int NT, int X, int N>
+static __device__ __forceinline__ void warp_blocks(float (&acc)[WARP_GROUPS][4], const row_reader<FMT> &a0,
+                                                   const row_reader<FMT> &a1, uint32_t first, uint32_t b, uint32_t cols,
+                                                   const uint64_t (&x)[WARP_GROUPS])
+{
+    a_frag<FMT> a[N];
+    bool in0[N], in1[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        a[i] = warp_load_a<FMT>(a0, a1, first, b + i, i % 2, cols, &in0[i], &in1[i]);
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        b_frag f[N];
+        float c[N][4];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            f[i] = warp_load_x<X>(x[j], first + b + i, threadIdx.x % 4, in0[i], in1[i]);
+        block_products<FMT, N>(c, a, f);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            block_add<FMT>(acc[j], c[i], a[i].d0, a[i].d1);
+    }
+}
+
+/* Adds n blocks of K, from block `first` on, to NT groups of 8 tokens: AT_ONCE of them side by side. */
+template <int FMT, int NT, int X, int AT_ONCE>
 static __device__ __forceinline__ void warp_chunk(float (&acc)[WARP_GROUPS][4], const unsigned char *row0,
                                                   const unsigned char *row1, uint32_t first, uint32_t n, uint32_t cols,
                                                   const uint64_t (&x)[WARP_GROUPS])
 {
     const row_reader<FMT> a0(row0, threadIdx.x % 4), a1(row1, threadIdx.x % 4);
     uint32_t b = 0;
-#pragma unroll(NT == 1 ? 2 : 1)
-    for (; b + 1 < n; b += 2) {
-        warp_block<FMT, NT, X>(acc, a0, a1, first, b, false, cols, x);
-        warp_block<FMT, NT, X>(acc, a0, a1, first, b + 1, true, cols, x);
-    }
+#pragma unroll 1
+    for (; b + AT_ONCE <= n; b += AT_ONCE)
+        warp_blocks<FMT, NT, X, AT_ONCE>(acc, a0, a1, first, b, cols, x);
+#pragma unroll 1
+    for (; AT_ONCE > 2 && b + 2 <= n; b += 2)
+        warp_blocks<FMT, NT, X, 2>(acc, a0, a1, first, b, cols, x);
     if (b < n)
-        warp_block<FMT, NT, X>(acc, a0, a1, first, b, false, cols, x);
+        warp_blocks<FMT, NT, X, 1>(acc, a0, a1, first, b, cols, x);
 }
 
 /* hi and lo of position r of a split row. */
@@ -516,7 +540,7 @@ static __device__ __noinline__ bool warp_may_ask(uint32_t *in_flight, uint32_t b
 }
 
 /* The work of one warp. `ring` holds `slots` stages of `slot_bytes`; in_flight: what the block has asked for over the link. */
-template <int FMT, bool PLAIN>
+template <int FMT, bool PLAIN, int AT_ONCE>
 static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned char *ring, uint32_t slots,
                                  uint32_t slot_bytes, warp_note *notes, uint64_t *full, uint32_t x_shared,
                                  uint32_t n_summands, uint32_t *in_flight)
@@ -598,13 +622,13 @@ static __device__ void warp_work(const warp_params &P, warp_walk w, unsigned cha
         const unsigned char *a0 = stage + warp_row_at(cut, it, 0, g, p.row_bytes, off);
         const unsigned char *a1 = stage + cut.half_bytes + warp_row_at(cut, it, 1, g, p.row_bytes, off);
         if (it.phase == 0 && P.x_pitch)
-            warp_chunk<FMT, 1, X_SHARED>(acc, a0, a1, first, n, p.cols, x);
+            warp_chunk<FMT, 1, X_SHARED, AT_ONCE>(acc, a0, a1, first, n, p.cols, x);
         else if (n_groups == 1)
-            warp_chunk<FMT, 1, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+            warp_chunk<FMT, 1, X_GLOBAL, AT_ONCE>(acc, a0, a1, first, n, p.cols, x);
         else if (n_groups == 2)
-            warp_chunk<FMT, 2, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+            warp_chunk<FMT, 2, X_GLOBAL, 2>(acc, a0, a1, first, n, p.cols, x);
         else
-            warp_chunk<FMT, 4, X_GLOBAL>(acc, a0, a1, first, n, p.cols, x);
+            warp_chunk<FMT, 4, X_GLOBAL, 2>(acc, a0, a1, first, n, p.cols, x);
         /* Others wait for results, nobody for what is kept. */
         const bool ends = chunk + 1 == cut.n_chunks;
         if (ends)
