@@ -41,7 +41,7 @@ typedef enum api_form {
     API_FORM_JSON_OBJECT,
     API_FORM_JSON_SCHEMA,
     API_FORM_TOOL,         /* a forced call */
-    API_FORM_TOOL_OR_JSON, /* a call, or what response_format says */
+    API_FORM_TOOL_OR_JSON, /* a call, or what a schema says */
     API_FORM_GRAMMAR,
     API_FORM_NONE
 } api_form;

@@ -27,7 +27,7 @@ const char *json_kind_name(const json_t *v)
 }
 
 /* Depth and number of values, counted before anything is built. */
-static xd_status check_shape(const char *s, size_t len, xd_err *err)
+static xd_status check_shape(const char *what, const char *s, size_t len, xd_err *err)
 {
     size_t depth = 0, values = 0;
     bool in_string = false;
@@ -49,9 +49,9 @@ static xd_status check_shape(const char *s, size_t len, xd_err *err)
         else if ((c == ']' || c == '}') && depth)
             depth--;
         if (depth > MAX_DEPTH)
-            return xd_fail(err, XD_BAD_REQUEST, 0, "the body is nested more than %d levels deep", MAX_DEPTH);
+            return xd_fail(err, XD_BAD_REQUEST, 0, "%s is nested more than %d levels deep", what, MAX_DEPTH);
         if (values > MAX_VALUES)
-            return xd_fail(err, XD_BAD_REQUEST, 0, "the body holds more than %d values", MAX_VALUES);
+            return xd_fail(err, XD_BAD_REQUEST, 0, "%s holds more than %d values", what, MAX_VALUES);
     }
     return XD_OK;
 }
@@ -138,7 +138,7 @@ static size_t end_of_string(char *s, size_t i, size_t len, bool *ret_nul)
 /* JSON may hold what we cannot: a number beyond our types, a NUL character. Where nobody reads them they do no harm, so each becomes a value
  * that no client can make: a string that begins with NUL, then the digits of an integer that the template engine may hold, or what is
  * wrong. A NUL in a name is an error wherever it stands: jansson has no such names. */
-static xd_status replace_unheld(char *s, size_t len, xd_buf *out, xd_err *err)
+static xd_status replace_unheld(const char *whole, char *s, size_t len, xd_buf *out, xd_err *err)
 {
     size_t line = 1, line_begin = 0, next;
     for (size_t i = 0; i < len; i = next) {
@@ -153,7 +153,7 @@ static xd_status replace_unheld(char *s, size_t len, xd_buf *out, xd_err *err)
             next = end_of_string(s, i, len, &nul);
             if (nul && s[next + strspn(s + next, " \t\r\n")] == ':')
                 return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json",
-                                     "a name in the body holds a NUL character (\\u0000) (line %zu, column %zu)", line,
+                                     "a name in %s holds a NUL character (\\u0000) (line %zu, column %zu)", whole, line,
                                      i - line_begin + 1);
             if (nul)
                 what = "a NUL character (\\\\u0000)";
@@ -169,7 +169,7 @@ static xd_status replace_unheld(char *s, size_t len, xd_buf *out, xd_err *err)
         else
             xd_buf_printf(out, "\"\\u0000%s (line %zu, column %zu)\"", what, line, i - line_begin + 1);
     }
-    return out->failed ? xd_fail(err, XD_NOMEM, 0, "out of memory for the body") : XD_OK;
+    return out->failed ? xd_fail(err, XD_NOMEM, 0, "out of memory for %s", whole) : XD_OK;
 }
 
 /* What is wrong with the value or with one inside, in words; NULL: nothing. */
@@ -193,24 +193,25 @@ static const char *unheld_in(const json_t *v, bool may_be_large)
     return found;
 }
 
-static xd_status syntax_error(const json_error_t *e, xd_err *err)
+static xd_status syntax_error(const char *what, const json_error_t *e, xd_err *err)
 {
     if (json_error_code(e) == json_error_out_of_memory)
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
-    return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json",
-                         "the body is not valid JSON: %s (line %d, column %d)", e->text, e->line, e->column);
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for %s", what);
+    return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "%s is not valid JSON: %s (line %d, column %d)",
+                         what, e->text, e->line, e->column);
 }
 
-xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
+/* what: the text's name, for messages. */
+static xd_status parse_object(const char *what, const char *text, size_t len, json_t **ret, xd_err *err)
 {
-    if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) /* some editors and shells begin every text with it */
-        body += 3, len -= 3;
+    if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) /* some editors and shells begin every text with it */
+        text += 3, len -= 3;
     if (!len)
-        return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "the body is empty: a JSON object is expected");
+        return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "%s is empty: a JSON object is expected", what);
     XD_CLEANUP(xd_buf_free) xd_buf clean = {0};
-    if (!xd_utf8_sanitize(&clean, body, len))
-        return xd_fail(err, XD_NOMEM, 0, "out of memory for the body");
-    xd_status st = check_shape(clean.data, clean.len, err);
+    if (!xd_utf8_sanitize(&clean, text, len))
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for %s", what);
+    xd_status st = check_shape(what, clean.data, clean.len, err);
     if (st)
         return st;
     mend_surrogates(clean.data, clean.len);
@@ -221,17 +222,46 @@ xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
     if (code == json_error_numeric_overflow || code == json_error_null_character ||
         code == json_error_null_byte_in_key) {
         XD_CLEANUP(xd_buf_free) xd_buf held = {0};
-        if ((st = replace_unheld(clean.data, clean.len, &held, err)))
+        if ((st = replace_unheld(what, clean.data, clean.len, &held, err)))
             return st;
         root = json_loadb(held.data, held.len, flags | JSON_ALLOW_NUL, &e);
     }
     if (!root)
-        return syntax_error(&e, err);
+        return syntax_error(what, &e, err);
     if (!json_is_object(root)) {
-        xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "the body must be a JSON object, not %s",
+        xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "%s must be a JSON object, not %s", what,
                       json_kind_name(root));
         json_decref(root);
         return XD_BAD_REQUEST;
+    }
+    *ret = root;
+    return XD_OK;
+}
+
+xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err)
+{
+    return parse_object("the body", body, len, ret, err);
+}
+
+static xd_status check_held(const char *name, const json_t *v, bool may_be_large, xd_err *err)
+{
+    const char *wrong = unheld_in(v, may_be_large);
+    return wrong ? xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_value", "'%s' holds %s", name, wrong) : XD_OK;
+}
+
+xd_status fields_parse_text(const char *name, const char *text, json_t **ret, xd_err *err)
+{
+    char what[64];
+    snprintf(what, sizeof what, "'%s'", name);
+    json_t *root = NULL;
+    xd_status st = parse_object(what, text, strlen(text), &root, err);
+    if (!st)
+        st = check_held(name, root, false, err);
+    if (st == XD_BAD_REQUEST)
+        snprintf(err->param, sizeof err->param, "%s", name);
+    if (st) {
+        json_decref(root);
+        return st;
     }
     *ret = root;
     return XD_OK;
@@ -377,10 +407,9 @@ xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned 
         }
         if (json_is_null(value))
             continue;
-        const char *wrong = unheld_in(value, f->kind == FIELD_EXACT_ARRAY || f->kind == FIELD_EXACT_OBJECT);
-        if (wrong)
-            return xd_fail_field(err, XD_BAD_REQUEST, f->name, "invalid_value", "'%s' holds %s", f->name, wrong);
-        xd_status st = read_one(f, value, obj, dst, err);
+        xd_status st = check_held(f->name, value, f->kind == FIELD_EXACT_ARRAY || f->kind == FIELD_EXACT_OBJECT, err);
+        if (!st)
+            st = read_one(f, value, obj, dst, err);
         if (st)
             return st;
     }

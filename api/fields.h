@@ -40,6 +40,8 @@ typedef struct field {
  * refused, and names with NUL characters. The top must be an object. All faults are XD_BAD_REQUEST. *ret is owned. Other NUL characters and numbers that no type holds become strings
  * that begin with NUL: fields_read() refuses the field in which one stands, so fields that have no effect may hold them. */
 xd_status body_parse(const char *body, size_t len, json_t **ret, xd_err *err) XD_MUST_CHECK;
+/* The same of a field whose text is JSON: faults name it, and what no type holds is one. err is not NULL. */
+xd_status fields_parse_text(const char *name, const char *text, json_t **ret, xd_err *err) XD_MUST_CHECK;
 
 /* Reads all fields of obj that the table has for `where` into dst. Unknown ones are ignored, with a note (NULL: none). */
 xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, notes *said, void *dst,

@@ -47,12 +47,7 @@ uint64_t gen_engine_ns(const gen *g)
 api_form gen_form(const gen *g)
 {
     const gen_params *p = &g->p;
-    return !p->grammar        ? API_FORM_NONE
-           : p->grammar_field ? API_FORM_GRAMMAR
-           : p->must_call     ? API_FORM_TOOL
-           : p->may_call      ? API_FORM_TOOL_OR_JSON
-           : p->schema        ? API_FORM_JSON_SCHEMA
-                              : API_FORM_JSON_OBJECT;
+    return !p->grammar ? API_FORM_NONE : p->must_call ? API_FORM_TOOL : p->may_call ? API_FORM_TOOL_OR_JSON : p->form;
 }
 
 void gen_free(gen *g)

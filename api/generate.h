@@ -28,7 +28,7 @@ typedef struct gen_params {
         *guided_grammar, *guided_regex, *regex;
     const json_t *messages, *prompt, *stop, *stream_options, *logit_bias, *thinking, *reasoning, *enable_thinking,
         *tools, *tool_choice, *function_call, *response_format, *documents, *template_kwargs, *stop_token_ids,
-        *modalities, *dry_sequence_breakers, *structured_outputs, *guided_choice;
+        *modalities, *dry_sequence_breakers, *structured_outputs, *guided_choice, *guided_json, *json_schema;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, typical_p, typical,
         typ_p, top_n_sigma, nsigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_low, dynatemp_high,
         dynatemp_exponent, dry_multiplier, dry_base;
@@ -56,13 +56,15 @@ typedef struct gen_params {
     uint32_t n_dry_breakers;
     json_t *dry_list;
     grammar *grammar;          /* NULL: none */
-    const char *grammar_field; /* where its rules, regular expression or choices are; NULL: it has a schema or a call */
+    const char *grammar_field; /* what asks for it; NULL: a call */
+    api_form form;             /* ... and that it is rules, a schema or any object */
     struct lead lead;          /* what comes before its text, if p->marks.may_think; its lists are in lead_ids */
     tok_ids lead_ids;
     uint64_t grammar_ns;   /* what it took to make */
-    const json_t *schema;  /* what response_format says of it; NULL: any object */
+    const json_t *schema;  /* of the answer; NULL: any object */
+    json_t *schema_text;   /* ... where it came as text */
     bool must_call;        /* the answer is one call, which the grammar says */
-    bool may_call;         /* the answer is one call or what response_format says ... */
+    bool may_call;         /* the answer is one call or what the schema says ... */
     bool alike;            /* ... and this may begin as a call does */
     const char *call_name; /* of this function; NULL: any */
 } gen_params;
@@ -94,12 +96,12 @@ xd_status gen_read_ids(const json_t *array, const char *name, uint32_t vocab, ui
 xd_status gen_check_model(const engine_info *info, const char *model, xd_err *err) XD_MUST_CHECK;
 /* Is each of the tools (NULL: none) a function with a name of its own? */
 xd_status gen_check_tools(const json_t *tools, xd_err *err) XD_MUST_CHECK;
-/* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced, or of a call or what response_format says (tool_choice.c). */
+/* tool_choice, tools and the older function_call: first what they are, then p->grammar of a call that is forced, or of a call or what a schema says (tool_choice.c). */
 xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status gen_read_tool_choice(gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* typical_p, top_n_sigma, XTC, dynamic temperature and DRY: makes one field each of what clients may say in several ways (sampling.c). */
 xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
-/* Makes p->grammar of what response_format asks for, or of a field with rules, a regular expression or choices: response_format.c. */
+/* Makes p->grammar of what response_format or one of the other fields asks for: response_format.c. */
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Whether the model shall think, how long, and what becomes of it: reasoning.c. */
 xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;

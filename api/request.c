@@ -69,7 +69,7 @@ static const field fields[] = {
     {"guidance_scale",               FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"guided_choice",                FIELD_ARRAY,   BOTH,           AT(guided_choice),         0,       0,   NULL},
     {"guided_grammar",               FIELD_STRING,  BOTH,           AT(guided_grammar),        0,       0,   NULL},
-    {"guided_json",                  FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
+    {"guided_json",                  FIELD_ANY,     BOTH,           AT(guided_json),           0,       0,   NULL},
     {"guided_regex",                 FIELD_STRING,  BOTH,           AT(guided_regex),          0,       0,   NULL},
     {"ignore_eos",                   FIELD_BOOL,    BOTH,           AT(ignore_eos),            0,       0,   NULL},
     {"image_data",                   FIELD_REFUSED, BOTH,           0,                         0,       0,   "the model reads text"},
@@ -78,7 +78,7 @@ static const field fields[] = {
     {"include_stop_str_in_output",   FIELD_BOOL,    BOTH,           AT(include_stop_str),      0,       0,   NULL},
     {"instructions",                 FIELD_REFUSED, GEN_CHAT,       0,                         0,       0,   "send a message of the role system"},
     {"instructions",                 FIELD_REFUSED, GEN_COMPLETION, 0,                         0,       0,   "put it into the prompt"},
-    {"json_schema",                  FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
+    {"json_schema",                  FIELD_ANY,     BOTH,           AT(json_schema),           0,       0,   NULL},
     {"logit_bias",                   FIELD_OBJECT,  BOTH,           AT(logit_bias),            0,       0,   NULL},
     {"logits_processors",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
     {"logprob_token_ids",            FIELD_REFUSED, BOTH,           0,                         0,       0,   NULL},
@@ -469,6 +469,7 @@ void gen_params_free(gen_params *p)
     free(p->bias);
     free(p->dry_breakers);
     json_decref(p->dry_list);
+    json_decref(p->schema_text);
     tok_ids_free(&p->lead_ids);
     grammar_unref(p->grammar);
     *p = (gen_params){0};

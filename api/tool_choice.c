@@ -1,8 +1,8 @@
 /* tool_choice.c - what a client says of the calls that an answer must make, made a grammar.
  *
  * "required" and a named function force one call: the prompt ends with the mark that the model itself would write before it, and the
- * answer is held to {"name", "arguments"} with the arguments' own schema. "auto" beside response_format gives the model the choice between
- * such a call and what the format says, both of them as JSON alone. A schema that cannot be held to is loosened to any JSON
+ * answer is held to {"name", "arguments"} with the arguments' own schema. "auto" beside a schema of the answer gives the model the choice between
+ * such a call and what the schema says, both of them as JSON alone. A schema that cannot be held to is loosened to any JSON
  * object, as OpenAI promises no more without `strict`; with `strict` the request is refused. */
 #include <string.h>
 
@@ -140,7 +140,7 @@ static bool is_wanted(const gen_params *p, const json_t *tool)
     return !p->call_name || !strcmp(name, p->call_name);
 }
 
-/* What response_format says, as a part of a larger schema; owned. NULL: out of memory. */
+/* What an answer is that is no call, as a part of a larger schema; owned. NULL: out of memory. */
 static json_t *answer_schema(const gen_params *p)
 {
     json_t *schema = p->schema ? json_deep_copy(p->schema) : json_pack("{s:s}", "type", "object");
@@ -228,7 +228,7 @@ static xd_status loosen(const gen_params *p, bool *loose, xd_err *err)
     return XD_OK;
 }
 
-/* May an answer that response_format asks for begin as a call does? Then only its end tells which it is. */
+/* May an answer that is no call begin as one does? Then only its end tells which it is. */
 static bool answer_like_call(const gen_params *p)
 {
     size_t i;
@@ -252,10 +252,11 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
     /* What stands around the arguments is ours, not the client's: a stop would cut where nobody could foresee it. */
     p->n_stops = p->n_stop_ids = 0;
     if (json_array_size(p->tools) > MAX_TOOLS)
-        return xd_fail_field(
-            err, XD_BAD_REQUEST, "tools", "invalid_value", "%s, and there are %zu tools: at most %d are allowed then",
-            p->must_call ? "'tool_choice' forces a call" : "'response_format' says what an answer is that is no call",
-            json_array_size(p->tools), MAX_TOOLS);
+        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_value",
+                             "'%s' %s, and there are %zu tools: at most %d are allowed then",
+                             p->must_call ? "tool_choice" : p->grammar_field,
+                             p->must_call ? "forces a call" : "says what an answer is that is no call",
+                             json_array_size(p->tools), MAX_TOOLS);
     bool loose[MAX_TOOLS] = {false};
     XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
     xd_err why = {0};
@@ -271,8 +272,10 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
     if (st == XD_NOMEM)
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the tools' grammar");
     if (st)
-        return xd_fail_field(err, st, "tools", why.code, "the tools' schemas together%s: %s",
-                             p->may_call ? " with that of 'response_format'" : "", why.msg);
+        return p->may_call
+                   ? xd_fail_field(err, st, "tools", why.code, "the tools' schemas together with that of '%s': %s",
+                                   p->grammar_field, why.msg)
+                   : xd_fail_field(err, st, "tools", why.code, "the tools' schemas together: %s", why.msg);
     grammar_unref(p->grammar); /* of an answer that is text: a forced call leaves no room for it */
     p->grammar = XD_TAKE(g);
     return XD_OK;

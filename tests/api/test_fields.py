@@ -166,8 +166,8 @@ SILLY = {
 def test_what_sillytavern_sends_by_default_is_taken(server):
     a = server.post("/v1/completions", SILLY)
     assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
-    for name, value in [("rep_pen", 1.3), ("guidance_scale", 1.5), ("banned_strings", ["x"]), ("json_schema", {"type": "object"}), ("nsigma", 1), ("typical", 0.5)]:
-        assert server.post("/v1/completions", {**SILLY, name: value}).error["param"] == name
+    for name, value in [("rep_pen", 1.3), ("guidance_scale", 1.5), ("banned_strings", ["x"]), ("json_schema", {"type": "strange"}), ("nsigma", 1), ("typical", 0.5)]:
+        assert server.post("/v1/completions", {**SILLY, name: value}).error["param"].split(".")[0] == name
 
 
 # What it sends beside that with every sampler in use that is here; the values of one thing are said in each of its names.

@@ -1,5 +1,5 @@
-"""Answers held to a regular expression or to one of some texts, under each of the names that clients have for them: what comes is what Python's
-re.fullmatch takes."""
+"""Answers held to a regular expression, to one of some texts or to a schema, under each of the names that clients have for them: what comes is what
+Python's re.fullmatch and the jsonschema package take."""
 import concurrent.futures
 import gzip
 import json
@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 
+import jsonschema
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from conftest import ROOT, events
+from schemas import ACCEPTED
 
 DAEMON_OPTIONS = ["--server.max_n=8"]
 
@@ -138,6 +141,86 @@ def test_as_vllm_shows_it_with_the_openai_client(daemon):
         ask_client(structured_outputs={"regex": "(?=a)b"})
 
 
+SCHEMA = {"type": "object", "properties": {"zebra": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 99}, "kind": {"enum": ["fox", "crow"]}}, "required": ["zebra", "age", "kind"], "additionalProperties": False}
+SCHEMA_FORMS = {
+    "guided_json": lambda s: {"guided_json": s},
+    "guided_json, text": lambda s: {"guided_json": json.dumps(s)},
+    "json_schema": lambda s: {"json_schema": s},
+    "json_schema, text": lambda s: {"json_schema": json.dumps(s, ensure_ascii=False, indent=2)},
+    "structured_outputs.json": lambda s: {"structured_outputs": {"json": s, "regex": None, "disable_any_whitespace": False}},
+    "structured_outputs.json, text": lambda s: {"structured_outputs": {"json": json.dumps(s), "json_object": False}},
+    "response_format": lambda s: {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": s}}},
+    "response_format.schema": lambda s: {"response_format": {"type": "json_schema", "schema": s}},
+    "response_format.schema beside null": lambda s: {"response_format": {"type": "json_schema", "json_schema": None, "schema": s}},
+    "several": lambda s: {"guided_json": s, "json_schema": s, "structured_outputs": {"json": s}, "response_format": {"type": "text"}},
+}
+
+
+def text_and_end(answer):
+    c = answer.json["choices"][0]
+    return c["message"]["content"], c["finish_reason"]
+
+
+@pytest.mark.parametrize("name", SCHEMA_FORMS)
+def test_every_name_of_a_schema_holds_the_answer(daemon, name):
+    fields = {**SCHEMA_FORMS[name](SCHEMA), "seed": 4, "temperature": 1.2, "max_tokens": 200}
+    answers = [text_of(ask(daemon, **fields)), text_of(daemon.post("/v1/completions", {"prompt": "A king, as JSON: ", **fields}))]
+    if "response_format" not in fields:
+        response = daemon.post("/v1/responses", {"input": "Tell me of a king.", **{**fields, "max_tokens": None, "max_output_tokens": 200}}).json
+        answers.append(response["output"][0]["content"][0]["text"])
+    for text in answers:
+        jsonschema.validate(json.loads(text), SCHEMA)
+        assert list(json.loads(text)) == ["zebra", "age", "kind"]  # in the schema's order, as text too
+    assert answers[0] == text_of(ask(daemon, **{**fields, **dict.fromkeys(SCHEMA_FORMS[name](SCHEMA)), **SCHEMA_FORMS["response_format"](SCHEMA)}))
+
+
+def test_answers_of_several_schemas(daemon):
+    names = list(SCHEMA_FORMS)
+    def one(item):
+        i, (name, schema) = item
+        if not isinstance(schema, dict) or not schema:
+            return 0, 0
+        a = ask(daemon, **SCHEMA_FORMS[names[i % len(names)]](schema), seed=i, temperature=1.2, n=2)
+        assert a.status == 200, (name, a.body)
+        ended = [c["message"]["content"] for c in a.json["choices"] if c["finish_reason"] == "stop"]
+        for text in ended:
+            jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema).validate(json.loads(text))
+        return len(ended), 2
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        done, of = map(sum, zip(*pool.map(one, enumerate(ACCEPTED.items()))))
+    print(f"{done} of {of} answers ended by themselves, all valid")
+    assert done > of / 2
+
+
+def test_any_json(daemon):
+    seen = set()
+    for seed in range(6):
+        fields = {"seed": seed, "temperature": 1.5}
+        for form in ({"structured_outputs": {"json": {}}}, {"guided_json": "{}"}, {"json_schema": " {} "}, {"structured_outputs": {"json_object": True}}):
+            text, end = text_and_end(ask(daemon, **fields, **form))
+            value = json.loads(text) if end == "stop" else None
+            if "json_object" in str(form):
+                assert text[0] == "{" and (end != "stop" or isinstance(value, dict))
+            else:
+                seen.add(text[0])
+    assert seen - {"{"}, seen  # not only objects
+
+
+class King(BaseModel):
+    name: str = Field(max_length=20)
+    age: int = Field(ge=1, le=99)
+
+
+def test_pydantic_with_the_openai_client(daemon):
+    client = openai.OpenAI(base_url=daemon.url + "/v1", api_key="-", max_retries=0)
+    schema = King.model_json_schema()
+    for extra in ({"guided_json": schema}, {"structured_outputs": {"json": schema}}, {"json_schema": json.dumps(schema)}):
+        a = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Tell me of a king."}], max_tokens=300, seed=2, extra_body=extra)
+        King.model_validate_json(a.choices[0].message.content)
+        a = client.completions.create(model="demo", prompt="A king: ", max_tokens=300, seed=2, stream=True, extra_body=extra)
+        King.model_validate_json("".join(c.choices[0].text for c in a if c.choices))
+
+
 FAULTS = [
     ({"guided_regex": "a(b"}, "guided_regex", "invalid_regex", "'guided_regex': character 2: the regular expression has a ( without its )"),
     ({"regex": r"(a)\1"}, "regex", "invalid_regex", "'regex': character 4: the regular expression refers back to a group, which is not supported"),
@@ -164,8 +247,34 @@ FAULTS = [
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice", "invalid_value", "both"),
     ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "invalid_value", "'response_format' both"),
     ({"guided_choice": ["a"], "response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "guided_choice", "invalid_value", "both"),
-    ({"structured_outputs": {"json": {}}}, "structured_outputs.json", "unsupported_parameter", "use response_format"),
-    ({"structured_outputs": {"json_object": True}}, "structured_outputs.json_object", "unsupported_parameter", "use response_format"),
+    *[({name: v}, name, "invalid_type", f"'{name}' must be an object or a string, not {kind}") for name in ("guided_json", "json_schema") for v, kind in ((5, "an integer"), (True, "a boolean"), (False, "a boolean"), ([{}], "an array"))],
+    ({"structured_outputs": {"json": [1]}}, "structured_outputs.json", "invalid_type", "an object or a string"),
+    ({"structured_outputs": {"json": False}}, "structured_outputs.json", "invalid_type", "an object or a string"),
+    ({"structured_outputs": {"json_object": "true"}}, "structured_outputs.json_object", "invalid_type", "a boolean"),
+    ({"structured_outputs": {"json_object": {}}}, "structured_outputs.json_object", "invalid_type", "a boolean"),
+    ({"guided_json": {"properties": {"a": {"not": {}}}}}, "guided_json.properties.a.not", "invalid_json_schema", "'guided_json': "),
+    ({"guided_json": json.dumps({"items": {"if": {"type": "null"}}})}, "guided_json.items.if", "invalid_json_schema", "'guided_json': "),
+    ({"json_schema": {"type": "strange"}}, "json_schema.type", "invalid_json_schema", "'json_schema': "),
+    ({"structured_outputs": {"json": '{"$ref": "#/no"}'}}, "structured_outputs.json.$ref", "invalid_json_schema", "'structured_outputs.json': "),
+    ({"response_format": {"type": "json_schema", "schema": {"not": {}}}}, "response_format.schema.not", "invalid_json_schema", "not"),
+    ({"response_format": {"type": "json_schema", "schema": "{}"}}, "response_format.json_schema", "missing_required_parameter", "missing"),
+    ({"guided_json": '{"type": '}, "guided_json", "invalid_json", "'guided_json' is not valid JSON: "),
+    ({"guided_json": "{'type': 'object'}"}, "guided_json", "invalid_json", "(line 1, column 2)"),
+    ({"guided_json": "true"}, "guided_json", "invalid_json", "'guided_json' must be a JSON object, not a boolean"),
+    ({"json_schema": "[]"}, "json_schema", "invalid_json", "'json_schema' must be a JSON object, not an array"),
+    ({"json_schema": '{"type":"object","type":"object"}'}, "json_schema", "invalid_json", "duplicate"),
+    ({"json_schema": '{"const":"a\\u0000"}'}, "json_schema", "invalid_value", "'json_schema' holds a NUL"),
+    ({"json_schema": '{"a\\u0000":1}'}, "json_schema", "invalid_json", "a name in 'json_schema' holds a NUL"),
+    ({"json_schema": '{"const":1e999}'}, "json_schema", "invalid_value", "'json_schema' holds a number that is too large"),
+    ({"json_schema": '{"a":' * 101 + "1" + "}" * 101}, "json_schema", None, "'json_schema' is nested more than 100 levels deep"),
+    ({"json_schema": '{"a":[' + "0," * 50001 + "0]}"}, "json_schema", "invalid_json_schema", "50000"),
+    ({"json_schema": "\0{}"}, "json_schema", "invalid_value", "NUL"),
+    ({"guided_json": {"type": "object"}, "json_schema": {"type": "array"}}, "json_schema", "invalid_value", "'json_schema' and 'guided_json' are not the same"),
+    ({"guided_json": {"type": "object"}, "guided_regex": "a"}, "guided_json", "invalid_value", "'guided_json' and 'guided_regex' both"),
+    ({"structured_outputs": {"json": {}, "json_object": True}}, "structured_outputs.json_object", "invalid_value", "both"),
+    ({"json_schema": {"type": "object"}, "grammar": 'root ::= "a"'}, "json_schema", "invalid_value", "both"),
+    ({"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}}, "guided_json", "invalid_value", "'guided_json' and 'response_format' both"),
+    ({"structured_outputs": {"json_object": True}, "response_format": {"type": "json_object"}}, "structured_outputs.json_object", "invalid_value", "both"),
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "unsupported_parameter", "use tools"),
 ]
 
@@ -178,8 +287,11 @@ def test_what_is_wrong_is_said(daemon, fields, param, code, words):
 
 
 def test_what_switches_it_off_and_what_goes_together(daemon):
-    for fields in [{"guided_regex": ""}, {"guided_regex": None}, {"guided_choice": None}, {"structured_outputs": {"regex": None, "choice": None}}, {"structured_outputs": {"regex": ""}}]:
-        assert ask(daemon, max_tokens=2, **fields).status == 200, fields
+    free = text_and_end(ask(daemon, max_tokens=9, seed=1))
+    for fields in [{"guided_regex": ""}, {"guided_regex": None}, {"guided_choice": None}, {"structured_outputs": {"regex": None, "choice": None}}, {"structured_outputs": {"regex": ""}},
+                   {"guided_json": None}, {"guided_json": ""}, {"guided_json": {}}, {"json_schema": {}}, {"json_schema": ""}, {"structured_outputs": {"json": None, "json_object": None}},
+                   {"structured_outputs": {"json": "", "json_object": False}}]:
+        assert text_and_end(ask(daemon, max_tokens=9, seed=1, **fields)) == free, fields
     assert text_of(ask(daemon, guided_regex="ab", regex="ab", structured_outputs={"regex": "ab"}, response_format={"type": "text"})) == "ab"
     assert text_of(ask(daemon, guided_choice=["ab"], structured_outputs={"choice": ["ab"]}, grammar="")) == "ab"
 

@@ -426,7 +426,8 @@ FAULTS = [
     ({"input": "x", "stream": "true"}, "stream", "invalid_type"), ({"input": "x", "instructions": 5}, "instructions", "invalid_type"), ({"input": "x", "stop": 5}, "stop", "invalid_type"),
     *[({"input": "x", name: value}, name, "unsupported_parameter") for name, value in {
         "previous_response_id": "resp_1", "conversation": "conv_1", "background": True, "prompt": {"id": "pmpt_1"}, "messages": [{}], "max_tokens": 5, "response_format": {"type": "json_object"},
-        "reasoning_effort": "low", "logprobs": True, "n": 2, "return_token_ids": True, "functions": [{}], "function_call": "auto", "context_management": [{}], "guided_json": {"a": 1}}.items()],
+        "reasoning_effort": "low", "logprobs": True, "n": 2, "return_token_ids": True, "functions": [{}], "function_call": "auto", "context_management": [{}], "structural_tag": "x"}.items()],
+    ({"input": "x", "guided_json": {"not": {}}}, "guided_json.not", "invalid_json_schema"), ({"input": "x", "guided_json": {"type": "null"}, "text": {"format": {"type": "json_object"}}}, "guided_json", "invalid_value"),
 ]
 
 
@@ -447,7 +448,7 @@ def test_faults_are_told_in_the_clients_words(last, body, param, code):
     message = a.error["message"]
     assert not re.search(r"response_format|max_completion|'messages|\.function\b|'prompt", message) or code == "unsupported_parameter", message
     assert f"'{param}'" in message or code in ("context_length_exceeded", "invalid_value", "unsupported_parameter", "invalid_json_schema"), message
-    assert code != "invalid_json_schema" or re.match(r"'(tools\[[01]\](\.tools\[1\])?\.parameters|text\.format\.schema)'", message), message
+    assert code != "invalid_json_schema" or re.match(r"'(tools\[[01]\](\.tools\[1\])?\.parameters|text\.format\.schema|guided_json)'", message), message
     assert last.post("/v1/responses", {**body, "stream": body.get("stream", True)}).status == 400
 
 

@@ -475,7 +475,8 @@ def test_tools_beside_a_response_format_an_answer_is_one_or_the_other(daemons, t
     daemon, seen = daemons(template), set()
     for seed in range(10):
         form = ODD if seed % 2 else REPLY  # the demo model would rather say the usual words
-        fields = dict(tools=[SHIP, LOOSE] + TOOLS, seed=seed, response_format=form, stop=["}"])
+        fields = dict(tools=[SHIP, LOOSE] + TOOLS, seed=seed, stop=["}"])
+        fields |= {"extra_body": {"guided_json": form["json_schema"]["schema"]}} if seed % 3 == 2 else {"response_format": form}
         a = force(daemon, "auto", **fields).choices[0]
         content, thought, calls, finish, _ = assembled(force(daemon, "auto", stream=True, **fields))
         assert (content, finish, thought) == (a.message.content, a.finish_reason, None)
@@ -545,6 +546,7 @@ def test_references_are_followed_from_properties_that_are_called_as_keywords_are
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tools": TOOLS}, "tool_choice.type"),
     ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}, "tools": TOOLS}, "tool_choice.type"), ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice"),
     ({"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "response_format": {"type": "json_object"}}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "guided_json": {"type": "object"}}, "tools"),
     ({"parallel_tool_calls": "no", "tools": TOOLS}, "parallel_tool_calls"), ({"function_call": "auto", "tools": TOOLS}, "function_call"),
 ])
 def test_choices_that_cannot_be_had(servers, fields, param):
@@ -577,7 +579,8 @@ def test_forms_and_calls_are_counted_and_logged(start):
     server = start("--model.chat_template=" + HERMES)
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     forms = [("json_object", {"response_format": {"type": "json_object"}}), ("json_schema", {"response_format": schema}),
-             ("tool", {"tools": TOOLS, "tool_choice": "required"}), ("tool_or_json", {"tools": TOOLS, "response_format": schema})]
+             ("tool", {"tools": TOOLS, "tool_choice": "required"}), ("tool_or_json", {"tools": TOOLS, "response_format": schema}),
+             ("json_object", {"structured_outputs": {"json_object": True}}), ("json_schema", {"guided_json": '{"type":"object"}'}), ("tool_or_json", {"tools": TOOLS, "json_schema": {"type": "object"}})]
 
     def counts():
         lines = server.get("/metrics").body.decode().splitlines()
@@ -587,11 +590,11 @@ def test_forms_and_calls_are_counted_and_logged(start):
         assert server.chat('{"name": "now", "arguments": {}}', **fields).status == 200
         assert server.chat(CALL + NOW, tools=TOOLS, stream=n % 2 == 0).status == 200
     assert server.chat("x", response_format={"type": "json"}).status == 400
-    assert counts() == {name: 1 for name, _ in forms}
-    assert server.metric("expertd_tool_calls_total") == 2 * 4 + 2 and server.metric("expertd_grammar_build_seconds_total") > 0
+    assert counts() == {name: sum(name == f[0] for f in forms) for name, _ in forms}
+    assert server.metric("expertd_tool_calls_total") == 2 * 7 + 3 and server.metric("expertd_grammar_build_seconds_total") > 0
     assert server.stop() == 0
     logged = [re.findall(r"FORM=(\w+)", line) for line in server.log.splitlines() if line.startswith("POST /v1/chat")]
-    assert [f[0] for f in logged if f] == [name for name, _ in forms] and len(logged) == 9
+    assert [f[0] for f in logged if f] == [name for name, _ in forms] and len(logged) == 2 * 7 + 1
 
 
 CHANNELS = "{#<|channel|><|message|>#}" + LAST
