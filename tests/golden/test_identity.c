@@ -114,7 +114,7 @@ static bool run_round(engine *e, const setup *s, answer *out)
 
 typedef struct sizes { /* of the first engine: what shares are computed from */
     json_int_t trunk, workspace, experts, kv_bytes_per_token;
-    bool device;
+    bool device, reads_ahead;
 } sizes;
 
 static xd_status configure(config **ret, const setup *s, const sizes *z, const char *backend, const char *model,
@@ -194,7 +194,7 @@ static bool run_setup(const setup *s, const sizes *z, const char *backend, const
         ok = false;
     }
     double useful = metric(e, "read_ahead_useful_bytes_total"), wasted = metric(e, "read_ahead_wasted_bytes_total");
-    if (z->device && s->want_ahead && !(metric(e, "read_ahead_predictions_total") > 0)) {
+    if (z->reads_ahead && s->want_ahead && !(metric(e, "read_ahead_predictions_total") > 0)) {
         printf("    nothing was read ahead\n");
         ok = false;
     }
@@ -236,13 +236,14 @@ static bool run_choices(const sizes *z, const char *backend, const char *model)
     return ok;
 }
 
-/* A look at a first engine: what shares are computed from. */
-static int measure(sizes *z, const char *backend, const char *model)
+/* A look at an engine: what shares are computed from. */
+static int look(sizes *z, const char *backend, const char *model, const char *read_ahead)
 {
     XD_CLEANUP(conf_freep) config *cfg = NULL;
     xd_err err = {0};
     engine *e = NULL;
-    if (configure(&cfg, &setups[0], NULL, backend, model, &err) || engine_start(cfg, &e, &err) ||
+    if (configure(&cfg, &setups[0], NULL, backend, model, &err) ||
+        conf_set(cfg, "pager.read_ahead", read_ahead, &err) || engine_start(cfg, &e, &err) ||
         engine_wait_ready(e, NULL, NULL, &err)) {
         bool missing = strstr(err.msg, "engine.backend") != NULL;
         printf("%s: %s\n", missing ? "skipped" : "FAIL", err.msg);
@@ -256,6 +257,19 @@ static int measure(sizes *z, const char *backend, const char *model)
     json_int_t blocks = number(e, "kv", "blocks_total"), size = number(e, "kv", "block_size");
     z->kv_bytes_per_token = blocks && size ? number(e, "plan", "kv") / (blocks * size) : 1;
     engine_free(e);
+    return 0;
+}
+
+/* A device that reads ahead needs memory for it. */
+static int measure(sizes *z, const char *backend, const char *model)
+{
+    sizes without;
+    int rc = look(&without, backend, model, "no");
+    if (rc || (rc = look(z, backend, model, "yes")))
+        return rc;
+    z->reads_ahead = z->device && z->workspace > without.workspace;
+    if (z->device && !z->reads_ahead)
+        printf("nothing is read ahead on this device, which takes compute capability 9.0\n");
     return 0;
 }
 
