@@ -58,6 +58,7 @@ static const field fields[] = {
     {"encoder_repetition_penalty",   FIELD_OFF,     BOTH,           0,                         1,       1,   NULL},
     {"epsilon_cutoff",               FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
     {"eta_cutoff",                   FIELD_OFF,     BOTH,           0,                         0,       0,   NULL},
+    {"extra_body",                   FIELD_OFF,     BOTH,           0,                         0,       0,   "send what is in it at the top of the body, as Python's openai client does"},
     {"format",                       FIELD_OFF,     BOTH,           0,                         0,       0,   "use response_format"},
     {"frequency_penalty",            FIELD_REAL,    BOTH,           AT(frequency_penalty),     -2,      2,   NULL},
     {"function_call",                FIELD_ANY,     GEN_CHAT,       AT(function_call),         0,       0,   NULL},

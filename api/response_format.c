@@ -84,6 +84,7 @@ static xd_status read_structured(const json_t *outputs, wanted ret[N_STRUCTURED]
     if (!says_nothing(json_object_get(outputs, "structural_tag")))
         return xd_fail_field(err, XD_BAD_REQUEST, "structured_outputs.structural_tag", "unsupported_parameter",
                              "'structured_outputs.structural_tag' is not supported: use tools, or response_format");
+    bool any = false;
     for (size_t i = 0; i < N_STRUCTURED; i++) {
         const json_t *v = json_object_get(outputs, strchr(ret[i].name, '.') + 1);
         if (!v || json_is_null(v))
@@ -99,7 +100,15 @@ static xd_status read_structured(const json_t *outputs, wanted ret[N_STRUCTURED]
             ret[i].text = json_string_value(v);
         else if (!says_nothing(v))
             ret[i].value = v;
+        any = any || !says_nothing(v);
     }
+    const char *key;
+    const json_t *v;
+    json_object_foreach ((json_t *)(uintptr_t)outputs, key, v)
+        if (!any && !says_nothing(v)) /* misspelt, or only how and not what: a free answer is not what was meant */
+            return gen_bad_value(err, "structured_outputs",
+                                 "'structured_outputs' has none of json, json_object, regex, choice and grammar, which "
+                                 "say what the answer is");
     return XD_OK;
 }
 
@@ -227,8 +236,12 @@ xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err
                              ctx->tok_why ? ctx->tok_why : "none was found");
     if (!any)
         return read_json_schema(format, p, err);
-    const json_t *schema = json_object_get(format, "schema");
+    const json_t *schema = json_object_get(format, "schema"), *named = json_object_get(format, "json_schema");
+    if (named && !json_is_null(named))
+        return gen_bad_value(err, FORMAT ".json_schema",
+                             "'" FORMAT ".json_schema' says what the answer is, but the type is \"json_object\": send "
+                             "\"type\": \"json_schema\" with it");
     if (schema && !json_is_null(schema) && !json_is_object(schema))
         return fields_wrong_type(err, BESIDE, "an object", schema);
-    return compile(json_is_object(schema) ? schema : NULL, FORMAT, BESIDE, p, err);
+    return compile(json_object_size(schema) ? schema : NULL, FORMAT, BESIDE, p, err);
 }

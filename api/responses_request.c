@@ -388,7 +388,9 @@ static xd_status read_text(const request *r, json_t *chat, xd_err *err)
         if (v && json_object_set(named, keys[i], v))
             return responses_no_memory(err);
     }
+    json_t *schema = json_object_get(named, "schema"); /* beside "json_object" it says what the object is, as in chat */
     json_t *wanted = is_text(type, "json_schema") ? json_pack("{s:O, s:O}", "type", type, "json_schema", named)
+                     : schema                     ? json_pack("{s:O, s:O}", "type", type, "schema", schema)
                                                   : json_pack("{s:O}", "type", type);
     return json_object_set_new(chat, "response_format", wanted) ? responses_no_memory(err) : XD_OK;
 }

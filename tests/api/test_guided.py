@@ -196,10 +196,11 @@ def test_any_json(daemon):
     seen = set()
     for seed in range(6):
         fields = {"seed": seed, "temperature": 1.5}
-        for form in ({"structured_outputs": {"json": {}}}, {"guided_json": "{}"}, {"json_schema": " {} "}, {"structured_outputs": {"json_object": True}}):
+        for form in ({"structured_outputs": {"json": {}}}, {"guided_json": "{}"}, {"json_schema": " {} "}, {"structured_outputs": {"json_object": True}},
+                     {"response_format": {"type": "json_object", "schema": {}}}, {"response_format": {"type": "json_object", "json_schema": None}}):
             text, end = text_and_end(ask(daemon, **fields, **form))
             value = json.loads(text) if end == "stop" else None
-            if "json_object" in str(form):
+            if "json_object" in str(form):  # llama.cpp's {} beside the type says no more
                 assert text[0] == "{" and (end != "stop" or isinstance(value, dict))
             else:
                 seen.add(text[0])
@@ -258,6 +259,9 @@ FAULTS = [
     ({"structured_outputs": {"json": '{"$ref": "#/no"}'}}, "structured_outputs.json.$ref", "invalid_json_schema", "'structured_outputs.json': "),
     ({"response_format": {"type": "json_schema", "schema": {"not": {}}}}, "response_format.schema.not", "invalid_json_schema", "not"),
     ({"response_format": {"type": "json_schema", "schema": "{}"}}, "response_format.json_schema", "missing_required_parameter", "missing"),
+    *[({"structured_outputs": v}, "structured_outputs", "invalid_value", "none of json, json_object, regex, choice and grammar") for v in ({"Json": {"type": "object"}}, {"schema": {}}, {"guided_json": {}}, {"disable_any_whitespace": True}, {"json": None, "choices": ["a"]})],
+    ({"response_format": {"type": "json_object", "json_schema": {"name": "n", "schema": {"type": "object"}}}}, "response_format.json_schema", "invalid_value", "\"type\": \"json_schema\""),
+    ({"extra_body": {"guided_json": {"type": "object"}}}, "extra_body", "unsupported_parameter", "at the top"),
     ({"guided_json": '{"type": '}, "guided_json", "invalid_json", "'guided_json' is not valid JSON: "),
     ({"guided_json": "{'type': 'object'}"}, "guided_json", "invalid_json", "(line 1, column 2)"),
     ({"guided_json": "true"}, "guided_json", "invalid_json", "'guided_json' must be a JSON object, not a boolean"),
@@ -290,7 +294,7 @@ def test_what_switches_it_off_and_what_goes_together(daemon):
     free = text_and_end(ask(daemon, max_tokens=9, seed=1))
     for fields in [{"guided_regex": ""}, {"guided_regex": None}, {"guided_choice": None}, {"structured_outputs": {"regex": None, "choice": None}}, {"structured_outputs": {"regex": ""}},
                    {"guided_json": None}, {"guided_json": ""}, {"guided_json": {}}, {"json_schema": {}}, {"json_schema": ""}, {"structured_outputs": {"json": None, "json_object": None}},
-                   {"structured_outputs": {"json": "", "json_object": False}}]:
+                   {"structured_outputs": {"json": "", "json_object": False}}, {"structured_outputs": {}}, {"structured_outputs": {"disable_any_whitespace": False, "whitespace_pattern": None}}, {"extra_body": {}}]:
         assert text_and_end(ask(daemon, max_tokens=9, seed=1, **fields)) == free, fields
     assert text_of(ask(daemon, guided_regex="ab", regex="ab", structured_outputs={"regex": "ab"}, response_format={"type": "text"})) == "ab"
     assert text_of(ask(daemon, guided_choice=["ab"], structured_outputs={"choice": ["ab"]}, grammar="")) == "ab"

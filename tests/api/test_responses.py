@@ -427,7 +427,8 @@ FAULTS = [
     *[({"input": "x", name: value}, name, "unsupported_parameter") for name, value in {
         "previous_response_id": "resp_1", "conversation": "conv_1", "background": True, "prompt": {"id": "pmpt_1"}, "messages": [{}], "max_tokens": 5, "response_format": {"type": "json_object"},
         "reasoning_effort": "low", "logprobs": True, "n": 2, "return_token_ids": True, "functions": [{}], "function_call": "auto", "context_management": [{}], "structural_tag": "x"}.items()],
-    ({"input": "x", "guided_json": {"not": {}}}, "guided_json.not", "invalid_json_schema"), ({"input": "x", "guided_json": {"type": "null"}, "text": {"format": {"type": "json_object"}}}, "guided_json", "invalid_value"),
+    ({"input": "x", "guided_json": {"not": {}}}, "guided_json.not", "invalid_json_schema"), ({"input": "x", "text": {"format": {"type": "json_object", "schema": {"not": {}}}}}, "text.format.schema.not", "invalid_json_schema"),
+    ({"input": "x", "guided_json": {"type": "null"}, "text": {"format": {"type": "json_object"}}}, "guided_json", "invalid_value"),
 ]
 
 
