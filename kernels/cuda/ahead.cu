@@ -211,9 +211,17 @@ static __device__ void store_tiles(const ahead_mem &m, const ahead_ring &ring)
 {
     const uint32_t step = *m.step;
     uint32_t *done[AHEAD_STAGES];
+    uint64_t place[AHEAD_STAGES];
     bool more = true;
     for (uint32_t k = 0; more;) {
         uint32_t n = 0;
+        /* A tile of three layers later goes to the same place: not before this one's bytes are there. */
+        auto again = [&](uint64_t to) {
+            bool found = false;
+            for (uint32_t i = 0; i < n; i++)
+                found = found || place[i] == to;
+            return found;
+        };
         do {
             const uint32_t st = k % ring.stages, from = ring.at + st * 2 * m.half_bytes;
             bar_wait(&ring.full[st], k / ring.stages & 1);
@@ -227,9 +235,11 @@ static __device__ void store_tiles(const ahead_mem &m, const ahead_ring &ring)
             bulk_store(s.place + s.at[1], from + s.at[1], s.bytes[1]);
             asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
             bar_arrive(&ring.empty[st]);
+            place[n] = s.place;
             done[n++] = s.done;
             k++;
-        } while (n < AHEAD_STAGES && bar_test(&ring.full[k % ring.stages], k / ring.stages & 1));
+        } while (n < AHEAD_STAGES && bar_test(&ring.full[k % ring.stages], k / ring.stages & 1) &&
+                 !again(ring.stage[k % ring.stages].place));
         asm volatile("cp.async.bulk.wait_group 0;\n\tfence.proxy.async;" ::: "memory");
         __threadfence();
         for (uint32_t i = 0; i < n; i++)
