@@ -11,7 +11,12 @@
 
 #include "engine/text/tok_priv.h"
 
-enum { MAX_PLACES = 10000, MAX_STATES = 20000, SLOTS_OF_WORK = 16 /* cleared in the time of a step */ };
+enum {
+    MAX_PLACES = 10000,
+    MAX_STATES = 20000,
+    SLOTS_OF_WORK = 16, /* cleared in the time of a step */
+    WORK_OF_SORTED = 8  /* of each that is sorted among others */
+};
 
 static const char too_complex[] = "is too complex: smaller counts ({m,n}) or fewer alternatives would help";
 
@@ -55,7 +60,7 @@ static int by_lo(const void *x, const void *y)
 
 void nfa_tidy(nfa *r, size_t from, bool negate)
 {
-    if (r->why)
+    if (r->why || !nfa_spend(r, (r->n_sets - from) * WORK_OF_SORTED))
         return;
     if (r->n_sets > from)
         qsort(r->set + from, r->n_sets - from, sizeof *r->set, by_lo);
@@ -259,21 +264,23 @@ static void expand(nfa *r, uint32_t s, uint32_t **cuts, size_t *cuts_cap, uint32
     static const uint32_t fixed[] = {0, 1, 8, 9, 10, 11, 12, 13, 14, 0x20, 0xD800, 0xE000};
     const uint32_t last = r->raw ? GRAM_CALL + GRAM_MAX_NETS - 1 : NFA_LAST_CHAR;
     size_t n = 0, first_edge = r->n_edges;
-    if (!nfa_room(r, cuts, cuts_cap, XD_ARRAY_LEN(fixed) + 1, sizeof **cuts))
+    if (!nfa_spend(r, XD_ARRAY_LEN(fixed) * WORK_OF_SORTED) ||
+        !nfa_room(r, cuts, cuts_cap, XD_ARRAY_LEN(fixed) + 1, sizeof **cuts))
         return;
     memcpy(*cuts, fixed, sizeof fixed);
     n = XD_ARRAY_LEN(fixed);
     for (uint32_t m = r->first[s]; m < r->first[s + 1]; m++) {
         const nfa_place *p = &r->place[r->member[m]];
-        for (uint32_t i = p->a; p->kind == PLACE_SET && i < p->b; i++) {
-            if (!nfa_room(r, cuts, cuts_cap, n + 3, sizeof **cuts))
-                return;
+        const uint32_t ranges = p->kind == PLACE_SET ? p->b - p->a : 0;
+        /* Before there is room for them: many places may share one class of many ranges. */
+        if (!nfa_spend(r, 1 + 2 * (uint64_t)ranges * WORK_OF_SORTED) ||
+            !nfa_room(r, cuts, cuts_cap, n + 2 * (size_t)ranges + 1, sizeof **cuts))
+            return;
+        for (uint32_t i = p->a; i < p->a + ranges; i++) {
             (*cuts)[n++] = r->set[i].lo;
             (*cuts)[n++] = r->set[i].hi + 1;
         }
     }
-    if (!nfa_spend(r, r->first[s + 1] - r->first[s] + n * 8))
-        return;
     qsort(*cuts, n, sizeof **cuts, by_id);
     (*cuts)[n] = last + 1;
     for (size_t c = 0; c < n && nfa_spend(r, 1); c++) {

@@ -163,10 +163,12 @@ static uint32_t class_char(nfa *r)
 /* [:alpha:] */
 static bool is_named_class(const nfa *r)
 {
+    if (peek(r, 0) != '[' || peek(r, 1) != ':')
+        return false;
     size_t n = 2;
     while (is_letter(peek(r, n)))
         n++;
-    return peek(r, 0) == '[' && peek(r, 1) == ':' && peek(r, n) == ':' && peek(r, n + 1) == ']';
+    return peek(r, n) == ':' && peek(r, n + 1) == ']';
 }
 
 static uint32_t parse_class(nfa *r)

@@ -1,5 +1,8 @@
 /* test_regex.c - regular expressions against Python's re.fullmatch, which has said of each text whether it matches (tests/data/regex,
  * tests/tools/regex_vectors.py), and answers that are one of some texts. */
+#include <sys/resource.h>
+#include <time.h>
+
 #include "engine/text/grammar_priv.h"
 #include "grammar_words.h"
 
@@ -248,6 +251,70 @@ Test(regex, faults_say_where_and_what)
         cr_assert_str_eq(err.msg, faults[i].message, "%s: %s", faults[i].regex, err.msg);
         cr_assert_str_eq(err.code, "invalid_regex");
     }
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static size_t peak_bytes(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (size_t)u.ru_maxrss << 10;
+}
+
+/* It was looked for [:alpha:] to the end of the letters from each of them on: 20 s. */
+Test(regex, a_class_of_very_many_letters_takes_no_time)
+{
+    enum { N = 250000 };
+    XD_CLEANUP(xd_buf_free) xd_buf s = {0};
+    xd_buf_puts(&s, "[");
+    for (int i = 0; i < N; i++)
+        xd_buf_puts(&s, "a");
+    xd_buf_puts(&s, "]");
+    double before = cpu_seconds();
+    grammar_unref(compile(s.data));
+    cr_assert_lt(cpu_seconds() - before, 2);
+}
+
+static void check_too_complex(const char *regex)
+{
+    grammar *g = NULL;
+    xd_err err = {0};
+    size_t before = peak_bytes();
+    cr_assert_eq(grammar_new_regex(regex, strlen(regex), &g, &err), XD_BAD_REQUEST);
+    cr_assert(strstr(err.msg, "is too complex"), "%s", err.msg);
+    size_t took = peak_bytes() - before;
+    cr_assert_lt(took, (size_t)100 << 20, "%zu MiB", took >> 20);
+}
+
+/* The limits of all its places' ranges were put together before they were counted: 750 MiB. */
+Test(regex, a_large_class_that_is_repeated_takes_no_memory)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf s = {0};
+    xd_buf_puts(&s, "(?:[");
+    for (uint32_t c = 0x1000; c < 0xAC00; c += 2) {
+        xd_buf_putc(&s, (char)(0xE0 | c >> 12));
+        xd_buf_putc(&s, (char)(0x80 | (c >> 6 & 63)));
+        xd_buf_putc(&s, (char)(0x80 | (c & 63)));
+    }
+    xd_buf_puts(&s, "]?){4900}");
+    check_too_complex(s.data);
+}
+
+/* Each \W is 80 ranges, which are sorted among all others. */
+Test(regex, sorting_ranges_is_counted)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf s = {0};
+    xd_buf_puts(&s, "[");
+    for (int i = 0; i < 40000; i++)
+        xd_buf_puts(&s, "\\W");
+    xd_buf_puts(&s, "]");
+    check_too_complex(s.data);
 }
 
 Test(regex, limits_of_choices)
