@@ -162,8 +162,8 @@ struct pager {
     double probed_gbps; /* by the last probe; 0: none yet */
     bool unified;
 
-    pthread_mutex_t
-        lock; /* what stats and the map read; taken by the engine thread for the whole of a step's begin and end */
+    /* What stats and the map read; the engine thread has it for the whole of a step's begin and end, to bring pages and to count uses. */
+    pthread_mutex_t lock;
     pager_stats stats;
     pthread_mutex_t seen_lock;    /* after lock */
     pager_stats seen;             /* as pager_get_stats() last told it */

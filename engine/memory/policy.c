@@ -230,8 +230,12 @@ float policy_heat(const policy *p, uint32_t id)
 
 /* --- uses -------------------------------------------------------------------------------------------------------- */
 
+/* Where none waits n_uses is not written: policy_heat() may read it in another thread meanwhile (pager_settle). */
 static void count_uses(policy *p)
 {
+    p->uses_counted = true;
+    if (!p->n_uses)
+        return;
     for (uint32_t i = 0; i < p->n_uses; i++) {
         uint32_t id = p->uses[i];
         for (int k = 0; k < RATES; k++) {
@@ -241,7 +245,6 @@ static void count_uses(policy *p)
         }
     }
     p->n_uses = 0;
-    p->uses_counted = true;
 }
 
 /* --- learning ---------------------------------------------------------------------------------------------------- */

@@ -30,10 +30,10 @@ void policy_set_capacity(policy *p, uint64_t units); /* a fallback changes it */
 /* The expert was used in the current step. */
 void policy_touch(policy *p, uint32_t id);
 void policy_advance(policy *p); /* the next step begins */
-/* Now is a good time for what advance left to be done before the next use; otherwise that will do it. Changes nothing else. */
+/* Now is a good time for what uses and advance left to be done before the next use; otherwise that will do it. Changes nothing else. */
 void policy_settle(policy *p);
 /* Now is a good time for what the next step's victims and plan need, as far as it is known: the uses that this step still has to tell do
- * not count. Otherwise they will make it. */
+ * not count. Otherwise they will make it. Behind policy_settle() it changes nothing that policy_heat() reads. */
 void policy_prepare(policy *p);
 /* Units of the expert that are in VRAM now. */
 void policy_set_units(policy *p, uint32_t id, uint32_t units);

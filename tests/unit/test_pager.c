@@ -1,4 +1,7 @@
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "engine/memory/trace.h"
@@ -73,6 +76,43 @@ Test(pager, keeps_pages_still_while_a_step_runs)
         cr_assert_eq(pager_step_fetch(r.p, NULL), XD_OK);
         cr_assert_eq(pager_step_end(r.p, NULL), XD_OK);
     }
+    rig_close(&r);
+}
+
+typedef struct map_reader {
+    pager *p;
+    atomic_uint maps;
+    atomic_bool stop;
+} map_reader;
+
+static void *read_maps(void *arg)
+{
+    map_reader *m = arg;
+    uint8_t tier[64], heat[64];
+    while (!atomic_load(&m->stop)) {
+        atomic_fetch_add(&m->maps, pager_get_map(m->p, tier, heat));
+        sched_yield(); /* the lock is for the others, too */
+    }
+    return NULL;
+}
+
+/* For a thread sanitizer: what pager_settle() does without the lock is nothing that the status page reads. */
+Test(pager, the_map_may_be_read_while_the_next_step_is_prepared)
+{
+    rig r = {0};
+    rig_open_model(&r, 20000);
+    rig_open(&r, model_expert_bytes(r.m) / 3);
+    map_reader m = {.p = r.p};
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, read_maps, &m), 0);
+    for (int s = 0; s < 40; s++) {
+        step(&r, false);
+        pager_settle(r.p);
+        for (unsigned before = atomic_load(&m.maps); atomic_load(&m.maps) < before + 2;)
+            sched_yield();
+    }
+    atomic_store(&m.stop, true);
+    pthread_join(thread, NULL);
     rig_close(&r);
 }
 
