@@ -14,14 +14,14 @@
 typedef struct words {
     tokenizer *tok;
     grammar_vocab *v;
-    uint32_t n, byte_id[256];
+    uint32_t n, byte_id[256]; /* ids that stand for one byte; UINT32_MAX: none */
 } words;
 
 static inline words open_words(const char *name)
 {
     words w = {.tok = open_tok(name)};
     xd_err err = {0};
-    w.n = tok_vocab_size(w.tok);
+    w.n = tok_vocab_size(w.tok) + 70; /* models have rows beyond their tokenizer's */
     cr_assert_eq(grammar_vocab_new(w.tok, w.n, &w.v, &err), XD_OK, "%s", err.msg);
     memset(w.byte_id, 0xFF, sizeof w.byte_id);
     for (uint32_t id = 0; id < w.n; id++) {
@@ -38,14 +38,15 @@ static inline void close_words(words *w)
     tok_free(w->tok);
 }
 
-/* The run after the text, byte by byte; NULL: it may not be. */
+/* The run after the text, byte by byte; NULL: it may not be. masks: they are asked for at each, and say the same. */
 static inline grammar_run *run_at(const words *w, grammar *g, const char *text, size_t len, bool masks)
 {
     grammar_run *r = grammar_run_new(g, w->v);
     for (size_t i = 0; i < len; i++) {
         uint32_t id = w->byte_id[(unsigned char)text[i]];
-        cr_assert_neq(id, UINT32_MAX);
+        cr_assert_neq(id, UINT32_MAX, "no token for byte %d", (unsigned char)text[i]);
         const uint64_t *mask = masks ? grammar_run_mask(r) : NULL;
+        cr_assert(mask || !masks);
         bool allowed = !masks || mask[id / 64] >> id % 64 & 1;
         xd_err err;
         bool taken = grammar_run_push(r, id, &err) == XD_OK;

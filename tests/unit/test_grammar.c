@@ -3,38 +3,7 @@
  * Two oracles. Of a small language all texts are written down: a token is allowed if and only if some text goes on with it. Of JSON in
  * general jansson judges: a token is allowed only if the text with it can be completed to what jansson reads, which is tried with
  * a list of completions; and it is not forbidden unless a rule of our own (blanks, digits, escapes) forbids it. */
-#include <jansson.h>
-#include <string.h>
-
-#include "engine/text/grammar.h"
-#include "tok_file.h"
-
-typedef struct words {
-    tokenizer *tok;
-    grammar_vocab *v;
-    uint32_t n, byte_id[256]; /* ids that stand for one byte; UINT32_MAX: none */
-} words;
-
-static words open_words(const char *name)
-{
-    words w = {.tok = open_tok(name)};
-    xd_err err = {0};
-    w.n = tok_vocab_size(w.tok) + 70; /* models have rows beyond their tokenizer's */
-    cr_assert_eq(grammar_vocab_new(w.tok, w.n, &w.v, &err), XD_OK, "%s", err.msg);
-    memset(w.byte_id, 0xFF, sizeof w.byte_id);
-    for (uint32_t id = 0; id < w.n; id++) {
-        XD_CLEANUP(xd_buf_free) xd_buf t = {0};
-        if (grammar_vocab_has(w.v, id) && tok_token_bytes(w.tok, id, &t) && t.len == 1)
-            w.byte_id[(unsigned char)t.data[0]] = id;
-    }
-    return w;
-}
-
-static void close_words(words *w)
-{
-    grammar_vocab_free(w->v);
-    tok_free(w->tok);
-}
+#include "grammar_words.h"
 
 static grammar *compile(const char *schema)
 {
@@ -45,26 +14,6 @@ static grammar *compile(const char *schema)
     cr_assert_eq(grammar_new(s, &g, &err), XD_OK, "%s: %s", schema, err.msg);
     json_decref(s);
     return g;
-}
-
-/* A run that has read the text, byte by byte; NULL: the grammar does not allow it. */
-static grammar_run *run_at(const words *w, grammar *g, const char *text, size_t len)
-{
-    grammar_run *r = grammar_run_new(g, w->v);
-    for (size_t i = 0; i < len; i++) {
-        uint32_t id = w->byte_id[(unsigned char)text[i]];
-        cr_assert_neq(id, UINT32_MAX, "no token for byte %d", (unsigned char)text[i]);
-        const uint64_t *mask = grammar_run_mask(r);
-        cr_assert(mask);
-        bool allowed = mask[id / 64] >> id % 64 & 1;
-        xd_err err;
-        cr_assert_eq(grammar_run_push(r, id, &err) == XD_OK, allowed, "mask and push differ after %.*s", (int)i, text);
-        if (!allowed) {
-            grammar_run_free(r);
-            return NULL;
-        }
-    }
-    return r;
 }
 
 /* ---- languages of which all texts are known ---- */
@@ -114,7 +63,7 @@ static size_t check_from(const words *w, grammar *g, const xd_buf *all, const ch
     for (const char *t = all->data; t < all->data + all->len; t += strlen(t) + 1)
         if (strlen(t) >= len && !memcmp(t, s, len))
             xd_buf_append(&texts, t, strlen(t) + 1);
-    grammar_run *r = run_at(w, g, s, len);
+    grammar_run *r = run_at(w, g, s, len, true);
     cr_assert(r, "'%.*s' is refused", (int)len, s);
     cr_assert(begins(&texts, s, len, &whole, &more));
     cr_assert_eq(grammar_run_may_end(r), whole, "the end after '%.*s'", (int)len, s);
@@ -297,7 +246,7 @@ static bool completes(const char *s, size_t len)
 
 static void check_json_at(const words *w, grammar *g, const char *s, size_t *n_allowed)
 {
-    grammar_run *r = run_at(w, g, s, strlen(s));
+    grammar_run *r = run_at(w, g, s, strlen(s), true);
     cr_assert(r, "'%s' is refused", s);
     const uint64_t *mask = grammar_run_mask(r);
     for (uint32_t id = 0; id < w->n; id++) {
@@ -399,7 +348,7 @@ Test(grammar, blanks_are_bounded)
         {"[]\n", false},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
-        grammar_run *r = run_at(&w, g, rows[i].text, strlen(rows[i].text));
+        grammar_run *r = run_at(&w, g, rows[i].text, strlen(rows[i].text), true);
         cr_assert_eq(r != NULL, rows[i].right, "'%s'", rows[i].text);
         grammar_run_free(r);
     }
@@ -418,7 +367,7 @@ Test(grammar, an_ambiguous_schema_costs_a_bounded_walk_and_stays_right)
     xd_err err;
     cr_assert_eq(grammar_new(schema, &g, &err), XD_OK);
     json_decref(schema);
-    grammar_run *r = run_at(&w, g, "\"abc", 4);
+    grammar_run *r = run_at(&w, g, "\"abc", 4, true);
     uint32_t n = 0;
     const uint64_t *mask = grammar_run_mask(r);
     for (uint32_t id = 0; id < w.n; id++) {
@@ -529,7 +478,7 @@ Test(grammar, tokens_that_do_not_fit_leave_the_run_as_it_was)
 {
     words w = open_words("config/demo/tokenizer.json");
     grammar *g = compile("{\"const\":12}");
-    grammar_run *r = run_at(&w, g, "1", 1);
+    grammar_run *r = run_at(&w, g, "1", 1, true);
     xd_err err;
     cr_assert_eq(grammar_run_push(r, w.byte_id['3'], &err), XD_INTERNAL);
     cr_assert_eq(grammar_run_push(r, w.n + 5, &err), XD_INTERNAL);
@@ -546,14 +495,14 @@ Test(grammar, runs_share_masks_and_do_not_disturb_each_other)
 {
     words w = open_words("config/demo/tokenizer.json");
     grammar *g = compile("{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}}");
-    grammar_run *a = run_at(&w, g, "{\"x\":\"y", 7), *b = run_at(&w, g, "{\"other\": \"longer text", 22);
+    grammar_run *a = run_at(&w, g, "{\"x\":\"y", 7, true), *b = run_at(&w, g, "{\"other\": \"longer text", 22, true);
     const uint64_t *mask = grammar_run_mask(a);
     cr_assert_eq(grammar_run_mask(b), mask, "the same state has the same mask");
     grammar_run_free(a);
     for (int i = 0; i < 100; i++) { /* other states come and go */
         char text[32];
         int len = snprintf(text, sizeof text, "{\n%*s\"a\":\"", i % 5, "");
-        grammar_run_free(run_at(&w, g, text, (size_t)len));
+        grammar_run_free(run_at(&w, g, text, (size_t)len, true));
     }
     mask = grammar_run_mask(b);
     cr_assert(mask[w.byte_id['"'] / 64] >> w.byte_id['"'] % 64 & 1);
@@ -615,7 +564,7 @@ Test(grammar, masks_are_what_push_takes)
         for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
             grammar *g = compile(rows[i].schema);
             const size_t len = strlen(rows[i].text);
-            grammar_run *r = run_at(&w, g, rows[i].text, len);
+            grammar_run *r = run_at(&w, g, rows[i].text, len, true);
             cr_assert(r, "%s %s", rows[i].schema, rows[i].text);
             uint64_t mask[128];
             cr_assert_lt(w.n, 64 * XD_ARRAY_LEN(mask));
@@ -628,7 +577,7 @@ Test(grammar, masks_are_what_push_takes)
                 n += taken;
                 if (taken) {
                     grammar_run_free(r);
-                    r = run_at(&w, g, rows[i].text, len);
+                    r = run_at(&w, g, rows[i].text, len, true);
                 }
             }
             cr_assert_gt(n, 0);
