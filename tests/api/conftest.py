@@ -233,6 +233,14 @@ def events(body):
     return [json.loads(line[6:]) for line in lines[:-1] if not line.startswith(":")]
 
 
+def text_of(answer):
+    """Of an answer that ended by itself."""
+    assert answer.status == 200, answer.body
+    c = answer.json["choices"][0]
+    assert c["finish_reason"] == "stop", c
+    return c["message"]["content"] if "message" in c else c["text"]
+
+
 def http_post(path, body, extra=b"", version=b"1.1"):
     if isinstance(body, (dict, list)):
         body = json.dumps(body).encode()

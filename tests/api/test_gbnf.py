@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from conftest import ROOT, Daemon, events
+from conftest import ROOT, Daemon, events, text_of
 
 DAEMON_OPTIONS = ["--server.max_n=8"]
 
@@ -30,13 +30,6 @@ def read(name):
 def ask(daemon, rules, **fields):
     body = {"messages": [{"role": "user", "content": "What did they say?"}], "max_tokens": 200, "grammar": rules, **fields}
     return daemon.post("/v1/chat/completions", body, timeout=180)
-
-
-def text_of(answer):
-    assert answer.status == 200, answer.body
-    c = answer.json["choices"][0]
-    assert c["finish_reason"] == "stop", c
-    return c["message"]["content"] if "message" in c else c["text"]
 
 
 @pytest.mark.parametrize("name", FORMS)

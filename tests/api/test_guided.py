@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from conftest import ROOT, events
+from conftest import ROOT, events, text_of
 from schemas import ACCEPTED
 
 DAEMON_OPTIONS = ["--server.max_n=8"]
@@ -31,13 +31,6 @@ NAMES = {"regex": ["guided_regex", "regex", "structured_outputs.regex"], "choice
 
 def ask(daemon, **fields):
     return daemon.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "What did they say?"}], "max_tokens": 200, **fields}, timeout=180)
-
-
-def text_of(answer):
-    assert answer.status == 200, answer.body
-    c = answer.json["choices"][0]
-    assert c["finish_reason"] == "stop", c
-    return c["message"]["content"] if "message" in c else c["text"]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -313,6 +306,7 @@ def test_tools_are_not_taken_with_it(start):
 HOSTILE = {
     "deep": "(" * 5000 + ")" * 5000, "open": "(" * 100000, "counts": "((((a{5000}){5000}){5000}){5000})", "states": "(a|b)*a(a|b){30}", "both": "(.*a){15}", "empty": "((a*)*)*{2}", "nested": "(((a?){50}){50}){4}",
     "class": "[" + "a-z" * 60000 + "]", "words": r"(\w+\s){300}", "alternatives": "|".join(f"{i}x" for i in range(30000)), "unicode": r"[^\d]{4000}", "many": r"\D" * 20000, "stars": "a*" * 4000 + "b",
+    "letters": "[" + "a" * 250000 + "]", "ranges": "(?:[" + "".join(map(chr, range(0x1000, 0xD000, 2))) + "]?){4900}",
 }
 
 
