@@ -84,7 +84,7 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
     }
 
     head(out, "expertd_constrained_requests_total", "counter",
-         "Requests whose answers were held to a form: response_format, a grammar, a forced tool call.");
+         "Requests whose answers were held to a form: JSON, a grammar, an expression, a choice, a forced call.");
     for (size_t f = 0; f < API_FORM_NONE; f++)
         xd_buf_printf(out, "expertd_constrained_requests_total{form=\"%s\"} %llu\n", api_form_names[f],
                       (unsigned long long)m->constrained[f]);
@@ -96,7 +96,7 @@ void api_metrics_print(const api_metrics *m, xd_buf *out)
         {"expertd_tool_calls_total", "counter", "Tool calls that answers made, those cut by the token limit included.",
          (double)m->tool_calls},
         {"expertd_grammar_build_seconds_total", "counter",
-         "Time spent on making grammars of schemas, for the requests that were taken.", (double)m->grammar_ns / 1e9},
+         "Time spent on making grammars of forms, for the requests that were taken.", (double)m->grammar_ns / 1e9},
         {"expertd_http_connections", "gauge", "Open HTTP connections.", (double)m->connections},
         {"expertd_http_in_flight", "gauge", "Requests that are being answered.", (double)m->in_flight},
         {"expertd_http_streams", "gauge", "Event streams that are open.", (double)m->streams},
