@@ -56,7 +56,7 @@ typedef struct gen_params {
     uint32_t n_dry_breakers;
     json_t *dry_list;
     grammar *grammar;          /* NULL: none */
-    const char *grammar_field; /* what asks for it; NULL: a call */
+    const char *grammar_field; /* what asks for it, for messages */
     api_form form;             /* ... and that it is rules, a schema or any object */
     struct lead lead;          /* what comes before its text, if p->marks.may_think; its lists are in lead_ids */
     tok_ids lead_ids;

@@ -249,12 +249,13 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
     if (!p->must_call && !p->may_call)
         return XD_OK;
     p->alike = p->may_call && answer_like_call(p);
+    if (p->must_call)
+        p->grammar_field = "tool_choice";
     /* What stands around the arguments is ours, not the client's: a stop would cut where nobody could foresee it. */
     p->n_stops = p->n_stop_ids = 0;
     if (json_array_size(p->tools) > MAX_TOOLS)
         return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_value",
-                             "'%s' %s, and there are %zu tools: at most %d are allowed then",
-                             p->must_call ? "tool_choice" : p->grammar_field,
+                             "'%s' %s, and there are %zu tools: at most %d are allowed then", p->grammar_field,
                              p->must_call ? "forces a call" : "says what an answer is that is no call",
                              json_array_size(p->tools), MAX_TOOLS);
     bool loose[MAX_TOOLS] = {false};

@@ -91,8 +91,7 @@ static xd_status grammar_limits(choice *c, sample_limits *ret, xd_err *err)
     while (i < words && !ret->allowed[i])
         i++;
     if (i == words && !ret->n_also)
-        return xd_fail_field(err, XD_UNSUPPORTED, r->opt.grammar_field ? r->opt.grammar_field : "response_format",
-                             "unsupported_value",
+        return xd_fail_field(err, XD_UNSUPPORTED, r->opt.grammar_field, "unsupported_value",
                              "the model's vocabulary has no token for a character that the answer must have next");
     return XD_OK;
 }

@@ -104,7 +104,7 @@ typedef struct engine_request_options {
     const char *const *stop; /* stop strings */
     const uint32_t *stop_ids;
     uint32_t n_stop, n_stop_ids;
-    const char *grammar_field; /* the field that asked for `grammar`, a literal, for messages; NULL: response_format */
+    const char *grammar_field; /* the field that asked for `grammar`, a literal, for messages */
     struct grammar *grammar;   /* what the answer must be, which then ends where the grammar does; NULL: anything */
     const struct lead *lead;   /* what comes before that; NULL: nothing */
     bool ignore_eos;

@@ -162,8 +162,7 @@ static xd_status check_request(const engine *e, const engine_request_options *o,
                              "stop strings need text, and %s; use stop_token_ids",
                              e->tok ? "detokenize is off" : "this model has no tokenizer");
     if (o->grammar && !e->words)
-        return xd_fail_field(err, XD_BAD_REQUEST, o->grammar_field ? o->grammar_field : "response_format",
-                             "unsupported_parameter",
+        return xd_fail_field(err, XD_BAD_REQUEST, o->grammar_field, "unsupported_parameter",
                              "answers of a given form need text that is made of tokens, and %s", e->no_words_why);
     if (o->max_tokens != UINT32_MAX && o->min_tokens > o->max_tokens)
         return xd_fail_field(err, XD_BAD_REQUEST, "min_tokens", "invalid_value", "min_tokens %u is above max_tokens %u",

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from conftest import ROOT, events, text_of
+from conftest import ROOT, Daemon, events, text_of
 from schemas import ACCEPTED
 
 DAEMON_OPTIONS = ["--server.max_n=8"]
@@ -301,6 +301,25 @@ def test_tools_are_not_taken_with_it(start):
         assert a.status == 400 and a.error["param"] == next(iter(fields)) and "tools" in a.error["message"], a.body
         assert server.chat("x", tools=tools, tool_choice="none", **fields).status == 200
     assert 'expertd_constrained_requests_total{form="grammar"} 2' in server.get("/metrics").body.decode().splitlines()
+
+
+def test_a_form_that_the_tokenizer_cannot_spell_names_its_field(tmp_path):
+    demo = os.path.join(ROOT, "config", "demo")
+    for file in os.listdir(demo):
+        if file != "tokenizer.json":
+            os.symlink(os.path.join(demo, file), tmp_path / file)
+    with open(os.path.join(demo, "tokenizer.json"), encoding="utf-8") as f:
+        tokenizer = json.load(f)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "decoder": None}))
+    own = Daemon("--model", str(tmp_path), "--model.chat_template=" + os.path.join(demo, "tools.jinja"))
+    try:
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        for field, fields in {"guided_regex": {"guided_regex": "a"}, "guided_json": {"guided_json": SCHEMA}, "response_format": {"response_format": {"type": "json_object"}, "tools": tools},
+                              "tool_choice": {"tools": tools, "tool_choice": "required", "response_format": {"type": "json_object"}}}.items():
+            a = ask(own, **fields)
+            assert a.status == 400 and a.error["param"] == field and "the tokenizer's decoder does more than join its tokens" in a.error["message"], a.body
+    finally:
+        own.stop()
 
 
 HOSTILE = {
