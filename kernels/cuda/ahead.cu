@@ -21,7 +21,7 @@
 
 struct ahead_shape {
     ahead_mem m;
-    uint32_t warps, stages; /* of a block; of a warp */
+    uint32_t warps, stages; /* readers of a block, each of two warps; tiles of a reader */
     uint64_t bytes;         /* of the memory */
 };
 

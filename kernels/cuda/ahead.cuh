@@ -84,7 +84,8 @@ static __device__ __forceinline__ void store_release(uint32_t *p, uint32_t v)
     asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-/* Of a word that tells nothing about other memory. A release would wait for all bulk copies of the multiprocessor, also those over the link. */
+/* Of a word that tells nothing about other memory, or of one of several behind one fence. A release would wait for all bulk copies of the
+ * multiprocessor, also those over the link. */
 static __device__ __forceinline__ void store_relaxed(uint32_t *p, uint32_t v)
 {
     asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
