@@ -10,7 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "api/responses.h"
 #include "config/log.h"
 
 enum { OUT_HIGH_WATER_BYTES = 16 << 10 };
@@ -210,17 +209,17 @@ static enum MHD_Result reply_whole(gen *g)
 {
     exchange *x = g->x;
     enum MHD_Result ret;
-    api_prepare write = g->responses ? responses_write_whole : gen_choice_write_whole;
+    api_prepare write = g->shape ? g->shape->write_whole : gen_choice_write_whole;
     if (!work_run(x->a->work, x, write, gen_whole_bytes(g), &ret))
         return ret;
     return x->early.status ? reply_error(x, &x->early) : handle_answer(x);
 }
 
-/* While nothing is generated: of /v1/responses first what begins every stream. */
+/* While nothing is generated: first what begins every stream, where a shape has that. */
 static void send_sign_of_life(gen *g)
 {
-    if (!g->responses || !responses_send_opening(g))
-        xd_buf_puts(&g->out, ": ping\n\n");
+    if (!g->shape || !g->shape->send_opening(g))
+        xd_buf_puts(&g->out, g->shape ? g->shape->ping : ": ping\n\n");
     atomic_fetch_add(&g->x->a->metrics.heartbeats, 1);
 }
 
@@ -228,8 +227,8 @@ static void send_sign_of_life(gen *g)
 static bool tell_end(gen *g, ssize_t *ret)
 {
     enum MHD_Result wait;
-    api_prepare end = g->responses ? responses_end_stream : end_stream;
-    size_t bytes = g->responses ? gen_whole_bytes(g) : 0; /* they hold the whole response */
+    api_prepare end = g->shape ? g->shape->end_stream : end_stream;
+    size_t bytes = g->responses ? gen_whole_bytes(g) : 0; /* its last events hold the whole response */
     g->told_end = work_run(g->x->a->work, g->x, end, bytes, &wait);
     *ret = wait == MHD_YES ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
     return g->told_end;
@@ -320,8 +319,8 @@ static void name_field(const gen *g, xd_err *err)
         name = "max_completion_tokens";
     if (name)
         snprintf(err->param, sizeof err->param, "%s", name);
-    if (g->responses)
-        responses_name_fault(NULL, err);
+    if (g->shape)
+        g->shape->name_fault(NULL, err);
 }
 
 enum { MAX_SHOWN = 8 };
@@ -488,45 +487,51 @@ xd_status prepare_completions(exchange *x, xd_err *err)
     return st ? st : make_ready(g, "cmpl-", err);
 }
 
-/* *ret_asked: the body as it came, without its input; owned, also after a fault. */
-static xd_status read_responses(exchange *x, gen **ret, json_t **ret_asked, xd_err *err)
+/* *ret_asked: the body as it came, without its conversation; owned, also after a fault. */
+static xd_status read_shaped(exchange *x, const gen_shape *shape, gen **ret, json_t **ret_asked, xd_err *err)
 {
     json_t *chat = NULL;
     xd_status st = parse_body(x, ret, err);
     if (st)
         return st;
     gen *g = *ret;
+    g->shape = shape;
     *ret_asked = XD_TAKE(g->body);
-    if ((st = responses_to_chat(*ret_asked, &chat, err)))
+    if ((st = shape->to_chat(*ret_asked, &chat, err)))
         return st;
     g->body = chat;
     json_object_del(*ret_asked, "input");
     st = read_params(g, GEN_CHAT, err);
     if (st)
-        responses_name_fault(*ret_asked, err);
+        shape->name_fault(*ret_asked, err);
+    return st;
+}
+
+static xd_status prepare_shaped(exchange *x, const gen_shape *shape, xd_err *err)
+{
+    gen *g;
+    XD_CLEANUP(json_decrefp) json_t *asked = NULL;
+    xd_status st = read_shaped(x, shape, &g, &asked, err);
+    if (st)
+        return st;
+    st = make_ready(g, shape->id_prefix, err);
+    if (!st)
+        st = shape->begin(g, asked, err);
+    if (st)
+        shape->name_fault(asked, err);
     return st;
 }
 
 xd_status prepare_responses(exchange *x, xd_err *err)
 {
-    gen *g;
-    XD_CLEANUP(json_decrefp) json_t *asked = NULL;
-    xd_status st = read_responses(x, &g, &asked, err);
-    if (st)
-        return st;
-    st = make_ready(g, "resp_", err);
-    if (!st)
-        st = responses_begin(g, asked, err);
-    if (st)
-        responses_name_fault(asked, err);
-    return st;
+    return prepare_shaped(x, &responses_shape, err);
 }
 
 xd_status prepare_input_tokens(exchange *x, xd_err *err)
 {
     gen *g;
     XD_CLEANUP(json_decrefp) json_t *asked = NULL;
-    xd_status st = read_responses(x, &g, &asked, err);
+    xd_status st = read_shaped(x, &responses_shape, &g, &asked, err);
     if (!st)
         reply_dump(json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
                              (json_int_t)g->p.prompts[0].ids.len),

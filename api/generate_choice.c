@@ -136,8 +136,8 @@ static void begin_choice(gen *g, size_t index)
     const char *text = g->p.echo && prompt->text ? prompt->text : "";
     if (!g->p.stream) {
         xd_buf_puts(&c->text, text);
-    } else if (g->responses) {
-        responses_send_opening(g);
+    } else if (g->shape) {
+        g->shape->send_opening(g);
     } else if (g->p.kind == GEN_CHAT) {
         send_chunk(g, index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL, NULL, NULL, 0, true);
     } else if (g->p.echo || g->p.return_token_ids) {
@@ -249,8 +249,8 @@ static void take_piece(void *choice_, const answer_piece *p)
     }
     if (p->kind == ANSWER_THOUGHT && c->g->p.drop_thoughts)
         return;
-    if (c->g->responses) {
-        responses_take_piece(c->g, p);
+    if (c->g->shape) {
+        c->g->shape->take_piece(c->g, p);
         return;
     }
     switch (p->kind) {
@@ -283,10 +283,12 @@ static void on_token(gen *g, size_t index, const engine_event *ev)
     if (!g->p.stream && g->p.return_token_ids && !tok_ids_push(&c->ids, ev->token_id))
         gen_fail(g, XD_NOMEM, "out of memory for token ids");
     bool thought = c->parts && answer_in_thought(c->parts);
-    c->token = g->p.stream && !g->responses ? &ev->token_id : NULL;
+    c->token = g->p.stream && !g->shape ? &ev->token_id : NULL;
     take_text(g, c, ev, false);
-    if (g->responses && c->parts && (thought || answer_in_thought(c->parts)))
-        responses_count_thought(g);
+    if (g->shape && c->parts && (thought || answer_in_thought(c->parts))) {
+        g->thought_tokens++;
+        responses_drop_logprobs(g);
+    }
     if (c->token && (with_logprob || g->p.return_token_ids))
         send_new(c, c->parts ? json_object() : text_or_delta(g, "", 0));
     c->token = NULL;
@@ -305,7 +307,7 @@ static void on_done(gen *g, size_t index, const engine_event *ev)
         gen_fail(g, XD_NOMEM, "out of memory for the response");
     take_text(g, c, ev, true);
     end_call(c);
-    if (g->p.stream && !g->responses)
+    if (g->p.stream && !g->shape)
         send_chunk(g, index, g->p.kind == GEN_CHAT ? json_object() : json_string(""), NULL, c, NULL, 0, false);
     g->n_done++;
     if (g->x->settings->log_prompts)

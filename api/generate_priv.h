@@ -6,6 +6,25 @@
 
 typedef struct responses responses;
 
+/* An API that tells the answer of a chat, which has one choice, in a shape of its own. */
+typedef struct gen_shape {
+    const char *id_prefix;
+    /* Makes of a parsed body that of the chat request which means the same: *ret is owned, and shares values with body. */
+    xd_status (*to_chat)(const json_t *body, json_t **ret, xd_err *err);
+    /* A fault of the chat request, in the names that the client has used in body (NULL: it is not there any more). */
+    void (*name_fault)(const json_t *body, xd_err *err);
+    /* Once all is read; body is the client's. */
+    xd_status (*begin)(gen *g, const json_t *body, xd_err *err);
+    /* Of a stream: writes the events that come before everything else; false: that was done before. */
+    bool (*send_opening)(gen *g);
+    const char *ping; /* of a stream in which nothing happens */
+    void (*take_piece)(gen *g, const answer_piece *p);
+    /* Each an api_prepare, once the answer has ended: a stream's last events, to g->out; the whole answer, to x->answer. */
+    xd_status (*end_stream)(exchange *x, xd_err *err);
+    xd_status (*write_whole)(exchange *x, xd_err *err);
+} gen_shape;
+extern const gen_shape responses_shape; /* responses_reply.c */
+
 typedef struct choice {
     gen *g;
     answer_reader *parts;  /* tells text, thoughts and calls apart; NULL: all is text */
@@ -45,9 +64,11 @@ struct gen {
     bool ended;    /* nothing more will be added to out */
     xd_buf out;    /* event stream, not yet taken */
     size_t out_taken;
-    xd_err error;         /* status != XD_OK: the request has failed */
-    responses *responses; /* of /v1/responses, NULL: another endpoint */
-    bool told_end;        /* of a stream: its last event is in out */
+    xd_err error;            /* status != XD_OK: the request has failed */
+    uint64_t thought_tokens; /* of a request with a shape */
+    const gen_shape *shape;  /* NULL: chat's own, or completions' */
+    responses *responses;    /* of /v1/responses, NULL: another endpoint */
+    bool told_end;           /* of a stream: its last event is in out */
 };
 
 /* The first fault of a request is the one that is told. */
@@ -70,18 +91,10 @@ void gen_choice_send_json(gen *g, json_t *json); /* takes json; NULL: out of mem
 /* An api_prepare: the whole response, to x->answer. */
 xd_status gen_choice_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
 
-/* --- responses_reply.c: the same of a request to /v1/responses, which has one choice --- */
+/* --- responses_reply.c --- */
 
-/* Makes g->responses; body is the client's. */
-xd_status responses_begin(gen *g, const json_t *body, xd_err *err) XD_MUST_CHECK;
 void responses_free(responses *r); /* NULL is fine */
-/* Of a stream: writes the events that come before everything else; false: that was done before. */
-bool responses_send_opening(gen *g);
-void responses_take_piece(gen *g, const answer_piece *p);
 /* A token was part of a thought: what is known of it beside its text goes nowhere. */
-void responses_count_thought(gen *g);
-/* Each an api_prepare, once the answer has ended: a stream's last events, to g->out; the whole response, to x->answer. */
-xd_status responses_end_stream(exchange *x, xd_err *err) XD_MUST_CHECK;
-xd_status responses_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
+void responses_drop_logprobs(gen *g);
 
 #endif

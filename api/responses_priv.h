@@ -2,27 +2,8 @@
 #ifndef API_RESPONSES_PRIV_H
 #define API_RESPONSES_PRIV_H
 
-#include <stdbool.h>
-#include <string.h>
-
-#include "api/fields.h"
 #include "api/responses.h"
-#include "config/util.h"
-
-static inline bool is_absent(const json_t *v)
-{
-    return !v || json_is_null(v);
-}
-
-static inline bool is_text(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
-xd_status responses_no_memory(xd_err *err);
-/* A member that must be a string; *ret borrows. */
-xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
-                                xd_err *err) XD_MUST_CHECK;
+#include "api/translate.h"
 
 /* Each sets its field of the chat body; NULL: the client has not said it. */
 xd_status responses_read_tools(const json_t *tools, json_t *chat, xd_err *err) XD_MUST_CHECK;

@@ -20,7 +20,6 @@ struct responses {
     json_t *logprobs; /* of its text, an array */
     uint64_t id_state;
     json_int_t n_events;
-    uint64_t thought_tokens;
     bool begun, answered; /* answered: text or a call was told */
 };
 
@@ -124,7 +123,7 @@ static json_t *usage_of(const gen *g)
     return json_pack("{s:I, s:{s:I, s:I}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)g->prompt_tokens,
                      "input_tokens_details", "cached_tokens", (json_int_t)g->cached_tokens, "cache_write_tokens",
                      (json_int_t)0, "output_tokens", (json_int_t)g->completion_tokens, "output_tokens_details",
-                     "reasoning_tokens", (json_int_t)g->responses->thought_tokens, "total_tokens",
+                     "reasoning_tokens", (json_int_t)g->thought_tokens, "total_tokens",
                      (json_int_t)(g->prompt_tokens + g->completion_tokens));
 }
 
@@ -259,7 +258,7 @@ static void take_logprobs(gen *g, const char *text, size_t len)
     json_decref(fresh);
 }
 
-static void drop_logprobs(gen *g)
+void responses_drop_logprobs(gen *g)
 {
     choice *c = &g->choices[0];
     json_decref(c->logprobs);
@@ -307,7 +306,7 @@ static void open_item(gen *g, const answer_piece *p)
     static const char *const prefixes[] = {[ANSWER_CONTENT] = "msg", [ANSWER_THOUGHT] = "rs", [ANSWER_CALL] = "fc"};
     responses *r = g->responses;
     if (p->kind != ANSWER_CONTENT) /* tokens of the mark between them */
-        drop_logprobs(g);
+        responses_drop_logprobs(g);
     close_item(g, "completed");
     r->kind = p->kind;
     r->answered |= p->kind != ANSWER_THOUGHT;
@@ -327,7 +326,7 @@ static void open_item(gen *g, const answer_piece *p)
         send_event(g, "response.content_part.added", json_pack("{s:i, s:o}", "content_index", 0, "part", part_json(r)));
 }
 
-void responses_take_piece(gen *g, const answer_piece *p)
+static void take_piece(gen *g, const answer_piece *p)
 {
     responses *r = g->responses;
     if (p->kind == ANSWER_ARGUMENTS && !r->item)
@@ -347,15 +346,9 @@ void responses_take_piece(gen *g, const answer_piece *p)
         send_event(g, "response.function_call_arguments.delta", json_pack("{s:s%}", "delta", p->text, p->len));
 }
 
-void responses_count_thought(gen *g)
-{
-    g->responses->thought_tokens++;
-    drop_logprobs(g);
-}
-
 /* --- begin and end -------------------------------------------------------------------------------------------------- */
 
-xd_status responses_begin(gen *g, const json_t *body, xd_err *err)
+static xd_status begin(gen *g, const json_t *body, xd_err *err)
 {
     responses *r = g->responses = calloc(1, sizeof *r);
     if (!r)
@@ -371,7 +364,7 @@ xd_status responses_begin(gen *g, const json_t *body, xd_err *err)
                                                        : xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
 }
 
-bool responses_send_opening(gen *g)
+static bool send_opening(gen *g)
 {
     responses *r = g->responses;
     if (r->begun)
@@ -428,11 +421,11 @@ static void end_failed_stream(gen *g)
     json_decref(said);
 }
 
-xd_status responses_end_stream(exchange *x, xd_err *err)
+static xd_status end_stream(exchange *x, xd_err *err)
 {
     (void)err;
     gen *g = x->gen;
-    responses_send_opening(g);
+    send_opening(g);
     if (!g->error.status) {
         const char *status;
         json_t *root = end_json(g, &status);
@@ -448,7 +441,7 @@ xd_status responses_end_stream(exchange *x, xd_err *err)
     return XD_OK;
 }
 
-xd_status responses_write_whole(exchange *x, xd_err *err)
+static xd_status write_whole(exchange *x, xd_err *err)
 {
     gen *g = x->gen;
     const char *status;
@@ -461,3 +454,13 @@ xd_status responses_write_whole(exchange *x, xd_err *err)
     reply_dump(root, &x->answer);
     return x->answer.failed ? xd_fail(err, XD_NOMEM, 0, "out of memory for the response") : XD_OK;
 }
+
+const gen_shape responses_shape = {.id_prefix = "resp_",
+                                   .to_chat = responses_to_chat,
+                                   .name_fault = responses_name_fault,
+                                   .begin = begin,
+                                   .send_opening = send_opening,
+                                   .ping = ": ping\n\n",
+                                   .take_piece = take_piece,
+                                   .end_stream = end_stream,
+                                   .write_whole = write_whole};

@@ -63,15 +63,6 @@ static const field fields[] = {
 };
 /* clang-format on */
 
-xd_status responses_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
-                                xd_err *err)
-{
-    char param[160];
-    snprintf(param, sizeof param, "%s.%s", where, key);
-    *ret = json_object_get(holder, key);
-    return json_is_string(*ret) ? XD_OK : fields_wrong_type(err, param, "a string", *ret);
-}
-
 /* --- items ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct turns {
@@ -130,14 +121,14 @@ static xd_status part_text(const json_t *part, const char *where, const json_t *
     if (!json_is_object(part))
         return fields_wrong_type(err, where, "an object", part);
     const json_t *type;
-    xd_status st = responses_need_string(part, where, "type", &type, err);
+    xd_status st = translate_need_string(part, where, "type", &type, err);
     if (st)
         return st;
     if (is_text(type, "refusal"))
-        return responses_need_string(part, where, "refusal", ret, err);
+        return translate_need_string(part, where, "refusal", ret, err);
     for (size_t i = 0; i < XD_ARRAY_LEN(kinds); i++)
         if (is_text(type, kinds[i]))
-            return responses_need_string(part, where, "text", ret, err);
+            return translate_need_string(part, where, "text", ret, err);
     char param[128];
     snprintf(param, sizeof param, "%s.type", where);
     return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
@@ -163,12 +154,12 @@ static xd_status read_content(const json_t *v, const char *where, json_t **ret, 
         if (st)
             return st;
         if (json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
     }
     *ret = json_array_size(v) > 1 ? json_incref(parts)
            : text                 ? json_incref((json_t *)(uintptr_t)text)
                                   : json_string("");
-    return *ret ? XD_OK : responses_no_memory(err);
+    return *ret ? XD_OK : translate_no_memory(err);
 }
 
 /* Appends the texts of a content, the parts of one by line ends, behind `between` where there is something before. */
@@ -197,7 +188,7 @@ static xd_status take_message(turns *t, const json_t *item, const char *where, x
     char param[96];
     const json_t *role;
     XD_CLEANUP(json_decrefp) json_t *content = NULL;
-    xd_status st = responses_need_string(item, where, "role", &role, err);
+    xd_status st = translate_need_string(item, where, "role", &role, err);
     if (st)
         return st;
     size_t r = 0;
@@ -224,17 +215,17 @@ static xd_status take_message(turns *t, const json_t *item, const char *where, x
     } else {
         ok = add_message(t, json_pack("{s:O, s:O}", "role", role, "content", content));
     }
-    return ok ? XD_OK : responses_no_memory(err);
+    return ok ? XD_OK : translate_no_memory(err);
 }
 
 static xd_status take_call(turns *t, const json_t *item, const char *where, xd_err *err)
 {
     const json_t *id, *name, *arguments;
-    xd_status st = responses_need_string(item, where, "call_id", &id, err);
+    xd_status st = translate_need_string(item, where, "call_id", &id, err);
     if (!st)
-        st = responses_need_string(item, where, "name", &name, err);
+        st = translate_need_string(item, where, "name", &name, err);
     if (!st)
-        st = responses_need_string(item, where, "arguments", &arguments, err);
+        st = translate_need_string(item, where, "arguments", &arguments, err);
     if (st)
         return st;
     if (!json_string_length(name)) {
@@ -250,7 +241,7 @@ static xd_status take_call(turns *t, const json_t *item, const char *where, xd_e
                              responses_flat_name(json_object_get(item, "namespace"), name), "arguments", arguments);
     bool ok = !json_array_append_new(json_object_get(m, "tool_calls"), call) &&
               !json_object_set_new(t->calls, json_string_value(id), json_true());
-    return ok ? XD_OK : responses_no_memory(err);
+    return ok ? XD_OK : translate_no_memory(err);
 }
 
 static xd_status take_result(turns *t, const json_t *item, const char *where, xd_err *err)
@@ -258,7 +249,7 @@ static xd_status take_result(turns *t, const json_t *item, const char *where, xd
     char param[96];
     const json_t *id;
     XD_CLEANUP(json_decrefp) json_t *content = NULL;
-    xd_status st = responses_need_string(item, where, "call_id", &id, err);
+    xd_status st = translate_need_string(item, where, "call_id", &id, err);
     snprintf(param, sizeof param, "%s.output", where);
     if (!st)
         st = read_content(json_object_get(item, "output"), param, &content, err);
@@ -269,7 +260,7 @@ static xd_status take_result(turns *t, const json_t *item, const char *where, xd
         return xd_fail_field(err, XD_BAD_REQUEST, "input", "invalid_value",
                              "No tool call found for function call output with call_id %.200s.", json_string_value(id));
     json_t *m = json_pack("{s:s, s:O, s:O}", "role", "tool", "tool_call_id", id, "content", content);
-    return add_message(t, m) ? XD_OK : responses_no_memory(err);
+    return add_message(t, m) ? XD_OK : translate_no_memory(err);
 }
 
 /* Our thoughts are in `content`; some clients (the AI SDK) keep and send the summary alone. */
@@ -290,7 +281,7 @@ static xd_status take_thought(turns *t, const json_t *item, const char *where, x
         t->said = false;
         bool ok = m && (json_object_get(m, "reasoning_content") ||
                         !json_object_set_new(m, "reasoning_content", json_string("")));
-        return ok && append_text(&t->thought, text, "\n") ? XD_OK : responses_no_memory(err);
+        return ok && append_text(&t->thought, text, "\n") ? XD_OK : translate_no_memory(err);
     }
     snprintf(param, sizeof param, "%s.encrypted_content", where);
     if (!is_absent(json_object_get(item, "encrypted_content")))
@@ -329,17 +320,17 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
 {
     XD_CLEANUP(turns_clear) turns t = {.messages = json_array(), .calls = json_object()};
     if (json_object_set_new(chat, "messages", t.messages) || !t.calls)
-        return responses_no_memory(err);
+        return translate_no_memory(err);
     if (r->instructions && *r->instructions) {
         if (!add_message(&t, json_pack("{s:s, s:s}", "role", "system", "content", r->instructions)))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
         t.lead = json_array_get(t.messages, 0);
     }
     if (!r->input)
         return fields_wrong_type(err, "input", "a string or a list of items", NULL);
     if (json_is_string(r->input))
         return add_message(&t, json_pack("{s:s, s:O}", "role", "user", "content", r->input)) ? XD_OK
-                                                                                             : responses_no_memory(err);
+                                                                                             : translate_no_memory(err);
     if (!json_is_array(r->input))
         return fields_wrong_type(err, "input", "a string or a list of items", r->input);
     size_t i;
@@ -352,13 +343,13 @@ static xd_status read_input(const request *r, json_t *chat, xd_err *err)
             return st;
     }
     if (!finish_message(&t))
-        return responses_no_memory(err);
+        return translate_no_memory(err);
     if (!json_array_size(t.messages))
         return xd_fail_field(err, XD_BAD_REQUEST, "input", "invalid_value", "'input' is empty");
     json_array_foreach (t.messages, i, v) { /* a thought alone */
         bool bare = !json_object_get(v, "content") && !json_object_get(v, "tool_calls");
         if (bare && json_object_set_new(v, "content", json_string("")))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
     }
     return XD_OK;
 }
@@ -379,20 +370,20 @@ static xd_status read_text(const request *r, json_t *chat, xd_err *err)
     if (!json_is_object(format))
         return fields_wrong_type(err, "text.format", "an object", format);
     const json_t *type;
-    xd_status st = responses_need_string(format, "text.format", "type", &type, err);
+    xd_status st = translate_need_string(format, "text.format", "type", &type, err);
     if (st)
         return st;
     XD_CLEANUP(json_decrefp) json_t *named = json_object();
     for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(format, keys[i]);
         if (v && json_object_set(named, keys[i], v))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
     }
     json_t *schema = json_object_get(named, "schema"); /* beside "json_object" it says what the object is, as in chat */
     json_t *wanted = is_text(type, "json_schema") ? json_pack("{s:O, s:O}", "type", type, "json_schema", named)
                      : schema                     ? json_pack("{s:O, s:O}", "type", type, "schema", schema)
                                                   : json_pack("{s:O}", "type", type);
-    return json_object_set_new(chat, "response_format", wanted) ? responses_no_memory(err) : XD_OK;
+    return json_object_set_new(chat, "response_format", wanted) ? translate_no_memory(err) : XD_OK;
 }
 
 static xd_status read_include(const request *r, bool *ret_logprobs, xd_err *err)
@@ -427,7 +418,7 @@ static xd_status read_logprobs(const request *r, json_t *chat, xd_err *err)
         return XD_OK;
     bool ok = !json_object_set_new(chat, "logprobs", json_true()) &&
               (r->top_logprobs < 0 || !json_object_set_new(chat, "top_logprobs", json_integer(r->top_logprobs)));
-    return ok ? XD_OK : responses_no_memory(err);
+    return ok ? XD_OK : translate_no_memory(err);
 }
 
 /* No summary is made: what a model thinks is given as it is. The words are checked, since a wrong one is a mistake. */
@@ -448,7 +439,7 @@ static xd_status read_reasoning(const request *r, json_t *chat, xd_err *err)
     }
     if (!r->reasoning)
         return XD_OK;
-    return json_object_set(chat, "reasoning", (json_t *)(uintptr_t)r->reasoning) ? responses_no_memory(err) : XD_OK;
+    return json_object_set(chat, "reasoning", (json_t *)(uintptr_t)r->reasoning) ? translate_no_memory(err) : XD_OK;
 }
 
 static xd_status check_others(const request *r, xd_err *err)
@@ -471,25 +462,14 @@ static xd_status check_others(const request *r, xd_err *err)
     return XD_OK;
 }
 
-static bool is_own(const char *key)
-{
-    for (size_t i = 0; i < XD_ARRAY_LEN(fields); i++)
-        if (!strcmp(fields[i].name, key))
-            return true;
-    return false;
-}
-
 xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
 {
     request r = {.max_output_tokens = FIELD_UNSET_INT, .top_logprobs = -1};
     XD_CLEANUP(json_decrefp) json_t *chat = json_object();
-    const char *key;
-    json_t *v;
-    json_object_foreach ((json_t *)(uintptr_t)body, key, v)
-        if (!is_own(key) && json_object_set(chat, key, v))
-            return responses_no_memory(err);
     /* What this table does not know, chat's may: it says what nobody knows. */
     xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), RESPONSES, NULL, &r, err);
+    if (!st)
+        st = translate_rest(body, fields, XD_ARRAY_LEN(fields), chat, err);
     if (!st)
         st = check_others(&r, err);
     if (!st)
@@ -506,7 +486,7 @@ xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
         st = read_reasoning(&r, chat, err);
     if (!st && r.max_output_tokens != FIELD_UNSET_INT &&
         json_object_set_new(chat, "max_completion_tokens", json_integer(r.max_output_tokens)))
-        st = responses_no_memory(err);
+        st = translate_no_memory(err);
     if (!st)
         *ret = XD_TAKE(chat);
     return st;
@@ -514,7 +494,7 @@ xd_status responses_to_chat(const json_t *body, json_t **ret, xd_err *err)
 
 /* --- faults --------------------------------------------------------------------------------------------------------- */
 
-/* What chat calls it, and what it is here. Longer names first. */
+/* What chat calls it, and what it is here. */
 static const char *const names[][2] = {{"response_format.json_schema", "text.format"},
                                        {"response_format", "text.format"},
                                        {"max_completion_tokens", "max_output_tokens"},
@@ -523,7 +503,6 @@ static const char *const names[][2] = {{"response_format.json_schema", "text.for
                                        {"messages", "input"},
                                        {"prompt", "input"}};
 
-/* Appends the name at `text` as it is here; returns how much of text it was, 0: none. */
 static size_t rename_at(const json_t *body, const char *text, xd_buf *out)
 {
     static const char tools[] = "tools[", function[] = "].function";
@@ -536,31 +515,12 @@ static size_t rename_at(const json_t *body, const char *text, xd_buf *out)
         xd_buf_puts(out, where);
         return n + strlen(function);
     }
-    for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
-        size_t n = strlen(names[i][0]);
-        if (!strncmp(text, names[i][0], n) && strchr(".['", text[n])) {
-            xd_buf_puts(out, names[i][1]);
-            return n;
-        }
-    }
-    return 0;
+    return translate_name_by(names, XD_ARRAY_LEN(names), text, out);
 }
 
 void responses_name_fault(const json_t *body, xd_err *err)
 {
-    XD_CLEANUP(xd_buf_free) xd_buf param = {0};
-    XD_CLEANUP(xd_buf_free) xd_buf msg = {0};
-    size_t n = rename_at(body, err->param, &param);
-    if (n && xd_buf_puts(&param, err->param + n))
-        snprintf(err->param, sizeof err->param, "%s", param.data);
-    /* Names stand in quotes. */
-    for (const char *p = err->msg; *p;) {
-        xd_buf_putc(&msg, *p);
-        n = *p++ == '\'' ? rename_at(body, p, &msg) : 0;
-        p += n;
-    }
-    if (msg.len && xd_buf_puts(&msg, "") && !msg.failed)
-        snprintf(err->msg, sizeof err->msg, "%s", msg.data);
+    translate_fault(rename_at, body, err);
     for (int i = 0; i < 2 && !strcmp(err->code, "context_length_exceeded"); i++) /* what there is, and what to reduce */
         gen_replace_words(err, GEN_CHAT_TEXTS, "input, instructions and tools");
 }

@@ -10,11 +10,6 @@
 enum { MAX_NAME = 64 }; /* as tools.c */
 #define BETWEEN "__"
 
-xd_status responses_no_memory(xd_err *err)
-{
-    return xd_fail(err, XD_NOMEM, 0, "out of memory for the request");
-}
-
 json_t *responses_flat_name(const json_t *namespace_, const json_t *name)
 {
     if (!json_string_length(namespace_))
@@ -41,7 +36,7 @@ static xd_status read_function(const json_t *tool, const json_t *group, const ch
     json_t *v;
     json_object_foreach ((json_t *)(uintptr_t)tool, key, v) /* templates show them in the client's order */
         if (is_key(key) && !json_is_null(v) && json_object_set(function, key, v))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
     if (group && json_is_string(name)) {
         if (json_string_length(group) + strlen(BETWEEN) + json_string_length(name) > MAX_NAME)
             return xd_fail_field(err, XD_BAD_REQUEST, where, "invalid_value",
@@ -49,10 +44,10 @@ static xd_status read_function(const json_t *tool, const json_t *group, const ch
                                  "together",
                                  where, MAX_NAME - strlen(BETWEEN));
         if (json_object_set_new(function, "name", responses_flat_name(group, name)))
-            return responses_no_memory(err);
+            return translate_no_memory(err);
     }
     json_t *made = json_pack("{s:s, s:O}", "type", "function", "function", function);
-    return json_array_append_new(list, made) ? responses_no_memory(err) : XD_OK;
+    return json_array_append_new(list, made) ? translate_no_memory(err) : XD_OK;
 }
 
 static xd_status read_tool(const json_t *tool, const json_t *group, const char *where, json_t *list, xd_err *err);
@@ -61,7 +56,7 @@ static xd_status read_namespace(const json_t *tool, const char *where, json_t *l
 {
     char param[TOOL_PLACE_CHARS + 32];
     const json_t *name, *tools = json_object_get(tool, "tools");
-    xd_status st = responses_need_string(tool, where, "name", &name, err);
+    xd_status st = translate_need_string(tool, where, "name", &name, err);
     if (st)
         return st;
     snprintf(param, sizeof param, "%s.name", where);
@@ -83,7 +78,7 @@ static xd_status read_tool(const json_t *tool, const json_t *group, const char *
     const json_t *type;
     if (!json_is_object(tool))
         return fields_wrong_type(err, where, "an object", tool);
-    xd_status st = responses_need_string(tool, where, "type", &type, err);
+    xd_status st = translate_need_string(tool, where, "type", &type, err);
     if (st)
         return st;
     if (is_text(type, "function"))
@@ -106,7 +101,7 @@ xd_status responses_read_tools(const json_t *tools, json_t *chat, xd_err *err)
         return XD_OK;
     json_t *list = json_array();
     if (json_object_set_new(chat, "tools", list))
-        return responses_no_memory(err);
+        return translate_no_memory(err);
     xd_status st = XD_OK;
     for (size_t i = 0; !st && i < json_array_size(tools); i++) {
         char where[TOOL_PLACE_CHARS];
@@ -121,9 +116,9 @@ xd_status responses_read_tool_choice(const json_t *choice, json_t *chat, xd_err 
     if (!choice)
         return XD_OK;
     if (!json_is_object(choice)) /* a word, or something that chat says is none */
-        return json_object_set(chat, "tool_choice", (json_t *)(uintptr_t)choice) ? responses_no_memory(err) : XD_OK;
+        return json_object_set(chat, "tool_choice", (json_t *)(uintptr_t)choice) ? translate_no_memory(err) : XD_OK;
     const json_t *type, *name;
-    xd_status st = responses_need_string(choice, "tool_choice", "type", &type, err);
+    xd_status st = translate_need_string(choice, "tool_choice", "type", &type, err);
     if (st)
         return st;
     if (!is_text(type, "function"))
@@ -131,11 +126,11 @@ xd_status responses_read_tool_choice(const json_t *choice, json_t *chat, xd_err 
                              "'tool_choice.type' '%.64s' is not supported: there are \"none\", \"auto\", \"required\" "
                              "and {\"type\": \"function\", \"name\": ...}",
                              json_string_value(type));
-    if ((st = responses_need_string(choice, "tool_choice", "name", &name, err)))
+    if ((st = translate_need_string(choice, "tool_choice", "name", &name, err)))
         return st;
     json_t *nested = json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name",
                                responses_flat_name(json_object_get(choice, "namespace"), name));
-    return json_object_set_new(chat, "tool_choice", nested) ? responses_no_memory(err) : XD_OK;
+    return json_object_set_new(chat, "tool_choice", nested) ? translate_no_memory(err) : XD_OK;
 }
 
 /* --- back ----------------------------------------------------------------------------------------------------------- */
