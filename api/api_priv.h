@@ -33,8 +33,9 @@ typedef struct api_settings {
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err) XD_MUST_CHECK;
 void api_settings_unref(api_settings *s);
 XD_DEFINE_CLEANUP(api_settings, api_settings_unref)
-/* Is one of the keys in this Authorization header? All keys are compared in full, whatever matches. No keys: yes. */
-bool api_auth_ok(const api_settings *s, const char *authorization);
+/* Is one of the keys in these headers, Authorization and x-api-key (NULL: not sent)? All keys are compared in full, whatever matches. No
+ * keys: yes. */
+bool api_auth_ok(const api_settings *s, const char *authorization, const char *api_key);
 
 /* What an answer may be held to. */
 typedef enum api_form {
@@ -69,6 +70,7 @@ json_t *api_metrics_json(const api_metrics *m);            /* owned; for the sta
 typedef struct conn conn;
 typedef struct exchange exchange;
 typedef struct work work;
+typedef struct api_route api_route;
 
 struct api {
     engine *e;
@@ -129,7 +131,7 @@ void conn_wake(conn *c);
 bool conn_sleep(conn *c);
 /* HTTP thread: IDLE -> READING -> WORKING -> IDLE. The texts live until conn_end(). False: the connection lingers, nothing may be
  * sent on it any more. */
-bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow);
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow, const api_route *route);
 bool conn_begin_work(conn *c);
 unsigned conn_end(conn *c);                  /* the status that conn_answer_raw() or the watcher has sent, or 0 */
 void conn_count_body(conn *c, size_t bytes); /* progress while READING */
@@ -148,25 +150,26 @@ void conn_address(struct MHD_Connection *mc, char *ret, size_t cap);
 /* --- routes ------------------------------------------------------------------------------------------------------ */
 
 enum {
-    ROUTE_OPEN = 1,   /* no key needed */
-    ROUTE_READY = 2,  /* needs a READY engine */
-    ROUTE_PREFIX = 4, /* its {id} is all that follows, slashes too; else one part of the path */
-    ROUTE_ADMIN = 8,  /* only when configured, only from loopback */
-    ROUTE_PAGE = 16,  /* only with the status page */
-    ROUTE_CHAT = 32,  /* only with the chat page */
+    ROUTE_OPEN = 1,       /* no key needed */
+    ROUTE_READY = 2,      /* needs a READY engine */
+    ROUTE_PREFIX = 4,     /* its {id} is all that follows, slashes too; else one part of the path */
+    ROUTE_ADMIN = 8,      /* only when configured, only from loopback */
+    ROUTE_PAGE = 16,      /* only with the status page */
+    ROUTE_CHAT = 32,      /* only with the chat page */
+    ROUTE_ANTHROPIC = 64, /* of Anthropic's API: its errors and its header with the request's id */
 };
 
 typedef enum MHD_Result (*api_handler)(exchange *x);
 /* What takes time. It may run on any thread, and sees nothing of libmicrohttpd. */
 typedef xd_status (*api_prepare)(exchange *x, xd_err *err);
 
-typedef struct api_route {
+struct api_route {
     const char *method, *path;
     unsigned flags;
     uint64_t body_limit; /* 0: server.max_body_bytes */
     api_prepare prepare; /* runs before the handler; NULL: nothing */
     api_handler handler;
-} api_route;
+};
 
 extern const api_route api_routes[];
 extern const size_t api_routes_count;
@@ -220,7 +223,8 @@ enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes
 enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b); /* takes the bytes */
 enum MHD_Result reply_page(exchange *x, const char *html, const char *policy); /* both live as long as the program */
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
-json_t *reply_error_json(const xd_err *err, unsigned *ret_status); /* owned; the OpenAI shape */
+/* Owned; in the shape of the route's API, OpenAI's where it is NULL. */
+json_t *reply_error_json(const xd_err *err, const api_route *route, unsigned *ret_status);
 
 /* Appends the JSON to b; takes body, NULL is out of memory: so b.failed says. */
 void reply_dump(json_t *body, xd_buf *b);
@@ -240,7 +244,9 @@ void work_take_back(work *w, exchange *x); /* from here on no other thread touch
 
 xd_status prepare_chat(exchange *x, xd_err *err);
 xd_status prepare_completions(exchange *x, xd_err *err);
+xd_status prepare_count_tokens(exchange *x, xd_err *err);
 xd_status prepare_input_tokens(exchange *x, xd_err *err);
+xd_status prepare_messages(exchange *x, xd_err *err);
 xd_status prepare_responses(exchange *x, xd_err *err);
 xd_status prepare_tokenize(exchange *x, xd_err *err);
 xd_status prepare_detokenize(exchange *x, xd_err *err);

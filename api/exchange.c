@@ -154,10 +154,11 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
                              x->allow, method);
     if ((r->flags & ROUTE_ADMIN) && !conn_is_loopback(x->mc))
         return xd_fail(err, XD_FORBIDDEN, 0, "'%s' is for clients on this machine", r->path);
-    if (!(r->flags & ROUTE_OPEN) && !api_auth_ok(x->settings, header(x, "Authorization")))
+    const char *authorization = header(x, "Authorization"), *key = header(x, "x-api-key");
+    if (!(r->flags & ROUTE_OPEN) && !api_auth_ok(x->settings, authorization, key))
         return xd_fail_field(err, XD_UNAUTHORIZED, NULL, "invalid_api_key",
-                             header(x, "Authorization") ? "the API key is not valid"
-                                                        : "an API key is needed: Authorization: Bearer KEY");
+                             authorization || key ? "the API key is not valid"
+                                                  : "an API key is needed: Authorization: Bearer KEY");
     if (strcmp(r->method, "POST") == 0)
         return check_media_type(x, err);
     return XD_OK;
@@ -204,7 +205,7 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
 static enum MHD_Result take_header(exchange *x, const char *method, const char *version)
 {
     x->head_seen = true;
-    if (!conn_begin(x->c, x->id, x->settings->cors_origin, x->allow))
+    if (!conn_begin(x->c, x->id, x->settings->cors_origin, x->allow, x->route))
         return MHD_NO;
     if (check_framing(x, version, &x->early)) {
         conn_answer_raw(x->c, &x->early);

@@ -62,6 +62,7 @@ void gen_free(gen *g)
         atomic_fetch_sub(&g->x->a->metrics.streams, 1);
     gen_params_free(&g->p);
     json_decref(g->body);
+    messages_free(g->messages);
     responses_free(g->responses);
     xd_buf_free(&g->out);
     free(g);
@@ -146,7 +147,7 @@ static xd_status end_stream(exchange *x, xd_err *err)
     if (g->error.status) {
         unsigned status;
         reply_note_fault(g->x, &g->error);
-        gen_choice_send_json(g, reply_error_json(&g->error, &status));
+        gen_choice_send_json(g, reply_error_json(&g->error, g->x->route, &status));
     } else if (g->p.include_usage || g->p.timings) {
         json_t *root = gen_choice_envelope(g, g->p.kind == GEN_CHAT ? "chat.completion.chunk" : "text_completion");
         bool ok = root && !json_object_set_new(root, "choices", json_array());
@@ -501,6 +502,7 @@ static xd_status read_shaped(exchange *x, const gen_shape *shape, gen **ret, jso
         return st;
     g->body = chat;
     json_object_del(*ret_asked, "input");
+    json_object_del(*ret_asked, "messages");
     st = read_params(g, GEN_CHAT, err);
     if (st)
         shape->name_fault(*ret_asked, err);
@@ -536,6 +538,24 @@ xd_status prepare_input_tokens(exchange *x, xd_err *err)
         reply_dump(json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
                              (json_int_t)g->p.prompts[0].ids.len),
                    &x->answer);
+    return st;
+}
+
+xd_status prepare_messages(exchange *x, xd_err *err)
+{
+    xd_status st = prepare_shaped(x, &messages_shape, err);
+    if (!st && x->gen->p.max_tokens == UINT32_MAX)
+        st = fields_wrong_type(err, "max_tokens", "an integer", NULL);
+    return st;
+}
+
+xd_status prepare_count_tokens(exchange *x, xd_err *err)
+{
+    gen *g;
+    XD_CLEANUP(json_decrefp) json_t *asked = NULL;
+    xd_status st = read_shaped(x, &messages_shape, &g, &asked, err);
+    if (!st)
+        reply_dump(json_pack("{s:I}", "input_tokens", (json_int_t)g->p.prompts[0].ids.len), &x->answer);
     return st;
 }
 

@@ -5,6 +5,7 @@
 #include "api/generate.h"
 
 typedef struct responses responses;
+typedef struct messages messages;
 
 /* An API that tells the answer of a chat, which has one choice, in a shape of its own. */
 typedef struct gen_shape {
@@ -23,7 +24,7 @@ typedef struct gen_shape {
     xd_status (*end_stream)(exchange *x, xd_err *err);
     xd_status (*write_whole)(exchange *x, xd_err *err);
 } gen_shape;
-extern const gen_shape responses_shape; /* responses_reply.c */
+extern const gen_shape messages_shape, responses_shape; /* messages_reply.c, responses_reply.c */
 
 typedef struct choice {
     gen *g;
@@ -68,6 +69,7 @@ struct gen {
     uint64_t thought_tokens; /* of a request with a shape */
     const gen_shape *shape;  /* NULL: chat's own, or completions' */
     responses *responses;    /* of /v1/responses, NULL: another endpoint */
+    messages *messages;      /* so of /v1/messages */
     bool told_end;           /* of a stream: its last event is in out */
 };
 
@@ -91,8 +93,9 @@ void gen_choice_send_json(gen *g, json_t *json); /* takes json; NULL: out of mem
 /* An api_prepare: the whole response, to x->answer. */
 xd_status gen_choice_write_whole(exchange *x, xd_err *err) XD_MUST_CHECK;
 
-/* --- responses_reply.c --- */
+/* --- messages_reply.c, responses_reply.c --- */
 
+void messages_free(messages *m);   /* NULL is fine */
 void responses_free(responses *r); /* NULL is fine */
 /* A token was part of a thought: what is known of it beside its text goes nowhere. */
 void responses_drop_logprobs(gen *g);

@@ -1,4 +1,4 @@
-/* reply.c - responses: bodies, the headers that every response carries, and OpenAI's error shape. */
+/* reply.c - responses: bodies, the headers that every response carries, and the shapes of errors, OpenAI's and Anthropic's. */
 #include <string.h>
 
 #include "api/api_priv.h"
@@ -44,6 +44,8 @@ static enum MHD_Result queue(exchange *x, unsigned status, const char *content_t
     if (content_type)
         add(r, "Content-Type", content_type);
     add(r, "x-request-id", x->id);
+    if (x->route && (x->route->flags & ROUTE_ANTHROPIC))
+        add(r, "request-id", x->id);
     add_cors(x, r);
     if (x->allow[0] && (status == 405 || status == 204))
         add(r, "Allow", x->allow);
@@ -130,12 +132,28 @@ static const char *default_code(xd_status status)
     }
 }
 
-json_t *reply_error_json(const xd_err *err, unsigned *ret_status)
+/* Where Anthropic has another word than OpenAI. */
+static const char *anthropic_type(xd_status status)
 {
+    int http = xd_status_http(status);
+    return status == XD_TOO_LARGE ? "request_too_large"
+           : http == 503          ? "overloaded_error"
+           : http >= 500          ? "api_error"
+                                  : xd_status_name(status);
+}
+
+json_t *reply_error_json(const xd_err *err, const api_route *route, unsigned *ret_status)
+{
+    bool anthropic = route && (route->flags & ROUTE_ANTHROPIC);
     *ret_status = (unsigned)xd_status_http(err->status);
-    return json_pack("{s:{s:s, s:s, s:o, s:o}}", "error", "message", err->msg, "type", xd_status_name(err->status),
-                     "param", err->param[0] ? json_string(err->param) : json_null(), "code",
-                     json_string(err->code[0] ? err->code : default_code(err->status)));
+    json_t *json = json_pack("{s:{s:s, s:s, s:o, s:o}}", "error", "message", err->msg, "type",
+                             anthropic ? anthropic_type(err->status) : xd_status_name(err->status), "param",
+                             err->param[0] ? json_string(err->param) : json_null(), "code",
+                             json_string(err->code[0] ? err->code : default_code(err->status)));
+    if (!anthropic || !json || !json_object_set_new(json, "type", json_string("error")))
+        return json;
+    json_decref(json);
+    return NULL;
 }
 
 void reply_note_fault(exchange *x, const xd_err *err)
@@ -149,7 +167,7 @@ enum MHD_Result reply_error(exchange *x, const xd_err *err)
     unsigned status;
     reply_note_fault(x, err);
     x->hopeless = err->status == XD_TIMEOUT || strcmp(err->code, "model_failed") == 0;
-    json_t *json = reply_error_json(err, &status);
+    json_t *json = reply_error_json(err, x->route, &status);
     xd_buf b = {0};
     if (!json || json_dump_callback(json, dump_piece, &b, JSON_COMPACT)) {
         xd_buf_clear(&b);

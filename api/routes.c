@@ -18,6 +18,8 @@ const api_route api_routes[] = {
     {"POST", "/tokenize", ROUTE_READY, 0, prepare_tokenize, handle_answer},
     {"POST", "/v1/chat/completions", ROUTE_READY, 0, prepare_chat, handle_generate},
     {"POST", "/v1/completions", ROUTE_READY, 0, prepare_completions, handle_generate},
+    {"POST", "/v1/messages", ROUTE_READY | ROUTE_ANTHROPIC, 0, prepare_messages, handle_generate},
+    {"POST", "/v1/messages/count_tokens", ROUTE_READY | ROUTE_ANTHROPIC, 0, prepare_count_tokens, handle_answer},
     {"GET", "/v1/models", ROUTE_READY, SMALL_BODY_BYTES, NULL, handle_models},
     {"GET", "/v1/models/{id}", ROUTE_READY | ROUTE_PREFIX, SMALL_BODY_BYTES, NULL, handle_model},
     {"POST", "/v1/responses", ROUTE_READY, 0, prepare_responses, handle_generate},

@@ -120,20 +120,24 @@ static bool key_equal(const char *key, const char *given, size_t given_len)
     return !diff;
 }
 
-bool api_auth_ok(const api_settings *s, const char *authorization)
+/* NULL: there is none. */
+static bool is_key(const api_settings *s, const char *given)
 {
-    if (!s->n_keys)
-        return true;
-    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+    bool ok = false;
+    if (!given)
         return false;
-    const char *given = authorization + 7;
     while (*given == ' ')
         given++;
     size_t len = strlen(given);
     while (len && given[len - 1] == ' ')
         len--;
-    bool ok = false;
     for (size_t i = 0; i < s->n_keys; i++)
         ok |= key_equal(s->keys[i], given, len);
     return ok;
+}
+
+bool api_auth_ok(const api_settings *s, const char *authorization, const char *api_key)
+{
+    bool bearer = authorization && strncasecmp(authorization, "Bearer ", 7) == 0;
+    return !s->n_keys | is_key(s, bearer ? authorization + 7 : NULL) | is_key(s, api_key);
 }

@@ -128,7 +128,8 @@ const conf_option conf_options[] = {
     U32(server, "port", port, "8080", 0, 65535, 0,
         "TCP port to listen on. 0 takes any free port and logs it."),
     STRING(server, "api_key", api_key, "", CONF_SECRET | CONF_RELOAD,
-           "Keys that clients may send as 'Authorization: Bearer KEY', separated by commas. Empty: no key is asked for."),
+           "Keys that clients may send as 'Authorization: Bearer KEY' or 'x-api-key: KEY', separated by commas. Empty: no "
+           "key is asked for."),
     STRING(server, "api_key_file", api_key_file, "", CONF_PATH | CONF_RELOAD,
            "File with one key a line, added to api_key. It is read again on SIGHUP."),
     STRING(server, "cors_origin", cors_origin, "", CONF_RELOAD,

@@ -6,7 +6,7 @@ import sys
 root, fake, daemon = (os.path.abspath(path) for path in sys.argv[1:4])
 name = sys.argv[4]
 python = os.path.join(root, ".venv", "bin", "python")
-needs = "import openai, pytest" + (", jsonschema" if name in ("test_guided.py", "test_schema.py", "test_think.py") else "")
+needs = "import openai, pytest" + (", jsonschema" if name in ("test_guided.py", "test_schema.py", "test_think.py") else "") + (", anthropic" if name == "test_messages.py" else "")
 if not os.path.exists(python) or subprocess.call([python, "-c", needs], stderr=subprocess.DEVNULL):
     print("skipped: no .venv with tests/requirements.txt; ./dev setup makes it")
     sys.exit(77)

@@ -1,10 +1,11 @@
-/* fuzz_request.c - the body of a completion request: the first byte chooses the endpoint (8: /v1/responses), the rest is JSON. Parses, checks all
+/* fuzz_request.c - the body of a completion request: the first byte chooses the endpoint (8: /v1/responses, 64: /v1/messages), the rest is JSON. Parses, checks all
  * fields, makes the prompts (with the tests' byte tokenizer). Whatever passes must obey the limits that the engine relies on. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/generate.h"
+#include "api/messages.h"
 #include "api/responses.h"
 #include "tests/api/fake.h"
 
@@ -35,13 +36,18 @@ static void check(const gen_context *ctx, const gen_params *p)
         abort();
 }
 
-/* Of /v1/responses every fault has that API's names, and is still text. */
-static void check_named(const json_t *asked, bool is_response, xd_err *err)
+enum { RESPONSES = 8, MESSAGES = 64 };
+
+/* Of an API that is told in chat's words every fault has that API's names, and is still text. */
+static void check_named(const json_t *asked, unsigned words, xd_err *err)
 {
-    if (is_response)
+    if (words == RESPONSES)
         responses_name_fault(asked, err);
-    bool is_chats =
-        is_response && (!strncmp(err->param, "messages", 8) || !strncmp(err->param, "response_format.", 16));
+    else if (words == MESSAGES)
+        messages_name_fault(asked, err);
+    bool is_chats = (words == RESPONSES && !strncmp(err->param, "messages", 8)) ||
+                    (words == MESSAGES && strstr(err->param, "].function.")) ||
+                    (words && !strncmp(err->param, "response_format.", 16));
     if (is_chats || !err->msg[0] || !memchr(err->msg, 0, sizeof err->msg) || !memchr(err->param, 0, sizeof err->param))
         abort();
 }
@@ -64,20 +70,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     gen_params p = {0};
     xd_err err;
     xd_status st = body_parse((const char *)data + 1, size - 1, &body, &err);
-    if (!st && data[0] & 8) { /* it becomes a chat */
+    const unsigned words = data[0] & MESSAGES ? MESSAGES : data[0] & RESPONSES;
+    if (!st && words) { /* it becomes a chat */
         json_t *chat = NULL;
-        st = responses_to_chat(body, &chat, &err);
+        st = words == MESSAGES ? messages_to_chat(body, &chat, &err) : responses_to_chat(body, &chat, &err);
         asked = body;
         body = chat;
     }
     if (!st)
-        st = gen_params_read(&ctx, data[0] & 12 ? GEN_CHAT : GEN_COMPLETION, body, &p, &err);
+        st = gen_params_read(&ctx, words || data[0] & 4 ? GEN_CHAT : GEN_COMPLETION, body, &p, &err);
     if (!st)
         st = gen_params_tokenize(&ctx, &p, &err);
     if (!st)
         check(&ctx, &p);
     else
-        check_named(asked, data[0] & 8, &err);
+        check_named(asked, words, &err);
     gen_params_free(&p);
     json_decref(body);
     json_decref(asked);
