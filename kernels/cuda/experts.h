@@ -7,7 +7,8 @@
 
 #define WARP_COUNT     8 /* in a block */
 #define WARP_MAX_SLOTS 4 /* stages of one warp */
-#define WARP_AT_ONCE   4 /* blocks of 32 along K whose products a warp makes side by side, where there are registers for it */
+#define WARP_AT_ONCE \
+    4 /* blocks of 32 along K whose products a warp makes side by side, where there are registers for it */
 
 enum warp_tier { WARP_VRAM, WARP_HOST };
 
