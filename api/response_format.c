@@ -1,8 +1,8 @@
 /* response_format.c - what an answer must look like, as clients ask for it, made a grammar.
  *
- * Rules in GBNF, regular expressions, choices and schemas come under the names that llama.cpp, vLLM, SGLang and text-generation-webui have for them. `response_format` has two
- * forms: any JSON object, and JSON that matches a schema. The second has OpenAI's shape; a schema beside the type (llama.cpp,
- * Together) means the same. `strict` has no effect: an answer always matches, or the request is refused. The compiler says where in the
+ * Rules in GBNF, regular expressions, choices and schemas come under the names that llama.cpp, vLLM, SGLang and text-generation-webui have
+ * for them. `response_format` has two forms: any JSON object, and JSON that matches a schema. The second has OpenAI's shape; a schema beside
+ * the type (llama.cpp, Together) means the same. `strict` has no effect: an answer always matches, or the request is refused. The compiler says where in the
  * schema something cannot be had; here the place gets its name within the request. */
 #include <string.h>
 

@@ -21,7 +21,8 @@
  *
  * The device waits while this is computed between two steps. So passes over all experts are few and such that the compiler makes vectors
  * of them or that they have no branches; of a use only what victims and the bar for admission need is noted at once, and what it adds to the
- * counts, like the begin of learning, can wait until the next uses come (policy_settle); and the list for the next step can be made while this one runs, without this one's uses (policy_prepare).
+ * counts, like the begin of learning, can wait until the next uses come (policy_settle); and the list for the next step can be made while
+ * this one runs, without this one's uses (policy_prepare).
  *
  * What did not help, on replays: a fifth estimate from which experts followed which at the next token (it knows a good deal about the demo
  * model, but few experts change places in a step, and who goes on account of one step is missed in the others); sums of squares that count

@@ -1,8 +1,8 @@
 /* grammar.h - answers that must be JSON of a given shape, or texts of a grammar: which tokens may come next.
  *
- * A grammar is a JSON schema, rules in llama.cpp's GBNF, a regular expression or some texts, compiled to an automaton over bytes; a vocabulary is a tokenizer's tokens as bytes in a trie; a run is one
- * answer's place in the automaton. Every state that can be reached can be brought to an end, so a mask is never empty as long as the
- * vocabulary can spell every byte. */
+ * A grammar is a JSON schema, rules in llama.cpp's GBNF, a regular expression or some texts, compiled to an automaton over bytes; a
+ * vocabulary is a tokenizer's tokens as bytes in a trie; a run is one answer's place in the automaton. Every state that can be reached can
+ * be brought to an end, so a mask is never empty as long as the vocabulary can spell every byte. */
 #ifndef ENGINE_GRAMMAR_H
 #define ENGINE_GRAMMAR_H
 

@@ -5,7 +5,7 @@
  * float32, blocks in ascending order. Nothing else decides the bits of a result, so every kernel built of these parts agrees with
  * every other, whatever its tiling, its number of tokens, or the memory that a weight came from.
  *
- * Of the other quantised formats a block's product is finished at once, in block_product(), and then added as that of BF16: scale * c, or
+ * Of the other quantised formats a block's product is finished at once, in block_products(), and then added as that of BF16: scale * c, or
  * scale * c + minimum * (sum of x), where the sum comes from the matrix units too, as a product with ones (Q2_K, whose sixteens have minima
  * of their own: with these).
  *

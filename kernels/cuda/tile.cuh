@@ -319,7 +319,7 @@ static __device__ __forceinline__ void tile_multiply(float (&c)[N / 2], tile_sum
                           s || q < a_frag<FMT>::PARTS - 1);
             wgmma<N>::run(c, a.r0[q][i], a.r1[q][i], a.r0[q][i + 1], a.r1[q][i + 1], wgmma_tokens(hi + s * 32), 1);
         }
-    if constexpr (fmt_block<FMT>::MIN) { /* in braces: see block_product() */
+    if constexpr (fmt_block<FMT>::MIN) { /* in braces: see block_products() */
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             wgmma<N>::run(sums.x, m0, m1, m0, m1, wgmma_tokens(lo + s * 32), s);

@@ -1,6 +1,6 @@
-/* fuzz_grammar.c - a hostile schema, or behind a letter rules in GBNF (G), a regular expression (R), or choices, one a line (C): the first byte seeds the choice of tokens. What compiles is followed at
- * random with a small vocabulary: there must be a way on until the end, masks must say what fits, and what may end must be JSON if it was a
- * schema. */
+/* fuzz_grammar.c - a hostile schema, or behind a letter rules in GBNF (G), a regular expression (R), or choices, one a line (C): the first
+ * byte seeds the choice of tokens. What compiles is followed at random with a small vocabulary: there must be a way on until the end, masks
+ * must say what fits, and what may end must be JSON if it was a schema. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* grammar_gen.c - answers that a grammar allows, chosen at random: grammar_gen TOKENIZER_DIR COUNT SEED < SCHEMAS
  *
- * Each line of the input is a JSON schema, "json_object", {"gbnf": rules}, {"regex": text} or {"choice": [...]}. Each gives a line of JSON: {"answers": [...], "cut": n, "ms": slowest mask} or
- * {"error": text, "param": place}. With COUNT 0 a line is {"schema": ..., "texts": [...]} and gives a list of booleans: is each a whole answer?
+ * Each line of the input is a JSON schema, "json_object", {"gbnf": rules}, {"regex": text} or {"choice": [...]}. Each gives a line of JSON:
+ * {"answers": [...], "cut": n, "ms": slowest mask} or {"error": text, "param": place}. With COUNT 0 a line is {"schema": ..., "texts": [...]} and gives a list of booleans: is each a whole answer?
  * Answers are texts; those that came to no end within MAX_TOKENS are counted as cut. The choice
  * among the allowed tokens leans to what brings an answer to its end, else strings would never. test_schema.py checks the answers. */
 #include <jansson.h>
