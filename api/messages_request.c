@@ -86,22 +86,6 @@ static xd_status read_tool(const json_t *tool, const char *where, json_t *list, 
     return json_array_append_new(list, made) ? translate_no_memory(err) : XD_OK;
 }
 
-static xd_status read_tools(const json_t *tools, json_t *chat, xd_err *err)
-{
-    if (!tools)
-        return XD_OK;
-    json_t *list = json_array();
-    if (json_object_set_new(chat, "tools", list))
-        return translate_no_memory(err);
-    xd_status st = XD_OK;
-    for (size_t i = 0; !st && i < json_array_size(tools); i++) {
-        char where[32];
-        snprintf(where, sizeof where, "tools[%zu]", i);
-        st = read_tool(json_array_get(tools, i), where, list, err);
-    }
-    return st;
-}
-
 static xd_status read_tool_choice(const json_t *choice, json_t *chat, xd_err *err)
 {
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
@@ -187,7 +171,7 @@ xd_status messages_to_chat(const json_t *body, json_t **ret, xd_err *err)
     if (!st)
         st = messages_read_turns(r.system, r.messages, chat, err);
     if (!st)
-        st = read_tools(r.tools, chat, err);
+        st = translate_tools(r.tools, read_tool, chat, err);
     if (!st)
         st = read_tool_choice(r.tool_choice, chat, err);
     if (!st)

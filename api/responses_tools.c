@@ -95,20 +95,14 @@ static xd_status read_tool(const json_t *tool, const json_t *group, const char *
                          param, json_string_value(type));
 }
 
+static xd_status read_own_tool(const json_t *tool, const char *where, json_t *list, xd_err *err)
+{
+    return read_tool(tool, NULL, where, list, err);
+}
+
 xd_status responses_read_tools(const json_t *tools, json_t *chat, xd_err *err)
 {
-    if (!tools)
-        return XD_OK;
-    json_t *list = json_array();
-    if (json_object_set_new(chat, "tools", list))
-        return translate_no_memory(err);
-    xd_status st = XD_OK;
-    for (size_t i = 0; !st && i < json_array_size(tools); i++) {
-        char where[TOOL_PLACE_CHARS];
-        snprintf(where, sizeof where, "tools[%zu]", i);
-        st = read_tool(json_array_get(tools, i), NULL, where, list, err);
-    }
-    return st;
+    return translate_tools(tools, read_own_tool, chat, err);
 }
 
 xd_status responses_read_tool_choice(const json_t *choice, json_t *chat, xd_err *err)

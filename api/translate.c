@@ -29,6 +29,22 @@ xd_status translate_rest(const json_t *body, const field *own, size_t n, json_t 
     return XD_OK;
 }
 
+xd_status translate_tools(const json_t *tools, translate_tool read, json_t *chat, xd_err *err)
+{
+    if (!tools)
+        return XD_OK;
+    json_t *list = json_array();
+    if (json_object_set_new(chat, "tools", list))
+        return translate_no_memory(err);
+    xd_status st = XD_OK;
+    for (size_t i = 0; !st && i < json_array_size(tools); i++) {
+        char where[32];
+        snprintf(where, sizeof where, "tools[%zu]", i);
+        st = read(json_array_get(tools, i), where, list, err);
+    }
+    return st;
+}
+
 size_t translate_name_by(const char *const names[][2], size_t n, const char *text, xd_buf *out)
 {
     for (size_t i = 0; i < n; i++) {

@@ -25,6 +25,11 @@ xd_status translate_need_string(const json_t *holder, const char *where, const c
 /* What chat has under the same name: all that the API's own table has not. */
 xd_status translate_rest(const json_t *body, const field *own, size_t n, json_t *chat, xd_err *err) XD_MUST_CHECK;
 
+/* Appends a tool, which stands at `where` of the client's request, to the list of the chat request's. */
+typedef xd_status (*translate_tool)(const json_t *tool, const char *where, json_t *list, xd_err *err);
+/* "tools", which may be NULL. */
+xd_status translate_tools(const json_t *tools, translate_tool read, json_t *chat, xd_err *err) XD_MUST_CHECK;
+
 /* Appends what the chat's name at `text` is in the client's request; returns how much of text it was, 0: it is no other. */
 typedef size_t (*translate_name)(const json_t *body, const char *text, xd_buf *out);
 /* By a table of chat's names and the client's, longer names first. */

@@ -11,8 +11,8 @@ import pydantic
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 
-from conftest import ROOT, WAIT_S, Daemon, Server, http_post, in_time
-from test_responses import ALL, CALL, LAST
+from conftest import ROOT, WAIT_S, http_post, in_time
+from test_responses import ALL, CALL, last, servers, tools_daemon  # the last three are fixtures
 
 WEATHER = {"name": "weather", "description": "Weather of a town", "input_schema": {
     "type": "object", "properties": {"town": {"enum": ["Emden", "Gent"]}}, "required": ["town"], "additionalProperties": False}}
@@ -23,33 +23,6 @@ EVENTS = pydantic.TypeAdapter(RawMessageStreamEvent)
 def nested(tool):
     """A tool as chat has it."""
     return {"type": "function", "function": {"parameters" if k == "input_schema" else k: v for k, v in tool.items()}}
-
-
-@pytest.fixture(scope="module")
-def servers():
-    made = {}
-
-    def get(template):
-        if template not in made:
-            made[template] = Server("--model.chat_template=" + template, "--server.max_queue=4")
-        return made[template]
-
-    yield get
-    for s in made.values():
-        assert s.metric("fake_live") == 0
-        assert s.stop() == 0, s.log
-
-
-@pytest.fixture(scope="module")
-def last(servers):
-    return servers(LAST)
-
-
-@pytest.fixture(scope="module")
-def tools_daemon():
-    d = Daemon("--model.chat_template=" + os.path.join(ROOT, "config", "demo", "tools.jinja"))
-    yield d
-    assert d.stop() == 0, d.log
 
 
 def client(server, **more):
