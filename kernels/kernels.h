@@ -161,6 +161,66 @@ typedef struct kern_attn_args {
     bool one_each; /* no two tokens are of one sequence, except those that rope skips as padding */
 } kern_attn_args;
 
+/* Gated DeltaNet (arXiv 2412.06464), the part between the products. Over each channel of q, k and v a causal convolution of its last `conv` inputs,
+ * then silu; q and k of each head divided by sqrt(sum of squares + 1e-6), q also by sqrt(k_dim). Then for each value head, which uses
+ * key head h / (n_v_heads / n_k_heads), token by token, with g = neg_exp_a * softplus(a + dt_bias) and beta = sigmoid(b):
+ *   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q;  y = o / rms(o) * norm * silu(z) */
+typedef struct kern_delta_geom {
+    uint32_t n_k_heads, n_v_heads, k_dim, v_dim; /* n_v_heads is a multiple of n_k_heads */
+    uint32_t conv;                               /* 1 .. KERN_DELTA_MAX_CONV */
+} kern_delta_geom;
+#define KERN_DELTA_MAX_CONV 4
+
+/* Channels of the convolution. */
+static inline uint32_t kern_delta_channels(const kern_delta_geom *g)
+{
+    return 2 * g->n_k_heads * g->k_dim + g->n_v_heads * g->v_dim;
+}
+
+/* Floats of a row of x: q [n_k_heads][k_dim], k the same, v [n_v_heads][v_dim], z the same, b [n_v_heads], a [n_v_heads]. */
+static inline uint32_t kern_delta_width(const kern_delta_geom *g)
+{
+    return kern_delta_channels(g) + g->n_v_heads * (g->v_dim + 2);
+}
+
+/* Floats of what a sequence keeps of a layer: inputs of the convolution [conv - 1][channels], oldest first, then S [n_v_heads][k_dim][v_dim]. */
+static inline uint64_t kern_delta_state_floats(const kern_delta_geom *g)
+{
+    return (uint64_t)(g->conv - 1) * kern_delta_channels(g) + (uint64_t)g->n_v_heads * g->k_dim * g->v_dim;
+}
+
+/* A token of position 0 finds a state of zeros, whatever lies there. Tokens of a sequence are adjacent and in order of position. Padding
+ * rows change no state; their y is 0. */
+typedef struct kern_delta_args {
+    float *y;       /* [n_tokens][n_v_heads * v_dim] */
+    const float *x; /* rows x_stride floats apart */
+    uint32_t n_tokens, x_stride;
+    kern_delta_geom geom;
+    const float *conv_w;    /* [channels][conv]; the last one is of the token itself */
+    const float *neg_exp_a; /* [n_v_heads]: -exp(A_log) */
+    const float *dt_bias;   /* [n_v_heads] */
+    const float *norm;      /* [v_dim] */
+    float norm_eps;
+    const uint32_t *token_seq, *token_pos; /* [n_tokens]; UINT32_MAX in token_seq: padding */
+    const uint32_t *seq_slot;              /* [n_seqs]: slot of the tokens with this token_seq */
+    /* [n_seqs + 1]: first token of each sequence; a hint, since token_seq says the same. NULL: no two tokens are of one sequence (recorded
+     * steps). */
+    const uint32_t *run_start;
+    uint32_t n_seqs;
+    void *state; /* slot s: this layer's state lies at state + s * slot_bytes */
+    uint64_t slot_bytes;
+    void *scratch; /* kern_ops.delta_scratch_bytes() */
+} kern_delta_args;
+
+/* y[t][h][i] *= sigmoid(gate[t][h][i]): attention whose result is gated. Strides are in floats. */
+typedef struct kern_gate_args {
+    float *y;
+    const float *gate;
+    uint32_t n_tokens, n_heads, head_dim;
+    uint32_t y_stride, gate_stride; /* of a token; y's heads lie side by side */
+    uint32_t gate_head_stride;
+} kern_gate_args;
+
 /* Brings one layer of KV blocks from where they lie to device memory: block e.block of from_addr is copied to block to_first + i of
  * to_addr, for the entries i of a list. */
 typedef struct kern_kv_stage_entry {
@@ -362,6 +422,8 @@ typedef struct kern_shape {
     uint32_t n_mats;
     uint32_t v_dim;         /* as in kern_kv */
     kern_fmt expert_fmt[3]; /* of gate, up and down */
+    kern_delta_geom delta;  /* of other layers that have one; n_v_heads 0: none */
+    bool gated;             /* attention's result is */
 } kern_shape;
 
 typedef struct kern_dev_info {
@@ -432,6 +494,9 @@ struct kern_ops {
     uint64_t (*attn_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                    uint32_t max_context);
     uint64_t (*moe_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+    kern_status (*delta)(kern_dev *d, const kern_delta_args *a);
+    uint64_t (*delta_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
+    kern_status (*gate)(kern_dev *d, const kern_gate_args *a);
 
     /* --- measurement ----------------------------------------------------------------------------------------- */
     /* Rate at which kernels read [addr, addr + bytes) (host tier or VRAM), GB/s; runs alone. */

@@ -43,6 +43,9 @@ typedef void cpu_rmsnorm_fn(float *y, const float *x, const float *weight, uint3
 typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_t n);
 /* y = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit), u = up within +-limit; NaN stays NaN */
 typedef void cpu_clamped_fn(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit);
+/* A step of Gated DeltaNet: s [k_dim][v_dim] becomes decay s + k u^T with u = beta (v - (decay s)^T k), and o = s^T q. Sums over k_dim in order. */
+typedef void cpu_delta_fn(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
+                          uint32_t k_dim, uint32_t v_dim);
 /* First i >= from with x[i] > limit; n when none. */
 typedef uint32_t cpu_find_fn(const float *x, uint32_t from, uint32_t n, float limit);
 /* Reads every byte once by the widest loads; the return value only keeps the loads alive. */
@@ -58,6 +61,7 @@ typedef struct cpu_rows {
     cpu_rmsnorm_fn *rmsnorm;
     cpu_swiglu_fn *swiglu;
     cpu_clamped_fn *clamped;
+    cpu_delta_fn *delta;
     cpu_find_fn *find;
     cpu_read_fn *read;
 } cpu_rows;
@@ -123,6 +127,11 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);
 kern_status cpu_kv_stage(kern_dev *dev, const kern_kv_stage_args *a);
 uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                 uint32_t max_context);
+/* delta.c */
+bool cpu_delta_takes(const kern_delta_geom *g);
+kern_status cpu_delta(kern_dev *dev, const kern_delta_args *a);
+uint64_t cpu_delta_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_delta_geom *geom);
+kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 /* moe.c */
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);
 kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a);

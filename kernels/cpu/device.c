@@ -253,6 +253,10 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
         if (!kern_cols_fit(s->mats[i].fmt, s->mats[i].cols))
             return cpu_fail(d, KERN_UNSUPPORTED, "a matrix of %u columns in blocks of %u", s->mats[i].cols,
                             kern_fmt_get(s->mats[i].fmt).block_len);
+    if (s->delta.n_v_heads && !cpu_delta_takes(&s->delta))
+        return cpu_fail(d, KERN_UNSUPPORTED,
+                        "linear attention of %u key heads and %u value heads, convolution of %u tokens",
+                        s->delta.n_k_heads, s->delta.n_v_heads, s->delta.conv);
     return KERN_OK;
 }
 
@@ -294,6 +298,9 @@ static const kern_ops cpu_ops = {
     .top_logits = cpu_top_logits,
     .attn_scratch_bytes = cpu_attn_scratch_bytes,
     .moe_scratch_bytes = cpu_moe_scratch_bytes,
+    .delta = cpu_delta,
+    .delta_scratch_bytes = cpu_delta_scratch_bytes,
+    .gate = cpu_gate,
     .probe_read = dev_probe_read,
     .mark = dev_mark,
     .mark_ns = dev_mark_ns,

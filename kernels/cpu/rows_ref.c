@@ -229,6 +229,23 @@ static void clamped_ref(float *y, const float *gate, const float *up, uint32_t n
     }
 }
 
+static void delta_ref(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
+                      uint32_t k_dim, uint32_t v_dim)
+{
+    for (uint32_t d = 0; d < v_dim; d++) {
+        float known = 0, out = 0;
+        for (uint32_t i = 0; i < k_dim; i++)
+            known += k[i] * (decay * s[(size_t)i * v_dim + d]);
+        const float u = beta * (v[d] - known);
+        for (uint32_t i = 0; i < k_dim; i++) {
+            float *at = &s[(size_t)i * v_dim + d];
+            *at = decay * *at + k[i] * u;
+            out += q[i] * *at;
+        }
+        o[d] = out;
+    }
+}
+
 static uint32_t find_ref(const float *x, uint32_t from, uint32_t n, float limit)
 {
     while (from < n && !(x[from] > limit))
@@ -259,6 +276,7 @@ const cpu_row cpu_rows_ref[] = {
     CPU_ROW(rmsnorm, 0, rmsnorm_ref),
     CPU_ROW(swiglu, 0, swiglu_ref),
     CPU_ROW(clamped, 0, clamped_ref),
+    CPU_ROW(delta, 0, delta_ref),
     CPU_ROW(find, 0, find_ref),
     CPU_ROW(read, 0, read_ref),
 };

@@ -525,6 +525,57 @@ static void ROW(clamped)(float *y, const float *gate, const float *up, uint32_t 
         v_store_n(y + i, v_clamped(v_load_n(gate + i, n - i), v_load_n(up + i, n - i), a, l), n - i);
 }
 
+/* Columns that are summed in registers. The state is read twice, from memory and from the cache. */
+#define DELTA_VECTORS (LANES == 16 ? 8 : 4)
+
+INLINE void delta_cols(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
+                       uint32_t k_dim, uint32_t v_dim, const uint32_t D)
+{
+    VF by = v_set1(decay), known[DELTA_VECTORS], u[DELTA_VECTORS], out[DELTA_VECTORS];
+    UNROLL for (uint32_t d = 0; d < D; d++) known[d] = out[d] = v_zero();
+    for (uint32_t i = 0; i < k_dim; i++) {
+        VF ki = v_set1(k[i]);
+        UNROLL for (uint32_t d = 0; d < D; d++) known[d] =
+            v_fma(ki, v_mul(by, v_load(s + (size_t)i * v_dim + d * LANES)), known[d]);
+    }
+    UNROLL for (uint32_t d = 0; d < D; d++) u[d] = v_mul(v_set1(beta), v_sub(v_load(v + d * LANES), known[d]));
+    for (uint32_t i = 0; i < k_dim; i++) {
+        VF ki = v_set1(k[i]), qi = v_set1(q[i]);
+        UNROLL for (uint32_t d = 0; d < D; d++)
+        {
+            float *at = s + (size_t)i * v_dim + d * LANES;
+            VF now = v_fma(ki, u[d], v_mul(by, v_load(at)));
+            v_store(at, now);
+            out[d] = v_fma(qi, now, out[d]);
+        }
+    }
+    UNROLL for (uint32_t d = 0; d < D; d++) v_store(o + d * LANES, out[d]);
+}
+
+static void ROW(delta)(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
+                       uint32_t k_dim, uint32_t v_dim)
+{
+    uint32_t d = 0;
+    for (; d + DELTA_VECTORS * LANES <= v_dim; d += DELTA_VECTORS * LANES)
+        delta_cols(o + d, s + d, q, k, v + d, decay, beta, k_dim, v_dim, DELTA_VECTORS);
+    for (; d + LANES <= v_dim; d += LANES)
+        delta_cols(o + d, s + d, q, k, v + d, decay, beta, k_dim, v_dim, 1);
+    if (d == v_dim)
+        return;
+    const uint32_t n = v_dim - d;
+    VF by = v_set1(decay), known = v_zero(), out = v_zero();
+    for (uint32_t i = 0; i < k_dim; i++)
+        known = v_fma(v_set1(k[i]), v_mul(by, v_load_n(s + (size_t)i * v_dim + d, n)), known);
+    VF u = v_mul(v_set1(beta), v_sub(v_load_n(v + d, n), known));
+    for (uint32_t i = 0; i < k_dim; i++) {
+        float *at = s + (size_t)i * v_dim + d;
+        VF now = v_fma(v_set1(k[i]), u, v_mul(by, v_load_n(at, n)));
+        v_store_n(at, now, n);
+        out = v_fma(v_set1(q[i]), now, out);
+    }
+    v_store_n(o + d, out, n);
+}
+
 static uint32_t ROW(find)(const float *x, uint32_t from, uint32_t n, float limit)
 {
     VF l = v_set1(limit);
@@ -571,6 +622,7 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
         CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                        \
         CPU_ROW(swiglu, cap, swiglu_##suffix),                                          \
         CPU_ROW(clamped, cap, clamped_##suffix),                                        \
+        CPU_ROW(delta, cap, delta_##suffix),                                            \
         CPU_ROW(find, cap, find_##suffix),                                              \
         CPU_ROW(read, cap, read_##suffix),                                              \
     };                                                                                  \
