@@ -162,14 +162,20 @@ typedef struct kern_attn_args {
 } kern_attn_args;
 
 /* Gated DeltaNet (arXiv 2412.06464), the part between the products. Over each channel of q, k and v a causal convolution of its last `conv` inputs,
- * then silu; q and k of each head divided by sqrt(sum of squares + 1e-6), q also by sqrt(k_dim). Then for each value head, which uses
- * key head h / (n_v_heads / n_k_heads), token by token, with g = neg_exp_a * softplus(a + dt_bias) and beta = sigmoid(b):
+ * then silu; q and k of each head divided by sqrt(sum of squares + 1e-6), q also by sqrt(k_dim). Then for each value head and its
+ * key head, token by token, with g = neg_exp_a * softplus(a + dt_bias) and beta = sigmoid(b):
  *   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q;  y = o / rms(o) * norm * silu(z) */
 typedef struct kern_delta_geom {
     uint32_t n_k_heads, n_v_heads, k_dim, v_dim; /* n_v_heads is a multiple of n_k_heads */
     uint32_t conv;                               /* 1 .. KERN_DELTA_MAX_CONV */
+    bool tiled; /* value head h uses key head h % n_k_heads (Qwen3.5 in GGUF); else h / (n_v_heads / n_k_heads) */
 } kern_delta_geom;
 #define KERN_DELTA_MAX_CONV 4
+
+static inline uint32_t kern_delta_k_head(const kern_delta_geom *g, uint32_t v_head)
+{
+    return g->tiled ? v_head % g->n_k_heads : v_head / (g->n_v_heads / g->n_k_heads);
+}
 
 /* Channels of the convolution. */
 static inline uint32_t kern_delta_channels(const kern_delta_geom *g)

@@ -93,7 +93,7 @@ static void state_task(void *ctx, uint32_t task, uint32_t worker)
     const delta_job *j = ctx;
     const kern_delta_args *a = j->a;
     const kern_delta_geom *g = &a->geom;
-    const uint32_t head = task % g->n_v_heads, k_head = head / (g->n_v_heads / g->n_k_heads);
+    const uint32_t head = task % g->n_v_heads, k_head = kern_delta_k_head(g, head);
     const size_t state_n = (size_t)g->k_dim * g->v_dim, width = (size_t)g->n_v_heads * g->v_dim;
     const run *r = &j->runs[task / g->n_v_heads];
     float *s = r->state + (size_t)(g->conv - 1) * j->channels + head * state_n;
