@@ -1,5 +1,5 @@
-/* cases.c - random cases of the operations, but for the experts (experts.c) and what moves bytes (memory.c). Shapes lean to odd tails,
- * single tokens and buckets of all sizes. */
+/* cases.c - random cases of the operations, but for the experts (experts.c), Gated DeltaNet (delta.c) and what moves bytes (memory.c).
+ * Shapes lean to odd tails, single tokens and buckets of all sizes. */
 #include "tests/kern/kc.h"
 
 #include <math.h>
@@ -883,5 +883,8 @@ const kc_case_row kc_cases[] = {
     {"attention_latent", case_attention_latent},
     {"linear_few", case_linear_few},
     {"route", case_route},
+    {"delta", case_delta},
+    {"delta_long", case_delta_long},
+    {"gate", case_gate},
     {0},
 };

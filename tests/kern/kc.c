@@ -24,6 +24,7 @@ static const kc_tolerance tolerances[] = {
     {"attention", 4e-6f, 1e-3f, "of the root mean square; scores are products of K and Q, exp, and a sum"},
     {"router", 2e-6f, 4e-6f, "exp and one division; the choice is exact"},
     {"moe", 2e-6f, 2e-5f, "as linear, carried through silu and down"},
+    {"delta", 1e-6f, 2e-6f, "of what was added and multiplied, each step's errors kept: delta.c"},
     {"logsumexp", 2e-6f, 4e-6f, "exp, sum and log in float32"},
 };
 

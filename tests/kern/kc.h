@@ -89,6 +89,9 @@ void case_moe(kc *k);
 void case_moe_tiny(kc *k);
 void case_moe_groups(kc *k);
 void case_route(kc *k);
+void case_delta(kc *k);
+void case_delta_long(kc *k);
+void case_gate(kc *k);
 
 /* --- what cases share ------------------------------------------------------------------------------------------------ */
 #define KC_NEW(k, n, T) ((T *)kc_alloc(k, (size_t)(n) * sizeof(T)))

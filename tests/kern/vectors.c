@@ -466,6 +466,48 @@ static void replay_logits(kc_run *r, const vectors *v)
                    NULL, n_values, n_values, 0);
 }
 
+/* The arrays are of whole slots. Where every sequence has one token, as in a recorded step, runs are not told. */
+static void replay_delta(kc_run *r, const vectors *v)
+{
+    kern_delta_args a = {.n_tokens = (uint32_t)get(v, "seq")->n, .n_seqs = (uint32_t)get(v, "slot")->n};
+    a.geom = (kern_delta_geom){.n_k_heads = num(v, "k_heads"),
+                               .n_v_heads = num(v, "v_heads"),
+                               .k_dim = num(v, "kd"),
+                               .v_dim = num(v, "vd"),
+                               .conv = num(v, "taps"),
+                               .tiled = num(v, "tiled")};
+    a.x_stride = (uint32_t)get(v, "x")->n / a.n_tokens;
+    a.x = put(r, v, "x");
+    a.conv_w = put(r, v, "conv_w");
+    a.neg_exp_a = put(r, v, "neg_exp_a");
+    a.dt_bias = put(r, v, "dt_bias");
+    a.norm = put(r, v, "weight");
+    a.norm_eps = (float)param(v, "eps");
+    a.token_seq = put(r, v, "seq");
+    a.token_pos = put(r, v, "pos");
+    a.seq_slot = put(r, v, "slot");
+    a.run_start = a.n_tokens > 2 * a.n_seqs ? put(r, v, "start") : NULL;
+    a.state = put(r, v, "state");
+    a.slot_bytes = get(v, "state")->bytes / a.n_seqs;
+    a.y = kc_room(r, get(v, "y")->bytes);
+    a.scratch = kc_room(r, r->d->ops->delta_scratch_bytes(r->d, a.n_tokens, &a.geom));
+    kc_status(r, r->d->ops->delta(r->d, &a));
+    expect(r, v, "y", a.y, a.geom.v_dim, 16 * kc_tol(r->k, "delta"));
+    expect(r, v, "after", a.state, a.geom.v_dim, 16 * kc_tol(r->k, "delta"));
+}
+
+static void replay_gate(kc_run *r, const vectors *v)
+{
+    kern_gate_args a = {.n_tokens = 3, .n_heads = num(v, "heads"), .head_dim = num(v, "hd")};
+    a.y = put(r, v, "o");
+    a.gate = (const float *)put(r, v, "q_gate") + a.head_dim;
+    a.y_stride = a.n_heads * a.head_dim;
+    a.gate_head_stride = 2 * a.head_dim;
+    a.gate_stride = 2 * a.y_stride;
+    kc_status(r, r->d->ops->gate(r->d, &a));
+    expect(r, v, "y", a.y, a.head_dim, kc_tol(r->k, "swiglu"));
+}
+
 static const struct {
     const char *op;
     void (*fn)(kc_run *r, const vectors *v);
@@ -482,6 +524,8 @@ static const struct {
     {"logits", replay_logits},
     {"linear_heads", replay_linear_heads},
     {"moe_clamped", replay_moe_clamped},
+    {"delta", replay_delta},
+    {"gate", replay_gate},
 };
 
 bool kc_vectors(kc *k, const char *path)

@@ -442,3 +442,58 @@ for q_width, kv_width, norms, clip in ((96, 32, 1, 0.0), (24, 8, 1, 0.75), (300,
     case("qkv_norm", q_width=q_width, kv_width=kv_width, norms=norms, eps=1e-5, clip=clip)
     for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("y", y.clip(-clip, clip) if clip else y)):
         put(name, a)
+
+# ---- Gated DeltaNet: two sequences, one of which goes on from a state, with padding between and behind them; the gate of attention
+rng = np.random.default_rng(20241209)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+for n_k, n_v, kd, vd, taps, tiled in ((2, 4, 8, 12, 4, 0), (2, 6, 36, 4, 3, 1), (1, 1, 64, 8, 1, 0), (1, 1, 128, 128, 4, 0)):
+    channels, lengths, positions, slots = 2 * n_k * kd + n_v * vd, (5, 2), (0, 3), np.array([1, 0])
+    if kd == 128:
+        lengths = (1, 1)
+    per_slot = (taps - 1) * channels + n_v * kd * vd
+    rows = [(0, i) for i in range(lengths[0])] + [None] + [(1, i) for i in range(lengths[1])] + [None]
+    x = f32(len(rows), channels + n_v * (vd + 2))
+    conv_w, neg_exp_a, dt_bias, weight = f32(channels, taps, scale=0.5), -np.exp(f32(n_v)), f32(n_v), f32(vd)
+    # of 128 x 128 the state begins as few numbers that are not zero: the file stays small
+    state = f32(2, per_slot) if kd < 128 else np.where(rng.random((2, per_slot)) < 0.01, f32(2, per_slot), np.float32(0))
+    state[slots[0]] = np.nan # position 0
+    y, after = np.zeros((len(rows), n_v, vd)), state.astype(np.float64)
+    for seq in range(2):
+        old = after[slots[seq]] if positions[seq] else np.zeros(per_slot)
+        past, S = old[: (taps - 1) * channels].reshape(taps - 1, channels), old[(taps - 1) * channels :].reshape(n_v, kd, vd)
+        for t, row in enumerate(rows):
+            if row is None or row[0] != seq:
+                continue
+            z, b, a = np.split(x[t, channels:].astype(np.float64), [n_v * vd, n_v * (vd + 1)])
+            past = np.concatenate([past, x[t, :channels].astype(np.float64)[None]])
+            u = silu((past * conv_w.T).sum(axis=0))
+            past = past[1:]
+            q, k, v = u[: n_k * kd].reshape(n_k, kd), u[n_k * kd : 2 * n_k * kd].reshape(n_k, kd), u[2 * n_k * kd :].reshape(n_v, vd)
+            q = q / np.sqrt((q * q).sum(axis=1, keepdims=True) + 1e-6) / np.sqrt(kd)
+            k = k / np.sqrt((k * k).sum(axis=1, keepdims=True) + 1e-6)
+            of = np.arange(n_v) % n_k if tiled else np.arange(n_v) // (n_v // n_k)
+            decay, beta = np.exp(neg_exp_a * np.log1p(np.exp(a + dt_bias))), 1 / (1 + np.exp(-b))
+            S = S * decay[:, None, None]
+            S = S + np.einsum("hk,hv->hkv", k[of], beta[:, None] * (v - np.einsum("hkv,hk->hv", S, k[of])))
+            o = np.einsum("hkv,hk->hv", S, q[of])
+            y[t] = o / np.sqrt((o * o).mean(axis=1, keepdims=True) + 1e-6) * weight * silu(z.reshape(n_v, vd))
+        after[slots[seq]] = np.concatenate([past.ravel(), S.ravel()])
+    case("delta", k_heads=n_k, v_heads=n_v, kd=kd, vd=vd, taps=taps, tiled=tiled, eps=1e-6)
+    seqs = [0xFFFFFFFF if r is None else r[0] for r in rows]
+    pos = [0 if r is None else positions[r[0]] + r[1] for r in rows]
+    for name, v in (("x", x), ("conv_w", conv_w), ("neg_exp_a", neg_exp_a), ("dt_bias", dt_bias), ("weight", weight), ("seq", np.array(seqs)),
+                    ("pos", np.array(pos)), ("slot", slots), ("start", np.array([0, lengths[0] + 1, len(rows)])), ("state", state), ("y", y),
+                    ("after", after)):
+        put(name, v)
+
+for heads, hd in ((3, 20), (2, 64)):
+    o, q_gate = f32(3, heads, hd), f32(3, heads, 2 * hd, scale=4) # of each head q, then its gate
+    case("gate", heads=heads, hd=hd)
+    put("o", o)
+    put("q_gate", q_gate)
+    put("y", o / (1 + np.exp(-q_gate[:, :, hd:].astype(np.float64))))
