@@ -10,8 +10,9 @@
 
 struct host_range; /* one registered chunk of host memory, dev.cu */
 
-#define CUDA_FEW_ROWS     32
-#define CUDA_ROUTE_LOGITS 1024
+#define CUDA_FEW_ROWS      32
+#define CUDA_ROUTE_LOGITS  1024
+#define CUDA_DELTA_TICKETS 16384 /* of each token's key heads: 1024 tokens of 16 */
 
 /* Shared memory that a block may have on the smallest of the supported chips (8.6, 8.9, 12.0). */
 #define CUDA_LEAST_SMEM (99 * 1024)
@@ -24,6 +25,7 @@ struct cuda_small {
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];
     unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */
+    uint32_t delta_tickets[CUDA_DELTA_TICKETS];
 };
 
 /* What a recording's last kernel brings to the host. */
@@ -138,6 +140,7 @@ kern_status cuda_qkv_norm(kern_dev *d, const kern_qkv_norm_args *a);
 kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
 kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
 kern_status cuda_add(kern_dev *d, const kern_add_args *a);
+kern_status cuda_gate(kern_dev *d, const kern_gate_args *a);
 
 /* choose.cu */
 kern_status cuda_router(kern_dev *d, const kern_router_args *a);
@@ -149,6 +152,11 @@ kern_status cuda_top_logits(kern_dev *d, const kern_top_logits_args *a);
 kern_status cuda_attention(kern_dev *d, const kern_attn_args *a);
 uint64_t cuda_attn_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                  uint32_t max_context);
+
+/* delta.cu */
+kern_status cuda_delta(kern_dev *d, const kern_delta_args *a);
+uint64_t cuda_delta_scratch_bytes(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
+const char *cuda_delta_refuses(const kern_delta_geom *geom); /* what it does not take, in words, or NULL */
 
 /* kv_stage.cu */
 kern_status cuda_kv_stage(kern_dev *d, const kern_kv_stage_args *a);

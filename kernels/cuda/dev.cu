@@ -675,7 +675,7 @@ static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *r
 
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
-/* What linear, attention, rope_kv and moe check at each call, in one place for those who ask first. */
+/* What linear, attention, rope_kv, moe and delta check at each call, in one place for those who ask first. */
 static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
 {
     cuda_dev *d = cuda_of(kd);
@@ -686,33 +686,14 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
     if (s->expert_fmt[0] != s->expert_fmt[1])
         return cuda_unsupported(d, "experts whose gate and up are of different formats");
-    if (s->delta.n_v_heads)
-        return cuda_unsupported(d, "linear attention (Gated DeltaNet)");
-    if (s->gated)
-        return cuda_unsupported(d, "attention whose result is gated");
+    const char *why = s->delta.n_v_heads ? cuda_delta_refuses(&s->delta) : nullptr;
+    if (why)
+        return cuda_unsupported(d, why);
     for (uint32_t i = 0; i < s->n_mats; i++) {
         if (!mm_shape_ok(s->mats[i].fmt, s->mats[i].cols, s->mats[i].row_bytes))
             return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (of a format's block; MXFP4: 64)");
     }
     return KERN_OK;
-}
-
-static kern_status dev_delta(kern_dev *kd, const kern_delta_args *a)
-{
-    (void)a;
-    return cuda_unsupported(cuda_of(kd), "linear attention (Gated DeltaNet)");
-}
-
-static uint64_t dev_delta_scratch_bytes(kern_dev *kd, uint32_t max_tokens, const kern_delta_geom *geom)
-{
-    (void)kd, (void)max_tokens, (void)geom;
-    return 0;
-}
-
-static kern_status dev_gate(kern_dev *kd, const kern_gate_args *a)
-{
-    (void)a;
-    return cuda_unsupported(cuda_of(kd), "attention whose result is gated");
 }
 
 static const kern_ops cuda_ops = {
@@ -753,9 +734,9 @@ static const kern_ops cuda_ops = {
     cuda_top_logits,
     cuda_attn_scratch_bytes,
     cuda_moe_scratch_bytes,
-    dev_delta,
-    dev_delta_scratch_bytes,
-    dev_gate,
+    cuda_delta,
+    cuda_delta_scratch_bytes,
+    cuda_gate,
     dev_probe_read,
     dev_mark,
     dev_mark_ns,

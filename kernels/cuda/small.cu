@@ -1,4 +1,4 @@
-/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, sums, rotary embedding with the
+/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, gates, sums, rotary embedding with the
  * store of K and V.
  *
  * One block a token; nothing here depends on the number of tokens. */
@@ -220,6 +220,24 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
     if (a->n_tokens)
         (void)cuda_start(d, rope_kv_kernel, a->n_tokens, warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
+}
+
+__global__ void gate_kernel(kern_gate_args a)
+{
+    overlap_begin();
+    const size_t t = blockIdx.x;
+    float *y = a.y + t * a.y_stride;
+    const float *gate = a.gate + t * a.gate_stride;
+    for (uint32_t i = threadIdx.x; i < a.n_heads * a.head_dim; i += blockDim.x)
+        y[i] *= 1.0f / (1.0f + expf(-gate[(size_t)(i / a.head_dim) * a.gate_head_stride + i % a.head_dim]));
+}
+
+kern_status cuda_gate(kern_dev *kd, const kern_gate_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        (void)cuda_start(d, gate_kernel, a->n_tokens, 256, 0, *a);
+    return cuda_launched(d, "gate");
 }
 
 /* Host memory is read past the caches, which may hold what lay there before. */

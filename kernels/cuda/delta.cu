@@ -1,0 +1,661 @@
+/* delta.cu - Gated DeltaNet: convolution, delta rule and gated norm, between the products of a linear-attention layer.
+ *
+ * Tokens of one sequence follow one another, columns of S do not know each other. In general there are three kernels for every
+ * DELTA_PIECE tokens: conv, parallel over tokens, makes q, k, v and gates; scan keeps S in registers, 32 columns of a head a block, and walks
+ * through the tokens of a sequence; norm ends them. A step in which every sequence has one token is a single kernel, a block a head:
+ * it reads and writes S in whole lines, and all else fits beside that.
+ *
+ * Bits: all kernels share the functions of the first part, and one order of additions over the rows of S. Row r belongs to octant
+ * r / 4 % 8; the rows of an octant are added in ascending order, those of the first and of the second half of all blocks of 32 apart;
+ * then half to half, octant to octant as a tree (sum_of_parts). S itself is only multiplied and added to. So a chunk, its tokens one
+ * by one, and a piece's border give the same bits. */
+#include "kernels/cuda/cuda_priv.h"
+#include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/load.cuh"
+#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+/* Tokens between two scans: what they take of scratch is 68 MB where q, k and v have 8192 channels. */
+#define DELTA_PIECE 2048
+#define DELTA_TAPS  KERN_DELTA_MAX_CONV
+#define DELTA_MAX   256 /* columns of a head */
+
+/* kern_delta_channels() of kernels.h, which is the host's. */
+static __host__ __device__ __forceinline__ uint32_t channels_of(const kern_delta_geom &g)
+{
+    return 2 * g.n_k_heads * g.k_dim + g.n_v_heads * g.v_dim;
+}
+
+/* kern_delta_k_head() */
+static __device__ __forceinline__ uint32_t k_head_of(const kern_delta_geom &g, uint32_t v_head)
+{
+    return g.tiled ? v_head % g.n_k_heads : v_head / (g.n_v_heads / g.n_k_heads);
+}
+
+/* --- what a token needs of itself ------------------------------------------------------------------------------------- */
+
+/* Where a head lies, among those of q, k and v. */
+struct delta_head {
+    uint32_t first, dim; /* channel */
+    bool is_q, is_v;
+};
+
+static __device__ __forceinline__ delta_head head_of(const kern_delta_geom &g, uint32_t i)
+{
+    const uint32_t n_qk = 2 * g.n_k_heads;
+    if (i < n_qk)
+        return {i * g.k_dim, g.k_dim, i < g.n_k_heads, false};
+    return {n_qk * g.k_dim + (i - n_qk) * g.v_dim, g.v_dim, false, true};
+}
+
+static __device__ __forceinline__ float *state_of(const kern_delta_args &a, uint32_t seq)
+{
+    return reinterpret_cast<float *>(static_cast<unsigned char *>(a.state) + a.seq_slot[seq] * a.slot_bytes);
+}
+
+/* Tokens right before t that belong to its sequence, as far as the convolution looks. */
+static __device__ __forceinline__ uint32_t tokens_before(const kern_delta_args &a, uint32_t t, uint32_t seq)
+{
+    uint32_t n = 0;
+    while (a.run_start && n + 1 < a.geom.conv && n < t && a.token_seq[t - 1 - n] == seq)
+        n++;
+    return n;
+}
+
+/* The input of a channel that lies `back` tokens before token t of position pos, whose sequence has `before` tokens right before it here. */
+static __device__ __forceinline__ float past_input(const kern_delta_args &a, const float *state, uint32_t t,
+                                                   uint32_t pos, uint32_t before, uint32_t back, uint32_t channel)
+{
+    if (back <= before)
+        return a.x[(size_t)(t - back) * a.x_stride + channel];
+    if (back >= a.geom.conv || back > pos)
+        return 0.0f;
+    return state[(size_t)(a.geom.conv - 1 - (back - before)) * channels_of(a.geom) + channel];
+}
+
+/* The convolution of a channel: weights and inputs, oldest first; those of shorter convolutions are the last ones. */
+struct delta_taps {
+    float w[DELTA_TAPS], past[DELTA_TAPS - 1];
+};
+
+static __device__ __forceinline__ void load_weights(const kern_delta_args &a, uint32_t channel, delta_taps &c)
+{
+#pragma unroll
+    for (int m = 0; m < DELTA_TAPS; m++) {
+        const int tap = m + (int)a.geom.conv - DELTA_TAPS;
+        c.w[m] = tap >= 0 ? a.conv_w[(size_t)channel * a.geom.conv + tap] : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ void load_past(const kern_delta_args &a, const float *state, uint32_t t, uint32_t pos,
+                                                 uint32_t before, uint32_t channel, delta_taps &c)
+{
+#pragma unroll
+    for (int m = 0; m < DELTA_TAPS - 1; m++)
+        c.past[m] = past_input(a, state, t, pos, before, DELTA_TAPS - 1 - m, channel);
+}
+
+static __device__ __forceinline__ float conv_silu(const kern_delta_args &a, const delta_taps &c, float x)
+{
+    float sum = 0;
+#pragma unroll
+    for (int m = 0; m < DELTA_TAPS - 1; m++)
+        sum = m + a.geom.conv >= DELTA_TAPS ? __fmaf_rn(c.w[m], c.past[m], sum) : sum;
+    return swiglu(__fmaf_rn(c.w[DELTA_TAPS - 1], x, sum), 1.0f);
+}
+
+/* A head's values lie in a warp: lane + 32 i in register i, zeros behind the last one. */
+template <int NB> static __device__ __forceinline__ void load_head(const float *from, uint32_t dim, float (&x)[NB])
+{
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        const uint32_t c = threadIdx.x % 32 + 32 * i;
+        x[i] = c < dim ? from[c] : 0.0f;
+    }
+}
+
+template <int NB> static __device__ __forceinline__ float squares_of(const float (&x)[NB])
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+        sum = __fmaf_rn(x[i], x[i], sum);
+    return warp_sum(sum);
+}
+
+/* Brings q or k to length 1, q to 1 / sqrt(k_dim). */
+template <int NB> static __device__ __forceinline__ void unit_head(const delta_head &h, float (&x)[NB])
+{
+    float by = 1.0f / sqrtf(squares_of<NB>(x) + 1e-6f);
+    if (h.is_q)
+        by /= sqrtf((float)h.dim);
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+        x[i] *= by;
+}
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* What remains of S, exp(g), and beta. */
+static __device__ __forceinline__ float2 gates_of(const kern_delta_args &a, const float *x_row, uint32_t head)
+{
+    const float *b = x_row + channels_of(a.geom) + a.geom.n_v_heads * a.geom.v_dim;
+    const float dt = b[a.geom.n_v_heads + head] + a.dt_bias[head];
+    const float softplus = dt > 20.0f ? dt : log1pf(expf(dt)); /* beyond 20 both are the same float */
+    return make_float2(expf(__fmul_rn(a.neg_exp_a[head], softplus)), sigmoid(b[head]));
+}
+
+/* rmsnorm(o) * norm * silu(z) by a warp. */
+template <int NB>
+static __device__ __forceinline__ void norm_head(const kern_delta_args &a, uint32_t t, uint32_t head,
+                                                 const float (&o)[NB])
+{
+    const uint32_t vd = a.geom.v_dim, lane = threadIdx.x % 32;
+    const float *z = a.x + (size_t)t * a.x_stride + channels_of(a.geom) + (size_t)head * vd;
+    const float r = 1.0f / sqrtf(squares_of<NB>(o) / (float)vd + a.norm_eps);
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        const uint32_t c = lane + 32 * i;
+        if (c < vd)
+            a.y[((size_t)t * a.geom.n_v_heads + head) * vd + c] = swiglu(z[c], o[i] * r * a.norm[c]);
+    }
+}
+
+/* --- the recurrence of one element ------------------------------------------------------------------------------------- */
+
+/* What is added to S, over k: beta (v - exp(g) S^T k). */
+static __device__ __forceinline__ float delta_of(float2 gates, float v, float kv)
+{
+    return __fmul_rn(gates.y, __fmaf_rn(-gates.x, kv, v));
+}
+
+static __device__ __forceinline__ float next_s(float s, float decay, float k, float d)
+{
+    return __fmaf_rn(k, d, __fmul_rn(decay, s));
+}
+
+/* Lane l has octant l % 8. */
+static __device__ __forceinline__ float sum_of_octants(float v)
+{
+    v += __shfl_xor_sync(~0u, v, 1);
+    v += __shfl_xor_sync(~0u, v, 2);
+    return v + __shfl_xor_sync(~0u, v, 4);
+}
+
+/* --- conv ---------------------------------------------------------------------------------------------------------------- */
+
+/* What conv leaves for scan, of each token of a piece: for each key head q, then k; for each value head v, then its gates. */
+struct delta_scratch {
+    float *qk, *v;
+};
+
+static __host__ __device__ __forceinline__ uint32_t qk_stride(const kern_delta_geom &g)
+{
+    return g.n_k_heads * 2 * g.k_dim;
+}
+
+static __host__ __device__ __forceinline__ uint32_t v_stride(const kern_delta_geom &g)
+{
+    return g.n_v_heads * (g.v_dim + 4);
+}
+
+#define CONV_WARPS  4
+#define CONV_TOKENS 8 /* of a warp, one after another: each input is fetched once, and three of them again */
+
+template <int NB>
+__global__ void __launch_bounds__(CONV_WARPS * 32)
+    delta_conv_kernel(const __grid_constant__ kern_delta_args a, uint32_t first, uint32_t n, delta_scratch out,
+                      uint64_t *mark)
+{
+    const uint32_t i_head = blockIdx.y * CONV_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t n_heads = 2 * a.geom.n_k_heads + a.geom.n_v_heads;
+    const uint32_t begin = first + blockIdx.x * CONV_TOKENS, end = min(begin + CONV_TOKENS, first + n);
+    const delta_head h = head_of(a.geom, i_head);
+    delta_taps taps[NB];
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+        if (i_head < n_heads && lane + 32 * i < h.dim)
+            load_weights(a, h.first + lane + 32 * i, taps[i]);
+    overlap_begin(mark);
+    if (i_head > n_heads)
+        return;
+    for (uint32_t t = begin; t < end; t++) {
+        const uint32_t seq = a.token_seq[t];
+        if (seq == UINT32_MAX)
+            continue;
+        const float *row = a.x + (size_t)t * a.x_stride;
+        float *v_row = out.v + (size_t)(t - first) * v_stride(a.geom);
+        if (i_head == n_heads) { /* a warp behind the heads' */
+            for (uint32_t head = lane; head < a.geom.n_v_heads; head += 32)
+                *reinterpret_cast<float2 *>(v_row + head * (a.geom.v_dim + 4) + a.geom.v_dim) = gates_of(a, row, head);
+            continue;
+        }
+        const bool anew = t == begin || !a.run_start || a.token_seq[t - 1] != seq;
+        const uint32_t before = anew ? tokens_before(a, t, seq) : 0;
+        float y[NB];
+#pragma unroll
+        for (int i = 0; i < NB; i++) {
+            const uint32_t c = lane + 32 * i;
+            y[i] = 0;
+            if (c >= h.dim)
+                continue;
+            if (anew)
+                load_past(a, state_of(a, seq), t, a.token_pos[t], before, h.first + c, taps[i]);
+            const float x = row[h.first + c];
+            y[i] = conv_silu(a, taps[i], x);
+#pragma unroll
+            for (int m = 0; m < DELTA_TAPS - 2; m++)
+                taps[i].past[m] = taps[i].past[m + 1];
+            taps[i].past[DELTA_TAPS - 2] = x;
+        }
+        if (!h.is_v)
+            unit_head<NB>(h, y);
+        const uint32_t kh = h.is_q ? i_head : i_head - a.geom.n_k_heads;
+        float *to = h.is_v ? v_row + (i_head - 2 * a.geom.n_k_heads) * (a.geom.v_dim + 4)
+                           : out.qk + (size_t)(t - first) * qk_stride(a.geom) + (2 * kh + !h.is_q) * a.geom.k_dim;
+#pragma unroll
+        for (int i = 0; i < NB; i++)
+            if (lane + 32 * i < h.dim)
+                to[lane + 32 * i] = y[i];
+    }
+}
+
+/* --- scan ---------------------------------------------------------------------------------------------------------------- */
+
+#define SCAN_WARPS  4
+#define SCAN_COLS   (SCAN_WARPS * 8) /* a lane has two columns of an octant */
+#define SCAN_STAGES 3
+
+/* Rings of tokens: one stage is read, the next one is there or on its way, the third is asked for. */
+template <int NB> struct scan_smem {
+    static constexpr int TOKENS = NB > 4 ? 4 : 8; /* of a stage */
+    struct {
+        float q[32 * NB], k[32 * NB], v[SCAN_COLS], gates[4];
+    } token[SCAN_STAGES * TOKENS];
+};
+
+/* Adds row 4 (octant + 8 i) + e to the part that it belongs to. */
+#define SCAN_ADD(parts, i, s, x) \
+    ((i) < (NB + 1) / 2 ? (parts)[0] : (parts)[1]) = __fmaf_rn(s, x, (i) < (NB + 1) / 2 ? (parts)[0] : (parts)[1])
+
+template <int NB>
+__global__ void __launch_bounds__(SCAN_WARPS * 32)
+    delta_scan_kernel(const __grid_constant__ kern_delta_args a, uint32_t first, uint32_t n, delta_scratch in)
+{
+    constexpr int TOKENS = scan_smem<NB>::TOKENS, RING = SCAN_STAGES * TOKENS;
+    __shared__ __align__(16) scan_smem<NB> sm;
+    const kern_delta_geom &g = a.geom;
+    const uint32_t lane = threadIdx.x % 32, octant = lane % 8, head = blockIdx.y, kd = g.k_dim, vd = g.v_dim;
+    const uint32_t col0 = blockIdx.x * SCAN_COLS, in_block = threadIdx.x / 32 * 8 + lane / 8 * 2, col = col0 + in_block;
+    const bool on = col < vd;
+    overlap_begin();
+
+    /* The run's tokens in this piece; padding may lie behind them. */
+    uint32_t begin = a.run_start ? a.run_start[blockIdx.z] : first + blockIdx.z;
+    uint32_t end = a.run_start ? a.run_start[blockIdx.z + 1] : begin + 1;
+    if (begin >= end)
+        return;
+    const uint32_t seq = a.token_seq[begin];
+    while (end > begin && a.token_seq[end - 1] != seq)
+        end--;
+    const uint32_t run_first = begin, run_end = end;
+    begin = max(begin, first);
+    end = min(end, first + n);
+    if (seq == UINT32_MAX || begin >= end)
+        return;
+    const uint32_t count = end - begin;
+
+    /* Columns of 32 blocks of rows that are not there are zero, here and in S. */
+    for (uint32_t i = threadIdx.x; i < RING * (32 * NB - kd); i += blockDim.x) {
+        auto &token = sm.token[i / (32 * NB - kd)];
+        token.q[kd + i % (32 * NB - kd)] = token.k[kd + i % (32 * NB - kd)] = 0;
+    }
+    auto load_stage = [&](uint32_t stage) {
+        constexpr uint32_t PIECES = 16 * NB + SCAN_COLS / 4 + 1;
+        for (uint32_t i = threadIdx.x; i < TOKENS * PIECES; i += SCAN_WARPS * 32) {
+            const uint32_t u = stage * TOKENS + i / PIECES, c = i % PIECES;
+            if (u >= count)
+                break;
+            auto &to = sm.token[u % RING];
+            const float *qk = in.qk + (size_t)(begin - first + u) * qk_stride(g) + (size_t)k_head_of(g, head) * 2 * kd;
+            const float *v = in.v + (size_t)(begin - first + u) * v_stride(g) + (size_t)head * (vd + 4);
+            if (c < 16 * NB) {
+                const uint32_t at = c % (8 * NB) * 4;
+                if (at < kd)
+                    cp_async16(smem_of((c < 8 * NB ? to.q : to.k) + at),
+                               (uint64_t)(uintptr_t)(qk + c / (8 * NB) * kd + at));
+            } else if (c < PIECES - 1) {
+                const uint32_t at = (c - 16 * NB) * 4;
+                if (col0 + at < vd)
+                    cp_async16(smem_of(to.v + at), (uint64_t)(uintptr_t)(v + col0 + at));
+            } else {
+                cp_async16(smem_of(to.gates), (uint64_t)(uintptr_t)(v + vd));
+            }
+        }
+        cp_commit();
+    };
+    load_stage(0);
+    load_stage(1);
+
+    float *const state = state_of(a, seq), *const s0 = state + (size_t)(g.conv - 1) * channels_of(g) +
+                                                       (size_t)head * kd * vd + col;
+    const bool fresh = a.token_pos[begin] == 0;
+    float s[NB][4][2];
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t row = 4 * (octant + 8 * i) + e;
+            const float2 v =
+                !fresh && on && row < kd ? *reinterpret_cast<const float2 *>(s0 + (size_t)row * vd) : make_float2(0, 0);
+            s[i][e][0] = v.x;
+            s[i][e][1] = v.y;
+        }
+    cp_wait<1>();
+    __syncthreads();
+
+    float4 k[NB];
+    float kv[2][2] = {}, o[2][2] = {}; /* of each column, the two halves */
+    auto load_k = [&](uint32_t u, int i) {
+        return *reinterpret_cast<const float4 *>(sm.token[u % RING].k + 4 * (octant + 8 * i));
+    };
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        k[i] = load_k(0, i);
+        const float x[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                SCAN_ADD(kv[c], i, s[i][e][c], x[e]);
+    }
+    float *out = a.y + ((size_t)begin * g.n_v_heads + head) * vd + col;
+    const size_t out_stride = (size_t)g.n_v_heads * vd;
+    /* Of token u all that goes over rows but S^T k, and S^T k of the one behind it, so that both sums cross the lanes at the same time. */
+#pragma unroll 1
+    for (uint32_t u = 0; u < count; u++) {
+        const auto &token = sm.token[u % RING];
+        const float2 gates = *reinterpret_cast<const float2 *>(token.gates);
+        const float2 v = *reinterpret_cast<const float2 *>(token.v + in_block);
+        const float o0 = sum_of_octants(o[0][0] + o[0][1]), o1 = sum_of_octants(o[1][0] + o[1][1]);
+        const float d[2] = {delta_of(gates, v.x, sum_of_octants(kv[0][0] + kv[0][1])),
+                            delta_of(gates, v.y, sum_of_octants(kv[1][0] + kv[1][1]))};
+        if (u && octant == 0 && on)
+            *reinterpret_cast<float2 *>(out + (u - 1) * out_stride) = make_float2(o0, o1);
+        if ((u + 1) % TOKENS == 0 && u + 1 < count) {
+            cp_wait<0>();
+            __syncthreads(); /* the next stage is there, and nobody reads the one before this */
+            load_stage((u + 1) / TOKENS + 1);
+        }
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            kv[c][0] = kv[c][1] = o[c][0] = o[c][1] = 0;
+#pragma unroll
+        for (int i = 0; i < NB; i++) {
+            const float4 q4 = *reinterpret_cast<const float4 *>(token.q + 4 * (octant + 8 * i)),
+                         next = load_k(u + 1, i);
+            const float q[4] = {q4.x, q4.y, q4.z, q4.w}, x[4] = {k[i].x, k[i].y, k[i].z, k[i].w},
+                        y[4] = {next.x, next.y, next.z, next.w};
+            k[i] = next;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    s[i][e][c] = next_s(s[i][e][c], gates.x, x[e], d[c]);
+                    SCAN_ADD(o[c], i, s[i][e][c], q[e]);
+                    SCAN_ADD(kv[c], i, s[i][e][c], y[e]);
+                }
+        }
+    }
+    const float o0 = sum_of_octants(o[0][0] + o[0][1]), o1 = sum_of_octants(o[1][0] + o[1][1]);
+    if (octant == 0 && on)
+        *reinterpret_cast<float2 *>(out + (count - 1) * out_stride) = make_float2(o0, o1);
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t row = 4 * (octant + 8 * i) + e;
+            if (on && row < kd)
+                *reinterpret_cast<float2 *>(s0 + (size_t)row * vd) = make_float2(s[i][e][0], s[i][e][1]);
+        }
+
+    /* The last inputs of the convolution: conv of the run's first tokens, which read them, is done. Each channel is one thread's. */
+    if (end < run_end)
+        return;
+    const uint32_t channels = channels_of(g), before = run_end - run_first, taps = g.conv;
+    const uint32_t step = gridDim.x * gridDim.y * SCAN_WARPS * 32;
+    for (uint32_t c = (blockIdx.y * gridDim.x + blockIdx.x) * SCAN_WARPS * 32 + threadIdx.x; c < channels; c += step) {
+        float last[DELTA_TAPS - 1];
+#pragma unroll
+        for (uint32_t back = 1; back < DELTA_TAPS; back++)
+            last[back - 1] =
+                back < taps ? past_input(a, state, run_end, a.token_pos[run_end - 1] + 1, before, back, c) : 0.0f;
+#pragma unroll
+        for (uint32_t back = 1; back < DELTA_TAPS; back++)
+            if (back < taps)
+                state[(size_t)(taps - 1 - back) * channels + c] = last[back - 1];
+    }
+}
+
+/* --- norm ---------------------------------------------------------------------------------------------------------------- */
+
+/* y has o. A warp a head. */
+template <int NB>
+__global__ void __launch_bounds__(128) delta_norm_kernel(const __grid_constant__ kern_delta_args a, uint32_t first)
+{
+    const uint32_t t = first + blockIdx.x, head = blockIdx.y * 4 + threadIdx.x / 32, vd = a.geom.v_dim;
+    overlap_begin();
+    if (head >= a.geom.n_v_heads)
+        return;
+    float *y = a.y + ((size_t)t * a.geom.n_v_heads + head) * vd;
+    if (a.token_seq[t] == UINT32_MAX) {
+        for (uint32_t c = threadIdx.x % 32; c < vd; c += 32)
+            y[c] = 0;
+        return;
+    }
+    float o[NB];
+    load_head<NB>(y, vd, o);
+    norm_head<NB>(a, t, head, o);
+}
+
+/* --- one token of each sequence ------------------------------------------------------------------------------------------ */
+
+/* A block a value head of 128 rows and columns. A warp has the rows of an octant and a half, a lane four columns. Beside the loads of S a
+ * thread makes a channel of q, k or v. Blocks that share a key head all make its q and k; the last of them to have read the inputs
+ * that the state keeps stores the new ones (tickets). */
+#define STEP_DIM   128
+#define STEP_PARTS 16
+
+/* One column's sum, of what the parts are: part 8 half + octant. */
+static __device__ __forceinline__ float sum_of_parts(const float (*part)[STEP_DIM], uint32_t col)
+{
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = part[i][col] + part[8 + i][col];
+    return (v[0] + v[1] + (v[2] + v[3])) + (v[4] + v[5] + (v[6] + v[7]));
+}
+
+__global__ void __launch_bounds__(STEP_PARTS * 32, 2)
+    delta_step_kernel(const __grid_constant__ kern_delta_args a, uint32_t *tickets, uint64_t *mark)
+{
+    constexpr int NB = STEP_DIM / 32;
+    __shared__ __align__(16) float qkv[3][STEP_DIM], part[STEP_PARTS][STEP_DIM], col_values[STEP_DIM];
+    __shared__ float2 gates;
+    __shared__ bool last;
+    const kern_delta_geom &g = a.geom;
+    const uint32_t head = blockIdx.x, t = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t sharers = g.n_v_heads / g.n_k_heads, k_head = k_head_of(g, head), channels = channels_of(g);
+    const uint32_t seq = a.token_seq[t];
+    if (seq == UINT32_MAX) {
+        overlap_begin(mark);
+        if (threadIdx.x < STEP_DIM)
+            a.y[((size_t)t * g.n_v_heads + head) * STEP_DIM + threadIdx.x] = 0;
+        return;
+    }
+    float *const state = state_of(a, seq), *const s0 = state + (size_t)(g.conv - 1) * channels +
+                                                       (size_t)head * STEP_DIM * STEP_DIM + lane * 4;
+    const uint32_t pos = a.token_pos[t], octant = warp % 8, half = warp / 8;
+    auto row_of = [&](int r) { return (size_t)(4 * (octant + 8 * (2 * half + r / 4)) + r % 4); };
+    if (pos) /* a line of 128 bytes for each thread; S may still be written by the step before */
+        fetch_ahead(s0 - lane * 4 + (size_t)threadIdx.x * 32);
+    /* This thread's channel: of q, k or v; the last warps have none. */
+    const uint32_t which = threadIdx.x / STEP_DIM, i = threadIdx.x % STEP_DIM;
+    const delta_head h = head_of(g, which == 0 ? k_head : which == 1 ? g.n_k_heads + k_head : 2 * g.n_k_heads + head);
+    delta_taps taps;
+    if (which < 3)
+        load_weights(a, h.first + i, taps);
+    overlap_begin(mark);
+
+    float4 s[8];
+#pragma unroll
+    for (int r = 0; r < 8; r++)
+        s[r] = load_floats(s0 + row_of(r) * STEP_DIM, pos != 0);
+    const float *row = a.x + (size_t)t * a.x_stride;
+    float x = 0;
+    if (which < 3) {
+        load_past(a, state, t, pos, 0, h.first + i, taps);
+        x = row[h.first + i];
+        qkv[which][i] = conv_silu(a, taps, x);
+    } else if (i == 0) {
+        gates = gates_of(a, row, head);
+    }
+    __syncthreads(); /* the block has read the inputs that the state keeps */
+    if (warp < 2) {
+        float y[NB];
+        load_head<NB>(qkv[warp], STEP_DIM, y);
+        unit_head<NB>(head_of(g, warp * g.n_k_heads), y);
+#pragma unroll
+        for (int b = 0; b < NB; b++)
+            qkv[warp][lane + 32 * b] = y[b];
+    } else if (threadIdx.x == 2 * 32) {
+        /* No fence, which would wait for what others of this multiprocessor fetch: convolutions have used those inputs. */
+        uint32_t *ticket = tickets + (size_t)t * g.n_k_heads + k_head;
+        last = atomicAdd(ticket, 1u) == sharers - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    if (which == 2 || (which < 2 && last))
+#pragma unroll
+        for (int m = 0; m < DELTA_TAPS - 1; m++) {
+            const int to = m + (int)g.conv - DELTA_TAPS; /* a row of the state: what was one token later */
+            if (to >= 0)
+                state[(size_t)to * channels + h.first + i] = m + 1 < DELTA_TAPS - 1 ? taps.past[m + 1] : x;
+        }
+
+    float4 sum = make_float4(0, 0, 0, 0);
+    auto add = [&](float4 v, float x) {
+        sum.x = __fmaf_rn(v.x, x, sum.x);
+        sum.y = __fmaf_rn(v.y, x, sum.y);
+        sum.z = __fmaf_rn(v.z, x, sum.z);
+        sum.w = __fmaf_rn(v.w, x, sum.w);
+    };
+#pragma unroll
+    for (int r = 0; r < 8; r++)
+        add(s[r], qkv[1][row_of(r)]);
+    *reinterpret_cast<float4 *>(&part[warp][lane * 4]) = sum;
+    __syncthreads();
+    if (threadIdx.x < STEP_DIM)
+        col_values[threadIdx.x] = delta_of(gates, qkv[2][threadIdx.x], sum_of_parts(part, threadIdx.x));
+    __syncthreads();
+    const float4 d = *reinterpret_cast<const float4 *>(&col_values[lane * 4]);
+    const float decay = gates.x;
+    sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int r = 0; r < 8; r++) {
+        const float k = qkv[1][row_of(r)];
+        s[r] = make_float4(next_s(s[r].x, decay, k, d.x), next_s(s[r].y, decay, k, d.y), next_s(s[r].z, decay, k, d.z),
+                           next_s(s[r].w, decay, k, d.w));
+        add(s[r], qkv[0][row_of(r)]);
+        *reinterpret_cast<float4 *>(s0 + row_of(r) * STEP_DIM) = s[r];
+    }
+    *reinterpret_cast<float4 *>(&part[warp][lane * 4]) = sum;
+    __syncthreads();
+    if (threadIdx.x < STEP_DIM)
+        col_values[threadIdx.x] = sum_of_parts(part, threadIdx.x);
+    __syncthreads();
+    if (warp > 0)
+        return;
+    float o[NB];
+    load_head<NB>(col_values, STEP_DIM, o);
+    norm_head<NB>(a, t, head, o);
+}
+
+/* --- choice -------------------------------------------------------------------------------------------------------------- */
+
+const char *cuda_delta_refuses(const kern_delta_geom *g)
+{
+    if (!g->n_k_heads || !g->n_v_heads || g->n_v_heads % g->n_k_heads || !g->conv || g->conv > KERN_DELTA_MAX_CONV)
+        return "linear attention with such a number of heads, or a convolution of more than 4 tokens";
+    if (!g->k_dim || g->k_dim % 4 || g->k_dim > DELTA_MAX || !g->v_dim || g->v_dim % 4 || g->v_dim > DELTA_MAX)
+        return "linear attention whose heads are no multiple of 4 columns, or more than 256";
+    return nullptr;
+}
+
+uint64_t cuda_delta_scratch_bytes(kern_dev *, uint32_t max_tokens, const kern_delta_geom *g)
+{
+    const uint64_t n = max_tokens < DELTA_PIECE ? max_tokens : DELTA_PIECE;
+    return n * (qk_stride(*g) + v_stride(*g)) * sizeof(float);
+}
+
+template <int NB>
+static void launch_scan(cuda_dev *d, const kern_delta_args *a, uint32_t first, uint32_t n, delta_scratch s)
+{
+    const uint32_t runs = a->run_start ? a->n_seqs : n;
+    if (runs)
+        (void)cuda_start(d, delta_scan_kernel<NB>,
+                         dim3((a->geom.v_dim + SCAN_COLS - 1) / SCAN_COLS, a->geom.n_v_heads, runs), SCAN_WARPS * 32, 0,
+                         *a, first, n, s);
+}
+
+/* Which of the kernels for 32, 64, 128 and 256 columns or channels. */
+static int row_for(uint32_t dim)
+{
+    return dim <= 32 ? 0 : dim <= 64 ? 1 : dim <= 128 ? 2 : 3;
+}
+
+static void launch_piece(cuda_dev *d, const kern_delta_args *a, uint32_t first, uint32_t n)
+{
+    static void (*const convs[])(kern_delta_args, uint32_t, uint32_t, delta_scratch, uint64_t *) = {
+        delta_conv_kernel<1>, delta_conv_kernel<2>, delta_conv_kernel<4>, delta_conv_kernel<8>};
+    static void (*const norms[])(kern_delta_args, uint32_t) = {delta_norm_kernel<1>, delta_norm_kernel<2>,
+                                                               delta_norm_kernel<4>, delta_norm_kernel<8>};
+    const kern_delta_geom &g = a->geom;
+    const delta_scratch s = {static_cast<float *>(a->scratch),
+                             static_cast<float *>(a->scratch) + (size_t)n * qk_stride(g)};
+    const uint32_t heads = 2 * g.n_k_heads + g.n_v_heads + 1; /* the last ones' are the gates */
+    (void)cuda_start(d, convs[row_for(g.k_dim > g.v_dim ? g.k_dim : g.v_dim)],
+                     dim3((n + CONV_TOKENS - 1) / CONV_TOKENS, (heads + CONV_WARPS - 1) / CONV_WARPS), CONV_WARPS * 32,
+                     0, *a, first, n, s, cuda_take_mark(d));
+    switch (row_for(g.k_dim)) {
+    case 0: launch_scan<1>(d, a, first, n, s); break;
+    case 1: launch_scan<2>(d, a, first, n, s); break;
+    case 2: launch_scan<4>(d, a, first, n, s); break;
+    default: launch_scan<8>(d, a, first, n, s); break;
+    }
+    (void)cuda_start(d, norms[row_for(g.v_dim)], dim3(n, (g.n_v_heads + 3) / 4), 128, 0, *a, first);
+}
+
+kern_status cuda_delta(kern_dev *kd, const kern_delta_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    const kern_delta_geom &g = a->geom;
+    const char *why = cuda_delta_refuses(&g);
+    if (why)
+        return cuda_unsupported(d, why);
+    if (!a->n_tokens)
+        return KERN_OK;
+    if (!a->run_start && g.k_dim == STEP_DIM && g.v_dim == STEP_DIM &&
+        (uint64_t)a->n_tokens * g.n_k_heads <= CUDA_DELTA_TICKETS) {
+        (void)cuda_start(d, delta_step_kernel, dim3(g.n_v_heads, a->n_tokens), STEP_PARTS * 32, 0, *a,
+                         d->small->delta_tickets, cuda_take_mark(d));
+        return cuda_launched(d, "delta");
+    }
+    for (uint32_t first = 0; first < a->n_tokens; first += DELTA_PIECE)
+        launch_piece(d, a, first, a->n_tokens - first < DELTA_PIECE ? a->n_tokens - first : DELTA_PIECE);
+    return cuda_launched(d, "delta");
+}
