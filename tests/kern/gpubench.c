@@ -2,6 +2,7 @@
  *
  *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; only times:
  *   gpubench linear FORMAT                                   experts (up to 32 tokens), misses (one token's, some on the host), linear
+ *   gpubench delta                                           Gated DeltaNet with the geometry of Qwen3-Next: bits and times
  *
  * Exit 77: no GPU. The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
@@ -702,6 +703,142 @@ static void time_attention(void)
     }
 }
 
+/* --- Gated DeltaNet ------------------------------------------------------------------------------------------------------ */
+
+static const kern_delta_geom delta_geom = {.n_k_heads = 16, .n_v_heads = 32, .k_dim = 128, .v_dim = 128, .conv = 4};
+
+typedef struct delta {
+    kern_delta_args a;
+    uint32_t n_layers, *seq, *pos, *start;
+    uint64_t state_bytes; /* of a layer */
+    void *memory[10];
+} delta;
+
+/* n_seqs runs of `each` tokens, behind position 0; single tokens without runs. */
+static delta new_delta(uint32_t n_seqs, uint32_t each, uint32_t n_layers)
+{
+    const kern_delta_geom *g = &delta_geom;
+    const uint32_t n = n_seqs * each, width = kern_delta_width(g), y_width = g->n_v_heads * g->v_dim;
+    delta t = {.a = {.n_tokens = n, .x_stride = width, .geom = *g, .norm_eps = 1e-6f, .n_seqs = n_seqs}};
+    t.n_layers = n_layers;
+    t.seq = malloc(n * 4), t.pos = malloc(n * 4), t.start = malloc((n_seqs + 1) * 4);
+    uint32_t *slot = malloc(n_seqs * 4);
+    for (uint32_t s = 0; s <= n_seqs; s++)
+        t.start[s] = s * each;
+    for (uint32_t s = 0; s < n_seqs; s++)
+        slot[s] = n_seqs - 1 - s;
+    for (uint32_t i = 0; i < n; i++) {
+        t.seq[i] = i / each;
+        t.pos[i] = 1000 + i % each;
+    }
+    float *x = floats((size_t)n * width, 1), *w = floats(kern_delta_channels(g) * g->conv, 1);
+    for (uint32_t h = 0; h < g->n_v_heads; h++)
+        w[h] = -0.1f - w[h] * w[h];
+    t.a.slot_bytes = kern_delta_state_floats(g) * 4;
+    t.state_bytes = n_seqs * t.a.slot_bytes;
+    t.memory[0] = t.a.y = room((uint64_t)n * y_width * 4);
+    t.memory[1] = put(x, (uint64_t)n * width * 4);
+    t.memory[2] = put(w, (uint64_t)kern_delta_channels(g) * g->conv * 4);
+    t.memory[3] = put(t.seq, n * 4);
+    t.memory[4] = put(t.pos, n * 4);
+    t.memory[5] = put(slot, n_seqs * 4);
+    t.memory[6] = put(t.start, (n_seqs + 1) * 4);
+    t.memory[7] = t.a.state = room(n_layers * t.state_bytes);
+    t.memory[8] = t.a.scratch = room(dev->ops->delta_scratch_bytes(dev, n, g));
+    t.a.x = t.memory[1];
+    t.a.conv_w = t.a.dt_bias = t.a.norm = t.a.neg_exp_a = t.memory[2];
+    t.a.token_seq = t.memory[3];
+    t.a.token_pos = t.memory[4];
+    t.a.seq_slot = t.memory[5];
+    t.a.run_start = each > 1 ? t.memory[6] : NULL;
+    ok(dev->ops->clear(dev, t.a.state, n_layers * t.state_bytes), "clear");
+    munmap(x, ((uint64_t)n * width * 4 + 4095) & ~4095ull);
+    free(slot);
+    return t;
+}
+
+static void free_delta(delta *t)
+{
+    for (size_t i = 0; i < sizeof t->memory / sizeof *t->memory; i++)
+        dev->ops->free(dev, t->memory[i]);
+    free(t->seq), free(t->pos), free(t->start);
+}
+
+/* Tokens [from, to) of each of two sequences, whose rows lie where they lie in t. */
+static void delta_part(const delta *t, uint32_t each, uint32_t from, uint32_t to)
+{
+    for (uint32_t s = 0; s < 2; s++) {
+        kern_delta_args a = t->a;
+        const uint32_t at = s * each + from, start[2] = {0, to - from};
+        a.n_tokens = to - from;
+        a.x += (uint64_t)at * a.x_stride;
+        a.y += (uint64_t)at * a.geom.n_v_heads * a.geom.v_dim;
+        a.token_seq += at;
+        a.token_pos += at;
+        a.n_seqs = 1;
+        if (a.n_tokens > 1)
+            ok(dev->ops->upload(dev, (void *)(uintptr_t)a.run_start, start, sizeof start), "upload");
+        else
+            a.run_start = NULL;
+        ok(dev->ops->delta(dev, &a), "delta");
+    }
+}
+
+static void check_delta(void)
+{
+    static const uint32_t parts[] = {1100, 1, 2, 1000, 7, 190}; /* of 2300 tokens */
+    const uint32_t each = 2300;
+    const size_t n = 2ull * each * delta_geom.n_v_heads * delta_geom.v_dim,
+                 state = 2 * kern_delta_state_floats(&delta_geom);
+    float *y[3], *s[3];
+    delta t = new_delta(2, each, 1);
+    for (int how = 0; how < 3; how++) {
+        ok(dev->ops->clear(dev, t.a.state, t.state_bytes), "clear");
+        if (how == 0)
+            ok(dev->ops->delta(dev, &t.a), "delta");
+        for (uint32_t at = 0, i = 0; how && at < each; i++) {
+            const uint32_t count = how == 1 ? parts[i] : 1;
+            delta_part(&t, each, at, at + count);
+            at += count;
+        }
+        get(y[how] = malloc(n * 4), t.a.y, n * 4);
+        get(s[how] = malloc(state * 4), t.a.state, state * 4);
+    }
+    same("delta, in parts", y[0], y[1], n);
+    same("delta, its state in parts", s[0], s[1], state);
+    same("delta, token by token", y[0], y[2], n);
+    same("delta, its state token by token", s[0], s[2], state);
+    for (int how = 0; how < 3; how++)
+        free(y[how]), free(s[how]);
+    free_delta(&t);
+}
+
+/* The floor: each state read and written once, x read and y written once, at VRAM's rate. */
+static void time_delta(void)
+{
+    static const uint32_t shapes[][2] = {{1, 1}, {8, 1}, {32, 1}, {256, 1}, {1, 512}, {1, 2048}, {8, 2048}, {1, 16384}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint32_t n_seqs = shapes[i][0], each = shapes[i][1], reps = each > 1 ? 2 : 64;
+        delta t = new_delta(n_seqs, each, each > 1 ? 1 : n_seqs < 64 ? 64 / n_seqs : 1); /* L2 holds 50 MB */
+        double gbps = 0;
+        ok(dev->ops->probe_read(dev, (uint64_t)(uintptr_t)t.memory[7], t.n_layers * t.state_bytes, &gbps), "probe");
+        void *const state = t.a.state;
+        record();
+        for (uint32_t r = 0; r < reps; r++) {
+            t.a.state = (char *)state + r % t.n_layers * t.state_bytes;
+            ok(dev->ops->delta(dev, &t.a), "delta");
+        }
+        const double s = replay(reps, 4), moved = 2.0 * (double)t.state_bytes;
+        const double rows = (double)t.a.n_tokens * (t.a.x_stride + t.a.geom.n_v_heads * t.a.geom.v_dim) * 4;
+        printf(
+            "delta %3u x %5u tokens: %9.1f us, %7.1f ns a token, VRAM %4.0f GB/s: state alone %5.1f%%, with x and y %5.1f%%\n",
+            n_seqs, each, s * 1e6, s * 1e9 / t.a.n_tokens, gbps, moved / gbps * 1e-7 / s,
+            (moved + rows) / gbps * 1e-7 / s);
+        fflush(stdout);
+        free_delta(&t);
+    }
+}
+
 /* --- linear and route ----------------------------------------------------------------------------------------------------- */
 
 static float *linear_rows(kern_linear_args a, uint32_t n, const float *y0)
@@ -850,7 +987,7 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     bool check = argc < 2 || strcmp(mode, "check") == 0, times = argc < 2 || strcmp(mode, "time") == 0;
     bool trunk = strcmp(mode, "trunk") == 0, few = strcmp(mode, "experts") == 0, misses = strcmp(mode, "misses") == 0;
-    bool linear = strcmp(mode, "linear") == 0;
+    bool linear = strcmp(mode, "linear") == 0, delta_only = strcmp(mode, "delta") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -870,15 +1007,19 @@ int main(int argc, char **argv)
         check_linear(x);
         check_route(x);
     }
+    if (check || trunk || delta_only)
+        check_delta();
     if (times) {
         time_small(x);
         time_attention();
     }
+    if (times || delta_only)
+        time_delta();
     for (kern_fmt f = FMT_F32; argc > 2 && linear && f < FMT_COUNT; f++)
         if (strcasecmp(argv[2], kern_fmt_get(f).name) == 0)
             time_linear(f, x);
     static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
-    for (int i = 0; i < 2 && !trunk && !linear; i++) {
+    for (int i = 0; i < 2 && !trunk && !linear && !delta_only; i++) {
         if (argc > 2 && strcasecmp(argv[2], kern_fmt_get(fmts[i]).name) != 0)
             continue;
         experts e = load(fmts[i]);
@@ -894,7 +1035,7 @@ int main(int argc, char **argv)
     }
     stream_only->ops->close(stream_only);
     dev->ops->close(dev);
-    if (check || trunk)
+    if (check || trunk || delta_only)
         printf("%d failed\n", failed);
     return failed ? 1 : 0;
 }
