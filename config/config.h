@@ -84,7 +84,8 @@ typedef struct config {
         uint32_t block_size; /* tokens a KV block */
         uint64_t kv_budget;  /* bytes, auto */
         int kv_dtype;
-        uint64_t swap_space; /* host bytes for preempted KV blocks */
+        uint64_t swap_space;  /* host bytes for preempted KV blocks */
+        uint64_t state_space; /* and for copies of linear layers' states */
     } kv;
     struct {
         uint64_t vram_budget; /* bytes in all, auto: gpu_memory_utilization of what is free */

@@ -222,6 +222,8 @@ const conf_option conf_options[] = {
          "Number format of the KV cache. auto: f32 on the CPU, f16 on a GPU."),
     BYTES(kv, "swap_space", swap_space, "0", 0, 64 * TIB, CONF_OF_MEMORY,
           "Host memory that takes the KV blocks of preempted sequences, and what of max_model_len is beyond kv_budget. 0: none."),
+    BYTES(kv, "state_space", state_space, "2GiB", 0, 64 * TIB, CONF_OF_MEMORY,
+          "Models with linear attention: host memory for copies of sequences' states. Prefix caching needs them: a prompt is taken from the cache as far as there is one."),
 
     BYTES_AUTO(memory, "vram_budget", vram_budget, "auto", 0, 64 * TIB, 0,
                "Device memory in all: trunk, KV cache, workspace and expert pages. auto: gpu_memory_utilization of what is free."),

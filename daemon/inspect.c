@@ -37,6 +37,9 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
         row_bytes("KV cache", p->kv, note);
     else
         row_auto("KV cache", "device memory, in blocks");
+    snprintf(note, sizeof note, "%s, f32, for %u sequences (engine.max_num_seqs)", where, cfg->engine.max_num_seqs);
+    if (p->states)
+        row_bytes("states", p->states, note);
     snprintf(note, sizeof note, "%s, %.0f %% of the experts%s", p->on_cpu ? "RAM, as simulated device memory" : where,
              experts ? 100.0 * (double)p->arena / (double)experts : 0, p->on_cpu ? "" : ", less the workspace");
     if (!p->known)
@@ -54,6 +57,8 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
         row_bytes("experts", p->disk, *cfg->memory.nvme_path ? cfg->memory.nvme_path : "nowhere");
     if (cfg->kv.swap_space)
         row_bytes("KV swap space", cfg->kv.swap_space, "RAM");
+    if (p->state_copies)
+        row_bytes("copies of states", p->state_copies, "RAM, at most (kv.state_space)");
     uint64_t ram = placement_ram_bytes(p, trunk, cfg->kv.swap_space);
     char size[32];
     snprintf(note, sizeof note, "this machine has %s%s", xd_format_bytes(size, sizeof size, p->ram_bytes),
@@ -129,6 +134,14 @@ int inspect_main(const cli *c, const config *cfg)
         char formats[96];
         json_object_set_new(o, "trunk_formats", json_string(model_formats(m, false, formats, sizeof formats)));
         json_object_set_new(o, "expert_formats", json_string(model_formats(m, true, formats, sizeof formats)));
+        if (p->n_linear)
+            json_object_set_new(o, "linear",
+                                json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)p->n_linear,
+                                          "key_heads", (json_int_t)p->delta.n_k_heads, "value_heads",
+                                          (json_int_t)p->delta.n_v_heads, "key_dim", (json_int_t)p->delta.k_dim,
+                                          "value_dim", (json_int_t)p->delta.v_dim, "convolution",
+                                          (json_int_t)p->delta.conv, "state_bytes_per_sequence",
+                                          (json_int_t)(where.states / cfg->engine.max_num_seqs)));
         if (p->n_nextn)
             json_object_set_new(o, "unused_layers", json_integer(p->n_nextn));
         json_object_set_new(o, "placement",
@@ -151,6 +164,11 @@ int inspect_main(const cli *c, const config *cfg)
         printf("  latent attention: %u + %u numbers are kept of a token and layer, %u with K and V of every head\n",
                p->latent.kv_rank, p->latent.rope_dim,
                p->n_heads * (p->latent.nope_dim + p->latent.rope_dim + p->latent.v_dim));
+    if (p->n_linear) {
+        char size[32];
+        printf("  linear attention in %u layers: a state of %s a sequence, however long, and no KV cache\n",
+               p->n_linear, xd_format_bytes(size, sizeof size, where.states / cfg->engine.max_num_seqs));
+    }
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,
                p->n_nextn > 1 ? "s" : "");

@@ -44,15 +44,14 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     assume(cfg, ret);
     bool f32 = cfg->kv.kv_dtype == CONF_KV_F32 || (cfg->kv.kv_dtype == CONF_KV_AUTO && ret->on_cpu);
     ret->kv_name = f32 ? "f32" : "f16";
-    const kv_options ko = {.n_layers = p->n_layers,
-                           .n_kv_heads = p->n_kv_heads,
-                           .head_dim = p->head_dim,
-                           .v_dim = p->latent.kv_rank,
-                           .block_size = cfg->kv.block_size,
-                           .fmt = f32 ? FMT_F32 : FMT_F16};
+    kv_options ko = core_kv_options(cfg, p);
+    ko.fmt = f32 ? FMT_F32 : FMT_F16;
     ret->kv_block = kv_block_bytes(&ko);
+    ret->states = ko.n_states * ko.state_bytes;
+    ret->state_copies = ko.state_host_bytes;
+    const uint64_t first = trunk + ret->states; /* what must be there */
     core_sizes z = {.room = ret->on_cpu || !ret->known ? UINT64_MAX
-                            : vram > trunk             ? vram - trunk
+                            : vram > first             ? vram - first
                                                        : 0,
                     .ram_bytes = ret->ram_bytes,
                     .expert_bytes = experts,
@@ -89,5 +88,5 @@ void placement_of(const model *m, const config *cfg, placement *ret)
 
 uint64_t placement_ram_bytes(const placement *p, uint64_t trunk_bytes, uint64_t swap_bytes)
 {
-    return p->host + swap_bytes + (p->on_cpu ? trunk_bytes + p->kv + p->arena : 0);
+    return p->host + swap_bytes + p->state_copies + (p->on_cpu ? trunk_bytes + p->kv + p->states + p->arena : 0);
 }

@@ -15,7 +15,7 @@ typedef struct placement {
     char assumed[200];  /* about the machine */
     uint64_t ram_bytes; /* of this one */
     bool kv_known;
-    uint64_t kv_block, kv_blocks, kv, arena, host, disk;
+    uint64_t kv_block, kv_blocks, kv, states, state_copies, arena, host, disk;
     uint32_t context;
     const char *kv_name;
     xd_err problem; /* status 0: none */

@@ -298,19 +298,29 @@ static kern_fmt kv_format(const core *c)
     return want == CONF_KV_F32 || (want == CONF_KV_AUTO && c->info.unified) ? FMT_F32 : FMT_F16;
 }
 
+kv_options core_kv_options(const config *cfg, const model_params *hp)
+{
+    const bool states = hp->n_linear;
+    return (kv_options){.n_layers = hp->n_layers - hp->n_linear,
+                        .n_kv_heads = hp->n_kv_heads,
+                        .head_dim = hp->head_dim,
+                        .v_dim = hp->latent.kv_rank,
+                        .block_size = cfg->kv.block_size,
+                        .swap_bytes = cfg->kv.swap_space,
+                        .prefix_caching = cfg->engine.enable_prefix_caching,
+                        .n_states = states ? cfg->engine.max_num_seqs : 0,
+                        .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(&hp->delta) : 0,
+                        .state_host_bytes = states ? cfg->kv.state_space : 0};
+}
+
 static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
 {
     const config *cfg = c->cfg;
     char a[32], b[32];
-    c->kv_opt = (kv_options){.dev = c->dev,
-                             .n_layers = c->hp->n_layers,
-                             .n_kv_heads = c->hp->n_kv_heads,
-                             .head_dim = c->hp->head_dim,
-                             .v_dim = c->hp->latent.kv_rank,
-                             .block_size = cfg->kv.block_size,
-                             .fmt = kv_format(c),
-                             .swap_bytes = cfg->kv.swap_space,
-                             .prefix_caching = cfg->engine.enable_prefix_caching};
+    c->kv_opt = core_kv_options(cfg, c->hp);
+    c->kv_opt.dev = c->dev;
+    c->kv_opt.fmt = kv_format(c);
+    c->plan.states = c->kv_opt.n_states * c->kv_opt.state_bytes;
     uint64_t ram = cgroup_ram_bytes();
     *z = (core_sizes){.room = UINT64_MAX,
                       .ram_bytes = ram ? ram : 1ull << 30,
@@ -334,7 +344,7 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
         return core_size(z, err);
     }
     c->plan.device_total = c->info.memory_bytes;
-    uint64_t used = c->plan.trunk + c->plan.workspace;
+    uint64_t used = c->plan.trunk + c->plan.workspace + c->plan.states;
     c->plan.budget = cfg->memory.vram_budget;
     if (cfg->memory.vram_budget == CONF_AUTO_BYTES) {
         uint64_t spare = (uint64_t)((double)c->info.memory_free_bytes * cfg->memory.gpu_memory_utilization);
@@ -345,9 +355,10 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
     if (used >= c->plan.budget)
         return xd_fail(
             err, too_little, 0,
-            "trunk and workspace need %s of device memory and the budget is %s: raise memory.vram_budget or lower "
-            "engine.max_num_batched_tokens (%u)",
-            bytes_text(a, used), bytes_text(b, c->plan.budget), c->max_tokens);
+            "trunk and workspace%s need %s of device memory and the budget is %s: raise memory.vram_budget or lower "
+            "engine.max_num_batched_tokens (%u)%s",
+            c->plan.states ? " and the states of linear attention" : "", bytes_text(a, used),
+            bytes_text(b, c->plan.budget), c->max_tokens, c->plan.states ? " or engine.max_num_seqs" : "");
     z->room = c->plan.budget - used;
     xd_err why;
     return core_size(z, &why) ? xd_fail(err, too_little, 0, "%s", why.msg) : XD_OK;
@@ -384,6 +395,9 @@ xd_status core_open(core *c, const config *cfg, const char *path,
     c->plan.arena = ps.slots_total * ps.slot_bytes;
     c->plan.host_experts = ps.host_capacity_bytes;
     c->plan.kv_swap = cfg->kv.swap_space;
+    kv_stats ks;
+    kv_get_stats(c->kv, &ks);
+    c->plan.state_copies = ks.state_copies_total * xd_align_up(c->kv_opt.state_bytes, 4096);
     if ((st = exec_attach(c->x, c->kv, c->pg, err)))
         goto fail;
     return XD_OK;

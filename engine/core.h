@@ -13,8 +13,8 @@
 
 /* Where memory goes. Device rows are bytes of VRAM (of RAM where there is no other memory). */
 typedef struct core_plan {
-    uint64_t device_total, budget, trunk, workspace, kv, arena; /* budget 0: not bounded by device memory */
-    uint64_t host_experts, kv_swap;
+    uint64_t device_total, budget, trunk, workspace, kv, states, arena; /* budget 0: not bounded by device memory */
+    uint64_t host_experts, kv_swap, state_copies;
 } core_plan;
 
 typedef struct core {
@@ -43,6 +43,8 @@ xd_status core_open(core *c, const config *cfg, const char *path,
 void core_close(core *c); /* takes any state, {0} too */
 /* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
 xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
+/* What the KV cache keeps of this model, and how, under this configuration; without device, format and number of blocks. */
+kv_options core_kv_options(const config *cfg, const model_params *hp);
 /* Likewise, whether this model can have the context that is asked for: XD_UNSUPPORTED. */
 xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *err) XD_MUST_CHECK;
 

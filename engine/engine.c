@@ -158,6 +158,8 @@ static void fill_costs(engine *e)
         const model_tensor *parts[] = {&y->q, &y->k, &y->v, &y->o, &y->router};
         for (size_t k = 0; k < XD_ARRAY_LEN(parts); k++)
             i->token_weights += (uint64_t)parts[k]->rows * parts[k]->cols;
+        for (size_t k = 0; k < MODEL_DELTA_MATS; k++)
+            i->token_weights += (uint64_t)y->delta.in[k].rows * y->delta.in[k].cols;
         i->token_weights += 3ull * y->top_k * y->d_ff * c->hp->d_model;
     }
     i->matrix_tflops = c->info.matrix_tflops;
@@ -233,6 +235,8 @@ static void log_plan(const engine *e)
              ps.in_place ? "in place from the model"
              : paged     ? "a pool over the page file"
                          : "a pool");
+    char states[80];
+    snprintf(states, sizeof states, "of linear attention, f32, %u sequences", e->c.kv_opt.n_states);
     const struct {
         const char *what;
         uint64_t bytes;
@@ -241,10 +245,12 @@ static void log_plan(const engine *e)
                 {"trunk", p->trunk, e->info.trunk_formats},
                 {"workspace", p->workspace, ""},
                 {"KV cache", p->kv, kern_fmt_get(e->c.kv_opt.fmt).name},
+                {"states", p->states, states},
                 {"arena", p->arena, ""},
                 {"experts on the host", p->host_experts, host},
                 {"experts on disk", paged ? ps.disk_bytes : 0, file},
-                {"KV swap", p->kv_swap, ""}};
+                {"KV swap", p->kv_swap, ""},
+                {"copies of states", p->state_copies, "of prompts' beginnings"}};
     xd_log_info("backend %s (%s): %s", e->c.backend, e->c.backend_why, e->c.info.name);
     xd_log_debug("kernels %s", e->c.info.rows);
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
@@ -253,6 +259,11 @@ static void log_plan(const engine *e)
             xd_log_info("memory: %-20s %12s%s%s", rows[i].what, xd_format_bytes(size, sizeof size, rows[i].bytes),
                         *rows[i].note ? "  " : "", rows[i].note);
     }
+    char one[32];
+    if (p->states && !p->state_copies)
+        xd_log_warn(
+            "no prompt's beginning is taken from the prefix cache: kv.state_space holds no copy of a state (%s)",
+            xd_format_bytes(one, sizeof one, e->c.kv_opt.state_bytes));
     if (ps.not_in_place[0])
         xd_log_info("experts are not read in place: %s", ps.not_in_place);
     if (*file && !paged)
@@ -314,7 +325,11 @@ static xd_status load(engine *e, xd_err *err)
     if ((st = load_tokenizer(e, err)))
         return st;
     const core *c = &e->c;
-    sched_options so = {.kv = c->kv, .max_seqs = c->max_seqs, .max_tokens = c->max_tokens, .max_rows = c->max_rows};
+    sched_options so = {.kv = c->kv,
+                        .block_size = c->kv_opt.block_size,
+                        .max_seqs = c->max_seqs,
+                        .max_tokens = c->max_tokens,
+                        .max_rows = c->max_rows};
     if ((st = sched_new(&so, &e->sched, err)))
         return st;
     e->sampler = sampler_new(c->hp->vocab);

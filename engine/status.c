@@ -131,6 +131,14 @@ static void kv_metrics(engine *e, xd_buf *out)
     counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
     counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
     counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
+    gauge(out, "state_slots", "States of linear attention that device memory holds: one a running sequence.",
+          k.states_total);
+    gauge(out, "state_slots_used", "States of linear attention that sequences own.", k.states_used);
+    gauge(out, "state_copies", "Copies of states that kv.state_space holds.", k.state_copies_total);
+    gauge(out, "state_copies_used", "Copies of states, of prompts' beginnings and of sequences that wait.",
+          k.state_copies_used);
+    counter(out, "state_copies_kept_total", "States kept behind prompts' beginnings.", (double)k.states_kept);
+    counter(out, "state_copies_found_total", "Prompts that began with a state that was kept.", (double)k.states_found);
     gauge(out, "kv_swap_blocks", "KV blocks that swap space holds.", (double)k.swap_blocks_total);
     gauge(out, "kv_swap_blocks_used", "KV blocks in swap space, kept prefixes included.", (double)k.swap_blocks_used);
 }
@@ -144,8 +152,10 @@ static void plan_metrics(const engine *e, xd_buf *out)
     } rows[] = {{"part=\"trunk\"", p->trunk},
                 {"part=\"workspace\"", p->workspace},
                 {"part=\"kv\"", p->kv},
+                {"part=\"states\"", p->states},
                 {"part=\"arena\"", p->arena},
-                {"part=\"kv_swap\"", p->kv_swap}};
+                {"part=\"kv_swap\"", p->kv_swap},
+                {"part=\"state_copies\"", p->state_copies}};
     metrics_head(out, "memory_planned_bytes", "gauge", "Memory taken at the start, by what for.");
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         metrics_sample(out, "memory_planned_bytes", rows[i].label, (double)rows[i].bytes);
@@ -253,9 +263,10 @@ static json_t *plan_json(const core_plan *p)
     const struct {
         const char *what;
         uint64_t bytes;
-    } rows[] = {{"device_total", p->device_total}, {"budget", p->budget},  {"trunk", p->trunk},
-                {"workspace", p->workspace},       {"kv", p->kv},          {"arena", p->arena},
-                {"host_experts", p->host_experts}, {"kv_swap", p->kv_swap}};
+    } rows[] = {{"device_total", p->device_total}, {"budget", p->budget},   {"trunk", p->trunk},
+                {"workspace", p->workspace},       {"kv", p->kv},           {"arena", p->arena},
+                {"host_experts", p->host_experts}, {"kv_swap", p->kv_swap}, {"states", p->states},
+                {"state_copies", p->state_copies}};
     json_t *a = json_array();
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         json_array_append_new(a, json_pack("{s:s, s:I}", "what", rows[i].what, "bytes", (json_int_t)rows[i].bytes));
@@ -281,11 +292,14 @@ static json_t *kv_json(engine *e)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total", (json_int_t)k.blocks_total,
-                     "blocks_used", (json_int_t)k.blocks_used, "blocks_cached", (json_int_t)k.blocks_cached,
-                     "prefix_queries_tokens", (json_int_t)k.prefix_queries_tokens, "prefix_hits_tokens",
-                     (json_int_t)k.prefix_hits_tokens, "swap_blocks_total", (json_int_t)k.swap_blocks_total,
-                     "swap_blocks_used", (json_int_t)k.swap_blocks_used, "block_size", (int)e->c.kv_opt.block_size);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total",
+                     (json_int_t)k.blocks_total, "blocks_used", (json_int_t)k.blocks_used, "blocks_cached",
+                     (json_int_t)k.blocks_cached, "prefix_queries_tokens", (json_int_t)k.prefix_queries_tokens,
+                     "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens, "swap_blocks_total",
+                     (json_int_t)k.swap_blocks_total, "swap_blocks_used", (json_int_t)k.swap_blocks_used,
+                     "states_total", (json_int_t)k.states_total, "states_used", (json_int_t)k.states_used,
+                     "state_copies_total", (json_int_t)k.state_copies_total, "state_copies_used",
+                     (json_int_t)k.state_copies_used, "block_size", (int)e->c.kv_opt.block_size);
 }
 
 static json_t *fallback_json(engine *e)

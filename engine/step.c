@@ -385,6 +385,12 @@ void engine_step(engine *e)
                             .want = want_of(c),
                             .salt = c->salt};
         q->blocks = kv_seq_blocks(en->seq->kv, &q->n_blocks);
+        q->state = kv_seq_state(en->seq->kv);
+        for (uint32_t k = 0; k < en->n_keep; k++) {
+            void *to = kv_seq_keep(e->c.kv, en->seq->kv, en->keep[k]);
+            if (to)
+                q->keep[q->n_keep++] = (exec_keep){.after = en->keep[k] - en->pos, .to = to};
+        }
         b.prefill = b.prefill || en->pos < en->seq->n_prompt;
         step.n_tokens += en->n_tokens;
         step.context_tokens += en->pos + en->n_tokens;
@@ -398,6 +404,7 @@ void engine_step(engine *e)
     if (exec_run(e->c.x, &b, &res, &error)) {
         metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
         e->step_failed = true;
+        sched_fail(e->sched);
         bool some = error.status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, &error);
         end_requests(e, some ? NULL : &error);
         engine_notify(e);

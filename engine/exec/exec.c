@@ -75,11 +75,12 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     x->qkv_width = (hp->n_heads + (latent ? 1 : 2) * hp->n_kv_heads) * hp->head_dim;
     const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
     const uint32_t o_width = hp->n_heads * (latent ? latent : hp->head_dim);
+    const uint64_t td = hp->n_linear ? XD_MIN(t, (uint64_t)EXEC_DELTA_TOKENS) : 0;
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
-    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks;
+    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks + exec_delta_words(x);
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;
@@ -90,8 +91,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     } rows[] = {
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
-        {ta * x->qkv_width * f, &x->qkv, "Q, K and V"},
-        {ta * o_width * f, &x->attn, "attention output"},
+        {XD_MAX(ta * x->qkv_width, td * kern_delta_width(&hp->delta)) * f, &x->qkv, "Q, K and V"},
+        {XD_MAX(ta * o_width, td * hp->delta.n_v_heads * hp->delta.v_dim) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
         {ta * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
         {ta * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
@@ -113,6 +114,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {shared * hp->d_ff_shared_max * f, &x->shared_act, "shared experts"},
         {shared * f, &x->shared_gate, "shared experts"},
         {attn, &x->attn_scratch, "attention scratch"},
+        {td ? x->dev->ops->delta_scratch_bytes(x->dev, (uint32_t)td, &hp->delta) : 0, &x->delta.scratch,
+         "linear attention scratch"},
         {moe, &x->moe_scratch, "expert scratch"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
@@ -192,19 +195,23 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          &l->shared_gate,
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
-        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS];
+        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + MODEL_DELTA_MATS];
         kern_shape shape = {.n_heads = x->hp->n_heads,
                             .n_kv_heads = x->hp->n_kv_heads,
                             .head_dim = x->hp->head_dim,
                             .v_dim = x->hp->latent.kv_rank,
                             .n_experts = l->n_experts,
-                            .mats = mats};
+                            .mats = mats,
+                            .gated = x->hp->gated && !l->linear};
+        if (l->linear)
+            shape.delta = x->hp->delta;
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
             const model_tensor *t = tensors[k];
             if (t->data)
                 mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
         }
         shape.n_mats += exec_latent_mats(x, l, mats + shape.n_mats);
+        shape.n_mats += exec_delta_mats(l, mats + shape.n_mats);
         memcpy(shape.expert_fmt, l->expert_fmt, sizeof shape.expert_fmt);
         kern_status ks = x->dev->ops->takes(x->dev, &shape);
         if (ks) {
@@ -231,8 +238,8 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
     if ((st = check_layers(x, err)) || (st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) ||
-        (st = alloc_host(x, err)) || (st = fill_dense_picks(x, err)) || (st = exec_split_open(x, err)) ||
-        (st = exec_ahead_open(x, err)))
+        (st = alloc_host(x, err)) || (st = exec_delta_open(x, err)) || (st = fill_dense_picks(x, err)) ||
+        (st = exec_split_open(x, err)) || (st = exec_ahead_open(x, err)))
         return st;
     *ret = XD_TAKE(x);
     return XD_OK;
@@ -257,6 +264,7 @@ void exec_free(exec *x)
     free(x->needs_lost);
     exec_split_forget(x);
     exec_stage_close(x);
+    exec_delta_close(x);
     exec_split_close(x);
     free(x->observed_ids);
     free(x->observed_weights);
@@ -268,6 +276,7 @@ xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err)
 {
     x->kv = kv;
     x->pg = p;
+    kv_describe_state(kv, &x->delta.base, &x->delta.slot_bytes);
     return exec_stage_open(x, err);
 }
 
@@ -375,6 +384,8 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
             w[in->row_idx + r++] = t - q->n_rows + j;
         exec_put_blocks(w + in->block_table, i, q, s->max_blocks);
     }
+    if (x->hp->n_linear)
+        exec_delta_pack(x, b, s, in);
     if (s->token_picks)
         pack_picks(x, b, s, w + in->picks);
     memset(w, 0, in->ids * sizeof *w);
@@ -469,7 +480,7 @@ static void meanwhile(exec *x, const exec_batch *b)
 
 static xd_status run_on_device(exec *x, const exec_batch *b, const exec_shape *s, const pager_view *view, xd_err *err)
 {
-    exec_layout in = exec_layout_of(s);
+    exec_layout in = exec_layout_of(x, s);
     pack(x, b, s, &in);
     xd_status st;
     kern_status ks = KERN_OK;
@@ -538,6 +549,8 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
         return st;
     uint64_t begun_ns = xd_now_ns();
     s.fill = view->n_free && view->layers[0].fill_addr;
+    if (x->hp->n_linear)
+        exec_delta_step(x, b, &s);
     st = exec_stage_step(x, b, &s, err);
     s.ahead = exec_ahead_wanted(x, &s);
     if (!st)

@@ -50,11 +50,20 @@ double exec_probe_memory(exec *x);
 typedef enum exec_want { EXEC_WANT_ARGMAX, EXEC_WANT_TOP, EXEC_WANT_LOGITS } exec_want;
 
 /* A run of tokens of one sequence, adjacent in the batch. */
+typedef struct exec_keep { /* what linear layers know after the run's first `after` tokens is to be kept */
+    uint32_t after;
+    void *to; /* host memory, as large as a state */
+} exec_keep;
+enum { EXEC_MAX_KEEP = 2 };
+
 typedef struct exec_run_seq {
     const uint32_t *ids;    /* [n_tokens] */
     const uint32_t *blocks; /* block table of the whole sequence */
     uint32_t n_blocks, pos, n_tokens;
-    uint32_t n_rows; /* logits wanted for the last n_rows tokens */
+    uint32_t state; /* slot of kv_describe_state(), where the model has linear layers */
+    uint32_t n_keep;
+    exec_keep keep[EXEC_MAX_KEEP]; /* ascending */
+    uint32_t n_rows;               /* logits wanted for the last n_rows tokens */
     exec_want want;
     uint64_t salt; /* of the sequence's timeline in the routes */
 } exec_run_seq;

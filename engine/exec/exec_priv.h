@@ -11,6 +11,8 @@ typedef struct exec_layer {
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];
     uint32_t n_qkv;
+    kern_mat gate; /* of attention's result; data NULL: it has none */
+    float *gate_bias;
     kern_mat o;
     float *o_bias;
     float *sinks;
@@ -21,6 +23,12 @@ typedef struct exec_layer {
         uint64_t k_head_bytes, v_head_bytes;
         float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
     } latent;
+    struct
+    { /* a linear layer; n_in 0: it is another. One row below another the matrices of a row of kern_delta_args.x */
+        kern_mat in[4];
+        uint32_t n_in;
+        float *conv, *neg_exp_a, *dt_bias, *norm;
+    } delta;
     /* The shared expert: gate and up as one or two matrices; n_shared 0: there is none. */
     kern_mat shared[2], shared_down, shared_gate;
     uint32_t n_shared;
@@ -34,6 +42,7 @@ typedef struct exec_shape {
     bool recorded;
     bool fill;            /* missed pages are kept */
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
+    uint32_t run_words;   /* words of the segments' runs in the inputs (delta.c) */
     bool staged;          /* some KV blocks come from host memory by way of the staging areas */
     exec_want want;
     bool ahead;   /* a reader runs beside it */
@@ -93,9 +102,25 @@ typedef struct exec_ahead {
     uint32_t step;                   /* number of the last step */
 } exec_ahead;
 
+/* delta.c: tokens of a step that the state takes in one call. */
+typedef struct exec_segment {
+    uint32_t first, n;
+    uint32_t runs;     /* offset of run_start in the inputs; recorded: unused */
+    const void *state; /* of the sequence whose state is kept behind it, at `keep`; NULL: of none. Their first layer */
+    void *keep;
+} exec_segment;
+
+typedef struct exec_delta {
+    exec_segment *segments;
+    uint32_t n, cap;
+    void *scratch;
+    void *base; /* of the slots */
+    uint64_t slot_bytes, layer_bytes;
+} exec_delta;
+
 /* Offsets, in words, of the step's inputs within the one packed buffer. Word EXEC_STEP_WORD is the step's number. */
 typedef struct exec_layout {
-    uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, picks, block_table, words;
+    uint32_t n_live, ids, token_seq, attn_seq, token_pos, row_idx, picks, block_table, seq_slot, runs, words;
 } exec_layout;
 
 typedef struct exec_graph {
@@ -153,6 +178,7 @@ struct exec {
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
     exec_stage stage;
+    exec_delta delta;
     exec_split split;
     exec_ahead ahead;
     exec_graph graphs[EXEC_MAX_GRAPHS];
@@ -187,11 +213,23 @@ uint8_t *exec_trunk_take(exec *x, uint64_t bytes);
 /* Is a matrix copied to the trunk, or used where it is? */
 bool exec_copies(const exec *x, const model_tensor *t);
 xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const char *what, xd_err *err);
+/* Rows of a matrix, or values of a vector. */
+typedef struct exec_rows {
+    const model_tensor *t;
+    uint32_t first, n;
+} exec_rows;
+/* All of one format and width, copied one below another. */
+xd_status exec_load_rows(exec *x, const exec_rows *rows, uint32_t n, kern_mat *ret, const char *what, xd_err *err);
+/* Vectors one behind another. */
+xd_status exec_load_values(exec *x, const exec_rows *values, uint32_t n, float *tmp, uint32_t tmp_cap, float **ret,
+                           const char *what, xd_err *err);
+xd_status exec_upload_values(exec *x, const float *values, uint64_t n, float **ret, const char *what, xd_err *err);
+bool exec_same_kind(const model_tensor *a, const model_tensor *b); /* they could lie below one another */
 xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
                            xd_err *err);
 /* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */
 xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err);
-exec_layout exec_layout_of(const exec_shape *s);
+exec_layout exec_layout_of(const exec *x, const exec_shape *s);
 /* Writes row `row` of a block table [][max_blocks], filled up with zeros. */
 void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks);
 
@@ -199,7 +237,8 @@ xd_status exec_stage_open(exec *x, xd_err *err);
 void exec_stage_close(exec *x);
 /* Lists the step's cold blocks and uploads list and tables; sets s->staged. */
 xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *err);
-/* At the begin of a step and after a layer's attention: what comes next is under way. */
+/* Layers are counted here by their KV (model_layer.ordinal). At the begin of a step and after a layer's attention: what comes next is under
+ * way. */
 xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 /* Before a layer's attention, behind the store of K and V: its blocks are there; *ret is where attention finds them. */
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err);
@@ -214,6 +253,21 @@ uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret);
 /* Takes the place of exec_build_attention(). Its workspaces have room for EXEC_LATENT_TOKENS. */
 enum { EXEC_LATENT_TOKENS = 2048 };
 xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
+
+/* delta.c. Of the trunk; mats: at most MODEL_DELTA_MATS. */
+uint64_t exec_delta_trunk_bytes(const exec *x, const model_layer *ml);
+xd_status exec_delta_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
+uint32_t exec_delta_mats(const model_layer *ml, kern_mat *ret);
+/* Workspaces have room for so many tokens. */
+enum { EXEC_DELTA_TOKENS = 2048 };
+xd_status exec_delta_open(exec *x, xd_err *err);
+void exec_delta_close(exec *x);
+uint64_t exec_delta_words(const exec *x); /* of a step's inputs, at most */
+/* Cuts the step into segments; sets s->run_words. Then packs their runs and the sequences' slots. */
+void exec_delta_step(exec *x, const exec_batch *b, exec_shape *s);
+void exec_delta_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in);
+/* Takes the place of exec_build_attention(). */
+xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 
 xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);

@@ -6,7 +6,7 @@
 
 #include "engine/exec/exec_priv.h"
 
-exec_layout exec_layout_of(const exec_shape *s)
+exec_layout exec_layout_of(const exec *x, const exec_shape *s)
 {
     exec_layout l = {.n_live = 0, .ids = 4};
     l.token_seq = l.ids + s->n_tokens;
@@ -17,7 +17,9 @@ exec_layout exec_layout_of(const exec_shape *s)
     l.row_idx = l.token_pos + s->n_tokens;
     l.picks = l.row_idx + s->n_rows;
     l.block_table = l.picks + s->n_tokens * s->token_picks;
-    l.words = l.block_table + s->n_seqs * s->max_blocks;
+    l.seq_slot = l.block_table + s->n_seqs * s->max_blocks;
+    l.runs = l.seq_slot + (x->hp->n_linear ? s->n_seqs : 0);
+    l.words = l.runs + s->run_words;
     return l;
 }
 
@@ -37,11 +39,13 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
 {
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
+    const model_layer *ml = model_get_layer(x->m, layer);
+    if (ml->linear)
+        return exec_delta_layer(x, layer, s, err);
     if (hp->latent.kv_rank)
         return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];
-    const model_layer *ml = model_get_layer(x->m, layer);
-    exec_layout in = exec_layout_of(s);
+    exec_layout in = exec_layout_of(x, s);
     uint32_t o_width = hp->n_heads * hp->head_dim;
     kern_kv kv = {0};
     kv_describe(x->kv, &kv);
@@ -83,12 +87,12 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .token_pos = x->in_dev + in.token_pos,
                                     .n_tokens = s->n_tokens,
                                     .n_heads = hp->n_heads,
-                                    .layer = layer,
+                                    .layer = ml->ordinal,
                                     .kv = kv};
     kern_kv read_kv = kv;
     if (s->staged) /* what this step stores is staged behind it */
         RUN(ops->rope_kv(x->dev, &rope));
-    xd_status st = exec_stage_ready(x, layer, s, &read_kv, err);
+    xd_status st = exec_stage_ready(x, ml->ordinal, s, &read_kv, err);
     if (st)
         return st;
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
@@ -98,9 +102,9 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .token_pos = x->in_dev + in.token_pos,
                                                  .n_tokens = s->n_tokens,
                                                  .n_heads = hp->n_heads,
-                                                 .layer = layer,
+                                                 .layer = ml->ordinal,
                                                  .max_context = s->max_context,
-                                                 .window = model_get_layer(x->m, layer)->window,
+                                                 .window = ml->window,
                                                  .scale = hp->attn_scale,
                                                  .sinks = l->sinks,
                                                  .kv = read_kv,
@@ -109,8 +113,25 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .n_seqs = s->recorded ? 0 : s->n_seqs,
                                                  .rope = s->staged ? NULL : &rope,
                                                  .one_each = s->recorded || s->n_tokens == s->n_seqs}));
-    if ((st = exec_stage_ahead(x, layer + 2, s, err)))
+    if ((st = exec_stage_ahead(x, ml->ordinal + 2, s, err)))
         return st;
+    if (l->gate.data) { /* its place is Q's, which nobody needs any more */
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->qkv,
+                                                    .x = x->h,
+                                                    .w = l->gate,
+                                                    .bias = l->gate_bias,
+                                                    .n_tokens = s->n_tokens,
+                                                    .x_stride = hp->d_model,
+                                                    .y_stride = o_width}));
+        RUN(ops->gate(x->dev, &(kern_gate_args){.y = x->attn,
+                                                .gate = x->qkv,
+                                                .n_tokens = s->n_tokens,
+                                                .n_heads = hp->n_heads,
+                                                .head_dim = hp->head_dim,
+                                                .y_stride = o_width,
+                                                .gate_stride = o_width,
+                                                .gate_head_stride = hp->head_dim}));
+    }
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
                                                 .x = x->attn,
                                                 .w = l->o,
@@ -228,7 +249,7 @@ static void tell_prediction(exec *x, uint32_t layer, const exec_shape *s)
 /* counts_host says which experts could not be read: whose tokens picked one of them? */
 static void note_lost_pages(exec *x, const uint32_t *ids, const exec_shape *s, uint32_t top_k)
 {
-    const uint32_t *token_seq = x->in_host + exec_layout_of(s).token_seq;
+    const uint32_t *token_seq = x->in_host + exec_layout_of(x, s).token_seq;
     uint64_t n = (uint64_t)s->n_tokens * top_k;
     XD_CLEANUP(xd_freep) uint32_t *picks = malloc(n * sizeof *picks);
     bool known = picks && x->dev->ops->download(x->dev, picks, ids, n * sizeof *picks) == KERN_OK &&
@@ -243,7 +264,7 @@ static const uint32_t *ids_of(const exec *x, uint32_t layer, const exec_shape *s
     if (!x->layers[layer].router.data)
         return x->one_ids;
     if (s->token_picks) /* the router's weights, other experts */
-        return x->in_dev + exec_layout_of(s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
+        return x->in_dev + exec_layout_of(x, s).picks + (size_t)layer * s->n_tokens * x->hp->top_k_max;
     return x->router_ids;
 }
 
@@ -318,7 +339,7 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .n_tokens = s->n_tokens,
                            .top_k = ml->top_k,
                            .n_experts = ml->n_experts,
-                           .n_live = x->in_dev + exec_layout_of(s).n_live,
+                           .n_live = x->in_dev + exec_layout_of(x, s).n_live,
                            .scratch = x->moe_scratch,
                            .ahead = exec_ahead_of(x, layer, s),
                            .layer = layer,
@@ -370,7 +391,7 @@ static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
 xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
-    exec_layout in = exec_layout_of(s);
+    exec_layout in = exec_layout_of(x, s);
     xd_status st;
     RUN(ops->upload(x->dev, x->in_dev, x->in_host, in.words * sizeof(uint32_t)));
     for (uint32_t i = 0; i < 2; i++)
@@ -399,7 +420,7 @@ xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err)
                                                         .n_tokens = s->n_rows,
                                                         .x_stride = hp->d_model,
                                                         .y_stride = hp->vocab,
-                                                        .row_idx = x->in_dev + exec_layout_of(s).row_idx,
+                                                        .row_idx = x->in_dev + exec_layout_of(x, s).row_idx,
                                                         .norm = x->final_norm,
                                                         .normed = x->h,
                                                         .norm_eps = hp->rms_eps}));

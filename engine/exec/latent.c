@@ -195,7 +195,7 @@ typedef struct piece {
 static kern_rope_kv_args rope_of(const exec *x, const piece *p)
 {
     const model_params *hp = x->hp;
-    const exec_layout in = exec_layout_of(p->s);
+    const exec_layout in = exec_layout_of(x, p->s);
     return (kern_rope_kv_args){.qkv = x->qkv,
                                .k_norm = p->l->latent.kv_a_norm,
                                .norm_eps = hp->latent.norm_eps,
@@ -296,7 +296,7 @@ static xd_status attend(exec *x, const piece *p, const kern_kv *read_kv, const k
     const model_params *hp = x->hp;
     const exec_layer *l = p->l;
     const exec_shape *s = p->s;
-    const exec_layout in = exec_layout_of(s);
+    const exec_layout in = exec_layout_of(x, s);
     const uint32_t rank = hp->latent.kv_rank, vd = hp->latent.v_dim;
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
                                                  .qkv = x->qkv,
@@ -341,9 +341,9 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
 {
     const uint32_t n = s->n_tokens;
     const bool whole = n <= EXEC_LATENT_TOKENS;
-    piece p = {.l = &x->layers[layer], .s = s, .layer = layer};
+    piece p = {.l = &x->layers[layer], .s = s, .layer = layer}; /* all layers have KV */
     kv_describe(x->kv, &p.kv);
-    p.kv.block_table = x->in_dev + exec_layout_of(s).block_table;
+    p.kv.block_table = x->in_dev + exec_layout_of(x, s).block_table;
     p.kv.max_blocks = s->max_blocks;
     kern_kv read_kv = p.kv;
     xd_status st;

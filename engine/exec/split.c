@@ -354,7 +354,7 @@ xd_status exec_split_step(exec *x, const exec_shape *s, const uint32_t *seq_star
     kern_graph *none = NULL;
     uint32_t n = x->hp->n_layers;
     xd_status st = s->recorded ? recordings_of(x, s, &r, err) : XD_OK;
-    p->n_live = x->in_host[exec_layout_of(s).n_live];
+    p->n_live = x->in_host[exec_layout_of(x, s).n_live];
     p->costs = share_get(&p->rates, p->n_live);
     p->cpu_ns = p->cpu_bytes = 0;
     for (uint32_t i = 0; i < n && !st; i++) {

@@ -117,6 +117,15 @@ xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *e
     return ks ? exec_kern_fail(x, ks, err, "upload of the list of cold KV blocks") : XD_OK;
 }
 
+/* The model's layer that has this KV. */
+static const model_layer *layer_of(const exec *x, uint32_t kv_layer)
+{
+    const model_layer *l = model_get_layer(x->m, kv_layer);
+    for (uint32_t i = kv_layer; l->linear || l->ordinal != kv_layer; i++)
+        l = model_get_layer(x->m, i);
+    return l;
+}
+
 static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool old, xd_err *err)
 {
     exec_stage *g = &x->stage;
@@ -130,7 +139,7 @@ static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool 
                             .range = g->dev + (old ? 0 : 1),
                             .layer = layer,
                             .block_size = from.block_size,
-                            .window = model_get_layer(x->m, layer)->window,
+                            .window = layer_of(x, layer)->window,
                             .layer_bytes = from.layer_bytes,
                             .background = old,
                             .slot = layer % 2};
@@ -140,7 +149,7 @@ static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool 
 
 xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
-    return s->staged && layer < x->hp->n_layers ? stage_layer(x, layer, s, true, err) : XD_OK;
+    return s->staged && layer < x->hp->n_layers - x->hp->n_linear ? stage_layer(x, layer, s, true, err) : XD_OK;
 }
 
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err)
@@ -169,5 +178,5 @@ uint64_t exec_stage_host_bytes(const exec *x)
     if (!x->stage.slots)
         return 0;
     kv_describe(x->kv, &kv);
-    return (uint64_t)(x->stage.n_all + x->stage.n_direct) * kv.layer_bytes * x->hp->n_layers;
+    return (uint64_t)(x->stage.n_all + x->stage.n_direct) * kv.layer_bytes * (x->hp->n_layers - x->hp->n_linear);
 }

@@ -78,9 +78,21 @@ static xd_status check_vector(const model_tensor *t, uint32_t tmp_cap, const cha
                        : XD_OK;
 }
 
-/* The upload is in stream order and may still read `tmp`: the caller waits before it lets go. */
-static xd_status load_scaled(exec *x, const model_tensor *t, float scale, float *tmp, uint32_t tmp_cap, float **ret,
-                             const char *what, xd_err *err)
+xd_status exec_upload_values(exec *x, const float *values, uint64_t n, float **ret, const char *what, xd_err *err)
+{
+    float *p = (float *)exec_trunk_take(x, n * sizeof(float));
+    kern_status ks = x->dev->ops->upload(x->dev, p, values, n * sizeof(float));
+    if (!ks)
+        ks = x->dev->ops->sync(x->dev); /* in stream order it may still read the values */
+    if (ks)
+        return exec_kern_fail(x, ks, err, what);
+    *ret = p;
+    return XD_OK;
+}
+
+/* (values + offset) * scale */
+static xd_status load_scaled(exec *x, const model_tensor *t, float offset, float scale, float *tmp, uint32_t tmp_cap,
+                             float **ret, const char *what, xd_err *err)
 {
     uint64_t n = (uint64_t)t->rows * t->cols;
     if (!t->data) {
@@ -91,22 +103,42 @@ static xd_status load_scaled(exec *x, const model_tensor *t, float scale, float 
     if (st)
         return st;
     exec_to_float(tmp, t, (uint32_t)n);
-    for (uint64_t i = 0; scale != 1 && i < n; i++)
-        tmp[i] *= scale;
-    float *p = (float *)exec_trunk_take(x, n * sizeof(float));
-    kern_status ks = x->dev->ops->upload(x->dev, p, tmp, n * sizeof(float));
-    if (!ks)
-        ks = x->dev->ops->sync(x->dev);
-    if (ks)
-        return exec_kern_fail(x, ks, err, what);
-    *ret = p;
-    return XD_OK;
+    for (uint64_t i = 0; (offset != 0 || scale != 1) && i < n; i++)
+        tmp[i] = (tmp[i] + offset) * scale;
+    return exec_upload_values(x, tmp, n, ret, what, err);
 }
 
 xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
                            xd_err *err)
 {
-    return load_scaled(x, t, 1, tmp, tmp_cap, ret, what, err);
+    return load_scaled(x, t, 0, 1, tmp, tmp_cap, ret, what, err);
+}
+
+static xd_status load_norm(exec *x, const model_tensor *t, float *tmp, uint32_t tmp_cap, float **ret, const char *what,
+                           xd_err *err)
+{
+    return load_scaled(x, t, x->hp->norm_offset, 1, tmp, tmp_cap, ret, what, err);
+}
+
+xd_status exec_load_values(exec *x, const exec_rows *values, uint32_t n, float *tmp, uint32_t tmp_cap, float **ret,
+                           const char *what, xd_err *err)
+{
+    uint32_t at = 0;
+    xd_status st;
+    if (!values->t->data) {
+        *ret = NULL;
+        return XD_OK;
+    }
+    for (uint32_t i = 0; i < n; at += values[i++].n) {
+        model_tensor t = *values[i].t;
+        t.data = (const uint8_t *)t.data + (size_t)values[i].first * kern_fmt_get(t.fmt).block_bytes;
+        t.rows = 1;
+        t.cols = values[i].n;
+        if ((st = check_vector(&t, tmp_cap - at, what, err)))
+            return st;
+        exec_to_float(tmp + at, &t, t.cols);
+    }
+    return exec_upload_values(x, tmp, at, ret, what, err);
 }
 
 static kern_mat mat_of(const model_tensor *t, const void *data)
@@ -116,16 +148,16 @@ static kern_mat mat_of(const model_tensor *t, const void *data)
 }
 
 /* Rows are put together with their scales a few MiB at a time. */
-static xd_status upload_scaled(exec *x, const model_tensor *t, uint8_t *dst, const char *what, xd_err *err)
+static xd_status upload_scaled(exec *x, const exec_rows *r, uint8_t *dst, const char *what, xd_err *err)
 {
-    const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
-    const uint32_t piece = (uint32_t)XD_MIN((uint64_t)t->rows, (16ull << 20) / row_bytes + 1);
+    const uint64_t row_bytes = kern_row_bytes(r->t->fmt, r->t->cols);
+    const uint32_t piece = (uint32_t)XD_MIN((uint64_t)r->n, (16ull << 20) / row_bytes + 1);
     XD_CLEANUP(xd_freep) uint8_t *rows = malloc(piece * row_bytes);
     if (!rows)
         return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);
-    for (uint32_t at = 0; at < t->rows; at += piece) {
-        const uint32_t n = XD_MIN(piece, t->rows - at);
-        model_copy_matrix(t, at, n, rows);
+    for (uint32_t at = 0; at < r->n; at += piece) {
+        const uint32_t n = XD_MIN(piece, r->n - at);
+        model_copy_matrix(r->t, r->first + at, n, rows);
         kern_status ks = x->dev->ops->upload(x->dev, dst + at * row_bytes, rows, n * row_bytes);
         if (!ks)
             ks = x->dev->ops->sync(x->dev); /* `rows` is written again */
@@ -135,18 +167,34 @@ static xd_status upload_scaled(exec *x, const model_tensor *t, uint8_t *dst, con
     return XD_OK;
 }
 
-static xd_status upload_matrix(exec *x, const model_tensor *t, void *dst, const char *what, xd_err *err)
+static xd_status upload_rows(exec *x, const exec_rows *r, uint8_t *dst, const char *what, xd_err *err)
 {
-    if (t->scales)
-        return upload_scaled(x, t, dst, what, err);
+    if (r->t->scales)
+        return upload_scaled(x, r, dst, what, err);
     /* In pieces, so that a page-locked bounce buffer of the driver stays small. */
-    const uint64_t piece = 64ull << 20;
-    for (uint64_t at = 0; at < t->bytes; at += piece) {
-        kern_status ks = x->dev->ops->upload(x->dev, (uint8_t *)dst + at, (const uint8_t *)t->data + at,
-                                             XD_MIN(piece, t->bytes - at));
+    const uint64_t piece = 64ull << 20, row_bytes = kern_row_bytes(r->t->fmt, r->t->cols), bytes = row_bytes * r->n;
+    const uint8_t *from = (const uint8_t *)r->t->data + row_bytes * r->first;
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        kern_status ks = x->dev->ops->upload(x->dev, dst + at, from + at, XD_MIN(piece, bytes - at));
         if (ks)
             return exec_kern_fail(x, ks, err, what);
     }
+    return XD_OK;
+}
+
+xd_status exec_load_rows(exec *x, const exec_rows *rows, uint32_t n, kern_mat *ret, const char *what, xd_err *err)
+{
+    const uint64_t row_bytes = kern_row_bytes(rows->t->fmt, rows->t->cols);
+    uint32_t all = 0;
+    xd_status st;
+    for (uint32_t i = 0; i < n; i++)
+        all += rows[i].n;
+    uint8_t *dst = exec_trunk_take(x, row_bytes * all);
+    *ret = mat_of(rows->t, dst);
+    ret->rows = all;
+    for (uint32_t i = 0; i < n; dst += row_bytes * rows[i++].n)
+        if ((st = upload_rows(x, &rows[i], dst, what, err)))
+            return st;
     return XD_OK;
 }
 
@@ -160,12 +208,10 @@ xd_status exec_load_matrix(exec *x, const model_tensor *t, kern_mat *ret, const 
         *ret = mat_of(t, t->data);
         return XD_OK;
     }
-    void *dst = exec_trunk_take(x, t->bytes);
-    *ret = mat_of(t, dst);
-    return upload_matrix(x, t, dst, what, err);
+    return exec_load_rows(x, &(exec_rows){t, 0, t->rows}, 1, ret, what, err);
 }
 
-static bool same_kind(const model_tensor *a, const model_tensor *b)
+bool exec_same_kind(const model_tensor *a, const model_tensor *b)
 {
     return a->fmt == b->fmt && a->cols == b->cols;
 }
@@ -175,62 +221,73 @@ static bool has_all_or_none(const void *a, const void *b, const void *c)
     return (a && b && c) || (!a && !b && !c);
 }
 
+/* Rows of Q's matrix, or values of its bias: Q's, or the gate's. */
+static uint32_t q_rows(const model_params *hp, const model_tensor *t, bool gate, exec_rows *ret)
+{
+    const uint32_t hd = hp->head_dim;
+    if (!hp->gated) {
+        *ret = (exec_rows){t, 0, hp->n_heads * hd};
+        return 1;
+    }
+    for (uint32_t h = 0; h < hp->n_heads; h++)
+        ret[h] = (exec_rows){t, hd * (2 * h + gate), hd};
+    return hp->n_heads;
+}
+
+static xd_status load_gate(exec *x, const model_layer *ml, exec_layer *l, exec_rows *rows, float *tmp, uint32_t tmp_cap,
+                           xd_err *err)
+{
+    xd_status st = exec_load_rows(x, rows, q_rows(x->hp, &ml->q, true, rows), &l->gate, "a gate's matrix", err);
+    return st ? st
+              : exec_load_values(x, rows, q_rows(x->hp, &ml->q_bias, true, rows), tmp, tmp_cap, &l->gate_bias,
+                                 "a gate's bias", err);
+}
+
 /* One product for Q, K and V where they can lie below one another. */
 static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
 {
+    const char *what = "a Q, K or V matrix", *of_bias = "a Q, K or V bias";
     const model_tensor *w[3] = {&ml->q, &ml->k, &ml->v}, *b[3] = {&ml->q_bias, &ml->k_bias, &ml->v_bias};
-    bool joined = same_kind(w[0], w[1]) && same_kind(w[0], w[2]) && has_all_or_none(b[0]->data, b[1]->data, b[2]->data);
+    bool joined =
+        exec_same_kind(w[0], w[1]) && exec_same_kind(w[0], w[2]) && has_all_or_none(b[0]->data, b[1]->data, b[2]->data);
     const bool copies = exec_copies(x, w[0]); /* joined, all three are of one kind */
     if (!copies)
-        joined = joined && (const uint8_t *)w[0]->data + w[0]->bytes == w[1]->data &&
+        joined = joined && !x->hp->gated && (const uint8_t *)w[0]->data + w[0]->bytes == w[1]->data &&
                  (const uint8_t *)w[1]->data + w[1]->bytes == w[2]->data;
-    uint64_t row_bytes = kern_row_bytes(w[0]->fmt, w[0]->cols);
-    for (int i = 0; i < 3; i++)
-        joined = joined && w[i]->bytes == row_bytes * w[i]->rows;
+    XD_CLEANUP(xd_freep) exec_rows *rows = malloc((x->hp->n_heads + 2ull) * sizeof *rows);
     xd_status st;
+    if (!rows)
+        return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);
+    if (x->hp->gated && (st = load_gate(x, ml, l, rows, tmp, tmp_cap, err)))
+        return st;
+    uint32_t n = q_rows(x->hp, w[0], false, rows);
     if (!joined) {
         l->n_qkv = 3;
-        for (int i = 0; i < 3; i++) {
-            if ((st = exec_load_matrix(x, w[i], &l->qkv[i], "a Q, K or V matrix", err)) ||
-                (st = exec_load_vector(x, b[i], tmp, tmp_cap, &l->qkv_bias[i], "a Q, K or V bias", err)))
-                return st;
+        st = x->hp->gated ? exec_load_rows(x, rows, n, &l->qkv[0], what, err)
+                          : exec_load_matrix(x, w[0], &l->qkv[0], what, err);
+        if (!st)
+            st = exec_load_values(x, rows, q_rows(x->hp, b[0], false, rows), tmp, tmp_cap, &l->qkv_bias[0], of_bias,
+                                  err);
+        for (int i = 1; i < 3 && !st; i++) {
+            if (!(st = exec_load_matrix(x, w[i], &l->qkv[i], what, err)))
+                st = exec_load_vector(x, b[i], tmp, tmp_cap, &l->qkv_bias[i], of_bias, err);
         }
-        return XD_OK;
-    }
-    uint64_t bytes = w[0]->bytes + w[1]->bytes + w[2]->bytes;
-    const uint8_t *data = w[0]->data;
-    if (copies) {
-        uint8_t *dst = exec_trunk_take(x, bytes);
-        uint64_t at = 0;
-        for (int i = 0; i < 3; at += w[i++]->bytes) {
-            if ((st = upload_matrix(x, w[i], dst + at, "a Q, K or V matrix", err)))
-                return st;
-        }
-        data = dst;
+        return st;
     }
     l->n_qkv = 1;
-    l->qkv[0] = mat_of(w[0], data);
-    l->qkv[0].rows = w[0]->rows + w[1]->rows + w[2]->rows;
-    if (!b[0]->data)
-        return XD_OK;
-    float *joined_bias = (float *)exec_trunk_take(x, (uint64_t)l->qkv[0].rows * sizeof(float));
-    uint32_t at = 0;
-    for (int i = 0; i < 3; i++) {
-        uint32_t n = b[i]->rows * b[i]->cols;
-        if ((st = check_vector(b[i], tmp_cap, "a Q, K or V bias", err)))
+    rows[n++] = (exec_rows){w[1], 0, w[1]->rows};
+    rows[n++] = (exec_rows){w[2], 0, w[2]->rows};
+    if (copies) {
+        if ((st = exec_load_rows(x, rows, n, &l->qkv[0], what, err)))
             return st;
-        if (n != w[i]->rows)
-            return xd_fail(err, XD_BAD_MODEL, 0, "a Q, K or V bias has %u values for %u rows", n, w[i]->rows);
-        exec_to_float(tmp, b[i], n);
-        kern_status ks = x->dev->ops->upload(x->dev, joined_bias + at, tmp, n * sizeof(float));
-        if (!ks)
-            ks = x->dev->ops->sync(x->dev);
-        if (ks)
-            return exec_kern_fail(x, ks, err, "upload of a bias");
-        at += n;
+    } else {
+        l->qkv[0] = mat_of(w[0], w[0]->data);
+        l->qkv[0].rows += w[1]->rows + w[2]->rows;
     }
-    l->qkv_bias[0] = joined_bias;
-    return XD_OK;
+    n = q_rows(x->hp, b[0], false, rows);
+    rows[n++] = (exec_rows){b[1], 0, w[1]->rows};
+    rows[n++] = (exec_rows){b[2], 0, w[2]->rows};
+    return exec_load_values(x, rows, n, tmp, tmp_cap, &l->qkv_bias[0], of_bias, err);
 }
 
 /* Gate and up are one product where they can lie below one another. */
@@ -248,11 +305,20 @@ static xd_status load_shared(exec *x, const model_layer *ml, exec_layer *l, xd_e
         return st;
     const kern_mat *a = &l->shared[0], *b = &l->shared[1];
     l->n_shared = 2;
-    if (same_kind(gate, up) && (const uint8_t *)a->data + a->rows * a->row_bytes == b->data) {
+    if (exec_same_kind(gate, up) && (const uint8_t *)a->data + a->rows * a->row_bytes == b->data) {
         l->shared[0].rows += b->rows;
         l->n_shared = 1;
     }
     return XD_OK;
+}
+
+/* What Q's rows take that are divided into Q and gate, beyond where they lie. */
+static uint64_t gate_bytes(const exec *x, const model_layer *l)
+{
+    if (!x->hp->gated || l->linear)
+        return 0;
+    const uint64_t ends = 4 * 256; /* of four parts instead of two */
+    return ends + (exec_copies(x, &l->q) ? 0 : l->q.bytes);
 }
 
 static uint64_t trunk_size(const exec *x)
@@ -295,7 +361,7 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.kv_a,
                                      &l->latent.k_b,
                                      &l->latent.v_b};
-        n += exec_latent_trunk_bytes(x, l);
+        n += exec_latent_trunk_bytes(x, l) + exec_delta_trunk_bytes(x, l) + gate_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
         for (size_t j = 0; j < XD_ARRAY_LEN(mat); j++)
@@ -309,6 +375,7 @@ static uint32_t most_values(const exec *x)
 {
     const model_params *hp = x->hp;
     uint32_t n = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
+    n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -350,18 +417,19 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
     if (head->data != embed->data && (st = exec_load_matrix(x, head, &x->head, "the LM head", err)))
         return st;
     /* What the logits are scaled by is in the norm before them. */
-    if ((st = load_scaled(x, model_final_norm(x->m), hp->logit_scale, tmp, tmp_cap, &x->final_norm, "the final norm",
-                          err)))
+    if ((st = load_scaled(x, model_final_norm(x->m), hp->norm_offset, hp->logit_scale, tmp, tmp_cap, &x->final_norm,
+                          "the final norm", err)))
         return st;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         const model_layer *ml = model_get_layer(x->m, i);
         exec_layer *l = &x->layers[i];
-        if ((st = exec_load_vector(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
-            (st = exec_load_vector(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
-            (st = exec_load_vector(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
-            (st = exec_load_vector(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
-            (st = hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
-                                     : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
+        if ((st = load_norm(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
+            (st = load_norm(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
+            (st = load_norm(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
+            (st = load_norm(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
+            (st = ml->linear           ? exec_delta_load(x, ml, l, tmp, tmp_cap, err)
+                  : hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
+                                       : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
             (st = exec_load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
             (st = exec_load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
             (st = exec_load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||

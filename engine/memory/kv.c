@@ -15,6 +15,8 @@
  *  4. The LRU lists are oldest first; a sequence is released from its end, so a prefix outlives what follows it.
  *  5. Every copy is made in stream order on the compute stream; a host place whose download may still be running is read by us only
  *     after a sync.
+ *  6. A sequence has a slot while it has room for tokens, and no slot while it has none or is swapped: then it has a copy.
+ *  7. A copy is a prefix's when the node names it and it names the node (kv_state.c).
  * The mutex exists for the statistics, which any thread reads; the engine thread is the only writer. */
 #include "engine/memory/kv.h"
 
@@ -25,6 +27,9 @@
 
 #include "engine/memory/hostmem_priv.h"
 #include "engine/memory/kv_prefix_priv.h"
+#include "engine/memory/kv_state_priv.h"
+
+enum { MAX_KEPT = 2, MOST_COPIES = 4096 };
 
 typedef struct kv_place {
     uint32_t refs, node;
@@ -52,6 +57,7 @@ struct kv_cache {
     kv_place *places;
     kv_tier tier[2]; /* device, host */
     kv_prefix *prefix;
+    kv_states *states; /* NULL: no linear layers */
     bool download_pending;
     pthread_mutex_t lock;
     kv_stats stats;
@@ -61,6 +67,12 @@ struct kv_seq {
     uint32_t *blocks;
     uint32_t n, cap;
     uint32_t n_committed, tail_node; /* blocks that prefix nodes know; the node of the last one (held) */
+    uint32_t n_known;                /* tokens */
+    uint32_t slot, copy;             /* of its state; copy: while it is swapped */
+    struct {                         /* copies that the next step fills */
+        uint32_t pos, copy;
+    } kept[MAX_KEPT];
+    uint32_t n_kept;
     bool swapped, commit_stopped;
 };
 
@@ -92,6 +104,11 @@ uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes)
     if (layer_bytes_of(opt) % 16 || n <= opt->n_layers)
         return 0;
     return (uint32_t)XD_MIN(n - opt->n_layers, (uint64_t)KV_NONE / 4);
+}
+
+uint64_t kv_state_layer_bytes(const kern_delta_geom *g)
+{
+    return xd_align_up(kern_delta_state_floats(g) * sizeof(float), 256);
 }
 
 /* --- lists ------------------------------------------------------------------------------------------------------- */
@@ -365,6 +382,16 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
         put_free(kv, b);
     }
     xd_status st = open_memory(kv, err);
+    if (!st && opt->n_states) {
+        const uint64_t n_copies = opt->state_host_bytes / xd_align_up(opt->state_bytes, 4096);
+        const kv_states_options so = {.dev = opt->dev,
+                                      .n_slots = opt->n_states,
+                                      .n_copies = (uint32_t)XD_MIN(n_copies, (uint64_t)MOST_COPIES),
+                                      .bytes = opt->state_bytes};
+        st = kv_states_open(&so, &kv->states, err);
+        kv->stats.states_total = so.n_slots;
+        kv->stats.state_copies_total = so.n_copies;
+    }
     if (st)
         return st;
     *ret = XD_TAKE(kv);
@@ -383,6 +410,7 @@ void kv_free(kv_cache *kv)
         if (dev_mem[i])
             ops->free(kv->opt.dev, dev_mem[i]);
     hostmem_free(kv->host);
+    kv_states_free(kv->states);
     kv_prefix_free(kv->prefix);
     free(kv->places);
     pthread_mutex_destroy(&kv->lock);
@@ -398,6 +426,27 @@ void kv_describe(const kv_cache *kv, kern_kv *ret)
                      .head_dim = kv->opt.head_dim,
                      .v_dim = kv->opt.v_dim,
                      .fmt = kv->opt.fmt};
+}
+
+bool kv_has_state(const kv_cache *kv)
+{
+    return kv->states;
+}
+
+void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes)
+{
+    *ret_base = kv->states ? kv_states_base(kv->states) : NULL;
+    *ret_slot_bytes = kv->states ? kv->opt.state_bytes : 0;
+}
+
+uint32_t kv_seq_state(const kv_seq *s)
+{
+    return s->slot;
+}
+
+uint32_t kv_seq_known(const kv_seq *s)
+{
+    return s->n_known;
 }
 
 uint32_t kv_cold_begin(const kv_cache *kv)
@@ -432,13 +481,25 @@ xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err)
     kv_seq *s = calloc(1, sizeof *s);
     if (!s)
         return xd_fail(err, XD_NOMEM, 0, "KV sequence");
-    s->tail_node = KV_NONE;
+    s->tail_node = s->slot = s->copy = KV_NONE;
     *ret = s;
     return XD_OK;
 }
 
+static void drop_state(kv_cache *kv, kv_seq *s)
+{
+    if (s->slot != KV_NONE)
+        kv_states_give(kv->states, s->slot);
+    if (s->copy != KV_NONE)
+        kv_states_copy_give(kv->states, s->copy);
+    while (s->n_kept)
+        kv_states_copy_give(kv->states, s->kept[--s->n_kept].copy);
+    s->slot = s->copy = KV_NONE;
+}
+
 static void drop_locked(kv_cache *kv, kv_seq *s)
 {
+    drop_state(kv, s);
     while (s->n)
         release(kv, s->blocks[--s->n]);
     kv_prefix_drop(kv->prefix, s->tail_node);
@@ -498,6 +559,54 @@ static uint32_t ref_node(kv_cache *kv, uint32_t node)
     return dev_b;
 }
 
+/* The copy of the state behind the prefix that ends with `node`. */
+static uint32_t copy_of(const kv_cache *kv, uint32_t node)
+{
+    const uint32_t c = kv_prefix_state(kv->prefix, node);
+    return c != KV_NONE && kv_states_node_of(kv->states, c) == node ? c : KV_NONE;
+}
+
+/* How many of the first n_max blocks of ids are there up to the last one with a copy of the state. */
+static uint32_t find_state(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n_max, uint32_t *ret_copy)
+{
+    const uint32_t bs = kv->opt.block_size;
+    uint32_t node = KV_NONE, i = 0, best = 0;
+    *ret_copy = KV_NONE;
+    while (i < n_max && (node = kv_prefix_find(kv->prefix, node, ids + (size_t)i * bs)) != KV_NONE &&
+           kv_prefix_place(kv->prefix, node) != KV_NONE) {
+        i++;
+        if (copy_of(kv, node) != KV_NONE) {
+            *ret_copy = copy_of(kv, node);
+            best = i;
+        }
+    }
+    s->n_known = i * bs;
+    return best;
+}
+
+/* XD_BUSY: no slot is free. After a failure the caller gives back what it has. */
+static xd_status bring_state(kv_cache *kv, kv_seq *s, uint32_t c)
+{
+    const kern_ops *ops = kv->opt.dev->ops;
+    s->slot = kv_states_take(kv->states);
+    if (s->slot == KV_NONE)
+        return XD_BUSY;
+    if (kv->download_pending && ops->sync(kv->opt.dev) != KERN_OK)
+        return XD_INTERNAL;
+    kv->download_pending = false;
+    return kv_states_restore(kv->states, s->slot, c) ? XD_INTERNAL : XD_OK;
+}
+
+/* What was matched is of use only with its state: all of it, or nothing. */
+static bool take_state(kv_cache *kv, kv_seq *s, uint32_t c)
+{
+    if (bring_state(kv, s, c))
+        return false;
+    kv_states_copy_of(kv->states, c, s->tail_node);
+    kv->stats.states_found++;
+    return true;
+}
+
 uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
 {
     const uint32_t bs = kv->opt.block_size;
@@ -505,7 +614,9 @@ uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
         return 0;
     pthread_mutex_lock(&kv->lock);
     kv->stats.prefix_queries_tokens += n;
-    uint32_t n_max = (n - 1) / bs;
+    uint32_t n_max = (n - 1) / bs, c = KV_NONE;
+    if (kv->states)
+        n_max = find_state(kv, s, ids, n_max, &c);
     while (s->n < n_max) {
         uint32_t node = kv_prefix_find(kv->prefix, s->tail_node, ids + (size_t)s->n * bs);
         uint32_t b = node != KV_NONE && seq_room(s, s->n + 1) ? ref_node(kv, node) : KV_NONE;
@@ -514,17 +625,59 @@ uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
         s->blocks[s->n++] = b;
         set_tail(kv, s, node, s->n);
     }
+    if (kv->states && s->n && (s->n < n_max || !take_state(kv, s, c)))
+        drop_locked(kv, s);
     kv->stats.prefix_hits_tokens += (uint64_t)s->n * bs;
     pthread_mutex_unlock(&kv->lock);
     return s->n * bs;
 }
 
-void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
+void *kv_seq_keep(kv_cache *kv, kv_seq *s, uint32_t pos)
+{
+    if (!kv->states || !kv->opt.prefix_caching || !pos || pos % kv->opt.block_size || s->commit_stopped)
+        return NULL;
+    for (uint32_t i = 0; i < s->n_kept; i++) /* the step that should have filled it failed */
+        if (s->kept[i].pos == pos)
+            return kv_states_copy_ptr(kv->states, s->kept[i].copy);
+    if (s->n_kept == MAX_KEPT)
+        return NULL;
+    pthread_mutex_lock(&kv->lock);
+    const uint32_t c = kv_states_copy_take(kv->states);
+    pthread_mutex_unlock(&kv->lock);
+    if (c == KV_NONE)
+        return NULL;
+    s->kept[s->n_kept].pos = pos;
+    s->kept[s->n_kept++].copy = c;
+    return kv_states_copy_ptr(kv->states, c);
+}
+
+/* Copies that have been filled go to the nodes of their prefixes. */
+static void give_kept(kv_cache *kv, kv_seq *s, uint32_t n)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < s->n_kept; i++) {
+        const uint32_t depth = s->kept[i].pos / kv->opt.block_size, c = s->kept[i].copy;
+        if (s->kept[i].pos > n) {
+            s->kept[left++] = s->kept[i];
+            continue;
+        }
+        uint32_t node = depth <= s->n_committed ? s->tail_node : KV_NONE;
+        for (uint32_t d = s->n_committed; node != KV_NONE && d > depth; d--)
+            node = kv_prefix_parent(kv->prefix, node);
+        if (node == KV_NONE || copy_of(kv, node) != KV_NONE) {
+            kv_states_copy_give(kv->states, c);
+            continue;
+        }
+        kv_states_copy_of(kv->states, c, node);
+        kv_prefix_set_state(kv->prefix, node, c);
+        kv->stats.states_kept++;
+    }
+    s->n_kept = left;
+}
+
+static void commit_blocks(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
 {
     const uint32_t bs = kv->opt.block_size;
-    if (!kv->opt.prefix_caching || s->commit_stopped || s->swapped || n / bs <= s->n_committed)
-        return;
-    pthread_mutex_lock(&kv->lock);
     while (s->n_committed < n / bs && s->n_committed < s->n) {
         uint32_t i = s->n_committed, b = s->blocks[i];
         uint32_t node = kv_prefix_intern(kv->prefix, s->tail_node, ids + (size_t)i * bs);
@@ -544,13 +697,23 @@ void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
             attach_node(kv, b, node);
         set_tail(kv, s, node, i + 1);
     }
+}
+
+void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
+{
+    if (!kv->opt.prefix_caching || s->commit_stopped || s->swapped || n / kv->opt.block_size <= s->n_committed)
+        return;
+    pthread_mutex_lock(&kv->lock);
+    commit_blocks(kv, s, ids, n);
+    give_kept(kv, s, n);
     pthread_mutex_unlock(&kv->lock);
 }
 
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n)
 {
     uint32_t k = XD_MIN(n / kv->opt.block_size, from->n);
-    if (to->n || from->swapped || !k || !seq_room(to, k))
+    /* Where there are states, `to` finds that of the prefix by itself. */
+    if (to->n || from->swapped || !k || kv->states || !seq_room(to, k))
         return 0;
     pthread_mutex_lock(&kv->lock);
     for (uint32_t i = 0; i < k; i++) {
@@ -582,15 +745,16 @@ static uint32_t usable(const kv_cache *kv)
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
 {
     uint32_t need = n_tokens / kv->opt.block_size + (n_tokens % kv->opt.block_size != 0);
+    const bool wants_slot = kv->states && s->slot == KV_NONE;
     if (s->swapped)
         return XD_INTERNAL;
-    if (need <= s->n)
+    if (need <= s->n && !wants_slot)
         return XD_OK;
     if (!seq_room(s, need))
         return XD_NOMEM;
     pthread_mutex_lock(&kv->lock);
     xd_status st = XD_BUSY;
-    if (need - s->n <= usable(kv)) {
+    if (need <= s->n + usable(kv) && (!wants_slot || (s->slot = kv_states_take(kv->states)) != KV_NONE)) {
         while (s->n < need)
             s->blocks[s->n++] = take_usable(kv);
         st = XD_OK;
@@ -600,6 +764,17 @@ xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
 }
 
 /* --- swapping ---------------------------------------------------------------------------------------------------- */
+
+static xd_status save_state(kv_cache *kv, kv_seq *s)
+{
+    if (s->slot == KV_NONE)
+        return XD_OK;
+    s->copy = kv_states_copy_take(kv->states);
+    if (s->copy == KV_NONE)
+        return XD_BUSY;
+    kv->download_pending = true;
+    return kv_states_save(kv->states, s->copy, s->slot) ? XD_INTERNAL : XD_OK;
+}
 
 /* Every device block gets a host copy of its own and is released: one that is shared or known as a prefix simply stays where it is,
  * so nothing that waits in the swap space holds device memory. */
@@ -617,6 +792,8 @@ xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
     if (!st && n_dev && !(moved = malloc(n_dev * sizeof *moved)))
         st = XD_NOMEM;
     uint32_t k = 0;
+    if (!st)
+        st = save_state(kv, s);
     for (uint32_t i = 0; !st && i < s->n; i++) {
         if (is_host(kv, s->blocks[i]))
             continue;
@@ -627,7 +804,13 @@ xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
     if (st) {
         while (k)
             release(kv, moved[--k]);
+        if (s->copy != KV_NONE)
+            kv_states_copy_give(kv->states, s->copy);
+        s->copy = KV_NONE;
     } else {
+        if (s->slot != KV_NONE)
+            kv_states_give(kv->states, s->slot);
+        s->slot = KV_NONE;
         for (uint32_t i = s->n; i-- > 0;)
             if (!is_host(kv, s->blocks[i])) {
                 release(kv, s->blocks[i]);
@@ -702,7 +885,14 @@ xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s)
     if (!in)
         return XD_NOMEM;
     pthread_mutex_lock(&kv->lock);
-    xd_status st = swap_in_locked(kv, s, in);
+    /* The state first: then blocks are moved or stay where they are, and nothing is half done. */
+    xd_status st = s->copy == KV_NONE ? XD_OK : bring_state(kv, s, s->copy);
+    if (!st)
+        st = swap_in_locked(kv, s, in);
+    uint32_t *gone = st ? &s->slot : &s->copy;
+    if (*gone != KV_NONE)
+        (st ? kv_states_give : kv_states_copy_give)(kv->states, *gone);
+    *gone = KV_NONE;
     pthread_mutex_unlock(&kv->lock);
     return st;
 }
@@ -732,6 +922,8 @@ void kv_get_stats(kv_cache *kv, kv_stats *ret)
         ret->blocks_cached += ret->tier[t].cached;
         ret->blocks_used += ret->tier[t].used;
     }
+    if (kv->states)
+        kv_states_count(kv->states, &ret->states_used, &ret->state_copies_used);
     ret->blocks_total = kv_max_seq_blocks(kv);
     ret->swap_blocks_total = kv->n_host;
     ret->swap_blocks_used = kv->n_host - kv->tier[1].n_free;

@@ -2,7 +2,11 @@
  *
  * A block holds K and V of all layers (layout: kern_kv in kernels.h). Full blocks are known by their tokens and all before them
  * (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's automatic prefix caching. Blocks without
- * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread. */
+ * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread.
+ *
+ * A model with linear layers (kern_delta_args) has, beside the blocks, a state for each sequence: the sum of all its tokens. It lies in a slot in
+ * device memory while the sequence has room for tokens. Copies of states lie in host memory: of a sequence that is swapped out, and of
+ * the end of some prefixes. Such a prefix is found only as far as there is a copy. */
 #ifndef ENGINE_KV_H
 #define ENGINE_KV_H
 
@@ -27,6 +31,9 @@ typedef struct kv_options {
     bool allow_cold; /* blocks beyond n_blocks lie in mapped host memory (swap space): cold */
     uint32_t
         stage_blocks; /* cold blocks that a step can bring to device memory, a layer at a time; 0: all are read in place */
+    uint32_t n_states;         /* slots; 0: no linear layers */
+    uint64_t state_bytes;      /* of all linear layers, one behind another: kv_state_layer_bytes() each */
+    uint64_t state_host_bytes; /* for copies */
 } kv_options;
 
 uint64_t kv_block_bytes(const kv_options *opt); /* of all layers */
@@ -39,6 +46,11 @@ XD_DEFINE_CLEANUP(kv_cache, kv_free)
 /* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
 void kv_describe(const kv_cache *kv, kern_kv *ret);
 
+uint64_t kv_state_layer_bytes(const kern_delta_geom *g);
+bool kv_has_state(const kv_cache *kv);
+/* Where slot 0 lies on the device, and how far from one to the next; NULL, 0: there are none. */
+void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes);
+
 /* Staging. Cold blocks have ids from kv_cold_begin() on. Staged block i has the id kv_stage_begin() + i in the table that
  * kv_describe_stage() gives for a layer (others have their own ids there): layers take turns with two areas. */
 uint32_t kv_cold_begin(const kv_cache *kv);
@@ -50,8 +62,15 @@ void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret);
 xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err) XD_MUST_CHECK;
 void kv_seq_free(kv_cache *kv, kv_seq *s); /* releases its blocks (full ones stay cached) */
 /* Takes the longest cached prefix of ids[0..n) in whole blocks, at most n - 1 tokens (the last one must be computed). The sequence
- * must be empty. Returns the number of tokens whose KV is already there. */
+ * must be empty. Returns the number of tokens whose KV (and state) is already there. */
 uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
+/* How many tokens of the last kv_seq_match() had their KV there, whether or not there was a state: others began like this, too. */
+uint32_t kv_seq_known(const kv_seq *s);
+/* Host memory for a copy of the state behind the first `pos` tokens, a whole number of blocks, which the next step will fill. kv_seq_commit()
+ * with at least so many makes it the prefix's. NULL: there is no room, or no prefix is kept. */
+void *kv_seq_keep(kv_cache *kv, kv_seq *s, uint32_t pos);
+/* The slot of its state; while it has room for tokens. */
+uint32_t kv_seq_state(const kv_seq *s);
 /* Makes room for tokens [0, n_tokens). XD_BUSY: not enough blocks (nothing changed): preempt somebody. */
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens) XD_MUST_CHECK;
 /* Tokens [0, n) of ids have been computed: full blocks become findable. ids are the sequence's from its start. */
@@ -74,7 +93,10 @@ typedef struct kv_stats {
     } tier[2]; /* the same in device memory, and in host memory that steps use too (0 without allow_cold) */
     uint64_t swap_blocks_total, swap_blocks_used;
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
-    uint64_t swap_ns; /* time that the engine spent on copies to and from swap space; monotonic */
+    uint32_t states_total, states_used;                                                     /* slots */
+    uint32_t state_copies_total, state_copies_used;                                         /* in host memory */
+    uint64_t states_kept, states_found; /* copies made of prefixes, and used by prompts; monotonic */
+    uint64_t swap_ns;                   /* time that the engine spent on copies to and from swap space; monotonic */
 } kv_stats;
 void kv_get_stats(kv_cache *kv, kv_stats *ret); /* any thread */
 void kv_drop_cached(kv_cache *kv);              /* forgets all blocks without an owner */

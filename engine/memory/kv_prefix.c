@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 typedef struct kv_node {
-    uint32_t parent, place, refs;
+    uint32_t parent, place, refs, state;
     uint32_t next; /* in its hash bucket, or in the free list */
 } kv_node;
 
@@ -92,7 +92,7 @@ uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids)
         return i;
     i = t->free_head;
     t->free_head = t->nodes[i].next;
-    t->nodes[i] = (kv_node){.parent = parent, .place = KV_NONE, .next = *bucket};
+    t->nodes[i] = (kv_node){.parent = parent, .place = KV_NONE, .state = KV_NONE, .next = *bucket};
     *bucket = i;
     memcpy(t->tokens + (size_t)i * t->block_size, ids, (size_t)t->block_size * sizeof *ids);
     if (parent != KV_NONE)
@@ -108,6 +108,16 @@ uint32_t kv_prefix_parent(const kv_prefix *t, uint32_t node)
 uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node)
 {
     return t->nodes[node].place;
+}
+
+uint32_t kv_prefix_state(const kv_prefix *t, uint32_t node)
+{
+    return t->nodes[node].state;
+}
+
+void kv_prefix_set_state(kv_prefix *t, uint32_t node, uint32_t copy)
+{
+    t->nodes[node].state = copy;
 }
 
 /* Forgets the node, and those before it, that nobody needs any more. */

@@ -23,6 +23,9 @@ uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids);
 uint32_t kv_prefix_parent(const kv_prefix *t, uint32_t node);
 uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node); /* block id that holds its KV, or KV_NONE */
 void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t place);
+/* A copy of the state of linear layers behind its tokens (kv_state_priv.h), or KV_NONE. Forgotten with the node. */
+uint32_t kv_prefix_state(const kv_prefix *t, uint32_t node);
+void kv_prefix_set_state(kv_prefix *t, uint32_t node, uint32_t copy);
 void kv_prefix_hold(kv_prefix *t, uint32_t node); /* KV_NONE is fine */
 void kv_prefix_drop(kv_prefix *t, uint32_t node); /* gives a hold back, prunes; KV_NONE is fine */
 

@@ -14,6 +14,20 @@
 
 #define SHARED "model.layers.%u.mlp.shared_experts"
 
+/* Qwen3.5, alone and behind what sees. */
+#define QWEN3_5_MOE(type, class)                                                                                       \
+    .model_type = type, .class_name = class,                                                                           \
+    .defaults = "{\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40,\"num_attention_heads\":16,"     \
+                "\"num_key_value_heads\":2,\"head_dim\":256,\"max_position_embeddings\":32768,"                        \
+                "\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":512,\"num_experts_per_tok\":8,"     \
+                "\"num_local_experts\":256,\"partial_rotary_factor\":0.25}",                                           \
+    .default_theta = 10000, .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},                  \
+    .router = "model.layers.%u.mlp.gate.weight", .moe_size_key = "moe_intermediate_size", .moe_layers = MODEL_MOE_ALL, \
+    .shared = "model.layers.%u.mlp.shared_expert", .shared_gate = "model.layers.%u.mlp.shared_expert_gate.weight",     \
+    .shared_size_key = "shared_expert_intermediate_size", .norm_topk_always = true, .partial_rotary = true,            \
+    .delta = MODEL_DELTA_FLAT, .gated = true, .centred = true, .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED,   \
+    .read = model_read_qwen3_5
+
 static const model_arch archs[] = {
     {.model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -312,6 +326,29 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_TYPES,
      .rope = MODEL_ROPE_TYPES},
+    {.model_type = "qwen3_next",
+     .class_name = "Qwen3NextForCausalLM",
+     .defaults = "{\"vocab_size\":151936,\"hidden_size\":2048,\"intermediate_size\":5632,\"num_hidden_layers\":48,"
+                 "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,"
+                 "\"max_position_embeddings\":32768,\"moe_intermediate_size\":512,"
+                 "\"shared_expert_intermediate_size\":512,\"num_experts_per_tok\":10,\"num_local_experts\":512,"
+                 "\"norm_topk_prob\":true,\"partial_rotary_factor\":0.25}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "moe_intermediate_size",
+     .shared = "model.layers.%u.mlp.shared_expert",
+     .shared_gate = "model.layers.%u.mlp.shared_expert_gate.weight",
+     .shared_size_key = "shared_expert_intermediate_size",
+     .partial_rotary = true,
+     .delta = MODEL_DELTA_GROUPED,
+     .gated = true,
+     .centred = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED},
+    {QWEN3_5_MOE("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM")},
+    {QWEN3_5_MOE("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"), .nested = {"text_config"},
+     .prefix = "model.language_model."},
     {.model_type = "qwen3_vl_moe",
      .class_name = "Qwen3VLMoeForConditionalGeneration",
      .defaults = "{\"vocab_size\":151936,\"hidden_size\":2048,\"intermediate_size\":5632,\"num_hidden_layers\":24,"
@@ -636,6 +673,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->rms_eps = (float)eps;
     p->attn_scale = (float)(1.0 / sqrt(p->head_dim));
     p->embed_scale = p->logit_scale = 1;
+    p->gated = a->gated;
     p->router = (kern_router_args){.scoring = KERN_SOFTMAX_TOPK, .norm_topk = a->norm_topk_always || norm_topk};
     p->bos_id = -1;
     p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;

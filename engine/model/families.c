@@ -183,6 +183,16 @@ xd_status model_read_ernie(model *m, const json_t *c, const char *file, xd_err *
     return XD_OK;
 }
 
+/* transformers never looks at it; a published model without the gate would have other tensors, too. */
+xd_status model_read_qwen3_5(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    bool gated;
+    xd_status st = hf_bool(c, file, "attn_output_gate", true, &gated, err);
+    if (!st && !gated)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: attn_output_gate false is not known for %s", file, m->params.arch);
+    return st;
+}
+
 xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)
 {
     bool norms;

@@ -230,8 +230,13 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
-    if ((st = read_windows(m, a, c, file, err)) || (st = choose_ropes(m, a, c, file, err)))
+    if ((st = a->delta ? model_read_delta(m, c, file, err) : read_windows(m, a, c, file, err)) ||
+        (st = choose_ropes(m, a, c, file, err)))
         return st;
+    uint32_t n_of_kind[2] = {0};
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        m->layers[l].ordinal = n_of_kind[m->layers[l].linear]++;
+    p->n_linear = n_of_kind[true];
     m->experts = calloc(n_tensors, sizeof *m->experts);
     if (!m->experts)
         return xd_fail(err, XD_NOMEM, 0, "expert table of the model");

@@ -43,6 +43,18 @@ typedef enum model_layout {
     MODEL_FP8, /* rows of bytes, scales elsewhere; some matrices may be in rows as kernels read them */
 } model_layout;
 
+/* The matrices of a linear layer before its state: what a row of kern_delta_args.x is made of. Q, K, V and Z, or B and A, are either one tensor
+ * with the rows of each key head together, in that order, or lie as the row does. */
+enum {
+    MODEL_DELTA_QKVZ,
+    MODEL_DELTA_BA,
+    MODEL_DELTA_QKV,
+    MODEL_DELTA_Z,
+    MODEL_DELTA_B,
+    MODEL_DELTA_A,
+    MODEL_DELTA_MATS,
+};
+
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
     model_tensor sinks; /* [n_heads]: attention logits beside those of the positions, with no value */
@@ -51,6 +63,15 @@ typedef struct model_layer {
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
+    bool linear; /* Gated DeltaNet in place of attention: no q, k, v; o is behind it */
+    uint32_t
+        ordinal; /* among the layers that are linear, or that are not: which of a sequence's states, or of a block's layers, is its own */
+    struct {
+        model_tensor in[MODEL_DELTA_MATS];
+        model_tensor conv;             /* [channels][conv] */
+        model_tensor a_log, neg_exp_a; /* [n_v_heads]: one of the two */
+        model_tensor dt_bias, norm;    /* [n_v_heads]; [v_dim] */
+    } delta;
     uint32_t window;                          /* sliding window in tokens, own included; 0: full attention */
     uint32_t rope;                            /* which of the model's ropes */
     model_tensor router;                      /* [n_experts][d_model]; data NULL in a dense layer */
@@ -86,7 +107,11 @@ typedef struct model_params {
         uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
         float norm_eps;
     } latent;
+    kern_delta_geom delta; /* of linear layers; n_v_heads 0: there are none */
+    uint32_t n_linear;     /* layers */
+    bool gated;            /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;
+    float norm_offset; /* added to the weights of all norms but those of linear layers' results */
     bool wide_qk_norm; /* norms of whole Q and K, not of heads */
     float clip_qkv;    /* 0: none */
     model_rope ropes[MODEL_MAX_ROPES];

@@ -123,7 +123,9 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     xd_status st = fp8 ? XD_OK : format_of(e, path, &fmt, err);
     if (st)
         return st;
+    const bool channels = e->n_dims == 3 && e->shape[1] == 1; /* a convolution of each channel for itself */
     bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
+                : channels                  ? e->shape[0] == rows && e->shape[2] == cols
                                             : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
     if (!fits && rows == 1)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u]", path,
@@ -370,6 +372,38 @@ static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *
     return take(m, name, 1, d, false, &y->shared_gate, err);
 }
 
+static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_delta_geom *g = &m->params.delta;
+    const bool grouped = a->delta == MODEL_DELTA_GROUPED;
+    const uint32_t d = m->params.d_model, nv = g->n_v_heads, v = nv * g->v_dim, channels = kern_delta_channels(g);
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {grouped ? "in_proj_qkvz.weight" : NULL, channels + v, d, &y->delta.in[MODEL_DELTA_QKVZ]},
+        {grouped ? "in_proj_ba.weight" : NULL, 2 * nv, d, &y->delta.in[MODEL_DELTA_BA]},
+        {grouped ? NULL : "in_proj_qkv.weight", channels, d, &y->delta.in[MODEL_DELTA_QKV]},
+        {grouped ? NULL : "in_proj_z.weight", v, d, &y->delta.in[MODEL_DELTA_Z]},
+        {grouped ? NULL : "in_proj_b.weight", nv, d, &y->delta.in[MODEL_DELTA_B]},
+        {grouped ? NULL : "in_proj_a.weight", nv, d, &y->delta.in[MODEL_DELTA_A]},
+        {"conv1d.weight", channels, g->conv, &y->delta.conv},
+        {"A_log", 1, nv, &y->delta.a_log},
+        {"dt_bias", 1, nv, &y->delta.dt_bias},
+        {"norm.weight", 1, g->v_dim, &y->delta.norm},
+        {"out_proj.weight", d, v, &y->o},
+    };
+    xd_status st = XD_OK;
+    char name[192];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.linear_attn.%s", l, parts[i].name ? parts[i].name : "");
+        if (parts[i].name)
+            st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
+    }
+    return st;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     enum { NEVER, MAYBE, MUST };
@@ -378,7 +412,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool latent = a->latent, low = p->latent.q_rank;
     const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, rank = p->latent.kv_rank,
                    q_rank = p->latent.q_rank;
-    const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
+    const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
+                                     : p->gated ? 2 * p->head_dim
+                                                : p->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
     const int o_bias = !m->attention_bias || a->bias != MODEL_BIAS_ASKED ? NEVER : a->gpt_oss ? MUST : MAYBE;
     const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
@@ -418,12 +454,14 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     char name[192];
     for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
         snprintf(name, sizeof name, "model.layers.%u.%s", l, parts[i].name);
-        if (parts[i].there != NEVER &&
+        const bool of_attention = !strncmp(parts[i].name, "self_attn.", 10);
+        if (parts[i].there != NEVER && !(y->linear && of_attention) &&
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }
-    st = take_shared(m, a, l, err);
-    return st ? st : take_experts(m, a, l, err);
+    if ((st = y->linear ? take_delta(m, a, l, y, err) : XD_OK) || (st = take_shared(m, a, l, err)))
+        return st;
+    return take_experts(m, a, l, err);
 }
 
 /* Tied, a file has one of the two, or both alike; where they differ, config.json is wrong about it (transformers 5 decides so too). */
@@ -526,6 +564,8 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
         m->prefix = a->prefix;
         m->head = a->head;
     }
+    if (!st)
+        m->params.norm_offset = a->centred ? 1 : 0;
     if (!st && !(st = model_read_params(m, a, config, file, err)) &&
         !(st = model_read_defaults(m, config, file, err)) && !(st = open_shards(m, err)) &&
         !(st = hf_bool(config, file, "tie_word_embeddings", false, &tied, err)))

@@ -84,14 +84,36 @@ static const struct {
 static const struct {
     const char *gguf, *model_type;
 } families[] = {
-    {"deepseek2", NULL},     {"dots1", "dots1"},           {"ernie4_5-moe", "ernie4_5_moe"},
-    {"glm4moe", "glm4_moe"}, {"gpt-oss", "gpt_oss"},       {"granitemoe", NULL},
-    {"llama", NULL},         {"minimax-m2", "minimax_m2"}, {"mistral4", NULL},
-    {"olmoe", "olmoe"},      {"qwen2", "qwen2"},           {"qwen2moe", "qwen2_moe"},
-    {"qwen3", "qwen3"},      {"qwen3moe", "qwen3_moe"},    {"qwen3vlmoe", "qwen3_vl_moe"},
+    {"deepseek2", NULL},
+    {"dots1", "dots1"},
+    {"ernie4_5-moe", "ernie4_5_moe"},
+    {"glm4moe", "glm4_moe"},
+    {"gpt-oss", "gpt_oss"},
+    {"granitemoe", NULL},
+    {"llama", NULL},
+    {"minimax-m2", "minimax_m2"},
+    {"mistral4", NULL},
+    {"olmoe", "olmoe"},
+    {"qwen2", "qwen2"},
+    {"qwen2moe", "qwen2_moe"},
+    {"qwen3", "qwen3"},
+    {"qwen3moe", "qwen3_moe"},
+    {"qwen3vlmoe", "qwen3_vl_moe"},
+    {"qwen3next", "qwen3_next"},
+    {"qwen35moe", "qwen3_5_moe_text"},
 };
 
 /* Keys that only some families have: what these say is read, not refused. */
+#define DELTA_KEYS(arch)                                                                       \
+    {arch, "ssm.conv_kernel", "linear_conv_kernel_dim", false},                                \
+        {arch, "ssm.state_size", "linear_key_head_dim", false},                                \
+        {arch, "ssm.group_count", "linear_num_key_heads", false},                              \
+        {arch, "ssm.time_step_rank", "linear_num_value_heads", false},                         \
+        {arch, "full_attention_interval", "full_attention_interval", false},                   \
+        {arch, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", false}, \
+    {                                                                                          \
+        arch, "rope.dimension_count", NULL, false                                              \
+    }
 
 static const struct {
     const char *arch, *gguf, *hf;
@@ -120,6 +142,9 @@ static const struct {
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
     {"minimax-m2", "rope.dimension_count", NULL, false},
+    DELTA_KEYS("qwen3next"),
+    DELTA_KEYS("qwen35moe"),
+    {"qwen35moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
 };
 
 static bool is_family_key(const char *arch, const char *key)
@@ -154,7 +179,8 @@ static xd_status add_family_keys(const model *m, const char *arch, json_t *confi
             return st;
     }
     /* Of what is text all have the same position. */
-    if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")) && strcmp(arch, "qwen3vlmoe"))
+    if (gguf_has(g, arch_key(key, sizeof key, arch, "rope.dimension_sections")) && strcmp(arch, "qwen3vlmoe") &&
+        strcmp(arch, "qwen35moe"))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', positions of several dimensions, is not known", gguf_path(g),
                        key);
     /* These are among the layers. */
@@ -163,6 +189,28 @@ static xd_status add_family_keys(const model *m, const char *arch, json_t *confi
     if (nextn > 0 && nextn < layers)
         json_object_set_new(config, "num_hidden_layers", json_integer(layers - nextn));
     json_object_set_new(config, "use_qk_norm", json_boolean(find(m, "blk.0.attn_q_norm.weight") != NULL));
+    return XD_OK;
+}
+
+/* The size of all value heads is told, and which layers are linear otherwise than by an interval in a list that no converter has written so
+ * far. */
+static xd_status add_delta(const gguf *g, const char *arch, json_t *config, xd_err *err)
+{
+    char key[96];
+    int64_t inner;
+    const double heads = json_number_value(json_object_get(config, "linear_num_value_heads"));
+    xd_status st = gguf_int(g, arch_key(key, sizeof key, arch, "ssm.inner_size"), 0, 1, UINT32_MAX, &inner, err);
+    if (st)
+        return st;
+    if (heads < 1 || inner < 1 || fmod((double)inner, heads) != 0)
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: '%s' = %lld must be a multiple of ssm.time_step_rank = %g, the number of value heads",
+                       gguf_path(g), key, (long long)inner, heads);
+    if ((st = put(config, "linear_value_head_dim", json_real((double)inner / heads), key, err)))
+        return st;
+    if (gguf_has(g, arch_key(key, sizeof key, arch, "attention.recurrent_layers")))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', a list of the linear layers, is not known", gguf_path(g),
+                       key);
     return XD_OK;
 }
 
@@ -292,7 +340,8 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
-    if ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err)))
+    if (((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
+        ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))))
         return st;
     const gguf_tensor *embed = find(m, "token_embd.weight");
     if (!embed)
@@ -408,17 +457,53 @@ static xd_status take_experts(const model *m, uint32_t l, const model_layer *y, 
     return XD_OK;
 }
 
+/* Of Qwen3-Next b and a lie by key heads in one matrix; in older files q, k, v and z do, too. */
+static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_delta_geom *g = &m->params.delta;
+    const uint32_t d = m->params.d_model, nv = g->n_v_heads, v = nv * g->v_dim, channels = kern_delta_channels(g);
+    char name[96];
+    snprintf(name, sizeof name, "blk.%u.ssm_in.weight", l);
+    const bool next = a->delta == MODEL_DELTA_GROUPED, grouped = next && find(m, name);
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {grouped ? "ssm_in.weight" : NULL, channels + v, d, &y->delta.in[MODEL_DELTA_QKVZ]},
+        {grouped ? NULL : "attn_qkv.weight", channels, d, &y->delta.in[MODEL_DELTA_QKV]},
+        {grouped ? NULL : "attn_gate.weight", v, d, &y->delta.in[MODEL_DELTA_Z]},
+        {next ? "ssm_ba.weight" : NULL, 2 * nv, d, &y->delta.in[MODEL_DELTA_BA]},
+        {next ? NULL : "ssm_beta.weight", nv, d, &y->delta.in[MODEL_DELTA_B]},
+        {next ? NULL : "ssm_alpha.weight", nv, d, &y->delta.in[MODEL_DELTA_A]},
+        {"ssm_conv1d.weight", channels, g->conv, &y->delta.conv},
+        {"ssm_a", 1, nv, &y->delta.neg_exp_a},
+        {"ssm_dt.bias", 1, nv, &y->delta.dt_bias},
+        {"ssm_norm.weight", 1, g->v_dim, &y->delta.norm},
+        {"ssm_out.weight", d, v, &y->o},
+    };
+    xd_status st = XD_OK;
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name ? parts[i].name : "");
+        if (parts[i].name)
+            st = take(m, name, 1, parts[i].rows, parts[i].cols, false, parts[i].to, 1, err);
+    }
+    return st;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
-    const bool latent = a->latent, low = p->latent.q_rank;
+    const bool latent = a->latent, low = p->latent.q_rank, linear = y->linear, plain = !latent && !linear;
     const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
-    const uint32_t q = p->n_heads * (latent ? p->latent.nope_dim + p->latent.rope_dim : p->head_dim);
+    const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
+                                     : p->gated ? 2 * p->head_dim
+                                                : p->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
     const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
-    const bool post_norm = a->gpt_oss || !strcmp(a->model_type, "glm4_moe");
+    const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
     const uint32_t q_norm = p->wide_qk_norm ? q : p->head_dim, k_norm = p->wide_qk_norm ? kv : p->head_dim;
     const struct {
         const char *name;
@@ -427,27 +512,27 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_tensor *to;
     } parts[] = {
         {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
-        {low ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
-        {latent ? NULL : "attn_k.weight", 1, kv, d, false, &y->k},
-        {latent ? NULL : "attn_v.weight", 1, kv, d, false, &y->v},
-        {"attn_output.weight", 1, d, o, false, &y->o},
-        {latent ? NULL : "attn_q.bias", 1, 1, q, !qkv_bias, &y->q_bias},
-        {latent ? NULL : "attn_k.bias", 1, 1, kv, !qkv_bias, &y->k_bias},
-        {latent ? NULL : "attn_v.bias", 1, 1, kv, !qkv_bias, &y->v_bias},
+        {low || linear ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
+        {plain ? "attn_k.weight" : NULL, 1, kv, d, false, &y->k},
+        {plain ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
+        {linear ? NULL : "attn_output.weight", 1, d, o, false, &y->o},
+        {plain ? "attn_q.bias" : NULL, 1, 1, q, !qkv_bias, &y->q_bias},
+        {plain ? "attn_k.bias" : NULL, 1, 1, kv, !qkv_bias, &y->k_bias},
+        {plain ? "attn_v.bias" : NULL, 1, 1, kv, !qkv_bias, &y->v_bias},
         {low ? "attn_q_a.weight" : NULL, 1, q_rank, d, false, &y->latent.q_a},
         {low ? "attn_q_a_norm.weight" : NULL, 1, 1, q_rank, false, &y->latent.q_a_norm},
         {low ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
         {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
         {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
-        {"attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
+        {linear ? NULL : "attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
         {post_norm ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
         {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
         {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
         {a->gpt_oss ? "ffn_gate_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_GATE]},
         {a->gpt_oss ? "ffn_up_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_UP]},
         {a->gpt_oss ? "ffn_down_exps.bias" : NULL, 1, n, d, false, &y->expert_bias[MODEL_DOWN]},
-        {m->qk_norm ? "attn_q_norm.weight" : NULL, 1, 1, q_norm, false, &y->q_norm},
-        {m->qk_norm ? "attn_k_norm.weight" : NULL, 1, 1, k_norm, false, &y->k_norm},
+        {m->qk_norm && !linear ? "attn_q_norm.weight" : NULL, 1, 1, q_norm, false, &y->q_norm},
+        {m->qk_norm && !linear ? "attn_k_norm.weight" : NULL, 1, 1, k_norm, false, &y->k_norm},
         {y->d_ff_shared && a->shared_gate ? "ffn_gate_inp_shexp.weight" : NULL, 1, 1, d, false, &y->shared_gate},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
         {a->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
@@ -474,7 +559,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         return st;
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
-    return latent ? take_latent(m, y, l, err) : XD_OK;
+    return latent ? take_latent(m, y, l, err) : linear ? take_delta(m, a, l, y, err) : XD_OK;
 }
 
 /* The converters do not agree on how the size of shared experts is told: the tensors have it. */
@@ -710,6 +795,8 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err)
         (st = model_read_params(m, a, config, path, err)) || (st = check_keys(m, err)) || (st = size_shared(m, err)) ||
         (st = take_all(m, a, err)) || (st = read_vocabulary(m, a, err)))
         return st;
+    /* llama.cpp's converter lets the value heads go through the key heads in turn. */
+    m->params.delta.tiled = a->delta == MODEL_DELTA_FLAT;
     m->files = calloc(m->n_ggufs, sizeof *m->files);
     if (!m->files)
         return xd_fail(err, XD_NOMEM, 0, "list of files");

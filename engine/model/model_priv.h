@@ -85,6 +85,13 @@ struct model_arch {
     bool sinks;  /* of attention: must exist, as with gpt_oss */
     bool latent; /* latent attention (DeepSeek) */
     enum {
+        MODEL_DELTA_NONE,
+        MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
+        MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
+    } delta;
+    bool gated;   /* attention's result is gated */
+    bool centred; /* norms are stored less 1 */
+    enum {
         MODEL_NORM_NONE,
         MODEL_NORM_HEAD,  /* of each head of Q and K: must exist */
         MODEL_NORM_ASKED, /* the same, with use_qk_norm */
@@ -130,6 +137,9 @@ xd_status model_read_layers(model *m, const model_arch *arch, const json_t *conf
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
+/* Linear layers: reads p->delta and which layers they are. */
+xd_status model_read_delta(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_qwen3_5(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_dots1(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;

@@ -58,6 +58,17 @@ static const struct {
      "\"max_position_embeddings\":163840,\"rope_theta\":10000.0,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
      "\"original_max_position_embeddings\":4096,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":0.707,"
      "\"mscale_all_dim\":0.707}}"},
+    {"qwen3-next-80b-a3b",
+     "{\"model_type\":\"qwen3_next\",\"hidden_size\":2048,\"num_hidden_layers\":48,\"num_attention_heads\":16,"
+     "\"num_key_value_heads\":2,\"head_dim\":256,\"num_experts\":512,\"num_experts_per_tok\":10,"
+     "\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":512,\"vocab_size\":151936,"
+     "\"max_position_embeddings\":262144,\"rope_theta\":10000000.0}"},
+    {"qwen3.5-35b-a3b",
+     "{\"model_type\":\"qwen3_5_moe_text\",\"hidden_size\":2048,\"num_hidden_layers\":40,"
+     "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,\"num_experts\":256,"
+     "\"num_experts_per_tok\":8,\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":512,"
+     "\"vocab_size\":248320,\"max_position_embeddings\":262144,\"rope_parameters\":{\"rope_type\":\"default\","
+     "\"rope_theta\":10000000.0,\"partial_rotary_factor\":0.25}}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -241,6 +252,31 @@ static bool plan_latent(plan *p, const model_params *h, model_layer *y)
                     1 / sqrtf((float)rank));
 }
 
+/* A step of a head forgets about half of what it knows. */
+static bool plan_delta(plan *p, const model_params *h, model_layer *y)
+{
+    const kern_delta_geom *g = &h->delta;
+    const uint32_t d = h->d_model, v = g->n_v_heads * g->v_dim, channels = kern_delta_channels(g);
+    const float in = 1 / sqrtf((float)d);
+    return plan_add(p, &y->delta.in[MODEL_DELTA_QKV], channels, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_Z], v, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_B], g->n_v_heads, d, FMT_BF16, in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_A], g->n_v_heads, d, FMT_BF16, in) &&
+           plan_add(p, &y->delta.conv, channels, g->conv, FMT_BF16, 0.5f) &&
+           plan_add(p, &y->delta.a_log, 1, g->n_v_heads, FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->delta.dt_bias, 1, g->n_v_heads, FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->delta.norm, 1, g->v_dim, FMT_BF16, 0) &&
+           plan_add(p, &y->o, d, v, trunk_fmt(p, v), 1 / sqrtf((float)v));
+}
+
+static bool plan_attention(plan *p, const model_params *h, model_layer *y)
+{
+    const uint32_t d = h->d_model, kv = h->n_kv_heads * h->head_dim, q = h->n_heads * h->head_dim * (h->gated ? 2 : 1);
+    const float in = 1 / sqrtf((float)d);
+    return plan_add(p, &y->q, q, d, trunk_fmt(p, d), in) && plan_add(p, &y->k, kv, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in);
+}
+
 static bool plan_model(plan *p, model *m)
 {
     const model_params *h = &m->params;
@@ -255,13 +291,12 @@ static bool plan_model(plan *p, model *m)
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
         ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
-             (h->latent.kv_rank
-                  ? plan_latent(p, h, y)
-                  : plan_add(p, &y->q, q, d, trunk_fmt(p, d), in) && plan_add(p, &y->k, kv, d, trunk_fmt(p, d), in) &&
-                        plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in)) &&
-             plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o)) &&
+             (y->linear           ? plan_delta(p, h, y)
+              : h->latent.kv_rank ? plan_latent(p, h, y)
+                                  : plan_attention(p, h, y)) &&
+             (y->linear || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
              plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
-        if (ok && m->qk_norm)
+        if (ok && m->qk_norm && !y->linear)
             ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : h->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : h->head_dim, FMT_BF16, 0);
         if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
@@ -411,7 +446,7 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
                            "sizes (layer %u: %u) that are multiples of %u",
                            kern_fmt_get(fmt).name, h->d_model, XD_MAX(block, 32u), l, m->layers[l].d_ff, block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
-    p.cap = 4 + (size_t)h->n_layers * 25;
+    p.cap = 4 + (size_t)h->n_layers * 26;
     for (uint32_t l = 0; l < h->n_layers; l++)
         p.cap += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     xd_status st = XD_OK;

@@ -157,19 +157,31 @@ static void drop_blocks(sched *s, sched_seq *q)
     q->n_computed = 0;
 }
 
-static void preempt(sched *s, sched_seq *q)
+static void make_wait(sched *s, sched_seq *q)
 {
-    unbatch(s, q);
     list_remove(&s->running, q);
     list_insert(&s->waiting, q);
     q->state = SCHED_WAITING;
     q->n_preempted++;
-    if (q->n_computed && kv_seq_swap_out(s->opt.kv, q->kv) == XD_OK) {
+}
+
+/* False: they will have to be computed again. */
+static bool give_up_blocks(sched *s, sched_seq *q)
+{
+    if (q->n_computed && kv_seq_swap_out(s->opt.kv, q->kv) == XD_OK)
+        return true;
+    drop_blocks(s, q);
+    return false;
+}
+
+static void preempt(sched *s, sched_seq *q)
+{
+    unbatch(s, q);
+    make_wait(s, q);
+    if (give_up_blocks(s, q))
         s->stats.preempted_swap++;
-    } else {
-        drop_blocks(s, q);
+    else
         s->stats.preempted_recompute++;
-    }
 }
 
 /* Frees the blocks of the least important holder. False: only `q` itself is left. */
@@ -200,7 +212,11 @@ static void put(sched *s, sched_seq *q, uint32_t n)
 {
     bool ends = q->n_computed + n == q->n_ids;
     uint32_t rows = q->want_prompt_rows && q->n_computed < q->n_prompt ? n : ends;
-    s->batch[s->n_batch++] = (sched_entry){.seq = q, .pos = q->n_computed, .n_tokens = n, .n_rows = rows};
+    sched_entry *e = &s->batch[s->n_batch++];
+    *e = (sched_entry){.seq = q, .pos = q->n_computed, .n_tokens = n, .n_rows = rows};
+    for (uint32_t i = 0; i < SCHED_KEEP; i++)
+        if (q->keep[i] > e->pos && q->keep[i] <= e->pos + n)
+            e->keep[e->n_keep++] = q->keep[i];
     s->tokens_left -= n;
     s->rows_left -= rows;
 }
@@ -257,6 +273,17 @@ static bool run_running(sched *s, bool decoding, uint32_t *limit)
     return all;
 }
 
+/* q has been matched. */
+static void choose_keep(const sched *s, sched_seq *q)
+{
+    const uint32_t bs = s->opt.block_size, known = kv_seq_known(q->kv);
+    if (!kv_has_state(s->opt.kv))
+        return;
+    const uint32_t end = q->n_prompt > SCHED_TAIL ? (q->n_prompt - SCHED_TAIL) / bs * bs : 0;
+    q->keep[0] = known > q->n_computed && known < end ? known : 0;
+    q->keep[1] = end > q->n_computed ? end : 0;
+}
+
 /* Brings a waiting sequence's KV into a state in which it can run. */
 static bool prepare(sched *s, sched_seq *q)
 {
@@ -268,6 +295,7 @@ static bool prepare(sched *s, sched_seq *q)
                 return false;
     } else if (!holds_blocks(q) && !q->want_prompt_rows) {
         q->n_computed = kv_seq_match(s->opt.kv, q->kv, q->ids, q->n_ids);
+        choose_keep(s, q);
     }
     if (!q->is_cached_known)
         q->n_cached = XD_MIN(q->n_computed, q->n_prompt);
@@ -307,7 +335,8 @@ static void admit(sched *s, uint32_t limit)
 }
 
 /* All places are taken, and the group of the last one runs two turns or more ahead of who waits first: it gives up its place, keeps its
- * blocks while nobody needs them, and comes back in its turn. One a step: the place is then taken in the same step. */
+ * blocks while nobody needs them (not its state, of which there is one for each place), and comes back in its turn. One a step: the place
+ * is then taken in the same step. */
 static void make_place(sched *s)
 {
     const sched_seq *first = sched_first_waiting(s);
@@ -316,10 +345,9 @@ static void make_place(sched *s)
     sched_seq *last = s->running.v[s->running.n - 1];
     if (first->priority != last->priority || first->turn + 2 > last->turn)
         return;
-    list_remove(&s->running, last);
-    list_insert(&s->waiting, last);
-    last->state = SCHED_WAITING;
-    last->n_preempted++;
+    make_wait(s, last);
+    if (kv_has_state(s->opt.kv))
+        (void)give_up_blocks(s, last);
     s->stats.paused++;
 }
 
@@ -338,6 +366,15 @@ const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, bool newcom
         admit(s, limit);
     *ret_n = s->n_batch;
     return s->batch;
+}
+
+void sched_fail(sched *s)
+{
+    for (uint32_t i = 0; kv_has_state(s->opt.kv) && i < s->n_batch; i++) {
+        make_wait(s, s->batch[i].seq);
+        drop_blocks(s, s->batch[i].seq);
+        s->stats.preempted_recompute++;
+    }
 }
 
 void sched_commit(sched *s)

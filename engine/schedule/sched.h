@@ -4,6 +4,10 @@
  * of prompts, then newcomers in order of priority, turn and arrival. When KV blocks run out the last one in that order is preempted:
  * swapped out where swap space is left, else dropped and computed again later. Owned by the engine thread.
  *
+ * Where sequences have states (linear layers), a prompt's state is kept behind some of its blocks, so that later prompts can begin there: behind
+ * the last block that stands SCHED_TAIL tokens or more before the end, since a chat's next turn has all of a prompt but the
+ * last tokens, by which the template asks for an answer; and where this prompt parts from an earlier one whose blocks are still there.
+ *
  * Turns are what makes it fair: the sequences of one group (one HTTP request) have turns one after another, counted from the lowest that
  * runs, so a group of 128 does not stand before a group of one that came a moment later; and where all places are taken, a newcomer
  * takes the place of a group that is two turns or more ahead of it. Sequences of groups of one go in order of arrival. */
@@ -18,6 +22,8 @@
 #include "engine/memory/kv.h"
 
 typedef struct sched sched;
+
+enum { SCHED_KEEP = 2, SCHED_TAIL = 16 };
 
 /* One timeline. The owner fills the first part and keeps the struct in place until sched_remove(); the rest is the scheduler's. */
 typedef struct sched_seq {
@@ -35,11 +41,14 @@ typedef struct sched_seq {
     bool is_cached_known; /* n_cached is of the first admission */
     uint64_t turn;
     kv_seq *kv;
+    uint32_t keep
+        [SCHED_KEEP]; /* a model with states: positions in the prompt behind which the state is worth a copy, ascending; 0: none */
     enum { SCHED_NEW, SCHED_WAITING, SCHED_RUNNING } state;
 } sched_seq;
 
 typedef struct sched_options {
     kv_cache *kv; /* borrowed */
+    uint32_t block_size;
     uint32_t max_seqs, max_tokens, max_rows;
 } sched_options;
 
@@ -47,6 +56,8 @@ typedef struct sched_entry {
     sched_seq *seq;
     uint32_t pos, n_tokens;
     uint32_t n_rows; /* logits of the last n_rows tokens are needed */
+    uint32_t n_keep,
+        keep[SCHED_KEEP]; /* positions up to which the state is to be kept: within pos + 1 .. pos + n_tokens */
 } sched_entry;
 
 /* *opt is copied, what it points to borrowed. XD_NOMEM. */
@@ -63,6 +74,8 @@ void sched_remove(sched *s, sched_seq *seq);
 const sched_entry *sched_form(sched *s, uint32_t max_prefill_tokens, bool newcomers, uint32_t *ret_n);
 /* The step has run: its tokens' KV is there. Its entries can be read until the next sched_form(), whatever is removed. */
 void sched_commit(sched *s);
+/* The step failed, and nothing of it counts. But states may know a part of its tokens by now: those who have one wait, and are computed again. */
+void sched_fail(sched *s);
 /* Lets a held sibling of the same prompt go, with the full blocks that `from` has computed. */
 void sched_fork(sched *s, const sched_seq *from, sched_seq *to);
 

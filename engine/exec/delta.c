@@ -1,0 +1,268 @@
+/* delta.c - linear layers (Gated DeltaNet): the products on both sides of the state, and when what is known of a sequence is kept.
+ *
+ * A layer's input products make one row of kern_delta_args.x for each token: q, k, v, z, b, a. Files have their matrices in two orders;
+ * where the rows of a key head lie together they are copied, head by head, when the trunk is loaded. On a device all that have one format
+ * become one matrix.
+ *
+ * Segments. A long step goes in pieces, which bounds the workspaces; and where the state behind a token inside a prompt's chunk is to be kept
+ * (exec_keep), the state takes the tokens up to there, is copied to the host in stream order, and takes the others. The products are the
+ * same, and so are the bits: the operation goes token by token. So a step is cut into segments, each one call of the operation; what they
+ * need is packed with the step's other inputs. A recorded step has a token of each sequence, and nothing is kept. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/exec/exec_priv.h"
+
+/* --- loading ------------------------------------------------------------------------------------------------------- */
+
+static const char what[] = "a matrix of linear attention";
+
+/* With its rows by key heads it lies nowhere as it is needed. */
+static bool is_copied(const exec *x, const model_layer *ml, const model_tensor *t)
+{
+    return exec_copies(x, t) || t == &ml->delta.in[MODEL_DELTA_QKVZ] || t == &ml->delta.in[MODEL_DELTA_BA];
+}
+
+uint64_t exec_delta_trunk_bytes(const exec *x, const model_layer *ml)
+{
+    const kern_delta_geom *g = &x->hp->delta;
+    if (!ml->linear)
+        return 0;
+    uint64_t n = xd_align_up((uint64_t)kern_delta_channels(g) * g->conv * sizeof(float), 256) +
+                 2 * xd_align_up(g->n_v_heads * sizeof(float), 256) + xd_align_up(g->v_dim * sizeof(float), 256);
+    for (int i = 0; i < MODEL_DELTA_MATS; i++) {
+        const model_tensor *t = &ml->delta.in[i];
+        if (t->data && is_copied(x, ml, t))
+            n += xd_align_up(t->bytes, 256) + 256; /* what is one here may become a part of another */
+    }
+    return n;
+}
+
+uint32_t exec_delta_mats(const model_layer *ml, kern_mat *ret)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < MODEL_DELTA_MATS; i++) {
+        const model_tensor *t = &ml->delta.in[i];
+        if (t->data)
+            ret[n++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
+    }
+    return n;
+}
+
+/* Adds part `first`, of n rows in each key head's `width`, of all key heads; or a matrix that is the part. */
+static uint32_t add_part(exec_rows *rows, uint32_t n_rows, const kern_delta_geom *g, const model_tensor *grouped,
+                         uint32_t width, uint32_t first, uint32_t n, const model_tensor *flat)
+{
+    if (!grouped->data) {
+        if (flat)
+            rows[n_rows++] = (exec_rows){flat, 0, flat->rows};
+        return n_rows;
+    }
+    for (uint32_t h = 0; h < g->n_k_heads; h++)
+        rows[n_rows++] = (exec_rows){grouped, h * width + first, n};
+    return n_rows;
+}
+
+/* In the order of a row of x. */
+static uint32_t list_rows(const kern_delta_geom *g, const model_layer *ml, exec_rows *rows)
+{
+    const model_tensor *in = ml->delta.in, *qkvz = &in[MODEL_DELTA_QKVZ], *ba = &in[MODEL_DELTA_BA];
+    const uint32_t per = g->n_v_heads / g->n_k_heads, v = per * g->v_dim, width = 2 * (g->k_dim + v);
+    uint32_t n = 0;
+    n = add_part(rows, n, g, qkvz, width, 0, g->k_dim, &in[MODEL_DELTA_QKV]);
+    n = add_part(rows, n, g, qkvz, width, g->k_dim, g->k_dim, NULL);
+    n = add_part(rows, n, g, qkvz, width, 2 * g->k_dim, v, NULL);
+    n = add_part(rows, n, g, qkvz, width, 2 * g->k_dim + v, v, &in[MODEL_DELTA_Z]);
+    n = add_part(rows, n, g, ba, 2 * per, 0, per, &in[MODEL_DELTA_B]);
+    return add_part(rows, n, g, ba, 2 * per, per, per, &in[MODEL_DELTA_A]);
+}
+
+static xd_status load_in(exec *x, const model_layer *ml, exec_layer *l, xd_err *err)
+{
+    const kern_delta_geom *g = &x->hp->delta;
+    XD_CLEANUP(xd_freep) exec_rows *rows = malloc(6ull * g->n_k_heads * sizeof *rows);
+    if (!rows)
+        return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);
+    const uint32_t n = list_rows(g, ml, rows);
+    xd_status st = XD_OK;
+    for (uint32_t i = 0, k; i < n && !st; i += k) {
+        const bool copied = is_copied(x, ml, rows[i].t);
+        for (k = 1; copied && i + k < n && exec_same_kind(rows[i].t, rows[i + k].t) && is_copied(x, ml, rows[i + k].t);)
+            k++;
+        kern_mat *to = &l->delta.in[l->delta.n_in++];
+        st = copied ? exec_load_rows(x, &rows[i], k, to, what, err) : exec_load_matrix(x, rows[i].t, to, what, err);
+    }
+    return st;
+}
+
+xd_status exec_delta_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
+{
+    const model_tensor *a_log = &ml->delta.a_log;
+    xd_status st;
+    if ((st = load_in(x, ml, l, err)) ||
+        (st = exec_load_vector(x, &ml->delta.conv, tmp, tmp_cap, &l->delta.conv, "a convolution", err)) ||
+        (st = exec_load_vector(x, &ml->delta.dt_bias, tmp, tmp_cap, &l->delta.dt_bias, "biases of time steps", err)) ||
+        (st = exec_load_vector(x, &ml->delta.norm, tmp, tmp_cap, &l->delta.norm, "a norm of linear attention", err)))
+        return st;
+    if (!a_log->data)
+        return exec_load_vector(x, &ml->delta.neg_exp_a, tmp, tmp_cap, &l->delta.neg_exp_a, "rates of decay", err);
+    exec_to_float(tmp, a_log, a_log->cols);
+    for (uint32_t i = 0; i < a_log->cols; i++)
+        tmp[i] = (float)-exp((double)tmp[i]);
+    return exec_upload_values(x, tmp, a_log->cols, &l->delta.neg_exp_a, "rates of decay", err);
+}
+
+/* --- a step's segments --------------------------------------------------------------------------------------------- */
+
+xd_status exec_delta_open(exec *x, xd_err *err)
+{
+    exec_delta *d = &x->delta;
+    if (!x->hp->n_linear)
+        return XD_OK;
+    d->layer_bytes = kv_state_layer_bytes(&x->hp->delta);
+    d->cap = x->opt.max_tokens / EXEC_DELTA_TOKENS + 1 + EXEC_MAX_KEEP * x->opt.max_seqs;
+    d->segments = calloc(d->cap, sizeof *d->segments);
+    return d->segments ? XD_OK : xd_fail(err, XD_NOMEM, 0, "segments of a step");
+}
+
+void exec_delta_close(exec *x)
+{
+    free(x->delta.segments);
+}
+
+uint64_t exec_delta_words(const exec *x)
+{
+    const exec_options *o = &x->opt;
+    if (!x->hp->n_linear)
+        return 0;
+    const uint64_t segments = o->max_tokens / EXEC_DELTA_TOKENS + 1 + EXEC_MAX_KEEP * (uint64_t)o->max_seqs;
+    return o->max_seqs + segments * (o->max_seqs + 1ull);
+}
+
+static const void *state_of(const exec *x, uint32_t slot)
+{
+    return (const char *)x->delta.base + slot * x->delta.slot_bytes;
+}
+
+void exec_delta_step(exec *x, const exec_batch *b, exec_shape *s)
+{
+    exec_delta *d = &x->delta;
+    uint32_t at = 0, first = 0, seq = 0, keep = 0; /* first: of the sequence */
+    d->n = 0;
+    while (at < s->n_tokens) {
+        exec_segment *g = &d->segments[d->n++];
+        uint32_t end = XD_MIN(at - at % EXEC_DELTA_TOKENS + EXEC_DELTA_TOKENS, s->n_tokens);
+        *g = (exec_segment){.first = at};
+        /* The next token behind which something is kept. */
+        while (!s->recorded && seq < b->n_seqs && keep == b->seqs[seq].n_keep) {
+            first += b->seqs[seq++].n_tokens;
+            keep = 0;
+        }
+        if (!s->recorded && seq < b->n_seqs && first + b->seqs[seq].keep[keep].after <= end) {
+            const exec_run_seq *q = &b->seqs[seq];
+            end = first + q->keep[keep].after;
+            g->state = state_of(x, q->state);
+            g->keep = q->keep[keep++].to;
+        }
+        g->n = end - at;
+        at = end;
+    }
+    s->run_words = s->recorded ? 0 : d->n * (s->n_seqs + 1);
+}
+
+void exec_delta_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
+{
+    uint32_t *w = x->in_host;
+    for (uint32_t i = 0; i < s->n_seqs; i++)
+        w[in->seq_slot + i] = i < b->n_seqs ? b->seqs[i].state : 0;
+    for (uint32_t k = 0; k < x->delta.n && !s->recorded; k++) {
+        exec_segment *g = &x->delta.segments[k];
+        g->runs = in->runs + k * (s->n_seqs + 1);
+        uint32_t first = 0;
+        for (uint32_t i = 0; i <= s->n_seqs; i++) {
+            w[g->runs + i] = XD_MIN(XD_MAX(first, g->first) - g->first, g->n);
+            first += i < s->n_seqs ? b->seqs[i].n_tokens : 0;
+        }
+    }
+}
+
+/* --- a layer ------------------------------------------------------------------------------------------------------- */
+
+/* Tokens [first, first + n) of the step, from x->x to x->qkv. */
+static xd_status project(exec *x, const exec_layer *l, uint32_t first, uint32_t n, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const uint32_t d = x->hp->d_model;
+    float *y = x->qkv;
+    for (uint32_t i = 0; i < l->delta.n_in; y += l->delta.in[i++].rows)
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
+                                                    .x = (i ? x->h : x->x) + (size_t)first * d,
+                                                    .w = l->delta.in[i],
+                                                    .n_tokens = n,
+                                                    .x_stride = d,
+                                                    .y_stride = kern_delta_width(&x->hp->delta),
+                                                    .norm = i ? NULL : l->attn_norm,
+                                                    .normed = x->h + (size_t)first * d,
+                                                    .norm_eps = x->hp->rms_eps}));
+    return XD_OK;
+}
+
+/* A segment of the piece that begins at token `piece`, from x->qkv to x->attn. */
+static xd_status run_segment(exec *x, uint32_t layer, const exec_shape *s, const exec_segment *g, uint32_t piece,
+                             xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const exec_layer *l = &x->layers[layer];
+    const kern_delta_geom *geom = &x->hp->delta;
+    const exec_layout in = exec_layout_of(x, s);
+    const uint32_t width = kern_delta_width(geom), at = g->first - piece;
+    const uint64_t layer_at = model_get_layer(x->m, layer)->ordinal * x->delta.layer_bytes;
+    RUN(ops->delta(x->dev, &(kern_delta_args){.y = x->attn + (size_t)at * geom->n_v_heads * geom->v_dim,
+                                              .x = x->qkv + (size_t)at * width,
+                                              .n_tokens = g->n,
+                                              .x_stride = width,
+                                              .geom = *geom,
+                                              .conv_w = l->delta.conv,
+                                              .neg_exp_a = l->delta.neg_exp_a,
+                                              .dt_bias = l->delta.dt_bias,
+                                              .norm = l->delta.norm,
+                                              .norm_eps = x->hp->rms_eps,
+                                              .token_seq = x->in_dev + in.token_seq + g->first,
+                                              .token_pos = x->in_dev + in.token_pos + g->first,
+                                              .seq_slot = x->in_dev + in.seq_slot,
+                                              .run_start = s->recorded ? NULL : x->in_dev + g->runs,
+                                              .n_seqs = s->n_seqs,
+                                              .state = (char *)x->delta.base + layer_at,
+                                              .slot_bytes = x->delta.slot_bytes,
+                                              .scratch = x->delta.scratch}));
+    if (g->state)
+        RUN(ops->download(x->dev, (char *)g->keep + layer_at, (const char *)g->state + layer_at,
+                          kern_delta_state_floats(geom) * sizeof(float)));
+    return XD_OK;
+}
+
+xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    const kern_ops *ops = x->dev->ops;
+    const exec_layer *l = &x->layers[layer];
+    const uint32_t d = x->hp->d_model, v = x->hp->delta.n_v_heads * x->hp->delta.v_dim;
+    const exec_segment *g = x->delta.segments, *end = g + x->delta.n;
+    xd_status st;
+    for (uint32_t first = 0, n; first < s->n_tokens; first += n) {
+        n = XD_MIN(s->n_tokens - first, (uint32_t)EXEC_DELTA_TOKENS);
+        if ((st = project(x, l, first, n, err)))
+            return st;
+        for (; g < end && g->first < first + n; g++)
+            if ((st = run_segment(x, layer, s, g, first, err)))
+                return st;
+        RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x + (size_t)first * d,
+                                                    .x = x->attn,
+                                                    .w = l->o,
+                                                    .bias = l->o_bias,
+                                                    .n_tokens = n,
+                                                    .x_stride = v,
+                                                    .y_stride = d,
+                                                    .accumulate = true}));
+    }
+    return XD_OK;
+}
