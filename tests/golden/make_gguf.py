@@ -269,6 +269,60 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
+def add_delta(w, arch, c):
+    """Keys of linear attention."""
+    w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    w.add_ssm_state_size(c["linear_key_head_dim"])
+    w.add_ssm_group_count(c["linear_num_key_heads"])
+    w.add_ssm_time_step_rank(c["linear_num_value_heads"])
+    w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    types = c.get("layer_types")
+    interval = types.index("full_attention") + 1 if types else c.get("full_attention_interval", 4)
+    w.add_key_value(f"{arch}.full_attention_interval", interval, gguf.GGUFValueType.UINT32)
+    w.add_rope_dimension_count(int(c["head_dim"] * c.get("partial_rotary_factor", 0.25)))
+    w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+    if arch == "qwen35moe":
+        w.add_rope_dimension_sections([11, 11, 10, 0])
+
+
+def in_turn(w, axis, c, width):
+    """Value heads of `width` along an axis, so that they go through the key heads in turn (llama.cpp's order for Qwen3.5)."""
+    nk, nv = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    shape = w.shape
+    w = w.reshape(*shape[:axis], nk, nv // nk, width, *shape[axis + 1:])
+    return np.ascontiguousarray(w.swapaxes(axis, axis + 1)).reshape(shape)
+
+
+def delta_tensor(name, w, arch, c, joined):
+    """[(Hugging Face's name, values)] of one of these models' tensors as llama.cpp's converter stores it."""
+    nk, nv, kd, vd = (c["linear_" + k] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+    part = name.split(".linear_attn.")[-1] if ".linear_attn." in name else None
+    if part is None:
+        return [(name, w + 1 if name.endswith("norm.weight") else w)]
+    if part == "conv1d.weight":
+        w = w[:, 0]
+    if arch == "qwen35moe":
+        qk = 2 * nk * kd
+        if part in ("in_proj_qkv.weight", "conv1d.weight"):
+            w = np.concatenate([w[:qk], in_turn(w[qk:], 0, c, vd)])
+        elif part == "in_proj_z.weight":
+            w = in_turn(w, 0, c, vd)
+        elif part in ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"):
+            w = in_turn(w, 0, c, 1)
+        elif part == "out_proj.weight":
+            w = in_turn(w, 1, c, vd)
+    if part == "A_log":
+        w = -np.exp(w)
+    elif part == "dt_bias":
+        name = name.replace("dt_bias", "dt_proj.bias")
+    elif part == "in_proj_qkvz.weight" and not joined:
+        v = nv // nk * vd
+        rows = np.split(w.reshape(nk, -1, w.shape[1]), np.cumsum([kd, kd, v]), axis=1)
+        q, k, v, z = (x.reshape(-1, w.shape[1]) for x in rows)
+        return [(name.replace("qkvz", "qkv"), np.concatenate([q, k, v])), (name.replace("qkvz", "z"), z)]
+    return [(name, w)]
+
+
 def add_keys(w, arch, keys):
     for key, value in keys.items():
         w.kv_data[0].pop(f"{arch}.{key}", None)
@@ -287,7 +341,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
-            "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe"}.get(c["model_type"], c["model_type"])
+            "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -299,7 +353,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_block_count(blocks)
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    w.add_feed_forward_length(c["intermediate_size"])
+    if "intermediate_size" in c:
+        w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
@@ -312,8 +367,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         w.add_expert_count(experts)
         w.add_expert_used_count(c.get("num_experts_per_tok") or c["moe_k"])
         if "moe_intermediate_size" in c or arch == "gpt-oss":
-            w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
+            w.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
     add_family(w, arch, c, head_dim)
+    delta = arch in ("qwen3next", "qwen35moe")
+    if delta:
+        add_delta(w, arch, c)
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
     add_rope_scaling(w, c, head_dim)
@@ -328,7 +386,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], blocks)
 
     def put(name, data, source):
-        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and not name.endswith("bias")
+        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and not name.endswith("bias")
         t = type_of(kind, source) if matrix else gguf.GGMLQuantizationType.F32
         t = fitting(t, data.shape[-1])
         w.add_tensor(name, quantise(data, t), raw_dtype=t)
@@ -348,12 +406,18 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             if name.endswith(".shared_mlp.output_linear.weight"):
                 put(f"blk.{layer}.ffn_down_shexp.weight", data, name)
                 continue
-            if name.endswith(".mlp.experts.gate_up_proj") and arch == "qwen3vlmoe":
+            if delta and (".linear_attn." in name or name.endswith("norm.weight")):
+                fixed = {"in_proj_qkv.": "attn_qkv.weight", "in_proj_z.": "attn_gate.weight", "A_log": "ssm_a"}
+                for name, data in delta_tensor(name, data, arch, c, joined):
+                    own = next((x for k, x in fixed.items() if k in name), None)
+                    put(f"blk.{layer}.{own}" if own else names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
+                continue
+            if name.endswith(".mlp.experts.gate_up_proj") and arch in ("qwen3vlmoe", "qwen35moe"):
                 half = data.shape[1] // 2
                 put(f"blk.{layer}.ffn_gate_exps.weight", data[:, :half], name)
                 put(f"blk.{layer}.ffn_up_exps.weight", data[:, half:], name)
                 continue
-            if name.endswith(".mlp.experts.down_proj") and arch == "qwen3vlmoe":
+            if name.endswith(".mlp.experts.down_proj") and arch in ("qwen3vlmoe", "qwen35moe"):
                 put(f"blk.{layer}.ffn_down_exps.weight", data, name)
                 continue
             if name.endswith(".block_sparse_moe.input_linear.weight"):

@@ -618,7 +618,9 @@ def randomise(model, seed):
             if "e_score_correction_bias" in name:
                 p.copy_(r * 0.1)
                 continue
-            if name.endswith("bias"):
+            if name.endswith("A_log"): # what a head knows lasts for tens of tokens
+                p.copy_(r - 3)
+            elif name.endswith("bias"):
                 p.copy_(r * 0.5)
             elif p.ndim == 1:
                 p.copy_(1 + 0.2 * r)
@@ -728,7 +730,7 @@ def make(root, name, v):
 # ---- gguf ---------------------------------------------------------------------------------------------------------------------
 
 def quantized(name, ndim):
-    return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "bias"))
+    return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "bias", "conv1d.weight"))
 
 
 def round_trip(model, kind, c, joined):

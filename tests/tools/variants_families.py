@@ -6,6 +6,9 @@ DROP = object()  # a key that the file does not have
 LATENT = {"num_attention_heads": 5, "num_key_value_heads": 5, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 12,
           "qk_rope_head_dim": 8, "v_head_dim": 20}
 SHARING = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+DELTA = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
+         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 32,
+         "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "partial_rotary_factor": 0.25}
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
@@ -50,26 +53,31 @@ FAMILIES = {
                      "type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 128,
                      "max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
                      "llama_4_scaling_beta": 0.1}},
+    "qwen3_next": {**DELTA, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
+    "qwen3_5_moe": {**DELTA, "intermediate_size": DROP},
+    "qwen3_5_moe_text": {**DELTA, "intermediate_size": DROP},
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
 CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
-               qwen3_omni_moe="Qwen3OmniMoeThinker")
+               qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
                      "num_position_embeddings": 4, "deepstack_visual_indexes": [0], "in_channels": 1},
     "glm4v_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
                   "image_size": 4, "in_channels": 1},
 }
+SEES["qwen3_5_moe"] = {k: x for k, x in SEES["qwen3_vl_moe"].items() if k != "deepstack_visual_indexes"}
 SEES["qwen3_omni_moe"] = SEES["qwen3_vl_moe"]
 HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 4, "d_model": 4, "n_window": 4,
          "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
-NO_GGUF = ("granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
-NEWER = (*NO_GGUF, "qwen3_vl_moe", "granitemoeshared", "dots1")
+DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
+NO_GGUF = ("qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
 def nested(c):
@@ -94,6 +102,15 @@ def publish_omni(d):
     c = json.loads((d / "config.json").read_text())
     (d / "config.json").write_text(json.dumps({"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
                                                "thinker_config": c, "enable_audio_output": False}, indent=1))
+
+
+def add_mtp(d):
+    """What guesses further tokens is left alone."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    s = load_file(d / "model.safetensors")
+    s.update({"mtp.fc.weight": torch.ones(8, 16), "mtp.layers.0.self_attn.q_proj.weight": torch.ones(8, 8), "mtp.norm.weight": torch.ones(8)})
+    save_file(s, d / "model.safetensors", metadata={"format": "pt"})
 
 
 def turn(d):
@@ -157,6 +174,48 @@ def fill(variant, add_nextn):
     v("granitemoe_swa-yarn", "granitemoe_swa", cfg={"rope_parameters": {**yarn, "rope_theta": 1e4}, "layer_rope_theta": [1e4, 3e3, 0]})
     v("granitemoe_swa-many", "granitemoe_swa", "layer_rope_theta has more than 4 different bases", no_reference=True,
       cfg={"num_hidden_layers": 5, "layer_rope_theta": [1e4, 2e4, 3e4, 4e4, 0]})
+    for a in DELTAS:
+        linear = lambda n, a=a, refuse=None, types=None, **cfg: v(f"{a}-{n}", a, refuse, cfg={**{f"linear_{k}": x for k, x in cfg.items()}, **(types or {})})
+        linear("one-key-head", num_key_heads=1, num_value_heads=5)
+        linear("as-many-values", num_key_heads=3, num_value_heads=3)
+        linear("narrow-keys", key_head_dim=8, value_head_dim=40)
+        linear("narrow-values", key_head_dim=48, value_head_dim=12)
+        linear("conv-2", conv_kernel_dim=2)
+        linear("conv-3", conv_kernel_dim=3)
+        linear("conv-5", refuse="convolution of 5 tokens", conv_kernel_dim=5)
+        linear("published-heads", num_key_heads=2, num_value_heads=4, key_head_dim=128, value_head_dim=128, types={"head_dim": 256})
+        linear("odd-groups", refuse="must be a multiple of linear_num_key_heads", num_key_heads=4, num_value_heads=6, types={})
+        linear("interval", types={"layer_types": DROP, "full_attention_interval": 2, "num_hidden_layers": 4})
+        linear("usual-interval", types={"layer_types": DROP, "num_hidden_layers": 4})
+        linear("full", types={"layer_types": ["full_attention"] * 3})
+        linear("all", refuse="all layers have linear attention", types={"layer_types": ["linear_attention"] * 3})
+        linear("whole-rotary", types={"partial_rotary_factor": 1.0})
+        linear("usual-rotary", types={"partial_rotary_factor": DROP, "rope_theta": DROP, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})
+        linear("biases", types={"attention_bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True})
+        linear("yarn", types={"rope_scaling": yarn})
+        v(f"{a}-sliding", a, "layer_types has 'sliding_attention'", cfg={"layer_types": types}, no_reference=True)
+        v(f"{a}-f16", a, dtype="float16")
+        v(f"{a}-loud", a, weights=lambda s: {k: t * (30 if "proj" in k else 1) for k, t in s.items()})
+        v(f"{a}-slow", a, weights=lambda s: {k: t - 6 if k.endswith("A_log") else t for k, t in s.items()}, prompts=[1, 17, 400])
+        v(f"{a}-fast", a, weights=lambda s: {k: t + 8 if k.endswith("A_log") else t for k, t in s.items()})
+        v(f"{a}-small", a, cfg={**TINY, "head_dim": 128, "linear_key_head_dim": 12, "linear_value_head_dim": 16, "shared_expert_intermediate_size": 20})
+        v(f"{a}-mtp", a, files=add_mtp)
+        v(f"{a}-long", a, cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+          prompts=[530, 1500], greedy=4)
+    for a in ("qwen3_next", "qwen3_5_moe_text"):
+        gguf = {"linear_key_head_dim": 32, "layer_types": DROP, "full_attention_interval": 2, "intermediate_size": 96, "num_hidden_layers": 4}
+        v(f"{a}-gguf", a, gguf="bf16", cfg=gguf)
+        v(f"{a}-gguf-small", a, gguf="bf16", cfg={**gguf, **TINY, "head_dim": 16, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                                                 "shared_expert_intermediate_size": 20, "num_hidden_layers": 3})
+        v(f"{a}-gguf-f32-one-key-head", a, gguf="f32", cfg={**gguf, "linear_num_key_heads": 1, "linear_num_value_heads": 3})
+        v(f"{a}-gguf-q8", a, gguf="q8_0", cfg={**gguf, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64})
+        v(f"{a}-gguf-listed", a, "attention.recurrent_layers", gguf="bf16", cfg=gguf, gguf_keys={"attention.recurrent_layers": [True, False, True, False]})
+    v("qwen3_next-gguf-joined", "qwen3_next", gguf="bf16", gguf_joined=True, cfg=gguf)
+    v("qwen3_next-dense", "qwen3_next", cfg={"mlp_only_layers": [0], "norm_topk_prob": False})
+    v("qwen3_next-steps", "qwen3_next", cfg={"decoder_sparse_step": 2})
+    v("qwen3_next-fp8", "qwen3_next", fp8="block", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
+    v("qwen3_5_moe-fp8", "qwen3_5_moe_text", fp8="block-bf16", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
+    v("qwen3_5_moe-ungated", "qwen3_5_moe", "attn_output_gate false", cfg={"attn_output_gate": False}, no_reference=True)
     v("dots1-gguf", "dots1", gguf="bf16", cfg={**TINY, "head_dim": 16, "hidden_size": 40})
     v("granitemoeshared-gguf", "granitemoeshared", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
     v("qwen3_vl_moe-gguf", "qwen3_vl_moe", gguf="bf16", cfg={**TINY, "moe_intermediate_size": 20})

@@ -611,10 +611,14 @@ Test(families, are_shown_to_the_device_before_anything_is_loaded)
     cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 1, .numa_node = -1}, &dev), KERN_OK);
     const kern_mat whole = {.row_bytes = 68, .rows = 3, .cols = 64, .fmt = FMT_Q8_0},
                    part = {.row_bytes = 68, .rows = 3, .cols = 80, .fmt = FMT_Q8_0};
-    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){256, 1, 64, 8, &whole, 1, 0, {0}}), KERN_OK);
-    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){512, 1, 64, 8, &whole, 1, 0, {0}}), KERN_UNSUPPORTED);
+    kern_shape s = {.n_heads = 256, .n_kv_heads = 1, .head_dim = 64, .n_experts = 8, .mats = &whole, .n_mats = 1};
+    cr_assert_eq(dev->ops->takes(dev, &s), KERN_OK);
+    s.n_heads = 512;
+    cr_assert_eq(dev->ops->takes(dev, &s), KERN_UNSUPPORTED);
     cr_assert(strstr(dev->ops->error(dev), "512 heads over 1"), "%s", dev->ops->error(dev));
-    cr_assert_eq(dev->ops->takes(dev, &(kern_shape){8, 1, 64, 8, &part, 1, 0, {0}}), KERN_UNSUPPORTED);
+    s.n_heads = 8;
+    s.mats = &part;
+    cr_assert_eq(dev->ops->takes(dev, &s), KERN_UNSUPPORTED);
     cr_assert(strstr(dev->ops->error(dev), "80 columns"), "%s", dev->ops->error(dev));
     dev->ops->close(dev);
 }
