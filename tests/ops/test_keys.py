@@ -172,6 +172,25 @@ class Keys(TestCase):
             self.assertEqual(d.ask("/v1/completions", dict(prompt="x", max_tokens=1, **body))[0], 400, body)
         self.assertEqual(d.ask("/v1/completions", dict(prompt="x", max_tokens=1, n=2, logprobs=1, stop=["a"]))[0], 200)
 
+    @proves("kv.state_space")
+    def test_prompts_begin_where_a_state_was_kept(self):
+        """With room for one copy the other prompt's is gone; without any the log says so."""
+        prompts = [[p + i for i in range(90)] for p in (3, 60)]
+        model = os.path.join(ROOT, "tests", "data", "golden", "qwen3_next")
+        for space, copies, cached in (("1MiB", 85, [64, 64]), ("12KiB", 1, [0, 64]), ("0", 0, [0, 0])):
+            d = self.start("-m", model, "--model.tokenizer=no", "--kv.state_space=" + space)
+            seen = []
+            for p in (prompts[0], prompts[1], prompts[1], prompts[0]):
+                a = json.loads(d.ask("/v1/completions", {"prompt": p, "max_tokens": 2, "temperature": 0})[1])
+                seen.append(a["usage"]["prompt_tokens_details"]["cached_tokens"])
+            self.assertEqual((seen[3], seen[2]), tuple(cached), space)
+            m, kv = d.metrics(), self.engine(d)["kv"]
+            self.assertEqual((m["expertd_state_copies"], kv["state_copies_total"]), (copies, copies))
+            self.assertEqual(m["expertd_state_copies_found_total"], sum(c > 0 for c in cached))
+            self.assertEqual(m['expertd_memory_planned_bytes{part="state_copies"}'], 12288 * copies)
+            self.assertEqual((m["expertd_state_slots"], m["expertd_state_slots_used"]), (32, 0))
+            self.assertEqual(bool([x for x in d.log if "kv.state_space holds no copy" in x]), not copies)
+
     @proves("model.sampling_defaults")
     def test_defaults_of_the_model(self):
         with open(os.path.join(DEMO, "generation_config.json")) as f:
