@@ -448,11 +448,11 @@ static uint32_t width_of(const kv_case *c)
 
 static kv_case any_kv(kc *k, uint32_t longest, bool latent)
 {
-    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 128};
+    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 128, 200, 256};
     static const uint32_t latent_dims[][2] = {{576, 512}, {576, 512}, {40, 24}, {8, 4}, {96, 64}, {328, 264}};
     kv_case c = {.n_tokens = kc_between(k, 1, 20),
                  .n_kv_heads = kc_between(k, 1, 3),
-                 .hd = head_dims[kc_below(k, 7)],
+                 .hd = head_dims[kc_below(k, 9)],
                  .layers = 2};
     c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
     if (latent) {
@@ -623,7 +623,7 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     batch b = make_batch(k, c, tokens, n);
     size_t row = (size_t)c->n_heads * (c->vd ? c->vd : c->hd), o_bytes = b.n * row * sizeof(float);
     kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window};
-    a.scale = c->vd ? 0.05f : 0.3f; /* wide heads have large scores */
+    a.scale = c->vd || c->hd > 128 ? 0.05f : 0.3f; /* wide heads have large scores */
     a.kv = put_kv(&r, c, addr);
     a.o = kc_room(&r, o_bytes);
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width_of(c) * sizeof(float));

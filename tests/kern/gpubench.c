@@ -2,7 +2,7 @@
  *
  *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; only times:
  *   gpubench linear FORMAT                                   experts (up to 32 tokens), misses (one token's, some on the host), linear
- *   gpubench delta                                           Gated DeltaNet with the geometry of Qwen3-Next: bits and times
+ *   gpubench delta                                           Gated DeltaNet and attention of Qwen3-Next: bits and times
  *
  * Exit 77: no GPU. The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
  * against a batch, decode against prefill attention, and pages kept by fill-through. Times come from recorded graphs, with
@@ -519,10 +519,13 @@ static void time_linear(kern_fmt fmt, const float *x)
 
 /* --- attention and the small ones ------------------------------------------------------------------------------------------ */
 
-#define HEADS    32u
-#define KV_HEADS 4u
-#define HEAD_DIM 128u
 #define KV_BLOCK 16u
+
+typedef struct head_shape {
+    uint32_t heads, kv_heads, dim, rot;
+} head_shape;
+static const head_shape wide_heads = {16, 2, 256, 64}; /* of Qwen3-Next's attention, between layers of Gated DeltaNet */
+static head_shape attn_heads = {32, 4, 128, 128};
 
 typedef struct attn {
     kern_attn_args a;
@@ -533,12 +536,13 @@ typedef struct attn {
 /* n_seqs sequences of `context` cached positions; the last `each` of every one ask. */
 static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
 {
-    attn t = {.a = {.qkv_stride = (HEADS + 2 * KV_HEADS) * HEAD_DIM,
-                    .n_heads = HEADS,
+    attn t = {.a = {.qkv_stride = (attn_heads.heads + 2 * attn_heads.kv_heads) * attn_heads.dim,
+                    .n_heads = attn_heads.heads,
                     .scale = 0.0884f,
                     .max_context = context}};
     uint32_t per_seq = (context + KV_BLOCK - 1) / KV_BLOCK, n = n_seqs * each;
-    uint64_t block_bytes = 2ull * KV_HEADS * KV_BLOCK * HEAD_DIM * 2, blocks = (uint64_t)per_seq * n_seqs;
+    uint64_t block_bytes = 2ull * attn_heads.kv_heads * KV_BLOCK * attn_heads.dim * 2,
+             blocks = (uint64_t)per_seq * n_seqs;
     uint16_t *kv = big((blocks * block_bytes + 4095) & ~4095ull);
     for (uint64_t i = 0; i < blocks * block_bytes / 8; i++) {
         uint64_t r = (next() & 0x83ff83ff83ff83ffull) | 0x3800380038003800ull; /* halves of 0.5 .. 1 */
@@ -562,7 +566,7 @@ static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
     float *q = floats((size_t)n * t.a.qkv_stride, 2);
     t.a.qkv = put(q, (uint64_t)n * t.a.qkv_stride * 4);
     munmap(q, ((uint64_t)n * t.a.qkv_stride * 4 + 4095) & ~4095ull);
-    t.a.o = room((uint64_t)n * HEADS * HEAD_DIM * 4);
+    t.a.o = room((uint64_t)n * attn_heads.heads * attn_heads.dim * 4);
     t.a.token_seq = put(seq, n * 4);
     t.a.token_pos = put(pos, n * 4);
     t.a.n_tokens = n;
@@ -573,10 +577,10 @@ static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
                        .max_blocks = per_seq,
                        .block_size = KV_BLOCK,
                        .layer_bytes = block_bytes,
-                       .n_kv_heads = KV_HEADS,
-                       .head_dim = HEAD_DIM,
+                       .n_kv_heads = attn_heads.kv_heads,
+                       .head_dim = attn_heads.dim,
                        .fmt = FMT_F16};
-    t.a.scratch = room(dev->ops->attn_scratch_bytes(dev, n, HEADS, HEAD_DIM, context));
+    t.a.scratch = room(dev->ops->attn_scratch_bytes(dev, n, attn_heads.heads, attn_heads.dim, context));
     free(addr), free(table), free(seq), free(pos);
     return t;
 }
@@ -600,7 +604,7 @@ static void check_attention(void)
 {
     for (uint32_t context = 70; context <= 1400; context = context * 2 + 13) {
         attn t = new_attn(2, context, 60);
-        size_t n = (size_t)t.a.n_tokens * HEADS * HEAD_DIM;
+        size_t n = (size_t)t.a.n_tokens * attn_heads.heads * attn_heads.dim;
         float *prefill = malloc(n * 4), *decode = malloc(n * 4), *alone = malloc(n * 4);
         ok(dev->ops->attention(dev, &t.a), "attention");
         get(prefill, t.a.o, n * 4);
@@ -611,16 +615,17 @@ static void check_attention(void)
         one.n_tokens = one.n_seqs = 1;
         for (uint32_t i = 0; i < t.a.n_tokens; i++) {
             one.qkv = t.a.qkv + (size_t)i * t.a.qkv_stride;
-            one.o = t.a.o + (size_t)i * HEADS * HEAD_DIM;
+            one.o = t.a.o + (size_t)i * attn_heads.heads * attn_heads.dim;
             one.token_seq = t.a.token_seq + i;
             one.token_pos = t.a.token_pos + i;
             ok(dev->ops->attention(dev, &one), "attention");
         }
         get(alone, t.a.o, n * 4);
-        char what[64];
-        snprintf(what, sizeof what, "attention context %u, prefill and decode", context);
+        char what[96];
+        snprintf(what, sizeof what, "attention of %u columns, context %u, prefill and decode", attn_heads.dim, context);
         same(what, prefill, decode, n);
-        snprintf(what, sizeof what, "attention context %u, alone and in a batch", context);
+        snprintf(what, sizeof what, "attention of %u columns, context %u, alone and in a batch", attn_heads.dim,
+                 context);
         same(what, decode, alone, n);
         free(prefill), free(decode), free(alone);
         free_attn(&t);
@@ -636,12 +641,13 @@ static void check_rope_attention(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         attn t = new_attn(shapes[i][0], shapes[i][1], 1);
         t.a.window = shapes[i][2];
-        const size_t n = (size_t)t.a.n_tokens * HEADS * HEAD_DIM, qkv = (size_t)t.a.n_tokens * t.a.qkv_stride * 4,
+        const size_t n = (size_t)t.a.n_tokens * attn_heads.heads * attn_heads.dim,
+                     qkv = (size_t)t.a.n_tokens * t.a.qkv_stride * 4,
                      kv = (size_t)t.a.kv.max_blocks * t.a.n_tokens * t.a.kv.layer_bytes;
-        float *norm = floats(2 * HEAD_DIM, 1), *alone = malloc(n * 4), *fused = malloc(n * 4);
-        for (uint32_t j = HEAD_DIM; j < 2 * HEAD_DIM; j++)
+        float *norm = floats(2 * attn_heads.dim, 1), *alone = malloc(n * 4), *fused = malloc(n * 4);
+        for (uint32_t j = attn_heads.dim; j < 2 * attn_heads.dim; j++)
             norm[j] = 1.0f / (float)(1 + j * j);
-        float *norm_dev = put(norm, 2 * HEAD_DIM * 4);
+        float *norm_dev = put(norm, 2 * attn_heads.dim * 4);
         void *qkv0 = malloc(qkv), *kv0 = malloc(kv), *kv_alone = malloc(kv), *kv_fused = malloc(kv);
         get(qkv0, t.a.qkv, qkv);
         get(kv0, t.blocks, kv);
@@ -649,13 +655,13 @@ static void check_rope_attention(void)
                                .q_norm = norm_dev,
                                .k_norm = norm_dev,
                                .norm_eps = 1e-6f,
-                               .inv_freq = norm_dev + HEAD_DIM,
+                               .inv_freq = norm_dev + attn_heads.dim,
                                .rope_scale = 1,
-                               .rot_dim = HEAD_DIM,
+                               .rot_dim = attn_heads.rot,
                                .token_seq = t.a.token_seq,
                                .token_pos = t.a.token_pos,
                                .n_tokens = t.a.n_tokens,
-                               .n_heads = HEADS,
+                               .n_heads = attn_heads.heads,
                                .kv = t.a.kv};
         t.a.one_each = true;
         t.a.rope = &r;
@@ -671,7 +677,8 @@ static void check_rope_attention(void)
         get(alone, t.a.o, n * 4);
         get(kv_alone, t.blocks, kv);
         char what[80];
-        snprintf(what, sizeof what, "attention with rotation, %u of context %u", shapes[i][0], shapes[i][1]);
+        snprintf(what, sizeof what, "attention of %u columns with rotation, %u of context %u", attn_heads.dim,
+                 shapes[i][0], shapes[i][1]);
         same(what, alone, fused, n);
         if (memcmp(kv_alone, kv_fused, kv)) {
             printf("DIFFERENT: K and V of %s\n", what);
@@ -696,8 +703,9 @@ static void time_attention(void)
             ok(dev->ops->attention(dev, &t.a), "attention");
         double s = replay(reps, 2);
         double pairs = (double)t.a.n_tokens * (shapes[i][2] > 1 ? shapes[i][1] / 2.0 : shapes[i][1]);
-        printf("attention %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", shapes[i][0], shapes[i][1],
-               shapes[i][2], s * 1e6, pairs * HEADS * HEAD_DIM * 4 / s * 1e-12);
+        printf("attention of %u columns %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", attn_heads.dim,
+               shapes[i][0], shapes[i][1], shapes[i][2], s * 1e6,
+               pairs * attn_heads.heads * attn_heads.dim * 4 / s * 1e-12);
         fflush(stdout);
         free_attn(&t);
     }
@@ -1007,14 +1015,20 @@ int main(int argc, char **argv)
         check_linear(x);
         check_route(x);
     }
-    if (check || trunk || delta_only)
-        check_delta();
     if (times) {
         time_small(x);
         time_attention();
     }
-    if (times || delta_only)
+    attn_heads = wide_heads;
+    if (check || trunk || delta_only) {
+        check_attention();
+        check_rope_attention();
+        check_delta();
+    }
+    if (times || delta_only) {
+        time_attention();
         time_delta();
+    }
     for (kern_fmt f = FMT_F32; argc > 2 && linear && f < FMT_COUNT; f++)
         if (strcasecmp(argv[2], kern_fmt_get(f).name) == 0)
             time_linear(f, x);
