@@ -201,13 +201,20 @@ template <int HD> static cudaError_t launch_prefill(cuda_dev *d, const kern_attn
 {
     const uint32_t per_block = PREFILL_ROWS / (a->n_heads / a->kv.n_kv_heads);
     const size_t smem = sizeof(prefill_smem<HD>);
-    static_assert(sizeof(prefill_smem<HD>) <= CUDA_LEAST_SMEM, "for every chip");
+    static_assert(HD > 128 || sizeof(prefill_smem<HD>) <= CUDA_LEAST_SMEM, "for every chip");
     cudaError_t e =
         cudaFuncSetAttribute(attn_prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
     return cuda_start(d, attn_prefill_kernel<HD>, dim3((a->n_tokens + per_block - 1) / per_block, a->kv.n_kv_heads),
                       PREFILL_WARPS * 32, smem, *a);
+}
+
+/* Both or none: their bits are the same, and those of attn_simple.cu are others. */
+static bool mma_takes(const cuda_dev *d, uint32_t head_dim)
+{
+    return head_dim % 8 == 0 && attn_decode_takes(d, head_dim) &&
+           (head_dim <= 128 || sizeof(prefill_smem<256>) <= (size_t)d->smem_max);
 }
 
 static kern_status attend_latent(cuda_dev *d, const kern_attn_args *a)
@@ -235,8 +242,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     if (a->kv.v_dim)
         return attend_latent(d, a);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads;
-    const bool fast =
-        a->kv.fmt == FMT_F16 && hd % 8 == 0 && hd <= 128 && a->kv.layer_bytes % 16 == 0 && !d->no_attn_mma;
+    const bool fast = a->kv.fmt == FMT_F16 && mma_takes(d, hd) && a->kv.layer_bytes % 16 == 0 && !d->no_attn_mma;
     /* Decode reads the context once a token, prefill once for up to 64 / heads tokens of a sequence. */
     const bool many = a->seq_start ? a->n_tokens >= 4 * a->n_seqs : a->n_tokens > 256;
     const bool decode = fast && !(many && heads <= PREFILL_ROWS);
@@ -248,7 +254,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     if (!fast)
         attn_simple_launch(d, a);
     else if (!decode)
-        e = hd <= 64 ? launch_prefill<64>(d, a) : launch_prefill<128>(d, a);
+        e = hd <= 64 ? launch_prefill<64>(d, a) : hd <= 128 ? launch_prefill<128>(d, a) : launch_prefill<256>(d, a);
     else
         e = attn_decode_launch(d, a, rope_too);
     return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");

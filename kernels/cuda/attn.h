@@ -10,7 +10,9 @@
 
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a);
 
-/* attn_decode.cu; rope_too: a->rope is done by the same launch, which must be able to. */
+/* attn_decode.cu; heads of more than 128 columns need more shared memory than every chip has. rope_too: a->rope is done by the same
+ * launch, which must be able to. */
+bool attn_decode_takes(const cuda_dev *d, uint32_t head_dim);
 bool attn_decode_ropes(const kern_attn_args *a);
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too);
 /* Merges the parts of n_splits splits, in a->scratch, into o; `dim` columns each. */

@@ -336,27 +336,37 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             }
         }
         __syncthreads();
-        /* A warp a row, four columns a lane. */
+        /* A warp a row, four columns a lane of each 128. */
+        constexpr int QUADS = (HD + 127) / 128;
         const int first = max(span.first - split * KERN_ATTN_SPLIT, 0) / ATTN_TILE;
         const int last = min(span.last - split * KERN_ATTN_SPLIT, KERN_ATTN_SPLIT - 1) / ATTN_TILE;
 #pragma unroll 1
         for (uint32_t r = warp; r < n_rows; r += DECODE_WARPS) {
             const float4 zero = make_float4(0, 0, 0, 0);
             float m = -INFINITY, l = 0;
-            float4 o = zero;
+            float4 o[QUADS];
+#pragma unroll
+            for (int i = 0; i < QUADS; i++)
+                o[i] = zero;
 #pragma unroll 1
             for (int w = first; w <= last; w++)
                 if (sm.m[w][r] != -INFINITY) {
                     const attn_weight k = attn_merge(m, l, sm.m[w][r], sm.l[w][r]);
-                    if (lane < HD / 4)
-                        o = attn_mix4(o, reinterpret_cast<const float4 *>(&sm.tile[w])[r * (HD / 4) + lane], k);
+#pragma unroll
+                    for (int i = 0; i < QUADS; i++)
+                        if (lane + 32 * i < HD / 4)
+                            o[i] = attn_mix4(
+                                o[i], reinterpret_cast<const float4 *>(&sm.tile[w])[r * (HD / 4) + lane + 32 * i], k);
                 }
-            const bool mine = lane * 4 < hd;
             if (!alone) {
                 float *part = part_of(a, hd, token, head0 + r, blockIdx.x, gridDim.x);
-                if (mine) { /* two floats ahead of them: not aligned to more */
-                    *reinterpret_cast<float2 *>(part + 2 + lane * 4) = make_float2(o.x, o.y);
-                    *reinterpret_cast<float2 *>(part + 4 + lane * 4) = make_float2(o.z, o.w);
+#pragma unroll
+                for (int i = 0; i < QUADS; i++) {
+                    const uint32_t c = (lane + 32 * i) * 4;
+                    if (c < hd) { /* two floats ahead of them: not aligned to more */
+                        *reinterpret_cast<float2 *>(part + 2 + c) = make_float2(o[i].x, o[i].y);
+                        *reinterpret_cast<float2 *>(part + 4 + c) = make_float2(o[i].z, o[i].w);
+                    }
                 }
                 if (lane == 0) {
                     part[0] = m;
@@ -365,22 +375,33 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 continue;
             }
             float all_m = split > begin ? sm.all_m[r] : -INFINITY, all_l = split > begin ? sm.all_l[r] : 0;
-            float4 all = split > begin && lane < HD / 4 ? sm.all[r][lane] : zero;
-            if (m != -INFINITY)
-                all = attn_mix4(all, o, attn_merge(all_m, all_l, m, l));
+            const bool some = m != -INFINITY;
+            const attn_weight k = some ? attn_merge(all_m, all_l, m, l) : attn_weight{1.0f, 0.0f};
+            attn_weight ws = {1.0f, 0.0f};
+            if (split == end && a.sinks)
+                ws = attn_merge(all_m, all_l, a.sinks[head0 + r] * LOG2E, 1.0f);
+#pragma unroll
+            for (int i = 0; i < QUADS; i++) {
+                const uint32_t c = lane + 32 * i;
+                float4 all = split > begin && c < HD / 4 ? sm.all[r][c] : zero;
+                if (some)
+                    all = attn_mix4(all, o[i], k);
+                if (split < end) {
+                    if (c < HD / 4)
+                        sm.all[r][c] = all;
+                    continue;
+                }
+                if (a.sinks)
+                    all = attn_mix4(all, zero, ws);
+                if (c * 4 < hd)
+                    *reinterpret_cast<float4 *>(out + r * hd + c * 4) =
+                        make_float4(all.x / all_l, all.y / all_l, all.z / all_l, all.w / all_l);
+            }
             if (split < end) {
-                if (lane < HD / 4)
-                    sm.all[r][lane] = all;
                 sm.all_m[r] = all_m;
                 sm.all_l[r] = all_l;
                 __syncwarp();
-                continue;
             }
-            if (a.sinks)
-                all = attn_mix4(all, zero, attn_merge(all_m, all_l, a.sinks[head0 + r] * LOG2E, 1.0f));
-            if (mine)
-                *reinterpret_cast<float4 *>(out + r * hd + lane * 4) =
-                    make_float4(all.x / all_l, all.y / all_l, all.z / all_l, all.w / all_l);
         }
         if (split < end)
             __syncthreads(); /* before the next tiles */
@@ -444,7 +465,7 @@ bool attn_decode_ropes(const kern_attn_args *a)
 
 template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
-    static_assert(sizeof(decode_smem<HD, false>) <= CUDA_LEAST_SMEM, "for every chip");
+    static_assert(HD > 128 || sizeof(decode_smem<HD, false>) <= CUDA_LEAST_SMEM, "for every chip");
     const size_t smem = sizeof(decode_smem<HD, AHEAD>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
     const uint32_t splits = attn_decode_splits(a);
@@ -474,12 +495,23 @@ template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, cons
 
 template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
-    /* Whoever stored K and V of this step may still run; only where this kernel does so itself are all others there. */
-    const bool ahead = rope_too && d->overlap && sizeof(decode_smem<HD, true>) <= (size_t)d->smem_max;
-    return ahead ? launch_decode<HD, true>(d, a, rope_too) : launch_decode<HD, false>(d, a, rope_too);
+    if constexpr (HD <= 128) {
+        /* Whoever stored K and V of this step may still run; only where this kernel does so itself are all others there. */
+        if (rope_too && d->overlap && sizeof(decode_smem<HD, true>) <= (size_t)d->smem_max)
+            return launch_decode<HD, true>(d, a, rope_too);
+    }
+    return launch_decode<HD, false>(d, a, rope_too);
+}
+
+bool attn_decode_takes(const cuda_dev *d, uint32_t head_dim)
+{
+    return head_dim <= 128 || (head_dim <= 256 && sizeof(decode_smem<256, false>) <= (size_t)d->smem_max);
 }
 
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
-    return a->kv.head_dim <= 64 ? choose_decode<64>(d, a, rope_too) : choose_decode<128>(d, a, rope_too);
+    const uint32_t hd = a->kv.head_dim;
+    return hd <= 64    ? choose_decode<64>(d, a, rope_too)
+           : hd <= 128 ? choose_decode<128>(d, a, rope_too)
+                       : choose_decode<256>(d, a, rope_too);
 }
