@@ -25,6 +25,7 @@ typedef struct waiter {
     uint64_t n;
 } waiter;
 
+static uint32_t common; /* tokens that all prompts begin with */
 static waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
 
 static void on_event(void *user)
@@ -46,9 +47,9 @@ static engine_request *submit(engine *e, uint32_t which, uint32_t n, uint32_t n_
 {
     uint32_t prompt[LONG_PROMPT], len = XD_MIN(n_prompt, (uint32_t)LONG_PROMPT) - which % 7,
                                   vocab = engine_get_info(e)->vocab;
-    uint64_t state = which * 977 + 5;
+    uint64_t own = which * 977 + 5, shared = 1;
     for (uint32_t i = 0; i < len; i++)
-        prompt[i] = random_id(&state, vocab);
+        prompt[i] = random_id(i < common ? &shared : &own, vocab);
     engine_request_options o = {
         .prompt_ids = prompt,
         .n_prompt = len,

@@ -5,7 +5,7 @@
  * Four probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties; DRY, XTC and the other
  * filters of the host) run alone, among 31 others, with 0, 10 and 100 % of the expert pages in VRAM, with and without reading ahead
  * (which the CPU does not do), with preemption by recomputation and by swapping, with prefix caching on (cold and warm) and off, in
- * prompt chunks of 16, 64 and 512 tokens, and as choices of one request. Exit 77: no backend. */
+ * prompt chunks of 16, 64 and 512 tokens, and as choices of one request. Then again with prompts that begin alike. Exit 77: no backend. */
 #include "tests/golden/client.h"
 
 enum { N_OTHERS = 31 };
@@ -78,6 +78,31 @@ static const setup setups[] = {
     {.name = "steps not recorded", .chunk = "512", .kv_tokens = 40 * MAX_LEN, .others = true, .no_graphs = true},
     {.name = "chunks of 16", .chunk = "16", .kv_tokens = 40 * MAX_LEN},
     {.name = "chunks of 64", .chunk = "64", .kv_tokens = 40 * MAX_LEN, .others = true},
+};
+
+/* Prompts that have 40 tokens in common, no whole number of blocks: requests meet in the cache where they part. */
+static const setup alike[] = {
+    {.name = "a common beginning", .chunk = "512", .kv_tokens = 40 * MAX_LEN},
+    {.name = "a common beginning, cached",
+     .chunk = "512",
+     .kv_tokens = 40 * MAX_LEN,
+     .prefix = true,
+     .want_cached = true},
+    {.name = "a common beginning, among others",
+     .chunk = "64",
+     .kv_tokens = 40 * MAX_LEN,
+     .prefix = true,
+     .others = true,
+     .twice = true,
+     .want_cached = true},
+    {.name = "a common beginning, preempted",
+     .chunk = "64",
+     .kv_tokens = 5 * MAX_LEN / 2,
+     .prefix = true,
+     .others = true,
+     .swap = true,
+     .want_preemption = true,
+     .want_cached = true},
 };
 
 static const char *disabled = ""; /* engine.kernels_disable of every set-up */
@@ -299,6 +324,10 @@ int main(int argc, char **argv)
         if (!i || strstr(setups[i].name, only))
             ok = run_setup(&setups[i], &z, backend, model, i ? want : NULL, i ? got : want) && ok;
     ok = run_choices(&z, backend, model) && ok;
+    common = 40;
+    for (size_t i = 0; i < XD_ARRAY_LEN(alike); i++)
+        if (!i || strstr(alike[i].name, only))
+            ok = run_setup(&alike[i], &z, backend, model, i ? want : NULL, i ? got : want) && ok;
     printf("%s\n", ok ? "identical in every set-up" : "FAIL");
     return ok ? 0 : 1;
 }
