@@ -14,12 +14,13 @@
  * markup between two marks means: toolcall.c. */
 #include "api/answer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "api/json_scan.h"
 #include "config/util.h"
 
-enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, N_OPEN = 2 };
+enum { MAX_HELD_SPACE = TOOLCALL_MAX_SPACE, ID_CHARS = 24, MISTRAL_ID_CHARS = 9, MAX_GIVEN_ID = 128, N_OPEN = 2 };
 
 typedef enum state {
     START,
@@ -73,28 +74,47 @@ const char *const answer_channel_marks[] = {BODY,        "<|end|>", "<|return|>"
                                             "<|start|>", CHANNEL,   "<|constrain|>", NULL};
 
 #define FINAL CHANNEL "final" BODY
-const answer_thoughts answer_channel_thought = {CHANNEL "analysis" BODY, "<|end|>"};
-const char *const answer_channel_leads[2] = {"<|start|>assistant" FINAL, FINAL};
+const answer_thoughts answer_channel_thought = {
+    CHANNEL "analysis" BODY, "<|end|>", {"<|start|>assistant" FINAL, FINAL, NULL}};
 
 bool answer_has_channels(const char *source, size_t len)
 {
     return memmem(source, len, CHANNEL, strlen(CHANNEL)) && memmem(source, len, BODY, strlen(BODY));
 }
 
-static const answer_thoughts rows[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {NULL, NULL}};
+static const struct {
+    answer_thoughts t;
+    const char *signs[2]; /* one of them in a template's source says so; NULL: the mark itself */
+} rows[] = {
+    {{"<think>", "</think>", {NULL}}, {NULL}},
+    {{"[THINK]", "[/THINK]", {NULL}}, {NULL}},
+    {{"<seed:think>", "</seed:think>", {NULL}}, {NULL}},
+    /* Hunyuan: the template puts the marks together */
+    {{"<think:opensource>", "</think:opensource>", {NULL}}, {"<think{}>", NULL}},
+    /* Solar Open */
+    {{"<|think|>", "<|end|>", {"<|begin|>assistant<|content|>", "<|content|>", "<|begin|>assistant"}},
+     {"<|begin|>assistant<|think|>", "<|begin|>assistant<|think|>"}},
+    {{NULL, NULL, {NULL}}, {NULL}},
+};
 
 answer_thoughts answer_thoughts_row(size_t i)
 {
-    return rows[XD_MIN(i, XD_ARRAY_LEN(rows) - 1)];
+    return rows[XD_MIN(i, XD_ARRAY_LEN(rows) - 1)].t;
+}
+
+static bool shows(const char *source, size_t len, const char *sign, const char *mark)
+{
+    sign = sign ? sign : mark;
+    return memmem(source, len, sign, strlen(sign));
 }
 
 answer_thoughts answer_thoughts_of(const char *source, size_t len)
 {
     size_t i = 0;
-    while (rows[i].close && !memmem(source, len, rows[i].close, strlen(rows[i].close)) &&
-           !memmem(source, len, rows[i].open, strlen(rows[i].open)))
+    while (rows[i].t.open && !shows(source, len, rows[i].signs[0], rows[i].t.open) &&
+           !shows(source, len, rows[i].signs[1], rows[i].t.close))
         i++;
-    return rows[i];
+    return rows[i].t;
 }
 
 answer_reader *answer_new(const answer_options *opt)
@@ -134,7 +154,7 @@ static void tell(answer_reader *a, answer_kind kind, size_t from, size_t to)
 }
 
 /* Mistral's templates refuse ids that have not exactly nine letters and digits; the others are OpenAI's in form. */
-static void make_id(answer_reader *a, char ret[static 40])
+static void make_id(answer_reader *a, char *ret)
 {
     static const char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     bool mistral = a->o.marks.calls == TOOLCALL_MISTRAL;
@@ -152,13 +172,17 @@ static bool is_dropped(const answer_reader *a)
     return a->o.one_call && a->n_calls > 1;
 }
 
-static void tell_call(answer_reader *a, const char *name, size_t len)
+/* given: the model's own, or NULL. */
+static void tell_call(answer_reader *a, const char *name, size_t len, const char *given, size_t given_len)
 {
     a->n_calls++;
     if (is_dropped(a))
         return;
-    char id[40];
-    make_id(a, id);
+    char id[MAX_GIVEN_ID + 1];
+    if (given && given_len <= MAX_GIVEN_ID)
+        snprintf(id, sizeof id, "%.*s", (int)given_len, given);
+    else
+        make_id(a, id);
     const answer_piece p = {.kind = ANSWER_CALL, .text = name, .len = len, .id = id, .call_idx = a->n_calls - 1};
     a->o.tell(a->o.user, &p);
 }
@@ -173,8 +197,9 @@ static void tell_arguments(answer_reader *a, const char *text, size_t len)
 /* What toolcall.c has read. */
 static void tell_whole_call(answer_reader *a, const json_t *read)
 {
-    const json_t *name = json_object_get(read, "name"), *arguments = json_object_get(read, "arguments");
-    tell_call(a, json_string_value(name), json_string_length(name));
+    const json_t *name = json_object_get(read, "name"), *arguments = json_object_get(read, "arguments"),
+                 *id = json_object_get(read, "id");
+    tell_call(a, json_string_value(name), json_string_length(name), json_string_value(id), json_string_length(id));
     tell_arguments(a, json_string_value(arguments), json_string_length(arguments));
 }
 
@@ -232,7 +257,8 @@ static void enter(answer_reader *a, state s)
 /* What comes when the model has thought, or does not. */
 static void enter_answer(answer_reader *a)
 {
-    enter(a, a->o.whole_call || a->o.leads[0] ? LEAD : CONTENT);
+    bool leads = a->o.lead || (a->o.marks.thoughts.leads[0] && !a->o.keep_thoughts);
+    enter(a, a->o.whole_call || leads ? LEAD : CONTENT);
 }
 
 static bool at_start(answer_reader *a, bool end)
@@ -261,9 +287,12 @@ static bool at_start(answer_reader *a, bool end)
 static bool in_thought(answer_reader *a, bool end)
 {
     match m;
-    size_t which, from = a->said || a->o.keep_thoughts ? a->at : after_space(a, a->at);
-    size_t p = find(a, from, &a->o.marks.thoughts.close, 1, &m, &which);
-    size_t behind = m == YES ? p + strlen(a->o.marks.thoughts.close) : p;
+    /* Kimi forgets the end of a thought before calls, and their mark is a token, which says nothing else. */
+    const toolcall_form calls = a->o.whole_call ? TOOLCALL_NONE : a->o.marks.calls;
+    const char *const marks[] = {a->o.marks.thoughts.close, toolcall_marks_of(calls)->open};
+    size_t which = 0, from = a->said || a->o.keep_thoughts ? a->at : after_space(a, a->at);
+    size_t p = find(a, from, marks, calls == TOOLCALL_KIMI ? 2 : 1, &m, &which);
+    size_t behind = m == YES && which == 0 ? p + strlen(marks[0]) : p;
     if (m == PERHAPS && end)
         p = behind = a->held.len;
     size_t to = a->o.keep_thoughts ? behind : before_space(a, from, p);
@@ -285,14 +314,18 @@ static void enter_call(answer_reader *a, size_t body, const char *close)
     a->in_json = a->in_string = a->escaped = a->told_whole = a->again = false;
 }
 
-/* Before the JSON of an answer that is held to a form. */
+/* Before an answer where a model, or the form that it is held to, has words for its beginning. */
 static bool at_lead(answer_reader *a, bool end)
 {
+    const char *const *own = a->o.marks.thoughts.leads;
+    const char *const leads[] = {a->o.lead, own[0], own[1], own[2]};
     size_t w = after_space(a, a->at), to = a->at;
     match m = NO;
-    for (size_t i = 0; i < XD_ARRAY_LEN(a->o.leads) && a->o.leads[i] && *a->o.leads[i] && m == NO; i++) {
-        m = w < a->held.len ? match_at(a, w, a->o.leads[i]) : PERHAPS;
-        to = m == YES ? w + strlen(a->o.leads[i]) : to;
+    for (size_t i = 0; i < XD_ARRAY_LEN(leads) && m == NO; i++) {
+        if (!leads[i] || !*leads[i])
+            continue;
+        m = w < a->held.len ? match_at(a, w, leads[i]) : PERHAPS;
+        to = m == YES ? w + strlen(leads[i]) : to;
     }
     if (m == PERHAPS && !end)
         return false;
@@ -379,9 +412,10 @@ static bool in_content(answer_reader *a, bool end)
 static size_t find_close(answer_reader *a, match *ret)
 {
     const char *open = toolcall_marks_of(a->o.marks.calls)->open;
-    const char *next = a->o.marks.calls == TOOLCALL_MISTRAL && !a->o.whole_call ? open : NULL;
-    const char *mark = a->close ? a->close : next;
-    bool tagged = a->o.marks.calls == TOOLCALL_TAG || a->o.marks.calls == TOOLCALL_FUNCTION;
+    bool until_next = a->o.marks.calls != TOOLCALL_BARE;
+    const char *mark = a->close ? a->close : until_next && !a->o.whole_call ? open : NULL;
+    bool tagged = a->o.marks.calls == TOOLCALL_TAG || a->o.marks.calls == TOOLCALL_FUNCTION ||
+                  toolcall_marks_of(a->o.marks.calls)->tags;
     *ret = NO;
     for (; mark && a->scan < a->held.len; a->scan++) {
         char c = a->held.data[a->scan];
@@ -430,7 +464,7 @@ static void begin_arguments(answer_reader *a, const toolcall_head *head)
     a->scan = 0;
     a->no_parameter = true;
     json_scan_begin(&a->json);
-    tell_call(a, json_string_value(name), json_string_length(name));
+    tell_call(a, json_string_value(name), json_string_length(name), head->id, head->id_len);
     a->called = true;
 }
 
@@ -545,14 +579,14 @@ static bool in_parameters(answer_reader *a, bool end)
         return true;
     }
     if (found == TOOLCALL_NOT) {
-        bool function = a->head.tags == TOOLCALL_PARAMETERS;
-        const char *mark = function ? "</function>" : toolcall_marks_of(a->o.marks.calls)->close;
+        const toolcall_marks *form = toolcall_marks_of(a->o.marks.calls);
+        const char *own = toolcall_tag_marks_of(a->head.tags)->end, *mark = *own ? own : form->close;
         size_t w = after_space(a, a->at);
         match m = match_at(a, w, mark);
         if (m == YES) {
             tell_arguments(a, a->no_parameter ? "{}" : "}", a->no_parameter ? 2 : 1);
-            a->at = function ? w + strlen(mark) : w;
-            a->state = CONTENT;
+            a->at = w + strlen(own);
+            a->state = form->tags ? BEHIND : CONTENT;
             return true;
         }
         if (m == NO) {
@@ -701,7 +735,7 @@ static bool in_input(answer_reader *a, bool end)
             a->at = a->held.len;
             return false;
         }
-        tell_call(a, a->function.data, a->function.len);
+        tell_call(a, a->function.data, a->function.len, NULL, 0);
         a->in_input = true;
         json_scan_begin(&a->json);
         if (w >= p)

@@ -11,6 +11,9 @@
 /* How a model marks its thoughts; learned from its template or its tokens. */
 typedef struct answer_thoughts {
     const char *open, *close; /* both static; NULL: it does not think, or nothing says so */
+    /* What a model writes between a thought and its answer, where it has words for that: before an answer, before an answer without a thought, before
+     * a call. */
+    const char *leads[3];
 } answer_thoughts;
 
 /* By a mark in a template's source. */
@@ -30,7 +33,6 @@ typedef struct answer_marks {
 bool answer_has_channels(const char *source, size_t len);
 /* Of an answer that is held to a form: how a message that is a thought begins and ends, and what begins the answer behind it, or at once. */
 extern const answer_thoughts answer_channel_thought;
-extern const char *const answer_channel_leads[2];
 /* Tokens that tell the messages apart, and may be special: NULL-terminated. */
 extern const char *const answer_channel_marks[];
 
@@ -53,10 +55,11 @@ typedef struct answer_options {
     bool
         whole_call; /* the answer is the JSON of a call, without marks. Where it ends too early the call has part of its arguments, or is dropped
                       * if not even its name is whole */
-    const char *leads[2]; /* may_think only: words that may stand behind a thought, or where one would; NULL: none */
-    bool or_json;         /* whole_call only: so, or other JSON, which is content */
-    bool hold_call;       /* or_json only: the other JSON may begin as a call does, so only the end tells */
-    uint64_t seed;        /* of the calls' ids */
+    const char *
+        lead; /* may_think only: what may stand behind a thought, or where one would, beside the thoughts' own; NULL: nothing */
+    bool or_json;   /* whole_call only: so, or other JSON, which is content */
+    bool hold_call; /* or_json only: the other JSON may begin as a call does, so only the end tells */
+    uint64_t seed;  /* of the calls' ids */
     void (*tell)(void *user, const answer_piece *piece);
     void *user;
 } answer_options;

@@ -170,14 +170,14 @@ static void drop_nulls(json_t *message)
     }
 }
 
-/* As transformers does: what a model thought has three names. Templates read the first, and gpt-oss's the second. */
+/* What a model thought has three names, and each is the one that some template reads. */
 static xd_status alias_reasoning(json_t *message, xd_err *err)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *found = NULL;
     for (size_t i = 0; i < XD_ARRAY_LEN(names) && !found; i++)
         found = json_object_get(message, names[i]);
-    for (size_t i = 0; i < 2 && found; i++)
+    for (size_t i = 0; i < XD_ARRAY_LEN(names) && found; i++)
         if (!json_object_get(message, names[i]) && json_object_set(message, names[i], found))
             return no_memory(err);
     return XD_OK;

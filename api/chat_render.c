@@ -254,8 +254,9 @@ static xd_status render_vars(const chat_template *t, const json_t *vars, const c
 static bool append_tail(chat_rendered *r, chat_tail tail)
 {
     XD_CLEANUP(xd_buf_free) xd_buf b = {0};
-    if (r->marks.channels)
-        xd_buf_puts(&b, "<|channel|>final<|message|>");
+    const answer_thoughts *t = r->marks.channels ? &answer_channel_thought : &r->marks.thoughts;
+    if (t->leads[1])
+        xd_buf_puts(&b, t->leads[1]);
     r->marks.channels = false;
     if (r->marks.in_thought)
         xd_buf_printf(&b, "\n%s\n\n", r->marks.thoughts.close);

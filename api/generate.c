@@ -324,7 +324,7 @@ static void name_field(const gen *g, xd_err *err)
         g->shape->name_fault(NULL, err);
 }
 
-enum { MAX_SHOWN = 8 };
+enum { MAX_SHOWN = 16 };
 
 /* The marks that tell thoughts and calls from text may be special tokens. */
 static uint32_t shown_marks(const gen *g, uint32_t ret[static MAX_SHOWN])

@@ -412,7 +412,7 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
                         .whole_call = g->p.must_call || g->p.may_call,
                         .or_json = g->p.may_call,
                         .hold_call = g->p.alike,
-                        .leads = {g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL},
+                        .lead = g->p.must_call ? toolcall_marks_of(m->calls)->lead : NULL,
                         .tell = take_piece};
     bool thoughts = (m->thoughts.open || m->channels) && !g->p.keep_thoughts;
     o.marks.channels &= thoughts;
@@ -420,7 +420,7 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
         thoughts = m->may_think;
         if (m->channels) {
             o.marks.thoughts = answer_channel_thought;
-            memcpy(o.leads, answer_channel_leads, sizeof o.leads);
+            o.lead = NULL;
         }
         o.marks.channels = false;
         o.marks.calls = o.whole_call ? m->calls : TOOLCALL_NONE;

@@ -185,7 +185,7 @@ static answer_thoughts thoughts_of_tokens(const tokenizer *tok)
     size_t i = 0;
     answer_thoughts t;
     while ((t = answer_thoughts_row(i++)).open)
-        if (tok_token_id(tok, t.open) >= 0 && tok_token_id(tok, t.close) >= 0)
+        if (!t.leads[0] && tok_token_id(tok, t.open) >= 0 && tok_token_id(tok, t.close) >= 0)
             break;
     return t;
 }
@@ -275,8 +275,8 @@ static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
     const char *mark = p->must_call ? toolcall_marks_of(m->calls)->lead : "";
     char after[64];
     snprintf(after, sizeof after, "\n\n%s", mark);
-    const char *const texts[] = {thought.open, m->channels ? answer_channel_leads[1] : mark,
-                                 m->channels ? answer_channel_leads[0] : after};
+    const char *const texts[] = {thought.open, thought.leads[1] ? thought.leads[1] : mark,
+                                 thought.leads[0] ? thought.leads[0] : after};
     uint32_t n[3];
     for (size_t i = 0; i < 3; i++) {
         size_t before = p->lead_ids.len;

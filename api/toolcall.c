@@ -11,27 +11,86 @@
 #include "api/json_scan.h"
 #include "config/util.h"
 
-#define DS_BEGIN TOOLCALL_DS("tool\u2581calls\u2581begin")
-#define DS_END   TOOLCALL_DS("tool\u2581calls\u2581end")
+#define DS(x)         "<\xEF\xBD\x9C" x "\xEF\xBD\x9C>" /* fullwidth bars */
+#define DS_BEGIN      DS("tool\u2581calls\u2581begin")
+#define DS_END        DS("tool\u2581calls\u2581end")
+#define DS_CALL_BEGIN DS("tool\u2581call\u2581begin")
+#define DS_CALL_END   DS("tool\u2581call\u2581end")
+#define DS_SEP        DS("tool\u2581sep")
+#define DSML       \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C"
+#define HY(x) "<" x ":opensource>"
 
 static const char *const tag_specials[] = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
                                            "<arg_value>", "</arg_value>", NULL};
 static const char *const mistral_specials[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
-static const char *const deepseek_specials[] = {DS_BEGIN,        DS_END, TOOLCALL_DS_CALL_BEGIN, TOOLCALL_DS_CALL_END,
-                                                TOOLCALL_DS_SEP, NULL};
+static const char *const deepseek_specials[] = {DS_BEGIN, DS_END, DS_CALL_BEGIN, DS_CALL_END, DS_SEP, NULL};
+static const char *const kimi_specials[] = {
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>", "<|tool_call_end|>",          NULL};
+static const char *const solar_specials[] = {"<|tool_calls|>",
+                                             "<|tool_call:begin|>",
+                                             "<|tool_call:name|>",
+                                             "<|tool_call:args|>",
+                                             "<|tool_call:end|>",
+                                             "<|calls|>",
+                                             NULL};
+static const char *const seed_specials[] = {"<seed:tool_call>", "</seed:tool_call>", NULL};
+static const char *const minimax_specials[] = {"<minimax:tool_call>", "</minimax:tool_call>", NULL};
+static const char *const dsml_specials[] = {DSML, NULL};
+static const char *const hunyuan_specials[] = {
+    HY("tool_calls"), HY("/tool_calls"), HY("tool_call"), HY("/tool_call"), HY("tool_sep"),
+    HY("arg_key"),    HY("/arg_key"),    HY("arg_value"), HY("/arg_value"), NULL};
 static const char *const list_specials[] = {"<|tool_call|>", "<|/tool_call|>", NULL};
+static const char *const calls_specials[] = {"<tool_calls>", "</tool_calls>", NULL};
+static const char *const nemotron_specials[] = {"<TOOLCALL>", "</TOOLCALL>", NULL};
+static const char *const gigachat_specials[] = {"<|function_call|>", NULL};
+static const char *const gigachat3_specials[] = {"<|role_sep|>", NULL};
 static const char *const bare_specials[] = {"<|python_tag|>", NULL};
 static const char *const no_specials[] = {NULL};
 
 static const toolcall_marks marks[] = {
-    [TOOLCALL_NONE] = {"stay text", NULL, NULL, "", no_specials},
-    [TOOLCALL_TAG] = {"<tool_call>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
-    [TOOLCALL_FUNCTION] = {"<tool_call> <function=>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials},
-    [TOOLCALL_MISTRAL] = {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, "[TOOL_CALLS][", mistral_specials},
-    [TOOLCALL_DEEPSEEK] = {"DeepSeek's tool_calls", DS_BEGIN, DS_END, "", deepseek_specials},
-    [TOOLCALL_LIST] = {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_call|>[", list_specials},
-    [TOOLCALL_BARE] = {"bare JSON", "<|python_tag|>", NULL, "", bare_specials},
+    [TOOLCALL_NONE] = {"stay text", NULL, NULL, "", no_specials, TOOLCALL_JSON},
+    [TOOLCALL_TAG] = {"<tool_call>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials, TOOLCALL_JSON},
+    [TOOLCALL_FUNCTION] = {"<tool_call> <function=>", "<tool_call>", "</tool_call>", "<tool_call>\n", tag_specials,
+                           TOOLCALL_JSON},
+    [TOOLCALL_MISTRAL] = {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, "[TOOL_CALLS][", mistral_specials, TOOLCALL_JSON},
+    [TOOLCALL_DEEPSEEK] = {"DeepSeek's tool_calls", DS_BEGIN, DS_END, "", deepseek_specials, TOOLCALL_JSON},
+    [TOOLCALL_KIMI] = {"Kimi's sections", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "",
+                       kimi_specials, TOOLCALL_JSON},
+    [TOOLCALL_SOLAR] = {"<|tool_calls|>", "<|tool_calls|>", "<|calls|>", "", solar_specials, TOOLCALL_JSON},
+    [TOOLCALL_SEED] = {"<seed:tool_call>", "<seed:tool_call>", "</seed:tool_call>", "", seed_specials,
+                       TOOLCALL_PARAMETERS},
+    [TOOLCALL_MINIMAX] = {"<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>", "", minimax_specials,
+                          TOOLCALL_INVOKE},
+    [TOOLCALL_DSML] = {"DSML's function_calls", "<" DSML "function_calls>", "</" DSML "function_calls>", "",
+                       dsml_specials, TOOLCALL_DSML_INVOKE},
+    [TOOLCALL_DSML_V4] = {"DSML's tool_calls", "<" DSML "tool_calls>", "</" DSML "tool_calls>", "", dsml_specials,
+                          TOOLCALL_DSML_INVOKE},
+    [TOOLCALL_HUNYUAN] = {"Hunyuan's tool_calls", HY("tool_calls"), HY("/tool_calls"), "", hunyuan_specials,
+                          TOOLCALL_HUNYUAN_KEYS},
+    [TOOLCALL_LIST] = {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_call|>[", list_specials,
+                       TOOLCALL_JSON},
+    [TOOLCALL_CALLS] = {"<tool_calls>", "<tool_calls>", "</tool_calls>", "", calls_specials, TOOLCALL_JSON},
+    [TOOLCALL_NEMOTRON] = {"<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>[", nemotron_specials, TOOLCALL_JSON},
+    [TOOLCALL_GIGACHAT] = {"<|function_call|>", "<|function_call|>", NULL, "<|function_call|>", gigachat_specials,
+                           TOOLCALL_JSON},
+    [TOOLCALL_GIGACHAT3] = {"function call<|role_sep|>", "function call<|role_sep|>", NULL, "", gigachat3_specials,
+                            TOOLCALL_JSON},
+    [TOOLCALL_BARE] = {"bare JSON", "<|python_tag|>", NULL, "", bare_specials, TOOLCALL_JSON},
 };
+
+static const toolcall_section sections[] = {
+    [TOOLCALL_DEEPSEEK] = {DS_CALL_BEGIN, NULL, DS_SEP, DS_CALL_END},
+    [TOOLCALL_KIMI] = {"<|tool_call_begin|>", NULL, "<|tool_call_argument_begin|>", "<|tool_call_end|>"},
+    [TOOLCALL_SOLAR] = {"<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"},
+};
+
+const toolcall_section *toolcall_section_of(toolcall_form form)
+{
+    return (size_t)form < XD_ARRAY_LEN(sections) && sections[form].begin ? &sections[form] : NULL;
+}
 
 const toolcall_marks *toolcall_marks_of(toolcall_form form)
 {
@@ -45,11 +104,22 @@ toolcall_form toolcall_form_of(const char *source, size_t len)
         const char *mark, *also;
         toolcall_form form;
     } rows[] = {
+        {DSML, "function_calls>", TOOLCALL_DSML},
+        {DSML, NULL, TOOLCALL_DSML_V4},
         {DS_BEGIN, NULL, TOOLCALL_DEEPSEEK},
+        {"<|tool_calls_section_begin|>", NULL, TOOLCALL_KIMI},
+        {"<|tool_call:begin|>", NULL, TOOLCALL_SOLAR},
+        {"<seed:tool_call>", NULL, TOOLCALL_SEED},
+        {"<minimax:tool_call>", NULL, TOOLCALL_MINIMAX},
+        {"<tool_sep", ":opensource", TOOLCALL_HUNYUAN},
+        {"<|function_call|>", NULL, TOOLCALL_GIGACHAT},
+        {"function call", "<|role_sep|>", TOOLCALL_GIGACHAT3},
+        {"<TOOLCALL>", NULL, TOOLCALL_NEMOTRON},
         {"[TOOL_CALLS]", NULL, TOOLCALL_MISTRAL},
         {"<tool_call>", "<function=", TOOLCALL_FUNCTION},
         {"<tool_call>", NULL, TOOLCALL_TAG},
         {"<|tool_call|>", NULL, TOOLCALL_LIST},
+        {"<tool_calls>", NULL, TOOLCALL_CALLS},
         {"<|python_tag|>", "\"parameters\"", TOOLCALL_BARE},
         {"ipython", "\"parameters\"", TOOLCALL_BARE},
     };
@@ -69,6 +139,11 @@ bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
 {
     if (!len)
         return true;
+    const toolcall_section *section = toolcall_section_of(form);
+    if (section)
+        return begins(text, len, section->begin);
+    if (marks[form].tags)
+        return begins(text, len, toolcall_tag_marks_of(marks[form].tags)->begin);
     unsigned char c = (unsigned char)text[0];
     if (c ==
         '{') { /* a name comes first, or something else in quotes; not after pages of blanks, which would be read at each token */
@@ -76,14 +151,13 @@ bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
         while (i < XD_MIN(len, (size_t)TOOLCALL_MAX_SPACE) &&
                (text[i] == ' ' || text[i] == '\t' || text[i] == '\r' || text[i] == '\n'))
             i++;
-        return form != TOOLCALL_DEEPSEEK && (i == len || text[i] == '"');
+        return i == len || text[i] == '"';
     }
     bool name = c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c >= 0x80;
     switch (form) {
     case TOOLCALL_TAG:
     case TOOLCALL_FUNCTION: return c == '[' || name || begins(text, len, "<function=");
     case TOOLCALL_MISTRAL: return c == '[' || name;
-    case TOOLCALL_DEEPSEEK: return begins(text, len, TOOLCALL_DS_CALL_BEGIN);
     default: return c == '[';
     }
 }
@@ -266,6 +340,19 @@ static xd_status add_named(slice name, slice arguments, json_t *list)
     return st;
 }
 
+void toolcall_name_of_id(const char **name, size_t *len)
+{
+    slice v = {*name, *len};
+    size_t n = v.len;
+    while (n && v.s[n - 1] >= '0' && v.s[n - 1] <= '9')
+        n--;
+    if (n && n < v.len && v.s[n - 1] == ':')
+        v.len = n - 1;
+    (void)eat(&v, "functions.");
+    *name = v.s;
+    *len = v.len;
+}
+
 static size_t find(slice v, const char *what)
 {
     const char *at = v.len ? memmem(v.s, v.len, what, strlen(what)) : NULL;
@@ -287,25 +374,35 @@ static xd_status read_mistral(slice text, json_t *list)
     return add_named(head, (slice){text.s + brace, text.len - brace}, list);
 }
 
-/* V3 and R1: type, separator, name, newline, a fence around the arguments; V3.1: name, separator, arguments. */
-static xd_status read_deepseek(slice text, json_t *list)
+/* DeepSeek V3 and R1: type, separator, name, newline, a fence around the arguments. All others, V3.1 too, as the table says. */
+static xd_status read_section(toolcall_form form, slice text, json_t *list)
 {
+    const toolcall_section *m = toolcall_section_of(form);
     xd_status st = XD_OK;
     text = trim(text);
     while (!st && text.len) {
-        if (!eat(&text, TOOLCALL_DS_CALL_BEGIN))
+        if (!eat(&text, m->begin))
             return XD_BAD_REQUEST;
         /* The marks are tokens: they do not occur inside of arguments. */
-        size_t end = find(text, TOOLCALL_DS_CALL_END);
+        size_t end = find(text, m->end);
         slice one = {text.s, end};
         text = (slice){text.s + end, text.len - end};
-        (void)eat(&text, TOOLCALL_DS_CALL_END);
+        (void)eat(&text, m->end);
         text = trim(text);
-        size_t sep = find(one, TOOLCALL_DS_SEP);
-        slice name = {one.s, sep}, args = {one.s + sep, one.len - sep};
-        if (!eat(&args, TOOLCALL_DS_SEP))
+        if (m->name) {
+            size_t id = find(one, m->name);
+            one = (slice){one.s + id, one.len - id};
+            if (!eat(&one, m->name))
+                return XD_BAD_REQUEST;
+        }
+        size_t sep = find(one, m->args);
+        slice name = {one.s, sep}, args = {one.s + sep, one.len - sep}, id = trim(name);
+        if (!eat(&args, m->args))
             return XD_BAD_REQUEST;
-        if (trim(args).len && trim(args).s[0] != '{') {
+        if (form == TOOLCALL_KIMI) {
+            name = id;
+            toolcall_name_of_id(&name.s, &name.len);
+        } else if (form == TOOLCALL_DEEPSEEK && trim(args).len && trim(args).s[0] != '{') {
             args = trim(args);
             size_t line = find(args, "\n");
             name = (slice){args.s, line};
@@ -315,21 +412,34 @@ static xd_status read_deepseek(slice text, json_t *list)
             args.len -= 3;
         }
         st = add_named(name, args, list);
+        if (!st && form == TOOLCALL_KIMI)
+            st = json_object_set_new(json_array_get(list, json_array_size(list) - 1), "id", json_stringn(id.s, id.len))
+                     ? XD_NOMEM
+                     : XD_OK;
     }
     return st;
 }
 
-/* One or more objects, separated by semicolons. Since no mark says that this is a call, the names must be the request's. */
-static xd_status read_bare(slice text, const json_t *tools, json_t *list)
+/* One or more objects or lists, with this between them. */
+static xd_status read_several(slice text, const char *between, const json_t *known, json_t *list)
 {
     xd_status st = XD_OK;
     for (text = trim(text); !st && text.len; text = trim(text)) {
         size_t n = value_len(text);
-        st = read_json((slice){text.s, n}, tools, list);
+        st = read_json((slice){text.s, n}, known, list);
         text = trim((slice){text.s + n, text.len - n});
-        if (!st && text.len && !eat(&text, ";"))
+        if (!st && text.len && !eat(&text, between))
             return XD_BAD_REQUEST;
     }
+    return st;
+}
+
+static xd_status read_functions(toolcall_tags kind, slice text, const json_t *tools, json_t *list)
+{
+    xd_status st = XD_OK;
+    for (size_t n; !st && text.len; text = trim((slice){text.s + n, text.len - n}))
+        if ((st = toolcall_read_function(kind, text.s, text.len, tools, list, &n)))
+            break;
     return st;
 }
 
@@ -340,11 +450,7 @@ static xd_status read_tag(slice text, const json_t *tools, json_t *list)
         return read_json(text, NULL, list);
     if (!text.len || text.s[0] != '<')
         return toolcall_read_arg_keys(text.s, text.len, tools, list);
-    xd_status st = XD_OK;
-    for (size_t n; !st && text.len; text = trim((slice){text.s + n, text.len - n}))
-        if ((st = toolcall_read_function(text.s, text.len, tools, list, &n)))
-            break;
-    return st;
+    return read_functions(TOOLCALL_PARAMETERS, text, tools, list);
 }
 
 xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const json_t *tools, json_t **ret)
@@ -353,11 +459,19 @@ xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const 
     if (!list)
         return XD_NOMEM;
     slice v = {text, len};
-    xd_status st = form == TOOLCALL_MISTRAL    ? read_mistral(v, list)
-                   : form == TOOLCALL_DEEPSEEK ? read_deepseek(v, list)
-                   : form == TOOLCALL_LIST     ? read_json(v, NULL, list)
-                   : form == TOOLCALL_BARE     ? read_bare(v, tools, list)
-                                               : read_tag(v, tools, list);
+    xd_status st;
+    if (marks[form].tags)
+        st = read_functions(marks[form].tags, trim(v), tools, list);
+    else if (toolcall_section_of(form))
+        st = read_section(form, v, list);
+    else if (form == TOOLCALL_MISTRAL)
+        st = read_mistral(v, list);
+    else if (form == TOOLCALL_BARE) /* since no mark says that this is a call, the names must be the request's */
+        st = read_several(v, ";", tools, list);
+    else if (form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION)
+        st = read_tag(v, tools, list);
+    else
+        st = read_several(v, "", NULL, list);
     if (!st && !json_array_size(list))
         st = XD_BAD_REQUEST;
     if (st) {

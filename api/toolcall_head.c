@@ -83,23 +83,30 @@ static bool read_mistral(reader *r, const json_t *tools, toolcall_head *ret)
     return r->s == brace && (ret->function = toolcall_function_n(tools, s, (size_t)(end - s)));
 }
 
-/* V3 and R1: type, separator, name, newline, a fence; V3.1: name, separator. */
-static bool read_deepseek(reader *r, const json_t *tools, toolcall_head *ret)
+/* Moves behind the mark; NULL: it is not there yet. */
+static const char *find_mark(reader *r, const char *mark)
 {
-    if (!eat(r, TOOLCALL_DS_CALL_BEGIN))
+    const char *at = memmem(r->s, (size_t)(r->end - r->s), mark, strlen(mark));
+    r->more = !at;
+    if (at)
+        r->s = at + strlen(mark);
+    return at;
+}
+
+/* DeepSeek V3 and R1: type, separator, name, newline, a fence. All others, V3.1 too, as the table says. */
+static bool read_section(reader *r, toolcall_form form, const json_t *tools, toolcall_head *ret)
+{
+    const toolcall_section *m = toolcall_section_of(form);
+    if (!eat(r, m->begin) || (m->name && !find_mark(r, m->name)))
         return false;
-    const char *s = r->s, *sep = memmem(s, (size_t)(r->end - s), TOOLCALL_DS_SEP, strlen(TOOLCALL_DS_SEP));
-    if (!sep) {
-        r->more = true;
+    const char *s = r->s, *end = find_mark(r, m->args);
+    if (!end)
         return false;
-    }
-    r->s = sep + strlen(TOOLCALL_DS_SEP);
     skip_space(r);
     r->more = r->s == r->end;
     if (r->more)
         return false;
-    const char *end = sep;
-    bool fence = *r->s != '{';
+    bool fence = form == TOOLCALL_DEEPSEEK && *r->s != '{';
     if (fence) {
         s = r->s;
         end = memchr(s, '\n', (size_t)(r->end - s));
@@ -112,17 +119,25 @@ static bool read_deepseek(reader *r, const json_t *tools, toolcall_head *ret)
         end--;
     while (s < end && json_scan_is_space(*s))
         s++;
-    return (ret->function = toolcall_function_n(tools, s, (size_t)(end - s))) && (!fence || eat_next(r, "```json"));
+    size_t len = (size_t)(end - s);
+    if (form == TOOLCALL_KIMI) {
+        ret->id = s;
+        ret->id_len = len;
+        toolcall_name_of_id(&s, &len);
+    }
+    return (ret->function = toolcall_function_n(tools, s, len)) && (!fence || eat_next(r, "```json"));
 }
 
-/* <function=NAME> or NAME, and the first mark of its arguments, or of their end. */
-static bool read_tags(reader *r, const json_t *tools, toolcall_head *ret)
+/* <function=NAME> or NAME, and the first mark of its arguments, or of their end. kind JSON: the text shows which of these two. */
+static bool read_tags(reader *r, toolcall_tags kind, const json_t *tools, toolcall_head *ret)
 {
-    bool function = eat(r, "<function=");
-    if (!function && (r->more || *r->s == '<'))
+    const toolcall_tag_marks *m = toolcall_tag_marks_of(kind ? kind : TOOLCALL_PARAMETERS);
+    bool function = eat(r, m->begin);
+    if (!function && (kind || r->more || *r->s == '<'))
         return false;
-    ret->tags = function ? TOOLCALL_PARAMETERS : TOOLCALL_ARG_KEYS;
-    const char *s = r->s, *end = memchr(s, function ? '>' : '<', (size_t)(r->end - s)), *name_end = end;
+    ret->tags = kind ? kind : function ? TOOLCALL_PARAMETERS : TOOLCALL_ARG_KEYS;
+    const char *s = r->s, *end = function ? find_mark(r, m->name_end) : memchr(s, '<', (size_t)(r->end - s)),
+               *name_end = end;
     r->more = !end;
     if (!end)
         return false;
@@ -130,14 +145,14 @@ static bool read_tags(reader *r, const json_t *tools, toolcall_head *ret)
         name_end--;
     while (s < name_end && json_scan_is_space(*s))
         s++;
-    r->s = end + function;
+    r->s = function ? r->s : end;
     ret->function = toolcall_function_n(tools, s, (size_t)(name_end - s));
     ret->arguments = (size_t)(r->s - r->begin);
     if (!ret->function)
         return false;
     if (!function)
-        return eat(r, "<arg_key>");
-    return eat_next(r, "<parameter=") || (!r->more && eat_next(r, "</function>"));
+        return eat(r, toolcall_parameter_mark(TOOLCALL_ARG_KEYS));
+    return eat_next(r, toolcall_parameter_mark(ret->tags)) || (!r->more && eat_next(r, m->end));
 }
 
 toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t len, const json_t *tools,
@@ -147,15 +162,16 @@ toolcall_found toolcall_find_head(toolcall_form form, const char *text, size_t l
     toolcall_head h = {.in_list = before && before->in_list};
     bool ok;
     skip_space(&r);
+    const toolcall_tags kind = toolcall_marks_of(form)->tags;
     bool name = r.s < r.end && *r.s != '{' && *r.s != '[', tagged = form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION;
-    if (tagged && name && !h.in_list) {
-        if (!read_tags(&r, tools, &h))
+    if (kind || (tagged && name && !h.in_list)) {
+        if (!read_tags(&r, kind, tools, &h))
             return r.more && len < MAX_HEAD ? TOOLCALL_MORE : TOOLCALL_NOT;
         *ret = h;
         return TOOLCALL_FOUND;
     }
-    if (form == TOOLCALL_DEEPSEEK)
-        ok = read_deepseek(&r, tools, &h);
+    if (toolcall_section_of(form))
+        ok = read_section(&r, form, tools, &h);
     else if (form == TOOLCALL_MISTRAL && name && !h.in_list)
         ok = read_mistral(&r, tools, &h);
     else {
@@ -177,13 +193,18 @@ toolcall_found toolcall_find_next(toolcall_form form, bool in_list, const char *
     reader r = {.s = text, .end = text + len};
     const char *end = text; /* behind what the call needed */
     bool next = false;
+    const toolcall_section *section = toolcall_section_of(form);
+    const toolcall_tags kind = toolcall_marks_of(form)->tags;
     skip_space(&r);
-    if (form == TOOLCALL_DEEPSEEK) {
-        (void)eat(&r, "```");
-        if (!r.more && eat_next(&r, TOOLCALL_DS_CALL_END)) {
+    if (section) {
+        if (form == TOOLCALL_DEEPSEEK)
+            (void)eat(&r, "```");
+        if (!r.more && eat_next(&r, section->end)) {
             end = r.s;
-            next = eat_next(&r, TOOLCALL_DS_CALL_BEGIN);
+            next = eat_next(&r, section->begin);
         }
+    } else if (kind) {
+        next = eat(&r, toolcall_tag_marks_of(kind)->begin);
     } else if (in_list) {
         next = eat(&r, ",");
         if (next || (!r.more && eat(&r, "]")))
@@ -191,7 +212,7 @@ toolcall_found toolcall_find_next(toolcall_form form, bool in_list, const char *
     } else if (form == TOOLCALL_BARE) {
         next = eat(&r, ";");
         end = next ? r.s : end;
-    } else if (form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION) {
+    } else if (form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION || form == TOOLCALL_CALLS) {
         next = eat(&r, "{"); /* two in one tag */
     }
     if (r.more)

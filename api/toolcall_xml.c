@@ -1,5 +1,5 @@
 /* toolcall_xml.c - tool calls whose arguments are written one by one between tags, as plain text: Qwen3-Coder's <function=NAME>
- * <parameter=KEY>VALUE</parameter> and GLM's NAME <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>.
+ * <parameter=KEY>VALUE</parameter>, GLM's NAME <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, and others like these.
  *
  * Whether 3 is a number or a text only the tool's schema can tell: a value takes the type that its parameter allows. Where nothing
  * is said, what reads as JSON is JSON. A value may hold anything but its own closing tag. */
@@ -185,21 +185,68 @@ static xd_status add(json_t *list, const char *name, xd_buf *args)
     return json_array_append_new(list, call) ? XD_NOMEM : XD_OK;
 }
 
-static bool add_argument(xd_buf *args, bool first, const json_t *function, const char *key, const char *value,
-                         size_t len)
+static bool add_argument(xd_buf *args, bool first, const char *key, const char *value, size_t len, unsigned allow)
 {
     return xd_utf8_valid(value, len) && xd_buf_puts(args, first ? "{" : ", ") &&
-           append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") &&
-           append_value(args, value, len, allowed_for(function, key));
+           append_string(args, key, strlen(key)) && xd_buf_puts(args, ": ") && append_value(args, value, len, allow);
 }
 
 enum { MAX_KEY = 512 };
 
+#define DSML       \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C"
+#define HY(x) "<" x ":opensource>"
+
 static const struct {
+    toolcall_tag_marks call;
     const char *begin, *key_end, *value_begin, *value_end;
     bool lines; /* the value has lines of its own */
-} tags[] = {[TOOLCALL_PARAMETERS] = {"<parameter=", ">", "", "</parameter>", true},
-            [TOOLCALL_ARG_KEYS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", false}};
+    bool typed; /* behind the key stands whether the value is a string */
+} tags[] = {
+    [TOOLCALL_PARAMETERS] = {{"<function=", ">", "</function>"}, "<parameter=", ">", "", "</parameter>", true, false},
+    [TOOLCALL_INVOKE] =
+        {{"<invoke name=\"", "\">", "</invoke>"}, "<parameter name=\"", "\">", "", "</parameter>", true, false},
+    [TOOLCALL_DSML_INVOKE] = {{"<" DSML "invoke name=\"", "\">", "</" DSML "invoke>"},
+                              "<" DSML "parameter name=\"",
+                              "\"",
+                              "",
+                              "</" DSML "parameter>",
+                              false,
+                              true},
+    [TOOLCALL_HUNYUAN_KEYS] = {{HY("tool_call"), HY("tool_sep"), HY("/tool_call")},
+                               HY("arg_key"),
+                               HY("/arg_key"),
+                               HY("arg_value"),
+                               HY("/arg_value"),
+                               false,
+                               false},
+    [TOOLCALL_ARG_KEYS] = {{"", "", ""}, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", false, false},
+};
+
+const toolcall_tag_marks *toolcall_tag_marks_of(toolcall_tags kind)
+{
+    return &tags[kind].call;
+}
+
+const char *toolcall_parameter_mark(toolcall_tags kind)
+{
+    return tags[kind].begin;
+}
+
+/* ` string="true">`, ` string="false">` or `>`. */
+static toolcall_found look_for_type(reader *r, unsigned *allow)
+{
+    toolcall_found found = look(r, "string=\"true\">");
+    if (found == TOOLCALL_FOUND)
+        *allow = ALLOW_STRING;
+    if (found != TOOLCALL_NOT)
+        return found;
+    found = look(r, "string=\"false\">");
+    if (found == TOOLCALL_FOUND)
+        *allow = 0;
+    return found == TOOLCALL_NOT ? look(r, ">") : found;
+}
 
 toolcall_found toolcall_read_parameter(toolcall_tags kind, const json_t *function, const char *text, size_t len,
                                        bool first, size_t *scanned, xd_buf *args, size_t *ret_used)
@@ -216,6 +263,9 @@ toolcall_found toolcall_read_parameter(toolcall_tags kind, const json_t *functio
     r.s = end + strlen(tags[kind].key_end);
     if (!key)
         return TOOLCALL_NOT;
+    unsigned allow = allowed_for(function, key);
+    if (tags[kind].typed && (found = look_for_type(&r, &allow)) != TOOLCALL_FOUND)
+        return found;
     if (*tags[kind].value_begin && (found = look(&r, tags[kind].value_begin)) != TOOLCALL_FOUND)
         return found;
     s = r.s;
@@ -230,7 +280,7 @@ toolcall_found toolcall_read_parameter(toolcall_tags kind, const json_t *functio
         s++;
     if (tags[kind].lines && s < end && end[-1] == '\n')
         end--;
-    return add_argument(args, first, function, key, s, (size_t)(end - s)) ? TOOLCALL_FOUND : TOOLCALL_NOT;
+    return add_argument(args, first, key, s, (size_t)(end - s), allow) ? TOOLCALL_FOUND : TOOLCALL_NOT;
 }
 
 /* All of them: moves *r behind the last. */
@@ -249,20 +299,22 @@ static xd_status read_parameters(toolcall_tags kind, const json_t *function, rea
     return args->failed ? XD_NOMEM : XD_OK;
 }
 
-xd_status toolcall_read_function(const char *text, size_t len, const json_t *tools, json_t *list, size_t *ret_end)
+xd_status toolcall_read_function(toolcall_tags kind, const char *text, size_t len, const json_t *tools, json_t *list,
+                                 size_t *ret_end)
 {
+    const toolcall_tag_marks *m = toolcall_tag_marks_of(kind);
     reader r = {text, text + len};
     XD_CLEANUP(xd_buf_free) xd_buf args = {0};
     skip_space(&r);
-    const char *s = r.s + strlen("<function="), *end;
-    if (!eat(&r, "<function=") || !(end = memchr(s, '>', (size_t)(r.end - s))))
+    const char *s = r.s + strlen(m->begin), *end;
+    if (!eat(&r, m->begin) || !(end = memmem(s, (size_t)(r.end - s), m->name_end, strlen(m->name_end))))
         return XD_BAD_REQUEST;
     XD_CLEANUP(xd_freep) char *name = plain(s, (size_t)(end - s));
     if (!name)
         return XD_BAD_REQUEST;
-    r.s = end + 1;
-    xd_status st = read_parameters(TOOLCALL_PARAMETERS, toolcall_function(tools, name), &r, &args);
-    if (st || !eat(&r, "</function>"))
+    r.s = end + strlen(m->name_end);
+    xd_status st = read_parameters(kind, toolcall_function(tools, name), &r, &args);
+    if (st || !eat(&r, m->end))
         return st ? st : XD_BAD_REQUEST;
     *ret_end = (size_t)(r.s - text);
     return add(list, name, &args);

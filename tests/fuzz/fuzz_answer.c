@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},\"n\":{\"type\":\"number\"}}}}}]",
         0, NULL);
     answer_options o = {.marks.calls = (toolcall_form)(data[0] % (TOOLCALL_BARE + 1)),
-                        .marks.thoughts = answer_thoughts_row(data[0] >> 4 & 3),
+                        .marks.thoughts = answer_thoughts_row(data[1] >> 5),
                         .tools = tools,
                         .keep_thoughts = data[1] & 1,
                         .one_call = data[1] & 2,
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     o.marks.in_thought = o.marks.thoughts.open && (data[1] & 4);
     if (data[0] >= 0xf8)
         o = (answer_options){.marks.channels = true, .tools = data[0] & 1 ? tools : NULL, .one_call = data[1] & 2};
-    o.leads[0] = data[1] & 2 ? toolcall_marks_of(o.marks.calls)->lead : NULL;
+    o.lead = data[1] & 2 ? toolcall_marks_of(o.marks.calls)->lead : NULL;
     heard whole = {0}, pieces = {0};
     const char *text = (const char *)data + 2;
     size_t len = size - 2;
@@ -102,8 +102,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const xd_buf *content = &whole.text[ANSWER_CONTENT];
     bool plain = o.keep_thoughts || !o.marks.thoughts.open ||
                  !(o.marks.in_thought || memmem(text, len, o.marks.thoughts.open, strlen(o.marks.thoughts.open)));
-    if (plain && !o.marks.channels && !o.leads[0] && (!o.whole_call || o.or_json) && !whole.text[ANSWER_CALL].len &&
-        (content->len != len || memcmp(content->data, text, len)))
+    if (plain && !o.marks.channels && !o.lead && !o.marks.thoughts.leads[0] && (!o.whole_call || o.or_json) &&
+        !whole.text[ANSWER_CALL].len && (content->len != len || memcmp(content->data, text, len)))
         abort();
     for (size_t i = 0; i < 3; i++) {
         xd_buf_free(&whole.text[i]);

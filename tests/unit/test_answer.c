@@ -6,7 +6,7 @@
 
 /* The expected values are written by hand from what OpenAI's API says of the three fields. */
 
-static const answer_thoughts think = {"<think>", "</think>"}, none = {NULL, NULL};
+static const answer_thoughts think = {.open = "<think>", .close = "</think>"}, none = {.open = NULL};
 
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
@@ -345,14 +345,14 @@ Test(answer, a_forced_call_may_come_behind_a_thought)
 {
     answer_options o = {.marks = {.thoughts = think, .may_think = true, .calls = TOOLCALL_TAG},
                         .whole_call = true,
-                        .leads = {"<tool_call>\n"}};
+                        .lead = "<tool_call>\n"};
     static const char call[] = "<think>\nHm {\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": 1}}";
     expect_opt(o, call, sizeof call - 1, "<T>Hm {<F>f {\"s\": 1}");
     expect_opt(o, call + 23, sizeof call - 24, "<F>f {\"s\": 1}");
     expect_opt(o, call, 44, "<T>Hm {");
     o.marks.in_thought = true;
     expect_opt(o, call + 8, sizeof call - 9, "<T>Hm {<F>f {\"s\": 1}");
-    o.leads[0] = NULL;
+    o.lead = NULL;
     o.or_json = true;
     static const char json[] = "Hm.</think>\n\n{\"a\": 1}";
     expect_opt(o, json, sizeof json - 1, "<T>Hm.<C>{\"a\": 1}");
@@ -434,11 +434,106 @@ Test(answer, tells_deepseek_calls)
     expect(TOOLCALL_DEEPSEEK, "<\xEF\xBD\x9Ctool x", "<C><\xEF\xBD\x9Ctool x");
 }
 
+#define KS           "<|tool_calls_section_begin|>"
+#define KE           "<|tool_calls_section_end|>"
+#define KC(id, args) "<|tool_call_begin|>" id "<|tool_call_argument_begin|>" args "<|tool_call_end|>"
+#define SC(id, name, args) \
+    "<|tool_call:begin|>" id "<|tool_call:name|>" name "<|tool_call:args|>" args "<|tool_call:end|>"
+
+/* https://huggingface.co/moonshotai/Kimi-K2-Instruct/blob/main/docs/tool_call_guidance.md, and Solar Open's template */
+Test(answer, tells_calls_with_marks_of_their_own)
+{
+    expect(TOOLCALL_KIMI, "I look." KS KC("functions.f:0", "{\"s\": \"</x>\"}") KC("functions.g:1", "{}") KE,
+           "<C>I look.<F>f {\"s\": \"</x>\"}<F>g {}");
+    expect(TOOLCALL_KIMI, KS "\n" KC(" functions.f:12 ", " {\"n\": 1}\n") "\n" KC("f:1", "{}") "\n" KE "\n",
+           "<F>f {\"n\": 1}<F>f {}");
+    expect(TOOLCALL_KIMI, KS KC("functions.g:0", "{}") KC("functions.f:1", "{\"n\": 1}") KE "Done.",
+           "<F>g {}<F>f {\"n\": 1}<C>Done.");
+    expect(TOOLCALL_KIMI, KS "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"n\":", "<F>f {\"n\":");
+    expect(TOOLCALL_KIMI, KS KC("functions.f:0", "[1]") KE, "<C>" KS KC("functions.f:0", "[1]") KE);
+    expect(TOOLCALL_KIMI, KS "x" KE, "<C>" KS "x" KE);
+    expect(TOOLCALL_SOLAR, "<|tool_calls|>" SC("a1b2c3d4e5", "f", "{\"n\": 3}") SC("x", "g", "{}") "<|calls|>",
+           "<F>f {\"n\": 3}<F>g {}");
+    expect(TOOLCALL_SOLAR, "<|tool_calls|><|tool_call:begin|>f<|calls|>",
+           "<C><|tool_calls|><|tool_call:begin|>f<|calls|>");
+}
+
+/* A thought that is not closed before calls; its id comes back to the model as it was, since it holds the function's name. */
+Test(answer, kimis_calls_end_a_thought_and_keep_their_ids)
+{
+    static const char text[] = "Hm." KS KC("functions.f:7", "{\"n\": 1}") KE;
+    answer_options o = {.marks = {.calls = TOOLCALL_KIMI, .thoughts = think, .in_thought = true}};
+    expect_opt(o, text, strlen(text), "<T>Hm.<F>f {\"n\": 1}");
+    size_t len;
+    for (size_t step = 1; step < sizeof text; step += 13) {
+        free(told(o, text, strlen(text), step, step, &len));
+        cr_assert_eq(len, strlen("functions.f:7"), "%zu bytes at a time: %zu", step, len);
+    }
+    static const char known[] = "<|tool_calls_section_begin|>" KC("functions.g:7", "{}") KE;
+    free(told(o, known, strlen(known), 3, 3, &len));
+    cr_assert_eq(len, strlen("functions.g:7"));
+    o.marks.calls = TOOLCALL_TAG;
+    expect_opt(o, "a <tool_call> b</think>c", 24, "<T>a <tool_call> b<C>c");
+}
+
+#define IP(k, v) "<parameter name=\"" k "\">" v "</parameter>\n"
+#define DM         \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C"
+#define DP(k, s, v)    "<" DM "parameter name=\"" k "\" string=\"" s "\">" v "</" DM "parameter>\n"
+#define DI(name, body) "<" DM "invoke name=\"" name "\">\n" body "</" DM "invoke>\n"
+#define HK(k, v)       "<arg_key:opensource>" k "</arg_key:opensource>\n<arg_value:opensource>" v "</arg_value:opensource>\n"
+#define HC(name, body) "<tool_call:opensource>" name "<tool_sep:opensource>\n" body "</tool_call:opensource>\n"
+
+Test(answer, tells_several_calls_between_two_marks)
+{
+    expect(TOOLCALL_MINIMAX,
+           "I look.\n<minimax:tool_call>\n<invoke name=\"f\">\n" IP("s", "3") IP("n", "3")
+               IP("o", "{\"k\": [1]}") "</invoke>\n<invoke name=\"f\">\n</invoke>\n</minimax:tool_call>\n",
+           "<C>I look.<F>f {\"s\": \"3\", \"n\": 3, \"o\": {\"k\": [1]}}<F>f {}");
+    expect(TOOLCALL_MINIMAX,
+           "<minimax:tool_call><invoke name=\"g\">" IP("x", "1") "</invoke><invoke name=\"f\">" IP(
+               "s", "a\n\nb") "</invoke></minimax:tool_call>Done.",
+           "<F>g {\"x\": 1}<F>f {\"s\": \"a\\n\\nb\"}<C>Done.");
+    expect(TOOLCALL_MINIMAX, "<minimax:tool_call><invoke name=\"f\">" IP("n", "1") "<parameter name=\"s\">x",
+           "<F>f {\"n\": 1");
+    expect(TOOLCALL_MINIMAX, "Write <minimax:tool_call> first.", "<C>Write <minimax:tool_call> first.");
+    expect(TOOLCALL_DSML,
+           "Hm.\n\n<" DM "function_calls>\n" DI("f", DP("s", "true", "3") DP("n", "false", "3") DP("x", "true", "{}"))
+               DI("f", "") DI("g", DP("x", "false", "[1]")) "</" DM "function_calls>",
+           "<C>Hm.<F>f {\"s\": \"3\", \"n\": 3, \"x\": \"{}\"}<F>f {}<F>g {\"x\": [1]}");
+    /* white space is the value's own */
+    expect(TOOLCALL_DSML_V4, "<" DM "tool_calls>\n" DI("f", DP("s", "true", "\n a\n")) "</" DM "tool_calls>",
+           "<F>f {\"s\": \"\\n a\\n\"}");
+    expect(TOOLCALL_HUNYUAN,
+           "<tool_calls:opensource>\n" HC("f", HK("s", "3") HK("n", "3")) HC("f", "")
+               HC("g", HK("x", "y")) "</tool_calls:opensource>",
+           "<F>f {\"s\": \"3\", \"n\": 3}<F>f {}<F>g {\"x\": \"y\"}");
+    expect(TOOLCALL_SEED,
+           "<seed:tool_call>\n<function=f>\n<parameter=n>3</parameter>\n</function>\n</seed:tool_call>\n"
+           "<seed:tool_call>\n<function=f>\n<parameter=o>{'a': 1}</parameter></function></seed:tool_call>",
+           "<F>f {\"n\": 3}<F>f {\"o\": \"{'a': 1}\"}");
+}
+
 Test(answer, tells_lists_and_bare_objects)
 {
     expect(TOOLCALL_LIST, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}]", "<F>f {\"n\": 1}");
     expect(TOOLCALL_LIST, "<|tool_call|>[{\"name\": \"f\"}]<|/tool_call|>", "<F>f {}");
     expect(TOOLCALL_LIST, "<|tool_call|>[f]", "<C><|tool_call|>[f]");
+    expect(TOOLCALL_CALLS,
+           "A\n<tool_calls>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}, {\"name\": \"g\"}]</tool_calls>",
+           "<C>A<F>f {\"n\": 1}<F>g {}");
+    expect(TOOLCALL_CALLS,
+           "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n{\"name\": \"g\", \"arguments\": {}}\n"
+           "{\"name\": \"f\", \"arguments\": {}}\n</tool_calls>",
+           "<F>f {\"n\": 1}<F>g {}<F>f {}");
+    expect(TOOLCALL_NEMOTRON, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}]</TOOLCALL>", "<F>f {\"n\": 1}");
+    expect(TOOLCALL_GIGACHAT, "Yes.<|function_call|>{\"name\": \"f\", \"arguments\": {\"n\": 1}}",
+           "<C>Yes.<F>f {\"n\": 1}");
+    expect(TOOLCALL_GIGACHAT, "<|function_call|>{\"name\": \"g\", \"arguments\": {}}<|function_call|>{\"name\": \"f\"}",
+           "<F>g {}<F>f {}");
+    expect(TOOLCALL_GIGACHAT3, "Yes.\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}",
+           "<C>Yes.<F>f {\"n\": 1}");
     expect(TOOLCALL_BARE, "{\"name\": \"f\", \"parameters\": {\"n\": 1}}", "<F>f {\"n\": 1}");
     expect(TOOLCALL_BARE, "\n<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\"}", "<F>f {}<F>f {}");
     /* JSON that is an answer: no mark, and no tool of that name */
@@ -473,6 +568,28 @@ Test(answer, tells_thoughts_from_content)
     expect_thought(true, true, "\nHm " CALL_B "</think>\n" CALL_A, "<C>\nHm " CALL_B "</think><F>f {\"s\": \"x\"}");
     expect_opt((answer_options){.marks.thoughts = none}, "<think>a</think>b", 17, "<C><think>a</think>b");
     expect_opt((answer_options){.marks.thoughts = {"[THINK]", "[/THINK]"}}, "[THINK]a[/THINK]b", 17, "<T>a<C>b");
+}
+
+/* Solar Open's words for the parts of an answer; its own end is a token that stops it. */
+Test(answer, words_between_a_thought_and_its_answer_are_not_told)
+{
+    static const char source[] = "{{- \"<|begin|>assistant<|think|>\" + message.reasoning + \"<|end|>\" }}";
+    answer_options o = {.marks = {.calls = TOOLCALL_SOLAR, .thoughts = answer_thoughts_of(source, strlen(source))}};
+    static const struct {
+        const char *text, *expected;
+    } rows[] = {
+        {"<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.", "<T>Hm.<C>Yes."},
+        {"<|content|>Yes <|content|>.", "<C>Yes <|content|>."},
+        {"<|begin|>assistant<|content|>Yes.", "<C>Yes."},
+        {"Yes.", "<C>Yes."},
+        {"<|think|>Hm.<|end|><|begin|>assistant<|tool_calls|>" SC("x", "f", "{\"n\": 1}"), "<T>Hm.<F>f {\"n\": 1}"},
+        {"<|think|>Hm.", "<T>Hm."},
+        {"<|think|>Hm.<|end|><|begin|>assis", "<T>Hm."},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        expect_opt(o, rows[i].text, strlen(rows[i].text), rows[i].expected);
+    o.keep_thoughts = true;
+    expect_opt(o, rows[0].text, strlen(rows[0].text), "<C><|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.");
 }
 
 Test(answer, long_white_space_is_not_held)
@@ -602,11 +719,26 @@ Test(answer, forms_are_found_by_their_marks)
                 {"[TOOL_CALLS]", TOOLCALL_MISTRAL},
                 {DSB, TOOLCALL_DEEPSEEK},
                 {"<|tool_call|>", TOOLCALL_LIST},
+                {"<|tool_calls_section_begin|>", TOOLCALL_KIMI},
+                {"<|tool_calls|><|tool_call:begin|>", TOOLCALL_SOLAR},
+                {"<seed:tool_call>\n<function=x>", TOOLCALL_SEED},
+                {"{%- set toolcall_begin_token = '<minimax:tool_call>' -%} <tool_calls>", TOOLCALL_MINIMAX},
+                {"<" DM "function_calls>" DSB, TOOLCALL_DSML},
+                {"'" DM "' '</' + dsml_token + 'function_calls>'", TOOLCALL_DSML},
+                {"'" DM "' ~ 'tool_calls'", TOOLCALL_DSML_V4},
+                {"'function call' '<|role_sep|>'", TOOLCALL_GIGACHAT3},
+                {"set HYTK = ':opensource' '<tool_sep{}>'.format(HYTK)", TOOLCALL_HUNYUAN},
+                {"<tool_calls>", TOOLCALL_CALLS},
+                {"<TOOLCALL>", TOOLCALL_NEMOTRON},
+                {"<|function_call|>", TOOLCALL_GIGACHAT},
                 {"ipython {\"name\": x, \"parameters\": y}", TOOLCALL_BARE}};
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         cr_assert_eq(toolcall_form_of(rows[i].source, strlen(rows[i].source)), rows[i].form, "%s", rows[i].source);
     cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
     cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
+    cr_assert_null(answer_thoughts_of("<|system|><|end|>", 17).open);
+    cr_assert_str_eq(answer_thoughts_of("<seed:think>", 12).close, "</seed:think>");
+    cr_assert_str_eq(answer_thoughts_of("'<think{}>'", 11).close, "</think:opensource>");
 }
 
 #define A "<|channel|>analysis<|message|>"
@@ -651,8 +783,7 @@ Test(answer, tells_channels_apart)
 /* An answer that is held to a form is the text of the final channel, whether a thought comes before it or not. */
 Test(answer, tells_a_thought_in_its_channel_from_a_form)
 {
-    answer_options o = {.marks = {.thoughts = answer_channel_thought, .may_think = true},
-                        .leads = {answer_channel_leads[0], answer_channel_leads[1]}};
+    answer_options o = {.marks = {.thoughts = answer_channel_thought, .may_think = true}};
     static const char text[] =
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{\"a\": 1}";
     expect_opt(o, text, sizeof text - 1, "<T>Hm.<C>{\"a\": 1}");

@@ -185,12 +185,13 @@ Test(chat, keys_that_are_null_are_not_there)
 
 Test(chat, reasoning_is_found_under_the_names_that_templates_read)
 {
-    static const char template[] = "{% for m in messages %}{{ m.reasoning_content }}/{{ m.thinking }};{% endfor %}";
+    static const char template[] =
+        "{% for m in messages %}{{ m.reasoning_content }}/{{ m.thinking }}/{{ m.reasoning }};{% endfor %}";
     expect(
         template,
         "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":\"r\"},{\"role\":\"assistant\",\"content\":\"x\",\"thinking\":\"t\"},"
         "{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"c\",\"thinking\":\"own\"},{\"role\":\"user\",\"content\":\"u\"}]",
-        plain, "r/r;t/t;c/own;/;");
+        plain, "r/r/r;t/t/t;c/own/c;//;");
 }
 
 #define CALL(args)                                                                                                                \
