@@ -273,13 +273,45 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
 template <int NB> struct scan_smem {
     static constexpr int TOKENS = NB > 4 ? 4 : 8; /* of a stage */
     struct {
-        float q[32 * NB], k[32 * NB], v[SCAN_COLS], gates[4];
+        float q[32 * NB], k[32 * NB], v[SCAN_COLS], gates[4]; /* gates right behind v */
     } token[SCAN_STAGES * TOKENS];
 };
 
-/* Adds row 4 (octant + 8 i) + e to the part that it belongs to. */
-#define SCAN_ADD(parts, i, s, x) \
-    ((i) < (NB + 1) / 2 ? (parts)[0] : (parts)[1]) = __fmaf_rn(s, x, (i) < (NB + 1) / 2 ? (parts)[0] : (parts)[1])
+/* One column of a lane: S += k d^T after its decay; then what the octant's rows give to o = S^T q, and to S^T k of the token that follows. */
+template <int NB>
+static __device__ __forceinline__ void scan_column(float (&s)[NB][4], const float4 (&k)[NB], const float4 (&q)[NB],
+                                                   const float4 (&next)[NB], float decay, float d, float &o, float &kv)
+{
+    float o_half[2] = {}, kv_half[2] = {};
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        const int half = i < (NB + 1) / 2 ? 0 : 1;
+        const float x[4] = {k[i].x, k[i].y, k[i].z, k[i].w}, y[4] = {q[i].x, q[i].y, q[i].z, q[i].w},
+                    z[4] = {next[i].x, next[i].y, next[i].z, next[i].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[i][e] = next_s(s[i][e], decay, x[e], d);
+            o_half[half] = __fmaf_rn(s[i][e], y[e], o_half[half]);
+            kv_half[half] = __fmaf_rn(s[i][e], z[e], kv_half[half]);
+        }
+    }
+    o = o_half[0] + o_half[1];
+    kv = kv_half[0] + kv_half[1];
+}
+
+/* S^T k of a column alone. */
+template <int NB> static __device__ __forceinline__ float scan_first(const float (&s)[NB][4], const float4 (&k)[NB])
+{
+    float half[2] = {};
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        const float x[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            half[i < (NB + 1) / 2 ? 0 : 1] = __fmaf_rn(s[i][e], x[e], half[i < (NB + 1) / 2 ? 0 : 1]);
+    }
+    return half[0] + half[1];
+}
 
 template <int NB>
 __global__ void __launch_bounds__(SCAN_WARPS * 32)
@@ -313,37 +345,41 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
         auto &token = sm.token[i / (32 * NB - kd)];
         token.q[kd + i % (32 * NB - kd)] = token.k[kd + i % (32 * NB - kd)] = 0;
     }
-    auto load_stage = [&](uint32_t stage) {
-        constexpr uint32_t PIECES = 16 * NB + SCAN_COLS / 4 + 1;
-        for (uint32_t i = threadIdx.x; i < TOKENS * PIECES; i += SCAN_WARPS * 32) {
-            const uint32_t u = stage * TOKENS + i / PIECES, c = i % PIECES;
-            if (u >= count)
-                break;
-            auto &to = sm.token[u % RING];
-            const float *qk = in.qk + (size_t)(begin - first + u) * qk_stride(g) + (size_t)k_head_of(g, head) * 2 * kd;
-            const float *v = in.v + (size_t)(begin - first + u) * v_stride(g) + (size_t)head * (vd + 4);
-            if (c < 16 * NB) {
-                const uint32_t at = c % (8 * NB) * 4;
-                if (at < kd)
-                    cp_async16(smem_of((c < 8 * NB ? to.q : to.k) + at),
-                               (uint64_t)(uintptr_t)(qk + c / (8 * NB) * kd + at));
-            } else if (c < PIECES - 1) {
-                const uint32_t at = (c - 16 * NB) * 4;
-                if (col0 + at < vd)
-                    cp_async16(smem_of(to.v + at), (uint64_t)(uintptr_t)(v + col0 + at));
-            } else {
-                cp_async16(smem_of(to.gates), (uint64_t)(uintptr_t)(v + vd));
+    /* A warp fetches a token: its q and k, then its columns of v and the gates, which lie side by side here. */
+    const float *from_qk = in.qk + (size_t)(begin - first + threadIdx.x / 32) * qk_stride(g) +
+                           (size_t)k_head_of(g, head) * 2 * kd + lane * 4;
+    const float *from_v = in.v + (size_t)(begin - first + threadIdx.x / 32) * v_stride(g) + (size_t)head * (vd + 4) +
+                          (lane == SCAN_COLS / 4 ? vd : col0 + lane * 4);
+    const bool fetches_v = lane == SCAN_COLS / 4 || (lane < SCAN_COLS / 4 && col0 + lane * 4 < vd);
+    uint32_t fetched = threadIdx.x / 32, fetch_slot = fetched; /* this warp's next token, and its place */
+    auto load_stage = [&] {
+#pragma unroll
+        for (int n = 0; n < TOKENS / SCAN_WARPS; n++) {
+            if (fetched < count) {
+                auto &to = sm.token[fetch_slot];
+#pragma unroll
+                for (uint32_t c = 0; c < 8 * NB; c += 32)
+                    if (lane + c < 8 * NB && (lane + c) * 4 < kd) {
+                        cp_async16(smem_of(to.q + (lane + c) * 4), (uint64_t)(uintptr_t)(from_qk + c * 4));
+                        cp_async16(smem_of(to.k + (lane + c) * 4), (uint64_t)(uintptr_t)(from_qk + kd + c * 4));
+                    }
+                if (fetches_v)
+                    cp_async16(smem_of(to.v + lane * 4), (uint64_t)(uintptr_t)from_v);
             }
+            fetched += SCAN_WARPS;
+            fetch_slot = fetch_slot + SCAN_WARPS < RING ? fetch_slot + SCAN_WARPS : fetch_slot + SCAN_WARPS - RING;
+            from_qk += SCAN_WARPS * qk_stride(g);
+            from_v += SCAN_WARPS * v_stride(g);
         }
         cp_commit();
     };
-    load_stage(0);
-    load_stage(1);
+    load_stage();
+    load_stage();
 
     float *const state = state_of(a, seq), *const s0 = state + (size_t)(g.conv - 1) * channels_of(g) +
                                                        (size_t)head * kd * vd + col;
     const bool fresh = a.token_pos[begin] == 0;
-    float s[NB][4][2];
+    float s[2][NB][4]; /* of the two columns */
 #pragma unroll
     for (int i = 0; i < NB; i++)
 #pragma unroll
@@ -351,75 +387,65 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
             const uint32_t row = 4 * (octant + 8 * i) + e;
             const float2 v =
                 !fresh && on && row < kd ? *reinterpret_cast<const float2 *>(s0 + (size_t)row * vd) : make_float2(0, 0);
-            s[i][e][0] = v.x;
-            s[i][e][1] = v.y;
+            s[0][i][e] = v.x;
+            s[1][i][e] = v.y;
         }
     cp_wait<1>();
     __syncthreads();
 
-    float4 k[NB];
-    float kv[2][2] = {}, o[2][2] = {}; /* of each column, the two halves */
-    auto load_k = [&](uint32_t u, int i) {
-        return *reinterpret_cast<const float4 *>(sm.token[u % RING].k + 4 * (octant + 8 * i));
+    /* Sums cross the lanes of a column while the other one's rows are gone through: those of column 0 within a token, those of
+     * column 1 in the next. */
+    auto load_rows = [&](const float *from, float4(&to)[NB]) {
+#pragma unroll
+        for (int i = 0; i < NB; i++)
+            to[i] = *reinterpret_cast<const float4 *>(from + 4 * (octant + 8 * i));
     };
-#pragma unroll
-    for (int i = 0; i < NB; i++) {
-        k[i] = load_k(0, i);
-        const float x[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                SCAN_ADD(kv[c], i, s[i][e][c], x[e]);
-    }
+    float4 k[NB];
+    load_rows(sm.token[0].k, k);
+    float kv0 = sum_of_octants(scan_first<NB>(s[0], k)), kv1 = scan_first<NB>(s[1], k), o0 = 0, o1 = 0;
     float *out = a.y + ((size_t)begin * g.n_v_heads + head) * vd + col;
     const size_t out_stride = (size_t)g.n_v_heads * vd;
-    /* Of token u all that goes over rows but S^T k, and S^T k of the one behind it, so that both sums cross the lanes at the same time. */
+    uint32_t slot = 0;
 #pragma unroll 1
     for (uint32_t u = 0; u < count; u++) {
-        const auto &token = sm.token[u % RING];
-        const float2 gates = *reinterpret_cast<const float2 *>(token.gates);
-        const float2 v = *reinterpret_cast<const float2 *>(token.v + in_block);
-        const float o0 = sum_of_octants(o[0][0] + o[0][1]), o1 = sum_of_octants(o[1][0] + o[1][1]);
-        const float d[2] = {delta_of(gates, v.x, sum_of_octants(kv[0][0] + kv[0][1])),
-                            delta_of(gates, v.y, sum_of_octants(kv[1][0] + kv[1][1]))};
-        if (u && octant == 0 && on)
-            *reinterpret_cast<float2 *>(out + (u - 1) * out_stride) = make_float2(o0, o1);
         if ((u + 1) % TOKENS == 0 && u + 1 < count) {
             cp_wait<0>();
             __syncthreads(); /* the next stage is there, and nobody reads the one before this */
-            load_stage((u + 1) / TOKENS + 1);
+            load_stage();
         }
+        const auto &token = sm.token[slot];
+        slot = slot + 1 < RING ? slot + 1 : 0;
+        float4 q[NB], next[NB];
+        load_rows(token.q, q);
+        load_rows(sm.token[slot].k, next);
+        const float2 gates = *reinterpret_cast<const float2 *>(token.gates);
+        const float2 v = *reinterpret_cast<const float2 *>(token.v + in_block);
+        float o0_part, o1_part, kv0_part, kv1_part;
+        scan_column<NB>(s[0], k, q, next, gates.x, delta_of(gates, v.x, kv0), o0_part, kv0_part);
+        kv1 = sum_of_octants(kv1);
+        o1 = sum_of_octants(o1);
+        if (u && octant == 0 && on)
+            *reinterpret_cast<float2 *>(out - out_stride) = make_float2(o0, o1);
+        out += out_stride;
+        scan_column<NB>(s[1], k, q, next, gates.x, delta_of(gates, v.y, kv1), o1_part, kv1_part);
+        kv0 = sum_of_octants(kv0_part);
+        o0 = sum_of_octants(o0_part);
+        kv1 = kv1_part;
+        o1 = o1_part;
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-            kv[c][0] = kv[c][1] = o[c][0] = o[c][1] = 0;
-#pragma unroll
-        for (int i = 0; i < NB; i++) {
-            const float4 q4 = *reinterpret_cast<const float4 *>(token.q + 4 * (octant + 8 * i)),
-                         next = load_k(u + 1, i);
-            const float q[4] = {q4.x, q4.y, q4.z, q4.w}, x[4] = {k[i].x, k[i].y, k[i].z, k[i].w},
-                        y[4] = {next.x, next.y, next.z, next.w};
-            k[i] = next;
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    s[i][e][c] = next_s(s[i][e][c], gates.x, x[e], d[c]);
-                    SCAN_ADD(o[c], i, s[i][e][c], q[e]);
-                    SCAN_ADD(kv[c], i, s[i][e][c], y[e]);
-                }
-        }
+        for (int i = 0; i < NB; i++)
+            k[i] = next[i];
     }
-    const float o0 = sum_of_octants(o[0][0] + o[0][1]), o1 = sum_of_octants(o[1][0] + o[1][1]);
+    o1 = sum_of_octants(o1);
     if (octant == 0 && on)
-        *reinterpret_cast<float2 *>(out + (count - 1) * out_stride) = make_float2(o0, o1);
+        *reinterpret_cast<float2 *>(out - out_stride) = make_float2(o0, o1);
 #pragma unroll
     for (int i = 0; i < NB; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const uint32_t row = 4 * (octant + 8 * i) + e;
             if (on && row < kd)
-                *reinterpret_cast<float2 *>(s0 + (size_t)row * vd) = make_float2(s[i][e][0], s[i][e][1]);
+                *reinterpret_cast<float2 *>(s0 + (size_t)row * vd) = make_float2(s[0][i][e], s[1][i][e]);
         }
 
     /* The last inputs of the convolution: conv of the run's first tokens, which read them, is done. Each channel is one thread's. */
