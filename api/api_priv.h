@@ -131,7 +131,7 @@ void conn_wake(conn *c);
 bool conn_sleep(conn *c);
 /* HTTP thread: IDLE -> READING -> WORKING -> IDLE. The texts live until conn_end(). False: the connection lingers, nothing may be
  * sent on it any more. */
-bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow, const api_route *route);
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow, bool anthropic);
 bool conn_begin_work(conn *c);
 unsigned conn_end(conn *c);                  /* the status that conn_answer_raw() or the watcher has sent, or 0 */
 void conn_count_body(conn *c, size_t bytes); /* progress while READING */
@@ -150,13 +150,12 @@ void conn_address(struct MHD_Connection *mc, char *ret, size_t cap);
 /* --- routes ------------------------------------------------------------------------------------------------------ */
 
 enum {
-    ROUTE_OPEN = 1,       /* no key needed */
-    ROUTE_READY = 2,      /* needs a READY engine */
-    ROUTE_PREFIX = 4,     /* its {id} is all that follows, slashes too; else one part of the path */
-    ROUTE_ADMIN = 8,      /* only when configured, only from loopback */
-    ROUTE_PAGE = 16,      /* only with the status page */
-    ROUTE_CHAT = 32,      /* only with the chat page */
-    ROUTE_ANTHROPIC = 64, /* of Anthropic's API: its errors and its header with the request's id */
+    ROUTE_OPEN = 1,   /* no key needed */
+    ROUTE_READY = 2,  /* needs a READY engine */
+    ROUTE_PREFIX = 4, /* its {id} is all that follows, slashes too; else one part of the path */
+    ROUTE_ADMIN = 8,  /* only when configured, only from loopback */
+    ROUTE_PAGE = 16,  /* only with the status page */
+    ROUTE_CHAT = 32,  /* only with the chat page */
 };
 
 typedef enum MHD_Result (*api_handler)(exchange *x);
@@ -200,6 +199,7 @@ struct exchange {
     xd_buf body;
     uint64_t body_seen, body_limit;
     bool head_seen, working, prepared;
+    bool anthropic;  /* of Anthropic's API: its errors, its models, its header with the request's id */
     bool hopeless;   /* the same request would end in the same way */
     work_state work; /* work.c, as the next */
     exchange *next_waiting;
@@ -223,8 +223,8 @@ enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes
 enum MHD_Result reply_bytes(exchange *x, unsigned status, const char *content_type, xd_buf *b); /* takes the bytes */
 enum MHD_Result reply_page(exchange *x, const char *html, const char *policy); /* both live as long as the program */
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
-/* Owned; in the shape of the route's API, OpenAI's where it is NULL. */
-json_t *reply_error_json(const xd_err *err, const api_route *route, unsigned *ret_status);
+/* Owned; in OpenAI's shape, or Anthropic's. */
+json_t *reply_error_json(const xd_err *err, bool anthropic, unsigned *ret_status);
 
 /* Appends the JSON to b; takes body, NULL is out of memory: so b.failed says. */
 void reply_dump(json_t *body, xd_buf *b);

@@ -62,7 +62,7 @@ struct conn {
     pthread_mutex_t lock; /* all below */
     conn_phase phase;
     const char *request_id, *cors_origin, *allow; /* of the request that is read or answered */
-    const api_route *route;                       /* so too */
+    bool anthropic;                               /* so too: whose clients asked */
     unsigned raw_status;                          /* what was sent past libmicrohttpd */
     uint64_t phase_since_ns, moved_ns, body_bytes, received_before;
     bool suspended, wake_pending, peer_gone, engine_busy, streaming, ping_due, closing, hung_up;
@@ -157,13 +157,13 @@ static void unlock_both(conn *c)
     pthread_mutex_unlock(&c->a->conns_lock);
 }
 
-bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow, const api_route *route)
+bool conn_begin(conn *c, const char *request_id, const char *cors_origin, const char *allow, bool anthropic)
 {
     lock_both(c);
     c->request_id = request_id;
     c->cors_origin = cors_origin;
     c->allow = allow;
-    c->route = route;
+    c->anthropic = anthropic;
     bool ok = set_phase_locked(c, CONN_READING);
     unlock_both(c);
     return ok;
@@ -182,7 +182,7 @@ unsigned conn_end(conn *c)
     lock_both(c);
     (void)set_phase_locked(c, CONN_IDLE);
     c->request_id = c->cors_origin = c->allow = NULL;
-    c->route = NULL;
+    c->anthropic = false;
     unsigned status = c->raw_status;
     unlock_both(c);
     return status;
@@ -250,7 +250,7 @@ static void answer_raw_locked(conn *c, const xd_err *err)
     if (c->phase == CONN_LINGER)
         return;
     unsigned status;
-    json_t *json = reply_error_json(err, c->route, &status);
+    json_t *json = reply_error_json(err, c->anthropic, &status);
     char *body = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     xd_buf head = {0};
@@ -265,7 +265,7 @@ static void answer_raw_locked(conn *c, const xd_err *err)
         xd_buf_printf(&head, "Allow: %s\r\n", c->allow);
     if (c->request_id)
         xd_buf_printf(&head, "x-request-id: %s\r\n", c->request_id);
-    if (c->request_id && c->route && (c->route->flags & ROUTE_ANTHROPIC))
+    if (c->request_id && c->anthropic)
         xd_buf_printf(&head, "request-id: %s\r\n", c->request_id);
     if (c->cors_origin && *c->cors_origin) /* else a page's script sees no more than a failure */
         xd_buf_printf(

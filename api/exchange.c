@@ -164,6 +164,14 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
     return XD_OK;
 }
 
+/* Anthropic's clients say a version of that API whatever they ask for; its path alone tells those that do not. */
+static bool is_anthropic(const exchange *x)
+{
+    static const char messages[] = "/v1/messages";
+    size_t n = strlen(messages);
+    return header(x, "anthropic-version") || (!strncmp(x->path, messages, n) && (!x->path[n] || x->path[n] == '/'));
+}
+
 /* "http://host/path", as a client writes to a proxy, is "/path" (RFC 9112, 3.2.2). */
 static const char *path_of(const char *url)
 {
@@ -194,6 +202,7 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
     snprintf(x->method, sizeof x->method, "%s", method);
     set_request_id(x);
     x->route = api_route_find(method, x->path, x->allow, sizeof x->allow);
+    x->anthropic = is_anthropic(x);
     const char *id = x->route ? strstr(x->route->path, "{id}") : NULL;
     if (id)
         x->path_rest = x->path + (id - x->route->path);
@@ -205,7 +214,7 @@ static exchange *exchange_new(api *a, struct MHD_Connection *mc, conn *c, const 
 static enum MHD_Result take_header(exchange *x, const char *method, const char *version)
 {
     x->head_seen = true;
-    if (!conn_begin(x->c, x->id, x->settings->cors_origin, x->allow, x->route))
+    if (!conn_begin(x->c, x->id, x->settings->cors_origin, x->allow, x->anthropic))
         return MHD_NO;
     if (check_framing(x, version, &x->early)) {
         conn_answer_raw(x->c, &x->early);

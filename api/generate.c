@@ -147,7 +147,7 @@ static xd_status end_stream(exchange *x, xd_err *err)
     if (g->error.status) {
         unsigned status;
         reply_note_fault(g->x, &g->error);
-        gen_choice_send_json(g, reply_error_json(&g->error, g->x->route, &status));
+        gen_choice_send_json(g, reply_error_json(&g->error, g->x->anthropic, &status));
     } else if (g->p.include_usage || g->p.timings) {
         json_t *root = gen_choice_envelope(g, g->p.kind == GEN_CHAT ? "chat.completion.chunk" : "text_completion");
         bool ok = root && !json_object_set_new(root, "choices", json_array());

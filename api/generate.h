@@ -119,7 +119,7 @@ gen_context gen_context_of(exchange *x);
 /* --- faults of a field: request.c --------------------------------------------------------------------------------- */
 
 xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
-void gen_replace_words(xd_err *err, const char *old, const char *new); /* once, in its message */
+void gen_replace_words(xd_err *err, const char *old, const char *new); /* wherever they stand in its message */
 xd_status gen_unsupported(xd_err *err, const char *param, const char *text);
 /* Fails where there is none: the field is about text. */
 xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *err) XD_MUST_CHECK;

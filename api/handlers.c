@@ -1,5 +1,6 @@
 /* handlers.c - the small endpoints: models, tokenize and detokenize, health, metrics, status, version, admin. */
 #include <string.h>
+#include <time.h>
 
 #include "api/generate.h"
 #include "config/log.h"
@@ -13,34 +14,47 @@ static enum MHD_Result out_of_memory(exchange *x)
 
 /* --- models ---------------------------------------------------------------------------------------------------------- */
 
-static json_t *model_json(const engine_info *info, const char *name)
+static json_t *model_json(const exchange *x, const char *name)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:[]}", "id", name, "object", "model", "created",
-                     (json_int_t)info->created_unix_s, "owned_by", "expertd", "root", info->model_id, "max_model_len",
-                     (json_int_t)info->max_model_len, "permission");
+    const engine_info *info = engine_get_info(x->a->e);
+    if (!x->anthropic)
+        return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:[]}", "id", name, "object", "model", "created",
+                         (json_int_t)info->created_unix_s, "owned_by", "expertd", "root", info->model_id,
+                         "max_model_len", (json_int_t)info->max_model_len, "permission");
+    char created[32] = "";
+    time_t t = (time_t)info->created_unix_s;
+    struct tm utc;
+    if (gmtime_r(&t, &utc))
+        strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "type", "model", "id", name, "display_name", name, "created_at",
+                     created, "max_input_tokens", (json_int_t)info->max_model_len, "max_tokens",
+                     (json_int_t)info->max_model_len);
 }
 
 enum MHD_Result handle_models(exchange *x)
 {
     const engine_info *info = engine_get_info(x->a->e);
+    const char *last = info->n_aliases ? info->aliases[info->n_aliases - 1] : info->model_id;
     json_t *list = json_array();
-    json_array_append_new(list, model_json(info, info->model_id));
+    json_array_append_new(list, model_json(x, info->model_id));
     for (uint32_t i = 0; i < info->n_aliases; i++)
-        json_array_append_new(list, model_json(info, info->aliases[i]));
+        json_array_append_new(list, model_json(x, info->aliases[i]));
     if (json_array_size(list) != info->n_aliases + 1u) { /* jansson takes a NULL for a failure: some memory was short */
         json_decref(list);
         return out_of_memory(x);
     }
-    return reply_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+    return reply_json(x, 200,
+                      x->anthropic ? json_pack("{s:o, s:b, s:s, s:s}", "data", list, "has_more", 0, "first_id",
+                                               info->model_id, "last_id", last)
+                                   : json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 enum MHD_Result handle_model(exchange *x)
 {
     xd_err err;
-    const engine_info *info = engine_get_info(x->a->e);
-    if (gen_check_model(info, x->path_rest, &err))
+    if (gen_check_model(engine_get_info(x->a->e), x->path_rest, &err))
         return reply_error(x, &err);
-    return reply_json(x, 200, model_json(info, x->path_rest));
+    return reply_json(x, 200, model_json(x, x->path_rest));
 }
 
 enum MHD_Result handle_no_response(exchange *x)

@@ -214,7 +214,7 @@ static xd_status end_stream(exchange *x, xd_err *err)
     }
     unsigned status;
     reply_note_fault(x, &g->error);
-    send_event(g, reply_error_json(&g->error, x->route, &status));
+    send_event(g, reply_error_json(&g->error, x->anthropic, &status));
     return XD_OK;
 }
 

@@ -218,7 +218,6 @@ void messages_name_fault(const json_t *body, xd_err *err)
     gen_replace_words(err, "continue_final_message", "an answer that goes on with the assistant's last turn");
     if (strcmp(err->code, "context_length_exceeded") != 0)
         return;
-    for (int i = 0; i < 2; i++) /* what there is, and what to reduce */
-        gen_replace_words(err, GEN_CHAT_TEXTS, "system, messages and tools");
+    gen_replace_words(err, GEN_CHAT_TEXTS, "system, messages and tools");
     xd_wrap(err, "prompt is too long"); /* Anthropic's words, by which agents know what to do */
 }

@@ -3,6 +3,8 @@
  * A turn of /v1/messages holds blocks where chat has a message with members of its own: a thought, text and calls of the assistant become one
  * message, results of calls each one of the role `tool`. Turns of one role that stand together are one, as Anthropic says, and an
  * answer goes on with a last turn of the assistant. What is no text is refused here, by name. */
+#include <strings.h>
+
 #include "api/messages.h"
 #include "api/translate.h"
 
@@ -147,6 +149,19 @@ static xd_status take_call(turns *t, const json_t *block, const char *where, xd_
     return ok ? XD_OK : translate_no_memory(err);
 }
 
+/* Templates have no place for "this failed", and chat's clients say it in the text: so it stands in front, unless the text begins with it. */
+static bool say_failed(json_t *parts)
+{
+    static const char word[] = "Error";
+    json_t *first = json_array_get(parts, 0), *text = json_object_get(first, "text");
+    if (!first)
+        return !json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", word));
+    const char *s = json_string_value(text);
+    if (!strncasecmp(s, word, strlen(word)) || strlen(s) != json_string_length(text)) /* a NUL is refused later */
+        return true;
+    return !json_object_set_new(first, "text", json_sprintf("%s: %s", word, s));
+}
+
 static xd_status take_result(turns *t, const json_t *block, const char *where, xd_err *err)
 {
     char param[WHERE_CHARS + 16];
@@ -168,7 +183,8 @@ static xd_status take_result(turns *t, const json_t *block, const char *where, x
     snprintf(param, sizeof param, "%s.content", where);
     if (!is_absent(content) && (st = read_texts(content, param, parts, err)))
         return st;
-    return settle_content(m, parts) ? XD_OK : translate_no_memory(err);
+    bool ok = (!json_is_true(failed) || say_failed(parts)) && settle_content(m, parts);
+    return ok ? XD_OK : translate_no_memory(err);
 }
 
 static xd_status take_block(turns *t, const json_t *block, const char *role, const char *where, xd_err *err)

@@ -44,7 +44,7 @@ static enum MHD_Result queue(exchange *x, unsigned status, const char *content_t
     if (content_type)
         add(r, "Content-Type", content_type);
     add(r, "x-request-id", x->id);
-    if (x->route && (x->route->flags & ROUTE_ANTHROPIC))
+    if (x->anthropic)
         add(r, "request-id", x->id);
     add_cors(x, r);
     if (x->allow[0] && (status == 405 || status == 204))
@@ -142,9 +142,8 @@ static const char *anthropic_type(xd_status status)
                                   : xd_status_name(status);
 }
 
-json_t *reply_error_json(const xd_err *err, const api_route *route, unsigned *ret_status)
+json_t *reply_error_json(const xd_err *err, bool anthropic, unsigned *ret_status)
 {
-    bool anthropic = route && (route->flags & ROUTE_ANTHROPIC);
     *ret_status = (unsigned)xd_status_http(err->status);
     json_t *json = json_pack("{s:{s:s, s:s, s:o, s:o}}", "error", "message", err->msg, "type",
                              anthropic ? anthropic_type(err->status) : xd_status_name(err->status), "param",
@@ -167,7 +166,7 @@ enum MHD_Result reply_error(exchange *x, const xd_err *err)
     unsigned status;
     reply_note_fault(x, err);
     x->hopeless = err->status == XD_TIMEOUT || strcmp(err->code, "model_failed") == 0;
-    json_t *json = reply_error_json(err, x->route, &status);
+    json_t *json = reply_error_json(err, x->anthropic, &status);
     xd_buf b = {0};
     if (!json || json_dump_callback(json, dump_piece, &b, JSON_COMPACT)) {
         xd_buf_clear(&b);

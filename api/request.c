@@ -184,8 +184,10 @@ xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...)
 void gen_replace_words(xd_err *err, const char *old, const char *new)
 {
     XD_CLEANUP(xd_buf_free) xd_buf msg = {0};
-    const char *at = strstr(err->msg, old);
-    if (at && xd_buf_printf(&msg, "%.*s%s%s", (int)(at - err->msg), err->msg, new, at + strlen(old)))
+    const char *rest = err->msg;
+    for (const char *at; (at = strstr(rest, old)); rest = at + strlen(old))
+        xd_buf_printf(&msg, "%.*s%s", (int)(at - rest), rest, new);
+    if (rest != err->msg && xd_buf_puts(&msg, rest) && !msg.failed)
         snprintf(err->msg, sizeof err->msg, "%s", msg.data);
 }
 

@@ -407,7 +407,7 @@ static void end_failed_stream(gen *g)
 {
     const xd_err *e = &g->error;
     unsigned status;
-    json_t *said = reply_error_json(e, g->x->route, &status), *inner = json_object_get(said, "error");
+    json_t *said = reply_error_json(e, g->x->anthropic, &status), *inner = json_object_get(said, "error");
     reply_note_fault(g->x, e);
     close_item(g, "incomplete");
     /* OpenAI's codes of a failed response are few; the exact one is in the event before. */

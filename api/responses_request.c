@@ -521,6 +521,6 @@ static size_t rename_at(const json_t *body, const char *text, xd_buf *out)
 void responses_name_fault(const json_t *body, xd_err *err)
 {
     translate_fault(rename_at, body, err);
-    for (int i = 0; i < 2 && !strcmp(err->code, "context_length_exceeded"); i++) /* what there is, and what to reduce */
+    if (!strcmp(err->code, "context_length_exceeded"))
         gen_replace_words(err, GEN_CHAT_TEXTS, "input, instructions and tools");
 }

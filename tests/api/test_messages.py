@@ -189,7 +189,14 @@ def test_the_clients_own_stream(last):
 
 
 USES = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"town": "Gent"}}, {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}}]
-CALLS = [{"id": u["id"], "type": "function", "function": {"name": u["name"], "arguments": json.dumps(u["input"])}} for u in USES]
+
+
+
+def chat_call(use):
+    return {"id": use["id"], "type": "function", "function": {"name": use["name"], "arguments": json.dumps(use["input"])}}
+
+
+CALLS = [chat_call(u) for u in USES]
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "x"}
 
 
@@ -201,6 +208,10 @@ def result(id, **more):
     return {"type": "tool_result", "tool_use_id": id, **more}
 
 
+FAILED = [({"type": "tool_use", "id": f"toolu_{i}", "name": "now", "input": {}}, result(f"toolu_{i}", **given), seen) for i, (given, seen) in enumerate([
+    ({"content": "no such town", "is_error": True}, "Error: no such town"), ({"content": [t("late"), t("off")], "is_error": True}, [t("Error: late"), t("off")]),
+    ({"is_error": True}, "Error"), ({"content": [], "is_error": True}, "Error"), ({"content": "error: 5", "is_error": True}, "error: 5"),
+    ({"content": "late", "is_error": False}, "late"), ({"content": "late", "is_error": None}, "late")])]
 U, A = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
 CONVERSATIONS = {
     "text": ([U], {}, [U]),
@@ -220,6 +231,9 @@ CONVERSATIONS = {
                {"role": "tool", "tool_call_id": "toolu_2", "content": [t("noon"), t("sharp")]}, {"role": "user", "content": "so?"}]),
     "calls alone": ([U, {"role": "assistant", "content": USES[:1]}, {"role": "user", "content": [result("toolu_1")]}], {},
                     [U, {"role": "assistant", "tool_calls": CALLS[:1]}, {"role": "tool", "tool_call_id": "toolu_1", "content": ""}]),
+    "calls that failed": ([U, {"role": "assistant", "content": [use for use, _, _ in FAILED]}, {"role": "user", "content": [given for _, given, _ in FAILED]}], {},
+                          [U, {"role": "assistant", "tool_calls": [chat_call(use) for use, _, _ in FAILED]},
+                           *[{"role": "tool", "tool_call_id": use["id"], "content": seen} for use, _, seen in FAILED]]),
     "thoughts": ([U, {"role": "assistant", "content": [THOUGHT, THOUGHT, t("a")]}, U], {}, [U, {"role": "assistant", "reasoning_content": "hm\nhm", "content": "a"}, U]),
     "no text": ([U, {"role": "assistant", "content": []}, {"role": "user", "content": []}], {}, [U, {"role": "assistant", "content": ""}, {"role": "user", "content": ""}]),
     "a call last": ([U, {"role": "assistant", "content": [t("a"), USES[1]]}], {}, [U, {"role": "assistant", "content": "a", "tool_calls": CALLS[1:]}]),
@@ -348,6 +362,17 @@ def test_faults_are_told_in_the_clients_words(last, fields, param, code):
         assert (counted.status, counted.error) == (400, a.error), counted.body
 
 
+def test_what_is_too_long_has_one_name_however_it_is_found_out(daemon, servers):
+    """By the engine, by the tokenizer before it has all tokens, and before there are any."""
+    for path, body, words in [("/v1/messages", lambda text: {"max_tokens": 1, "messages": [{"role": "user", "content": text}]}, "system, messages and tools"), ("/v1/responses", lambda text: {"input": text}, "input, instructions and tools"),
+                              ("/v1/chat/completions", lambda text: {"messages": [{"role": "user", "content": text}]}, "messages and tools")]:
+        for server, text in [(daemon, "a " * 5000), (daemon, "a " * 50000), (servers("{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}"), "x" * 100000)]:
+            a = server.post(path, body(text))
+            assert (a.status, a.error["code"]) == (400, "context_length_exceeded"), a.body
+            named = re.findall(r"(?:tokens in|length of) the ([\w, ]+?)(?: or of the completion)?\.", a.error["message"])
+            assert named and set(named) <= {words, "prompt"} and named[-1] == words, a.error["message"]
+
+
 @pytest.mark.parametrize("value", [None, True, 5, -1.5, "x", "\0", [], [5], {}, {"type": 5}, [{"type": "text"}], 10**30], ids=repr)
 def test_any_value_in_any_field(last, value):
     source = open(os.path.join(ROOT, "api", "messages_request.c"), encoding="utf-8").read()
@@ -375,7 +400,6 @@ def test_statuses_as_the_client_knows_them(start, last):
                 client(last).messages.create(**asked("x"), extra_body=fields, stream=stream)
             assert e.value.body["type"] == "error" and e.value.body["error"]["type"] == kind and e.value.request_id
     assert last.post("/v1/messages", "[").error["code"] == "invalid_json"
-    assert last.get("/v1/messages").status == 405 and last.get("/v1/messages/x").status == 404
     small = start("--server.max_body=4KiB")
     a = small.post("/v1/messages", asked("x" * 5000))
     assert (a.status, a.json["type"], a.error["type"]) == (413, "error", "request_too_large")
@@ -387,6 +411,32 @@ def test_statuses_as_the_client_knows_them(start, last):
     for s in socks:
         s.close()
     last.wait_metric("fake_live", 0)
+
+
+def test_whatever_an_anthropic_client_asks_is_answered_in_its_words(last):
+    """Below its own path, and anywhere else where it says the version that it speaks."""
+    for method, path, status, kind in [("GET", "/v1/messages", 405, "invalid_request_error"), ("DELETE", "/v1/messages/count_tokens", 405, "invalid_request_error"),
+                                       ("GET", "/v1/messages/batches", 404, "not_found_error"), ("POST", "/v1/messages/batches", 404, "not_found_error"), ("POST", "/v1/messages/", 400, "invalid_request_error")]:
+        a = last.request(method, path, {} if method == "POST" else None)
+        assert (a.status, a.json["type"], a.error["type"], a.headers["request-id"]) == (status, "error", kind, a.headers["x-request-id"]), a.body
+    for path in ("/v1/messagesx", "/v1/models/x", "/v1/files"):
+        a, b = last.get(path), last.get(path, headers={"anthropic-version": "2023-06-01"})
+        assert (a.status, a.json) == (404, {"error": a.error}) and not a.headers["request-id"], path
+        assert (b.status, b.json) == (404, {"type": "error", "error": a.error}) and b.headers["request-id"], path
+    for call in (lambda c: c.messages.batches.list(), lambda c: c.beta.files.list(), lambda c: c.models.retrieve("x")):
+        with pytest.raises(anthropic.NotFoundError) as e:
+            call(client(last))
+        assert e.value.body["error"]["type"] == "not_found_error" and e.value.request_id
+
+
+def test_models(start):
+    server = start(model="fake-aliases")
+    names = ["fake", "fake-too", "org/fake"]
+    page = client(server).models.list(limit=1)
+    assert [m.id for m in page] == names and (page.has_more, page.first_id, page.last_id) == (False, names[0], names[-1])
+    for m in (*page.data, client(server).models.retrieve("org/fake")):
+        there = server.get("/v1/models/" + m.id).json
+        assert (m.type, m.display_name, m.created_at.timestamp(), m.max_input_tokens) == ("model", m.id, there["created"], there["max_model_len"])
 
 
 def test_keys(start):
