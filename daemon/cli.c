@@ -29,9 +29,9 @@ static const char tokenize_more[] =
     "With one argument that is the text, and the model is the configured one, or the demo.\n";
 
 static const command commands[] = {
-    {"serve", "", "serve the model over HTTP until SIGTERM (the default)", NULL, NULL, false, false},
-    {"check", "[--json]", "say whether this machine can serve so, and how to mend what it cannot", check_more,
-     check_main, false, false},
+    {"serve", "[MODEL]", "serve the model over HTTP until SIGTERM (the default)", NULL, NULL, true, false},
+    {"check", "[MODEL] [--json]", "say whether this machine can serve so, and how to mend what it cannot", check_more,
+     check_main, true, false},
     {"inspect", "[MODEL] [--json]", "show a model's geometry and where its bytes would go", inspect_more, inspect_main,
      true, false},
     {"bench", "[MODEL] [--json]", "measure tokens a second and the share of the memory's limit", bench_options,
@@ -134,6 +134,11 @@ static xd_status check_own(const cli *c, xd_err *err)
         return xd_fail(err, XD_BAD_CONFIG, 0, "'--config-only' is for check");
     if (c->json && !strcmp(c->command, "serve"))
         return xd_fail(err, XD_BAD_CONFIG, 0, "'--json' is for check, inspect, bench and tokenize");
+    const char *digits = c->config_path ? c->config_path : "";
+    if (*digits && !digits[strspn(digits, "0123456789")]) /* llama.cpp's -c */
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "'-c %s': -c names the configuration file; a context of that length is --max_model_len=%s",
+                       digits, digits);
     for (size_t i = 0; i < XD_ARRAY_LEN(of_bench) && strcmp(c->command, "bench"); i++)
         if (of_bench[i].given)
             return xd_fail(err, XD_BAD_CONFIG, 0, "'%s' is for bench", of_bench[i].name);
@@ -192,13 +197,14 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
         } else if (find_command(c.command))
             c.named = true;
         else
-            st = xd_fail(err, XD_BAD_CONFIG, 0,
-                         "unknown command '%s'; commands are serve, check, inspect, bench, tokenize", c.command);
+            st = xd_fail(err, XD_BAD_CONFIG, 0, "unknown command '%s'; %s", c.command,
+                         strpbrk(c.command, "/.") ? "a model is named by -m"
+                                                  : "commands are serve, check, inspect, bench, tokenize");
     }
     const command *cmd = find_command(c.command);
     bool only_positional = false;
     for (; i < argc && !st; i++) {
-        const char *arg = argv[i], *equals = strchr(arg, '=');
+        const char *arg = argv[i], *equals = strchr(arg, '='), *instead;
         size_t len = equals ? (size_t)(equals - arg) : strlen(arg);
         bool is_sweep = len == 7 && !strncmp(arg, "--sweep", len);
         const char **slot = is_sweep && c.n_sweeps < CLI_MAX_SWEEPS ? &c.sweeps[c.n_sweeps++] : own_value(&c, arg, len);
@@ -232,6 +238,8 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
             c.json = true;
         else if (!strcmp(arg, "--config-only"))
             c.config_only = true;
+        else if ((instead = foreign_flag(arg, len)))
+            st = xd_fail(err, XD_BAD_CONFIG, 0, "there is no '%.*s' here: %s", (int)len, arg, instead);
         else if (arg[1] != '-')
             st = xd_fail(err, XD_BAD_CONFIG, 0, "unknown option '%s'; see expertd --help", arg);
         else {

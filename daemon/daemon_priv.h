@@ -46,6 +46,8 @@ int cli_run(int argc, char **argv);
 /* The exit status of what failed so, the same for all commands; cli_fail() also says to stderr what failed. */
 int cli_status(xd_status st);
 int cli_fail(xd_status st, const xd_err *err);
+/* What to do instead of a flag that other servers have; NULL: it is none of them. */
+const char *foreign_flag(const char *name, size_t len);
 
 /* Loads the configuration that the command line asks for, with MODEL in place of model.path; the demo model is found where none
  * is set (then *ret_demo is true). */

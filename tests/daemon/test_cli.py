@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,53 @@ class Cli(unittest.TestCase):
         self.refused(2, "unknown option '-x'; see expertd --help", "-x")
         self.refused(2, "'--config' needs a value", "--config")
         self.refused(2, "unexpected argument 'b'; see expertd --help", "inspect", "a", "b")
+
+    def test_flags_of_other_servers_are_answered_with_what_to_do(self):
+        """Each one that docs/desktop.md names, and the answer has the setting that stands beside it there."""
+        with open(os.environ["EXPERTD_SOURCE_ROOT"] + "/docs/desktop.md", encoding="utf-8") as f:
+            rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in f if line.startswith("| ")]
+        rows = [r for r in rows if len(r) == 3 and r[0] != "llama.cpp" and not r[0].startswith("---")]
+        self.assertGreater(len(rows), 15)
+        seen = 0
+        for theirs, also_theirs, ours in rows:
+            for given in re.findall(r"`(-[^`]*)`", theirs + also_theirs):
+                flags = re.findall(r"(?<!\S)--?[\w-]+", given)
+                for flag in flags:
+                    value = re.findall(r" ([^- ]\S*)", given)[:1] or ["x"]
+                    r = run("--print-config", *NO_FILE, flag) if flag != "-c" else run("--print-config", flag, "4096")
+                    known = run("--print-config", *NO_FILE, flag, *value)
+                    if r.returncode == 0 or known.returncode == 0 or f"'--{flag.strip('-')}' needs a value" in r.stderr or flag == "-m":
+                        continue  # it is one of ours, too
+                    seen += 1
+                    self.assertEqual((r.returncode, r.stdout), (2, ""), flag)
+                    self.assertRegex(r.stderr, rf"^expertd: (there is no '{flag}' here: |'{flag} 4096': )", flag)
+                    settings = re.findall(r"--([\w.-]+)", ours)
+                    self.assertTrue(not settings or any("--" + s in r.stderr for s in settings), (flag, ours, r.stderr))
+        self.assertGreater(seen, 20)
+        self.assertEqual(run(*NO_FILE, "--tensor_parallel_size=2").stderr, run(*NO_FILE, "--tensor-parallel-size", "2").stderr.replace("-parallel-", "_parallel_"))
+        for flag in ("-ngl", "--enable-auto-tool-choice", "--ssl-keyfile=x", "-hf"):
+            self.assertIn("there is no", run(*NO_FILE, flag, "x").stderr)
+
+    def test_what_is_said_instead_is_there(self):
+        """Whatever setting an answer names, this program takes; and no flag of its own is taken for another server's."""
+        with open(os.environ["EXPERTD_SOURCE_ROOT"] + "/daemon/foreign.c", encoding="utf-8") as f:
+            source = f.read()
+        names = [n for line in re.findall(r'"([^"]*)"', source[source.index("flags[] = {"):]) if line.startswith("-") for n in line.split()]
+        self.assertGreater(len(names), 80)
+        self.assertEqual(len(names), len(set(names)))
+        for setting in set(re.findall(r"--([a-z_.-]+)(?==| [A-Z])|--(no-[a-z-]+);", source)):
+            name = "".join(setting)
+            self.assertNotIn("unknown", run("--print-config", *NO_FILE, "--" + name, "x").stderr, name)
+        for name in names:
+            self.assertRegex(run("--print-config", *NO_FILE, name).stderr, f"^expertd: there is no '{name}' here: ")
+        help_text = run("--help", "all").stdout + run("--help").stdout + run("--help", "test").stdout
+        ours = {o for o in re.findall(r"(?m)^ +(?:--\w+\.)?-*([\w.]+)", help_text)}
+        self.assertFalse([n for n in names if n.startswith("--") and n.strip("-").replace("-", "_") in ours])
+
+    def test_a_model_may_stand_behind_every_command(self):
+        for command in ("serve", "check", "inspect", "bench"):
+            self.assertIn("path = /nowhere/m", run(command, "/nowhere/m", "--print-config", *NO_FILE).stdout, command)
+        self.refused(2, "unknown command './m.gguf'; a model is named by -m", "./m.gguf")
 
     def test_options_that_a_command_does_not_look_at_are_refused(self):
         self.refused(2, "'--json' is for check, inspect, bench and tokenize", "--json")
