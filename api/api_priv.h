@@ -175,6 +175,8 @@ extern const size_t api_routes_count;
 
 /* Finds the route; NULL: *ret_allow is filled ("GET, HEAD") when the path exists with other methods, else empty. */
 const api_route *api_route_find(const char *method, const char *path, char *ret_allow, size_t allow_cap);
+/* The 404 of a path that is in no route, with what may have been meant. */
+xd_status api_route_missing(const char *method, const char *path, xd_err *err);
 
 /* --- one request and its response: exchange.c, reply.c ------------------------------------------------------------ */
 

@@ -89,55 +89,6 @@ static xd_status check_framing(const exchange *x, const char *version, xd_err *e
     return XD_OK;
 }
 
-static bool is_public(const char *method, const char *path)
-{
-    char allow[64];
-    const api_route *r = api_route_find(method, path, allow, sizeof allow);
-    return r && !(r->flags & (ROUTE_PAGE | ROUTE_CHAT | ROUTE_ADMIN));
-}
-
-/* Most paths that are not there come of a client's base URL without /v1, with it twice or with another server's prefix, or of a name that
- * lacks a letter. NULL: nothing like it is here. */
-static const char *path_meant(const char *method, const char *path, char with[static 64])
-{
-    static const char *const prefixes[] = {"/v1/", "/api/", "/openai/"};
-    int n = snprintf(with, 64, "/v1%s", path);
-    if (n > 0 && n < 64 && is_public(method, with))
-        return with;
-    for (size_t i = 0; i < XD_ARRAY_LEN(prefixes); i++) {
-        size_t len = strlen(prefixes[i]);
-        if (strncmp(path, prefixes[i], len) != 0)
-            continue;
-        if (is_public(method, path + len - 1))
-            return path + len - 1;
-        n = snprintf(with, 64, "/v1/%s", path + len);
-        if (n > 0 && n < 64 && is_public(method, with))
-            return with;
-    }
-    size_t least = 3, behind_v1 = strncmp(path, "/v1/", 4) == 0 ? 3 : 0;
-    const char *best = NULL;
-    for (size_t i = 0; i < api_routes_count && strlen(path) >= 6; i++) {
-        const char *p = api_routes[i].path;
-        size_t skip = !behind_v1 && strncmp(p, "/v1/", 4) == 0 ? 3 : 0;
-        size_t d = is_public(method, p) ? xd_edit_distance(path, p + skip) : least;
-        if (d < least) {
-            least = d;
-            best = p;
-        }
-    }
-    return best;
-}
-
-static xd_status no_such_path(const char *method, const char *path, xd_err *err)
-{
-    char with[64];
-    const char *meant = path_meant(method, path, with);
-    return meant ? xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url",
-                                 "there is no '%.200s' here (%.8s); did you mean '%.64s'?", path, method, meant)
-                 : xd_fail_field(err, XD_NOT_FOUND, NULL, "unknown_url", "there is no '%.200s' here (%.8s)", path,
-                                 method);
-}
-
 /* Everything that the header alone decides. */
 static xd_status check_header(exchange *x, const char *method, xd_err *err)
 {
@@ -147,7 +98,7 @@ static xd_status check_header(exchange *x, const char *method, xd_err *err)
                         ((r->flags & ROUTE_ADMIN) && !x->settings->admin));
     if (hidden || (!r && !x->allow[0])) {
         x->allow[0] = 0;
-        return no_such_path(method, x->path, err);
+        return api_route_missing(method, x->path, err);
     }
     if (!r)
         return xd_fail_field(err, XD_BAD_METHOD, NULL, "method_not_allowed", "'%.200s' takes %s, not %.16s", x->path,

@@ -66,12 +66,31 @@ def test_an_unknown_path_is_404(server):
     assert a.status == 404 and a.error["code"] == "unknown_url" and "did you mean" not in a.error["message"]
 
 
+def test_what_users_of_other_servers_ask_for_is_answered_with_where_it_is(server):
+    """And where the answer names an endpoint, it is there."""
+    for paths, words in [("/v1 /v1/ //v1", "base URL"), ("/props /slots /server_info /v1/internal/model/info", "/v1/models"), ("/ping /readyz /livez", "/health"),
+                         ("/infill /generate", "/v1/completions"), ("/apply-template", "/tokenize"), ("/v1/chat", "/v1/chat/completions"), ("/v1/complete", "/v1/messages"),
+                         ("/api/chat /api/tags /api/generate /api/show", "no Ollama"), ("/v1/embeddings /embedding /v1/rerank /v1/audio/speech /v1/images/generations", "reads and writes text"),
+                         ("/v1/files /v1/batches /v1/messages/batches", "nothing is stored"), ("/docs /openapi.json", "docs/api.md")]:
+        for path in paths.split():
+            for method in ("GET", "POST"):
+                a = server.request(method, path)
+                assert (a.status, a.error["code"]) == (404, "unknown_url") and words in a.error["message"], a.body
+                for method, there in re.findall(r"\b(GET|POST) (/\S+)", a.error["message"]):
+                    assert server.request(method, there, {} if method == "POST" else None).status in (200, 400), there
+    for path in ("/v1/chatx", "/propsx", "/api/chats", "/v1x", "/"):
+        a = server.post(path, {})
+        assert a.status in (404, 405) and "here (POST): " not in a.error["message"], a.body
+
+
 def test_a_base_url_without_v1_or_with_two_is_told_so(server):
     for method, path, meant in [("POST", "/chat/completions", "/v1/chat/completions"), ("GET", "/models", "/v1/models"),
                                 ("POST", "/v1/v1/completions", "/v1/completions"), ("POST", "/v1/tokenize", "/tokenize"),
                                 ("POST", "/v1/chat/completion", "/v1/chat/completions"), ("POST", "/completion", "/v1/completions"),
                                 ("POST", "/api/v1/chat/completions", "/v1/chat/completions"), ("POST", "/v1/completion", "/v1/completions"),
-                                ("GET", "/api/models", "/v1/models"), ("GET", "/helth", "/health")]:
+                                ("GET", "/api/models", "/v1/models"), ("GET", "/helth", "/health"), ("GET", "//v1/models", "/v1/models"),
+                                ("POST", "/v1//chat/completions", "/v1/chat/completions"), ("POST", "//chat//completions", "/v1/chat/completions"),
+                                ("POST", "/anthropic/v1/messages", "/v1/messages")]:
         a = server.request(method, path)
         assert a.status == 404 and f"did you mean '{meant}'?" in a.error["message"], a.body
     a = server.request("POST", "/v1/admin/fallback")
