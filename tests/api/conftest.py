@@ -49,6 +49,10 @@ def ends(request):
     limit.cancel()
 
 
+with open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as doc:
+    CODES = set(re.findall(r"`(\w+)`", doc.read().split("\n## Errors\n")[1].split("\n## ")[0]))
+
+
 class Answer:
     def __init__(self, response):
         self.status = response.status
@@ -63,7 +67,7 @@ class Answer:
     def error(self):
         error = self.json["error"]
         assert set(error) == {"message", "type", "param", "code"}
-        assert error["message"]
+        assert error["message"] and error["code"] in CODES, error  # whatever is met, the reference has it
         return error
 
 

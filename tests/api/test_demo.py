@@ -154,6 +154,12 @@ def test_a_long_run_of_spaces_is_too_long_not_too_hard(daemon):
     assert a.status == 400 and a.error["code"] == "context_length_exceeded", a.body
 
 
+def test_a_text_that_takes_too_long_to_tokenize_is_told_so(daemon):
+    """Where no length of context says that it is too long anyway."""
+    a = daemon.post("/tokenize", {"prompt": " " * 15_000_000})
+    assert a.status == 400 and a.error["code"] == "text_too_costly" and "too long" in a.error["message"]
+
+
 def test_who_asks_for_no_number_of_tokens_gets_what_is_left_of_the_context():
     limit = 64
     d = Daemon(f"--model.max_model_len={limit}")
