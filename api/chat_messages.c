@@ -114,6 +114,40 @@ static xd_status prepare_content(const chat_template *t, json_t *message, size_t
     return json_object_set_new(message, "content", parts) ? no_memory(err) : XD_OK;
 }
 
+/* As the template's own tojson would: jansson writes 0.1 with 17 digits. */
+static void put_json(xd_buf *out, const json_t *v)
+{
+    const char *key;
+    size_t i;
+    json_t *member;
+    if (json_is_object(v)) {
+        const char *before = "{";
+        json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
+            XD_CLEANUP(json_decrefp) json_t *name = json_string(key);
+            xd_buf_puts(out, before);
+            put_json(out, name);
+            xd_buf_puts(out, ": ");
+            put_json(out, member);
+            before = ", ";
+        }
+        xd_buf_puts(out, *before == '{' ? "{}" : "}");
+    } else if (json_is_array(v)) {
+        json_array_foreach ((json_t *)(uintptr_t)v, i, member) {
+            xd_buf_puts(out, i ? ", " : "[");
+            put_json(out, member);
+        }
+        xd_buf_puts(out, json_array_size(v) ? "]" : "[]");
+    } else if (json_is_real(v)) {
+        char text[32];
+        xd_buf_append(out, text, jx_float_repr(text, json_real_value(v)));
+    } else {
+        char *text = json_dumps(v, JSON_ENCODE_ANY);
+        out->failed |= !text;
+        xd_buf_puts(out, text ? text : "");
+        free(text);
+    }
+}
+
 static xd_status prepare_tool_calls(const chat_template *t, json_t *message, size_t m, xd_err *err)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
@@ -139,9 +173,9 @@ static xd_status prepare_tool_calls(const chat_template *t, json_t *message, siz
             if (!parsed)
                 return no_memory(err);
         } else if (t->args_as_text && json_is_object(arguments)) {
-            char *text = json_dumps(arguments, 0);
-            parsed = text ? json_string(text) : NULL;
-            free(text);
+            XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+            put_json(&text, arguments);
+            parsed = text.failed ? NULL : json_stringn(text.data, text.len);
             if (!parsed)
                 return no_memory(err);
         } else if (!t->args_as_text && json_is_string(arguments)) {

@@ -485,7 +485,7 @@ int bench_main(const cli *c, const config *cfg)
     else if (c->json) {
         json_t *o = json_pack("{s:s, s:o, s:I, s:O}", "model", cfg->model.path, "dram_read_gbps", rate(b.dram / NS),
                               "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "points", b.list);
-        json_dumpf(o, stdout, JSON_INDENT(2));
+        json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
         putchar('\n');
         json_decref(o);
     } else if (!b.hits)

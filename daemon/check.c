@@ -425,7 +425,7 @@ int check_main(const cli *c, const config *cfg)
         json_t *o = json_pack("{s:b, s:I, s:I, s:I, s:O}", "ok", counts[CHECK_FAIL] == 0, "passed",
                               (json_int_t)counts[CHECK_OK], "warnings", (json_int_t)counts[CHECK_WARN], "failures",
                               (json_int_t)counts[CHECK_FAIL], "checks", list);
-        json_dumpf(o, stdout, JSON_INDENT(2));
+        json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
         putchar('\n');
         json_decref(o);
     } else

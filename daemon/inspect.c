@@ -152,7 +152,7 @@ int inspect_main(const cli *c, const config *cfg)
                                       known(where.known, where.arena), "host_bytes", (json_int_t)where.host,
                                       "disk_bytes", (json_int_t)where.disk, "problem",
                                       where.problem.status ? where.problem.msg : ""));
-        json_dumpf(o, stdout, JSON_INDENT(2));
+        json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
         putchar('\n');
         json_decref(o);
         return 0;

@@ -103,7 +103,7 @@ static void sink_json(void *ctx, int level, const char *message, const xd_log_fi
         json_object_set_new(o, fields[i].key,
                             fields[i].is_number ? json_loads(fields[i].value, JSON_DECODE_ANY, NULL)
                                                 : json_string(fields[i].value));
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     if (text) {
         xd_buf line = {0};
         xd_buf_printf(&line, "%s\n", text);

@@ -57,4 +57,7 @@ xd_status jinja_render(const jinja_template *t, const json_t *vars, const jinja_
  * that a parameter has no effect. */
 bool jinja_uses(const jinja_template *t, const char *name);
 
+/* A number as Python writes it, in JSON too; returns the length. */
+size_t jx_float_repr(char out[32], double f);
+
 #endif

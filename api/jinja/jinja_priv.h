@@ -314,7 +314,6 @@ void jx_print(jx *c, jx_sb *b, jx_value v);  /* str(v) */
 void jx_repr(jx *c, jx_sb *b, jx_value v);   /* repr(v) */
 const jx_str *jx_to_str(jx *c, jx_value v);  /* str(v) */
 const char *jx_repr_text(jx *c, jx_value v); /* repr(v) for a message, cut short */
-size_t jx_float_repr(char out[32], double f);
 size_t jx_int_repr(char out[48], jx_int i);
 /* int(text, base): false for ValueError */
 bool jx_parse_int(const jx_str *s, unsigned base, jx_int *ret);

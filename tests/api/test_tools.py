@@ -119,6 +119,20 @@ def test_the_clients_own_helper_assembles_the_stream(servers):
 
 ARGUMENTS = '{"town": "Gda\u0144sk \U0001f327 \\"\\\\\\n\\u00e9\\ud83d\\ude42</tool_call>[TOOL_CALLS]", "days": -1.5e+3, "x": [true, null, {"y": []}]}'
 DS = "<\uff5c{}\uff5c>".format
+ARGUMENTS_AS_TEXT = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{{ m.content or '' }}{% endfor %}{% if tools %}{% endif %}"
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"a": []}, {"a": {}}, {"a": 0.1, "b": -0.30000000000000004, "c": 2.0, "d": 1e22, "e": 1e-7, "f": 123456789.125, "g": 5e-324, "h": -0.0, "i": 1e16, "j": 12345678901234567.0},
+    {"gr\u00fc\u00df": "\U0001f642 \"\\\n\t\u0001", "": None, "l": [True, False, None, [1, [2.5, {"x": "y"}]], -9007199254740993]}], ids=str)
+def test_arguments_given_as_an_object_are_the_text_that_python_makes_of_them(servers, arguments):
+    """For templates that need text; json.dumps() is what other servers, and tojson in other templates, show the model."""
+    a = servers(ARGUMENTS_AS_TEXT).post("/v1/chat/completions", {"messages": [
+        {"role": "user", "content": "u"}, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "r"}]})
+    assert a.status == 200 and a.json["choices"][0]["message"]["content"] == "u<" + json.dumps(arguments, ensure_ascii=False) + ">r", a.body
+
+
 FORMS = {  # template, what the model writes around the name and the arguments of a call, what stands around all of them, between two
     "hermes": (HERMES, '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', "%s", "\n"),
     "hermes, one line": (HERMES, '<tool_call>{"name":"%s","arguments":%s}</tool_call>', "%s", ""),

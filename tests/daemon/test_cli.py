@@ -88,6 +88,12 @@ class Cli(unittest.TestCase):
         ours = {o for o in re.findall(r"(?m)^ +(?:--\w+\.)?-*([\w.]+)", help_text)}
         self.assertFalse([n for n in names if n.startswith("--") and n.strip("-").replace("-", "_") in ours])
 
+    def test_numbers_in_json_have_the_digits_that_they_need(self):
+        for args in (["inspect"], ["check"], ["bench", "synthetic:tiny", "--lengths=16", "--tokens=2"]):
+            numbers = re.findall(r"(?m): (-?\d+\.\d+)", run(*args, "--json", *NO_FILE).stdout)
+            self.assertTrue(numbers or args != ["bench"], args)
+            self.assertFalse([n for n in numbers if len(n.lstrip("-0.")) > 16], numbers)
+
     def test_a_model_may_stand_behind_every_command(self):
         for command in ("serve", "check", "inspect", "bench"):
             self.assertIn("path = /nowhere/m", run(command, "/nowhere/m", "--print-config", *NO_FILE).stdout, command)

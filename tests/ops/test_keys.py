@@ -398,7 +398,9 @@ class Keys(TestCase):
         self.assertNotIn("secret", said)
         self.assertIn("POST /v1/completions 200", said)
         self.assertRegex(said, r"client=127\.0\.0\.1 prompt_tokens=\d+ cached_tokens=0 completion_tokens=3 first_token_ms=[\d.]+ prompt_tokens_per_second=[\d.]+ completion_tokens_per_second=[\d.]+ finish_reason=length\n")
-        said = [json.loads(line) for line in log("--log.format=json").splitlines() if line.startswith("{")]
+        lines = log("--log.format=json")
+        self.assertNotRegex(lines, r"\d\.\d{2,}[,}]", "one decimal was meant")
+        said = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
         line, = [x for x in said if x["message"].startswith("POST /v1/completions 200")]
         self.assertEqual((line["CLIENT"], line["CACHED_TOKENS"], line["COMPLETION_TOKENS"]), ("127.0.0.1", 0, 3))
         self.assertEqual((line["METHOD"], line["PATH"], line["STATUS"], line["FINISH_REASON"]), ("POST", "/v1/completions", 200, "length"))
