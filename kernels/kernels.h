@@ -347,18 +347,19 @@ typedef struct kern_ahead_counts {
 } kern_ahead_counts;
 
 /* What the router of a layer has to do with it: of one token, with a plan. */
+#define KERN_AHEAD_LAYERS 3 /* that are looked ahead for at a time */
 typedef struct kern_route_ahead {
     const kern_ahead *ahead;
     uint32_t layer; /* the router's own */
-    /* The next layer and the one after it, as linear and router take them; data NULL: it is not read ahead for. They have as many rows
-     * and columns as this one. */
+    /* The next layers, as linear and router take them; data NULL: it is not read ahead for. They have as many rows and columns as this
+     * one. */
     struct {
         kern_mat w;
         const float *norm, *bias; /* bias may be NULL */
         const float *choice_bias; /* kern_router_args.bias; the rest of these is as this router's */
         uint32_t top_k;
         const uint64_t *page_addr;
-    } next[2];
+    } next[KERN_AHEAD_LAYERS];
 } kern_route_ahead;
 
 /* What an expert makes of g and u, its gate and up. */

@@ -12,7 +12,7 @@
 #include "kernels/cuda/overlap.cuh"
 
 #define AHEAD_STAGES   3
-#define AHEAD_EARLY    0x80000000u /* a tile of the next layer's list */
+#define AHEAD_LATER    30 /* bits from here on: how many layers later the tile is wanted */
 #define NO_TILE        UINT32_MAX
 #define AHEAD_WARPS    (AHEAD_READERS / AHEAD_BLOCKS)
 #define AHEAD_BYTES    (6ull << 20)   /* of a list: more than the link brings between two layers' experts */
@@ -58,9 +58,9 @@ static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geo
         return p;
     };
     s.m.counts = reinterpret_cast<kern_ahead_counts *>(take(sizeof(kern_ahead_counts)));
-    s.m.lists = reinterpret_cast<ahead_list *>(take((n_layers + 1ull) * sizeof(ahead_list)));
+    s.m.lists = reinterpret_cast<ahead_list *>(take((n_layers + AHEAD_LAYERS - 1ull) * sizeof(ahead_list)));
     s.m.done = reinterpret_cast<uint32_t *>(take(n_layers * n_tiles * sizeof(uint32_t)));
-    s.m.logits = reinterpret_cast<float *>(take(AHEAD_LAYERS * MM_MAX_EXPERTS * sizeof(float)));
+    s.m.logits = reinterpret_cast<uint64_t *>(take(AHEAD_LAYERS * MM_MAX_EXPERTS * sizeof(uint64_t)));
     s.m.area = take(AHEAD_AREAS * n_tiles * 2 * half);
     *ret = s;
     return true;
@@ -96,10 +96,11 @@ static __device__ bool wait_for(const uint32_t *word, uint32_t step)
 static __device__ __forceinline__ bool bar_test(uint64_t *bar, uint32_t phase)
 {
     uint32_t done;
-    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-                 : "=r"(done)
-                 : "r"(smem_of(bar)), "r"(phase)
-                 : "memory");
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(smem_of(bar)), "r"(phase)
+        : "memory");
     return done;
 }
 
@@ -166,20 +167,25 @@ static __device__ bool ask_tiles(const ahead_mem &m, uint32_t first, uint32_t n_
             return false;
         for (uint32_t k = 0; k < m.units; k++) /* beyond n_units they are not looked at */
             unit[k] = unit_of(q, k);
-        unit[AHEAD_UNITS] = unit_of(q + 1, 0);
-        /* The first unit, the others, the next layer's early unit: it was listed together with this list, so before `go`. */
-        const uint32_t n = __ldcg(&q->n_units), tiles[3] = {min(n, 1u) * m.tiles, (n - min(n, 1u)) * m.tiles, m.tiles};
-        const uint32_t parts = layer + 1 < n_layers && load_acquire(&q[1].early) == step ? 3 : 2;
-        uint32_t part = 0;
+        /* The first unit, the others, early units of later layers: listed together with this list at the latest, so before `go`. */
+        const uint32_t n = __ldcg(&q->n_units);
+        uint32_t tiles[AHEAD_LAYERS + 1] = {min(n, 1u) * m.tiles, (n - min(n, 1u)) * m.tiles}, part = 0;
+        for (uint32_t i = 1; i < AHEAD_LAYERS; i++) {
+            tiles[i + 1] = layer + i < n_layers && load_acquire(&q[i].early) == step ? m.tiles : 0;
+            unit[AHEAD_UNITS + i - 1] = unit_of(q + i, 0);
+        }
         auto take = [&] {
-            for (; part < parts; part++) {
+            for (; part <= AHEAD_LAYERS; part++) {
+                if (!tiles[part])
+                    continue;
                 /* Not when this layer is about to need the link. */
-                if (part == 2 && load_acquire(&q->head[1][reader]) & AHEAD_CLOSED)
+                if (part > 1 && load_acquire(&q->head[1][reader]) & AHEAD_CLOSED)
                     break;
-                const uint32_t i = atomicAdd(part == 1 ? &q->head[1][reader] : &q[part / 2].head[0][reader], 1u);
+                const uint32_t later = part > 1 ? part - 1 : 0;
+                const uint32_t i = atomicAdd(&q[later].head[part == 1][reader], 1u);
                 const uint32_t tile = (i << m.readers_log2) + reader;
                 if (!(i & AHEAD_CLOSED) && tile < tiles[part])
-                    return part == 0 ? tile : part == 1 ? tile + m.tiles : tile | AHEAD_EARLY;
+                    return (part == 1 ? tile + m.tiles : tile) | later << AHEAD_LATER;
             }
             return NO_TILE;
         };
@@ -188,8 +194,8 @@ static __device__ bool ask_tiles(const ahead_mem &m, uint32_t first, uint32_t n_
             const uint32_t tile = take();
             if (tile == NO_TILE)
                 break;
-            const ahead_unit &u = unit[tile & AHEAD_EARLY ? AHEAD_UNITS : tile / m.tiles];
-            const uint32_t of = layer + (tile & AHEAD_EARLY ? 1 : 0), in_list = tile & ~AHEAD_EARLY;
+            const uint32_t later = tile >> AHEAD_LATER, in_list = tile & ~(~0u << AHEAD_LATER), of = layer + later;
+            const ahead_unit &u = unit[later ? AHEAD_UNITS + later - 1 : in_list / m.tiles];
             const ahead_half a[2] = {half_of(m, u, in_list % m.tiles * 8, 0), half_of(m, u, in_list % m.tiles * 8, 1)};
             if (!a[0].bytes) /* behind a short last page */
                 continue;
@@ -215,7 +221,7 @@ static __device__ void store_tiles(const ahead_mem &m, const ahead_ring &ring)
     bool more = true;
     for (uint32_t k = 0; more;) {
         uint32_t n = 0;
-        /* A tile of three layers later goes to the same place: not before this one's bytes are there. */
+        /* A tile of AHEAD_AREAS layers later goes to the same place: not before this one's bytes are there. */
         auto again = [&](uint64_t to) {
             bool found = false;
             for (uint32_t i = 0; i < n; i++)
@@ -255,7 +261,8 @@ __global__ void __launch_bounds__(AHEAD_WARPS * 64, 1)
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ uint64_t full[AHEAD_WARPS][AHEAD_STAGES], empty[AHEAD_WARPS][AHEAD_STAGES];
     __shared__ ahead_stage stage[AHEAD_WARPS][AHEAD_STAGES];
-    __shared__ ahead_unit unit[AHEAD_WARPS][AHEAD_UNITS + 1]; /* the last one: the next layer's early one */
+    __shared__ ahead_unit
+        unit[AHEAD_WARPS][AHEAD_UNITS + AHEAD_LAYERS - 1]; /* the last ones: later layers' early ones */
     const uint32_t readers = blockDim.x / 64, warp = threadIdx.x / 32, r = warp % readers;
     if (threadIdx.x == 0)
         for (uint32_t i = 0; i < readers * AHEAD_STAGES; i++) {

@@ -8,11 +8,11 @@
  * it is certain who has which tile. What a reader had taken, the experts' kernel reads in device memory (a copy that is still on
  * its way is waited for: its reader runs, so it comes); all else it reads where it lies.
  *
- * The first unit of a list may be there two layers before: the *early* one, which a reader goes on to when nothing is left of the list
- * before. So this unit has words `head` of its own, which the router of the layer before closes where it does not expect the expert.
+ * The first unit of a list may be there two or three layers before: the *early* one, which a reader goes on to when nothing is left of the
+ * lists before. So this unit has words `head` of its own, which the router of the layer before closes where it does not expect the expert.
  *
  * Nobody but the experts' kernel waits for a reader, and only for a copy that has begun. Nothing is cleared between steps: a list, the link and a
- * tile count as ready when their words hold the number of the step. Areas are used by every third layer: a list is begun when the
+ * tile count as ready when their words hold the number of the step. Areas are used by every fourth layer: a list is begun when the
  * experts that read the same area have ended, and a place in it is written by one reader only, so a copy that nobody waited for
  * is followed in order by the next one. */
 #ifndef KERNELS_CUDA_AHEAD_CUH
@@ -26,7 +26,7 @@
 #define AHEAD_UNITS   4 /* of a list, at most */
 #define AHEAD_READERS 8 /* at most; a power of two */
 #define AHEAD_CLOSED  0x80000000u
-#define AHEAD_LAYERS  2 /* that are looked ahead for at a time */
+#define AHEAD_LAYERS  KERN_AHEAD_LAYERS
 #define AHEAD_AREAS   (AHEAD_LAYERS + 1)
 
 struct ahead_list {
@@ -45,10 +45,11 @@ struct ahead_list {
 
 /* Offsets are from `memory`. */
 struct ahead_mem {
-    ahead_list *lists; /* [n_layers + 1] */
+    ahead_list *lists; /* [n_layers + AHEAD_LAYERS - 1] */
     uint32_t *done;    /* [n_layers][units * tiles] step number: the tile is there */
     unsigned char *area;
-    float *logits; /* [AHEAD_LAYERS][MM_MAX_EXPERTS] of the next layers' routers */
+    uint64_t
+        *logits; /* [AHEAD_LAYERS][MM_MAX_EXPERTS] of the next layers' routers, each below ahead_tag() of its launch */
     kern_ahead_counts *counts;
     const uint32_t *step;
     uint32_t units, tiles; /* of a list; of a unit */
@@ -62,7 +63,6 @@ struct ahead_next {
     const unsigned char *w;
     const float *norm, *bias;
     const uint64_t *page_addr;
-    uint32_t *ticket; /* blocks of its product that are done; zero between launches */
     uint32_t top_k;
 };
 
@@ -134,67 +134,58 @@ static __device__ __forceinline__ uint32_t ahead_missing(const ahead_route &a, c
     return mask;
 }
 
-static __device__ __forceinline__ float *ahead_logits(const ahead_route &a, uint32_t which)
+static __device__ __forceinline__ uint64_t *ahead_logits(const ahead_route &a, uint32_t which)
 {
     return a.m.logits + which * MM_MAX_EXPERTS;
 }
 
-/* A warp writes the list of the next layer from its logits, or the early unit of the layer after it (which: 0, 1); `missing` of
- * ahead_missing(). `v` has room for n_experts floats; choice(v) makes of the logits what experts are chosen by. Not `live`: it goes
- * through the code on nothing. */
-template <typename C>
+/* Another one than that of the launch before, which used the same words. */
+static __device__ __forceinline__ uint32_t ahead_tag(const ahead_route &a)
+{
+    return *a.m.step * 4096 + a.layer;
+}
+
+/* A warp writes the list of the next layer (which: 0), or the early unit of one after it, unless it is there: from `ids`, what its router
+ * would choose, likeliest first; `missing` of ahead_missing(). Not `live`: it goes through the code on nothing. */
 static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, uint32_t which, bool live,
-                                                        uint32_t missing, float *v, C choice)
+                                                        uint32_t missing, const uint32_t *ids)
 {
     const uint32_t lane = threadIdx.x % 32, step = *a.m.step;
     const ahead_next &to = a.next[which];
     ahead_list *q = ahead_list_of(a.m, a.layer + 1 + which);
-#pragma unroll 4
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        v[e] = live ? __ldcg(ahead_logits(a, which) + e) : 0.0f;
-    choice(v);
-    const bool early = !which && live && __ldcg(&q->early) == step;
+    const bool early = live && __ldcg(&q->early) == step;
+    if (which && early)
+        return;
     const uint32_t room = which ? 1 : a.m.units, first = early ? __ldcg(&q->unit[0]) : UINT32_MAX;
     bool expected = !early; /* the early unit, if there is one */
     uint32_t n = early;
 #pragma unroll 1
-    for (uint32_t k = 0; k < to.top_k && (n < room || !expected); k++) {
-        float best = -INFINITY;
-        uint32_t id = UINT32_MAX;
-#pragma unroll 4
-        for (uint32_t e = lane; e < a.n_experts; e += 32)
-            if (v[e] > best) {
-                best = v[e];
-                id = e;
-            }
-        const float top = warp_max(best);
-        const uint32_t e = __reduce_min_sync(~0u, best == top ? id : UINT32_MAX);
-        if (e == UINT32_MAX) /* nothing but NaN and what was taken */
-            break;
-        if (lane == e % 32)
-            v[e] = -INFINITY;
-        const uint32_t bits = __shfl_sync(~0u, missing, e % 32);
-        if (!(bits >> e / 32 & 1))
-            continue;
-        const uint64_t *addr = to.page_addr + (size_t)e * a.pages;
+    for (uint32_t k0 = 0; k0 < to.top_k; k0 += 32) {
+        const uint32_t id = k0 + lane < to.top_k ? ids[k0 + lane] : 0, bits = __shfl_sync(~0u, missing, id % 32);
+        uint32_t host = __ballot_sync(~0u, k0 + lane < to.top_k && bits >> id / 32 & 1);
 #pragma unroll 1
-        for (uint32_t p = 0; p < a.unit_pages; p++) {
-            const uint64_t g = __ldcg(addr + a.first_page0 + p), u = __ldcg(addr + a.first_page1 + p);
-            if (g >= a.arena_begin && g < a.arena_end && u >= a.arena_begin && u < a.arena_end)
-                continue;
-            if ((e << 12 | p) == first) {
-                expected = true;
-                continue;
+        for (; host && (n < room || !expected); host &= host - 1) {
+            const uint32_t e = __shfl_sync(~0u, id, __ffs(host) - 1);
+            const uint64_t *addr = to.page_addr + (size_t)e * a.pages;
+#pragma unroll 1
+            for (uint32_t p = 0; p < a.unit_pages; p++) {
+                const uint64_t g = __ldcg(addr + a.first_page0 + p), u = __ldcg(addr + a.first_page1 + p);
+                if (g >= a.arena_begin && g < a.arena_end && u >= a.arena_begin && u < a.arena_end)
+                    continue;
+                if ((e << 12 | p) == first) {
+                    expected = true;
+                    continue;
+                }
+                if (n == room)
+                    continue;
+                if (lane == 0 && live) {
+                    q->unit[n] = e << 12 | p;
+                    q->rows[n] = min(a.page_rows, a.rows - p * a.page_rows);
+                    q->src[n][0] = g;
+                    q->src[n][1] = u;
+                }
+                n++;
             }
-            if (n == room)
-                continue;
-            if (lane == 0 && live) {
-                q->unit[n] = e << 12 | p;
-                q->rows[n] = min(a.page_rows, a.rows - p * a.page_rows);
-                q->src[n][0] = g;
-                q->src[n][1] = u;
-            }
-            n++;
         }
     }
     if (!live)
@@ -215,51 +206,58 @@ static __device__ __forceinline__ void ahead_write_list(const ahead_route &a, ui
         store_release(which ? &q->early : &q->ready, step);
 }
 
-/* The choice is made: from here on no reader takes another tile of the layer. Each of the first 2 * AHEAD_READERS threads closes a word;
- * what it held. */
-static __device__ __forceinline__ uint32_t ahead_close(const ahead_route &a)
-{
-    uint32_t *head = ahead_list_of(a.m, a.layer)->head[0];
-    return threadIdx.x < 2 * AHEAD_READERS ? atomicOr(head + threadIdx.x, AHEAD_CLOSED) : 0;
-}
+/* The list as it is when the choice is made, a lane of the first warp its words. */
+struct ahead_end {
+    uint32_t closed, n, unit;
+};
 
-/* Notes what ahead_close() gave, and counts. All threads of the block; ids: the experts of all pairs, in shared memory; s: 2 * AHEAD_READERS
- * words of it. */
-static __device__ __forceinline__ void ahead_settle(const ahead_route &a, bool live, uint32_t closed,
-                                                    const uint32_t *ids, uint32_t pairs, uint32_t *s)
+/* From here on no reader takes another tile of the layer. All threads; ahead_settle() follows. */
+static __device__ __forceinline__ ahead_end ahead_close(const ahead_route &a, bool live)
 {
     ahead_list *q = ahead_list_of(a.m, a.layer);
-    const uint32_t readers = 1u << a.m.readers_log2, n = live ? __ldcg(&q->n_units) : 1;
-    __syncthreads();
-    if (threadIdx.x < 2 * AHEAD_READERS) {
-        /* Words count on when a reader finds nothing more. */
-        const uint32_t r = threadIdx.x % AHEAD_READERS;
-        const uint32_t all = (threadIdx.x < AHEAD_READERS ? min(n, 1u) : n - min(n, 1u)) * a.m.tiles;
-        const uint32_t mine = r < readers ? (all - min(all, r) + readers - 1) >> a.m.readers_log2 : 0;
-        uint32_t *taken = q->taken[0] + threadIdx.x;
-        s[threadIdx.x] = min(closed & AHEAD_CLOSED ? __ldcg(taken) : closed, mine);
-        if (live)
-            *taken = s[threadIdx.x];
+    ahead_end end = {0, 1, 0};
+    if (live && threadIdx.x < 32) {
+        if (threadIdx.x < 2 * AHEAD_READERS)
+            end.closed = atomicOr(q->head[0] + threadIdx.x, AHEAD_CLOSED);
+        end.n = __ldcg(&q->n_units);
+        end.unit = __ldcg(&q->unit[threadIdx.x % AHEAD_UNITS]);
     }
-    __syncthreads();
-    if (threadIdx.x >= n)
-        return;
-    const uint32_t e = __ldcg(&q->unit[threadIdx.x]) >> 12;
-    const bool first = threadIdx.x == 0 || __ldcg(&q->unit[threadIdx.x - 1]) >> 12 != e;
+    return end;
+}
+
+/* Notes what it was, and counts; the first warp. ids: the experts of all pairs. */
+static __device__ __forceinline__ void ahead_settle(const ahead_route &a, bool live, const ahead_end &end,
+                                                    const uint32_t *ids, uint32_t pairs)
+{
+    ahead_list *q = ahead_list_of(a.m, a.layer);
+    const uint32_t lane = threadIdx.x % 32, readers = 1u << a.m.readers_log2, n = end.n;
+    /* Words count on when a reader finds nothing more. */
+    const uint32_t r = lane % AHEAD_READERS;
+    const uint32_t all = (lane < AHEAD_READERS ? min(n, 1u) : n - min(n, 1u)) * a.m.tiles;
+    const uint32_t mine = r < readers ? (all - min(all, r) + readers - 1) >> a.m.readers_log2 : 0;
+    uint32_t taken = 0;
+    if (lane < 2 * AHEAD_READERS) {
+        taken = min(end.closed & AHEAD_CLOSED ? __ldcg(q->taken[0] + lane) : end.closed, mine);
+        if (live)
+            q->taken[0][lane] = taken;
+    }
+    uint32_t tiles = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < readers; i++) {
+        const uint32_t of_first = __shfl_sync(~0u, taken, i), of_others = __shfl_sync(~0u, taken, AHEAD_READERS + i);
+        tiles += ahead_taken_of(a.m, lane, i, lane ? of_others : of_first);
+    }
+    const uint32_t e = end.unit >> 12, before = __shfl_up_sync(~0u, e, 1);
     bool right = false;
 #pragma unroll 1
     for (uint32_t i = 0; i < pairs; i++)
         right = right || ids[i] == e;
-    uint32_t tiles = 0;
-#pragma unroll 1
-    for (uint32_t r = 0; r < readers; r++)
-        tiles += ahead_taken_of(a.m, threadIdx.x, r, s[threadIdx.x ? AHEAD_READERS + r : r]);
-    if (!live)
+    if (!live || lane >= n)
         return;
     kern_ahead_counts *c = a.m.counts;
     atomicAdd(reinterpret_cast<unsigned long long *>(right ? &c->useful_bytes : &c->wasted_bytes),
               16ull * tiles * a.m.row_bytes);
-    if (first) {
+    if (lane == 0 || before != e) {
         atomicAdd(reinterpret_cast<unsigned long long *>(&c->predictions), 1ull);
         atomicAdd(reinterpret_cast<unsigned long long *>(&c->right), (unsigned long long)right);
     }

@@ -21,7 +21,7 @@ struct host_range; /* one registered chunk of host memory, dev.cu */
 struct cuda_small {
     uint64_t logits[CUDA_ROUTE_LOGITS]; /* each with the number of its launch, the last of which is n_routes */
     uint32_t n_routes;
-    uint32_t ticket, next_tickets[2], row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
+    uint32_t ticket, row_tickets[CUDA_FEW_ROWS], result_ticket, n_done;
     float best[CUDA_FEW_ROWS * 32];
     uint32_t id[CUDA_FEW_ROWS * 32];
     unsigned long long probe_ns[2]; /* of the global timer: the first block began, the last one ended */

@@ -121,13 +121,15 @@ static __device__ __forceinline__ gemv_early gemv_look_early(const gemv_route &r
 }
 
 /* The plan, by all threads of the block, behind a barrier. ids: the experts of all pairs, in shared memory, and PLAN_FEW words on the
- * memory of plan_few() and ahead_settle(). */
+ * memory of plan_few(). */
 static __device__ __forceinline__ void gemv_plan(const gemv_route &r, bool live, const gemv_early &early, uint32_t *ids)
 {
-    const uint32_t closed = live && r.ahead.own ? ahead_close(r.ahead) : 0;
-    plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
+    ahead_end end = {};
     if (r.ahead.own)
-        ahead_settle(r.ahead, live, closed, ids, early.pairs, ids + PLAN_FEW);
+        end = ahead_close(r.ahead, live);
+    plan_few(r.plan, ids, early.pairs, early.used, early.missing, live, ids + PLAN_FEW);
+    if (r.ahead.own && threadIdx.x < 32)
+        ahead_settle(r.ahead, live, end, ids, early.pairs);
 }
 
 /* The choice of all tokens' experts and the plan, by one block. keys(token, its keys) is called by a warp. Stores to device memory only

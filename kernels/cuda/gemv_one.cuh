@@ -11,7 +11,7 @@
  *    block comes to life early, it runs through all of it once on nothing, without a store to device memory, before it waits.
  *  - The router's blocks hand over logits and the news that they are there in one word each: no fence, no ticket.
  *  - Few registers, and no more blocks than needed, so that the next kernel's blocks find room and can do the same meanwhile.
- * Beside a router's product, blocks from s.grid on make those of the next two layers' routers of the same x, and the last of each writes
+ * Beside a router's product, blocks from s.grid on make those of the next layers' routers of the same x, and the first of each writes
  * the list of what to read ahead (ahead.cuh). */
 #ifndef KERNELS_CUDA_GEMV_ONE_CUH
 #define KERNELS_CUDA_GEMV_ONE_CUH
@@ -232,11 +232,11 @@ static __device__ __forceinline__ void one_multiply_pairs(const mm_params &p, co
     }
 }
 
-/* Their sum, blocks of K in ascending order; a thread a row. */
+/* Their sum, blocks of K in ascending order; a thread a row. words, y: where it goes, each may be NULL. */
 template <int FMT, bool ROUTE>
-static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, const gemv_route &route,
-                                               uint32_t launch, bool live, bool next, const float *bias_of, float *y,
-                                               uint32_t rows, uint32_t item, const float *products)
+static __device__ __forceinline__ void one_add(const mm_params &p, const one_shape &s, uint64_t *words, uint32_t launch,
+                                               bool live, const float *bias_of, float *y, uint32_t rows, uint32_t item,
+                                               const float *products)
 {
     const uint32_t lane = threadIdx.x % 32, row = item * s.rows + lane, blocks = p.cols / 32;
     if (lane >= s.rows || row >= rows)
@@ -251,9 +251,9 @@ static __device__ __forceinline__ void one_add(const mm_params &p, const one_sha
         acc += bias;
     if (p.accumulate)
         acc += before;
-    if (ROUTE && live && !next)
-        reinterpret_cast<volatile uint64_t *>(route.logits)[row] = (uint64_t)launch << 32 | __float_as_uint(acc);
-    if (live)
+    if (ROUTE && live && words)
+        *reinterpret_cast<volatile uint64_t *>(words + row) = (uint64_t)launch << 32 | __float_as_uint(acc);
+    if (live && y)
         y[row] = acc;
 }
 
@@ -284,14 +284,14 @@ static __device__ __forceinline__ void one_rank(const uint32_t *keys, uint32_t n
 }
 
 /* An expert's logit, which may come at any time: below the number of the launch. */
-static __device__ __forceinline__ uint64_t one_logit(const gemv_route &route, bool wait, uint32_t launch, uint32_t e)
+static __device__ __forceinline__ float one_logit(const uint64_t *words, bool wait, uint32_t launch, uint32_t e)
 {
-    uint64_t v = (uint64_t)launch << 32;
+    uint64_t v = 0;
     if (wait)
         do
-            v = reinterpret_cast<const volatile uint64_t *>(route.logits)[e];
+            v = *reinterpret_cast<const volatile uint64_t *>(words + e);
         while ((uint32_t)(v >> 32) != launch);
-    return v;
+    return __uint_as_float((uint32_t)v);
 }
 
 /* The plan, after the choice; ids as in gemv_plan(). */
@@ -309,86 +309,100 @@ static __device__ __forceinline__ void one_plan(const gemv_route &route, bool li
     gemv_plan(route, live, early, ids);
 }
 
-/* What pick_experts(), gemv_choose() do for one token. */
+/* Who is in shared memory where a block chooses; keys have room for n rounded up to fours. */
+struct one_choice {
+    uint32_t *keys, *best, *ids;
+    float *logits; /* of a router that is not plain */
+};
+
+template <bool SCORES>
+static __device__ __forceinline__ one_choice one_choice_of(uint32_t *s, uint32_t n, uint32_t top_k)
+{
+    const uint32_t padded = (n + 3) & ~3u;
+    one_choice c;
+    c.logits = reinterpret_cast<float *>(s);
+    c.keys = SCORES ? s + padded : s;
+    c.best = c.keys + padded;
+    c.ids = c.best + top_k;
+    return c;
+}
+
+/* The top_k best experts by their logits, which come in `words` below the number of the launch; by all threads, a barrier must follow. bias:
+ * kern_router_args.bias of a router that is not plain, whose scale it returns: every warp's own. */
+template <bool SCORES>
+static __device__ __forceinline__ score_scale one_best(const kern_router_args &a, const one_choice &c,
+                                                       const uint64_t *words, const float *bias_of, uint32_t top_k,
+                                                       bool live, uint32_t launch)
+{
+    const uint32_t n = a.n_experts, padded = (n + 3) & ~3u;
+    score_scale scale = {};
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
+        /* Of the model: there before the logits. It waits where the key will be. */
+        const float bias = SCORES && bias_of && e < n ? bias_of[e] : 0.0f;
+        const float logit = one_logit(words, live && e < n, launch, e);
+        if (SCORES)
+            c.logits[e] = logit;
+        c.keys[e] = SCORES ? __float_as_uint(bias) : e < n ? order_key(logit) : 0;
+    }
+    __syncthreads();
+    if (SCORES) {
+        scale = router_scale(a, [&](uint32_t e) { return c.logits[e]; });
+#pragma unroll 1
+        for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x)
+            c.keys[e] = e < n ? order_key(router_score(a, c.logits[e], scale) + __uint_as_float(c.keys[e])) : 0;
+        __syncthreads();
+        if (a.n_groups > 1) {
+            if (threadIdx.x < 32)
+                router_best_groups(a, c.keys);
+            __syncthreads();
+        }
+    }
+    one_rank(c.keys, n, top_k, c.best, c.ids);
+    return scale;
+}
+
+/* What pick_experts(), or router_scores_kernel(), and gemv_choose() do, for one token. */
+template <bool SCORES>
 static __device__ __forceinline__ void one_choose(const gemv_route &route, bool live, uint32_t launch,
                                                   const gemv_early &early, uint32_t *s)
 {
     const kern_router_args &a = route.pick;
-    const uint32_t n = a.n_experts, lane = threadIdx.x % 32, padded = (n + 3) & ~3u;
-    uint32_t *keys = s, *best = keys + padded, *ids = best + a.top_k;
-#pragma unroll 1
-    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
-        const uint64_t v = one_logit(route, live && e < n, launch, e);
-        keys[e] = e < n ? order_key(__uint_as_float((uint32_t)v)) : 0;
-    }
-    __syncthreads();
-    one_rank(keys, n, a.top_k, best, ids);
+    const one_choice c = one_choice_of<SCORES>(s, a.n_experts, a.top_k);
+    const score_scale scale = one_best<SCORES>(a, c, route.logits, a.bias, a.top_k, live, launch);
     __syncthreads();
     if (threadIdx.x < 32) {
-        const float max = best[0] ? key_value(best[0]) : -INFINITY;
-        float sum = 0;
-        if (a.scoring == KERN_SOFTMAX_TOPK) {
+        if constexpr (SCORES) {
+            router_weights(
+                a, 0, live, scale, [&](uint32_t e) { return c.logits[e]; }, reinterpret_cast<float *>(c.best), c.ids);
+        } else {
+            const float max = c.best[0] ? key_value(c.best[0]) : -INFINITY;
+            float sum = 0;
+            if (a.scoring == KERN_SOFTMAX_TOPK) {
 #pragma unroll 2
-            for (uint32_t e = lane; e < n; e += 32)
-                sum += expf(key_value(keys[e]) - max);
-            sum = warp_sum(sum);
+                for (uint32_t e = threadIdx.x; e < a.n_experts; e += 32)
+                    sum += expf(key_value(c.keys[e]) - max);
+                sum = warp_sum(sum);
+            }
+            __syncwarp(); /* all know the largest */
+            pick_scores(a, 0, live, max, sum, c.best, c.ids);
         }
-        __syncwarp(); /* all know the largest */
-        pick_scores(a, 0, live, max, sum, best, ids);
     }
-    one_plan(route, live, early, ids);
+    one_plan(route, live, early, c.ids);
 }
 
-/* The same as router_scores_kernel(): of a router that is not plain. */
-static __device__ __forceinline__ void one_choose_scores(const gemv_route &route, bool live, uint32_t launch,
-                                                         const gemv_early &early, uint32_t *s)
+/* The list of a layer to come, by the first block of its router's product; `missing`: of ahead_missing(), the first warp's. */
+template <bool SCORES>
+static __device__ __forceinline__ void one_list(const gemv_route &route, uint32_t which, bool live, uint32_t launch,
+                                                uint32_t missing, uint32_t *s)
 {
-    const kern_router_args &a = route.pick;
-    const uint32_t n = a.n_experts, padded = (n + 3) & ~3u;
-    float *logits = reinterpret_cast<float *>(s);
-    uint32_t *keys = s + padded, *best = keys + padded, *ids = best + a.top_k;
-#pragma unroll 1
-    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x) {
-        /* Of the model: there before the logits. It waits where the key will be. */
-        const float bias = a.bias && e < n ? a.bias[e] : 0.0f;
-        logits[e] = __uint_as_float((uint32_t)one_logit(route, live && e < n, launch, e));
-        keys[e] = __float_as_uint(bias);
-    }
-    __syncthreads();
-    auto logit = [&](uint32_t e) { return logits[e]; };
-    const score_scale scale = router_scale(a, logit); /* every warp for itself */
-#pragma unroll 1
-    for (uint32_t e = threadIdx.x; e < padded; e += blockDim.x)
-        keys[e] = e < n ? order_key(router_score(a, logits[e], scale) + __uint_as_float(keys[e])) : 0;
-    __syncthreads();
-    if (a.n_groups > 1) {
-        if (threadIdx.x < 32)
-            router_best_groups(a, keys);
-        __syncthreads();
-    }
-    one_rank(keys, n, a.top_k, best, ids);
+    const uint32_t top_k = route.ahead.next[which].top_k;
+    const one_choice c = one_choice_of<SCORES>(s, route.pick.n_experts, top_k);
+    (void)one_best<SCORES>(route.pick, c, ahead_logits(route.ahead, which), route.next_bias[which], top_k, live,
+                           launch);
     __syncthreads();
     if (threadIdx.x < 32)
-        router_weights(a, 0, live, scale, logit, reinterpret_cast<float *>(best), ids);
-    one_plan(route, live, early, ids);
-}
-
-/* Logits of a layer to come as what its router chooses by, for ahead_write_list(): a warp, each lane has its own experts'. */
-static __device__ __forceinline__ void one_scores_ahead(const gemv_route &route, uint32_t which, float *v)
-{
-    const kern_router_args &a = route.pick;
-    const uint32_t lane = threadIdx.x % 32;
-    const float *bias = route.next_bias[which];
-    uint32_t *keys = reinterpret_cast<uint32_t *>(v);
-    const score_scale scale = router_scale(a, [&](uint32_t e) { return v[e]; });
-#pragma unroll 1
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        keys[e] = order_key(router_score(a, v[e], scale) + (bias ? bias[e] : 0.0f));
-    if (a.n_groups > 1)
-        router_best_groups(a, keys);
-#pragma unroll 1
-    for (uint32_t e = lane; e < a.n_experts; e += 32)
-        v[e] = keys[e] ? key_value(keys[e]) : -INFINITY;
+        ahead_write_list(route.ahead, which, live, missing, c.ids);
 }
 
 /* SCORES: the router is not plain. */
@@ -447,8 +461,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
         uint32_t launch = 0;
         if (live) {
             overlap_begin(p.mark);
-            if (ROUTE && !next)
-                launch = __ldcg(route.launch) + 1;
+            if (ROUTE)
+                launch = next ? ahead_tag(route.ahead) : __ldcg(route.launch) + 1;
             if (chooses && route.with_plan)
                 early.used = plan_used(route.plan);
         }
@@ -464,8 +478,8 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                     one_fetch<SMALL>(p, s, w, rows, first + ahead * n_blocks, smem + from * stage, full + from, policy);
             } else if (warp > ONE_WARPS) {
                 if (k > 0)
-                    one_add<FMT, ROUTE>(p, s, route, launch, live, next, next ? to.bias : p.bias,
-                                        next ? ahead_logits(route.ahead, which) : p.y, rows, first + (k - 1) * n_blocks,
+                    one_add<FMT, ROUTE>(p, s, next ? ahead_logits(route.ahead, which) : route.logits, launch, live,
+                                        next ? to.bias : p.bias, next ? nullptr : p.y, rows, first + (k - 1) * n_blocks,
                                         products + (k - 1 & 1) * buf);
             } else if (k < turns) {
                 if (live)
@@ -482,24 +496,12 @@ __global__ void __launch_bounds__(ONE_THREADS, 2)
                 phase ^= 1;
             }
         }
-        if (chooses) {
-            if constexpr (SCORES)
-                one_choose_scores(route, live, launch, early, tail);
-            else
-                one_choose(route, live, launch, early, tail);
-        }
+        if (chooses)
+            one_choose<SCORES>(route, live, launch, early, tail);
         if (chooses && live && threadIdx.x == 0)
             *route.launch = launch;
-        if (ROUTE && next) {
-            if (live && !gemv_is_last(to.ticket, n_blocks))
-                return;
-            if (warp == 0)
-                ahead_write_list(route.ahead, which, live, missing[lane], reinterpret_cast<float *>(tail),
-                                 [&](float *v) {
-                                     if constexpr (SCORES)
-                                         one_scores_ahead(route, which, v);
-                                 });
-        }
+        if (ROUTE && next && first == 0)
+            one_list<SCORES>(route, which, live, launch, missing[lane], tail);
         if (!live)
             __syncthreads();
     }

@@ -118,12 +118,8 @@ static bool ahead_of(cuda_dev *d, const kern_route_ahead *a, const kern_plan_arg
     r.layer = a->layer;
     r.own = a->layer >= a->ahead->first;
     for (; r.n_next < AHEAD_LAYERS && a->next[r.n_next].w.data; r.n_next++)
-        r.next[r.n_next] = {static_cast<const unsigned char *>(a->next[r.n_next].w.data),
-                            a->next[r.n_next].norm,
-                            a->next[r.n_next].bias,
-                            a->next[r.n_next].page_addr,
-                            &d->small->next_tickets[r.n_next],
-                            a->next[r.n_next].top_k};
+        r.next[r.n_next] = {static_cast<const unsigned char *>(a->next[r.n_next].w.data), a->next[r.n_next].norm,
+                            a->next[r.n_next].bias, a->next[r.n_next].page_addr, a->next[r.n_next].top_k};
     if (r.n_next) {
         r.arena_begin = plan->arena_begin;
         r.arena_end = plan->arena_end;
