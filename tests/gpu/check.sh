@@ -148,7 +148,7 @@ run_part() {
     golden_cpu) golden "$1" --cpu-experts ;;
     identity) # the models of tests/golden/meson.build
         local model
-        for model in qwen3_moe deepseek_v3-published-head glm4_moe; do
+        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
         done
         ;;
@@ -166,6 +166,7 @@ run_part() {
         ;;
     memcheck)
         sanitize "$1" demo "$test_golden" --backend=cuda config/demo
+        sanitize "$1" qwen3_next "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/qwen3_next
         sanitize "$1" bench "$expertd" "${small[@]}" --concurrency 1 --tokens 12
         ;;
     racecheck) # the loader looks beside the program only: programs of their own beside that library
@@ -174,7 +175,7 @@ run_part() {
         cp "$RACECHECK_LIB" "$race/lib/expertd/libexpertd_cuda.so"
         local lib model
         for lib in "$dir"/lib/*.so*; do [ ! -f "$lib" ] || ln -s "$lib" "$race/lib/"; done
-        for model in config/demo tests/data/golden/qwen3_moe; do
+        for model in config/demo tests/data/golden/qwen3_moe tests/data/golden/qwen3_next; do
             sanitize "$1" "${model##*/}" "$race/bin/test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 "$model"
         done
         sanitize "$1" bench "$race/bin/expertd" "${small[@]}" --concurrency 1,3 --tokens 4
