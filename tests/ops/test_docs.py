@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -64,6 +66,44 @@ class Docs(TestCase):
     def test_the_table_of_metrics(self):
         with open(os.path.join(DOCS, "metrics.md")) as f:
             self.assertEqual(f.read(), table())
+
+    def test_the_tables_of_models_name_what_the_program_knows(self):
+        """By what it says to a model that it does not know."""
+        with tempfile.TemporaryDirectory() as t:
+            os.mkdir(t + "/hf")
+            with open(t + "/hf/config.json", "w", encoding="utf-8") as f:
+                f.write('{"model_type": "nobodys"}')
+            key, value = b"general.architecture", b"nobodys"
+            with open(t + "/x.gguf", "wb") as f:
+                f.write(struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)) + key + struct.pack("<IQ", 8, len(value)) + value + bytes(64))
+            said = [subprocess.run([EXE, "inspect", t + name, "-c", "/dev/null"], capture_output=True, text=True).stderr for name in ("/hf", "/x.gguf")]
+        known = [set(re.search(r"known (?:in GGUF )?are (.*)", line)[1].split(", ")) for line in said]
+        with open(os.path.join(DOCS, "models.md"), encoding="utf-8") as f:
+            text = f.read()
+        rows = [line.split("|") for line in text.split("## Files")[0].splitlines() if line.startswith("| ")][2:]
+        self.assertEqual([set(re.findall(r"`([^`]+)`", " ".join(r[column] for r in rows))) for column in (2, 3)], known)
+
+    def test_links_lead_somewhere(self):
+        """Within the repository: to a file, and to a heading of it as GitHub names it."""
+        def anchors(path):
+            with open(path, encoding="utf-8") as f:
+                names = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", f.read())]
+            return {n if names[:i].count(n) == 0 else f"{n}-{names[:i].count(n)}" for i, n in enumerate(names)}
+        pages = [os.path.join(ROOT, "README.md"), *(os.path.join(DOCS, n) for n in os.listdir(DOCS) if n.endswith(".md"))]
+        links = 0
+        for page in pages:
+            with open(page, encoding="utf-8") as f:
+                found = re.findall(r"\]\(([^)\s]+)\)", f.read())
+            for target in found:
+                if "://" in target:
+                    continue
+                links += 1
+                name, _, heading = target.partition("#")
+                path = os.path.join(os.path.dirname(page), name) if name else page
+                self.assertTrue(os.path.exists(path), (page, target))
+                if heading:
+                    self.assertIn(heading, anchors(path), (page, target))
+        self.assertGreater(links, 30)
 
     def test_every_metric_is_explained_and_named_well(self):
         for name, (kind, words) in FAMILIES.items():
