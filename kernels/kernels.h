@@ -106,8 +106,11 @@ typedef struct kern_qkv_norm_args {
 } kern_qkv_norm_args;
 
 /* A KV block holds block_size tokens of all layers. Its address is block_addr[id]; layer l begins at l * layer_bytes:
- * K [n_kv_heads][block_size][head_dim], then V the same, in fmt (F16 or F32). A block may lie in VRAM or mapped host memory.
- * With v_dim (latent attention) only K is kept, and V is its first v_dim columns. */
+ * K [n_kv_heads][block_size][head_dim], then V the same, in fmt. A block may lie in VRAM or mapped host memory.
+ * With v_dim (latent attention) only K is kept, and V is its first v_dim columns.
+ * Q8_0 is rounded in one way everywhere, in float32: d is the largest magnitude of the 32 values divided by 127, as a half; a quant is
+ * v / d, to the nearest whole number (ties to even), within +-127, and 0 where d is 0. Where d would be infinite or NaN it is NaN
+ * (0x7e00), and the quants are 0. */
 typedef struct kern_kv {
     const uint64_t *block_addr;  /* [n_blocks] device */
     const uint32_t *block_table; /* [n_seqs][max_blocks] device: block ids in order of position */
@@ -118,6 +121,13 @@ typedef struct kern_kv {
     uint32_t v_dim; /* 0: V is of its own and as wide as K */
     kern_fmt fmt;
 } kern_kv;
+
+/* Else every backend says KERN_UNSUPPORTED. */
+static inline bool kern_kv_is_known(const kern_kv *kv)
+{
+    return kv->fmt == FMT_F16 || kv->fmt == FMT_F32 ||
+           (kv->fmt == FMT_Q8_0 && kern_cols_fit(kv->fmt, kv->head_dim) && kern_cols_fit(kv->fmt, kv->v_dim));
+}
 
 /* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache.
  * With kv.v_dim the rows of qkv hold no V; q_norm is NULL, k_norm is of K's first v_dim columns, and the rot_dim columns behind those

@@ -275,8 +275,9 @@ static void make_tiles(attn_job *j)
 kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
-        return cpu_fail(d, KERN_UNSUPPORTED, "attention: KV cache format %d", (int)a->kv.fmt);
+    if (!kern_kv_is_known(&a->kv))
+        return cpu_fail(d, KERN_UNSUPPORTED, "attention: heads of %u in a KV cache of %s", a->kv.head_dim,
+                        kern_fmt_get(a->kv.fmt).name);
     if (a->kv.n_kv_heads == 0 || a->n_heads % a->kv.n_kv_heads || a->n_heads / a->kv.n_kv_heads > CPU_MAX_GROUP)
         return cpu_fail(d, KERN_UNSUPPORTED, "attention: %u heads over %u KV heads", a->n_heads, a->kv.n_kv_heads);
     if (a->n_tokens == 0)

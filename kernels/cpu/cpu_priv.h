@@ -54,7 +54,7 @@ typedef uint64_t cpu_read_fn(const uint8_t *p, size_t bytes);
 typedef struct cpu_rows {
     cpu_dot_fn *dot[FMT_COUNT];
     cpu_decode_fn *decode[FMT_COUNT];
-    cpu_attn_pv_fn *attn_pv[FMT_COUNT]; /* F16 and F32 only */
+    cpu_attn_pv_fn *attn_pv[FMT_COUNT]; /* those of a KV cache */
     cpu_to_f16_fn *to_f16;
     cpu_max_fn *max;
     cpu_exp_fn *exp;

@@ -19,10 +19,32 @@ static void rotate(float *head, const kern_rope_kv_args *args, const float *cos_
     }
 }
 
+/* As kern_kv says. The magnitudes are compared as whole numbers, since NaN is the largest then. */
+static void to_q8_0(uint8_t *dst, const float *src, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 32, src += 32, dst += sizeof(kern_q8_0_block)) {
+        kern_q8_0_block b = {0};
+        uint32_t most = 0;
+        for (uint32_t k = 0; k < 32; k++)
+            most = MAX(most, bits_of_f32(src[k]) & 0x7fffffffu);
+        b.d = f16_of_f32(f32_of_bits(most) / 127.0f);
+        if ((b.d & 0x7c00u) == 0x7c00u) {
+            b.d = 0x7e00;
+        } else if (b.d) {
+            const float d = f32_of_f16(b.d);
+            for (uint32_t k = 0; k < 32; k++)
+                b.qs[k] = (int8_t)MAX(-127.0f, MIN(127.0f, rintf(src[k] / d)));
+        }
+        memcpy(dst, &b, sizeof b); /* which has no alignment in a row */
+    }
+}
+
 static void store(void *dst, const float *src, uint32_t n, kern_fmt fmt, const cpu_rows *rows)
 {
     if (fmt == FMT_F32)
         memcpy(dst, src, n * sizeof *src);
+    else if (fmt == FMT_Q8_0)
+        to_q8_0(dst, src, n);
     else
         rows->to_f16(dst, src, n);
 }
@@ -75,8 +97,9 @@ kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
     if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->rot_dim % 2 ||
         a->kv.head_dim > CPU_MAX_HEAD_DIM)
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: %u of %u dimensions", a->rot_dim, a->kv.head_dim);
-    if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
-        return cpu_fail(d, KERN_UNSUPPORTED, "rope: KV cache format %d", (int)a->kv.fmt);
+    if (!kern_kv_is_known(&a->kv))
+        return cpu_fail(d, KERN_UNSUPPORTED, "rope: heads of %u in a KV cache of %s", a->kv.head_dim,
+                        kern_fmt_get(a->kv.fmt).name);
     rope_job j = {.a = a, .rows = &d->rows};
     pool_run(d->pool, a->n_tokens, rope_task, &j);
     return KERN_OK;

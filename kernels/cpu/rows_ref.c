@@ -182,6 +182,7 @@ static void to_f16_ref(uint16_t *y, const float *x, uint32_t n)
     }
 DEFINE_ATTN_PV(f32)
 DEFINE_ATTN_PV(f16)
+DEFINE_ATTN_PV(q8_0)
 
 static float max_ref(const float *x, uint32_t n)
 {
@@ -270,6 +271,7 @@ static uint64_t read_ref(const uint8_t *p, size_t bytes)
 const cpu_row cpu_rows_ref[] = {
     KERN_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], 0, attn_pv_f32_ref),
     CPU_ROW(attn_pv[FMT_F16], 0, attn_pv_f16_ref),
+    CPU_ROW(attn_pv[FMT_Q8_0], 0, attn_pv_q8_0_ref),
     CPU_ROW(to_f16, 0, to_f16_ref),
     CPU_ROW(max, 0, max_ref),
     CPU_ROW(exp, 0, exp_ref),

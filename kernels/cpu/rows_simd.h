@@ -355,16 +355,16 @@ KERN_FORMATS(DEFINE)
 #define PV_QUERIES 4
 #define PV_VECTORS (LANES == 16 ? 4 : 2)
 
-#define DEFINE_ATTN_PV(fmt, size)                                                                                      \
-    INLINE void pv_tile_##fmt(float *acc, const float *p, size_t p_stride, const uint8_t *v, uint64_t row_bytes,       \
-                              uint32_t n_pos, uint32_t dim, const uint32_t Q, const uint32_t D)                        \
+#define DEFINE_ATTN_PV(fmt)                                                                                            \
+    INLINE void pv_tile_##fmt(float *acc, const float *p, size_t p_stride, const uint8_t *v, uint32_t col,             \
+                              uint64_t row_bytes, uint32_t n_pos, uint32_t dim, const uint32_t Q, const uint32_t D)    \
     {                                                                                                                  \
         VF sum[PV_QUERIES][PV_VECTORS];                                                                                \
         UNROLL for (uint32_t q = 0; q < Q; q++) UNROLL for (uint32_t d = 0; d < D; d++) sum[q][d] =                    \
             v_load(acc + (size_t)q * dim + d * LANES);                                                                 \
         for (uint32_t i = 0; i < n_pos; i++) {                                                                         \
             VF vv[PV_VECTORS];                                                                                         \
-            UNROLL for (uint32_t d = 0; d < D; d++) vv[d] = chunk_##fmt(v + i * row_bytes, d * LANES);                 \
+            UNROLL for (uint32_t d = 0; d < D; d++) vv[d] = chunk_##fmt(v + i * row_bytes, col + d * LANES);           \
             UNROLL for (uint32_t q = 0; q < Q; q++)                                                                    \
             {                                                                                                          \
                 VF pq = v_set1(p[q * p_stride + i]);                                                                   \
@@ -379,9 +379,9 @@ KERN_FORMATS(DEFINE)
     {                                                                                                                  \
         uint32_t d = 0;                                                                                                \
         for (; d + PV_VECTORS * LANES <= dim; d += PV_VECTORS * LANES)                                                 \
-            pv_tile_##fmt(acc + d, p, p_stride, v + d * size, row_bytes, n_pos, dim, Q, PV_VECTORS);                   \
+            pv_tile_##fmt(acc + d, p, p_stride, v, d, row_bytes, n_pos, dim, Q, PV_VECTORS);                           \
         for (; d + LANES <= dim; d += LANES)                                                                           \
-            pv_tile_##fmt(acc + d, p, p_stride, v + d * size, row_bytes, n_pos, dim, Q, 1);                            \
+            pv_tile_##fmt(acc + d, p, p_stride, v, d, row_bytes, n_pos, dim, Q, 1);                                    \
         for (uint32_t q = 0; d < dim && q < Q; q++) {                                                                  \
             VF sum = v_load_n(acc + (size_t)q * dim + d, dim - d);                                                     \
             for (uint32_t i = 0; i < n_pos; i++)                                                                       \
@@ -398,8 +398,9 @@ KERN_FORMATS(DEFINE)
         for (; q < n_q; q++)                                                                                           \
             pv_queries_##fmt(acc + (size_t)q * dim, p + q * p_stride, p_stride, v, row_bytes, n_pos, dim, 1);          \
     }
-DEFINE_ATTN_PV(f32, 4)
-DEFINE_ATTN_PV(f16, 2)
+DEFINE_ATTN_PV(f32)
+DEFINE_ATTN_PV(f16)
+DEFINE_ATTN_PV(q8_0)
 
 /* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
 
@@ -616,6 +617,7 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
     const cpu_row table[] = {                                                           \
         KERN_FORMATS(FORMAT_ROWS) CPU_ROW(attn_pv[FMT_F32], cap, attn_pv_f32_##suffix), \
         CPU_ROW(attn_pv[FMT_F16], cap, attn_pv_f16_##suffix),                           \
+        CPU_ROW(attn_pv[FMT_Q8_0], cap, attn_pv_q8_0_##suffix),                         \
         CPU_ROW(to_f16, cap, to_f16_##suffix),                                          \
         CPU_ROW(max, cap, max_##suffix),                                                \
         CPU_ROW(exp, cap, exp_##suffix),                                                \

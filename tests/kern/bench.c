@@ -161,12 +161,12 @@ static void bench_moe(kern_dev *d, kern_fmt fmt, uint32_t n_tokens)
     free(ids);
 }
 
-static void bench_attention(kern_dev *d, uint32_t context, uint32_t n_tokens)
+static void bench_attention(kern_dev *d, kern_fmt fmt, uint32_t context, uint32_t n_tokens)
 {
     enum { HEADS = 32, KV_HEADS = 4, HD = 128, BLOCK = 32 };
     uint32_t n_blocks = (context + BLOCK - 1) / BLOCK;
-    kern_kv kv = {.max_blocks = n_blocks, .block_size = BLOCK, .n_kv_heads = KV_HEADS, .head_dim = HD, .fmt = FMT_F16};
-    kv.layer_bytes = 2ull * KV_HEADS * BLOCK * HD * 2;
+    kern_kv kv = {.max_blocks = n_blocks, .block_size = BLOCK, .n_kv_heads = KV_HEADS, .head_dim = HD, .fmt = fmt};
+    kv.layer_bytes = 2ull * KV_HEADS * BLOCK * kern_row_bytes(fmt, HD);
     uint8_t *cache = room(d, n_blocks * kv.layer_bytes, true);
     uint64_t *addr = malloc(n_blocks * sizeof *addr);
     uint32_t *table = malloc(n_blocks * sizeof *table), *pos = malloc(n_tokens * sizeof *pos);
@@ -204,8 +204,9 @@ static void bench_attention(kern_dev *d, uint32_t context, uint32_t n_tokens)
         best = KC_MIN(best, ns);
     }
     double gflops = 4.0 * HEADS * HD * n_tokens * (context - n_tokens / 2.0) / (double)best;
-    printf("  attention f16 %4u tokens, context %6u: %9.1f us, %6.2f GB/s of KV, %7.1f GFLOP/s\n", n_tokens, context,
-           (double)best / 1e3, (double)(n_blocks * kv.layer_bytes) / (double)best, gflops);
+    printf("  attention %-4s %4u tokens, context %6u: %9.1f us, %6.2f GB/s of KV, %7.1f GFLOP/s\n",
+           kern_fmt_get(fmt).name, n_tokens, context, (double)best / 1e3,
+           (double)(n_blocks * kv.layer_bytes) / (double)best, gflops);
     void *all[] = {cache, dev_addr, dev_table, dev_pos, (void *)(uintptr_t)a.token_seq, (void *)(uintptr_t)a.qkv,
                    a.o,   a.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -234,11 +235,12 @@ void kc_bench(kern_dev *d, const char *only)
             if (formats[f] != FMT_F16 && formats[f] != FMT_F32 && (!only || strcmp(only, "moe") == 0))
                 bench_moe(d, formats[f], tokens[t]);
         }
-    if (!only || strcmp(only, "attention") == 0) {
-        bench_attention(d, 4096, 1);
-        bench_attention(d, 32768, 1);
+    static const kern_fmt kv_formats[] = {FMT_F32, FMT_F16, FMT_Q8_0};
+    for (size_t f = 0; f < sizeof kv_formats / sizeof *kv_formats && (!only || strcmp(only, "attention") == 0); f++) {
+        bench_attention(d, kv_formats[f], 4096, 1);
+        bench_attention(d, kv_formats[f], 32768, 1);
         if (!scalar)
-            bench_attention(d, 2048, 512);
+            bench_attention(d, kv_formats[f], 2048, 512);
     }
     fflush(stdout);
 }

@@ -448,11 +448,11 @@ static uint32_t width_of(const kv_case *c)
 
 static kv_case any_kv(kc *k, uint32_t longest, bool latent)
 {
-    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 128, 200, 256};
+    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 96, 128, 200, 256};
     static const uint32_t latent_dims[][2] = {{576, 512}, {576, 512}, {40, 24}, {8, 4}, {96, 64}, {328, 264}};
     kv_case c = {.n_tokens = kc_between(k, 1, 20),
                  .n_kv_heads = kc_between(k, 1, 3),
-                 .hd = head_dims[kc_below(k, 9)],
+                 .hd = head_dims[kc_below(k, 10)],
                  .layers = 2};
     c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
     if (latent) {
@@ -465,7 +465,8 @@ static kv_case any_kv(kc *k, uint32_t longest, bool latent)
     c.layer = kc_below(k, c.layers);
     c.block_size = 1u << kc_between(k, 2, 5);
     c.n_seqs = kc_between(k, 1, 4);
-    c.fmt = kc_below(k, 2) ? FMT_F16 : FMT_F32;
+    static const kern_fmt fmts[] = {FMT_F16, FMT_F32, FMT_Q8_0};
+    c.fmt = fmts[kc_below(k, c.hd % 32 || c.vd % 32 ? 2 : 3)];
     c.longest = longest;
     c.max_blocks = (longest + c.block_size - 1) / c.block_size;
     c.n_blocks = c.n_seqs * c.max_blocks;
@@ -537,21 +538,6 @@ static batch make_batch(kc *k, const kv_case *c, const uint32_t *tokens, uint32_
     return b;
 }
 
-static void read_heads(const kv_case *c, const uint8_t *at, float *out)
-{
-    for (uint32_t i = 0; i < c->hd; i++) {
-        if (c->fmt == FMT_F32) {
-            memcpy(&out[i], at + i * 4, 4);
-        } else {
-            uint16_t h;
-            memcpy(&h, at + i * 2, 2);
-            /* finite halves only */
-            float m = (float)(h & 0x3ff), e = (float)(h >> 10 & 31);
-            out[i] = (h & 0x8000 ? -1.0f : 1.0f) * (e == 0 ? ldexpf(m, -24) : ldexpf(1024 + m, (int)e - 25));
-        }
-    }
-}
-
 /* out: Q heads, then the stored K heads, then the stored V heads, where there are any */
 static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
 {
@@ -580,10 +566,15 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
         memcpy(o, b.qkv + (size_t)b.row_of[i] * width, (size_t)c->n_heads * c->hd * sizeof *o);
         uint32_t pos = c->pos[tokens[i]], id = c->table[c->seq[tokens[i]] * c->max_blocks + pos / c->block_size];
         kc_get(&r, block, (const void *)(uintptr_t)addr[id], c->block_bytes);
-        for (uint32_t h = 0; h < stored_heads(c); h++)
-            read_heads(
-                c, block + c->layer * c->block_bytes / c->layers + h * heads_bytes + pos % c->block_size * row_bytes,
-                o + (size_t)(c->n_heads + h) * c->hd);
+        for (uint32_t h = 0; h < stored_heads(c); h++) {
+            const kern_mat kept = {.data = block + c->layer * c->block_bytes / c->layers + h * heads_bytes +
+                                           pos % c->block_size * row_bytes,
+                                   .row_bytes = row_bytes,
+                                   .rows = 1,
+                                   .cols = c->hd,
+                                   .fmt = c->fmt};
+            memcpy(o + (size_t)(c->n_heads + h) * c->hd, kc_decoded(k, kept), c->hd * sizeof *o);
+        }
     }
     kc_end(&r);
 }
@@ -593,8 +584,11 @@ static void check_rope(kc *k, const char *name, bool latent)
     kc_case(k, "%s", name); /* owns the memory from here on */
     kv_case c = any_kv(k, kc_between(k, 20, 200), latent);
     const uint32_t rotatable = c.hd - c.vd;
-    c.rot = kc_below(k, 3) ? rotatable : kc_below(k, rotatable / 2) * 2;
-    bool norms = kc_below(k, 2);
+    /* What is neither normed nor rotated is kept by an exact rule; else a quant of Q8_0 may be the next one. */
+    const bool as_is = c.fmt == FMT_Q8_0 && kc_below(k, 2), norms = !as_is && kc_below(k, 2);
+    c.rot = as_is ? 0 : kc_below(k, 3) ? rotatable : kc_below(k, rotatable / 2) * 2;
+    for (uint32_t t = 0; as_is && t < c.n_tokens; t++)
+        kc_fill(k, c.qkv + (size_t)t * width_of(&c), width_of(&c));
     kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.hd, float), c.hd, 1);
     if (norms) {
         if (!latent)
@@ -602,7 +596,9 @@ static void check_rope(kc *k, const char *name, bool latent)
         kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
     }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
-                kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
+                as_is               ? 0
+                : c.fmt == FMT_Q8_0 ? 8.0f / 127
+                                    : kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
 }
 
 static void case_rope(kc *k)
@@ -651,6 +647,7 @@ static void check_attention(kc *k, const char *name, bool latent)
     /* Cells behind a token's position hold NaN: nothing may look at them. */
     memset(c.cache, 0xff, c.n_blocks * c.block_bytes);
     size_t row_bytes = kern_row_bytes(c.fmt, c.hd);
+    const bool halves = kc_below(k, 2); /* values of Q8_0 that are halves, as the matrix units take them */
     for (uint32_t s = 0; s < c.n_seqs; s++) {
         uint32_t end = 0;
         for (uint32_t t = 0; t < c.n_tokens; t++)
@@ -661,7 +658,14 @@ static void check_attention(kc *k, const char *name, bool latent)
                 uint8_t *cell = c.cache + c.table[s * c.max_blocks + pos / c.block_size] * c.block_bytes +
                                 c.layer * c.block_bytes / c.layers +
                                 (h * c.block_size + pos % c.block_size) * row_bytes;
-                for (uint32_t i = 0; i < c.hd; i++) {
+                for (uint32_t i = 0; c.fmt == FMT_Q8_0 && i < row_bytes; i += sizeof(kern_q8_0_block)) {
+                    kern_q8_0_block block = {.d = (uint16_t)(kc_between(k, 6, 8) << 10)};
+                    block.d |= halves ? 0 : (uint16_t)kc_below(k, 0x400);
+                    for (uint32_t j = 0; j < 32; j++)
+                        block.qs[j] = (int8_t)((int)kc_below(k, 255) - 127);
+                    memcpy(cell + i, &block, sizeof block);
+                }
+                for (uint32_t i = 0; c.fmt != FMT_Q8_0 && i < c.hd; i++) {
                     float v = kc_uniform(k) * 4 - 2;
                     uint16_t half = (uint16_t)(kc_below(k, 0x400) | kc_between(k, 10, 15) << 10 | kc_below(k, 2) << 15);
                     memcpy(cell + i * row_bytes / c.hd, c.fmt == FMT_F32 ? (void *)&v : (void *)&half,
@@ -673,7 +677,8 @@ static void check_attention(kc *k, const char *name, bool latent)
     float *ones = KC_NEW(k, c.n_tokens * width, float);
     for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
         ones[i] = 2; /* of the order of V: an average may cancel */
-    kc_check_op(k, run_attention, &c, c.n_tokens, width, ones, kc_tol(k, "attention"));
+    kc_check_op(k, run_attention, &c, c.n_tokens, width, ones,
+                kc_tol(k, c.fmt == FMT_Q8_0 && !halves ? "attention of rounded values" : "attention"));
 }
 
 static void case_attention(kc *k)

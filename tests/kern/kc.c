@@ -22,6 +22,7 @@ static const kc_tolerance tolerances[] = {
     {"swiglu", 1e-6f, 4e-6f, "of |gate * up|: expf within 2 ulp"},
     {"rope_kv", 2e-6f, 1e-5f, "norm, cosf/sinf within 2 ulp; F16 stores may differ by one rounding"},
     {"attention", 4e-6f, 1e-3f, "of the root mean square; scores are products of K and Q, exp, and a sum"},
+    {"attention of rounded values", 4e-6f, 8e-3f, "matrix units take K and V of Q8_0 rounded to F16, 2^-12 of each"},
     {"router", 2e-6f, 4e-6f, "exp and one division; the choice is exact"},
     {"moe", 2e-6f, 2e-5f, "as linear, carried through silu and down"},
     {"delta", 1e-6f, 2e-6f, "of what was added and multiplied, each step's errors kept: delta.c"},

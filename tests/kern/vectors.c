@@ -259,8 +259,8 @@ static uint32_t latent(const vectors *v)
     return find_param(v, "vd") ? num(v, "vd") : 0;
 }
 
-/* The cache of the file, floats [block][layer][K, V][head][slot][dim], in the device's format. */
-static kern_kv put_cache(kc_run *r, const vectors *v, const float *values, uint64_t *ret_base)
+/* The cache of the file, floats [block][layer][K, V][head][slot][dim] or the rows of Q8_0, in the device's format. */
+static kern_kv put_cache(kc_run *r, const vectors *v, const void *values, uint64_t *ret_base)
 {
     kern_kv kv = {.max_blocks = num(v, "max_blocks"),
                   .block_size = num(v, "block_size"),
@@ -270,15 +270,13 @@ static kern_kv put_cache(kc_run *r, const vectors *v, const float *values, uint6
                   .fmt = fmt_of(v)};
     uint32_t n_blocks = num(v, "blocks"), layers = num(v, "layers");
     size_t layer_n = (kv.v_dim ? 1ull : 2ull) * kv.n_kv_heads * kv.block_size * kv.head_dim,
-           n = layer_n * layers * n_blocks, size = kv.fmt == FMT_F32 ? 4 : 2;
-    uint8_t *host = kc_alloc(r->k, n * size);
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h = half_of_exact(values[i]);
-        memcpy(host + i * size, size == 4 ? (const void *)&values[i] : (const void *)&h, size);
-    }
-    uint8_t *device = kc_put(r, host, n * size);
+           n = layer_n * layers * n_blocks;
+    kv.layer_bytes = kern_row_bytes(kv.fmt, (uint32_t)layer_n);
+    uint16_t *halves = kc_alloc(r->k, n * sizeof *halves);
+    for (size_t i = 0; kv.fmt == FMT_F16 && i < n; i++)
+        halves[i] = half_of_exact(((const float *)values)[i]);
+    uint8_t *device = kc_put(r, kv.fmt == FMT_F16 ? halves : values, n_blocks * layers * kv.layer_bytes);
     uint64_t *addr = kc_alloc(r->k, n_blocks * sizeof *addr);
-    kv.layer_bytes = layer_n * size;
     for (uint32_t b = 0; b < n_blocks; b++)
         addr[b] = (uint64_t)(uintptr_t)(device + b * layers * kv.layer_bytes);
     kv.block_addr = kc_put(r, addr, n_blocks * sizeof *addr);
@@ -287,10 +285,28 @@ static kern_kv put_cache(kc_run *r, const vectors *v, const float *values, uint6
     return kv;
 }
 
+/* The rows of a cache of Q8_0: without rotation the bytes; else a quant may be the next one, which is a 127th of the largest value. */
+static void kept_q8_0(kc *k, const kern_rope_kv_args *a, const uint8_t *raw, const array *want)
+{
+    const uint32_t hd = a->kv.head_dim;
+    kern_mat m = {.row_bytes = kern_row_bytes(FMT_Q8_0, hd), .cols = hd, .fmt = FMT_Q8_0};
+    m.rows = (uint32_t)(want->bytes / m.row_bytes);
+    for (size_t i = 0; !a->rot_dim && i < want->bytes; i++)
+        if (raw[i] != ((const uint8_t *)want->data)[i]) {
+            kc_fail(k, "kv: byte %zu of row %zu is %02x instead of %02x", i % m.row_bytes, i / m.row_bytes, raw[i],
+                    ((const uint8_t *)want->data)[i]);
+            return;
+        }
+    m.data = want->data;
+    const float *values = kc_decoded(k, m);
+    m.data = raw;
+    kc_compare(k, "kv", kc_decoded(k, m), values, NULL, (size_t)m.rows * hd, hd, 4.0f / 127);
+}
+
 static void replay_rope_kv(kc_run *r, const vectors *v)
 {
     const array *want = get(v, "kv"), *want_q = get(v, "q");
-    float *empty = kc_alloc(r->k, want->bytes);
+    void *empty = kc_alloc(r->k, want->bytes);
     uint64_t base;
     kern_rope_kv_args a = {.kv = put_cache(r, v, empty, &base), .n_heads = num(v, "heads"), .layer = num(v, "layer")};
     a.qkv = put(r, v, "qkv");
@@ -314,24 +330,26 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
     size_t row_n = q_n + (a.kv.v_dim ? 1ull : 2ull) * a.kv.n_kv_heads * a.kv.head_dim;
     for (uint32_t t = 0; t < a.n_tokens; t++)
         memcpy(q + t * q_n, qkv + t * row_n, q_n * sizeof *q);
-    size_t size = a.kv.fmt == FMT_F32 ? 4 : 2;
-    uint8_t *raw = kc_alloc(r->k, want->n * size);
-    float *got = kc_alloc(r->k, want->bytes);
-    kc_get(r, raw, (const void *)(uintptr_t)base, want->n * size);
-    for (size_t i = 0; i < want->n; i++) {
-        uint16_t h;
-        memcpy(&h, raw + i * size, 2);
-        if (size == 4)
-            memcpy(&got[i], raw + i * 4, 4);
-        else
-            got[i] = float_of_half(h);
-    }
+    size_t raw_bytes = num(v, "blocks") * num(v, "layers") * a.kv.layer_bytes;
+    uint8_t *raw = kc_alloc(r->k, raw_bytes);
+    kc_get(r, raw, (const void *)(uintptr_t)base, raw_bytes);
     if (r->k->case_unsupported)
         return;
     kc_compare(r->k, "q", q, want_q->data, NULL, want_q->n, a.kv.head_dim, kc_tol(r->k, "rope_kv"));
+    if (a.kv.fmt == FMT_Q8_0) {
+        kept_q8_0(r->k, &a, raw, want);
+        return;
+    }
+    float *got = kc_alloc(r->k, want->bytes);
+    for (size_t i = 0; i < want->n; i++) {
+        uint16_t h;
+        memcpy(&h, raw + i * 2, 2);
+        got[i] = float_of_half(h);
+    }
     /* Without rotation nothing but the rounding to half remains: exact. */
-    float tol = kc_tol(r->k, "rope_kv") + (size == 2 ? 0x1p-10f : 0);
-    kc_compare(r->k, "kv", got, want->data, NULL, want->n, a.kv.head_dim, a.rot_dim ? tol : 0);
+    float tol = kc_tol(r->k, "rope_kv") + (a.kv.fmt == FMT_F16 ? 0x1p-10f : 0);
+    kc_compare(r->k, "kv", a.kv.fmt == FMT_F32 ? (const float *)(const void *)raw : got, want->data, NULL, want->n,
+               a.kv.head_dim, a.rot_dim ? tol : 0);
 }
 
 static void replay_attention(kc_run *r, const vectors *v)
@@ -339,11 +357,11 @@ static void replay_attention(kc_run *r, const vectors *v)
     /* Only the layer under test is in the file: the other one is NaN. */
     const array *kv = get(v, "kv");
     uint32_t n_blocks = num(v, "blocks"), layer = num(v, "layer"), layers = num(v, "layers");
-    size_t layer_n = kv->n / n_blocks;
-    float *all = kc_alloc(r->k, kv->bytes * layers);
+    size_t layer_bytes = kv->bytes / n_blocks;
+    uint8_t *all = kc_alloc(r->k, kv->bytes * layers);
     memset(all, 0xff, kv->bytes * layers);
     for (uint32_t b = 0; b < n_blocks; b++)
-        memcpy(all + (b * layers + layer) * layer_n, (const float *)kv->data + b * layer_n, layer_n * sizeof *all);
+        memcpy(all + (b * layers + layer) * layer_bytes, (const uint8_t *)kv->data + b * layer_bytes, layer_bytes);
     uint64_t base;
     kern_attn_args a = {.kv = put_cache(r, v, all, &base), .n_heads = num(v, "heads"), .layer = layer};
     a.qkv = put(r, v, "q");

@@ -497,3 +497,89 @@ for heads, hd in ((3, 20), (2, 64)):
     put("o", o)
     put("q_gate", q_gate)
     put("y", o / (1 + np.exp(-q_gate[:, :, hd:].astype(np.float64))))
+
+# ---- a KV cache of Q8_0
+rng = np.random.default_rng(20260214)
+
+
+def keep_q8_0(x):
+    """The rows of a cache, by the rule of kern_kv; whole magnitudes first, then float32."""
+    blocks = x.astype(np.float32).reshape(-1, 32)
+    with np.errstate(all="ignore"):
+        d = (np.abs(blocks).max(axis=1) / np.float32(127)).astype(np.float16)
+        wide = d.astype(np.float32)[:, None]
+        qs = np.where(wide > 0, np.rint(blocks / wide).clip(-127, 127), 0)
+    bad = ~np.isfinite(d)
+    d[bad], qs[bad] = np.nan, 0
+    raw = np.concatenate([d[:, None].view(np.uint8), qs.astype(np.int8).view(np.uint8)], axis=1)
+    return raw.reshape(*x.shape[:-1], -1)
+
+
+def special_blocks():
+    """Zeros; scales that vanish, are subnormal (rounded up; down, so that quants are clamped), lie between two halves; quants between two whole
+    numbers; the largest scale; and blocks that cannot be kept."""
+    shape = f32(10, 32) / 4
+    shape[:, 7] = [0, 1, -1, 1, 1, -1, 1, 1, 1, 1]
+    top = np.array([0, 2.0**-26, 1.5 * 2.0**-24, 1.4 * 2.0**-24, 1 + 2.0**-11, 2.0**-3, 65504, 70000, 1, 1], np.float32) * 127
+    blocks = (shape.clip(-1, 1) * top[:, None]).astype(np.float32)
+    blocks[5, :7] = np.array([0.5, 1.5, -2.5, 99.5, -100.5, 126.5, -126.5]) * 2.0**-3
+    blocks[8, 3], blocks[9, 4] = np.nan, -np.inf
+    return blocks
+
+
+for heads, kv_heads, hd, vd, rot in ((2, 2, 64, 0, 0), (4, 2, 32, 0, 32), (2, 1, 96, 64, 32)):
+    block_size, n_blocks, layers, layer = 8, 4, 2, 1
+    seqs, poss = np.array([0, 1, 1, 0xFFFFFFFF]), np.array([14, 0, 9, 0])
+    table = np.array([[3, 1], [0, 2]])
+    inv_freq = (10000.0 ** (-np.arange(0, rot, 2) / max(rot, 1))).astype(np.float32)
+    stored = (1 if vd else 2) * kv_heads
+    qkv = f32(4, (heads + stored) * hd)
+    if not rot:
+        qkv[:3].reshape(3, heads + stored, hd)[:, heads:] = np.resize(special_blocks(), (3, stored, hd))
+    kv = np.zeros((n_blocks, layers, stored, block_size, hd), np.float32)
+    y = qkv.astype(np.float64).reshape(4, heads + stored, hd)
+    for t, (s, pos) in enumerate(zip(seqs, poss)):
+        if s == 0xFFFFFFFF:
+            continue
+        for h in range(heads + (1 if vd else kv_heads)):
+            if vd:
+                y[t, h, vd:] = rope_pairs(y[t, h, vd:], pos, inv_freq, 1.0)
+            else:
+                y[t, h] = rope(y[t, h], pos, inv_freq, rot, 1.0)
+        kv[table[s, pos // block_size], layer, :, pos % block_size] = y[t, heads:]
+    case("rope_kv", heads=heads, kv_heads=kv_heads, hd=hd, **(dict(vd=vd, interleaved=1) if vd else {}), rot=rot, scale=1.0, norms=0,
+         eps=1e-5, fmt="q8_0", block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=2)
+    for name, a in (("qkv", qkv), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss), ("table", table)):
+        put(name, a)
+    put("q", y[:, :heads])
+    put("kv", keep_q8_0(kv))
+
+for heads, kv_heads, hd, vd, window, sinks, poss in (
+    (6, 2, 64, 0, 0, 1, [[17, 18, 19], [3]]), (2, 1, 32, 0, 400, 0, [[620]]), (3, 1, 96, 64, 0, 0, [[511, 512]]), (2, 1, 576, 512, 0, 0, [[5], [2]])):
+    block_size, layers, layer = 8, 2, 1
+    longest = max(max(p) for p in poss) + 1
+    max_blocks = -(-longest // block_size)
+    n_blocks = max_blocks * len(poss)
+    table = rng.permutation(n_blocks).reshape(len(poss), max_blocks)
+    raw = keep_q8_0(f32(n_blocks, (1 if vd else 2) * kv_heads, block_size, hd))
+    kv = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.Q8_0).astype(np.float64)
+    sink = f32(heads, scale=2)
+    seqs = np.array([s for s, p in enumerate(poss) for _ in p] + [0xFFFFFFFF])
+    pos = np.array([x for p in poss for x in p] + [0])
+    q = f32(len(seqs), heads * hd)
+    out = np.zeros((len(seqs), heads, vd or hd))
+    for t in range(len(seqs) - 1):
+        at = np.arange(max(0, pos[t] - window + 1) if window else 0, pos[t] + 1)
+        for h in range(heads):
+            g = h // (heads // kv_heads)
+            cell = kv[table[seqs[t], at // block_size], :, at % block_size]
+            k, v = cell[:, g], cell[:, 0, :vd] if vd else cell[:, kv_heads + g]
+            score = k @ q[t].reshape(heads, hd)[h].astype(np.float64) * hd**-0.5
+            top = max(score.max(), sink[h]) if sinks else score.max()
+            e = np.exp(score - top)
+            out[t, h] = (e / (e.sum() + (np.exp(float(sink[h]) - top) if sinks else 0))) @ v
+    case("attention", heads=heads, kv_heads=kv_heads, hd=hd, **(dict(vd=vd) if vd else {}), window=window, sinks=sinks, fmt="q8_0",
+         scale=hd**-0.5, block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=max_blocks, longest=longest)
+    for name, a in (("q", q), ("kv", raw), ("sink", sink), ("seq", seqs), ("pos", pos), ("table", table)):
+        put(name, a)
+    put("o", out)
