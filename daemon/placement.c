@@ -42,10 +42,11 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     uint64_t experts = model_expert_bytes(m), trunk = model_trunk_bytes(m), vram = cfg->memory.vram_budget;
     *ret = (placement){0};
     assume(cfg, ret);
-    bool f32 = cfg->kv.kv_dtype == CONF_KV_F32 || (cfg->kv.kv_dtype == CONF_KV_AUTO && ret->on_cpu);
-    ret->kv_name = f32 ? "f32" : "f16";
+    kern_fmt kv_fmt = FMT_F16; /* where the configured one is not possible: what would be */
+    (void)!core_kv_format(cfg, p, ret->on_cpu, &kv_fmt, &ret->problem); /* noted there */
+    ret->kv_name = kern_fmt_get(kv_fmt).name;
     kv_options ko = core_kv_options(cfg, p);
-    ko.fmt = f32 ? FMT_F32 : FMT_F16;
+    ko.fmt = kv_fmt;
     ret->kv_block = kv_block_bytes(&ko);
     ret->states = ko.n_states * ko.state_bytes;
     ret->state_copies = ko.state_host_bytes;
@@ -68,7 +69,7 @@ void placement_of(const model *m, const config *cfg, placement *ret)
                                                             : vram};
     /* Without a size of the device's memory there is none of the KV cache, unless it is given. */
     ret->kv_known = ret->known || cfg->kv.kv_budget != CONF_AUTO_BYTES;
-    if (ret->kv_known && core_size(&z, &ret->problem) == XD_OK) {
+    if (ret->kv_known && !ret->problem.status && core_size(&z, &ret->problem) == XD_OK) {
         ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
         ret->kv_blocks = z.n_blocks;
         ret->context = z.max_model_len;

@@ -252,6 +252,24 @@ xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *
         context, hp->max_positions);
 }
 
+/* auto: float32 where the CPU computes (it is the reference, and converting costs it time), half where memory is dear. */
+xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu, kern_fmt *ret, xd_err *err)
+{
+    static const kern_fmt formats[] = {[CONF_KV_F16] = FMT_F16, [CONF_KV_F32] = FMT_F32, [CONF_KV_Q8_0] = FMT_Q8_0};
+    int want = cfg->kv.kv_dtype;
+    kern_fmt fmt = formats[want != CONF_KV_AUTO ? want : on_cpu ? CONF_KV_F32 : CONF_KV_F16];
+    uint32_t len = kern_fmt_get(fmt).block_len, v_dim = hp->latent.kv_rank;
+    if (hp->head_dim % len || v_dim % len)
+        return xd_fail(
+            err, XD_UNSUPPORTED, 0,
+            "kv.kv_dtype = %s keeps K and V in blocks of %u values, and this model's heads have %u: f16 is possible",
+            kern_fmt_get(fmt).name, len, hp->head_dim % len ? hp->head_dim : v_dim);
+    if (fmt == FMT_Q8_0 && !on_cpu)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "kv.kv_dtype = q8_0 is not possible on a GPU yet: f16 is");
+    *ret = fmt;
+    return XD_OK;
+}
+
 static xd_status open_exec(core *c, stage *s, xd_err *err)
 {
     const config *cfg = c->cfg;
@@ -265,7 +283,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     /* The KV cache is sized after the executor, which needs a bound of the context first. */
     uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
     xd_status st = core_check_context(cfg, c->hp, err);
-    if (st)
+    if (st || (st = core_kv_format(cfg, c->hp, c->info.unified, &c->kv_opt.fmt, err)))
         return st;
     c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
     exec_options xo = {.dev = c->dev,
@@ -291,13 +309,6 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     return st;
 }
 
-/* auto: float32 where the CPU computes (it is the reference, and converting costs it time), half where memory is dear. */
-static kern_fmt kv_format(const core *c)
-{
-    int want = c->cfg->kv.kv_dtype;
-    return want == CONF_KV_F32 || (want == CONF_KV_AUTO && c->info.unified) ? FMT_F32 : FMT_F16;
-}
-
 kv_options core_kv_options(const config *cfg, const model_params *hp)
 {
     const bool states = hp->n_linear;
@@ -317,9 +328,10 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
 {
     const config *cfg = c->cfg;
     char a[32], b[32];
+    const kern_fmt fmt = c->kv_opt.fmt; /* of open_exec() */
     c->kv_opt = core_kv_options(cfg, c->hp);
     c->kv_opt.dev = c->dev;
-    c->kv_opt.fmt = kv_format(c);
+    c->kv_opt.fmt = fmt;
     c->plan.states = c->kv_opt.n_states * c->kv_opt.state_bytes;
     uint64_t ram = cgroup_ram_bytes();
     *z = (core_sizes){.room = UINT64_MAX,

@@ -78,7 +78,7 @@ struct kv_seq {
 
 static uint64_t layer_bytes_of(const kv_options *o)
 {
-    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * o->head_dim * kern_fmt_get(o->fmt).block_bytes;
+    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * kern_row_bytes(o->fmt, o->head_dim);
 }
 
 uint64_t kv_block_bytes(const kv_options *opt)

@@ -24,7 +24,7 @@ typedef struct kv_options {
     kern_dev *dev;
     uint32_t n_layers, n_kv_heads, head_dim, block_size;
     uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
-    kern_fmt fmt;        /* FMT_F16 or FMT_F32 */
+    kern_fmt fmt;        /* FMT_F16, FMT_F32 or FMT_Q8_0 */
     uint32_t n_blocks;   /* in device memory */
     uint64_t swap_bytes; /* host memory for blocks of preempted and idle sequences; 0: none */
     bool prefix_caching;

@@ -208,6 +208,8 @@ class Check(DemoCopy):
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--kv_budget=1MiB", "--max_model_len=1024", why="max_model_len"), 78)
         packed = os.path.join(ROOT, "tests/data/golden/gpt_oss-mxfp4")
         self.assertEqual(self.both_refuse("placement", "-m", packed, "--host_tier=in_place", why="they need a pool"), 66)
+        heads_of_16 = os.path.join(ROOT, "tests/data/golden/mixtral")
+        self.assertEqual(self.both_refuse("placement", "-m", heads_of_16, "--kv_dtype=q8_0", why="this model's heads have 16: f16 is possible"), 66)
         edit(self.at("config.json"), rope_scaling={"rope_type": "dynamic", "factor": 2.0})
         self.assertEqual(self.both_refuse("placement", "-m", self.model, "--max_model_len=4096", why="'dynamic'"), 66)
         pages = os.path.join(self.dir.name, "pages")

@@ -1,6 +1,6 @@
 /* test_golden.c - logits, router choices and greedy tokens of whole models against Hugging Face transformers.
  *
- *   test_golden [--backend=cpu|cuda] [--kv=f16|f32] [--disable=LIST] [--cases=N] [--tokens=N] [--cpu-experts] [FOLDER ...]
+ *   test_golden [--backend=cpu|cuda] [--kv=f16|f32|q8_0] [--disable=LIST] [--cases=N] [--tokens=N] [--cpu-experts] [FOLDER ...]
  *
  * Folders hold a checkpoint and golden.json (see tests/data/golden/README.md). Without any: every folder of EXPERTD_GOLDEN_DIR, else
  * of tests/data/golden, and the demo model. Prints the errors met; fails above 2e-2 of the largest logit. Models of an architecture

@@ -1,6 +1,6 @@
 /* test_identity.c - a request's tokens and log probabilities are the same bits whatever happens around it.
  *
- *   test_identity [--backend=cpu|cuda] [--disable=LIST] [--only=PART_OF_A_NAME] [MODEL_DIR]
+ *   test_identity [--backend=cpu|cuda] [--kv=FORMAT] [--disable=LIST] [--only=PART_OF_A_NAME] [MODEL_DIR]
  *
  * Four probes (greedy with log probabilities; seeded top-k/top-p; seeded over the whole row with penalties; DRY, XTC and the other
  * filters of the host) run alone, among 31 others, with 0, 10 and 100 % of the expert pages in VRAM, with and without reading ahead
@@ -105,7 +105,7 @@ static const setup alike[] = {
      .want_cached = true},
 };
 
-static const char *disabled = ""; /* engine.kernels_disable of every set-up */
+static const char *disabled = "", *kv_dtype = "auto"; /* engine.kernels_disable and kv.kv_dtype of every set-up */
 
 /* False: one of the others failed. */
 static bool run_round(engine *e, const setup *s, answer *out)
@@ -155,7 +155,8 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
         (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
         (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
         (st = conf_set(*ret, "pager.read_ahead", s->no_ahead && z ? "no" : "yes", err)) ||
-        (st = conf_set(*ret, "kv.block_size", "16", err)) || (st = conf_set(*ret, "pager.warm_start", "no", err)) ||
+        (st = conf_set(*ret, "kv.kv_dtype", kv_dtype, err)) || (st = conf_set(*ret, "kv.block_size", "16", err)) ||
+        (st = conf_set(*ret, "pager.warm_start", "no", err)) ||
         (st = conf_set(*ret, "engine.kernels_disable", s->no_graphs ? "graphs" : disabled, err)) ||
         (st = conf_set(*ret, "kv.swap_space", s->swap ? "64MiB" : "0", err)))
         return st;
@@ -309,6 +310,8 @@ int main(int argc, char **argv)
             backend = argv[i] + 10;
         else if (strncmp(argv[i], "--disable=", 10) == 0)
             disabled = argv[i] + 10;
+        else if (strncmp(argv[i], "--kv=", 5) == 0)
+            kv_dtype = argv[i] + 5;
         else if (strncmp(argv[i], "--only=", 7) == 0)
             only = argv[i] + 7;
         else

@@ -201,8 +201,8 @@ static void states_that_count(const setup *s, const char *wanted, char out[64])
 
 typedef struct place {
     const char *model, *page_file, *backend;
-    json_int_t experts; /* bytes */
-    bool long_prompts;
+    json_int_t experts;  /* bytes */
+    const char *long_kv; /* prompts are long, and this is the format of the KV cache */
 } place;
 
 static xd_status set_bytes(config *c, const char *key, json_int_t bytes, xd_err *err)
@@ -227,10 +227,10 @@ static xd_status configure(config **ret, const setup *s, const place *at, const 
     const char *const rows[][2] = {{"engine.backend", at->backend},
                                    {"engine.deterministic", s->cpu || s->cpu_idle ? "no" : "yes"},
                                    {"model.path", at->model},
-                                   {"model.max_model_len", at->long_prompts ? "768" : "256"},
+                                   {"model.max_model_len", at->long_kv ? "1536" : "256"},
                                    {"engine.max_num_seqs", either(s->seqs, "4")},
                                    {"engine.max_num_batched_tokens", "64"},
-                                   {"kv.kv_dtype", at->long_prompts ? "f16" : "auto"},
+                                   {"kv.kv_dtype", either(at->long_kv, "auto")},
                                    {"kv.kv_budget", either(s->cold_kv, "16MiB")},
                                    {"kv.swap_space", s->cold_kv ? "16MiB" : "0"},
                                    {"memory.page_size", "64KiB"},
@@ -295,7 +295,7 @@ static bool ask(engine *e, const setup *s, const place *at, const answer *want, 
     engine_request *r[N_REQUESTS];
     bool ok = true;
     for (uint32_t i = 0; i < N_REQUESTS; i++)
-        r[i] = submit(e, i, 1, at->long_prompts ? LONG_PROMPT : SHORT_PROMPT);
+        r[i] = submit(e, i, 1, at->long_kv ? LONG_PROMPT : SHORT_PROMPT);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         char what[32];
         snprintf(what, sizeof what, "request %u", i);
@@ -498,12 +498,12 @@ static bool run_over_time(const place *at, const answer *want, answer *got)
     return false;
 }
 
-/* A context of which less than half fits into the KV budget: the rest is read from host memory where it lies. */
-static bool run_long(const place *at, const setup *s)
+/* A context that does not fit into the KV budget: the rest is read from host memory where it lies. */
+static bool run_long(const place *at, const setup *s, const char *kv_dtype)
 {
     answer want[N_REQUESTS], got[N_REQUESTS];
     place long_at = *at;
-    long_at.long_prompts = true;
+    long_at.long_kv = kv_dtype;
     return measure(&long_at, want) && run(s, &long_at, want, got);
 }
 
@@ -544,7 +544,10 @@ int main(int argc, char **argv)
     };
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(cold); i++)
         if (strstr(cold[i].name, only))
-            ok = run_long(&at, &cold[i]);
+            ok = run_long(&at, &cold[i], "f16");
+    const setup cold_q8_0 = {.name = "KV beyond its budget, in Q8_0", .cold_kv = "1MiB"};
+    if (ok && strstr(cold_q8_0.name, only) && !is_gpu(&at))
+        ok = run_long(&at, &cold_q8_0, "q8_0");
     xd_log_set_sink(NULL, NULL);
     unlink(page_file);
     rmdir(dir);

@@ -298,3 +298,15 @@ Test(kv, latent_attention_keeps_one_vector_a_token)
     kv_free(kv);
     dev->ops->close(dev);
 }
+
+/* GGUF's Q8_0: 34 bytes for 32 numbers. A layer is copied in pieces of 16 bytes when blocks are staged. */
+Test(kv, q8_0_takes_34_bytes_for_32_numbers)
+{
+    kv_options o = {.n_layers = 48, .n_kv_heads = 4, .head_dim = 128, .block_size = 16, .fmt = FMT_Q8_0};
+    cr_assert_eq(kv_block_bytes(&o), 48ull * 2 * 4 * 16 * 128 / 32 * 34);
+    kv_options latent = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 576, .v_dim = 512, .block_size = 16, .fmt = FMT_Q8_0};
+    cr_assert_eq(kv_block_bytes(&latent), xd_align_up(16ull * 576 / 32 * 34, 256));
+    cr_assert_gt(kv_stage_fit(&o, 64u << 20), 0);
+    cr_assert_gt(kv_stage_fit(&latent, 64u << 20), 0);
+}
