@@ -102,8 +102,8 @@ def pipelines():
                                             split(r"\s+$"), split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"), P.Digits(individual_digits=True), bytes_()]))
     byte("deepseek_coder", lambda: P.Sequence([split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
                                                P.Digits(individual_digits=True), bytes_()]))
-    byte("glm45", lambda: splits(LLAMA3), model=dict(ignore_merges=False), post="bytes_offsets")
-    byte("kimi", lambda: splits(KIMI))
+    byte("glm45", lambda: splits(LLAMA3), model=dict(ignore_merges=True), post="bytes_offsets")
+    byte("kimi", lambda: splits(KIMI), model=dict(ignore_merges=True))
     byte("minimax_m2", lambda: splits(O200K.replace("[\\r\\n/]*", "[\\r\\n/]*")))
     byte("granite", lambda: P.Sequence([P.Digits(individual_digits=True), P.ByteLevel(add_prefix_space=False)]))
     byte("starcoder2", lambda: P.Sequence([P.Digits(individual_digits=True), P.ByteLevel(add_prefix_space=False, use_regex=True)]))

@@ -533,6 +533,37 @@ Test(tokenizer, a_gguf_vocabulary_gives_the_ids_of_its_tokenizer_json)
     compare_gguf("edge_gguf_tekken", "tekken");
 }
 
+/* No merge makes "abc" here. A tokenizer.json with "ignore_merges", and tiktoken, take a word that is a token as it is. */
+Test(tokenizer, a_gguf_names_whether_words_are_looked_up_first)
+{
+    static const struct {
+        const char *pre;
+        bool whole;
+    } rows[] = {{"llama-bpe", true}, {"gpt-4o", true},     {"tekken", true},      {"glm4", true},
+                {"glm5", true},      {"kimi-k2", true},    {"chatglm-bpe", true}, {"qwen2", false},
+                {"dbrx", false},     {"starcoder", false}, {"deepseek-v3", false}};
+    static const char *const tokens[] = {"a", "b", "c", "ab", "abc"}, *const merges[] = {"a b"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        tok_gguf g = {.model = "gpt2",
+                      .pre = rows[i].pre,
+                      .tokens = tokens,
+                      .n_tokens = 5,
+                      .merges = merges,
+                      .n_merges = 1,
+                      .bos_id = -1,
+                      .eos_id = -1,
+                      .unk_id = -1};
+        tokenizer *t = NULL;
+        tok_ids ids = {0};
+        cr_assert_eq(tok_from_gguf(&g, &t, NULL), XD_OK);
+        cr_assert_eq(tok_encode(t, "abc", 3, 0, &ids, NULL), XD_OK);
+        cr_assert_eq(ids.len, rows[i].whole ? 1 : 2, "%s", rows[i].pre);
+        cr_assert_eq(ids.data[0], rows[i].whole ? 4 : 3, "%s", rows[i].pre);
+        tok_ids_free(&ids);
+        tok_free(t);
+    }
+}
+
 Test(tokenizer, every_gguf_pre_tokenizer_name_compiles)
 {
     static const char *const names[] = {
