@@ -113,15 +113,55 @@ static bool probe_result(const chat_template *t, bool with_name)
                                   probe_call(t->args_as_text ? json_string("{}") : json_object(), json_string("")), m));
 }
 
-/* Does a list of parts in a message of this role come out as text? It stands where such a message may stand. */
-static bool probe_list(const chat_template *t, int role)
+static json_t *needle_arguments(bool as_text)
+{
+    return as_text ? json_sprintf("{\"a\": \"%s\"}", needle) : json_pack("{s:s}", "a", needle);
+}
+
+/* Does a call come out that has its result behind it? Some templates look at the last message in another way than at those before it. */
+static bool probe_answered_call(const chat_template *t, json_t *content)
 {
     json_t *m =
-        json_pack("{s:s, s:[{s:s, s:s}]}", "role", chat_role_names[role], "content", "type", "text", "text", needle);
+        json_pack("{s:s, s:s, s:s, s:s}", "role", "tool", "tool_call_id", "call00001", "name", "f", "content", "hello");
+    return shows_needle(
+        t, json_pack("[o, o, o]", plain_message("user"), probe_call(needle_arguments(t->args_as_text), content), m));
+}
+
+static json_t *probe_tools(bool described)
+{
+    json_t *f = json_pack("{s:s, s:{s:s, s:{}}}", "name", "f", "parameters", "type", "object", "properties");
+    if (f && described)
+        json_object_set_new(f, "description", json_string(""));
+    return json_pack("[{s:s, s:o}]", "type", "function", "function", f);
+}
+
+/* OpenAI's tools need no description. */
+static bool takes_tool(const chat_template *t, bool described)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf out = {0};
+    return !render_probe(t, json_pack("[o]", plain_message("user")), probe_tools(described), &out);
+}
+
+/* Does a system message come out beside tools? Some templates take a list of parts in it only where there are none. */
+static bool probe_system_with_tools(const chat_template *t, json_t *system)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf out = {0};
+    return !render_probe(t, json_pack("[o, o]", system, plain_message("user")), probe_tools(true), &out) && out.data &&
+           strstr(out.data, needle);
+}
+
+/* Does a list of parts in a message of this role come out as text, also what is not its first part? It stands where such a message may stand. */
+static bool probe_list(const chat_template *t, int role)
+{
+    json_t *m = json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "role", chat_role_names[role], "content", "type", "text",
+                          "text", "hello", "type", "text", "text", needle);
     if (role == ROLE_USER)
         return probe(t, m);
-    if (role == ROLE_SYSTEM)
-        return shows_needle(t, json_pack("[o, o]", m, plain_message("user")));
+    if (role == ROLE_SYSTEM) {
+        bool beside_tools = probe_system_with_tools(t, json_incref(m)) ||
+                            !probe_system_with_tools(t, json_pack("{s:s, s:s}", "role", "system", "content", needle));
+        return shows_needle(t, json_pack("[o, o]", m, plain_message("user"))) && beside_tools;
+    }
     if (role == ROLE_ASSISTANT)
         return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), m, plain_message("user")));
     json_t *arguments = t->args_as_text ? json_string("{}") : json_object();
@@ -130,20 +170,15 @@ static bool probe_list(const chat_template *t, int role)
     return shows_needle(t, json_pack("[o, o, o]", plain_message("user"), probe_call(arguments, json_string("")), m));
 }
 
-/* OpenAI's tools need no description. */
-static bool takes_tool(const chat_template *t, bool described)
+/* Some templates that name the role fail on a message of it. */
+static bool probe_developer(const chat_template *t)
 {
-    XD_CLEANUP(xd_buf_free) xd_buf out = {0};
-    json_t *f = json_pack("{s:s, s:{s:s, s:{}}}", "name", "f", "parameters", "type", "object", "properties");
-    if (f && described)
-        json_object_set_new(f, "description", json_string(""));
-    return !render_probe(t, json_pack("[o]", plain_message("user")),
-                         json_pack("[{s:s, s:o}]", "type", "function", "function", f), &out);
+    json_t *m = json_pack("{s:s, s:s}", "role", "developer", "content", needle);
+    return shows_needle(t, json_pack("[o, o]", m, plain_message("user")));
 }
 
 static void learn(chat_template *t, const char *source, size_t len)
 {
-    t->developer = memmem(source, len, "developer", 9) != NULL;
     t->calls = toolcall_form_of(source, len);
     t->thoughts = answer_thoughts_of(source, len);
     t->channels = answer_has_channels(source, len);
@@ -151,20 +186,18 @@ static void learn(chat_template *t, const char *source, size_t len)
     bool text_works = probe(t, json_pack("{s:s, s:s}", "role", "user", "content", needle));
     t->list_works[ROLE_USER] = probe_list(t, ROLE_USER);
     t->text_fails = !text_works && t->list_works[ROLE_USER];
+    t->developer = memmem(source, len, "developer", 9) && (t->text_fails || probe_developer(t));
     /* Some templates show calls only beside null, some fail on null. */
-    bool object_works = probe(t, probe_call(json_pack("{s:s}", "a", needle), json_string(""))) ||
-                        probe(t, probe_call(json_pack("{s:s}", "a", needle), json_null()));
-    char text[64];
-    snprintf(text, sizeof text, "{\"a\": \"%s\"}", needle);
-    t->args_as_text = !object_works && (probe(t, probe_call(json_string(text), json_string(""))) ||
-                                        probe(t, probe_call(json_string(text), json_null())));
-    json_t *arguments = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
-    t->null_fails = !probe(t, probe_call(arguments, json_null()));
+    bool object_works = probe(t, probe_call(needle_arguments(false), json_string(""))) ||
+                        probe(t, probe_call(needle_arguments(false), json_null()));
+    t->args_as_text = !object_works && (probe(t, probe_call(needle_arguments(true), json_string(""))) ||
+                                        probe(t, probe_call(needle_arguments(true), json_null())));
+    bool text_args = t->args_as_text;
+    t->null_fails = !probe(t, probe_call(needle_arguments(text_args), json_null())) ||
+                    (!probe_answered_call(t, json_null()) && probe_answered_call(t, json_string("")));
     t->names_results = !probe_result(t, false) && probe_result(t, true);
-    json_t *call = t->args_as_text ? json_string(text) : json_pack("{s:s}", "a", needle);
-    t->short_ids = probe(t, probe_call(json_incref(call), json_string(""))) &&
-                   !probe(t, probe_call_id(json_incref(call), json_string(""), "call_0000000000000001"));
-    json_decref(call);
+    t->short_ids = probe(t, probe_call(needle_arguments(text_args), json_string(""))) &&
+                   !probe(t, probe_call_id(needle_arguments(text_args), json_string(""), "call_0000000000000001"));
     for (int role = ROLE_USER + 1; role < N_ROLES; role++)
         t->list_works[role] = t->text_fails || (t->list_works[ROLE_USER] && probe_list(t, role));
 }

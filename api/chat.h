@@ -75,7 +75,7 @@ typedef struct chat_rendered {
  *  - tool_calls' arguments, JSON text in OpenAI's form, are parsed; they stay text where the template fails on an object.
  *  - empty content beside tool_calls becomes null, as OpenAI's API gives it, where the template takes null: some leave the calls out
  *    for any text.
- *  - null content becomes "" where the template fails on null; other keys whose value is null are dropped, and so is an empty tool_calls.
+ *  - null content becomes "" where the template fails on null, or no calls stand beside it; other keys whose value is null are dropped, and so is an empty tool_calls.
  *  - what the model thought, under any of the names reasoning_content, thinking and reasoning, is found under all of them.
  *  - ids of calls become nine letters and digits where the template takes no others (Mistral's), the same ids the same ones.
  *  - a tool's result gets the name of its call's function where the template fails without one.

@@ -93,7 +93,8 @@ static xd_status prepare_content(const chat_template *t, json_t *message, size_t
     bool calls_alone = json_is_string(content) && !json_string_length(content) &&
                        json_array_size(json_object_get(message, "tool_calls"));
     if (!content || json_is_null(content) || (calls_alone && !t->null_fails)) {
-        json_t *v = t->null_fails ? json_string("") : json_null();
+        bool calls = json_array_size(json_object_get(message, "tool_calls"));
+        json_t *v = t->null_fails || !calls ? json_string("") : json_null();
         return json_object_set_new(message, "content", v) ? no_memory(err) : XD_OK;
     }
     if (json_is_array(content)) {

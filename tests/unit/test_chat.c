@@ -237,7 +237,22 @@ Test(chat, only_the_assistant_may_say_nothing)
 
 Test(chat, null_content_is_empty_where_the_template_fails_on_it)
 {
+    /* QwQ's template takes null in the last message, and in no other one */
+    static const char before_last[] =
+        "{% for m in messages %}{{ m.content if loop.last else m.content.split('</think>')[-1] }}"
+        "{% for c in m.tool_calls %}<{{ c.function.arguments | tojson }}>{% endfor %}{% endfor %}";
+    expect(
+        before_last,
+        "[{\"role\":\"user\",\"content\":\"Q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"R\"}]",
+        plain, "Q<{}>R");
     expect(CHATML, "[{\"role\":\"assistant\",\"content\":null}]", plain, "<|im_start|>assistant\n<|im_end|>\n");
+    /* one that takes null beside calls, and in no other message */
+    static const char calls_only[] = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% else %}"
+                                     "{{ '<' + m.content + '>' }}{% endif %}{% endfor %}";
+    expect(calls_only, "[{\"role\":\"user\",\"content\":\"Q\"},{\"role\":\"assistant\",\"content\":null}]", plain,
+           "<Q><>");
 }
 
 Test(chat, gives_parts_to_templates_that_handle_them)
@@ -250,6 +265,43 @@ Test(chat, gives_parts_to_templates_that_handle_them)
     expect(both, parts, plain, "<a><b>");
     expect(lists, parts, plain, "<a><b>");
     expect(lists, "[{\"role\":\"user\",\"content\":\"ab\"}]", plain, "<ab>");
+    /* Gemma's template would leave out the second part of a system message */
+    static const char first[] =
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% elif m.role == 'system' %}"
+        "<{{ m.content[0].text }}>{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}";
+    expect(first, parts, plain, "<a><b>");
+    expect(first,
+           "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]},"
+           "{\"role\":\"user\",\"content\":\"u\"}]",
+           plain, "a\nbu");
+}
+
+/* Qwen3-Omni's template takes a list as a system message, but not beside tools. */
+Test(chat, parts_are_text_where_the_template_takes_them_only_without_tools)
+{
+    static const char template[] =
+        "{% if tools %}{{ messages[0].content + '+tools' }}{% else %}{% for m in messages %}{% if m.content is string %}"
+        "{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}{% endif %}";
+    static const char messages[] = "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                                   "{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"u\"}]";
+    json_t *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
+    chat_request r = {.tools = tools};
+    expect(template, messages, r, "a\nb+tools");
+    expect(template, messages, plain, "a\nbu");
+    json_decref(tools);
+}
+
+/* Apertus' template writes a developer's message of its own, and refuses one in the conversation. */
+Test(chat, a_developer_is_the_system_where_the_template_refuses_the_role)
+{
+    static const char refuses[] =
+        "<developer>{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('role') }}"
+        "{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    static const char takes[] =
+        "{% for m in messages %}{{ m.role if m.role != 'developer' else 'dev' }}:{{ m.content }};{% endfor %}";
+    static const char messages[] = "[{\"role\":\"developer\",\"content\":\"D\"},{\"role\":\"user\",\"content\":\"u\"}]";
+    expect(refuses, messages, plain, "<developer>system:D;user:u;");
+    expect(takes, messages, plain, "dev:D;user:u;");
 }
 
 static void write_file(const char *dir, const char *name, const char *text)
