@@ -193,6 +193,17 @@ static const char *unheld_in(const json_t *v, bool may_be_large)
     return found;
 }
 
+/* What shells make of a text that was JSON; NULL: something else. */
+static const char *shell_fault(const char *text, size_t len)
+{
+    if (text[0] == '\'') /* cmd.exe's only quotes are double ones */
+        return "begins with a single quote, which Windows' cmd.exe passes on: put it between double quotes, and \\ "
+               "before those within";
+    if (len >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2) || !text[0] || !text[1]))
+        return "is UTF-16, as PowerShell's > writes files: send it as UTF-8";
+    return NULL;
+}
+
 static xd_status syntax_error(const char *what, const json_error_t *e, xd_err *err)
 {
     if (json_error_code(e) == json_error_out_of_memory)
@@ -208,6 +219,9 @@ static xd_status parse_object(const char *what, const char *text, size_t len, js
         text += 3, len -= 3;
     if (!len)
         return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "%s is empty: a JSON object is expected", what);
+    const char *shell = shell_fault(text, len);
+    if (shell)
+        return xd_fail_field(err, XD_BAD_REQUEST, NULL, "invalid_json", "%s %s", what, shell);
     XD_CLEANUP(xd_buf_free) xd_buf clean = {0};
     if (!xd_utf8_sanitize(&clean, text, len))
         return xd_fail(err, XD_NOMEM, 0, "out of memory for %s", what);

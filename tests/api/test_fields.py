@@ -457,6 +457,21 @@ def test_a_model_of_several_names(start):
     assert a.status == 404 and "'fake', under other names too: GET /v1/models" in a.error["message"]
 
 
+def test_what_a_shell_made_of_json_is_named(server):
+    """Windows' cmd.exe passes single quotes on; its PowerShell writes files in UTF-16."""
+    body = json.dumps({"prompt": "gr\u00fc\u00df", "max_tokens": 2}, ensure_ascii=False)
+    for sent in (body.encode("utf-16"), body.encode("utf-16-le"), body.encode("utf-16-be"), b"\xfe\xff" + body.encode("utf-16-be")):
+        for path in ("/v1/completions", "/v1/messages", "/tokenize"):
+            a = server.post(path, sent)
+            assert (a.status, a.error["code"]) == (400, "invalid_json") and "UTF-16" in a.error["message"], a.body
+    for sent in ("'" + body + "'", "'{prompt:x}'", "'"):
+        a = server.post("/v1/completions", sent.encode())
+        assert (a.status, a.error["code"]) == (400, "invalid_json") and "single quote" in a.error["message"], a.body
+    for sent in (b"{", b"\xff", b"{\x01", b" \x00", b"\x00", b"["):
+        a = server.post("/v1/completions", sent)
+        assert (a.status, a.error["code"]) == (400, "invalid_json") and "single quote" not in a.error["message"], a.body
+
+
 def test_a_long_prompt_is_refused_with_both_numbers(server):
     for a in [server.complete("x" * 5000), server.complete([7] * 5000)]:
         assert a.status == 400 and a.error["code"] == "context_length_exceeded"
