@@ -3,6 +3,9 @@ measure of what goes to the model, the client's own types and what it makes of a
 import json
 import os
 import re
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -526,6 +529,17 @@ def test_count_tokens(servers):
 
 
 # --- the demo model
+
+
+def test_the_clients_in_the_documentation(daemon):
+    with open(os.path.join(ROOT, "docs", "clients.md"), encoding="utf-8") as f:
+        text = f.read().split("## In Python")[1].split("\n## ")[0]
+    blocks = re.findall(r"(?m)(?:^    .*\n)+", text)
+    assert len(blocks) == 2
+    for block, answers in zip(blocks, (3, 1)):
+        code = textwrap.dedent(block).replace("http://127.0.0.1:8080", daemon.url)
+        r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
+        assert r.returncode == 0 and code.count("model=") >= answers and len(r.stdout) > 10 * answers, r.stderr
 
 
 def test_the_same_text_as_chat(daemon):
