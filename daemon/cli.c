@@ -84,12 +84,21 @@ static void print_help(const char *section, xd_buf *out)
         "  -h, --help [SECTION] this text, or the settings of one section\n"
         "      --help all       all settings\n"
         "  -V, --version\n\n"
+        "Often set:\n"
+        "      --host 0.0.0.0          where to listen; default 127.0.0.1\n"
+        "      --port 9000             default 8080\n"
+        "      --api-key-file FILE     the keys that clients may send, one a line\n"
+        "      --alias NAME            what clients call the model; several with commas\n"
+        "      --max-model-len 32768   tokens of prompt and answer together; default what fits\n"
+        "      --vram-budget 9GiB      device memory in all; default 90 % of what is free\n\n"
         "Environment:\n"
         "  EXPERTD_API_KEY      server.api_key, in place of the file's; a command line can be read by everybody\n\n"
         "Options of bench:\n");
     xd_buf_puts(out, bench_options);
-    xd_buf_puts(out, "\n"
-                     "Settings (--section.key=value; the section may be left out where the key is unique):\n");
+    xd_buf_puts(
+        out,
+        "\n"
+        "Settings (--section.key=value; the section may be left out where the key is unique, and - is as good as _):\n");
     put_sections(out, "  expertd --help ", "\n  expertd --help ");
     xd_buf_puts(out, "\n\nSee expertd(1), expertd.conf(5).\n");
 }
@@ -137,7 +146,7 @@ static xd_status check_own(const cli *c, xd_err *err)
     const char *digits = c->config_path ? c->config_path : "";
     if (*digits && !digits[strspn(digits, "0123456789")]) /* llama.cpp's -c */
         return xd_fail(err, XD_BAD_CONFIG, 0,
-                       "'-c %s': -c names the configuration file; a context of that length is --max_model_len=%s",
+                       "'-c %s': -c names the configuration file; a context of that length is --max-model-len=%s",
                        digits, digits);
     for (size_t i = 0; i < XD_ARRAY_LEN(of_bench) && strcmp(c->command, "bench"); i++)
         if (of_bench[i].given)

@@ -32,6 +32,13 @@ class Cli(unittest.TestCase):
         self.assertEqual(run("help").stdout, r.stdout)
         self.assertEqual(run("help", "server").stdout, run("--help", "server").stdout)
 
+    def test_what_is_often_set_can_be_set(self):
+        often = run("--help").stdout.split("Often set:\n")[1].split("\n\n")[0]
+        flags = re.findall(r"(?m)^ +(--\S+) (\S+) ", often)
+        self.assertEqual(len(flags), len(often.splitlines()))
+        for flag, value in flags:
+            self.assertIn(f"= {value}\n", run("--print-config", *NO_FILE, flag, value).stdout, flag)
+
     def test_help_on_a_section_lists_its_settings(self):
         r = run("--help", "fallback")
         self.assertEqual(r.returncode, 0)
