@@ -104,6 +104,10 @@ class Docs(TestCase):
                 if heading:
                     self.assertIn(heading, anchors(path), (page, target))
         self.assertGreater(links, 30)
+        for page in ("api.md", "operating.md"):  # which begin with their contents
+            with open(os.path.join(DOCS, page), encoding="utf-8") as f:
+                contents = set(re.findall(r"\]\(#([^)]+)\)", f.read().split("\n## ")[0]))
+            self.assertGreaterEqual(len(contents), len(anchors(os.path.join(DOCS, page))) - 1, page)
 
     def test_every_metric_is_explained_and_named_well(self):
         for name, (kind, words) in FAMILIES.items():
