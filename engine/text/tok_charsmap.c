@@ -21,7 +21,7 @@ static int base64_value(char c)
     return p ? (int)(p - set) : -1;
 }
 
-static bool decode_base64(const char *s, size_t len, xd_buf *out)
+bool tok_base64_decode(const char *s, size_t len, xd_buf *out)
 {
     uint32_t acc = 0;
     unsigned bits = 0;
@@ -47,7 +47,7 @@ xd_status tok_charsmap_new(const char *base64, size_t len, tok_charsmap **ret, x
     uint32_t size = 0;
     xd_status st = XD_OK;
     tok_charsmap *m = calloc(1, sizeof *m);
-    if (!decode_base64(base64, len, &raw) || raw.len < 4)
+    if (!tok_base64_decode(base64, len, &raw) || raw.len < 4)
         st = xd_fail(err, XD_BAD_MODEL, 0, "precompiled_charsmap is not base64 of a character map");
     else
         memcpy(&size, raw.data, 4);

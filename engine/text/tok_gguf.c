@@ -321,37 +321,6 @@ static bool is_raw(const tok_gguf *g)
     return !strcmp(g->model, "gemma4") || (!strcmp(g->model, "gpt2") && g->pre && !strcmp(g->pre, "sarvam-moe"));
 }
 
-static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
-{
-    const char *name = g->pre ? g->pre : "default";
-    size_t k = 0;
-    while (k < XD_ARRAY_LEN(pres) && strcmp(pres[k].name, name))
-        k++;
-    if (k == XD_ARRAY_LEN(pres))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre: the pre-tokenizer '%.60s' is not known", name);
-    if (!g->n_merges) /* it would cut every text into bytes */
-        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.merges is missing");
-    xd_status st = load_merges(t, g, err);
-    t->bpe.ignore_merges = pres[k].ignore_merges;
-    if (!st && (!tok_grow(&t->norms, &t->norms_cap, 1, sizeof *t->norms) ||
-                !tok_grow(&t->pretoks, &t->pretoks_cap, MAX_PATTERNS + 1, sizeof *t->pretoks) ||
-                !tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs)))
-        st = tok_no_memory(err);
-    if (st)
-        return st;
-    if (pres[k].nfc)
-        t->norms[t->n_norms++] = (tok_norm){.kind = TOK_NORM_NFC};
-    for (size_t i = 0; i < MAX_PATTERNS && pres[k].pattern[i] && !st; i++) {
-        tok_pretok *p = &t->pretoks[t->n_pretoks++];
-        *p = (tok_pretok){.kind = TOK_PRE_SPLIT, .behavior = TOK_ISOLATED};
-        st = tok_regex_new(pres[k].pattern[i], strlen(pres[k].pattern[i]), &p->re, err);
-    }
-    t->pretoks[t->n_pretoks++] = (tok_pretok){.kind = TOK_PRE_BYTE_LEVEL, .add_prefix_space = false};
-    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_LEVEL};
-    t->kind = "byte-level BPE";
-    return st;
-}
-
 typedef struct scored {
     float score;
     uint32_t id;
@@ -374,8 +343,8 @@ static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     for (uint32_t i = 0; i < g->n_tokens; i++) {
         int32_t type = type_of(g, i);
         size_t len = t->vocab.len[i];
-        if (type == TYPE_BYTE || type == TYPE_CONTROL || type == TYPE_UNKNOWN || len < 2 ||
-            tok_vocab_get(&t->vocab, g->tokens[i], len) != i)
+        if (type == TYPE_BYTE || type == TYPE_CONTROL || type == TYPE_UNKNOWN || (g->by_rank && type == TYPE_USER) ||
+            len < 2 || tok_vocab_get(&t->vocab, g->tokens[i], len) != i)
             continue;
         order[n++] = (scored){g->scores[i] == g->scores[i] ? g->scores[i] : 0, i};
         n_pairs += len - 1;
@@ -397,6 +366,37 @@ static xd_status score_merges(tokenizer *t, const tok_gguf *g, xd_err *err)
     }
     free(order);
     return ok ? XD_OK : tok_no_memory(err);
+}
+
+static xd_status load_gpt2(tokenizer *t, const tok_gguf *g, xd_err *err)
+{
+    const char *name = g->pre ? g->pre : "default";
+    size_t k = 0;
+    while (k < XD_ARRAY_LEN(pres) && strcmp(pres[k].name, name))
+        k++;
+    if (k == XD_ARRAY_LEN(pres))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.pre: the pre-tokenizer '%.60s' is not known", name);
+    if (!g->n_merges && !g->by_rank) /* it would cut every text into bytes */
+        return xd_fail(err, XD_UNSUPPORTED, 0, "tokenizer.ggml.merges is missing");
+    xd_status st = g->by_rank ? score_merges(t, g, err) : load_merges(t, g, err);
+    t->bpe.ignore_merges = pres[k].ignore_merges;
+    if (!st && (!tok_grow(&t->norms, &t->norms_cap, 1, sizeof *t->norms) ||
+                !tok_grow(&t->pretoks, &t->pretoks_cap, MAX_PATTERNS + 1, sizeof *t->pretoks) ||
+                !tok_grow(&t->decs, &t->decs_cap, 1, sizeof *t->decs)))
+        st = tok_no_memory(err);
+    if (st)
+        return st;
+    if (pres[k].nfc)
+        t->norms[t->n_norms++] = (tok_norm){.kind = TOK_NORM_NFC};
+    for (size_t i = 0; i < MAX_PATTERNS && pres[k].pattern[i] && !st; i++) {
+        tok_pretok *p = &t->pretoks[t->n_pretoks++];
+        *p = (tok_pretok){.kind = TOK_PRE_SPLIT, .behavior = TOK_ISOLATED};
+        st = tok_regex_new(pres[k].pattern[i], strlen(pres[k].pattern[i]), &p->re, err);
+    }
+    t->pretoks[t->n_pretoks++] = (tok_pretok){.kind = TOK_PRE_BYTE_LEVEL, .add_prefix_space = false};
+    t->decs[t->n_decs++] = (tok_dec){.kind = TOK_DEC_BYTE_LEVEL};
+    t->kind = "byte-level BPE";
+    return st;
 }
 
 static xd_status load_llama(tokenizer *t, const tok_gguf *g, xd_err *err)

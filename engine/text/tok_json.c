@@ -643,40 +643,53 @@ xd_status tok_from_json(const char *json, size_t len, tokenizer **ret, xd_err *e
     return XD_OK;
 }
 
-xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
+static xd_status read_file(const char *dir, const char *name, xd_buf *text, xd_err *err)
 {
-    xd_buf path = {0}, text = {0};
-    xd_buf_printf(&path, "%s/tokenizer.json", dir);
-    if (path.failed) {
-        xd_buf_free(&path);
+    XD_CLEANUP(xd_buf_free) xd_buf path = {0};
+    if (!xd_buf_printf(&path, "%s/%s", dir, name))
         return tok_no_memory(err);
-    }
     XD_CLEANUP(xd_closep) int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait */
     struct stat sb;
-    xd_status st = XD_OK;
     if (fd < 0)
-        st = xd_fail(err, errno == ENOENT || errno == ENOTDIR ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path.data);
-    else if (fstat(fd, &sb) < 0)
-        st = xd_fail(err, XD_IO, errno, "stat '%s'", path.data);
-    else if (!S_ISREG(sb.st_mode) || sb.st_size > MAX_FILE_BYTES)
-        st = xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not a file of at most %d bytes", path.data, MAX_FILE_BYTES);
-    else if (!xd_buf_reserve(&text, (size_t)sb.st_size))
-        st = tok_no_memory(err);
-    while (!st && text.len < (size_t)sb.st_size) {
-        ssize_t n = read(fd, text.data + text.len, (size_t)sb.st_size - text.len);
+        return xd_fail(err, errno == ENOENT || errno == ENOTDIR ? XD_NOT_FOUND : XD_IO, errno, "open '%s'", path.data);
+    if (fstat(fd, &sb) < 0)
+        return xd_fail(err, XD_IO, errno, "stat '%s'", path.data);
+    if (!S_ISREG(sb.st_mode) || sb.st_size > MAX_FILE_BYTES)
+        return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not a file of at most %d bytes", path.data, MAX_FILE_BYTES);
+    if (!xd_buf_reserve(text, (size_t)sb.st_size + 1))
+        return tok_no_memory(err);
+    while (text->len < (size_t)sb.st_size) {
+        ssize_t n = read(fd, text->data + text->len, (size_t)sb.st_size - text->len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            st = xd_fail(err, XD_IO, n < 0 ? errno : 0, "read '%s'", path.data);
-        else
-            text.len += (size_t)n;
+            return xd_fail(err, XD_IO, n < 0 ? errno : 0, "read '%s'", path.data);
+        text->len += (size_t)n;
     }
-    if (!st && xd_is_lfs_pointer(text.data, text.len))
-        st = xd_fail(err, XD_BAD_MODEL, 0,
-                     "'%s' is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder", path.data);
+    if (xd_is_lfs_pointer(text->data, text->len))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "'%s' is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder", path.data);
+    return XD_OK;
+}
+
+xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err)
+{
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    XD_CLEANUP(xd_buf_free) xd_buf config = {0};
+    xd_status st = read_file(dir, "tokenizer.json", &text, err);
     if (!st)
-        st = tok_from_json(text.data, text.len, ret, err);
-    xd_buf_free(&path);
-    xd_buf_free(&text);
-    return st;
+        return tok_from_json(text.data, text.len, ret, err);
+    xd_err other = {0};
+    if (st != XD_NOT_FOUND || read_file(dir, "tiktoken.model", &text, &other) == XD_NOT_FOUND)
+        return st; /* the error names tokenizer.json */
+    if (other.status) {
+        if (err)
+            *err = other;
+        return other.status;
+    }
+    if ((st = read_file(dir, "tokenizer_config.json", &config, err)))
+        return st == XD_NOT_FOUND
+                   ? xd_fail(err, XD_BAD_MODEL, 0, "'%s' has a tiktoken.model, but no tokenizer_config.json", dir)
+                   : st;
+    return tok_from_tiktoken(text.data, text.len, config.data, config.len, ret, err);
 }

@@ -37,8 +37,7 @@ static bool push_piece(tok_pieces *p, size_t off, size_t len)
     return true;
 }
 
-/* Appends the byte-level alphabet's spelling of s. */
-static bool byte_level_append(xd_buf *out, const char *s, size_t len)
+bool tok_byte_level_append(xd_buf *out, const char *s, size_t len)
 {
     if (len > SIZE_MAX / 4 || !xd_buf_reserve(out, len * 2))
         return false;
@@ -272,7 +271,7 @@ static bool to_byte_level(tok_work *w)
     for (size_t i = 0; i < w->pieces.n; i++) {
         tok_piece *piece = &w->pieces.data[i];
         size_t base = out->len;
-        if (!byte_level_append(out, w->text.s.data + piece->off, piece->len))
+        if (!tok_byte_level_append(out, w->text.s.data + piece->off, piece->len))
             return false;
         *piece = (tok_piece){(uint32_t)base, (uint32_t)(out->len - base)};
     }

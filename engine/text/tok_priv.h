@@ -130,8 +130,12 @@ bool tok_cp_is_word(uint32_t cp); /* \w of Rust's regex: Alphabetic, M*, Nd, Pc,
 /* GPT-2's printable alphabet: byte -> code point, code point (< 0x180) -> byte or -1. */
 uint32_t tok_byte_to_cp(unsigned char byte);
 int tok_cp_to_byte(uint32_t cp);
+/* Appends the alphabet's spelling of s: tok_pretok.c. false: out of memory. */
+bool tok_byte_level_append(xd_buf *out, const char *s, size_t len);
+/* Appends the bytes: tok_charsmap.c. false: it is no base64, or out of memory (out->failed). */
+bool tok_base64_decode(const char *s, size_t len, xd_buf *out);
 
-/* ---- tok_json.c, tok_gguf.c ---- */
+/* ---- tok_json.c, tok_gguf.c, tok_tiktoken.c ---- */
 static inline xd_status tok_no_memory(xd_err *err)
 {
     return xd_fail(err, XD_NOMEM, 0, "loading the tokenizer");

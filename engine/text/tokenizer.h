@@ -1,7 +1,7 @@
 /* tokenizer.h - text <-> token ids, exactly as the model's own tokenizer file says.
  *
  * A `tokenizer` is immutable once loaded: any thread may use it without a lock. Sources: Hugging Face `tokenizer.json`
- * (github.com/huggingface/tokenizers, version "1.0") and GGUF metadata (`tokenizer.ggml.*`). */
+ * (github.com/huggingface/tokenizers, version "1.0"), GGUF metadata (`tokenizer.ggml.*`), and Kimi's `tiktoken.model`. */
 #ifndef ENGINE_TOKENIZER_H
 #define ENGINE_TOKENIZER_H
 
@@ -17,7 +17,10 @@ typedef struct tokenizer tokenizer;
 /* Parses a tokenizer.json of `len` bytes (borrowed, not needed afterwards). Anything that could not be tokenized exactly is
  * refused with XD_UNSUPPORTED naming the part; malformed input is XD_BAD_MODEL. */
 xd_status tok_from_json(const char *json, size_t len, tokenizer **ret, xd_err *err) XD_MUST_CHECK;
-/* Reads DIR/tokenizer.json. XD_NOT_FOUND when the file does not exist. */
+/* Parses a tiktoken.model and the tokenizer_config.json beside it (both borrowed): Kimi's. Other models' are XD_UNSUPPORTED. */
+xd_status tok_from_tiktoken(const char *ranks, size_t len, const char *config, size_t config_len, tokenizer **ret,
+                            xd_err *err) XD_MUST_CHECK;
+/* Reads DIR/tokenizer.json, or else DIR/tiktoken.model. XD_NOT_FOUND when neither file exists. */
 xd_status tok_from_dir(const char *dir, tokenizer **ret, xd_err *err) XD_MUST_CHECK;
 
 /* A vocabulary as GGUF stores it. All arrays are borrowed for the call. */
@@ -32,6 +35,8 @@ typedef struct tok_gguf {
     uint32_t n_merges;
     int64_t bos_id, eos_id, unk_id; /* -1 when absent */
     bool add_bos, add_eos, add_space_prefix;
+    bool
+        by_rank; /* not of a file: "gpt2" without merges, where two tokens that together are one are merged, by scores */
 } tok_gguf;
 /* Whether a BOS is put in front when the file has no tokenizer.ggml.add_bos_token: so llama.cpp reads such files. */
 bool tok_gguf_adds_bos(const char *model, const char *pre);

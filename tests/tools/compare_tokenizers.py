@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares tokbench with the PyPI package `tokenizers`: ids, round trip and single-threaded speed.
 
-usage: compare_tokenizers.py TOKBENCH MEGABYTES TOKENIZER.json[.gz]...
+usage: compare_tokenizers.py TOKBENCH MEGABYTES TOKENIZER.json[.gz]|DIR...
+DIR has Kimi's tiktoken.model and tokenizer_config.json; its reference is the PyPI package `tiktoken`.
 The text is made of what is on this machine (/usr/share, Python's sources, locale texts) and of noise; it is the same for the
 same machine. Exits 1 on any difference."""
 import glob, gzip, os, random, struct, subprocess, sys, tempfile, time
@@ -45,6 +46,27 @@ def texts(limit):
             yield s
 
 
+KIMI = "|".join([r"[\p{Han}]+", r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                 r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                 r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+def opened(path, tmp):
+    """What tokbench opens, the reference's encode and decode, and whether its text comes back."""
+    if os.path.isdir(path):
+        import base64, json, tiktoken
+        lines = open(f"{path}/tiktoken.model").read().splitlines()
+        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
+        added = json.load(open(f"{path}/tokenizer_config.json"))["added_tokens_decoder"]
+        ref = tiktoken.Encoding("kimi", pat_str=KIMI, mergeable_ranks=ranks, special_tokens={v["content"]: int(k) for k, v in added.items()})
+        return path, lambda s: ref.encode(s, allowed_special="all"), ref.decode, True
+    data = (gzip.open if path.endswith(".gz") else open)(path, "rb").read()
+    with open(f"{tmp}/tok.json", "wb") as f:
+        f.write(data)
+    ref = Tokenizer.from_str(data.decode())
+    return f"{tmp}/tok.json", lambda s: ref.encode(s, add_special_tokens=False).ids, ref.decode, b'"NFC"' not in data
+
+
 def main():
     tool, mb, files = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     sample = list(texts(mb * 1e6))
@@ -54,18 +76,14 @@ def main():
         with open(f"{tmp}/text", "wb") as f:
             f.write(b"\0".join(s.encode() for s in sample))
         for path in files:
-            data = (gzip.open if path.endswith(".gz") else open)(path, "rb").read()
-            with open(f"{tmp}/tok.json", "wb") as f:
-                f.write(data)
-            ref = Tokenizer.from_str(data.decode())
-            nfc = b'"NFC"' in data
-            done = subprocess.run([tool, f"{tmp}/tok.json", f"{tmp}/text", f"{tmp}/ids"] + ([] if nfc else ["roundtrip"]),
+            file, encode, decode, comes_back = opened(path, tmp)
+            done = subprocess.run([tool, file, f"{tmp}/text", f"{tmp}/ids"] + (["roundtrip"] if comes_back else []),
                                   capture_output=True, text=True)
             ids, at = open(f"{tmp}/ids", "rb").read(), 0
             wrong, spent = 0, 0.0
             for s in sample:
                 start = time.perf_counter()
-                want = ref.encode(s, add_special_tokens=False).ids
+                want = encode(s)
                 spent += time.perf_counter() - start
                 n = struct.unpack_from("=I", ids, at)[0] if at + 4 <= len(ids) else -1
                 got = list(struct.unpack_from(f"={n}I", ids, at + 4)) if n >= 0 else None
@@ -74,10 +92,10 @@ def main():
                     wrong += 1
                     if wrong <= 3 and got is not None:
                         k = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
-                        print(f"  differs: got {got[k:k+6]} want {want[k:k+6]} {ref.decode(want[max(k-3,0):k+6])!r}")
+                        print(f"  differs: got {got[k:k+6]} want {want[k:k+6]} {decode(want[max(k-3,0):k+6])!r}")
             bad += wrong + (done.returncode != 0)
             print(f"{os.path.basename(path)}: {len(sample)} texts, {wrong} differ; expertd: {done.stdout.strip()} {done.stderr.strip()}; "
-                  f"tokenizers: {size / 1e6 / spent:.2f} MB/s", flush=True)
+                  f"reference: {size / 1e6 / spent:.2f} MB/s", flush=True)
     sys.exit(bad != 0)
 
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/model/model_priv.h"
 #include "engine/text/tokenizer.h"
@@ -34,6 +35,9 @@ static xd_status load(const char *path, tokenizer **ret, xd_err *err)
             st = model_gguf_vocabulary(g, &v, err);
         return st ? st : tok_from_gguf(&v, ret, err);
     }
+    struct stat sb;
+    if (!stat(path, &sb) && S_ISDIR(sb.st_mode))
+        return tok_from_dir(path, ret, err);
     xd_buf json = {0};
     xd_status st = read_file(path, &json) ? tok_from_json(json.data, json.len, ret, err)
                                           : xd_fail(err, XD_IO, 0, "cannot read '%s'", path);
@@ -47,7 +51,7 @@ int main(int argc, char **argv)
     xd_err err = {0};
     tokenizer *t = NULL;
     if (argc < 4 || !read_file(argv[2], &text)) {
-        fprintf(stderr, "usage: tokbench TOKENIZER.json|GGUF TEXT IDS_OUT [roundtrip]\n");
+        fprintf(stderr, "usage: tokbench TOKENIZER.json|GGUF|DIR TEXT IDS_OUT [roundtrip]\n");
         return 2;
     }
     if (load(argv[1], &t, &err)) {

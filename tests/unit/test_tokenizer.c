@@ -795,3 +795,73 @@ Test(tokenizer, a_fused_text_is_a_byte_only_when_it_is_nothing_else)
     }
     tok_free(t);
 }
+
+#define KIMI_CONFIG \
+    "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]},\"added_tokens_decoder\":"
+
+/* tests/data/tokenizers/kimi: what tiktoken gives (tests/tools/tiktoken_vectors.py). */
+Test(tokenizer, kimis_ranks_give_the_ids_of_tiktoken)
+{
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s/" DIR "kimi", root ? root : ".");
+    tokenizer *t = NULL;
+    xd_err err = {0};
+    cr_assert_eq(tok_from_dir(dir, &t, &err), XD_OK, "%s", err.msg);
+    size_t len, i, k;
+    char *text = read_source_gz(DIR "kimi/vectors.json", &len);
+    json_t *cases = json_loadb(text, len, JSON_ALLOW_NUL, NULL), *c, *id;
+    json_array_foreach (cases, i, c) {
+        const json_t *s = json_object_get(c, "text");
+        tok_ids ids = {0};
+        xd_buf back = {0};
+        cr_assert_eq(tok_encode(t, json_string_value(s), json_string_length(s), TOK_PARSE_SPECIAL, &ids, NULL), XD_OK);
+        cr_assert_eq(ids.len, json_array_size(json_object_get(c, "ids")), "'%s'", json_string_value(s));
+        json_array_foreach (json_object_get(c, "ids"), k, id)
+            cr_assert_eq(ids.data[k], (uint32_t)json_integer_value(id), "'%s', %zu", json_string_value(s), k);
+        cr_assert_eq(tok_decode(t, ids.data, ids.len, false, &back, NULL), XD_OK);
+        cr_assert(back.len == json_string_length(s) &&
+                  (!back.len || !memcmp(back.data, json_string_value(s), back.len)));
+        tok_ids_free(&ids);
+        xd_buf_free(&back);
+    }
+    cr_assert_gt(i, 40u);
+    cr_assert(tok_token_is_special(t, (uint32_t)tok_token_id(t, "<|im_end|>")) &&
+              !tok_token_is_special(t, (uint32_t)tok_token_id(t, "<think>")));
+    json_decref(cases);
+    free(text);
+    tok_free(t);
+}
+
+Test(tokenizer, ranks_that_are_not_kimis_or_broken_are_refused)
+{
+    static const struct {
+        const char *ranks, *config, *says;
+    } rows[] = {
+        {"IQ== 0\n", "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_x.TikTokenTokenizer\",null]}}", "only Kimi's"},
+        {"IQ== 0\n", "{}", "only Kimi's"},
+        {"IQ== 0\n", "{", "tokenizer_config.json, line 1"},
+        {"IQ== 0\nIg== 2\n", KIMI_CONFIG "{}}", "line 2"},
+        {"IQ== 0\n!!!! 1\n", KIMI_CONFIG "{}}", "line 2"},
+        {"IQ== 0\n\n", KIMI_CONFIG "{}}", "line 2"},
+        {" 0\n", KIMI_CONFIG "{}}", "line 1"},
+        {"IQ==", KIMI_CONFIG "{}}", "line 1"},
+        {"IQ== 0\n", KIMI_CONFIG "{\"0\":{\"content\":\"a\"}}}", "a token already"},
+        {"IQ== 0\n", KIMI_CONFIG "{\"x\":{\"content\":\"a\"}}}", "no token at 'x'"},
+        {"IQ== 0\n", KIMI_CONFIG "{\"99999999\":{\"content\":\"a\"}}}", "no token at"},
+        {"IQ== 0\n", KIMI_CONFIG "{\"1\":{}}}", "no token at '1'"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
+        tokenizer *t = NULL;
+        xd_err err = {0};
+        cr_assert_neq(
+            tok_from_tiktoken(rows[i].ranks, strlen(rows[i].ranks), rows[i].config, strlen(rows[i].config), &t, &err),
+            XD_OK, "%s", rows[i].ranks);
+        cr_assert(!t && strstr(err.msg, rows[i].says), "'%s'", err.msg);
+    }
+    tokenizer *t = NULL;
+    static const char crlf[] = "IQ== 0\r\nIg== 1";
+    cr_assert_eq(tok_from_tiktoken(crlf, strlen(crlf), KIMI_CONFIG "{}}", strlen(KIMI_CONFIG "{}}"), &t, NULL), XD_OK);
+    cr_assert_eq(tok_vocab_size(t), 2u);
+    tok_free(t);
+}
