@@ -18,6 +18,14 @@ enum { CONNECTION_POOL_BYTES = 32 << 10, BACKLOG = 1024, TIMEOUT_SLACK_S = 3 };
 /* For the last bytes of answers, when stopping. In rounds, so that a pause of the whole process, or a busy machine, counts for little. */
 enum { FLUSH_ROUNDS = 20, FLUSH_ROUND_NS = 100000000 };
 
+static const char *how_to_mend(int error)
+{
+    return error == EADDRINUSE ? " (set server.port to another; 0 takes any that is free)"
+           : error == EACCES   ? " (below 1024 are root's: set server.port to another, or let expertd.socket open it)"
+           : error == EADDRNOTAVAIL ? " (server.host is no address of this machine; 0.0.0.0 and :: are all of them)"
+                                    : "";
+}
+
 static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *err)
 {
     char service[16];
@@ -43,8 +51,7 @@ static xd_status listen_on(const char *host, uint32_t port, int *ret, xd_err *er
     }
     freeaddrinfo(list);
     if (fd < 0)
-        return xd_fail(err, XD_IO, saved, "listen on %s port %u%s", host, port,
-                       saved == EADDRINUSE ? " (set server.port to another; 0 takes any that is free)" : "");
+        return xd_fail(err, XD_IO, saved, "listen on %s port %u%s", host, port, how_to_mend(saved));
     *ret = fd;
     return XD_OK;
 }

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import threading
@@ -339,6 +340,21 @@ def run(*options):
 def test_a_port_in_use_ends_with_a_failure(daemon):
     status, log = run("--model", os.path.join(ROOT, "config", "demo"), "--server.port", str(daemon.port))
     assert status == 1 and "Address already in use" in log and "stopped" not in log
+
+
+def test_an_address_that_cannot_be_had_says_what_could(tmp_path):
+    status, log = run("--model", os.path.join(ROOT, "config", "demo"), "--server.host=192.0.2.1", "--server.port=0")  # an address of examples
+    assert status == 1 and "no address of this machine" in log
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", encoding="utf-8") as f:
+        if int(f.read()) < 2:
+            return  # everybody may have every port
+    program = shutil.copy(os.environ["EXPERTD"], "/tmp/expertd-" + os.path.basename(tmp_path))  # where everybody may run it
+    try:
+        nobody = {"user": 65534, "group": 65534, "extra_groups": []} if not os.geteuid() else {}
+        r = subprocess.run([program, "-m", "synthetic:tiny", "-c", "/dev/null", "--port=1"], capture_output=True, text=True, timeout=WAIT_S, **nobody)
+    finally:
+        os.unlink(program)
+    assert r.returncode == 1 and "port 1 (below 1024 are root's" in r.stderr, r.stderr
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
