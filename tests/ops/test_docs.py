@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -82,6 +83,20 @@ class Docs(TestCase):
             text = f.read()
         rows = [line.split("|") for line in text.split("## Files")[0].splitlines() if line.startswith("| ")][2:]
         self.assertEqual([set(re.findall(r"`([^`]+)`", " ".join(r[column] for r in rows))) for column in (2, 3)], known)
+
+    def test_examples_that_any_machine_can_give_are_what_the_program_prints(self):
+        """Line by line; "..." stands for lines that are left out."""
+        seen = 0
+        for page in ("desktop.md", "operating.md"):
+            with open(os.path.join(DOCS, page), encoding="utf-8") as f:
+                text = f.read()
+            for words, shown in re.findall(r"(?m)^    \$ (?:build/daemon/)?expertd ((?:inspect|bench --trace) .*)\n((?:    .*\n)+)", text):
+                r = subprocess.run([EXE, *shlex.split(words), "-c", "/dev/null"], capture_output=True, text=True, cwd=ROOT)
+                printed = [line.strip() for line in r.stdout.splitlines()]
+                for line in shown.splitlines():
+                    self.assertTrue(line.strip() == "..." or line.strip() in printed, (page, line, r.stdout))
+                seen += 1
+        self.assertGreaterEqual(seen, 3)
 
     def test_links_lead_somewhere(self):
         """Within the repository: to a file, and to a heading of it as GitHub names it."""
