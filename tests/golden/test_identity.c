@@ -138,7 +138,7 @@ static bool run_round(engine *e, const setup *s, answer *out)
 }
 
 typedef struct sizes { /* of the first engine: what shares are computed from */
-    json_int_t trunk, workspace, experts, kv_bytes_per_token;
+    json_int_t trunk, workspace, states, experts, kv_bytes_per_token;
     bool device, reads_ahead;
 } sizes;
 
@@ -165,7 +165,7 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
     json_int_t kv_bytes = XD_MAX(z->kv_bytes_per_token * s->kv_tokens, (json_int_t)1 << 20);
     json_int_t budget = (json_int_t)((double)z->experts * s->vram);
     if (z->device)
-        budget += z->trunk + z->workspace + kv_bytes;
+        budget += z->trunk + z->workspace + z->states + kv_bytes;
     /* 100 % must hold every page, rounded up to slots. */
     if (s->vram >= 1)
         budget += z->experts / 4 + (1 << 20);
@@ -278,6 +278,7 @@ static int look(sizes *z, const char *backend, const char *model, const char *re
     }
     z->trunk = number(e, "plan", "trunk");
     z->workspace = number(e, "plan", "workspace");
+    z->states = number(e, "plan", "states");
     z->experts = number(e, "plan", "host_experts");
     z->device = number(e, "plan", "device_total") > 0;
     json_int_t blocks = number(e, "kv", "blocks_total"), size = number(e, "kv", "block_size");
