@@ -191,7 +191,7 @@ static uint32_t bank_pitch(uint32_t fmt, uint32_t len)
 static void team_shape_of(warp_params *P, uint32_t room)
 {
     const mm_params *p = P->p;
-    const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64, few = 4; /* stages */
+    const uint32_t fmt = p[0].fmt, block = fmt == FMT_Q8_0 ? 34 : fmt == FMT_F32 ? 128 : 64;
     const uint32_t pairs = align_to(p[0].n_tokens * p[0].top_k * 4, 128), apart = fmt == FMT_Q8_0  ? 32
                                                                                   : fmt == FMT_F32 ? 16
                                                                                                    : 64;
@@ -203,11 +203,15 @@ static void team_shape_of(warp_params *P, uint32_t room)
     if (p[0].n_tokens == 1 && fmt == FMT_Q8_0) /* the hand-over from warp to warp costs what the fetching saves */
         return;
     room -= fixed;
+    uint32_t few = 4; /* stages */
     for (int ph = 0; ph < 2; ph++) {
-        team_cut &cut = t.cut[ph];
         if (p[ph].cols % 32 || p[ph].row_bytes % 16)
             return;
-        cut.units = (p[ph].cols / 32 + TEAM_BLOCKS - 1) / TEAM_BLOCKS;
+        const uint32_t units = t.cut[ph].units = (p[ph].cols / 32 + TEAM_BLOCKS - 1) / TEAM_BLOCKS;
+        few = few * units < TEAM_WORKERS ? (TEAM_WORKERS + units - 1) / units : few;
+    }
+    for (int ph = 0; ph < 2; ph++) {
+        team_cut &cut = t.cut[ph];
         for (cut.stage_units = cut.units < TEAM_UNITS ? cut.units : TEAM_UNITS;; cut.stage_units--) {
             if (!cut.stage_units)
                 return;
@@ -228,6 +232,10 @@ static void team_shape_of(warp_params *P, uint32_t room)
     const uint32_t step = t.cut[0].step_stages > t.cut[1].step_stages ? t.cut[0].step_stages : t.cut[1].step_stages;
     const uint32_t most = step + 2 + TEAM_MAX_STAGES > TEAM_SUMS ? TEAM_SUMS - 2 - step : TEAM_MAX_STAGES;
     t.stages = t.stages > most ? most : t.stages;
+    /* A warp knows the round of the ring by parity: from one of its units to the next, and to the first, it may not go further than once
+     * around. (Short rows, as of 512 columns, have few units.) */
+    if (t.stages * t.cut[0].stage_units < TEAM_WORKERS || t.stages * t.cut[1].stage_units < TEAM_WORKERS)
+        return;
     P->team = t;
 }
 

@@ -882,6 +882,7 @@ const kc_case_row kc_cases[] = {
     {"copies", case_copies},
     {"kv_stage", case_kv_stage},
     {"moe_groups", case_moe_groups},
+    {"moe_many", case_moe_many},
     {"add", case_add},
     {"linear_heads", case_linear_heads},
     {"rope_latent", case_rope_latent},

@@ -330,3 +330,18 @@ void case_moe_groups(kc *k)
     c.n_tokens = kc_between(k, 65, 128);
     check_moe(k, c, fmt == FMT_F32 ? ones : NULL);
 }
+
+/* Short rows, and so many that a block gets more of them than it has room for: who mistakes one round of a ring for another finds what
+ * was there before. All on one side (an odd number of experts). */
+void case_moe_many(kc *k)
+{
+    static const float ones[] = {1, 1, 1};
+    static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16, FMT_F16, FMT_F32};
+    const kern_fmt fmt = fmts[kc_below(k, 4)];
+    moe_case c = {
+        .g = {.fmt = {fmt, fmt, fmt}, .d_model = 256 * kc_between(k, 1, 2), .d_ff = 128 * kc_between(k, 1, 4)},
+        .n_experts = 25,
+        .top_k = 5,
+        .n_tokens = kc_between(k, 5, 8)};
+    check_moe(k, c, fmt == FMT_F32 ? ones : NULL);
+}

@@ -88,6 +88,7 @@ void case_kv_stage(kc *k);
 void case_moe(kc *k);
 void case_moe_tiny(kc *k);
 void case_moe_groups(kc *k);
+void case_moe_many(kc *k);
 void case_route(kc *k);
 void case_delta(kc *k);
 void case_delta_long(kc *k);
