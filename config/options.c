@@ -220,7 +220,7 @@ const conf_option conf_options[] = {
                "Memory for KV blocks. auto: enough for max_num_seqs, within what is left."),
     ENUM(kv, "kv_dtype", kv_dtype, "auto", kv_dtypes, 0,
          "Number format of the KV cache. auto: f32 on the CPU, f16 on a GPU. q8_0: half the memory of f16, 34 bytes for 32 numbers, which are "
-         "rounded to 8 bits; heads must have a multiple of 32 of them. Not on a GPU yet."),
+         "rounded to 8 bits; heads must have a multiple of 32 of them."),
     BYTES(kv, "swap_space", swap_space, "0", 0, 64 * TIB, CONF_OF_MEMORY,
           "Host memory that takes the KV blocks of preempted sequences, and what of max_model_len is beyond kv_budget. 0: none."),
     BYTES(kv, "state_space", state_space, "2GiB", 0, 64 * TIB, CONF_OF_MEMORY,

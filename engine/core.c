@@ -264,8 +264,6 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
             err, XD_UNSUPPORTED, 0,
             "kv.kv_dtype = %s keeps K and V in blocks of %u values, and this model's heads have %u: f16 is possible",
             kern_fmt_get(fmt).name, len, hp->head_dim % len ? hp->head_dim : v_dim);
-    if (fmt == FMT_Q8_0 && !on_cpu)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "kv.kv_dtype = q8_0 is not possible on a GPU yet: f16 is");
     *ret = fmt;
     return XD_OK;
 }

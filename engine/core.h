@@ -47,7 +47,7 @@ xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
 kv_options core_kv_options(const config *cfg, const model_params *hp);
 /* Likewise, whether this model can have the context that is asked for: XD_UNSUPPORTED. */
 xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *err) XD_MUST_CHECK;
-/* The format of kv.kv_dtype; XD_UNSUPPORTED: this model's heads cannot be kept in it, or a GPU's. on_cpu: 'auto' depends on it. */
+/* The format of kv.kv_dtype; XD_UNSUPPORTED: this model's heads cannot be kept in it. on_cpu: 'auto' depends on it. */
 xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu, kern_fmt *ret,
                          xd_err *err) XD_MUST_CHECK;
 

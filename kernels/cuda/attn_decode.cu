@@ -9,6 +9,7 @@
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/kv_q8_0.cuh"
 #include "kernels/cuda/load.cuh"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/rope.cuh"
@@ -33,8 +34,14 @@ template <int HD> struct decode_result {
     float o[16][HD];
 };
 
-template <int HD, bool AHEAD> struct decode_smem {
-    std::conditional_t<AHEAD, decode_tile<HD>, decode_result<HD>> tile[DECODE_TILES];
+/* K of a tile as it is kept, then V; later the result. */
+template <int HD> struct decode_raw {
+    unsigned char rows[q8_raw_bytes(HD, ATTN_TILE)];
+};
+
+template <int HD, bool AHEAD, kern_fmt FMT> struct decode_smem {
+    std::conditional_t<FMT == FMT_Q8_0, decode_raw<HD>, std::conditional_t<AHEAD, decode_tile<HD>, decode_result<HD>>>
+        tile[DECODE_TILES];
     uint4 q_hi[16 * HD / 8], q_lo[16 * HD / 8];
     const unsigned char *row[DECODE_TILES][ATTN_TILE];
     float m[DECODE_TILES][16], l[DECODE_TILES][16]; /* of the tiles */
@@ -132,13 +139,13 @@ static __device__ __forceinline__ float4 attn_mix4(float4 o, float4 o_new, attn_
 
 /* rope_too: a.token_seq is rope's. AHEAD (only with it): K and V of older positions are fetched before the kernels ahead are waited
  * for. */
-template <int HD, bool AHEAD>
+template <int HD, bool AHEAD, kern_fmt FMT>
 __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     attn_decode_kernel(const __grid_constant__ kern_attn_args a, const __grid_constant__ kern_rope_kv_args rope,
                        bool rope_too, uint32_t row_groups, uint64_t *mark)
 {
     extern __shared__ __align__(16) unsigned char smem[];
-    decode_smem<HD, AHEAD> &sm = *reinterpret_cast<decode_smem<HD, AHEAD> *>(smem);
+    decode_smem<HD, AHEAD, FMT> &sm = *reinterpret_cast<decode_smem<HD, AHEAD, FMT> *>(smem);
     const uint32_t token = blockIdx.z, kvh = blockIdx.y / row_groups, heads = a.n_heads / a.kv.n_kv_heads,
                    hd = a.kv.head_dim;
     const uint32_t head0 = kvh * heads + blockIdx.y % row_groups * 16,
@@ -162,7 +169,9 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     /* It is fetched as the others are where it lies in a later split than the first. */
     const int missing = begin == end ? fresh : -1;
     const uint32_t *table = a.kv.block_table + (size_t)seq * a.kv.max_blocks;
-    const size_t v_off = (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * 2;
+    const size_t v_off = kv_bytes<FMT>(a, (size_t)a.kv.n_kv_heads * a.kv.block_size);
+    const uint32_t pieces = q8_group_pieces(hd); /* of Q8_0, as raw */
+    unsigned char *const raw = reinterpret_cast<unsigned char *>(&sm.tile[warp % DECODE_TILES]);
     const uint4 none = make_uint4(0, 0, 0, 0);
 
     int base = 0;
@@ -170,15 +179,31 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     auto find_rows = [&](int split) {
         base = split * KERN_ATTN_SPLIT + (int)warp * ATTN_TILE;
         on = warp < DECODE_TILES && base <= span.last && base + ATTN_TILE > span.first;
+#pragma unroll(HD > 64 ? 0 : 1) /* 0: as the compiler likes; for 64 that hangs on what else is in this file */
         for (int i = (int)lane; on && i < ATTN_TILE; i += 32) {
             const int pos = base + i;
             const unsigned char *row =
-                pos >= span.first && pos <= span.last ? kv_row(a, table, kvh, (uint32_t)pos) : nullptr;
+                pos >= span.first && pos <= span.last ? kv_row<FMT>(a, table, kvh, (uint32_t)pos) : nullptr;
             sm.row[warp][i] = row;
             for (uint32_t c = 0; !AHEAD && row && c < hd * 2; c += 128) { /* later loads find it in L2 */
                 fetch_ahead(row + c);
                 fetch_ahead(row + v_off + c);
             }
+        }
+        __syncwarp();
+    };
+    /* The same for Q8_0: the first row of each group, by four lanes. */
+    auto find_groups = [&](int split) {
+        base = split * KERN_ATTN_SPLIT + (int)warp * ATTN_TILE;
+        on = warp < DECODE_TILES && base <= span.last && base + ATTN_TILE > span.first;
+        const int i = (int)lane / 4, pos = base + i * Q8_GROUP;
+        const bool in = on && pos <= span.last && pos + Q8_GROUP > span.first;
+        const unsigned char *group = in ? kv_row<FMT>(a, table, kvh, (uint32_t)pos) : nullptr;
+        if (lane % 4 == 0 && on)
+            sm.row[warp][i] = group;
+        for (uint32_t c = lane % 4 * 128; group && c < pieces * 16; c += 512) {
+            fetch_ahead(group + c);
+            fetch_ahead(group + v_off + c);
         }
         __syncwarp();
     };
@@ -191,6 +216,18 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             v[i / 4][i % 4] = load16(row + v_off + 128 * h + 16 * g,
                                      row && (!AHEAD || base + (int)r != missing) && 64 * h + 8 * g < hd);
         }
+    };
+    /* K or V of the tile in Q8_0: group i where bit i is set. */
+    auto load_raw = [&](size_t off, uint32_t groups) {
+        q8_fetch_rows<ATTN_TILE>(raw, pieces, 0, 1, [&](uint32_t i) {
+            const unsigned char *group = groups >> i & 1 ? sm.row[warp][i] : nullptr;
+            return group ? group + off : nullptr;
+        });
+        cp_commit();
+    };
+    auto raw_eight = [&](uint32_t r, uint32_t block, uint32_t piece, bool seen) {
+        return q8_eight(raw + r * (uint32_t)kv_bytes<FMT>(a, 1) + block * (uint32_t)sizeof(kern_q8_0_block), piece,
+                        seen && block * 32 < hd);
     };
     /* All of the tile but the position that is not there yet. */
     auto fetch_tile = [&] {
@@ -220,11 +257,20 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     };
 #pragma unroll 1
     for (int split = begin; split <= end; split++) {
-        find_rows(split);
+        uint32_t early = 0; /* groups of K that are there before the kernels ahead are done: all but that of this token */
+        if constexpr (FMT == FMT_Q8_0) {
+            find_groups(split);
+            if (on && rope_too && split == begin) {
+                early = missing >= base && missing < base + ATTN_TILE ? ~(1u << (missing - base) / Q8_GROUP) : ~0u;
+                load_raw(0, early);
+            }
+        } else {
+            find_rows(split);
+        }
         fetch_tile();
         if (split == begin) {
             unsigned char *const place =
-                fresh >= 0 ? const_cast<unsigned char *>(kv_row(a, table, kvh, (uint32_t)fresh)) : nullptr;
+                fresh >= 0 ? const_cast<unsigned char *>(kv_row<FMT>(a, table, kvh, (uint32_t)fresh)) : nullptr;
             if (rope_too && warp >= DECODE_TILES) /* which have no tile to fetch */
                 rope_angles(rope, (uint32_t)span.last, DECODE_TILES * 32, sm.cs, sm.sn);
             for (uint32_t i = n_rows * (HD / 8) + threadIdx.x; i < 16 * HD / 8; i += blockDim.x)
@@ -245,6 +291,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                     if (lane < HD / 8)
                         put_q<HD>(sm.q_hi, sm.q_lo, i, lane, mine ? (rope_too ? head : src) + lane * 8 : nullptr,
                                   a.scale * LOG2E);
+                } else if (FMT == FMT_Q8_0) {
+                    q8_store(place + (i > n_rows ? v_off : 0), head, hd);
                 } else if (lane < HD / 8) {
                     const uint4 w = mine ? eight_halves(head + lane * 8) : none;
                     const bool is_v = i > n_rows;
@@ -263,7 +311,57 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             __syncthreads(); /* Q is there, and K and V of this token */
         }
         float(*const o_of)[HD] = reinterpret_cast<float(*)[HD]>(&sm.tile[warp % DECODE_TILES]);
-        if (on) {
+        auto put_o = [&](const float(&o)[8][4], uint32_t h) {
+#pragma unroll
+            for (int i = 0; i < 8; i += 4)
+#pragma unroll
+                for (int c = 0; c < 4; c++) /* row g: 0, 1; row g + 8: 2, 3 */
+                    *reinterpret_cast<float4 *>(&o_of[g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
+                        make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
+        };
+        auto put_sums = [&](const attn_probs &p) {
+            if (t == 0) {
+                sm.m[warp][g] = p.m[0];
+                sm.m[warp][g + 8] = p.m[1];
+                sm.l[warp][g] = p.l[0];
+                sm.l[warp][g + 8] = p.l[1];
+            }
+        };
+        if constexpr (FMT == FMT_Q8_0) {
+            if (on) {
+                load_raw(0, ~early);
+                cp_wait<0>();
+                __syncwarp();
+                float s[8][4];
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll 1
+                for (uint32_t b = 0; b < HD / 32; b++)
+                    attn_scores_block<HD>(s, sm.q_hi, sm.q_lo, (int)b,
+                                          [&](int j) { return raw_eight(8 * j + g, b, t, true); });
+                __syncwarp(); /* K has been read */
+                load_raw(v_off, ~0u);
+                attn_probs p;
+                const attn_span both[2] = {span, span};
+                attn_softmax(p, s, base, both);
+                put_sums(p);
+                cp_wait<0>();
+                __syncwarp();
+                float o[HD / 64][8][4];
+#pragma unroll
+                for (uint32_t h = 0; h < HD / 64; h++)
+                    attn_values(o[h], p, [&](int k, int i) {
+                        const uint32_t r = decode_v_row(4 * k + i);
+                        const int pos = base + (int)r; /* what is not seen has a weight of 0, and 0 * NaN is NaN */
+                        return raw_eight(r, 2 * h + g / 4, g % 4, pos >= span.first && pos <= span.last);
+                    });
+                __syncwarp(); /* so has V */
+#pragma unroll
+                for (uint32_t h = 0; h < HD / 64; h++)
+                    put_o(o[h], h);
+            }
+        } else if (on) {
             float s[8][4];
             if constexpr (AHEAD) {
                 cp_wait<0>();
@@ -308,12 +406,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             attn_probs p;
             __syncwarp(); /* K has been read */
             decode_softmax(p, s, base, span, reinterpret_cast<uint4 *>(&sm.tile[warp]));
-            if (t == 0) {
-                sm.m[warp][g] = p.m[0];
-                sm.m[warp][g + 8] = p.m[1];
-                sm.l[warp][g] = p.l[0];
-                sm.l[warp][g + 8] = p.l[1];
-            }
+            put_sums(p);
             __syncwarp(); /* so have its scores */
 #pragma unroll 1
             for (uint32_t h = 0; h < HD / 64; h++) {
@@ -327,12 +420,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 }
                 float o[8][4];
                 attn_values(o, p, [&](int i, int which) { return v[i][which]; });
-#pragma unroll
-                for (int i = 0; i < 8; i += 4)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) /* row g: 0, 1; row g + 8: 2, 3 */
-                        *reinterpret_cast<float4 *>(&o_of[g + c / 2 * 8][64 * h + 16 * t + c % 2 * 8 + i]) =
-                            make_float4(o[i][c], o[i + 1][c], o[i + 2][c], o[i + 3][c]);
+                put_o(o, h);
             }
         }
         __syncthreads();
@@ -463,14 +551,15 @@ bool attn_decode_ropes(const kern_attn_args *a)
            a->rope->rot_dim <= a->kv.head_dim;
 }
 
-template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
+template <int HD, bool AHEAD, kern_fmt FMT>
+static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
-    static_assert(HD > 128 || sizeof(decode_smem<HD, false>) <= CUDA_LEAST_SMEM, "for every chip");
-    const size_t smem = sizeof(decode_smem<HD, AHEAD>);
+    static_assert(HD > 128 || sizeof(decode_smem<HD, false, FMT>) <= CUDA_LEAST_SMEM, "for every chip");
+    const size_t smem = sizeof(decode_smem<HD, AHEAD, FMT>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
     const uint32_t splits = attn_decode_splits(a);
-    cudaError_t e =
-        cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    cudaError_t e = cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD, FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)smem);
     if (e != cudaSuccess)
         return e;
     kern_attn_args all = *a;
@@ -484,7 +573,7 @@ template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, cons
         b.o += (size_t)at * a->n_heads * a->kv.head_dim;
         b.token_seq += at;
         b.token_pos += at;
-        (void)cuda_start(d, attn_decode_kernel<HD, AHEAD>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
+        (void)cuda_start(d, attn_decode_kernel<HD, AHEAD, FMT>, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
                          DECODE_WARPS * 32, smem, b, rope_too ? *a->rope : kern_rope_kv_args(), rope_too, row_groups,
                          cuda_take_mark(d));
     }
@@ -496,16 +585,19 @@ template <int HD, bool AHEAD> static cudaError_t launch_decode(cuda_dev *d, cons
 template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
     if constexpr (HD <= 128) {
+        if (a->kv.fmt == FMT_Q8_0)
+            return launch_decode<HD, false, FMT_Q8_0>(d, a, rope_too);
         /* Whoever stored K and V of this step may still run; only where this kernel does so itself are all others there. */
-        if (rope_too && d->overlap && sizeof(decode_smem<HD, true>) <= (size_t)d->smem_max)
-            return launch_decode<HD, true>(d, a, rope_too);
+        if (rope_too && d->overlap && sizeof(decode_smem<HD, true, FMT_F16>) <= (size_t)d->smem_max)
+            return launch_decode<HD, true, FMT_F16>(d, a, rope_too);
     }
-    return launch_decode<HD, false>(d, a, rope_too);
+    return launch_decode<HD, false, FMT_F16>(d, a, rope_too);
 }
 
-bool attn_decode_takes(const cuda_dev *d, uint32_t head_dim)
+bool attn_decode_takes(const cuda_dev *d, kern_fmt fmt, uint32_t head_dim)
 {
-    return head_dim <= 128 || (head_dim <= 256 && sizeof(decode_smem<256, false>) <= (size_t)d->smem_max);
+    return head_dim <= 128 ||
+           (head_dim <= 256 && fmt == FMT_F16 && sizeof(decode_smem<256, false, FMT_F16>) <= (size_t)d->smem_max);
 }
 
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too)

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/kv_q8_0.cuh"
 #include "kernels/cuda/overlap.cuh"
 
 #define LATENT_HD    576
@@ -16,11 +17,22 @@
 #define LATENT_WARPS (LATENT_VD / 64)
 #define SCORE_PITCH  72 /* floats: rows g of a fragment use different banks */
 
-struct latent_smem {
+template <kern_fmt FMT> struct latent_smem {
+    static constexpr uint32_t BUFFERS = 2;
     uint4 k[2][ATTN_TILE * LATENT_HD / 8]; /* latent_at */
     uint4 q_hi[16 * LATENT_HD / 8], q_lo[16 * LATENT_HD / 8];
     float scores[16][SCORE_PITCH];
     const unsigned char *row[2][ATTN_TILE];
+};
+
+/* The next tile comes as it is kept, while one is computed with that was taken apart. Of rows, only the first of each group. */
+template <> struct latent_smem<FMT_Q8_0> {
+    static constexpr uint32_t BUFFERS = 1;
+    uint4 k[1][ATTN_TILE * LATENT_HD / 8];
+    uint4 q_hi[16 * LATENT_HD / 8], q_lo[16 * LATENT_HD / 8];
+    unsigned char raw[q8_raw_bytes(LATENT_HD, ATTN_TILE)];
+    float scores[16][SCORE_PITCH];
+    const unsigned char *row[2][ATTN_TILE / Q8_GROUP];
 };
 static_assert(LATENT_WARPS == ATTN_TILE / 8, "a warp 8 positions, and 64 columns");
 
@@ -31,7 +43,7 @@ static __device__ __forceinline__ uint32_t latent_at(uint32_t r, uint32_t c)
 }
 
 /* The tile whose rows are known into buffer `buf`; rows that are NULL become zero, since 0 * garbage may be NaN. */
-static __device__ __forceinline__ void latent_load(latent_smem &sm, uint32_t buf)
+static __device__ __forceinline__ void latent_load(latent_smem<FMT_F16> &sm, uint32_t buf)
 {
     for (uint32_t i = threadIdx.x; i < ATTN_TILE * LATENT_HD / 8; i += LATENT_WARPS * 32) {
         const uint32_t r = i / (LATENT_HD / 8), c = i % (LATENT_HD / 8);
@@ -45,8 +57,27 @@ static __device__ __forceinline__ void latent_load(latent_smem &sm, uint32_t buf
     cp_commit();
 }
 
+static __device__ __forceinline__ void latent_load(latent_smem<FMT_Q8_0> &sm, uint32_t buf)
+{
+    q8_fetch_rows<ATTN_TILE>(sm.raw, q8_group_pieces(LATENT_HD), threadIdx.x / 32, LATENT_WARPS,
+                             [&](uint32_t i) { return sm.row[buf][i]; });
+    cp_commit();
+}
+
+/* The tile that has come; positions that are not in `seen` become zero. */
+static __device__ __forceinline__ void latent_unpack(latent_smem<FMT_Q8_0> &sm, int base, attn_span seen)
+{
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < ATTN_TILE * LATENT_HD / 8; i += LATENT_WARPS * 32) {
+        const uint32_t r = i / (LATENT_HD / 8), c = i % (LATENT_HD / 8);
+        const bool on = base + (int)r >= seen.first && base + (int)r <= seen.last;
+        sm.k[0][latent_at(r, c)] =
+            q8_eight(sm.raw + (r * (LATENT_HD / 32) + c / 4) * (uint32_t)sizeof(kern_q8_0_block), c % 4, on);
+    }
+}
+
 /* Scores of the 16 rows and this warp's 8 positions of the tile. Four sums that do not wait for each other. */
-static __device__ __forceinline__ void latent_scores(latent_smem &sm, uint32_t buf)
+template <kern_fmt FMT> static __device__ __forceinline__ void latent_scores(latent_smem<FMT> &sm, uint32_t buf)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float s[4][4] = {};
@@ -69,11 +100,12 @@ static __device__ __forceinline__ void latent_scores(latent_smem &sm, uint32_t b
 }
 
 /* blockIdx: split (or 0: all of them), KV head and group of 16 of its heads, token. */
+template <kern_fmt FMT>
 __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
     attn_latent_kernel(const __grid_constant__ kern_attn_args a, uint32_t row_groups)
 {
     extern __shared__ __align__(16) unsigned char smem[];
-    latent_smem &sm = *reinterpret_cast<latent_smem *>(smem);
+    latent_smem<FMT> &sm = *reinterpret_cast<latent_smem<FMT> *>(smem);
     const uint32_t token = blockIdx.z, kvh = blockIdx.y / row_groups, heads = a.n_heads / a.kv.n_kv_heads;
     const uint32_t group = blockIdx.y % row_groups, head0 = kvh * heads + group * 16,
                    n_rows = min(16u, heads - group * 16);
@@ -94,10 +126,11 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
     const int tile0 = max(span.first, begin * KERN_ATTN_SPLIT) / ATTN_TILE;
     const int tile1 = min(span.last, end * KERN_ATTN_SPLIT + KERN_ATTN_SPLIT - 1) / ATTN_TILE;
     auto find_rows = [&](int tile) {
-        if (threadIdx.x < ATTN_TILE) {
-            const int pos = tile * ATTN_TILE + (int)threadIdx.x;
-            const bool on = pos >= span.first && pos <= span.last;
-            sm.row[tile & 1][threadIdx.x] = on ? kv_row(a, table, kvh, (uint32_t)pos) : nullptr;
+        constexpr uint32_t STEP = FMT == FMT_Q8_0 ? Q8_GROUP : 1;
+        if (threadIdx.x < ATTN_TILE / STEP) {
+            const int pos = tile * ATTN_TILE + (int)(threadIdx.x * STEP);
+            const bool on = pos + (int)(STEP - 1) >= span.first && pos <= span.last;
+            sm.row[tile & 1][threadIdx.x] = on ? kv_row<FMT>(a, table, kvh, (uint32_t)pos) : nullptr;
         }
     };
     find_rows(tile0);
@@ -119,12 +152,16 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
             o[i][c] = all[i][c] = 0;
 #pragma unroll 1
     for (int tile = tile0; tile <= tile1; tile++) {
-        const uint32_t buf = (uint32_t)tile & 1;
+        const uint32_t buf = (uint32_t)tile & 1, at = buf % latent_smem<FMT>::BUFFERS;
         cp_wait<0>();
         __syncthreads(); /* the tile and the next one's rows are there; all are done with the other buffer and the scores */
+        if constexpr (FMT == FMT_Q8_0) { /* with the only one */
+            latent_unpack(sm, tile * ATTN_TILE, span);
+            __syncthreads();
+        }
         if (tile < tile1)
             latent_load(sm, buf ^ 1);
-        latent_scores(sm, buf);
+        latent_scores(sm, at);
         __syncthreads();
         float s[8][4];
 #pragma unroll
@@ -141,7 +178,7 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
             w[r] = attn_merge(m[r], l[r], p.m[r], p.l[r]);
         float fresh[8][4];
         attn_values(fresh, p, [&](int step, int which) {
-            return sm.k[buf][latent_at(16 * step + 2 * t + which % 2 + which / 2 * 8, 8 * warp + g)];
+            return sm.k[at][latent_at(16 * step + 2 * t + which % 2 + which / 2 * 8, 8 * warp + g)];
         });
 #pragma unroll
         for (int i = 0; i < 8; i++)
@@ -203,17 +240,24 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
     }
 }
 
+static size_t latent_smem_bytes(const kern_attn_args *a)
+{
+    return a->kv.fmt == FMT_Q8_0 ? sizeof(latent_smem<FMT_Q8_0>) : sizeof(latent_smem<FMT_F16>);
+}
+
 bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a)
 {
-    return a->kv.fmt == FMT_F16 && a->kv.head_dim == LATENT_HD && a->kv.v_dim == LATENT_VD &&
-           a->kv.layer_bytes % 16 == 0 && !d->no_attn_mma && sizeof(latent_smem) <= (size_t)d->smem_max;
+    return attn_kv_in_pieces(a) && a->kv.head_dim == LATENT_HD && a->kv.v_dim == LATENT_VD && !d->no_attn_mma &&
+           latent_smem_bytes(a) <= (size_t)d->smem_max;
 }
 
 cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a)
 {
-    const size_t smem = sizeof(latent_smem);
+    const size_t smem = latent_smem_bytes(a);
+    void (*const kernel)(kern_attn_args, uint32_t) =
+        a->kv.fmt == FMT_Q8_0 ? attn_latent_kernel<FMT_Q8_0> : attn_latent_kernel<FMT_F16>;
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
-    cudaError_t e = cudaFuncSetAttribute(attn_latent_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
     const uint32_t splits = attn_decode_splits(a);
@@ -225,8 +269,8 @@ cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a)
         b.o += (size_t)at * a->n_heads * LATENT_VD;
         b.token_seq += at;
         b.token_pos += at;
-        (void)cuda_start(d, attn_latent_kernel, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens),
-                         LATENT_WARPS * 32, smem, b, row_groups);
+        (void)cuda_start(d, kernel, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens), LATENT_WARPS * 32, smem, b,
+                         row_groups);
     }
     if (splits > 1)
         attn_merge_launch(d, a, LATENT_VD, splits);

@@ -1,5 +1,5 @@
-/* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches, unusual head dimensions, wide heads
- * on chips with less shared memory. */
+/* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches, unusual head dimensions and blocks, wide
+ * heads in Q8_0 or on chips with less shared memory. */
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -8,9 +8,15 @@
 
 #define SIMPLE_BLOCK 128
 
+static __device__ __forceinline__ float q8_value(const unsigned char *row, uint32_t j)
+{
+    const kern_q8_0_block &b = reinterpret_cast<const kern_q8_0_block *>(row)[j / 32];
+    return __half2float(__ushort_as_half(b.d)) * (float)b.qs[j % 32];
+}
+
 /* A block a (token, head): scores of a split in shared memory, then the sums, splits merged in order of position. Any head_dim, F16 and
- * F32 caches. N: columns of V a thread. LATENT: with kv.v_dim. */
-template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_args a)
+ * F32 caches; Q8: those of Q8_0, whose values are not rounded here. N: columns of V a thread. LATENT: with kv.v_dim. */
+template <int N, bool LATENT, bool Q8> __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_args a)
 {
     extern __shared__ float sh[]; /* q [head_dim], scores [KERN_ATTN_SPLIT] */
     __shared__ float red[32];
@@ -24,8 +30,9 @@ template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) at
     const uint32_t *table = a.kv.block_table + (size_t)a.token_seq[t] * a.kv.max_blocks;
     const uint32_t first = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
     const bool f32 = a.kv.fmt == FMT_F32;
-    const uint32_t elem = f32 ? 4 : 2;
-    const size_t v_off = LATENT ? 0 : (size_t)a.kv.n_kv_heads * a.kv.block_size * hd * elem;
+    const uint32_t elem = f32 ? 4 : 2, q8_bytes = hd / 32 * (uint32_t)sizeof(kern_q8_0_block);
+    auto bytes = [&](size_t rows) { return Q8 ? rows * q8_bytes : rows * hd * elem; };
+    const size_t v_off = LATENT ? 0 : bytes((size_t)a.kv.n_kv_heads * a.kv.block_size);
     for (uint32_t i = threadIdx.x; i < hd; i += blockDim.x)
         q[i] = a.qkv[(size_t)t * a.qkv_stride + h * hd + i] * a.scale;
     __syncthreads();
@@ -38,12 +45,13 @@ template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) at
             const uint32_t id = table[i / a.kv.block_size];
             const unsigned char *k =
                 reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
-                ((size_t)kvh * a.kv.block_size + i % a.kv.block_size) * hd * elem;
+                bytes((size_t)kvh * a.kv.block_size + i % a.kv.block_size);
             float sum = 0;
             for (uint32_t j = lane; j < hd; j += 32)
                 sum = fmaf(q[j],
-                           f32 ? reinterpret_cast<const float *>(k)[j]
-                               : __half2float(reinterpret_cast<const __half *>(k)[j]),
+                           Q8    ? q8_value(k, j)
+                           : f32 ? reinterpret_cast<const float *>(k)[j]
+                                 : __half2float(reinterpret_cast<const __half *>(k)[j]),
                            sum);
             sum = warp_sum(sum);
             if (lane == 0)
@@ -69,10 +77,11 @@ template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) at
                 const uint32_t id = table[i / a.kv.block_size];
                 const unsigned char *v =
                     reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) + v_off +
-                    ((size_t)kvh * a.kv.block_size + i % a.kv.block_size) * hd * elem;
+                    bytes((size_t)kvh * a.kv.block_size + i % a.kv.block_size);
                 v_sum = fmaf(sc[i - s],
-                             f32 ? reinterpret_cast<const float *>(v)[j]
-                                 : __half2float(reinterpret_cast<const __half *>(v)[j]),
+                             Q8    ? q8_value(v, j)
+                             : f32 ? reinterpret_cast<const float *>(v)[j]
+                                   : __half2float(reinterpret_cast<const __half *>(v)[j]),
                              v_sum);
             }
             o[c] = o[c] * fa + v_sum * fb;
@@ -100,7 +109,11 @@ template <int N, bool LATENT> __global__ void __launch_bounds__(SIMPLE_BLOCK) at
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
 {
     const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
-    void (*kernel)(kern_attn_args) = a->kv.v_dim ? attn_simple_kernel<ATTN_MAX_LATENT / SIMPLE_BLOCK, true>
-                                                 : attn_simple_kernel<ATTN_MAX_HEAD / SIMPLE_BLOCK, false>;
+    constexpr int MOST = ATTN_MAX_LATENT / SIMPLE_BLOCK, HEAD = ATTN_MAX_HEAD / SIMPLE_BLOCK;
+    const bool q8 = a->kv.fmt == FMT_Q8_0;
+    void (*kernel)(kern_attn_args) = a->kv.v_dim ? q8 ? attn_simple_kernel<MOST, true, true>
+                                                      : attn_simple_kernel<MOST, true, false>
+                                     : q8        ? attn_simple_kernel<HEAD, false, true>
+                                                 : attn_simple_kernel<HEAD, false, false>;
     (void)cuda_start(d, kernel, dim3(a->n_tokens, a->n_heads), SIMPLE_BLOCK, smem, *a);
 }

@@ -42,17 +42,24 @@ template <int HD> static __device__ __forceinline__ uint32_t attn_swizzle(uint32
     return r * (HD / 8) + (c ^ (r & 1) << 2);
 }
 
+template <kern_fmt FMT> static __device__ __forceinline__ size_t kv_bytes(const kern_attn_args &a, size_t rows)
+{
+    return FMT == FMT_Q8_0 ? rows * (a.kv.head_dim / 32 * (uint32_t)sizeof(kern_q8_0_block)) : rows * a.kv.head_dim * 2;
+}
+
 /* What a row may see: positions first <= p <= last. last = -1: nothing. */
 struct attn_span {
     int first, last;
 };
 
+/* FMT: of the cache, as everywhere in these files. */
+template <kern_fmt FMT>
 static __device__ __forceinline__ const unsigned char *kv_row(const kern_attn_args &a, const uint32_t *table,
                                                               uint32_t kvh, uint32_t pos)
 {
     const uint32_t id = table[pos / a.kv.block_size];
     return reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
-           ((size_t)kvh * a.kv.block_size + pos % a.kv.block_size) * a.kv.head_dim * 2;
+           kv_bytes<FMT>(a, (size_t)kvh * a.kv.block_size + pos % a.kv.block_size);
 }
 
 /* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[dim]}. */

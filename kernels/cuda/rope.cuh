@@ -2,6 +2,7 @@
 #ifndef KERNELS_CUDA_ROPE_CUH
 #define KERNELS_CUDA_ROPE_CUH
 
+#include "kernels/cuda/kv_q8_0.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/kernels.h"
 
@@ -70,18 +71,23 @@ static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uin
     __syncwarp();
 }
 
-/* Where K or V head h of a position is kept. */
+/* Where K or V head h of a position is kept. Q8: the cache is of Q8_0. */
+template <bool Q8>
 static __device__ __forceinline__ unsigned char *rope_place(const kern_rope_kv_args &a, uint32_t h, uint32_t seq,
                                                             uint32_t pos)
 {
     const uint32_t id = a.kv.block_table[(size_t)seq * a.kv.max_blocks + pos / a.kv.block_size];
     const uint32_t elem = a.kv.fmt == FMT_F32 ? 4 : 2;
+    const uint32_t row = Q8 ? a.kv.head_dim / 32 * (uint32_t)sizeof(kern_q8_0_block) : a.kv.head_dim * elem;
     return reinterpret_cast<unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
-           ((size_t)(h - a.n_heads) * a.kv.block_size + pos % a.kv.block_size) * a.kv.head_dim * elem;
+           ((size_t)(h - a.n_heads) * a.kv.block_size + pos % a.kv.block_size) * row;
 }
 
+template <bool Q8>
 static __device__ __forceinline__ void rope_store(const kern_rope_kv_args &a, unsigned char *dst, const float *head)
 {
+    if (Q8)
+        return q8_store(dst, head, a.kv.head_dim);
     for (uint32_t i = threadIdx.x % 32; i < a.kv.head_dim; i += 32) {
         if (a.kv.fmt == FMT_F32)
             reinterpret_cast<float *>(dst)[i] = head[i];

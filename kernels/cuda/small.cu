@@ -121,7 +121,7 @@ kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 }
 
 /* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. head_dim at most 256. */
-__global__ void rope_kv_kernel(kern_rope_kv_args a)
+template <bool Q8> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 {
     extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -138,7 +138,7 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
         rope_head<8>(a, h, src, head, cs, sn);
         if (h >= a.n_heads)
-            rope_store(a, rope_place(a, h, seq, pos), head);
+            rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
         else
             for (uint32_t i = threadIdx.x % 32; i < hd; i += 32)
                 src[i] = head[i];
@@ -147,7 +147,7 @@ __global__ void rope_kv_kernel(kern_rope_kv_args a)
 }
 
 /* The same for latent attention, where V is K's first v_dim columns: those of K are normed, and what lies behind them is rotated. */
-__global__ void rope_latent_kernel(kern_rope_kv_args a)
+template <bool Q8> __global__ void rope_latent_kernel(kern_rope_kv_args a)
 {
     extern __shared__ float sh[]; /* cos and sin of this position, then a K head for each warp */
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, vd = a.kv.v_dim, half = a.rot_dim / 2;
@@ -184,7 +184,7 @@ __global__ void rope_latent_kernel(kern_rope_kv_args a)
         }
         __syncwarp();
         if (h >= a.n_heads)
-            rope_store(a, rope_place(a, h, seq, pos), head);
+            rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
         __syncwarp();
     }
 }
@@ -198,17 +198,18 @@ static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
     if (a->n_tokens)
-        (void)cuda_start(d, rope_latent_kernel, a->n_tokens, warps * 32, smem, *a);
+        (void)cuda_start(d, a->kv.fmt == FMT_Q8_0 ? rope_latent_kernel<true> : rope_latent_kernel<false>, a->n_tokens,
+                         warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
 }
 
 kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
 {
     cuda_dev *d = cuda_of(kd);
-    if (a->kv.v_dim && (a->kv.fmt == FMT_F16 || a->kv.fmt == FMT_F32))
-        return rope_latent(d, a);
-    if (a->kv.fmt != FMT_F16 && a->kv.fmt != FMT_F32)
+    if (!kern_kv_is_known(&a->kv))
         return cuda_unsupported(d, "KV format");
+    if (a->kv.v_dim)
+        return rope_latent(d, a);
     if (a->rot_dim > a->kv.head_dim)
         return KERN_ARG;
     if (a->kv.head_dim > 256)
@@ -218,7 +219,8 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
     if (a->n_tokens)
-        (void)cuda_start(d, rope_kv_kernel, a->n_tokens, warps * 32, smem, *a);
+        (void)cuda_start(d, a->kv.fmt == FMT_Q8_0 ? rope_kv_kernel<true> : rope_kv_kernel<false>, a->n_tokens,
+                         warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
 }
 

@@ -546,7 +546,7 @@ int main(int argc, char **argv)
         if (strstr(cold[i].name, only))
             ok = run_long(&at, &cold[i], "f16");
     const setup cold_q8_0 = {.name = "KV beyond its budget, in Q8_0", .cold_kv = "1MiB"};
-    if (ok && strstr(cold_q8_0.name, only) && !is_gpu(&at))
+    if (ok && strstr(cold_q8_0.name, only))
         ok = run_long(&at, &cold_q8_0, "q8_0");
     xd_log_set_sink(NULL, NULL);
     unlink(page_file);

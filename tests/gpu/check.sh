@@ -144,12 +144,18 @@ small=(bench synthetic:tiny --engine.backend=cuda --memory.page_size=64KiB --mem
 run_part() {
     case $1 in
     kerncheck) start "$1" all 300 "$kerncheck" --backend "$backend" --rounds 20 --vectors tests/data/kern/vectors.txt ;;
-    golden) golden "$1" ;;
+    golden)
+        golden "$1"
+        start "$1" qwen3-q8_0 120 "$test_golden" --backend="$backend" --kv=q8_0 tests/data/golden/qwen3
+        ;;
     golden_cpu) golden "$1" --cpu-experts ;;
     identity) # the models of tests/golden/meson.build
         local model
         for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
+        done
+        for model in config/demo tests/data/golden/deepseek_v3-published-head; do
+            start "$1" "${model##*/}-q8_0" 400 "$test_identity" --backend="$backend" --kv=q8_0 "$model"
         done
         ;;
     tiers)
@@ -167,6 +173,7 @@ run_part() {
     memcheck)
         sanitize "$1" demo "$test_golden" --backend=cuda config/demo
         sanitize "$1" qwen3_next "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/qwen3_next
+        sanitize "$1" qwen3-q8_0 "$test_golden" --backend=cuda --kv=q8_0 --cases=3 --tokens=3 tests/data/golden/qwen3
         sanitize "$1" bench "$expertd" "${small[@]}" --concurrency 1 --tokens 12
         ;;
     racecheck) # the loader looks beside the program only: programs of their own beside that library
@@ -178,6 +185,7 @@ run_part() {
         for model in config/demo tests/data/golden/qwen3_moe tests/data/golden/qwen3_next; do
             sanitize "$1" "${model##*/}" "$race/bin/test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 "$model"
         done
+        sanitize "$1" qwen3-q8_0 "$race/bin/test_golden" --backend=cuda --kv=q8_0 --cases=3 --tokens=3 tests/data/golden/qwen3
         sanitize "$1" bench "$race/bin/expertd" "${small[@]}" --concurrency 1,3 --tokens 4
         ;;
     esac

@@ -2,6 +2,7 @@
  *
  *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; only times:
  *   gpubench linear FORMAT                                   experts (up to 32 tokens), misses (one token's, some on the host), linear
+ *   gpubench attention f16|q8_0                              with such a KV cache: bits and times
  *   gpubench delta                                           Gated DeltaNet and attention of Qwen3-Next: bits and times
  *
  * Exit 77: no GPU. The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
@@ -526,6 +527,7 @@ typedef struct head_shape {
 } head_shape;
 static const head_shape wide_heads = {16, 2, 256, 64}; /* of Qwen3-Next's attention, between layers of Gated DeltaNet */
 static head_shape attn_heads = {32, 4, 128, 128};
+static kern_fmt kv_fmt = FMT_F16;
 
 typedef struct attn {
     kern_attn_args a;
@@ -541,12 +543,16 @@ static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
                     .scale = 0.0884f,
                     .max_context = context}};
     uint32_t per_seq = (context + KV_BLOCK - 1) / KV_BLOCK, n = n_seqs * each;
-    uint64_t block_bytes = 2ull * attn_heads.kv_heads * KV_BLOCK * attn_heads.dim * 2,
+    uint64_t block_bytes = 2ull * attn_heads.kv_heads * KV_BLOCK * kern_row_bytes(kv_fmt, attn_heads.dim),
              blocks = (uint64_t)per_seq * n_seqs;
-    uint16_t *kv = big((blocks * block_bytes + 4095) & ~4095ull);
-    for (uint64_t i = 0; i < blocks * block_bytes / 8; i++) {
+    uint8_t *kv = big((blocks * block_bytes + 4095) & ~4095ull);
+    if (kv_fmt == FMT_Q8_0)
+        weights(kv, blocks * block_bytes, kv_fmt);
+    for (uint64_t i = 1; kv_fmt == FMT_Q8_0 && i < blocks * block_bytes; i += sizeof(kern_q8_0_block))
+        kv[i] = 0x20; /* scales of 0.008 */
+    for (uint64_t i = 0; kv_fmt == FMT_F16 && i < blocks * block_bytes / 8; i++) {
         uint64_t r = (next() & 0x83ff83ff83ff83ffull) | 0x3800380038003800ull; /* halves of 0.5 .. 1 */
-        memcpy((uint8_t *)kv + i * 8, &r, 8);
+        memcpy(kv + i * 8, &r, 8);
     }
     t.blocks = put(kv, blocks * block_bytes);
     munmap(kv, (blocks * block_bytes + 4095) & ~4095ull);
@@ -579,7 +585,7 @@ static attn new_attn(uint32_t n_seqs, uint32_t context, uint32_t each)
                        .layer_bytes = block_bytes,
                        .n_kv_heads = attn_heads.kv_heads,
                        .head_dim = attn_heads.dim,
-                       .fmt = FMT_F16};
+                       .fmt = kv_fmt};
     t.a.scratch = room(dev->ops->attn_scratch_bytes(dev, n, attn_heads.heads, attn_heads.dim, context));
     free(addr), free(table), free(seq), free(pos);
     return t;
@@ -622,10 +628,11 @@ static void check_attention(void)
         }
         get(alone, t.a.o, n * 4);
         char what[96];
-        snprintf(what, sizeof what, "attention of %u columns, context %u, prefill and decode", attn_heads.dim, context);
+        snprintf(what, sizeof what, "attention of %u columns in %s, context %u, prefill and decode", attn_heads.dim,
+                 kern_fmt_get(kv_fmt).name, context);
         same(what, prefill, decode, n);
-        snprintf(what, sizeof what, "attention of %u columns, context %u, alone and in a batch", attn_heads.dim,
-                 context);
+        snprintf(what, sizeof what, "attention of %u columns in %s, context %u, alone and in a batch", attn_heads.dim,
+                 kern_fmt_get(kv_fmt).name, context);
         same(what, decode, alone, n);
         free(prefill), free(decode), free(alone);
         free_attn(&t);
@@ -676,9 +683,9 @@ static void check_rope_attention(void)
         ok(dev->ops->attention(dev, &t.a), "attention");
         get(alone, t.a.o, n * 4);
         get(kv_alone, t.blocks, kv);
-        char what[80];
-        snprintf(what, sizeof what, "attention of %u columns with rotation, %u of context %u", attn_heads.dim,
-                 shapes[i][0], shapes[i][1]);
+        char what[96];
+        snprintf(what, sizeof what, "attention of %u columns in %s with rotation, %u of context %u", attn_heads.dim,
+                 kern_fmt_get(kv_fmt).name, shapes[i][0], shapes[i][1]);
         same(what, alone, fused, n);
         if (memcmp(kv_alone, kv_fused, kv)) {
             printf("DIFFERENT: K and V of %s\n", what);
@@ -703,8 +710,8 @@ static void time_attention(void)
             ok(dev->ops->attention(dev, &t.a), "attention");
         double s = replay(reps, 2);
         double pairs = (double)t.a.n_tokens * (shapes[i][2] > 1 ? shapes[i][1] / 2.0 : shapes[i][1]);
-        printf("attention of %u columns %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", attn_heads.dim,
-               shapes[i][0], shapes[i][1], shapes[i][2], s * 1e6,
+        printf("attention of %u columns in %s %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", attn_heads.dim,
+               kern_fmt_get(kv_fmt).name, shapes[i][0], shapes[i][1], shapes[i][2], s * 1e6,
                pairs * attn_heads.heads * attn_heads.dim * 4 / s * 1e-12);
         fflush(stdout);
         free_attn(&t);
@@ -999,6 +1006,7 @@ int main(int argc, char **argv)
     bool check = argc < 2 || strcmp(mode, "check") == 0, times = argc < 2 || strcmp(mode, "time") == 0;
     bool trunk = strcmp(mode, "trunk") == 0, few = strcmp(mode, "experts") == 0, misses = strcmp(mode, "misses") == 0;
     bool linear = strcmp(mode, "linear") == 0, delta_only = strcmp(mode, "delta") == 0;
+    const bool attention_only = strcmp(mode, "attention") == 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -1012,16 +1020,23 @@ int main(int argc, char **argv)
     printf("%s (%s), %u units, NUMA node %d, %s\n", info.name, info.rows, info.n_units, info.numa_node,
            info.pci_bus_id);
     float *x = floats((size_t)MAX_TOK * D_MODEL, 1);
+    static const kern_fmt kv_fmts[] = {FMT_Q8_0, FMT_F16}; /* which it stays */
+    for (int i = 0; i < 2; i++) {
+        kv_fmt = kv_fmts[i];
+        const bool asked = attention_only && argc > 2 && strcasecmp(argv[2], kern_fmt_get(kv_fmt).name) == 0;
+        if (check || trunk || asked) {
+            check_attention();
+            check_rope_attention();
+        }
+        if (times || asked)
+            time_attention();
+    }
     if (check || trunk) {
-        check_attention();
-        check_rope_attention();
         check_linear(x);
         check_route(x);
     }
-    if (times) {
+    if (times)
         time_small(x);
-        time_attention();
-    }
     attn_heads = wide_heads;
     if (check || trunk || delta_only) {
         check_attention();
@@ -1036,7 +1051,7 @@ int main(int argc, char **argv)
         if (strcasecmp(argv[2], kern_fmt_get(f).name) == 0)
             time_linear(f, x);
     static const kern_fmt fmts[] = {FMT_Q8_0, FMT_BF16};
-    for (int i = 0; i < 2 && !trunk && !linear && !delta_only; i++) {
+    for (int i = 0; i < 2 && !trunk && !linear && !delta_only && !attention_only; i++) {
         if (argc > 2 && strcasecmp(argv[2], kern_fmt_get(fmts[i]).name) != 0)
             continue;
         experts e = load(fmts[i]);
@@ -1052,7 +1067,7 @@ int main(int argc, char **argv)
     }
     stream_only->ops->close(stream_only);
     dev->ops->close(dev);
-    if (check || trunk || delta_only)
+    if (check || trunk || delta_only || attention_only)
         printf("%d failed\n", failed);
     return failed ? 1 : 0;
 }
