@@ -266,7 +266,8 @@ static bool mma_takes(const cuda_dev *d, const kern_attn_args *a)
 {
     const uint32_t hd = a->kv.head_dim;
     return !d->no_attn_mma && attn_kv_in_pieces(a) && attn_decode_takes(d, a->kv.fmt, hd) &&
-           (hd <= 128 || sizeof(prefill_smem<256, FMT_F16>) <= (size_t)d->smem_max);
+           (hd <= 128 || (a->kv.fmt == FMT_Q8_0 ? sizeof(prefill_smem<256, FMT_Q8_0>)
+                                                : sizeof(prefill_smem<256, FMT_F16>)) <= (size_t)d->smem_max);
 }
 
 static kern_status attend_latent(cuda_dev *d, const kern_attn_args *a)
@@ -308,7 +309,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     else if (!decode)
         e = hd <= 64    ? choose_prefill<64>(d, a)
             : hd <= 128 ? choose_prefill<128>(d, a)
-                        : launch_prefill<256, FMT_F16>(d, a);
+                        : choose_prefill<256>(d, a);
     else
         e = attn_decode_launch(d, a, rope_too);
     return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");

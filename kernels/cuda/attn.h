@@ -17,7 +17,7 @@ static inline bool attn_kv_in_pieces(const kern_attn_args *a)
            ((a->kv.fmt == FMT_F16 && a->kv.head_dim % 8 == 0) || (a->kv.fmt == FMT_Q8_0 && a->kv.block_size % 8 == 0));
 }
 
-/* attn_decode.cu; heads of more than 128 columns need more shared memory than every chip has, and must be of F16. rope_too: a->rope is done
+/* attn_decode.cu; heads of more than 128 columns need more shared memory than every chip has. rope_too: a->rope is done
  * by the same launch, which must be able to. */
 bool attn_decode_takes(const cuda_dev *d, kern_fmt fmt, uint32_t head_dim);
 bool attn_decode_ropes(const kern_attn_args *a);

@@ -584,9 +584,9 @@ static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope
 
 template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_args *a, bool rope_too)
 {
+    if (a->kv.fmt == FMT_Q8_0)
+        return launch_decode<HD, false, FMT_Q8_0>(d, a, rope_too);
     if constexpr (HD <= 128) {
-        if (a->kv.fmt == FMT_Q8_0)
-            return launch_decode<HD, false, FMT_Q8_0>(d, a, rope_too);
         /* Whoever stored K and V of this step may still run; only where this kernel does so itself are all others there. */
         if (rope_too && d->overlap && sizeof(decode_smem<HD, true, FMT_F16>) <= (size_t)d->smem_max)
             return launch_decode<HD, true, FMT_F16>(d, a, rope_too);
@@ -596,8 +596,8 @@ template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_
 
 bool attn_decode_takes(const cuda_dev *d, kern_fmt fmt, uint32_t head_dim)
 {
-    return head_dim <= 128 ||
-           (head_dim <= 256 && fmt == FMT_F16 && sizeof(decode_smem<256, false, FMT_F16>) <= (size_t)d->smem_max);
+    const size_t wide = fmt == FMT_Q8_0 ? sizeof(decode_smem<256, false, FMT_Q8_0>) : sizeof(decode_smem<256, false, FMT_F16>);
+    return head_dim <= 128 || (head_dim <= 256 && wide <= (size_t)d->smem_max);
 }
 
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too)

@@ -1,5 +1,5 @@
 /* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches, unusual head dimensions and blocks, wide
- * heads in Q8_0 or on chips with less shared memory. */
+ * heads on chips with less shared memory. */
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"

@@ -526,7 +526,8 @@ typedef struct head_shape {
     uint32_t heads, kv_heads, dim, rot;
 } head_shape;
 static const head_shape wide_heads = {16, 2, 256, 64}; /* of Qwen3-Next's attention, between layers of Gated DeltaNet */
-static head_shape attn_heads = {32, 4, 128, 128};
+static const head_shape narrow_heads = {32, 4, 128, 128};
+static head_shape attn_heads;
 static kern_fmt kv_fmt = FMT_F16;
 
 typedef struct attn {
@@ -1024,12 +1025,16 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         kv_fmt = kv_fmts[i];
         const bool asked = attention_only && argc > 2 && strcasecmp(argv[2], kern_fmt_get(kv_fmt).name) == 0;
-        if (check || trunk || asked) {
-            check_attention();
-            check_rope_attention();
+        for (int wide = 0; wide < 2; wide++) {
+            attn_heads = wide ? wide_heads : narrow_heads;
+            const bool of_delta = wide && delta_only;
+            if (check || trunk || asked || of_delta) {
+                check_attention();
+                check_rope_attention();
+            }
+            if (times || asked || of_delta)
+                time_attention();
         }
-        if (times || asked)
-            time_attention();
     }
     if (check || trunk) {
         check_linear(x);
@@ -1037,16 +1042,10 @@ int main(int argc, char **argv)
     }
     if (times)
         time_small(x);
-    attn_heads = wide_heads;
-    if (check || trunk || delta_only) {
-        check_attention();
-        check_rope_attention();
+    if (check || trunk || delta_only)
         check_delta();
-    }
-    if (times || delta_only) {
-        time_attention();
+    if (times || delta_only)
         time_delta();
-    }
     for (kern_fmt f = FMT_F32; argc > 2 && linear && f < FMT_COUNT; f++)
         if (strcasecmp(argv[2], kern_fmt_get(f).name) == 0)
             time_linear(f, x);
