@@ -75,7 +75,7 @@ const char *const answer_channel_marks[] = {BODY,        "<|end|>", "<|return|>"
 
 #define FINAL CHANNEL "final" BODY
 const answer_thoughts answer_channel_thought = {
-    CHANNEL "analysis" BODY, "<|end|>", {"<|start|>assistant" FINAL, FINAL, NULL}};
+    CHANNEL "analysis" BODY, "<|end|>", {"<|start|>assistant" FINAL, FINAL, NULL}, NULL};
 
 bool answer_has_channels(const char *source, size_t len)
 {
@@ -86,15 +86,17 @@ static const struct {
     answer_thoughts t;
     const char *signs[2]; /* one of them in a template's source says so; NULL: the mark itself */
 } rows[] = {
-    {{"<think>", "</think>", {NULL}}, {NULL}},
-    {{"[THINK]", "[/THINK]", {NULL}}, {NULL}},
-    {{"<seed:think>", "</seed:think>", {NULL}}, {NULL}},
+    /* Ernie 4.5, Granite 3.3 */
+    {{"<think>", "</think>", {"<response>"}, "</response>"}, {"<response>\\n", "<response></response>"}},
+    {{"<think>", "</think>", {NULL}, NULL}, {NULL}},
+    {{"[THINK]", "[/THINK]", {NULL}, NULL}, {NULL}},
+    {{"<seed:think>", "</seed:think>", {NULL}, NULL}, {NULL}},
     /* Hunyuan: the template puts the marks together */
-    {{"<think:opensource>", "</think:opensource>", {NULL}}, {"<think{}>", NULL}},
+    {{"<think:opensource>", "</think:opensource>", {NULL}, NULL}, {"<think{}>", NULL}},
     /* Solar Open */
-    {{"<|think|>", "<|end|>", {"<|begin|>assistant<|content|>", "<|content|>", "<|begin|>assistant"}},
+    {{"<|think|>", "<|end|>", {"<|begin|>assistant<|content|>", "<|content|>", "<|begin|>assistant"}, NULL},
      {"<|begin|>assistant<|think|>", "<|begin|>assistant<|think|>"}},
-    {{NULL, NULL, {NULL}}, {NULL}},
+    {{NULL, NULL, {NULL}, NULL}, {NULL}},
 };
 
 answer_thoughts answer_thoughts_row(size_t i)
@@ -356,11 +358,31 @@ static match stray_close(const answer_reader *a, size_t w)
     return a->n_calls && a->called && close ? match_at(a, w, close) : NO;
 }
 
+/* At p stands what ends an answer. It is that where nothing follows but white space, or a call. */
+static bool at_answer_end(answer_reader *a, size_t p, const char *const *opens, size_t n_opens, bool end)
+{
+    size_t behind = p + strlen(a->o.marks.thoughts.end), next = after_space(a, behind);
+    match m = next == a->held.len ? PERHAPS : NO;
+    for (size_t i = 0; i < n_opens && m == NO; i++)
+        m = match_at(a, next, opens[i]);
+    if (next - behind > MAX_HELD_SPACE)
+        m = NO;
+    if (m == PERHAPS && !end)
+        return false;
+    if (m == NO)
+        tell(a, ANSWER_CONTENT, a->at, behind);
+    a->called |= m != NO; /* white space behind it goes, as behind a call */
+    a->at = behind;
+    return true;
+}
+
 /* White space goes where a call follows, where the answer ends after a call, and between the first content and what was before it. */
 static bool in_content(answer_reader *a, bool end)
 {
-    const char *marks[N_OPEN];
-    size_t n_marks = open_marks(a, marks), which = 0, w = after_space(a, a->at);
+    const char *marks[N_OPEN + 1], *answer_end = a->o.keep_thoughts ? NULL : a->o.marks.thoughts.end;
+    size_t n_opens = open_marks(a, marks), n_marks = n_opens, which = 0, w = after_space(a, a->at);
+    if (answer_end)
+        marks[n_marks++] = answer_end;
     bool first = a->called && !a->said;
     if (w - a->at > MAX_HELD_SPACE && !first) {
         bool called = a->called;
@@ -403,6 +425,8 @@ static bool in_content(answer_reader *a, bool end)
     }
     if (m != YES)
         return false;
+    if (which == n_opens)
+        return at_answer_end(a, p, marks, n_opens, end);
     enter_call(a, which ? p : p + strlen(marks[which]),
                which ? "</function>" : toolcall_marks_of(a->o.marks.calls)->close);
     return true;

@@ -11,9 +11,10 @@
 /* How a model marks its thoughts; learned from its template or its tokens. */
 typedef struct answer_thoughts {
     const char *open, *close; /* both static; NULL: it does not think, or nothing says so */
-    /* What a model writes between a thought and its answer, where it has words for that: before an answer, before an answer without a thought, before
-     * a call. */
+    /* What a model writes between a thought and its answer, where it has words for that: before an answer, before an answer without a thought (NULL:
+     * the first may be left out, also where the answer is held to a form), before a call. */
     const char *leads[3];
+    const char *end; /* what stands behind an answer, or NULL */
 } answer_thoughts;
 
 /* By a mark in a template's source. */

@@ -418,6 +418,7 @@ xd_status gen_choice_begin_parts(gen *g, xd_err *err)
     o.marks.channels &= thoughts;
     if (g->p.grammar) { /* an answer that is held to a form has no marks, and a thought only where one was let through */
         thoughts = m->may_think;
+        o.marks.thoughts.end = NULL; /* it may be a part of a text within the form */
         if (m->channels) {
             o.marks.thoughts = answer_channel_thought;
             o.lead = NULL;

@@ -276,7 +276,7 @@ static xd_status make_lead(const gen_context *ctx, gen_params *p, xd_err *err)
     char after[64];
     snprintf(after, sizeof after, "\n\n%s", mark);
     const char *const texts[] = {thought.open, thought.leads[1] ? thought.leads[1] : mark,
-                                 thought.leads[0] ? thought.leads[0] : after};
+                                 thought.leads[1] ? thought.leads[0] : after};
     uint32_t n[3];
     for (size_t i = 0; i < 3; i++) {
         size_t before = p->lead_ids.len;

@@ -592,6 +592,31 @@ Test(answer, words_between_a_thought_and_its_answer_are_not_told)
     expect_opt(o, rows[0].text, strlen(rows[0].text), "<C><|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.");
 }
 
+/* Ernie 4.5's and Granite 3.3's answers have tags of their own; what vLLM's parser gives. */
+Test(answer, tags_around_an_answer_are_not_told)
+{
+    static const char source[] =
+        "'<think>\\n' + reasoning + '\\n</think>\\n\\n<response>\\n' + content + '\\n</response>\\n'";
+    answer_options o = {
+        .marks = {.calls = TOOLCALL_TAG, .thoughts = answer_thoughts_of(source, strlen(source)), .in_thought = true}};
+    static const struct {
+        const char *text, *expected;
+    } rows[] = {
+        {"abc\n</think>\n\n<response>\ndef\n</response>\n", "<T>abc<C>def"},
+        {"abc\n</think>\ndef", "<T>abc<C>def"},
+        {"a</think><response>b\n\nc</response>", "<T>a<C>b\n\nc"},
+        {"a</think><response>Write </response> last. </response>", "<T>a<C>Write </response> last."},
+        {"a</think><response>b</response>\n" CALL_A, "<T>a<C>b<F>f {\"s\": \"x\"}"},
+        {"a</think>\n\n" CALL_A, "<T>a<F>f {\"s\": \"x\"}"},
+        {"a</think><response>b</resp", "<T>a<C>b</resp"},
+        {"a</think><response>b\n", "<T>a<C>b\n"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        expect_opt(o, rows[i].text, strlen(rows[i].text), rows[i].expected);
+    o.keep_thoughts = true;
+    expect_opt(o, rows[0].text, strlen(rows[0].text), "<C>abc\n</think>\n\n<response>\ndef\n</response>\n");
+}
+
 Test(answer, long_white_space_is_not_held)
 {
     char text[1200];
@@ -737,6 +762,9 @@ Test(answer, forms_are_found_by_their_marks)
     cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
     cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
     cr_assert_null(answer_thoughts_of("<|system|><|end|>", 17).open);
+    /* what a tool answered stands in MiniMax's template in tags that are no answer's */
+    cr_assert_null(answer_thoughts_of("<think> '<response>' ~ message.content", 38).end);
+    cr_assert(answer_thoughts_of("between <think></think> and <response></response>", 49).end);
     cr_assert_str_eq(answer_thoughts_of("<seed:think>", 12).close, "</seed:think>");
     cr_assert_str_eq(answer_thoughts_of("'<think{}>'", 11).close, "</think:opensource>");
 }
