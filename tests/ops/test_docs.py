@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from daemon import NAME, Daemon, TestCase, families, labels
 
-EXE, ROOT = sys.argv[1:3]
+EXE, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 DOCS = os.path.join(ROOT, "docs")
 HEAD = """# Metrics
 
