@@ -227,6 +227,7 @@ enum MHD_Result reply_page(exchange *x, const char *html, const char *policy); /
 enum MHD_Result reply_stream(exchange *x, MHD_ContentReaderCallback read, void *cls);
 /* Owned; in OpenAI's shape, or Anthropic's. */
 json_t *reply_error_json(const xd_err *err, bool anthropic, unsigned *ret_status);
+#define API_NO_THREADS "thread_unsupported_request" /* a code that Anthropic's clients look for, in `details` */
 
 /* Appends the JSON to b; takes body, NULL is out of memory: so b.failed says. */
 void reply_dump(json_t *body, xd_buf *b);

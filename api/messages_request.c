@@ -9,8 +9,8 @@
 #include "api/translate.h"
 
 typedef struct request {
-    const json_t *messages, *metadata, *output_config, *stop_sequences, *system, *thinking, *tool_choice, *tools,
-        *context_management, *cache_control;
+    const json_t *messages, *metadata, *output_config, *stop_sequences, *system, *thinking, *thread, *tool_choice,
+        *tools, *context_management, *cache_control;
     const char *service_tier, *speed, *inference_geo;
     int64_t max_tokens;
 } request;
@@ -24,6 +24,7 @@ enum { MESSAGES = 1 };
 static const field fields[] = {
     /* name                     kind               where     destination             min max             why refused */
     {"cache_control",           FIELD_OBJECT,      MESSAGES, AT(cache_control),      0,  0,              NULL},
+    {"compaction",              FIELD_REFUSED,     MESSAGES, 0,                      0,  0,              "ask for a summary in messages"},
     {"container",               FIELD_REFUSED,     MESSAGES, 0,                      0,  0,              "the server runs no tools"},
     {"context_management",      FIELD_OBJECT,      MESSAGES, AT(context_management), 0,  0,              NULL},
     {"echo",                    FIELD_REFUSED,     MESSAGES, 0,                      0,  0,              "only /v1/completions echoes"},
@@ -49,6 +50,7 @@ static const field fields[] = {
     {"stream_options",          FIELD_OFF,         MESSAGES, 0,                      0,  0,              "a stream always tells its usage"},
     {"system",                  FIELD_ANY,         MESSAGES, AT(system),             0,  0,              NULL},
     {"thinking",                FIELD_OBJECT,      MESSAGES, AT(thinking),           0,  0,              NULL},
+    {"thread",                  FIELD_ANY,         MESSAGES, AT(thread),             0,  0,              NULL},
     {"timings",                 FIELD_REFUSED,     MESSAGES, 0,                      0,  0,              "use /v1/chat/completions"},
     {"timings_per_token",       FIELD_REFUSED,     MESSAGES, 0,                      0,  0,              "use /v1/chat/completions"},
     {"tool_choice",             FIELD_OBJECT,      MESSAGES, AT(tool_choice),        0,  0,              NULL},
@@ -166,6 +168,11 @@ xd_status messages_to_chat(const json_t *body, json_t **ret, xd_err *err)
     request r = {.max_tokens = FIELD_UNSET_INT};
     XD_CLEANUP(json_decrefp) json_t *chat = json_object();
     xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), MESSAGES, NULL, &r, err);
+    if (!st &&
+        r.thread) /* Anthropic's tool runner asks for one, and on this error sends the conversation with each request */
+        st =
+            xd_fail_field(err, XD_BAD_REQUEST, "thread", API_NO_THREADS,
+                          "'thread' is not supported: nothing is stored here; send the whole conversation in messages");
     if (!st)
         st = translate_rest(body, fields, XD_ARRAY_LEN(fields), chat, err);
     if (!st)

@@ -149,7 +149,13 @@ json_t *reply_error_json(const xd_err *err, bool anthropic, unsigned *ret_status
                              anthropic ? anthropic_type(err->status) : xd_status_name(err->status), "param",
                              err->param[0] ? json_string(err->param) : json_null(), "code",
                              json_string(err->code[0] ? err->code : default_code(err->status)));
-    if (!anthropic || !json || !json_object_set_new(json, "type", json_string("error")))
+    if (!anthropic || !json)
+        return json;
+    bool ok = !json_object_set_new(json, "type", json_string("error"));
+    if (!strcmp(err->code, API_NO_THREADS))
+        ok = ok && !json_object_set_new(json_object_get(json, "error"), "details",
+                                        json_pack("{s:s, s:[s]}", "error_code", err->code, "unsupported", "thread"));
+    if (ok)
         return json;
     json_decref(json);
     return NULL;

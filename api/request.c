@@ -98,6 +98,7 @@ static const field fields[] = {
     {"mirostat",                     FIELD_OFF,     BOTH,           0,                         0,       0,   "use temperature with top_p, min_p or typical_p"},
     {"mirostat_mode",                FIELD_OFF,     BOTH,           0,                         0,       0,   "use temperature with top_p, min_p or typical_p"},
     {"modalities",                   FIELD_ARRAY,   GEN_CHAT,       AT(modalities),            0,       0,   NULL},
+    {"moderation",                   FIELD_REFUSED, BOTH,           0,                         0,       0,   "the server has no model that moderates"},
     {"model",                        FIELD_STRING,  BOTH,           AT(model),                 0,       0,   NULL},
     {"n",                            FIELD_INT,     BOTH,           AT(n),                     1,       INT_MAX_TOKENS, NULL},
     {"n_predict",                    FIELD_OTHER,   BOTH,           0,                         -1,      -1,  "max_tokens"},

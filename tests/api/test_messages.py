@@ -345,7 +345,7 @@ FAULTS = [
     ({"output_config": {"format": {"type": "json_schema", "schema": {"properties": {"a": {"if": {"type": "null"}}}}}}}, "output_config.format.schema.properties.a.if", "invalid_json_schema"),
     ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages", "context_length_exceeded"),
     *[({name: value}, name, "unsupported_parameter") for name, value in {
-        "container": {"id": "c"}, "mcp_servers": [{}], "stop": ["x"], "n": 2, "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 5, "response_format": {"type": "json_object"}, "reasoning_effort": "low",
+        "compaction": {"type": "summarize"}, "container": {"id": "c"}, "mcp_servers": [{}], "stop": ["x"], "n": 2, "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 5, "response_format": {"type": "json_object"}, "reasoning_effort": "low",
         "parallel_tool_calls": True, "functions": [{}], "function_call": "auto", "echo": True, "return_token_ids": True, "timings": True, "stream_options": {"include_usage": True}}.items()],
 ]
 
@@ -393,6 +393,22 @@ def test_the_reference_names_every_field():
     doc = doc[doc.index("## Messages"):doc.index("## Request ids")]
     names = re.findall(r'^    \{"(\w+)", +FIELD_', source, re.M)
     assert len(names) > 25 and not [n for n in names if f"`{n}`" not in doc]
+
+
+def test_every_field_that_the_official_clients_have_is_known():
+    """Taken, refused, or said to have no effect: a field of a newer client that changes what is asked for is not lost in silence."""
+    from anthropic.types.beta.message_create_params import MessageCreateParamsBase as Messages
+    from openai.types.chat.completion_create_params import CompletionCreateParamsBase as Chat
+    from openai.types.completion_create_params import CompletionCreateParamsBase as Completions
+    from openai.types.responses.response_create_params import ResponseCreateParamsBase as Responses
+    with open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as f:
+        doc = f.read()
+    for kind, title in [(Messages, "Messages"), (Responses, "Responses"), (Chat, "Fields of a request"), (Completions, "Fields of a request")]:
+        section = doc.split(f"\n## {title}\n")[1].split("\n## ")[0]
+        if kind is not Chat and kind is not Completions:  # "the other fields are chat's"
+            section += doc.split("\n## Fields of a request\n")[1].split("\n## ")[0]
+        missing = [name for name in kind.__annotations__ if f"`{name}`" not in section and name != "betas"]  # a header
+        assert len(kind.__annotations__) > 10 and not missing, (kind, missing)
 
 
 def test_statuses_as_the_client_knows_them(start, last):
@@ -560,6 +576,32 @@ def test_an_answer_of_the_demo_model_goes_on(daemon):
     m = both(daemon, [U, begin], model="demo", max_tokens=12, temperature=0)
     chat = daemon.post("/v1/chat/completions", {"messages": [U, begin], "max_tokens": 12, "temperature": 0, "continue_final_message": True}).json
     assert texts(m) == [("text", chat["choices"][0]["message"]["content"])]
+
+
+def test_the_clients_tool_runner_sends_the_whole_conversation(tools_daemon):
+    """It asks the server to keep the conversation, and goes on without once it is told that this one cannot; else its second
+    request would be answered without what was said before."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}, "x"):
+        a = tools_daemon.post("/v1/messages", {"max_tokens": 5, "messages": [U], "thread": thread})
+        assert (a.status, a.json["error"]["code"], a.json["error"]["param"]) == (400, "thread_unsupported_request", "thread")
+        assert a.json["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert tools_daemon.post("/v1/messages", {"max_tokens": 5, "messages": [U], "thread": None}).status == 200
+    if not hasattr(anthropic, "beta_tool"):
+        return
+    called = []
+
+    @anthropic.beta_tool
+    def double(number: int) -> str:
+        """Doubles a number."""
+        called.append(number)
+        return str(2 * number)
+    before = tools_daemon.metric("expertd_prompt_tokens_total")
+    runner = client(tools_daemon).beta.messages.tool_runner(model="demo", max_tokens=100, tools=[double], messages=[U], tool_choice={"type": "any"}, max_iterations=3)
+    replies = list(runner)
+    assert len(replies) == 3 and len(called) >= 2 and all(r.stop_reason == "tool_use" for r in replies)
+    asked_for = [r.usage.input_tokens + r.usage.cache_read_input_tokens for r in replies]
+    assert asked_for == sorted(set(asked_for)), asked_for  # each has all that was said before
+    assert tools_daemon.metric("expertd_prompt_tokens_total") - before == sum(asked_for)
 
 
 def test_structured_output(daemon):
