@@ -361,7 +361,7 @@ static void format_field(formatter *f, jx_sb *b, const jx_str *s, size_t from, s
             v = JX_STRV(jx_to_str(c, v));
         } else {
             jx_sb repr = {0};
-            jx_repr(c, &repr, v);
+            (how == 'a' ? jx_ascii : jx_repr)(c, &repr, v);
             v = JX_STRV(jx_sb_done(c, &repr));
         }
         at += 2;
@@ -439,7 +439,7 @@ static void percent_value(jx *c, jx_sb *b, jx_value v, spec s, bool left)
         if (s.type == 's')
             jx_print(c, &text, v);
         else
-            jx_repr(c, &text, v);
+            (s.type == 'a' ? jx_ascii : jx_repr)(c, &text, v);
         if (!left)
             s.align = '>';
         add_padded(c, b, jx_sb_done(c, &text), &s);

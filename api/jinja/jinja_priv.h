@@ -312,6 +312,7 @@ bool jx_len(jx_value v, size_t *ret); /* false: has no len() */
 
 void jx_print(jx *c, jx_sb *b, jx_value v);  /* str(v) */
 void jx_repr(jx *c, jx_sb *b, jx_value v);   /* repr(v) */
+void jx_ascii(jx *c, jx_sb *b, jx_value v);  /* ascii(v) */
 const jx_str *jx_to_str(jx *c, jx_value v);  /* str(v) */
 const char *jx_repr_text(jx *c, jx_value v); /* repr(v) for a message, cut short */
 size_t jx_int_repr(char out[48], jx_int i);

@@ -73,6 +73,11 @@ size_t jx_float_repr(char out[32], double f)
     return len;
 }
 
+static int escape_char(char ret[16], int32_t ch)
+{
+    return snprintf(ret, 16, ch < 0x100 ? "\\x%02x" : ch < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)ch);
+}
+
 static void repr_str(jx *c, jx_sb *b, const jx_str *s)
 {
     bool trusted = jx_str_trusted(s);
@@ -92,11 +97,7 @@ static void repr_str(jx *c, jx_sb *b, const jx_str *s)
         else if (ch == '\n' || ch == '\r' || ch == '\t')
             n = snprintf(escape, sizeof escape, "\\%c", ch == '\n' ? 'n' : ch == '\r' ? 'r' : 't');
         else if (!jx_is_printable(ch))
-            n = snprintf(escape, sizeof escape,
-                         ch < 0x100     ? "\\x%02x"
-                         : ch < 0x10000 ? "\\u%04x"
-                                        : "\\U%08x",
-                         (unsigned)ch);
+            n = escape_char(escape, ch);
         if (!n)
             continue;
         jx_sb_sub(c, b, s, (size_t)(plain - s->data), (size_t)(start - s->data));
@@ -246,6 +247,26 @@ const jx_str *jx_to_str(jx *c, jx_value v)
     jx_sb b = {0};
     jx_print(c, &b, v);
     return jx_sb_done(c, &b);
+}
+
+void jx_ascii(jx *c, jx_sb *b, jx_value v)
+{
+    jx_sb text = {0};
+    jx_repr(c, &text, v);
+    const jx_str *s = jx_sb_done(c, &text);
+    const char *end = s->data + s->len, *plain = s->data;
+    for (const char *at = s->data; at < end;) {
+        const char *start = at;
+        int32_t ch = jx_char(&at, end);
+        if (ch < 0x80)
+            continue;
+        char escape[16];
+        size_t from = (size_t)(start - s->data);
+        jx_sb_sub(c, b, s, (size_t)(plain - s->data), from);
+        jx_sb_add(c, b, escape, (size_t)escape_char(escape, ch), s->map ? s->map[from] : s->trusted);
+        plain = at;
+    }
+    jx_sb_sub(c, b, s, (size_t)(plain - s->data), s->len);
 }
 
 const char *jx_repr_text(jx *c, jx_value v)

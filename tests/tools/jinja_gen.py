@@ -422,6 +422,7 @@ def systematic():
     for x in SPECS:
         for v in ["s", "i", "n", "f", "g", "h", "k", "big"]:
             yield f"'{{:{x}}}'.format({v})"
+    yield from ("'%a' % u", "'%9.5a|' % u", "'{!a}'.format(u)", "'{0!a:>30}'.format([u, nd])", "'{!r}'.format(u)")
     for x in PERCENT:
         for v in ["s", "i", "f", "(n, 2)", "d", "h", "l"]:
             yield f"'{x}' % {v}"
