@@ -219,6 +219,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mc, void **ctx, enum M
 
 /* Each queues the response and returns the handler's value. */
 #define API_CHALLENGE "Bearer realm=\"expertd\""
+#define API_EXPOSED   "x-request-id, request-id, x-should-retry, Retry-After" /* what a page's script may read, too */
 enum MHD_Result reply_error(exchange *x, const xd_err *err);
 void reply_note_fault(exchange *x, const xd_err *err);                  /* kept for the log where it is one of ours */
 enum MHD_Result reply_json(exchange *x, unsigned status, json_t *body); /* takes body; NULL: out of memory */

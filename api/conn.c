@@ -268,9 +268,10 @@ static void answer_raw_locked(conn *c, const xd_err *err)
     if (c->request_id && c->anthropic)
         xd_buf_printf(&head, "request-id: %s\r\n", c->request_id);
     if (c->cors_origin && *c->cors_origin) /* else a page's script sees no more than a failure */
-        xd_buf_printf(
-            &head, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\nVary: Origin\r\n",
-            c->cors_origin);
+        xd_buf_printf(&head,
+                      "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: " API_EXPOSED
+                      "\r\nVary: Origin\r\n",
+                      c->cors_origin);
     xd_buf_puts(&head, "\r\n");
     xd_buf_puts(&head, body ? body : "");
     /* Nothing was sent on this request before, so a few hundred bytes fit the socket's buffer; if not, the peer is stuck. */

@@ -26,7 +26,7 @@ static void add_cors(const exchange *x, struct MHD_Response *r)
     if (!origin[0])
         return;
     add(r, "Access-Control-Allow-Origin", origin);
-    add(r, "Access-Control-Expose-Headers", "x-request-id, x-should-retry, Retry-After");
+    add(r, "Access-Control-Expose-Headers", API_EXPOSED);
     if (strcmp(origin, "*") != 0)
         add(r, "Vary", "Origin");
     if (strcmp(x->method, "OPTIONS") == 0) {

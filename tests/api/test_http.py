@@ -547,6 +547,15 @@ def test_an_answer_to_half_a_body_has_the_cors_headers(start):
         assert status_of(answer) == status and b"\r\nAccess-Control-Allow-Origin: https://example.org\r\n" in answer
 
 
+def test_a_page_may_read_what_the_clients_look_at(start):
+    """The request's id under both names, and when to try again: whether the answer goes past the HTTP library or through it."""
+    server = start("--server.cors_origin=https://example.org", "--server.max_body=4KiB")
+    for a in (server.post("/v1/messages", {"x": 1}), server.post("/v1/messages", {"x": "x" * 5000}), server.complete("[abort]"), server.get("/v1/messages")):
+        exposed = {h.strip().lower() for h in a.headers["Access-Control-Expose-Headers"].split(",")}
+        said = {h.lower() for h in a.headers} & {"x-request-id", "request-id", "x-should-retry", "retry-after"}
+        assert "x-request-id" in said and said <= exposed, (a.status, said, exposed)
+
+
 def test_without_cors_there_are_no_cors_headers(server):
     assert "Access-Control-Allow-Origin" not in server.request("OPTIONS", "/v1/models").headers
 
