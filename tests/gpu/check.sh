@@ -143,7 +143,7 @@ small=(bench synthetic:tiny --engine.backend=cuda --memory.page_size=64KiB --mem
 
 run_part() {
     case $1 in
-    kerncheck) start "$1" all 300 "$kerncheck" --backend "$backend" --rounds 20 --vectors tests/data/kern/vectors.txt ;;
+    kerncheck) start "$1" all 480 "$kerncheck" --backend "$backend" --rounds 20 --vectors tests/data/kern/vectors.txt ;;
     golden)
         golden "$1"
         start "$1" qwen3-q8_0 120 "$test_golden" --backend="$backend" --kv=q8_0 tests/data/golden/qwen3
