@@ -8,19 +8,7 @@
 #include "config/config.h"
 #include "engine/core.h"
 #include "engine/model/model.h"
-#include "tests/unit/scratch.h"
-
-static xd_status open_synthetic(const char *text, bool geometry_only, model **ret, xd_err *err)
-{
-    char path[160];
-    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
-    return model_open(&(model_options){.path = path, .geometry_only = geometry_only}, ret, err);
-}
-
-static xd_status open_config(const char *text, model **ret, xd_err *err)
-{
-    return open_synthetic(text, true, ret, err);
-}
+#include "tests/unit/family_config.h"
 
 TestSuite(families, .init = make_dir, .fini = remove_dir);
 
@@ -345,9 +333,7 @@ Test(families, may_have_weights_of_many_deviations_when_they_are_synthetic)
 
 Test(families, refuse_by_name_what_they_do_not_compute)
 {
-    static const struct {
-        const char *config, *says;
-    } cases[] = {
+    static const refused cases[] = {
         {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}",
          "'LlamaForSequenceClassification'"},
         {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}", "partial_rotary_factor 0.5"},
@@ -460,14 +446,7 @@ Test(families, refuse_by_name_what_they_do_not_compute)
         {"{\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":0,\"n_group\":3,\"topk_group\":1," SIZES "}",
          "n_group = 3"},
     };
-    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
-        model *m = NULL;
-        xd_err err;
-        xd_status st = open_config(cases[i].config, &m, &err);
-        cr_assert(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
-        cr_assert(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
-        model_free(m);
-    }
+    refuse(cases, XD_ARRAY_LEN(cases));
 }
 
 /* The folder of tests/data/golden with another file beside its weights, both named by an index. */

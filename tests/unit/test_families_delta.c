@@ -4,16 +4,9 @@
 #include <string.h>
 
 #include "engine/model/model.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/family_config.h"
 
 TestSuite(families_delta, .init = make_dir, .fini = remove_dir);
-
-static xd_status open_config(const char *text, model **ret, xd_err *err)
-{
-    char path[160];
-    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
-    return model_open(&(model_options){.path = path, .geometry_only = true}, ret, err);
-}
 
 Test(families_delta, have_the_defaults_of_their_classes)
 {
@@ -102,9 +95,7 @@ Test(families_delta, are_dense_in_the_layers_that_a_list_says)
 
 Test(families_delta, refuse_by_name_what_they_do_not_compute)
 {
-    static const struct {
-        const char *config, *says;
-    } cases[] = {
+    static const refused cases[] = {
         {"{" NEXT "}", "all layers have linear attention"},
         {"{" NEXT ",\"full_attention_interval\":0}", "'full_attention_interval'"},
         {"{" NEXT ",\"layer_types\":[\"full_attention\"]}", "layer_types must list num_hidden_layers = 3"},
@@ -122,12 +113,5 @@ Test(families_delta, refuse_by_name_what_they_do_not_compute)
         {"{" QWEN35 ",\"architectures\":[\"Qwen3_5MoeModel\"]}", "'Qwen3_5MoeModel'"},
         {"{" NEXT ",\"full_attention_interval\":3,\"mlp_only_layers\":1}", "'mlp_only_layers' must be a list"},
     };
-    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
-        model *m = NULL;
-        xd_err err;
-        xd_status st = open_config(cases[i].config, &m, &err);
-        cr_assert(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
-        cr_assert(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
-        model_free(m);
-    }
+    refuse(cases, XD_ARRAY_LEN(cases));
 }

@@ -7,16 +7,9 @@
 #include "config/config.h"
 #include "engine/core.h"
 #include "engine/model/model.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/family_config.h"
 
 TestSuite(families_latent, .init = make_dir, .fini = remove_dir);
-
-static xd_status open_config(const char *text, model **ret, xd_err *err)
-{
-    char path[160];
-    snprintf(path, sizeof path, "synthetic:%s", put("config.json", text, strlen(text)));
-    return model_open(&(model_options){.path = path, .geometry_only = true}, ret, err);
-}
 
 Test(families_latent, have_the_defaults_of_their_classes)
 {
@@ -272,9 +265,7 @@ Test(families_latent, are_dense_in_the_layers_that_a_list_says)
 
 Test(families_latent, refuse_by_name_what_they_do_not_compute)
 {
-    static const struct {
-        const char *config, *says;
-    } cases[] = {
+    static const refused cases[] = {
         {"{" GLM ",\"architectures\":[\"Glm4MoeLiteModel\"]}", "'Glm4MoeLiteModel'"},
         {"{" GLM ",\"scoring_func\":\"softmax\"}", "'scoring_func' is 'softmax'"},
         {"{" GLM ",\"topk_method\":\"greedy\"}", "'topk_method' is 'greedy'"},
@@ -307,12 +298,5 @@ Test(families_latent, refuse_by_name_what_they_do_not_compute)
         {"{" GLM ",\"model_type\":\"axk1\"}", ", joyai_llm_flash, kimi_k2"},
         {"{" GLM ",\"model_type\":\"joyai_llm_flash\",\"architectures\":[\"JoyAIForCausalLM\"]}", "'JoyAIForCausalLM'"},
     };
-    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
-        model *m = NULL;
-        xd_err err;
-        xd_status st = open_config(cases[i].config, &m, &err);
-        cr_assert(st == XD_UNSUPPORTED || st == XD_BAD_MODEL, "%s: %d", cases[i].config, st);
-        cr_assert(st && strstr(err.msg, cases[i].says), "%s -> %s", cases[i].config, st ? err.msg : "");
-        model_free(m);
-    }
+    refuse(cases, XD_ARRAY_LEN(cases));
 }
