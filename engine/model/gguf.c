@@ -50,7 +50,7 @@ static xd_status broken(cursor *c, const char *why)
 static xd_status take(cursor *c, void *to, size_t n)
 {
     if ((size_t)(c->end - c->at) < n)
-        return broken(c, "the file ends too early");
+        return broken(c, "the file ends too early (was it downloaded whole?)");
     memcpy(to, c->at, n);
     c->at += n;
     return XD_OK;
@@ -63,7 +63,7 @@ static xd_status take_string(cursor *c, const char **ret, uint64_t *ret_len)
     if (st)
         return st;
     if (*ret_len > (uint64_t)(c->end - c->at))
-        return broken(c, "a string is longer than the file");
+        return broken(c, "a string is longer than the file (was it downloaded whole?)");
     *ret = (const char *)c->at;
     c->at += *ret_len;
     return XD_OK;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -16,8 +17,12 @@ xd_status hf_load(const char *path, json_t **ret, xd_err *err)
     if (!S_ISREG(sb.st_mode) || sb.st_size > MAX_JSON_BYTES)
         return xd_fail(err, XD_BAD_MODEL, 0, "'%s' is not a regular file of at most %d MiB", path,
                        MAX_JSON_BYTES >> 20);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return xd_fail(err, XD_IO, errno, "open '%s'", path);
     json_error_t je;
-    json_t *o = json_load_file(path, 0, &je);
+    json_t *o = json_loadf(f, 0, &je);
+    (void)fclose(f);
     if (!o)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s:%d: not valid JSON: %s", path, je.line, je.text);
     if (!json_is_object(o)) {

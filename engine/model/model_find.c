@@ -100,9 +100,10 @@ xd_status model_find(const char *path, char **ret_file, xd_err *err)
     struct stat info;
     if (stat(path, &info)) {
         int e = errno;
-        /* NAME or ORG/NAME, as other servers take to download it. */
+        /* NAME, ORG/NAME or an address, as other servers take to download it. */
         const char *slash = strchr(path, '/');
-        bool hub = e == ENOENT && !ends_in_gguf(path) && !strchr("./~", path[0]) && (!slash || !strchr(slash + 1, '/'));
+        bool hub = e == ENOENT && (strstr(path, "://") || (!ends_in_gguf(path) && !strchr("./~", path[0]) &&
+                                                           (!slash || !strchr(slash + 1, '/'))));
         return xd_fail(err, XD_NOT_FOUND, e, "model '%s'%s", path,
                        hub ? " (a path is needed, nothing is downloaded)" : "");
     }

@@ -94,10 +94,15 @@ static xd_status read_header(safetensors *s, xd_err *err)
                        (unsigned long long)s->map.bytes);
     uint64_t header;
     memcpy(&header, s->map.base, 8);
-    if (header > SAFETENSORS_MAX_HEADER_BYTES || header > s->map.bytes - 8)
+    if (header > SAFETENSORS_MAX_HEADER_BYTES && *(const char *)s->map.base == '<')
         return xd_fail(err, XD_BAD_MODEL, 0,
-                       "%s: header of %llu bytes does not fit the file (%llu bytes, at most %u allowed)", s->path,
-                       (unsigned long long)header, (unsigned long long)s->map.bytes, SAFETENSORS_MAX_HEADER_BYTES);
+                       "%s: this is a web page, not a safetensors file: what was downloaded is an error or a login",
+                       s->path);
+    if (header > SAFETENSORS_MAX_HEADER_BYTES || header > s->map.bytes - 8)
+        return xd_fail(
+            err, XD_BAD_MODEL, 0,
+            "%s: header of %llu bytes does not fit the file (%llu bytes, at most %u allowed): was it downloaded whole?",
+            s->path, (unsigned long long)header, (unsigned long long)s->map.bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t je;
     json_t *root = json_loadb((const char *)s->map.base + 8, header, JSON_REJECT_DUPLICATES, &je);
     if (!root || !json_is_object(root)) {

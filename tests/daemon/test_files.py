@@ -181,7 +181,8 @@ class Files(DemoCopy):
         self.assertIn(f" has layer {layers - 1} (from 0), its metadata say block_count = {layers - 1}", self.refused(66, "-m", path))
 
     def test_a_name_of_the_hub_is_answered_with_what_is_needed(self):
-        self.assertIn("model 'Qwen/Qwen3-30B-A3B' (a path is needed, nothing is downloaded)", self.refused(66, "-m", "Qwen/Qwen3-30B-A3B"))
+        for name in "Qwen/Qwen3-30B-A3B", "https://example.org/model.gguf":
+            self.assertIn(f"model '{name}' (a path is needed, nothing is downloaded)", self.refused(66, "-m", name))
         self.assertNotIn("downloaded", self.refused(66, "-m", "/srv/nonexistent"))
 
 

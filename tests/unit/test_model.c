@@ -88,6 +88,9 @@ Test(safetensors, refuses_a_header_beyond_the_file)
     safetensors *s = NULL;
     xd_err err;
     cr_assert_eq(safetensors_open(put("x.safetensors", "abc", 3), &s, &err), XD_BAD_MODEL);
+    static const char page[] = "<!DOCTYPE html><title>401</title>";
+    cr_assert_eq(safetensors_open(put("x.safetensors", page, sizeof page), &s, &err), XD_BAD_MODEL);
+    cr_assert(strstr(err.msg, "a web page, not a safetensors file"), "%s", err.msg);
     cr_assert_eq(safetensors_open("/nonexistent/x", &s, &err), XD_NOT_FOUND);
 }
 
