@@ -179,8 +179,7 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     auto find_rows = [&](int split) {
         base = split * KERN_ATTN_SPLIT + (int)warp * ATTN_TILE;
         on = warp < DECODE_TILES && base <= span.last && base + ATTN_TILE > span.first;
-#pragma unroll(HD > 64 ? 0 : 1) /* 0: as the compiler likes; for 64 that hangs on what else is in this file */
-        for (int i = (int)lane; on && i < ATTN_TILE; i += 32) {
+        auto find = [&](int i) {
             const int pos = base + i;
             const unsigned char *row =
                 pos >= span.first && pos <= span.last ? kv_row<FMT>(a, table, kvh, (uint32_t)pos) : nullptr;
@@ -188,6 +187,16 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
             for (uint32_t c = 0; !AHEAD && row && c < hd * 2; c += 128) { /* later loads find it in L2 */
                 fetch_ahead(row + c);
                 fetch_ahead(row + v_off + c);
+            }
+        };
+        if constexpr (HD > 64) {
+            for (int i = (int)lane; on && i < ATTN_TILE; i += 32) {
+                find(i);
+            }
+        } else { /* what the compiler likes depends on what else is in this file */
+#pragma unroll 1
+            for (int i = (int)lane; on && i < ATTN_TILE; i += 32) {
+                find(i);
             }
         }
         __syncwarp();
