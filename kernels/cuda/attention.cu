@@ -252,8 +252,8 @@ template <int HD, kern_fmt FMT> static cudaError_t launch_prefill(cuda_dev *d, c
         cudaFuncSetAttribute(attn_prefill_kernel<HD, FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
-    return cuda_start(d, attn_prefill_kernel<HD, FMT>, dim3((a->n_tokens + per_block - 1) / per_block, a->kv.n_kv_heads),
-                      PREFILL_WARPS * 32, smem, *a);
+    return cuda_start(d, attn_prefill_kernel<HD, FMT>,
+                      dim3((a->n_tokens + per_block - 1) / per_block, a->kv.n_kv_heads), PREFILL_WARPS * 32, smem, *a);
 }
 
 template <int HD> static cudaError_t choose_prefill(cuda_dev *d, const kern_attn_args *a)
@@ -307,9 +307,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     if (!fast)
         attn_simple_launch(d, a);
     else if (!decode)
-        e = hd <= 64    ? choose_prefill<64>(d, a)
-            : hd <= 128 ? choose_prefill<128>(d, a)
-                        : choose_prefill<256>(d, a);
+        e = hd <= 64 ? choose_prefill<64>(d, a) : hd <= 128 ? choose_prefill<128>(d, a) : choose_prefill<256>(d, a);
     else
         e = attn_decode_launch(d, a, rope_too);
     return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");

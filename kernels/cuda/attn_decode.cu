@@ -266,7 +266,8 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     };
 #pragma unroll 1
     for (int split = begin; split <= end; split++) {
-        uint32_t early = 0; /* groups of K that are there before the kernels ahead are done: all but that of this token */
+        uint32_t early =
+            0; /* groups of K that are there before the kernels ahead are done: all but that of this token */
         if constexpr (FMT == FMT_Q8_0) {
             find_groups(split);
             if (on && rope_too && split == begin) {
@@ -567,8 +568,8 @@ static cudaError_t launch_decode(cuda_dev *d, const kern_attn_args *a, bool rope
     const size_t smem = sizeof(decode_smem<HD, AHEAD, FMT>);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads, row_groups = (heads + 15) / 16;
     const uint32_t splits = attn_decode_splits(a);
-    cudaError_t e = cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD, FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         (int)smem);
+    cudaError_t e = cudaFuncSetAttribute(attn_decode_kernel<HD, AHEAD, FMT>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
         return e;
     kern_attn_args all = *a;
@@ -605,7 +606,8 @@ template <int HD> static cudaError_t choose_decode(cuda_dev *d, const kern_attn_
 
 bool attn_decode_takes(const cuda_dev *d, kern_fmt fmt, uint32_t head_dim)
 {
-    const size_t wide = fmt == FMT_Q8_0 ? sizeof(decode_smem<256, false, FMT_Q8_0>) : sizeof(decode_smem<256, false, FMT_F16>);
+    const size_t wide =
+        fmt == FMT_Q8_0 ? sizeof(decode_smem<256, false, FMT_Q8_0>) : sizeof(decode_smem<256, false, FMT_F16>);
     return head_dim <= 128 || (head_dim <= 256 && wide <= (size_t)d->smem_max);
 }
 

@@ -16,7 +16,8 @@ static __device__ __forceinline__ float q8_value(const unsigned char *row, uint3
 
 /* A block a (token, head): scores of a split in shared memory, then the sums, splits merged in order of position. Any head_dim, F16 and
  * F32 caches; Q8: those of Q8_0, whose values are not rounded here. N: columns of V a thread. LATENT: with kv.v_dim. */
-template <int N, bool LATENT, bool Q8> __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_args a)
+template <int N, bool LATENT, bool Q8>
+__global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_args a)
 {
     extern __shared__ float sh[]; /* q [head_dim], scores [KERN_ATTN_SPLIT] */
     __shared__ float red[32];
@@ -111,9 +112,9 @@ void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
     const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
     constexpr int MOST = ATTN_MAX_LATENT / SIMPLE_BLOCK, HEAD = ATTN_MAX_HEAD / SIMPLE_BLOCK;
     const bool q8 = a->kv.fmt == FMT_Q8_0;
-    void (*kernel)(kern_attn_args) = a->kv.v_dim ? q8 ? attn_simple_kernel<MOST, true, true>
-                                                      : attn_simple_kernel<MOST, true, false>
-                                     : q8        ? attn_simple_kernel<HEAD, false, true>
-                                                 : attn_simple_kernel<HEAD, false, false>;
+    void (*kernel)(kern_attn_args) =
+        a->kv.v_dim ? q8 ? attn_simple_kernel<MOST, true, true> : attn_simple_kernel<MOST, true, false>
+        : q8 ? attn_simple_kernel<HEAD, false, true>
+                    : attn_simple_kernel<HEAD, false, false>;
     (void)cuda_start(d, kernel, dim3(a->n_tokens, a->n_heads), SIMPLE_BLOCK, smem, *a);
 }

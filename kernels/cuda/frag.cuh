@@ -229,8 +229,8 @@ static __device__ __forceinline__ void block_products(float (&c)[N][4], const a_
         for (int i = 0; i < N; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                c[i][j] = block_finish<FMT>(c[i][j], x[i][j], j < 2 ? a[i].d0 : a[i].d1,
-                                            j < 2 ? a[i].m0.by : a[i].m1.by);
+                c[i][j] =
+                    block_finish<FMT>(c[i][j], x[i][j], j < 2 ? a[i].d0 : a[i].d1, j < 2 ? a[i].m0.by : a[i].m1.by);
     }
 }
 

@@ -54,7 +54,8 @@ static __device__ __forceinline__ void q8_fetch(unsigned char *to, const unsigne
 
 /* ROWS rows of K or V: row_of(i) is where group i begins, or NULL: what is in shared memory stays. By `warps` warps, of which this is number `warp`. */
 template <uint32_t ROWS, typename R>
-static __device__ __forceinline__ void q8_fetch_rows(unsigned char *to, uint32_t pieces, uint32_t warp, uint32_t warps, R row_of)
+static __device__ __forceinline__ void q8_fetch_rows(unsigned char *to, uint32_t pieces, uint32_t warp, uint32_t warps,
+                                                     R row_of)
 {
 #pragma unroll 1
     for (uint32_t i = warp; i < ROWS / Q8_GROUP; i += warps)
@@ -71,7 +72,8 @@ static __device__ __forceinline__ uint4 q8_eight(const unsigned char *block, uin
     const __half d = on ? *reinterpret_cast<const __half *>(block) : __ushort_as_half(0);
     const __half2 d2 = __half2half2(d);
     /* Of quant q, 0x6400 + q + 128 are the bits of 1152 + q. */
-    const uint32_t low = __funnelshift_r(w0, w1, shift) ^ 0x80808080u, high = __funnelshift_r(w1, w2, shift) ^ 0x80808080u;
+    const uint32_t low = __funnelshift_r(w0, w1, shift) ^ 0x80808080u,
+                   high = __funnelshift_r(w1, w2, shift) ^ 0x80808080u;
     auto two = [&](uint32_t bytes, uint32_t sel) {
         const uint32_t biased = __byte_perm(bytes, 0x64646464u, sel);
         const __half2 q = __hsub2(*reinterpret_cast<const __half2 *>(&biased), __float2half2_rn(1152.0f));
