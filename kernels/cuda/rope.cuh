@@ -86,13 +86,15 @@ static __device__ __forceinline__ unsigned char *rope_place(const kern_rope_kv_a
 template <bool Q8>
 static __device__ __forceinline__ void rope_store(const kern_rope_kv_args &a, unsigned char *dst, const float *head)
 {
-    if (Q8)
-        return q8_store(dst, head, a.kv.head_dim);
-    for (uint32_t i = threadIdx.x % 32; i < a.kv.head_dim; i += 32) {
-        if (a.kv.fmt == FMT_F32)
-            reinterpret_cast<float *>(dst)[i] = head[i];
-        else
-            reinterpret_cast<__half *>(dst)[i] = __float2half_rn(head[i]);
+    if constexpr (Q8) {
+        q8_store(dst, head, a.kv.head_dim);
+    } else {
+        for (uint32_t i = threadIdx.x % 32; i < a.kv.head_dim; i += 32) {
+            if (a.kv.fmt == FMT_F32)
+                reinterpret_cast<float *>(dst)[i] = head[i];
+            else
+                reinterpret_cast<__half *>(dst)[i] = __float2half_rn(head[i]);
+        }
     }
 }
 
