@@ -1,0 +1,185 @@
+/* kv_swap.c - preemption by swapping: the blocks of a sequence, and its state, go to host memory and come back. */
+#include "engine/memory/kv_priv.h"
+
+static xd_status save_state(kv_cache *kv, kv_seq *s)
+{
+    if (s->slot == KV_NONE)
+        return XD_OK;
+    s->copy = kv_states_copy_take(kv->states);
+    if (s->copy == KV_NONE)
+        return XD_BUSY;
+    kv->download_pending = true;
+    return kv_states_save(kv->states, s->copy, s->slot) ? XD_INTERNAL : XD_OK;
+}
+
+xd_status kv_seq_bring_state(kv_cache *kv, kv_seq *s, uint32_t c)
+{
+    const kern_ops *ops = kv->opt.dev->ops;
+    s->slot = kv_states_take(kv->states);
+    if (s->slot == KV_NONE)
+        return XD_BUSY;
+    if (kv->download_pending && ops->sync(kv->opt.dev) != KERN_OK)
+        return XD_INTERNAL;
+    kv->download_pending = false;
+    return kv_states_restore(kv->states, s->slot, c) ? XD_INTERNAL : XD_OK;
+}
+
+/* The state and every device block get copies of their own in host memory; moved takes the places of the blocks. All copies before anything is
+ * given up: after a failure the sequence is as it was. */
+static xd_status copy_all_out(kv_cache *kv, kv_seq *s, uint32_t *moved)
+{
+    uint32_t k = 0;
+    xd_status st = save_state(kv, s);
+    for (uint32_t i = 0; !st && i < s->n; i++) {
+        if (kv_place_is_host(kv, s->blocks[i]))
+            continue;
+        moved[k] = kv_place_take_host(kv);
+        if (kv_place_copy_out(kv, moved[k++], s->blocks[i]) != KERN_OK)
+            st = XD_INTERNAL;
+    }
+    if (!st)
+        return XD_OK;
+    while (k)
+        kv_place_release(kv, moved[--k]);
+    if (s->copy != KV_NONE)
+        kv_states_copy_give(kv->states, s->copy);
+    s->copy = KV_NONE;
+    return st;
+}
+
+/* A device block that is shared or known as a prefix simply stays where it is, so nothing that waits in the swap space holds device memory. */
+static void give_up_device(kv_cache *kv, kv_seq *s, const uint32_t *moved, uint32_t n_dev)
+{
+    if (s->slot != KV_NONE)
+        kv_states_give(kv->states, s->slot);
+    s->slot = KV_NONE;
+    for (uint32_t i = s->n, k = n_dev; i-- > 0;)
+        if (!kv_place_is_host(kv, s->blocks[i])) {
+            kv_place_release(kv, s->blocks[i]);
+            s->blocks[i] = moved[--k];
+        }
+    kv->stats.swapped_out += n_dev;
+    s->swapped = true;
+}
+
+static xd_status swap_out_locked(kv_cache *kv, kv_seq *s)
+{
+    uint32_t n_dev = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        n_dev += !kv_place_is_host(kv, s->blocks[i]);
+    if (n_dev > kv_places_available(kv, 1))
+        return XD_BUSY;
+    XD_CLEANUP(xd_freep) uint32_t *moved = malloc(XD_MAX(n_dev, 1u) * sizeof *moved);
+    if (!moved)
+        return XD_NOMEM;
+    xd_status st = copy_all_out(kv, s, moved);
+    if (!st)
+        give_up_device(kv, s, moved, n_dev);
+    return st;
+}
+
+xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
+{
+    if (s->swapped)
+        return XD_OK;
+    pthread_mutex_lock(&kv->lock);
+    xd_status st = swap_out_locked(kv, s);
+    pthread_mutex_unlock(&kv->lock);
+    return st;
+}
+
+/* Blocks whose prefix is still cached on the device: in[i] is the place, KV_NONE where there is none. Returns how many are to be copied. They are
+ * taken first, so that making room for the rest cannot evict them. */
+static uint32_t take_cached(kv_cache *kv, const kv_seq *s, uint32_t *in)
+{
+    uint32_t need = 0, node = s->tail_node;
+    for (uint32_t i = s->n; i-- > 0;) {
+        in[i] = KV_NONE;
+        if (i < s->n_committed) {
+            uint32_t b = kv_prefix_place(kv->prefix, node);
+            if (b != KV_NONE && !kv_place_is_host(kv, b)) {
+                kv_place_ref(kv, b);
+                in[i] = b;
+            }
+            node = kv_prefix_parent(kv->prefix, node);
+        }
+        need += in[i] == KV_NONE;
+    }
+    return need;
+}
+
+static xd_status copy_all_in(kv_cache *kv, const kv_seq *s, uint32_t *in)
+{
+    const uint32_t need = take_cached(kv, s, in);
+    xd_status st = need <= kv_places_available(kv, 0) || kv->opt.allow_cold ? XD_OK : XD_BUSY;
+    for (uint32_t i = 0; !st && i < s->n; i++) {
+        /* A cold block that others share stays where it is: two copies of one prefix help nobody. */
+        if (in[i] != KV_NONE ||
+            (kv->opt.allow_cold && (kv->places[s->blocks[i]].refs > 1 || !kv_places_available(kv, 0))))
+            continue;
+        in[i] = kv_place_take_dev(kv);
+        if (kv_place_copy_in(kv, in[i], s->blocks[i]) != KERN_OK)
+            st = XD_INTERNAL;
+    }
+    for (uint32_t i = s->n; st && i-- > 0;)
+        if (in[i] != KV_NONE)
+            kv_place_release(kv, in[i]);
+    return st;
+}
+
+/* Block i of the sequence is in place `to` from now on, and so is its prefix, if no other device place has that. */
+static void move_block(kv_cache *kv, kv_seq *s, uint32_t i, uint32_t to, uint32_t node)
+{
+    const uint32_t old = s->blocks[i];
+    if (i < s->n_committed && kv->places[to].node == KV_NONE) {
+        uint32_t at = kv_prefix_place(kv->prefix, node);
+        if (at == old)
+            kv->places[old].node = KV_NONE;
+        if (at == old || at == KV_NONE)
+            kv_place_set_node(kv, to, node);
+    }
+    kv_place_release(kv, old);
+    s->blocks[i] = to;
+    kv->stats.swapped_in++;
+}
+
+static xd_status swap_in_locked(kv_cache *kv, kv_seq *s, uint32_t *in)
+{
+    xd_status st = copy_all_in(kv, s, in);
+    if (st)
+        return st;
+    uint32_t node = s->tail_node;
+    for (uint32_t i = s->n; i-- > 0;) {
+        uint32_t next = i < s->n_committed ? kv_prefix_parent(kv->prefix, node) : node;
+        if (in[i] != KV_NONE)
+            move_block(kv, s, i, in[i], node);
+        node = next;
+    }
+    s->swapped = false;
+    return XD_OK;
+}
+
+xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s)
+{
+    if (!s->swapped)
+        return XD_OK;
+    XD_CLEANUP(xd_freep) uint32_t *in = malloc((s->n ? s->n : 1) * sizeof *in);
+    if (!in)
+        return XD_NOMEM;
+    pthread_mutex_lock(&kv->lock);
+    /* The state first: then blocks are moved or stay where they are, and nothing is half done. */
+    xd_status st = s->copy == KV_NONE ? XD_OK : kv_seq_bring_state(kv, s, s->copy);
+    if (!st)
+        st = swap_in_locked(kv, s, in);
+    uint32_t *gone = st ? &s->slot : &s->copy;
+    if (*gone != KV_NONE)
+        (st ? kv_states_give : kv_states_copy_give)(kv->states, *gone);
+    *gone = KV_NONE;
+    pthread_mutex_unlock(&kv->lock);
+    return st;
+}
+
+bool kv_seq_is_swapped(const kv_seq *s)
+{
+    return s->swapped;
+}
