@@ -16,7 +16,7 @@
  *
  * Streaming: while a tile works on TILE_ROWS rows it asks for the lines of the rows 2 * TILE_ROWS further on (or of `next`), because
  * the hardware's own prefetch stops at each 4 KiB page, that is at about each row; and into the second-level cache, because in the
- * first they would push out the activations. What each step gained is in docs/kernels.md. */
+ * first they would push out the activations. What each step gained is in docs/kernels-measured.md. */
 #include "kernels/cpu/cpu_priv.h"
 
 #define TILE_ROWS 4
