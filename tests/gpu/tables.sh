@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tables.sh - the tables of docs/benchmarks.md, "One H200", measured on this machine's GPU. Bash, coreutils, python3 and the driver are enough.
+# tables.sh - the tables of docs/benchmarks.md, measured on this machine's GPU. Bash, coreutils, python3 and the driver are enough.
 #
 #   tests/gpu/tables.sh DIR [TABLE ...]     # DIR: a build folder, or what `dev bundle` makes
 #
@@ -124,7 +124,7 @@ measure() {
         B --engine.deterministic=no --memory.expert_vram_share=0 --lengths 128 --concurrency 1,1,8,8,32,32 --tokens 40
         B --memory.expert_vram_share=0 --lengths 128 --concurrency 1,8,32 --tokens 12
         ;;
-    zipf) # of "Less than half of the VRAM"
+    zipf) # of "Prompts with less than half of the VRAM"
         set -- --engine.max_num_seqs=8 --model.skew=zipf --pager.stats_file="$file" --lengths 2048 --concurrency 8,8 --tokens 32
         B "$@" --memory.expert_vram_share=28%
         B "$@" --memory.expert_vram_share=100%
