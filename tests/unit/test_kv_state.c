@@ -1,21 +1,6 @@
 /* test_kv_state.c - states of linear layers in the KV cache and the scheduler. A state is the sum of its tokens in order: here a hash of them. On the CPU a device
  * address is a host pointer, so the tests play the model: each token finds the hash of all before it, and leaves the next one. */
-#include <criterion/criterion.h>
-#include <string.h>
-
-#include "engine/schedule/sched.h"
-
-enum { BS = 4, MAX = 64, N_IDS = 256 };
-
-typedef struct world {
-    kern_dev *dev;
-    kv_cache *kv;
-    sched *s;
-    char *states;
-    uint64_t state_bytes;
-    sched_seq q[MAX];
-    uint32_t ids[MAX][N_IDS];
-} world;
+#include "sched_rig.h"
 
 typedef struct sizes {
     uint32_t blocks, seqs, tokens, copies, swap;
@@ -24,67 +9,17 @@ typedef struct sizes {
 
 static world *make(sizes z)
 {
-    world *w = calloc(1, sizeof *w);
-    kern_options ko = {.n_threads = 1, .numa_node = -1};
-    cr_assert_eq(kern_cpu_open(&ko, &w->dev), KERN_OK);
-    kv_options o = {.dev = w->dev,
-                    .n_layers = 1,
-                    .n_kv_heads = 1,
-                    .head_dim = 8,
-                    .block_size = BS,
-                    .fmt = FMT_F32,
-                    .n_blocks = z.blocks,
-                    .swap_bytes = z.swap * 4096ull,
-                    .prefix_caching = !z.no_prefix,
-                    .n_states = z.seqs,
-                    .state_bytes = 256,
-                    .state_host_bytes = z.copies * 4096ull};
-    xd_err err = {0};
-    cr_assert_eq(kv_open(&o, &w->kv, &err), XD_OK, "%s", err.msg);
-    void *base;
-    kv_describe_state(w->kv, &base, &w->state_bytes);
-    w->states = base;
-    memset(w->states, 0xff, z.seqs * w->state_bytes);
-    sched_options so = {
-        .kv = w->kv, .block_size = BS, .max_seqs = z.seqs, .max_tokens = z.tokens ? z.tokens : 64, .max_rows = 64};
-    cr_assert_eq(sched_new(&so, &w->s, NULL), XD_OK);
-    return w;
-}
-
-static kv_stats stats(world *w)
-{
-    kv_stats k;
-    kv_get_stats(w->kv, &k);
-    return k;
-}
-
-static void done(world *w)
-{
-    for (uint32_t i = 0; i < MAX; i++)
-        sched_remove(w->s, &w->q[i]);
-    kv_stats k = stats(w);
-    cr_assert_eq(k.blocks_used, 0);
-    cr_assert_eq(k.states_used, 0, "%u slots leaked", k.states_used);
-    sched_free(w->s);
-    kv_free(w->kv);
-    w->dev->ops->close(w->dev);
-    free(w);
-}
-
-/* The first n_shared tokens of all sequences with the same `family` are the same. */
-static sched_seq *add_of(world *w, uint32_t i, uint32_t n_prompt, uint32_t n_shared, uint32_t family, uint64_t group)
-{
-    sched_seq *q = &w->q[i];
-    for (uint32_t j = 0; j < N_IDS; j++)
-        w->ids[i][j] = (j < n_shared ? 1000000 * (family + 1) : 1000 * i) + j;
-    *q = (sched_seq){.order = i, .group = group, .ids = w->ids[i], .n_ids = n_prompt, .n_prompt = n_prompt};
-    cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
-    return q;
+    return world_open((kv_options){.n_blocks = z.blocks,
+                                   .swap_bytes = z.swap * 4096ull,
+                                   .prefix_caching = !z.no_prefix,
+                                   .n_states = z.seqs,
+                                   .state_host_bytes = z.copies * 4096ull},
+                      (sched_options){.max_seqs = z.seqs, .max_tokens = z.tokens ? z.tokens : 64, .max_rows = 64});
 }
 
 static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt, uint32_t n_shared, uint32_t family)
 {
-    return add_of(w, i, n_prompt, n_shared, family, 0);
+    return add_shared(w, i, n_prompt, n_shared, family, 0);
 }
 
 static uint64_t next_hash(uint64_t h, uint32_t id)
@@ -272,10 +207,10 @@ Test(kv_state, who_gives_up_its_place_gives_up_its_state)
 {
     world *w = make((sizes){.blocks = 256, .seqs = 4, .copies = 4, .swap = 32, .no_prefix = true});
     for (uint32_t i = 0; i < 10; i++)
-        add_of(w, i, 5, 0, 0, 7);
+        add_shared(w, i, 5, 0, 0, 7);
     step(w, UINT32_MAX);
     step(w, UINT32_MAX);
-    add_of(w, 10, 3, 0, 0, 8);
+    add_shared(w, 10, 3, 0, 0, 8);
     for (int i = 0; i < 40; i++)
         step(w, UINT32_MAX); /* run() finds every state wrong that is another's */
     sched_stats st;
@@ -315,9 +250,9 @@ Test(kv_state, every_token_finds_the_state_of_those_before_it)
         z.no_prefix = !below(&r, 6);
         world *w = make(z);
         for (uint32_t steps = 0, added = 0; steps < 400; steps++) {
-            if (added < MAX && !below(&r, 3)) {
+            if (added < RIG_SEQS && !below(&r, 3)) {
                 const uint32_t n = 1 + below(&r, 70), shared = below(&r, 2) ? below(&r, n + 1) : 0;
-                add_of(w, added++, n, shared, below(&r, 3), below(&r, 4) ? 0 : 5);
+                add_shared(w, added++, n, shared, below(&r, 3), below(&r, 4) ? 0 : 5);
             }
             step(w, below(&r, 12) ? UINT32_MAX : below(&r, 40));
             for (uint32_t i = 0; i < added; i++)

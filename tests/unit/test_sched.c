@@ -1,46 +1,15 @@
 /* test_sched.c - the scheduler over a real KV cache, with a model that only counts: who runs, who waits, who gives way. */
-#include <criterion/criterion.h>
-#include <string.h>
-
-#include "engine/schedule/sched.h"
-
-enum { BLOCK = 4 };
-
-typedef struct world {
-    kern_dev *dev;
-    kv_cache *kv;
-    sched *s;
-    sched_seq q[64];
-    uint32_t ids[64][256];
-} world;
+#include "sched_rig.h"
 
 static world *make(uint32_t n_blocks, uint32_t max_seqs, uint32_t max_tokens, uint32_t max_rows, uint64_t swap_bytes)
 {
-    world *w = calloc(1, sizeof *w);
-    kern_options ko = {.n_threads = 1, .numa_node = -1};
-    cr_assert_eq(kern_cpu_open(&ko, &w->dev), KERN_OK);
-    kv_options o = {.dev = w->dev,
-                    .n_layers = 1,
-                    .n_kv_heads = 1,
-                    .head_dim = 8,
-                    .block_size = BLOCK,
-                    .fmt = FMT_F32,
-                    .n_blocks = n_blocks,
-                    .swap_bytes = swap_bytes};
-    cr_assert_eq(kv_open(&o, &w->kv, NULL), XD_OK);
-    sched_options so = {.kv = w->kv, .max_seqs = max_seqs, .max_tokens = max_tokens, .max_rows = max_rows};
-    cr_assert_eq(sched_new(&so, &w->s, NULL), XD_OK);
-    return w;
+    return world_open((kv_options){.n_blocks = n_blocks, .swap_bytes = swap_bytes},
+                      (sched_options){.max_seqs = max_seqs, .max_tokens = max_tokens, .max_rows = max_rows});
 }
 
 static sched_seq *add_of(world *w, uint32_t i, uint32_t n_prompt, uint64_t group)
 {
-    sched_seq *q = &w->q[i];
-    for (uint32_t j = 0; j < 256; j++)
-        w->ids[i][j] = i * 1000 + j;
-    *q = (sched_seq){.order = i, .group = group, .ids = w->ids[i], .n_ids = n_prompt, .n_prompt = n_prompt};
-    cr_assert_eq(sched_add(w->s, q, NULL), XD_OK);
-    return q;
+    return add_shared(w, i, n_prompt, 0, 0, group);
 }
 
 static sched_seq *add(world *w, uint32_t i, uint32_t n_prompt)
@@ -62,19 +31,6 @@ static uint32_t step(world *w, uint32_t limit)
         }
     }
     return tokens;
-}
-
-static void done(world *w)
-{
-    for (uint32_t i = 0; i < 64; i++)
-        sched_remove(w->s, &w->q[i]);
-    kv_stats k;
-    kv_get_stats(w->kv, &k);
-    cr_assert_eq(k.blocks_used, 0, "%llu blocks leaked", (unsigned long long)k.blocks_used);
-    sched_free(w->s);
-    kv_free(w->kv);
-    w->dev->ops->close(w->dev);
-    free(w);
 }
 
 Test(sched, decodes_first_then_fills_the_step_with_prompt)
