@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -291,22 +292,48 @@ def test_one_client_does_not_take_the_whole_queue(daemon):
         in_time(begin, "an answer before those of a queue of hundreds")
 
 
+def commands_of(text):
+    """Each curl command, over as many lines as its quotes span, with the JSON in the block behind it or None."""
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    while lines:
+        line = lines.pop(0)
+        if not line.strip().startswith("curl "):
+            continue
+        while line.count("'") % 2:
+            line += "\n" + lines.pop(0)
+        rest = "\n".join(lines)
+        answer = re.match(r"```\n```json\n(.*?)\n```", rest, re.S)
+        yield line.strip(), answer and json.loads(answer[1])
+
+
+def has_shape(got, shown, path="answer"):
+    """All that is shown is there, of the same kind: the page may leave things out, ids and times are new, the last digits depend on the machine."""
+    assert isinstance(got, (int, float) if isinstance(shown, (int, float)) else type(shown)), (path, got, shown)
+    if isinstance(shown, dict):
+        assert set(shown) <= set(got) or path.endswith("top_logprobs[]"), (path, set(shown) - set(got))
+        for k in set(shown) & set(got):
+            has_shape(got[k], shown[k], f"{path}.{k}")
+    if isinstance(shown, list):
+        assert bool(got) == bool(shown), (path, got)
+        for g, s in zip(got, shown):
+            has_shape(g, s, path + "[]")
+
+
 def test_the_readmes_commands_work(daemon):
-    """Each curl line of README.md and docs/api.md, as printed, on this server's port."""
-    import subprocess
+    """Each curl command of README.md and docs/api.md, as printed, on this server's port; where the page shows the answer, it is one like that."""
     commands = []
     for name in ["README.md", os.path.join("docs", "api.md")]:
-        text = open(os.path.join(ROOT, name), encoding="utf-8").read()
-        text = text.replace("\\\n", " ")
-        commands += [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
-    assert len(commands) > 10
+        commands += commands_of(open(os.path.join(ROOT, name), encoding="utf-8").read())
+    assert len(commands) > 20 and sum(shown is not None for _, shown in commands) > 15
     takes_tools = Daemon("--model.chat_template=" + os.path.join(ROOT, "config", "demo", "tools.jinja"))
-    assert sum('"tools"' in command for command in commands) >= 2
-    for command in commands:
+    assert sum('"tools"' in command for command, _ in commands) >= 2
+    for command, shown in commands:
         port = (takes_tools if '"tools"' in command else daemon).port
         command = command.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("curl ", "curl -sS --fail-with-body ", 1)
         out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=WAIT_S)
         assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)
+        if shown is not None:
+            has_shape(json.loads(out.stdout), shown)
         answer = json.loads(out.stdout)["choices"][0] if '"tools"' in command or "response_format" in command else None
         if answer and "tool_choice" in command:
             assert answer["finish_reason"] == "tool_calls" and json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])
