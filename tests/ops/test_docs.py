@@ -120,7 +120,7 @@ class Docs(TestCase):
                 if heading:
                     self.assertIn(heading, anchors(path), (page, target))
         self.assertGreater(links, 30)
-        for page in ("api.md", "benchmarks.md", "eviction.md", "kernels.md", "kernels-measured.md", "operating.md"):  # which begin with their contents
+        for page in ("api.md", "architecture.md", "benchmarks.md", "eviction.md", "kernels.md", "kernels-measured.md", "operating.md"):  # they begin with their contents
             with open(os.path.join(DOCS, page), encoding="utf-8") as f:
                 contents = set(re.findall(r"\]\(#([^)]+)\)", f.read().split("\n## ")[0]))
             self.assertEqual(anchors(os.path.join(DOCS, page), "{2}") - contents, set(), page)
