@@ -83,6 +83,15 @@ typedef struct kc_case_row {
     void (*fn)(kc *k);
 } kc_case_row;
 extern const kc_case_row kc_cases[]; /* ends with {0} */
+void case_linear(kc *k);
+void case_linear_few(kc *k);
+void case_linear_tiny(kc *k);
+void case_linear_heads(kc *k);
+void case_rope(kc *k);
+void case_rope_latent(kc *k);
+void case_attention(kc *k);
+void case_attention_latent(kc *k);
+void case_router(kc *k);
 void case_copies(kc *k);
 void case_kv_stage(kc *k);
 void case_moe(kc *k);
@@ -99,8 +108,9 @@ void case_gate(kc *k);
 kern_fmt kc_any_fmt(kc *k);
 uint32_t kc_block(const kc *k, kern_fmt fmt); /* columns come in multiples of this */
 uint32_t kc_any_tokens(kc *k);                /* one, few, or many */
-/* Scores of another kind, groups, a scale: some of them. */
-void kc_router_not_plain(kc *k, kern_router_args *a);
+uint32_t kc_any_cols(kc *k, kern_fmt fmt);
+kern_mat kc_any_mat(kc *k, kern_fmt fmt, uint32_t rows, uint32_t cols); /* on the host */
+kern_mat kc_put_mat(kc_run *r, kern_mat m);
 /* CUDA refuses some shapes. It is seen to do so with single tokens; the other cases are worth more: they get only what it takes. */
 bool kc_takes_all(const kc *k, uint32_t n_tokens);
 /* Rows of `table`, picked by tokens, as a packed host matrix. */

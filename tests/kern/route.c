@@ -1,9 +1,138 @@
-/* route.c - kerncheck's case of route: a layer's norm, router, choice and plan in one operation give the bits of the operations one by one,
- * which have cases of their own (cases.c, experts.c). */
+/* route.c - kerncheck's cases of the router: by itself, and route: a layer's norm, router, choice and plan in one operation give the bits of the
+ * operations one by one (linear.c, this file, experts.c). */
 #include "tests/kern/kc.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+/* ---- router ------------------------------------------------------------------------------------------------------------------ */
+typedef struct router_case {
+    float *logits;
+    kern_router_args a; /* pointers are the host's */
+} router_case;
+
+static void run_router(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const router_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    kern_router_args a = c->a;
+    uint32_t *ids = KC_NEW(k, n * a.top_k, uint32_t);
+    float *weights = KC_NEW(k, n * a.top_k, float);
+    size_t row = a.n_experts * sizeof(float), bytes = (size_t)n * a.top_k * 4;
+    a.n_tokens = n;
+    a.logits = kc_put(&r, kc_gather(k, c->logits, row, tokens, n), n * row);
+    a.bias = a.bias ? kc_put(&r, a.bias, row) : NULL;
+    a.ids = kc_room(&r, bytes);
+    a.weights = kc_room(&r, bytes);
+    kc_status(&r, d->ops->router(d, &a));
+    kc_get(&r, ids, a.ids, bytes);
+    kc_get(&r, weights, a.weights, bytes);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < a.top_k; i++) {
+            out[t * 2 * a.top_k + i] = weights[t * a.top_k + i];
+            /* a wrong id is worth a thousand: beyond any tolerance */
+            out[(t * 2 + 1) * a.top_k + i] = 1000.0f * (float)ids[t * a.top_k + i];
+        }
+    kc_end(&r);
+}
+
+static int descending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* Sorted values of which the first n are taken: two that differ by no more than rounding, so that either may be. Not ties, whose inputs are
+ * the same. */
+static bool is_close(double *by, uint32_t n, uint32_t of)
+{
+    qsort(by, of, sizeof *by, descending);
+    for (uint32_t i = 1; i < of && i <= n; i++)
+        if (by[i - 1] - by[i] < 2e-6 && by[i - 1] != by[i])
+            return true;
+    return false;
+}
+
+static bool router_is_close(kc *k, const kern_router_args *a, const float *logits)
+{
+    double *by = KC_NEW(k, a->n_experts, double), sum = 0, of[KERN_MAX_GROUPS], sorted[KERN_MAX_GROUPS];
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        sum += exp(logits[e]);
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        by[e] = (a->scoring == KERN_SIGMOID ? 1 / (1 + exp(-logits[e])) : exp(logits[e]) / sum) +
+                (a->bias ? a->bias[e] : 0);
+    if (!a->n_groups)
+        return is_close(by, a->top_k, a->n_experts);
+    uint32_t size = a->n_experts / a->n_groups, n = 0;
+    for (uint32_t g = 0; g < a->n_groups; g++) {
+        double best = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            second = fmax(second, fmin(best, by[e]));
+            best = fmax(best, by[e]);
+        }
+        of[g] = sorted[g] = a->group_rank == KERN_GROUP_MAX ? best : best + second;
+    }
+    if (is_close(sorted, a->top_groups, a->n_groups))
+        return true;
+    for (uint32_t g = 0; g < a->n_groups; g++) {
+        bool kept = of[g] >= sorted[a->top_groups - 1]; /* of tied groups it does not matter here which */
+        for (uint32_t e = g * size; kept && e < (g + 1) * size; e++)
+            by[n++] = by[e];
+    }
+    return is_close(by, a->top_k, n);
+}
+
+static void router_not_plain(kc *k, kern_router_args *a)
+{
+    a->scoring = kc_below(k, 2) ? KERN_SIGMOID : KERN_SOFTMAX_TOPK;
+    if (kc_below(k, 2) && a->n_experts >= 8) {
+        a->n_groups = 2u << kc_below(k, 2);
+        a->top_groups = kc_between(k, 1, a->n_groups);
+        a->group_rank = (kern_group_rank)kc_below(k, 2);
+        a->top_k = KC_MIN(a->top_k, a->n_experts / a->n_groups * a->top_groups);
+    }
+    a->norm_min = kc_below(k, 2) ? 0.5f : 0;
+    a->norm_eps = kc_below(k, 2) ? 1e-20f : 0;
+    a->scale = kc_below(k, 2) ? 2.5f : 0;
+}
+
+void case_router(kc *k)
+{
+    static const uint32_t sizes[] = {2, 8, 60, 64, 128, 256, 512};
+    router_case c = {.a = {.n_experts = sizes[kc_below(k, 7)],
+                           .scoring = (kern_scoring)kc_below(k, 2),
+                           .norm_topk = kc_below(k, 2)}};
+    kern_router_args *a = &c.a;
+    a->top_k = kc_between(k, 1, KC_MIN(a->n_experts, 10u));
+    const bool plain = kc_below(k, 2), biased = !plain && kc_below(k, 2);
+    if (!plain)
+        router_not_plain(k, a);
+    uint32_t n = kc_any_tokens(k);
+    kc_case(k, "router %u of %u scoring %d norm %d (%g %g) bias %d groups %u of %u by %d scale %g tokens %u", a->top_k,
+            a->n_experts, (int)a->scoring, a->norm_topk, (double)a->norm_min, (double)a->norm_eps, biased,
+            a->top_groups, a->n_groups, (int)a->group_rank, (double)a->scale, n);
+    c.logits = KC_NEW(k, n * a->n_experts, float);
+    float *bias = KC_NEW(k, a->n_experts, float);
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        bias[e] = ((float)kc_below(k, 41) - 20) / 64;
+    a->bias = biased ? bias : NULL;
+    bool ties = kc_below(k, 2);
+    for (uint32_t t = 0; t < n; t++) {
+        float *row = c.logits + (size_t)t * a->n_experts;
+        do {
+            kc_fill_scaled(k, row, a->n_experts, 3);
+            for (uint32_t i = 0; ties && i < a->n_experts; i++)
+                row[i] = roundf(row[i]);
+        } while (!kern_router_is_plain(a) && router_is_close(k, a, row));
+    }
+    float *magnitude = KC_NEW(k, n * 2 * a->top_k, float);
+    for (uint32_t i = 0; i < n * 2 * a->top_k; i++)
+        magnitude[i] = 1;
+    kc_check_op(k, run_router, &c, n, 2 * a->top_k, magnitude, kc_tol(k, "router"));
+}
+
+/* ---- route ------------------------------------------------------------------------------------------------------------------- */
 typedef struct route_case {
     kern_mat w; /* the host's, as all that follows */
     kern_router_args pick;
@@ -106,7 +235,7 @@ void case_route(kc *k)
     c.pick.top_k = kc_between(k, 1, KC_MIN(experts, 10u));
     const bool plain = kc_below(k, 3) == 0, biased = !plain && kc_below(k, 2);
     if (!plain)
-        kc_router_not_plain(k, &c.pick);
+        router_not_plain(k, &c.pick);
     c.n_live = kc_between(k, 1, c.n);
     c.free_slots = kc_below(k, 2) ? kc_between(k, 2, 64) : 0;
     kc_case(k, "route %s %u of %u cols %u scoring %d norm %d bias %d groups %u of %u scale %g tokens %u slots %u",

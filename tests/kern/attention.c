@@ -1,0 +1,273 @@
+/* attention.c - kerncheck's cases of the KV cache: rotation and store, attention, both also with latent heads. */
+#include "tests/kern/kc.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct kv_case {
+    uint32_t n_tokens, n_heads, n_kv_heads, hd, rot, layer, layers, block_size, max_blocks, n_seqs, n_blocks, longest;
+    uint32_t window;
+    uint32_t vd; /* V is K's first vd columns; 0: of its own */
+    kern_fmt fmt;
+    uint32_t *seq, *pos, *table;
+    uint8_t *cache; /* [n_blocks][block_bytes] */
+    size_t block_bytes;
+    float *qkv, *q_norm, *k_norm, *inv_freq, *sinks;
+    bool padding; /* a skipped row before every other one */
+} kv_case;
+
+/* Heads of K and V that are stored. */
+static uint32_t stored_heads(const kv_case *c)
+{
+    return (c->vd ? 1 : 2) * c->n_kv_heads;
+}
+
+static uint32_t width_of(const kv_case *c)
+{
+    return (c->n_heads + stored_heads(c)) * c->hd;
+}
+
+static kv_case any_kv(kc *k, uint32_t longest, bool latent)
+{
+    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 96, 128, 200, 256};
+    static const uint32_t latent_dims[][2] = {{576, 512}, {576, 512}, {40, 24}, {8, 4}, {96, 64}, {328, 264}};
+    kv_case c = {.n_tokens = kc_between(k, 1, 20),
+                 .n_kv_heads = kc_between(k, 1, 3),
+                 .hd = head_dims[kc_below(k, 10)],
+                 .layers = 2};
+    c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
+    if (latent) {
+        const uint32_t *dims = latent_dims[kc_below(k, 6)];
+        c.hd = dims[0];
+        c.vd = dims[1];
+        c.n_kv_heads = kc_below(k, 4) ? 1 : 2;
+        c.n_heads = c.n_kv_heads * (kc_below(k, 2) ? 16 : kc_between(k, 1, 35));
+    }
+    c.layer = kc_below(k, c.layers);
+    c.block_size = 1u << kc_between(k, 2, 5);
+    c.n_seqs = kc_between(k, 1, 4);
+    static const kern_fmt fmts[] = {FMT_F16, FMT_F32, FMT_Q8_0};
+    c.fmt = fmts[kc_below(k, c.hd % 32 || c.vd % 32 ? 2 : 3)];
+    c.longest = longest;
+    c.max_blocks = (longest + c.block_size - 1) / c.block_size;
+    c.n_blocks = c.n_seqs * c.max_blocks;
+    c.padding = kc_below(k, 3) == 0;
+    c.block_bytes = c.layers * stored_heads(&c) * c.block_size * kern_row_bytes(c.fmt, c.hd);
+    c.seq = KC_NEW(k, c.n_tokens, uint32_t);
+    c.pos = KC_NEW(k, c.n_tokens, uint32_t);
+    c.table = KC_NEW(k, c.n_blocks, uint32_t);
+    for (uint32_t i = 0; i < c.n_blocks; i++) { /* a shuffled order of blocks */
+        uint32_t j = kc_between(k, 0, i);
+        c.table[i] = c.table[j];
+        c.table[j] = i;
+    }
+    /* Runs of neighbours of a sequence, as a step has them: chunks of prompts and single tokens. Every (seq, pos) once. */
+    for (uint32_t t = 0, s = 0; t < c.n_tokens; s++) {
+        uint32_t run = s + 1 < c.n_seqs ? kc_between(k, 1, c.n_tokens - t) : c.n_tokens - t;
+        run = KC_MIN(run, longest);
+        uint32_t first = kc_below(k, 4) ? longest - run - kc_below(k, KC_MIN(longest - run + 1, 4u)) : 0;
+        for (uint32_t i = 0; i < run; i++, t++) {
+            c.seq[t] = s;
+            c.pos[t] = first + i;
+        }
+    }
+    c.qkv = KC_NEW(k, c.n_tokens * width_of(&c), float);
+    kc_fill_scaled(k, c.qkv, (size_t)c.n_tokens * width_of(&c), 2);
+    c.cache = KC_NEW(k, c.n_blocks * c.block_bytes, uint8_t);
+    return c;
+}
+
+/* The cache on a device, each block in a buffer of its own. */
+static kern_kv put_kv(kc_run *r, const kv_case *c, uint64_t *block_addr)
+{
+    for (uint32_t b = 0; b < c->n_blocks; b++)
+        block_addr[b] = (uint64_t)(uintptr_t)kc_put(r, c->cache + b * c->block_bytes, c->block_bytes);
+    return (kern_kv){
+        .block_addr = kc_put(r, block_addr, c->n_blocks * sizeof *block_addr),
+        .block_table = kc_put(r, c->table, c->n_blocks * sizeof *c->table),
+        .max_blocks = c->max_blocks,
+        .block_size = c->block_size,
+        .layer_bytes = c->block_bytes / c->layers,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->hd,
+        .v_dim = c->vd,
+        .fmt = c->fmt,
+    };
+}
+
+/* Rows of the batch: the chosen tokens, with skipped ones between them when the case says so. */
+typedef struct batch {
+    uint32_t n, *row_of, *seq, *pos; /* row_of[i]: batch row of tokens[i] */
+    float *qkv;
+} batch;
+
+static batch make_batch(kc *k, const kv_case *c, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t width = width_of(c);
+    batch b = {.row_of = KC_NEW(k, n, uint32_t), .seq = KC_NEW(k, 2 * n, uint32_t), .pos = KC_NEW(k, 2 * n, uint32_t)};
+    b.qkv = KC_NEW(k, (size_t)2 * n * width, float);
+    for (uint32_t i = 0; i < n; i++) {
+        if (c->padding && i % 2 == 0) {
+            b.seq[b.n] = UINT32_MAX;
+            b.pos[b.n++] = 0;
+        }
+        b.seq[b.n] = c->seq[tokens[i]];
+        b.pos[b.n] = c->pos[tokens[i]];
+        memcpy(b.qkv + (size_t)b.n * width, c->qkv + (size_t)tokens[i] * width, width * sizeof *b.qkv);
+        b.row_of[i] = b.n++;
+    }
+    return b;
+}
+
+/* out: Q heads, then the stored K heads, then the stored V heads, where there are any */
+static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const kv_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
+    uint32_t width = width_of(c);
+    batch b = make_batch(k, c, tokens, n);
+    kern_rope_kv_args a = {
+        .n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .rot_dim = c->rot, .rope_scale = 1.1f};
+    a.kv = put_kv(&r, c, addr);
+    a.norm_eps = 1e-6f;
+    a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width * sizeof *b.qkv);
+    a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->hd * sizeof(float)) : NULL;
+    a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, (c->vd ? c->vd : c->hd) * sizeof(float)) : NULL;
+    a.inv_freq = kc_put(&r, c->inv_freq, c->rot / 2 * sizeof(float));
+    a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
+    a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
+    kc_status(&r, d->ops->rope_kv(d, &a));
+    kc_get(&r, b.qkv, a.qkv, (size_t)b.n * width * sizeof *b.qkv);
+
+    uint8_t *block = KC_NEW(k, c->block_bytes, uint8_t);
+    size_t row_bytes = kern_row_bytes(c->fmt, c->hd), heads_bytes = row_bytes * c->block_size;
+    for (uint32_t i = 0; i < n; i++) {
+        float *o = out + (size_t)i * width;
+        memcpy(o, b.qkv + (size_t)b.row_of[i] * width, (size_t)c->n_heads * c->hd * sizeof *o);
+        uint32_t pos = c->pos[tokens[i]], id = c->table[c->seq[tokens[i]] * c->max_blocks + pos / c->block_size];
+        kc_get(&r, block, (const void *)(uintptr_t)addr[id], c->block_bytes);
+        for (uint32_t h = 0; h < stored_heads(c); h++) {
+            const kern_mat kept = {.data = block + c->layer * c->block_bytes / c->layers + h * heads_bytes +
+                                           pos % c->block_size * row_bytes,
+                                   .row_bytes = row_bytes,
+                                   .rows = 1,
+                                   .cols = c->hd,
+                                   .fmt = c->fmt};
+            memcpy(o + (size_t)(c->n_heads + h) * c->hd, kc_decoded(k, kept), c->hd * sizeof *o);
+        }
+    }
+    kc_end(&r);
+}
+
+static void check_rope(kc *k, const char *name, bool latent)
+{
+    kc_case(k, "%s", name); /* owns the memory from here on */
+    kv_case c = any_kv(k, kc_between(k, 20, 200), latent);
+    const uint32_t rotatable = c.hd - c.vd;
+    /* What is neither normed nor rotated is kept by an exact rule; else a quant of Q8_0 may be the next one. */
+    const bool as_is = c.fmt == FMT_Q8_0 && kc_below(k, 2), norms = !as_is && kc_below(k, 2);
+    c.rot = as_is ? 0 : kc_below(k, 3) ? rotatable : kc_below(k, rotatable / 2) * 2;
+    for (uint32_t t = 0; as_is && t < c.n_tokens; t++)
+        kc_fill(k, c.qkv + (size_t)t * width_of(&c), width_of(&c));
+    kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.hd, float), c.hd, 1);
+    if (norms) {
+        if (!latent)
+            kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+        kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+    }
+    kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
+                as_is               ? 0
+                : c.fmt == FMT_Q8_0 ? 8.0f / 127
+                                    : kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
+}
+
+void case_rope(kc *k)
+{
+    check_rope(k, "rope_kv", false);
+}
+
+void case_rope_latent(kc *k)
+{
+    check_rope(k, "rope_kv latent", true);
+}
+
+static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const kv_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
+    batch b = make_batch(k, c, tokens, n);
+    size_t row = (size_t)c->n_heads * (c->vd ? c->vd : c->hd), o_bytes = b.n * row * sizeof(float);
+    kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window};
+    a.scale = c->vd || c->hd > 128 ? 0.05f : 0.3f; /* wide heads have large scores */
+    a.kv = put_kv(&r, c, addr);
+    a.o = kc_room(&r, o_bytes);
+    a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width_of(c) * sizeof(float));
+    a.qkv_stride = width_of(c);
+    a.max_context = c->longest;
+    a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
+    a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
+    a.sinks = c->sinks ? kc_put(&r, c->sinks, c->n_heads * sizeof(float)) : NULL;
+    a.scratch = kc_room(&r, d->ops->attn_scratch_bytes(d, b.n, c->n_heads, c->hd, a.max_context));
+    kc_status(&r, d->ops->attention(d, &a));
+    float *o = KC_NEW(k, b.n * row, float);
+    kc_get(&r, o, a.o, o_bytes);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(out + i * row, o + b.row_of[i] * row, row * sizeof *o);
+    kc_end(&r);
+}
+
+static void check_attention(kc *k, const char *name, bool latent)
+{
+    kc_case(k, "%s", name);
+    kv_case c = any_kv(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 1600), latent);
+    c.window = kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
+    if (kc_below(k, 2))
+        kc_fill_scaled(k, c.sinks = KC_NEW(k, c.n_heads, float), c.n_heads, 3);
+    /* Cells behind a token's position hold NaN: nothing may look at them. */
+    memset(c.cache, 0xff, c.n_blocks * c.block_bytes);
+    size_t row_bytes = kern_row_bytes(c.fmt, c.hd);
+    const bool halves = kc_below(k, 2); /* values of Q8_0 that are halves, as the matrix units take them */
+    for (uint32_t s = 0; s < c.n_seqs; s++) {
+        uint32_t end = 0;
+        for (uint32_t t = 0; t < c.n_tokens; t++)
+            if (c.seq[t] == s)
+                end = KC_MAX(end, c.pos[t] + 1);
+        for (uint32_t pos = 0; pos < end; pos++)
+            for (uint32_t h = 0; h < stored_heads(&c); h++) {
+                uint8_t *cell = c.cache + c.table[s * c.max_blocks + pos / c.block_size] * c.block_bytes +
+                                c.layer * c.block_bytes / c.layers +
+                                (h * c.block_size + pos % c.block_size) * row_bytes;
+                for (uint32_t i = 0; c.fmt == FMT_Q8_0 && i < row_bytes; i += sizeof(kern_q8_0_block)) {
+                    kern_q8_0_block block = {.d = (uint16_t)(kc_between(k, 6, 8) << 10)};
+                    block.d |= halves ? 0 : (uint16_t)kc_below(k, 0x400);
+                    for (uint32_t j = 0; j < 32; j++)
+                        block.qs[j] = (int8_t)((int)kc_below(k, 255) - 127);
+                    memcpy(cell + i, &block, sizeof block);
+                }
+                for (uint32_t i = 0; c.fmt != FMT_Q8_0 && i < c.hd; i++) {
+                    float v = kc_uniform(k) * 4 - 2;
+                    uint16_t half = (uint16_t)(kc_below(k, 0x400) | kc_between(k, 10, 15) << 10 | kc_below(k, 2) << 15);
+                    memcpy(cell + i * row_bytes / c.hd, c.fmt == FMT_F32 ? (void *)&v : (void *)&half,
+                           row_bytes / c.hd);
+                }
+            }
+    }
+    uint32_t width = c.n_heads * (c.vd ? c.vd : c.hd);
+    float *ones = KC_NEW(k, c.n_tokens * width, float);
+    for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
+        ones[i] = 2; /* of the order of V: an average may cancel */
+    kc_check_op(k, run_attention, &c, c.n_tokens, width, ones,
+                kc_tol(k, c.fmt == FMT_Q8_0 && !halves ? "attention of rounded values" : "attention"));
+}
+
+void case_attention(kc *k)
+{
+    check_attention(k, "attention", false);
+}
+
+void case_attention_latent(kc *k)
+{
+    check_attention(k, "attention latent", true);
+}
