@@ -158,7 +158,12 @@ xd_status choice_limits(choice *c, sample_limits *ret, xd_err *err) XD_MUST_CHEC
 /* self_test.c: before the first request */
 xd_status engine_self_test(engine *e, xd_err *err) XD_MUST_CHECK;
 
-/* engine.c. With engine.lock held: the request is one of those that wait; no more. */
+/* load.c */
+xd_status engine_load(engine *e, xd_err *err) XD_MUST_CHECK;
+
+/* engine.c */
+void engine_set_progress(void *e, double fraction, const char *what); /* of loading */
+/* With engine.lock held: the request is one of those that wait; no more. */
 void engine_count_queued(engine *e, engine_request *r);
 void engine_uncount_queued(engine *e, engine_request *r);
 
