@@ -1,5 +1,6 @@
-/* pager_priv.h - the pager's state, shared by its files: pager.c (steps, residency), pager_spare.c (bulk filling, memory beyond the
- * arena), pager_stage.c (modes, staging), pager_host.c (the host tier), pager_disk.c (the disk), pager_copy.c (the copy thread). */
+/* pager_priv.h - the pager's state, shared by its files: pager.c (steps, residency, statistics), pager_open.c (its life), pager_link.c (the link's rate),
+ * pager_spare.c (bulk filling, memory beyond the arena), pager_stage.c (modes, staging), pager_share.c (experts left to the CPU), pager_host.c (the host
+ * tier), pager_disk.c (the disk), pager_copy.c (the copy thread), pager_trouble.c (what the operator is told), pager_warm.c (what a next start knows). */
 #ifndef ENGINE_PAGER_PRIV_H
 #define ENGINE_PAGER_PRIV_H
 
