@@ -175,6 +175,8 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err) 
 xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err) XD_MUST_CHECK;
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
 xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
+/* The vocabulary, the tokens that begin and end a text, and the chat template, into m, whose vocab is known. */
+xd_status model_gguf_words(model *m, const model_arch *a, xd_err *err) XD_MUST_CHECK;
 
 /* Opens the directory `path`, or a geometry by its name or its config.json, into m: everything but the sums. */
 xd_status model_open_dir(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
