@@ -44,7 +44,7 @@
     X(AHEAD_USEFUL, "read_ahead_useful_bytes_total", "", "Expert bytes read ahead for a later layer and then used.") \
     X(AHEAD_WASTED, "read_ahead_wasted_bytes_total", "", "Expert bytes read ahead for a later layer and not used.")  \
     X(AHEAD_PREDICTIONS, "read_ahead_predictions_total", "", "Experts in host memory that were predicted.")          \
-    X(AHEAD_RIGHT, "read_ahead_predictions_right_total", "", "Those of them that the layer then picked.")            \
+    X(AHEAD_RIGHT, "read_ahead_predictions_right_total", "", "Predicted experts in host memory that were picked.")   \
     X(AHEAD_GIVEN_UP, "read_ahead_given_up_total", "", "Steps without reading ahead since kernels ran one by one.")
 
 #define METRICS_HISTOGRAMS(X)                                                                 \

@@ -87,20 +87,26 @@ static void pager_metrics(engine *e, xd_buf *out)
     gauge(out, "arena_slots_spare", "Of the page slots in VRAM, those that a fallback took from what was free.",
           (double)p.slots_spare);
     gauge(out, "arena_slots_used", "Page slots in VRAM that hold a page.", (double)p.slots_used);
-    counter(out, "prefetch_useful_bytes_total", "Bytes read ahead and then used.", (double)p.prefetched_useful_bytes);
-    counter(out, "prefetch_wasted_bytes_total", "Bytes read ahead and never used.", (double)p.prefetched_wasted_bytes);
-    counter(out, "prefetch_predictions_total", "Experts that were predicted for a layer.", (double)p.predictions);
-    counter(out, "prefetch_predictions_right_total", "Predicted experts that the layer then picked.",
-            (double)p.predictions_right);
+    counter(out, "prefetch_useful_bytes_total", "Bytes read ahead from disk and then used.",
+            (double)p.prefetched_useful_bytes);
+    counter(out, "prefetch_wasted_bytes_total", "Bytes read ahead from disk and never used.",
+            (double)p.prefetched_wasted_bytes);
+    counter(out, "prefetch_predictions_total", "Experts that were predicted for a layer, to be read ahead from disk.",
+            (double)p.predictions);
+    counter(out, "prefetch_predictions_right_total",
+            "Experts predicted for reading ahead from disk that the layer then picked.", (double)p.predictions_right);
     counter(out, "staged_ahead_useful_bytes_total",
             "Expert bytes staged for a prompt's next layer while one computed, and then used.",
             (double)p.staged_ahead_useful_bytes);
-    counter(out, "staged_ahead_wasted_bytes_total", "The same, and not used.", (double)p.staged_ahead_wasted_bytes);
+    counter(out, "staged_ahead_wasted_bytes_total",
+            "Expert bytes staged for a prompt's next layer while one computed, and not used.",
+            (double)p.staged_ahead_wasted_bytes);
     counter(out, "disk_busy_seconds_total", "Time in which the page file was being read.",
             (double)p.disk_busy_ns * 1e-9);
     counter(out, "expert_io_errors_total",
             "Reads of the page file that failed, those that went well when tried again too.", (double)p.io_errors);
-    counter(out, "expert_checksum_errors_total", "The same for reads that gave wrong bytes (checksum).",
+    counter(out, "expert_checksum_errors_total",
+            "Reads of the page file that gave wrong bytes (checksum), those that went well when tried again too.",
             (double)p.checksum_errors);
     counter(out, "expert_loads_repaired_total",
             "Experts whose pages were damaged on disk: read from the model again, and written anew.",
@@ -219,7 +225,8 @@ static void link_metrics(engine *e, xd_buf *out)
     counter(out, "link_probes_total", "Probes of the link's rate.", (double)f.probes);
     gauge(out, "link_read_bytes_per_second", "Rate at which kernels read host memory, as last known; 0: not yet.",
           f.link_gbps * 1e9);
-    gauge(out, "link_healthy_bytes_per_second", "The same when all was well.", f.healthy_gbps * 1e9);
+    gauge(out, "link_healthy_bytes_per_second", "Rate at which kernels read host memory when all was well.",
+          f.healthy_gbps * 1e9);
     gauge(out, "link_suspect_below_bytes_per_second", "A rate below this is suspect; 0: none is.",
           f.bad_below_gbps * 1e9);
     pcie_metrics(&f.link, out);

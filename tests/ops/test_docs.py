@@ -17,8 +17,27 @@ EXE, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 DOCS = os.path.join(ROOT, "docs")
 HEAD = """# Metrics
 
-What `GET /metrics` tells, made from the program itself (`tests/ops/test_docs.py PROGRAM SOURCE --write`); a test fails when this table and
-the program differ. Times are in seconds, sizes in bytes. Counters only grow until the process ends.
+What `GET /metrics` tells. Times are in seconds, sizes in bytes. Counters only grow until the process ends.
+[operating.md](operating.md#alerts) has the alerts, `docs/grafana/expertd.json` is a dashboard of all of them.
+
+## Where to begin
+
+| question | metrics |
+| --- | --- |
+| does it serve? | `expertd_phase`, `expertd_requests_running`, `expertd_requests_waiting` |
+| how long do clients wait? | `expertd_request_queue_seconds`, `expertd_time_to_first_token_seconds`, `expertd_time_per_output_token_seconds` |
+| how much does it generate? | `expertd_generated_tokens_total`, `expertd_prompt_tokens_total` |
+| are experts found in VRAM? | `expertd_expert_page_hits_total` by `tier`, `expertd_expert_read_bytes_total` by `tier` |
+| where does a step's time go? | `expertd_step_seconds_total` by `phase` ([what they are](operating.md#where-the-time-goes)) |
+| is the link well? | `expertd_link_read_bytes_per_second` beside `expertd_link_healthy_bytes_per_second`, `expertd_fallback_state`, `expertd_expert_path` |
+| is the KV cache large enough? | `expertd_preemptions_total`, `expertd_kv_blocks_used` beside `expertd_kv_blocks` |
+| does the prefix cache help? | `expertd_prefix_cache_hits_tokens_total` beside `expertd_prefix_cache_queries_tokens_total` |
+| is the disk well? | `expertd_disk_busy_seconds_total`, `expertd_expert_io_errors_total`, `expertd_expert_checksum_errors_total` |
+| are requests refused? | `expertd_http_requests_total` by `status`, `expertd_requests_rejected_total`, `expertd_http_connections_refused_total` |
+
+## All metrics
+
+Made from the program itself (`tests/ops/test_docs.py PROGRAM SOURCE --write`); a test fails when this table and the program differ.
 
 | metric | kind | labels | meaning |
 | --- | --- | --- | --- |
@@ -128,6 +147,7 @@ class Docs(TestCase):
     def test_every_metric_is_explained_and_named_well(self):
         for name, (kind, words) in FAMILIES.items():
             self.assertRegex(words, r"[.:]$|\.$", name)
+            self.assertNotRegex(words, r"^The same|^Those of", name)  # as if the one above it were read first
             self.assertEqual(name.endswith("_total"), kind == "counter", name)
 
     def test_the_dashboard_uses_what_exists_and_shows_all(self):
@@ -146,7 +166,7 @@ class Docs(TestCase):
         self.assertEqual(len(spots), len(set(spots)))
 
     def test_the_guide_names_only_what_exists(self):
-        for page in ["operating.md"]:
+        for page in ["metrics.md", "operating.md"]:
             with open(os.path.join(DOCS, page)) as f:
                 self.assertEqual(used(f.read()) - FAMILIES.keys(), set(), page)
 
