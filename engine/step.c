@@ -239,6 +239,101 @@ static void end_requests(engine *e, const xd_err *step_error)
     }
 }
 
+/* Where a step's time went, beside what the marks say. */
+typedef struct step_parts {
+    uint64_t kv_ns;             /* moving KV blocks, a part of forming the step */
+    uint64_t stage_ns, disk_ns; /* waiting for pages: to be staged, and from the disk */
+    uint64_t require_ns;        /* both, as far as they are within the marks */
+    uint64_t cpu_ns;            /* the CPU's part of the experts' time, in a shared step */
+    uint64_t link_ns;           /* the device's part of it, and waiting for a simulated link */
+} step_parts;
+
+/* Pages are waited for behind the router. In a shared step that counts as the experts' time, and so do the two sides, which compute at
+ * the same time: it is divided between them as they were busy. t keeps what is left of both. */
+static step_parts divide_times(const engine *e, exec_times *t, const pager_stats *ps, const kv_stats *ks,
+                               uint64_t schedule_ns)
+{
+    const pager_stats *seen = &e->seen_pager;
+    step_parts p = {.kv_ns = XD_MIN(ks->swap_ns - e->seen_swap_ns, schedule_ns),
+                    .stage_ns = ps->stage_ns - seen->stage_ns};
+    p.disk_ns = ps->require_ns - seen->require_ns - p.stage_ns;
+    uint64_t *waits = t->shared ? &t->experts_ns : &t->router_ns;
+    p.require_ns = XD_MIN(p.disk_ns + p.stage_ns, *waits);
+    *waits -= p.require_ns;
+    if (t->shared && t->cpu_ns + t->device_ns) {
+        double part = (double)t->cpu_ns / (double)(t->cpu_ns + t->device_ns);
+        p.cpu_ns = (uint64_t)((double)t->experts_ns * part);
+        t->experts_ns -= p.cpu_ns;
+    }
+    p.link_ns = t->experts_ns + ps->link_wait_ns - seen->link_wait_ns;
+    return p;
+}
+
+static void count_times(engine *e, const exec_times *t, const pager_stats *ps, const step_parts *p)
+{
+    const uint64_t staged_ns = XD_MIN(p->stage_ns, p->require_ns);
+    /* One kernel reads both tiers: its time is divided by the bytes it read from each. */
+    uint64_t bytes = ps->step_bytes_host + ps->step_bytes_vram;
+    uint64_t host_ns = bytes ? (uint64_t)((double)t->experts_ns * ((double)ps->step_bytes_host / (double)bytes)) : 0;
+    metrics_add(e->metrics, t->recorded ? METRIC_STEPS_RECORDED : METRIC_STEPS_LAUNCHED, 1);
+    metrics_add(e->metrics, METRIC_TIME_PAGER, t->pager_ns);
+    metrics_add(e->metrics, METRIC_TIME_LAUNCH, t->launch_ns);
+    metrics_add(e->metrics, METRIC_TIME_KV, p->kv_ns);
+    metrics_add(e->metrics, METRIC_TIME_ATTENTION, t->attention_ns);
+    metrics_add(e->metrics, METRIC_TIME_ROUTER, t->router_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_STAGED, staged_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_DISK, p->require_ns - staged_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_CPU, p->cpu_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns + p->link_ns - t->experts_ns);
+    metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t->experts_ns - host_ns);
+    metrics_add(e->metrics, METRIC_TIME_HEAD, t->head_ns);
+    metrics_add(e->metrics, METRIC_KV_HOST_BYTES, t->kv_host_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_USEFUL, t->ahead.useful_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_WASTED, t->ahead.wasted_bytes);
+    metrics_add(e->metrics, METRIC_AHEAD_PREDICTIONS, t->ahead.predictions);
+    metrics_add(e->metrics, METRIC_AHEAD_RIGHT, t->ahead.right);
+    metrics_add(e->metrics, METRIC_AHEAD_GIVEN_UP, t->ahead.given_up);
+}
+
+/* Waiting for the disk is no fault of the link. Neither is what the host needs to launch a step that is not replayed: the disk tier asks
+ * for pages between a router and its experts, and experts may well have ended before the next kernel comes. */
+static void tell_fallback(engine *e, const engine_step_facts *step, const exec_times *t, const step_parts *p)
+{
+    fallback_step_info fi = {.step_ns = t->total_ns - XD_MIN(p->disk_ns, t->total_ns),
+                             .link_ns = t->shared ? p->link_ns - t->experts_ns + t->device_ns : p->link_ns,
+                             .early_bytes = t->ahead.useful_bytes,
+                             .n_decode = step->prefill ? 0 : step->n_tokens,
+                             .decode_only = !step->prefill,
+                             .link_mixed = t->kv_host_bytes > 0 || !t->recorded,
+                             .odd = t->recording,
+                             .shared = t->shared};
+    if (e->fallback)
+        fallback_step(e->fallback, &fi);
+}
+
+static void fill_facts(engine_step_facts *step, const exec_times *t, const pager_stats *ps, const pager_stats *seen,
+                       const step_parts *p)
+{
+    step->experts_ns = p->link_ns + p->require_ns + p->cpu_ns;
+    step->vram_bytes = ps->bytes_vram - seen->bytes_vram;
+    step->cpu_ns = t->cpu_ns;
+    step->device_ns = t->device_ns;
+    step->cpu_bytes = ps->bytes_cpu - seen->bytes_cpu;
+    step->host_bytes = ps->bytes_host + ps->bytes_disk - seen->bytes_host - seen->bytes_disk;
+    step->vram_pages = ps->hits_vram - seen->hits_vram;
+    step->host_pages = ps->hits_host + ps->hits_disk - seen->hits_host - seen->hits_disk;
+    step->kv_host_bytes = t->kv_host_bytes;
+    step->early_bytes = t->ahead.useful_bytes;
+    step->wasted_bytes = t->ahead.wasted_bytes;
+    step->predictions = t->ahead.predictions;
+    step->predictions_right = t->ahead.right;
+    step->border_ns = t->border.ns;
+    step->border_results_ns = t->border.results_ns;
+    step->border_pager_ns = t->border.pager_ns;
+    step->border_form_ns = t->border.form_ns;
+    step->border_launch_ns = t->border.launch_ns;
+}
+
 /* `step` says who was in it and when it ended; the rest is filled in here. */
 static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, uint64_t sample_ns, uint64_t step_ns)
 {
@@ -246,86 +341,23 @@ static void note_step(engine *e, engine_step_facts *step, uint64_t schedule_ns, 
     pager_stats ps;
     sched_stats ss;
     kv_stats ks;
-    const pager_stats *seen = &e->seen_pager;
-    uint32_t n_tokens = step->n_tokens;
     sched_get_stats(e->sched, &ss);
     atomic_store(&e->preemptions, ss.preempted_swap + ss.preempted_recompute);
     exec_get_times(e->c.x, &t);
     pager_get_stats(e->c.pg, &ps);
     kv_get_stats(e->c.kv, &ks);
-    metrics_add(e->metrics, t.recorded ? METRIC_STEPS_RECORDED : METRIC_STEPS_LAUNCHED, 1);
-    metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, n_tokens);
-    /* Moving KV blocks is a part of forming the step, waiting for pages a part of what lies between router and experts. */
-    uint64_t kv_ns = XD_MIN(ks.swap_ns - e->seen_swap_ns, schedule_ns);
-    uint64_t stage_ns = ps.stage_ns - seen->stage_ns, disk_ns = ps.require_ns - seen->require_ns - stage_ns;
-    /* Pages are waited for behind the router. In a shared step that counts as the experts' time, and so do the two sides, which compute at
-     * the same time: it is divided between them as they were busy. */
-    uint64_t *waits = t.shared ? &t.experts_ns : &t.router_ns, require_ns = XD_MIN(disk_ns + stage_ns, *waits),
-             cpu_ns = 0;
-    *waits -= require_ns;
-    if (t.shared && t.cpu_ns + t.device_ns) {
-        double part = (double)t.cpu_ns / (double)(t.cpu_ns + t.device_ns);
-        cpu_ns = (uint64_t)((double)t.experts_ns * part);
-        t.experts_ns -= cpu_ns;
-    }
-    uint64_t link_ns = t.experts_ns + ps.link_wait_ns - seen->link_wait_ns;
-    e->seen_swap_ns = ks.swap_ns;
-    metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - kv_ns);
-    metrics_add(e->metrics, METRIC_TIME_PAGER, t.pager_ns);
-    metrics_add(e->metrics, METRIC_TIME_LAUNCH, t.launch_ns);
-    metrics_add(e->metrics, METRIC_TIME_KV, kv_ns);
-    metrics_add(e->metrics, METRIC_TIME_ATTENTION, t.attention_ns);
-    metrics_add(e->metrics, METRIC_TIME_ROUTER, t.router_ns);
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_STAGED, XD_MIN(stage_ns, require_ns));
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_DISK, require_ns - XD_MIN(stage_ns, require_ns));
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_CPU, cpu_ns);
-    metrics_add(e->metrics, METRIC_KV_HOST_BYTES, t.kv_host_bytes);
-    metrics_add(e->metrics, METRIC_AHEAD_USEFUL, t.ahead.useful_bytes);
-    metrics_add(e->metrics, METRIC_AHEAD_WASTED, t.ahead.wasted_bytes);
-    metrics_add(e->metrics, METRIC_AHEAD_PREDICTIONS, t.ahead.predictions);
-    metrics_add(e->metrics, METRIC_AHEAD_RIGHT, t.ahead.right);
-    metrics_add(e->metrics, METRIC_AHEAD_GIVEN_UP, t.ahead.given_up);
-    metrics_add(e->metrics, METRIC_TIME_HEAD, t.head_ns);
+    const step_parts p = divide_times(e, &t, &ps, &ks, schedule_ns);
+    count_times(e, &t, &ps, &p);
+    metrics_add(e->metrics, METRIC_COMPUTED_TOKENS, step->n_tokens);
+    metrics_add(e->metrics, METRIC_TIME_SCHEDULE, schedule_ns - p.kv_ns);
     metrics_add(e->metrics, METRIC_TIME_SAMPLE, sample_ns);
     metrics_add(e->metrics, METRIC_TIME_STEP, step_ns);
     metrics_observe_ns(e->metrics, METRIC_STEP_SECONDS, step_ns);
-    /* One kernel reads both tiers: its time is divided by the bytes it read from each. */
-    uint64_t bytes = ps.step_bytes_host + ps.step_bytes_vram;
-    uint64_t host_ns = bytes ? (uint64_t)((double)t.experts_ns * ((double)ps.step_bytes_host / (double)bytes)) : 0;
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_HOST, host_ns + link_ns - t.experts_ns);
-    metrics_add(e->metrics, METRIC_TIME_EXPERTS_VRAM, t.experts_ns - host_ns);
-    /* Waiting for the disk is no fault of the link. Neither is what the host needs to launch a step that is not replayed: the disk
-     * tier asks for pages between a router and its experts, and experts may well have ended before the next kernel comes. */
-    fallback_step_info fi = {.step_ns = t.total_ns - XD_MIN(disk_ns, t.total_ns),
-                             .link_ns = t.shared ? link_ns - t.experts_ns + t.device_ns : link_ns,
-                             .early_bytes = t.ahead.useful_bytes,
-                             .n_decode = step->prefill ? 0 : n_tokens,
-                             .decode_only = !step->prefill,
-                             .link_mixed = t.kv_host_bytes > 0 || !t.recorded,
-                             .odd = t.recording,
-                             .shared = t.shared};
-    if (e->fallback)
-        fallback_step(e->fallback, &fi);
+    tell_fallback(e, step, &t, &p);
     if (step->prefill)
-        pace_note(&e->pace, n_tokens, t.total_ns);
-    step->experts_ns = link_ns + require_ns + cpu_ns;
-    step->vram_bytes = ps.bytes_vram - seen->bytes_vram;
-    step->cpu_ns = t.cpu_ns;
-    step->device_ns = t.device_ns;
-    step->cpu_bytes = ps.bytes_cpu - seen->bytes_cpu;
-    step->host_bytes = ps.bytes_host + ps.bytes_disk - seen->bytes_host - seen->bytes_disk;
-    step->vram_pages = ps.hits_vram - seen->hits_vram;
-    step->host_pages = ps.hits_host + ps.hits_disk - seen->hits_host - seen->hits_disk;
-    step->kv_host_bytes = t.kv_host_bytes;
-    step->early_bytes = t.ahead.useful_bytes;
-    step->wasted_bytes = t.ahead.wasted_bytes;
-    step->predictions = t.ahead.predictions;
-    step->predictions_right = t.ahead.right;
-    step->border_ns = t.border.ns;
-    step->border_results_ns = t.border.results_ns;
-    step->border_pager_ns = t.border.pager_ns;
-    step->border_form_ns = t.border.form_ns;
-    step->border_launch_ns = t.border.launch_ns;
+        pace_note(&e->pace, step->n_tokens, t.total_ns);
+    fill_facts(step, &t, &ps, &e->seen_pager, &p);
+    e->seen_swap_ns = ks.swap_ns;
     e->seen_pager = ps;
     if (e->observe)
         e->observe(e->observe_user, step);
@@ -355,23 +387,14 @@ static bool fail_those_hurt(engine *e, const sched_entry *entries, uint32_t n, c
     return any;
 }
 
-void engine_step(engine *e)
+/* The scheduler's choice as a batch: who is in it is noted in `step`. */
+static exec_batch form_batch(engine *e, const sched_entry *entries, uint32_t n, engine_step_facts *step)
 {
-    uint64_t t0 = xd_now_ns();
-    uint32_t n = 0, row = 0;
-    const sched_entry *entries =
-        sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), !e->step_failed, &n);
-    if (!n) {
-        engine_notify(e);
-        nothing_fits(e);
-        return;
-    }
     exec_batch b = {.seqs = e->run,
                     .n_seqs = n,
-                    .follows_ns = e->paused ? 0 : t0,
+                    .follows_ns = e->paused ? 0 : step->begin_ns,
                     .meanwhile = notify_meanwhile,
                     .meanwhile_user = e};
-    engine_step_facts step = {.n_seqs = n, .begin_ns = t0};
     for (engine_request *r = e->live; r; r = r->next)
         r->in_step = false;
     for (uint32_t i = 0; i < n; i++) {
@@ -392,24 +415,46 @@ void engine_step(engine *e)
                 q->keep[q->n_keep++] = (exec_keep){.after = en->keep[k] - en->pos, .to = to};
         }
         b.prefill = b.prefill || en->pos < en->seq->n_prompt;
-        step.n_tokens += en->n_tokens;
-        step.context_tokens += en->pos + en->n_tokens;
+        step->n_tokens += en->n_tokens;
+        step->context_tokens += en->pos + en->n_tokens;
         c->r->in_step = true;
-        note_started(e, c->r, en->seq, t0);
+        note_started(e, c->r, en->seq, step->begin_ns);
     }
+    step->prefill = b.prefill;
     e->paused = false;
+    return b;
+}
+
+static void step_failed(engine *e, const sched_entry *entries, uint32_t n, const xd_err *error)
+{
+    metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
+    e->step_failed = true;
+    sched_fail(e->sched);
+    bool some = error->status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, error);
+    end_requests(e, some ? NULL : error);
+    engine_notify(e);
+    if (exec_device_lost(e->c.x))
+        engine_set_failed(e, error);
+}
+
+void engine_step(engine *e)
+{
+    uint64_t t0 = xd_now_ns();
+    uint32_t n = 0, row = 0;
+    const sched_entry *entries =
+        sched_form(e->sched, pace_limit(&e->pace, atomic_load(&e->max_decode_stall_ms)), !e->step_failed, &n);
+    if (!n) {
+        engine_notify(e);
+        nothing_fits(e);
+        return;
+    }
+    engine_step_facts step = {.n_seqs = n, .begin_ns = t0};
+    exec_batch b = form_batch(e, entries, n, &step);
     uint64_t t1 = xd_now_ns();
     exec_result res;
     xd_err error = {0};
     if (exec_run(e->c.x, &b, &res, &error)) {
-        metrics_add(e->metrics, METRIC_STEPS_FAILED, 1);
-        e->step_failed = true;
-        sched_fail(e->sched);
-        bool some = error.status == XD_UNAVAILABLE && fail_those_hurt(e, entries, n, &error);
-        end_requests(e, some ? NULL : &error);
-        engine_notify(e);
-        if (exec_device_lost(e->c.x))
-            engine_set_failed(e, &error);
+        step_failed(e, entries, n, &error);
         return;
     }
     uint64_t t2 = xd_now_ns();
@@ -424,7 +469,6 @@ void engine_step(engine *e)
         row += en.n_rows;
     }
     uint64_t t3 = xd_now_ns();
-    step.prefill = b.prefill;
     step.end_ns = t3;
     note_step(e, &step, t1 - t0, t3 - t2, t3 - t0);
     end_requests(e, NULL);
