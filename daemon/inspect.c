@@ -91,74 +91,85 @@ static json_t *known(bool is_known, uint64_t v)
     return is_known ? json_integer((json_int_t)v) : json_null();
 }
 
-int inspect_main(const cli *c, const config *cfg)
+typedef struct facts {
+    const model *m;
+    const model_params *p;
+    uint64_t experts, trunk, largest; /* bytes; largest: expert */
+    uint64_t token_experts, token_kv; /* bytes of a token */
+    uint64_t n_experts;               /* where there is a choice */
+    uint32_t n_moe_layers;
+    placement where;
+} facts;
+
+static facts facts_of(const model *m, const config *cfg)
 {
-    xd_err err;
-    XD_CLEANUP(model_freep) model *m = NULL;
-    xd_status st = placement_open_model(cfg, &m, &err);
-    if (st)
-        return cli_fail(st, &err);
-    const model_params *p = model_get_params(m);
-    uint64_t experts = model_expert_bytes(m), trunk = model_trunk_bytes(m), token_experts = 0, expert_count = 0,
-             largest = 0;
-    uint32_t moe_layers = 0;
-    for (uint32_t l = 0; l < p->n_layers; l++) {
+    facts f = {.m = m, .p = model_get_params(m), .experts = model_expert_bytes(m), .trunk = model_trunk_bytes(m)};
+    for (uint32_t l = 0; l < f.p->n_layers; l++) {
         const model_layer *layer = model_get_layer(m, l);
         uint64_t one = 0;
         for (int k = 0; k < MODEL_MATRICES; k++)
             one += layer->experts[k].bytes;
-        token_experts += one * layer->top_k;
-        expert_count += layer->moe ? layer->n_experts : 0;
-        largest = XD_MAX(largest, one);
-        moe_layers += layer->moe;
+        f.token_experts += one * layer->top_k;
+        f.n_experts += layer->moe ? layer->n_experts : 0;
+        f.largest = XD_MAX(f.largest, one);
+        f.n_moe_layers += layer->moe;
     }
-    placement where;
-    placement_of(m, cfg, &where);
-    uint64_t kv_token = where.kv_block / cfg->kv.block_size;
-    if (c->json) {
-        json_t *o =
-            json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "path",
-                      cfg->model.path, "architecture", p->arch, "layers", (json_int_t)p->n_layers, "moe_layers",
-                      (json_int_t)moe_layers, "experts_per_layer", (json_int_t)p->n_experts_max, "experts_per_token",
-                      (json_int_t)p->top_k_max, "d_model", (json_int_t)p->d_model, "heads", (json_int_t)p->n_heads,
-                      "kv_heads", (json_int_t)p->n_kv_heads, "head_dim", (json_int_t)p->head_dim, "vocabulary",
-                      (json_int_t)p->vocab, "context", (json_int_t)p->max_positions, "trunk_bytes", (json_int_t)trunk,
-                      "expert_bytes", (json_int_t)experts, "expert_bytes_per_token", (json_int_t)token_experts,
-                      "kv_bytes_per_token", (json_int_t)kv_token, "largest_expert_bytes", (json_int_t)largest);
-        if (p->latent.kv_rank)
-            json_object_set_new(o, "latent",
-                                json_pack("{s:I, s:I, s:I, s:I, s:I}", "kv_rank", (json_int_t)p->latent.kv_rank,
-                                          "q_rank", (json_int_t)p->latent.q_rank, "nope_dim",
-                                          (json_int_t)p->latent.nope_dim, "rope_dim", (json_int_t)p->latent.rope_dim,
-                                          "v_dim", (json_int_t)p->latent.v_dim));
-        char formats[96];
-        json_object_set_new(o, "trunk_formats", json_string(model_formats(m, false, formats, sizeof formats)));
-        json_object_set_new(o, "expert_formats", json_string(model_formats(m, true, formats, sizeof formats)));
-        if (p->n_linear)
-            json_object_set_new(o, "linear",
-                                json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)p->n_linear,
-                                          "key_heads", (json_int_t)p->delta.n_k_heads, "value_heads",
-                                          (json_int_t)p->delta.n_v_heads, "key_dim", (json_int_t)p->delta.k_dim,
-                                          "value_dim", (json_int_t)p->delta.v_dim, "convolution",
-                                          (json_int_t)p->delta.conv, "state_bytes_per_sequence",
-                                          (json_int_t)(where.states / cfg->engine.max_num_seqs)));
-        if (p->n_nextn)
-            json_object_set_new(o, "unused_layers", json_integer(p->n_nextn));
-        json_object_set_new(o, "placement",
-                            json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:s}", "assumed", where.assumed,
-                                      "device", where.on_cpu ? "cpu" : "gpu", "ram_bytes", (json_int_t)where.ram_bytes,
-                                      "trunk_bytes", (json_int_t)trunk, "kv_bytes", known(where.kv_known, where.kv),
-                                      "context", known(where.kv_known, where.context), "vram_expert_bytes",
-                                      known(where.known, where.arena), "host_bytes", (json_int_t)where.host,
-                                      "disk_bytes", (json_int_t)where.disk, "problem",
-                                      where.problem.status ? where.problem.msg : ""));
-        json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-        putchar('\n');
-        json_decref(o);
-        return 0;
-    }
+    placement_of(m, cfg, &f.where);
+    f.token_kv = f.where.kv_block / cfg->kv.block_size;
+    return f;
+}
+
+static json_t *placement_json(const placement *w, uint64_t trunk)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:s}", "assumed", w->assumed, "device",
+                     w->on_cpu ? "cpu" : "gpu", "ram_bytes", (json_int_t)w->ram_bytes, "trunk_bytes", (json_int_t)trunk,
+                     "kv_bytes", known(w->kv_known, w->kv), "context", known(w->kv_known, w->context),
+                     "vram_expert_bytes", known(w->known, w->arena), "host_bytes", (json_int_t)w->host, "disk_bytes",
+                     (json_int_t)w->disk, "problem", w->problem.status ? w->problem.msg : "");
+}
+
+static void print_json(const facts *f, const config *cfg)
+{
+    const model_params *p = f->p;
+    json_t *o =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "path",
+                  cfg->model.path, "architecture", p->arch, "layers", (json_int_t)p->n_layers, "moe_layers",
+                  (json_int_t)f->n_moe_layers, "experts_per_layer", (json_int_t)p->n_experts_max, "experts_per_token",
+                  (json_int_t)p->top_k_max, "d_model", (json_int_t)p->d_model, "heads", (json_int_t)p->n_heads,
+                  "kv_heads", (json_int_t)p->n_kv_heads, "head_dim", (json_int_t)p->head_dim, "vocabulary",
+                  (json_int_t)p->vocab, "context", (json_int_t)p->max_positions, "trunk_bytes", (json_int_t)f->trunk,
+                  "expert_bytes", (json_int_t)f->experts, "expert_bytes_per_token", (json_int_t)f->token_experts,
+                  "kv_bytes_per_token", (json_int_t)f->token_kv, "largest_expert_bytes", (json_int_t)f->largest);
+    if (p->latent.kv_rank)
+        json_object_set_new(o, "latent",
+                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "kv_rank", (json_int_t)p->latent.kv_rank, "q_rank",
+                                      (json_int_t)p->latent.q_rank, "nope_dim", (json_int_t)p->latent.nope_dim,
+                                      "rope_dim", (json_int_t)p->latent.rope_dim, "v_dim",
+                                      (json_int_t)p->latent.v_dim));
+    char formats[96];
+    json_object_set_new(o, "trunk_formats", json_string(model_formats(f->m, false, formats, sizeof formats)));
+    json_object_set_new(o, "expert_formats", json_string(model_formats(f->m, true, formats, sizeof formats)));
+    if (p->n_linear)
+        json_object_set_new(o, "linear",
+                            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)p->n_linear,
+                                      "key_heads", (json_int_t)p->delta.n_k_heads, "value_heads",
+                                      (json_int_t)p->delta.n_v_heads, "key_dim", (json_int_t)p->delta.k_dim,
+                                      "value_dim", (json_int_t)p->delta.v_dim, "convolution", (json_int_t)p->delta.conv,
+                                      "state_bytes_per_sequence",
+                                      (json_int_t)(f->where.states / cfg->engine.max_num_seqs)));
+    if (p->n_nextn)
+        json_object_set_new(o, "unused_layers", json_integer(p->n_nextn));
+    json_object_set_new(o, "placement", placement_json(&f->where, f->trunk));
+    json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    putchar('\n');
+    json_decref(o);
+}
+
+static void print_geometry(const facts *f, const config *cfg)
+{
+    const model_params *p = f->p;
     printf("%s: %s, %u layers (%u with experts), hidden %u, %u heads (%u KV) of %u, vocabulary %u, context %u\n",
-           cfg->model.path, p->arch, p->n_layers, moe_layers, p->d_model, p->n_heads, p->n_kv_heads, p->head_dim,
+           cfg->model.path, p->arch, p->n_layers, f->n_moe_layers, p->d_model, p->n_heads, p->n_kv_heads, p->head_dim,
            p->vocab, p->max_positions);
     if (p->latent.kv_rank)
         printf("  latent attention: %u + %u numbers are kept of a token and layer, %u with K and V of every head\n",
@@ -167,33 +178,53 @@ int inspect_main(const cli *c, const config *cfg)
     if (p->n_linear) {
         char size[32];
         printf("  linear attention in %u layers: a state of %s a sequence, however long, and no KV cache\n",
-               p->n_linear, xd_format_bytes(size, sizeof size, where.states / cfg->engine.max_num_seqs));
+               p->n_linear, xd_format_bytes(size, sizeof size, f->where.states / cfg->engine.max_num_seqs));
     }
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,
                p->n_nextn > 1 ? "s" : "");
-    uint32_t dense = p->n_layers - moe_layers;
-    if (moe_layers)
-        printf("  experts: %llu in all, %u a layer, %u a token and layer\n", (unsigned long long)expert_count,
+    uint32_t dense = p->n_layers - f->n_moe_layers;
+    if (f->n_moe_layers)
+        printf("  experts: %llu in all, %u a layer, %u a token and layer\n", (unsigned long long)f->n_experts,
                p->n_experts_max, p->top_k_max);
-    if (moe_layers && dense)
+    if (f->n_moe_layers && dense)
         printf("  the FFN of %u dense layer%s counts as one expert%s, which every token needs\n", dense,
                dense > 1 ? "s" : "", dense > 1 ? " each" : "");
-    if (moe_layers)
+    if (f->n_moe_layers)
         putchar('\n');
     else
         printf("  a dense model: the FFN of each layer counts as one expert, which every token needs\n\n");
+}
+
+static void print_sizes(const facts *f)
+{
     char formats[96], note[160];
     snprintf(note, sizeof note, "%s; attention, routers, embeddings: every token needs it",
-             model_formats(m, false, formats, sizeof formats));
-    row_bytes("trunk", trunk, note);
+             model_formats(f->m, false, formats, sizeof formats));
+    row_bytes("trunk", f->trunk, note);
     snprintf(note, sizeof note, "%s; a token needs those that are picked for it",
-             model_formats(m, true, formats, sizeof formats));
-    row_bytes("experts", experts, note);
-    row_bytes("largest expert", largest, "");
-    row_bytes("expert bytes a token", token_experts, "what one token of one sequence reads");
-    row_bytes("KV cache a token", kv_token, where.kv_name);
-    print_placement(&where, cfg, trunk, experts, model_repacks(m));
-    print_bounds(&where, token_experts);
+             model_formats(f->m, true, formats, sizeof formats));
+    row_bytes("experts", f->experts, note);
+    row_bytes("largest expert", f->largest, "");
+    row_bytes("expert bytes a token", f->token_experts, "what one token of one sequence reads");
+    row_bytes("KV cache a token", f->token_kv, f->where.kv_name);
+}
+
+int inspect_main(const cli *c, const config *cfg)
+{
+    xd_err err;
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_status st = placement_open_model(cfg, &m, &err);
+    if (st)
+        return cli_fail(st, &err);
+    const facts f = facts_of(m, cfg);
+    if (c->json) {
+        print_json(&f, cfg);
+        return 0;
+    }
+    print_geometry(&f, cfg);
+    print_sizes(&f);
+    print_placement(&f.where, cfg, f.trunk, f.experts, model_repacks(m));
+    print_bounds(&f.where, f.token_experts);
     return 0;
 }
