@@ -184,6 +184,32 @@ static void clear(cli *c)
     c->flags = NULL;
 }
 
+/* The word that comes first, if it is no flag; *i: the word after it. */
+static xd_status take_command(cli *c, int argc, char **argv, int *i, xd_err *err)
+{
+    if (*i >= argc || argv[*i][0] == '-')
+        return XD_OK;
+    c->command = argv[(*i)++];
+    if (!strcmp(c->command, "help")) { /* as --help */
+        c->command = "serve";
+        c->help = true;
+        c->help_section = *i < argc ? argv[(*i)++] : NULL;
+        return XD_OK;
+    }
+    c->named = find_command(c->command);
+    return c->named ? XD_OK
+                    : xd_fail(err, XD_BAD_CONFIG, 0, "unknown command '%s'; %s", c->command,
+                              strpbrk(c->command, "/.") ? "a model is named by -m"
+                                                        : "commands are serve, check, inspect, bench, tokenize");
+}
+
+/* As flags, so that settings which depend on them are checked with them. */
+static void add_setting(cli *c, const char *name, const char *value)
+{
+    c->flags[c->flags_count++] = name;
+    c->flags[c->flags_count++] = value;
+}
+
 static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
 {
     cli c = {.command = "serve"};
@@ -191,25 +217,10 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
     if (!c.flags)
         return xd_fail(err, XD_NOMEM, 0, "command line");
     const char *key = getenv("EXPERTD_API_KEY");
-    if (key && *key) { /* a flag that comes first: over the file, under the command line */
-        c.flags[c.flags_count++] = "--server.api_key";
-        c.flags[c.flags_count++] = key;
-    }
+    if (key && *key) /* it comes first: over the file, under the command line */
+        add_setting(&c, "--server.api_key", key);
     int i = 1;
-    xd_status st = XD_OK;
-    if (i < argc && argv[i][0] != '-') {
-        c.command = argv[i++];
-        if (!strcmp(c.command, "help")) { /* as --help */
-            c.command = "serve";
-            c.help = true;
-            c.help_section = i < argc ? argv[i++] : NULL;
-        } else if (find_command(c.command))
-            c.named = true;
-        else
-            st = xd_fail(err, XD_BAD_CONFIG, 0, "unknown command '%s'; %s", c.command,
-                         strpbrk(c.command, "/.") ? "a model is named by -m"
-                                                  : "commands are serve, check, inspect, bench, tokenize");
-    }
+    xd_status st = take_command(&c, argc, argv, &i, err);
     const command *cmd = find_command(c.command);
     bool only_positional = false;
     for (; i < argc && !st; i++) {
@@ -265,11 +276,8 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
     }
     if (!st)
         st = check_own(&c, err);
-    /* As a flag, so that settings which depend on the model are checked with it. */
-    if (c.argument) {
-        c.flags[c.flags_count++] = "--model.path";
-        c.flags[c.flags_count++] = c.argument;
-    }
+    if (c.argument)
+        add_setting(&c, "--model.path", c.argument);
     if (st)
         clear(&c);
     else
