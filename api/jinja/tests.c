@@ -4,7 +4,13 @@
 #include "api/jinja/jinja_priv.h"
 
 #define TEST(name) static jx_value test_##name(jx *c, jx_value v, jx_args *a)
-#define UNUSED     ((void)c, (void)a)
+/* One that looks at nothing but the value. */
+#define TEST_IF(name, holds)                                   \
+    static jx_value test_##name(jx *c, jx_value v, jx_args *a) \
+    {                                                          \
+        (void)c, (void)a;                                      \
+        return JX_BOOLV(holds);                                \
+    }
 
 static jx_value number_mod(jx *c, jx_value v, jx_value by, int rest)
 {
@@ -13,113 +19,56 @@ static jx_value number_mod(jx *c, jx_value v, jx_value by, int rest)
 
 TEST(odd)
 {
-    UNUSED;
+    (void)a;
     return number_mod(c, v, JX_INTV(2), 1);
 }
 TEST(even)
 {
-    UNUSED;
+    (void)a;
     return number_mod(c, v, JX_INTV(2), 0);
 }
 TEST(divisibleby)
 {
     return number_mod(c, v, a->v[0], 0);
 }
-TEST(defined)
+TEST_IF(defined, v.kind != JX_UNDEFINED)
+TEST_IF(undefined, v.kind == JX_UNDEFINED)
+TEST_IF(none, v.kind == JX_NONE)
+TEST_IF(boolean, v.kind == JX_BOOL)
+TEST_IF(true, v.kind == JX_BOOL && v.b)
+TEST_IF(false, v.kind == JX_BOOL && !v.b)
+TEST_IF(integer, v.kind == JX_INT)
+TEST_IF(float, v.kind == JX_FLOAT)
+TEST_IF(number, jx_is_number(v))
+TEST_IF(string, v.kind == JX_STR)
+TEST_IF(mapping, v.kind == JX_DICT)
+TEST_IF(sequence, v.kind == JX_STR || v.kind == JX_LIST || v.kind == JX_TUPLE || v.kind == JX_DICT ||
+                      v.kind == JX_RANGE || v.kind == JX_UNDEFINED)
+TEST_IF(iterable, jx_iterable(v) || v.kind == JX_LOOP)
+TEST_IF(callable, v.kind == JX_FUNC || v.kind == JX_MACRO || v.kind == JX_JOINER || v.kind == JX_LOOP ||
+                      v.kind == JX_BLOCK || v.kind == JX_UNDEFINED)
+TEST_IF(escaped, v.kind == JX_STR && v.s->markup)
+
+static jx_value is_cased(jx *c, jx_value v, const char *how)
 {
-    UNUSED;
-    return JX_BOOLV(v.kind != JX_UNDEFINED);
-}
-TEST(undefined)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_UNDEFINED);
-}
-TEST(none)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_NONE);
-}
-TEST(boolean)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_BOOL);
-}
-TEST(true)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_BOOL && v.b);
-}
-TEST(false)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_BOOL && !v.b);
-}
-TEST(integer)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_INT);
-}
-TEST(float)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_FLOAT);
-}
-TEST(number)
-{
-    UNUSED;
-    return JX_BOOLV(jx_is_number(v));
-}
-TEST(string)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_STR);
-}
-TEST(mapping)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_DICT);
-}
-TEST(sequence)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_STR || v.kind == JX_LIST || v.kind == JX_TUPLE || v.kind == JX_DICT ||
-                    v.kind == JX_RANGE || v.kind == JX_UNDEFINED);
-}
-TEST(iterable)
-{
-    UNUSED;
-    return JX_BOOLV(jx_iterable(v) || v.kind == JX_LOOP);
-}
-TEST(callable)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_FUNC || v.kind == JX_MACRO || v.kind == JX_JOINER || v.kind == JX_LOOP ||
-                    v.kind == JX_BLOCK || v.kind == JX_UNDEFINED);
-}
-TEST(escaped)
-{
-    UNUSED;
-    return JX_BOOLV(v.kind == JX_STR && v.s->markup);
-}
-TEST(lower)
-{
-    (void)a;
     bool yes = false;
     const jx_str *s = jx_to_str(c, v);
     jx_charge(c, s->len / 4);
-    jx_str_class(s, "islower", &yes);
+    jx_str_class(s, how, &yes);
     return JX_BOOLV(yes);
+}
+
+TEST(lower)
+{
+    (void)a;
+    return is_cased(c, v, "islower");
 }
 TEST(upper)
 {
     (void)a;
-    bool yes = false;
-    const jx_str *s = jx_to_str(c, v);
-    jx_charge(c, s->len / 4);
-    jx_str_class(s, "isupper", &yes);
-    return JX_BOOLV(yes);
+    return is_cased(c, v, "isupper");
 }
+
 /* Python looks the value up in a dict. */
 static bool is_key_of(jx *c, jx_value v, const jx_func *(*find)(const jx_str *name))
 {
@@ -127,16 +76,8 @@ static bool is_key_of(jx *c, jx_value v, const jx_func *(*find)(const jx_str *na
     return v.kind == JX_STR && find(v.s);
 }
 
-TEST(filter)
-{
-    UNUSED;
-    return JX_BOOLV(is_key_of(c, v, jx_find_filter));
-}
-TEST(test)
-{
-    UNUSED;
-    return JX_BOOLV(is_key_of(c, v, jx_find_test));
-}
+TEST_IF(filter, is_key_of(c, v, jx_find_filter))
+TEST_IF(test, is_key_of(c, v, jx_find_test))
 TEST(in)
 {
     return JX_BOOLV(jx_contains(c, a->v[0], v));

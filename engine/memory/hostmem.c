@@ -121,6 +121,26 @@ void hostmem_free(hostmem *h)
     free(h);
 }
 
+xd_status hostmem_open_near(kern_dev *dev, uint64_t n_units, uint64_t unit_bytes, const char *what, const char *key,
+                            hostmem **ret, xd_err *err)
+{
+    kern_dev_info info;
+    dev->ops->info(dev, &info);
+    const hostmem_options o = {.dev = dev,
+                               .n_units = n_units,
+                               .unit_bytes = unit_bytes,
+                               .numa_node = info.numa_node,
+                               .huge_pages = true,
+                               .what = what,
+                               .key = key};
+    XD_CLEANUP(hostmem_freep) hostmem *h = NULL;
+    xd_status st = hostmem_open(&o, &h, err);
+    if (st || (st = hostmem_register(h, err)))
+        return st;
+    *ret = XD_TAKE(h);
+    return XD_OK;
+}
+
 void *hostmem_ptr(const hostmem *h, uint64_t unit)
 {
     return h->base + unit * h->unit_bytes;

@@ -23,6 +23,9 @@ typedef struct hostmem_options {
 xd_status hostmem_open(const hostmem_options *opt, hostmem **ret, xd_err *err) XD_MUST_CHECK;
 /* Registers all of it: after filling, so that pages are zeroed and placed only once. */
 xd_status hostmem_register(hostmem *h, xd_err *err) XD_MUST_CHECK;
+/* Both, for what needs no filling: in huge pages on the device's NUMA node. */
+xd_status hostmem_open_near(kern_dev *dev, uint64_t n_units, uint64_t unit_bytes, const char *what, const char *key,
+                            hostmem **ret, xd_err *err) XD_MUST_CHECK;
 void hostmem_free(hostmem *h);
 XD_DEFINE_CLEANUP(hostmem, hostmem_free)
 

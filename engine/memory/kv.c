@@ -97,20 +97,11 @@ static xd_status open_memory(kv_cache *kv, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "KV cache: %u blocks of %s do not fit into %s (%s): lower kv.kv_budget",
                        kv->n_dev, xd_format_bytes(a, sizeof a, kv->block_bytes),
                        dev.unified ? "memory" : "device memory", ops->error(kv->opt.dev));
-    if (kv->n_host) {
-        kern_dev_info info;
-        ops->info(kv->opt.dev, &info);
-        hostmem_options ho = {.dev = kv->opt.dev,
-                              .n_units = kv->n_host,
-                              .unit_bytes = kv->block_bytes,
-                              .numa_node = info.numa_node,
-                              .huge_pages = true,
-                              .what = "KV swap space",
-                              .key = "kv.swap_space"};
-        xd_status st = hostmem_open(&ho, &kv->host, err);
-        if (st || (st = hostmem_register(kv->host, err)))
-            return st;
-    }
+    xd_status st = kv->n_host ? hostmem_open_near(kv->opt.dev, kv->n_host, kv->block_bytes, "KV swap space",
+                                                  "kv.swap_space", &kv->host, err)
+                              : XD_OK;
+    if (st)
+        return st;
     uint32_t n_ids = kv_max_seq_blocks(kv);
     XD_CLEANUP(xd_freep) uint64_t *addr = malloc(n_ids * sizeof *addr);
     if (!addr)

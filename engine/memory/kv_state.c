@@ -48,20 +48,11 @@ xd_status kv_states_open(const kv_states_options *opt, kv_states **ret, xd_err *
         return xd_fail(err, XD_NOMEM, 0,
                        "states of linear attention: %u of %s each do not fit (%s): lower engine.max_num_seqs",
                        opt->n_slots, xd_format_bytes(size, sizeof size, opt->bytes), ops->error(opt->dev));
-    if (opt->n_copies) {
-        kern_dev_info info;
-        ops->info(opt->dev, &info);
-        hostmem_options ho = {.dev = opt->dev,
-                              .n_units = opt->n_copies,
-                              .unit_bytes = opt->bytes,
-                              .numa_node = info.numa_node,
-                              .huge_pages = true,
-                              .what = "copies of states",
-                              .key = "kv.state_space"};
-        xd_status st = hostmem_open(&ho, &t->host, err);
-        if (st || (st = hostmem_register(t->host, err)))
-            return st;
-    }
+    xd_status st = opt->n_copies ? hostmem_open_near(opt->dev, opt->n_copies, opt->bytes, "copies of states",
+                                                     "kv.state_space", &t->host, err)
+                                 : XD_OK;
+    if (st)
+        return st;
     *ret = XD_TAKE(t);
     return XD_OK;
 }
