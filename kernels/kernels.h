@@ -54,13 +54,15 @@ typedef struct kern_embed_args {
     float scale;
 } kern_embed_args;
 
-/* y = x / rms(x) * weight; the mean of squares is summed in float32. */
+/* y = x / rms(x) * weight; the mean of squares is summed in float32. Where there is add_to, add_to = (add_to + y) * scale, too. */
 typedef struct kern_rmsnorm_args {
     float *y; /* [n_tokens][dim], may be x */
     const float *x;
     const float *weight; /* [dim] */
     uint32_t n_tokens, dim;
     float eps;
+    float *add_to; /* [n_tokens][dim], neither x nor y; or NULL */
+    float scale;
 } kern_rmsnorm_args;
 
 /* y[t][0..rows) (+)= W x[t] + bias. With `norm`, x is normalised first as by rmsnorm, and the rows so made are left in `normed`. */
@@ -88,12 +90,24 @@ typedef struct kern_linear_heads_args {
     uint32_t x_head_stride, y_head_stride; /* of a head */
 } kern_linear_heads_args;
 
-/* y = silu(gate) * up for a dense FFN */
+/* What an FFN makes of g and u, its gate and up. */
+typedef enum kern_act {
+    KERN_SWIGLU,         /* silu(g) * u */
+    KERN_SWIGLU_CLAMPED, /* g at most act_limit, u within +-act_limit: g * sigmoid(act_alpha * g) * (u + 1) (gpt-oss) */
+    KERN_GEGLU,          /* gelu(g) * u by tanh: g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 g^3))) / 2 * u (Gemma) */
+} kern_act;
+
+/* 1 + tanh(v) is twice the sigmoid of 2 v: gelu(g) by tanh is g * sigmoid(g * (KERN_GELU_A + KERN_GELU_B * g * g)). */
+#define KERN_GELU_A 1.5957691216057308f   /* 2 sqrt(2 / pi) */
+#define KERN_GELU_B 0.071354816272600806f /* that times 0.044715 */
+
+/* y = act(gate, up) for a dense FFN, KERN_SWIGLU or KERN_GEGLU */
 typedef struct kern_swiglu_args {
     float *y;             /* [n_tokens][dim] */
     const float *gate_up; /* [n_tokens][2 * dim]: gate, then up */
     uint32_t n_tokens, dim;
     const float *row_gate; /* [n_tokens] or NULL: a row is multiplied by the sigmoid of its own */
+    kern_act act;
 } kern_swiglu_args;
 
 /* Where Q and K are normed as a whole, not head by head: Q of a token is normalised as by rmsnorm, and so is K; then all values of Q, K and V
@@ -130,11 +144,11 @@ static inline bool kern_kv_is_known(const kern_kv *kv)
 }
 
 /* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache.
- * With kv.v_dim the rows of qkv hold no V; q_norm is NULL, k_norm is of K's first v_dim columns, and the rot_dim columns behind those
+ * With kv.v_dim the rows of qkv hold no V; q_norm and v_norm are NULL, k_norm is of K's first v_dim columns, and the rot_dim columns behind those
  * are rotated, in Q and K alike. */
 typedef struct kern_rope_kv_args {
     float *qkv; /* [n_tokens][(n_heads + 2 * n_kv_heads) * head_dim]: Q in place, K and V stored to the cache */
-    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
     float norm_eps;
     const float *inv_freq;     /* [rot_dim / 2] device */
     float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
@@ -285,14 +299,15 @@ typedef struct kern_router_args {
      * best of them. By what they are chosen by, bias included; ties go to the lower group. */
     uint32_t n_groups, top_groups;
     kern_group_rank group_rank;
-    float norm_min, norm_eps; /* norm_topk divides by max(sum, norm_min) + norm_eps */
-    float scale;              /* of the weights, at the end; 0: none */
+    float norm_min, norm_eps;  /* norm_topk divides by max(sum, norm_min) + norm_eps */
+    float scale;               /* of the weights, at the end; 0: none */
+    const float *expert_scale; /* [n_experts] device, or NULL: the same, for each expert */
 } kern_router_args;
 
 static inline bool kern_router_is_plain(const kern_router_args *a)
 {
     return a->scoring != KERN_SIGMOID && !a->bias && a->n_groups <= 1 && a->norm_min == 0 && a->norm_eps == 0 &&
-           (a->scale == 0 || a->scale == 1);
+           (a->scale == 0 || a->scale == 1) && !a->expert_scale;
 }
 
 /* Else every backend says KERN_UNSUPPORTED. */
@@ -372,12 +387,6 @@ typedef struct kern_route_ahead {
     } next[KERN_AHEAD_LAYERS];
 } kern_route_ahead;
 
-/* What an expert makes of g and u, its gate and up. */
-typedef enum kern_act {
-    KERN_SWIGLU,         /* silu(g) * u */
-    KERN_SWIGLU_CLAMPED, /* g at most act_limit, u within +-act_limit: g * sigmoid(act_alpha * g) * (u + 1) (gpt-oss) */
-} kern_act;
-
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
  * FFN_e(x) = down act(gate x + gate_bias, up x + up_bias) + down_bias. Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole.
@@ -406,6 +415,13 @@ typedef struct kern_moe_args {
     kern_act act;
     float act_alpha, act_limit; /* of KERN_SWIGLU_CLAMPED */
 } kern_moe_args;
+
+/* y = cap * tanh(y / cap) */
+typedef struct kern_softcap_args {
+    float *y;
+    uint64_t n;
+    float cap;
+} kern_softcap_args;
 
 /* Greedy choice: ids[t] = index of the largest logit, the lower id on ties; UINT32_MAX where the row holds no finite largest. */
 typedef struct kern_argmax_args {
@@ -514,6 +530,7 @@ struct kern_ops {
     kern_status (*delta)(kern_dev *d, const kern_delta_args *a);
     uint64_t (*delta_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
     kern_status (*gate)(kern_dev *d, const kern_gate_args *a);
+    kern_status (*softcap)(kern_dev *d, const kern_softcap_args *a);
 
     /* --- measurement ----------------------------------------------------------------------------------------- */
     /* Rate at which kernels read [addr, addr + bytes) (host tier or VRAM), GB/s; runs alone. */

@@ -137,7 +137,8 @@ static void router_scores(const router_job *j, const float *logits, uint32_t *id
     }
     const float by = a->norm_topk ? (sum < a->norm_min ? a->norm_min : sum) + a->norm_eps : 1.0f; /* NaN stays */
     for (uint32_t k = 0; k < a->top_k; k++)
-        weights[k] = weights[k] / by * (a->scale != 0 ? a->scale : 1.0f);
+        weights[k] =
+            weights[k] / by * (a->scale != 0 ? a->scale : 1.0f) * (a->expert_scale ? a->expert_scale[ids[k]] : 1.0f);
 }
 
 static void router_token(const router_job *j, uint32_t t)

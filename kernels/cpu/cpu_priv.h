@@ -39,7 +39,7 @@ typedef float cpu_max_fn(const float *x, uint32_t n);
 typedef float cpu_exp_fn(float *y, const float *x, uint32_t n, float scale, float max);
 /* y = x * (1 / sqrt(mean(x^2) + eps)) * weight */
 typedef void cpu_rmsnorm_fn(float *y, const float *x, const float *weight, uint32_t dim, float eps);
-/* y = silu(gate) * up */
+/* y = silu(gate) * up, or gelu(gate) * up by tanh */
 typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_t n);
 /* y = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit), u = up within +-limit; NaN stays NaN */
 typedef void cpu_clamped_fn(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit);
@@ -59,7 +59,7 @@ typedef struct cpu_rows {
     cpu_max_fn *max;
     cpu_exp_fn *exp;
     cpu_rmsnorm_fn *rmsnorm;
-    cpu_swiglu_fn *swiglu;
+    cpu_swiglu_fn *swiglu, *geglu;
     cpu_clamped_fn *clamped;
     cpu_delta_fn *delta;
     cpu_find_fn *find;
@@ -121,6 +121,7 @@ kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a);
 kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a);
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);
 kern_status cpu_qkv_norm(kern_dev *dev, const kern_qkv_norm_args *a);
+kern_status cpu_softcap(kern_dev *dev, const kern_softcap_args *a);
 /* attention.c, rope.c */
 kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a);
 kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);

@@ -301,6 +301,7 @@ static const kern_ops cpu_ops = {
     .delta = cpu_delta,
     .delta_scratch_bytes = cpu_delta_scratch_bytes,
     .gate = cpu_gate,
+    .softcap = cpu_softcap,
     .probe_read = dev_probe_read,
     .mark = dev_mark,
     .mark_ns = dev_mark_ns,

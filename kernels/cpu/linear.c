@@ -66,8 +66,13 @@ static void norm_task(void *ctx, uint32_t task, uint32_t worker)
     const norm_job *j = ctx;
     const kern_rmsnorm_args *a = j->a;
     uint32_t first = task * j->rows_a_task;
-    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++)
-        j->fn(a->y + (size_t)t * a->dim, a->x + (size_t)t * a->dim, a->weight, a->dim, a->eps);
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
+        float *y = a->y + (size_t)t * a->dim;
+        j->fn(y, a->x + (size_t)t * a->dim, a->weight, a->dim, a->eps);
+        float *to = a->add_to ? a->add_to + (size_t)t * a->dim : NULL;
+        for (uint32_t i = 0; to && i < a->dim; i++)
+            to[i] = (to[i] + y[i]) * a->scale;
+    }
 }
 
 kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a)
@@ -131,7 +136,10 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    swiglu_job j = {.a = a, .fn = d->rows.swiglu, .rows_a_task = rows_a_task(a->dim)};
+    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU)
+        return cpu_fail(d, KERN_UNSUPPORTED, "dense FFN: activation %d", (int)a->act);
+    swiglu_job j = {
+        .a = a, .fn = a->act == KERN_GEGLU ? d->rows.geglu : d->rows.swiglu, .rows_a_task = rows_a_task(a->dim)};
     pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), swiglu_task, &j);
     return KERN_OK;
 }
@@ -236,5 +244,22 @@ kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a)
     heads_job j = {.a = a, .dot = d->rows.dot[a->w.fmt]};
     if (a->n_tokens)
         pool_run(d->pool, a->n_heads * div_up(a->w.rows, CPU_ROW_BLOCK), heads_task, &j);
+    return KERN_OK;
+}
+
+enum { SOFTCAP_PIECE = 4096 };
+
+static void softcap_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const kern_softcap_args *a = *(const kern_softcap_args **)ctx;
+    const uint64_t first = (uint64_t)task * SOFTCAP_PIECE;
+    for (uint64_t i = first; i < MIN(first + SOFTCAP_PIECE, a->n); i++)
+        a->y[i] = a->cap * tanhf(a->y[i] / a->cap);
+}
+
+kern_status cpu_softcap(kern_dev *dev, const kern_softcap_args *a)
+{
+    pool_run(cpu_of(dev)->pool, (uint32_t)((a->n + SOFTCAP_PIECE - 1) / SOFTCAP_PIECE), softcap_task, &a);
     return KERN_OK;
 }

@@ -140,7 +140,7 @@ static void activate(const moe_job *j, float *y, const float *gate, const float 
     if (j->a->act == KERN_SWIGLU_CLAMPED)
         j->rows->clamped(y, gate, up, n, j->a->act_alpha, j->a->act_limit);
     else
-        j->rows->swiglu(y, gate, up, n);
+        (j->a->act == KERN_GEGLU ? j->rows->geglu : j->rows->swiglu)(y, gate, up, n);
 }
 
 static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
@@ -232,7 +232,7 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
 {
     cpu_dev *d = cpu_of(dev);
     const kern_expert_geom *g = &a->geom;
-    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED)
+    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED && a->act != KERN_GEGLU)
         return cpu_fail(d, KERN_UNSUPPORTED, "experts: activation %d", (int)a->act);
     moe_job j = {.a = a, .rows = &d->rows, .n_pairs = a->expert_start[a->n_experts]};
     for (int m = 0; m < 3; m++) {

@@ -60,7 +60,7 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
 
     /* Latent attention: what is V too is normed, and what lies behind it is rotated. */
     uint32_t pos = a->token_pos[t], hd = kv->head_dim, k_normed = kv->v_dim ? kv->v_dim : hd;
-    float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], k_head[CPU_MAX_HEAD_DIM];
+    float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], kv_head[CPU_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < a->rot_dim / 2; i++) {
         float angle = (float)pos * a->inv_freq[i];
         cos_of[i] = cosf(angle) * a->rope_scale;
@@ -81,13 +81,19 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     const float *k = q + (size_t)a->n_heads * hd, *v = k + (size_t)kv->n_kv_heads * hd;
     for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
         uint8_t *slot = layer + ((size_t)h * kv->block_size + pos % kv->block_size) * head_bytes;
-        memcpy(k_head, k + (size_t)h * hd, hd * sizeof *k);
+        memcpy(kv_head, k + (size_t)h * hd, hd * sizeof *k);
         if (a->k_norm)
-            j->rows->rmsnorm(k_head, k_head, a->k_norm, k_normed, a->norm_eps);
-        rotate(k_head + kv->v_dim, a, cos_of, sin_of);
-        store(slot, k_head, hd, kv->fmt, j->rows);
-        if (!kv->v_dim)
-            store(slot + matrix_bytes, v + (size_t)h * hd, hd, kv->fmt, j->rows);
+            j->rows->rmsnorm(kv_head, kv_head, a->k_norm, k_normed, a->norm_eps);
+        rotate(kv_head + kv->v_dim, a, cos_of, sin_of);
+        store(slot, kv_head, hd, kv->fmt, j->rows);
+        if (kv->v_dim)
+            continue;
+        const float *v_head = v + (size_t)h * hd;
+        if (a->v_norm) {
+            j->rows->rmsnorm(kv_head, v_head, a->v_norm, hd, a->norm_eps);
+            v_head = kv_head;
+        }
+        store(slot + matrix_bytes, v_head, hd, kv->fmt, j->rows);
     }
 }
 

@@ -221,6 +221,14 @@ static void swiglu_ref(float *y, const float *gate, const float *up, uint32_t n)
         y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
+static void geglu_ref(float *y, const float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float g = gate[i];
+        y[i] = g / (1.0f + expf(-g * (KERN_GELU_A + KERN_GELU_B * g * g))) * up[i];
+    }
+}
+
 static void clamped_ref(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -277,6 +285,7 @@ const cpu_row cpu_rows_ref[] = {
     CPU_ROW(exp, 0, exp_ref),
     CPU_ROW(rmsnorm, 0, rmsnorm_ref),
     CPU_ROW(swiglu, 0, swiglu_ref),
+    CPU_ROW(geglu, 0, geglu_ref),
     CPU_ROW(clamped, 0, clamped_ref),
     CPU_ROW(delta, 0, delta_ref),
     CPU_ROW(find, 0, find_ref),

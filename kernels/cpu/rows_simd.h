@@ -508,6 +508,22 @@ static void ROW(swiglu)(float *y, const float *gate, const float *up, uint32_t n
         v_store_n(y + i, v_swiglu(v_load_n(gate + i, n - i), v_load_n(up + i, n - i)), n - i);
 }
 
+INLINE VF v_geglu(VF gate, VF up)
+{
+    VF by = v_add(v_set1(KERN_GELU_A), v_mul(v_set1(KERN_GELU_B), v_mul(gate, gate)));
+    VF e = v_exp(v_mul(v_sub(v_zero(), gate), by));
+    return v_mul(v_div(gate, v_add(v_set1(1.0f), e)), up);
+}
+
+static void ROW(geglu)(float *y, const float *gate, const float *up, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        v_store(y + i, v_geglu(v_load(gate + i), v_load(up + i)));
+    if (i < n)
+        v_store_n(y + i, v_geglu(v_load_n(gate + i, n - i), v_load_n(up + i, n - i)), n - i);
+}
+
 /* v_min and v_max yield their second argument when one is NaN. */
 INLINE VF v_clamped(VF gate, VF up, VF alpha, VF limit)
 {
@@ -623,6 +639,7 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
         CPU_ROW(exp, cap, exp_##suffix),                                                \
         CPU_ROW(rmsnorm, cap, rmsnorm_##suffix),                                        \
         CPU_ROW(swiglu, cap, swiglu_##suffix),                                          \
+        CPU_ROW(geglu, cap, geglu_##suffix),                                            \
         CPU_ROW(clamped, cap, clamped_##suffix),                                        \
         CPU_ROW(delta, cap, delta_##suffix),                                            \
         CPU_ROW(find, cap, find_##suffix),                                              \

@@ -289,7 +289,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     const uint32_t hd = a->kv.head_dim;
     if (!kern_kv_is_known(&a->kv) || hd > (a->kv.v_dim ? ATTN_MAX_LATENT : ATTN_MAX_HEAD) || a->kv.v_dim > hd ||
         a->n_heads % a->kv.n_kv_heads)
-        return cuda_unsupported(d, "attention: KV must be F16, F32 or Q8_0, head dimension at most 256 (latent: 1024)");
+        return cuda_unsupported(d, "attention: KV must be F16, F32 or Q8_0, head dimension at most 512 (latent: 1024)");
     if (!a->n_tokens)
         return KERN_OK;
     if (a->kv.v_dim)

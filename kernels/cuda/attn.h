@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda_priv.h"
 
 /* Columns of a head; of a head of latent attention. */
-#define ATTN_MAX_HEAD   256
+#define ATTN_MAX_HEAD   512
 #define ATTN_MAX_LATENT 1024
 
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a);

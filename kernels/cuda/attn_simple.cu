@@ -110,11 +110,12 @@ __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_arg
 void attn_simple_launch(cuda_dev *d, const kern_attn_args *a)
 {
     const size_t smem = (a->kv.head_dim + KERN_ATTN_SPLIT) * sizeof(float);
-    constexpr int MOST = ATTN_MAX_LATENT / SIMPLE_BLOCK, HEAD = ATTN_MAX_HEAD / SIMPLE_BLOCK;
-    const bool q8 = a->kv.fmt == FMT_Q8_0;
+    constexpr int MOST = ATTN_MAX_LATENT / SIMPLE_BLOCK, WIDE = ATTN_MAX_HEAD / SIMPLE_BLOCK, HEAD = 2;
+    const bool q8 = a->kv.fmt == FMT_Q8_0, wide = a->kv.head_dim > HEAD * SIMPLE_BLOCK;
     void (*kernel)(kern_attn_args) =
         a->kv.v_dim ? q8 ? attn_simple_kernel<MOST, true, true> : attn_simple_kernel<MOST, true, false>
-        : q8 ? attn_simple_kernel<HEAD, false, true>
+        : wide      ? q8 ? attn_simple_kernel<WIDE, false, true> : attn_simple_kernel<WIDE, false, false>
+        : q8        ? attn_simple_kernel<HEAD, false, true>
                     : attn_simple_kernel<HEAD, false, false>;
     (void)cuda_start(d, kernel, dim3(a->n_tokens, a->n_heads), SIMPLE_BLOCK, smem, *a);
 }

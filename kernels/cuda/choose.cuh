@@ -197,7 +197,8 @@ static __device__ __forceinline__ void router_weights(const kern_router_args &a,
 #pragma unroll 1
     for (uint32_t k = lane; live && k < a.top_k; k += 32) {
         a.ids[(size_t)t * a.top_k + k] = ids[k];
-        a.weights[(size_t)t * a.top_k + k] = scores[k] / by * (a.scale != 0 ? a.scale : 1.0f);
+        a.weights[(size_t)t * a.top_k + k] =
+            scores[k] / by * (a.scale != 0 ? a.scale : 1.0f) * (a.expert_scale ? a.expert_scale[ids[k]] : 1.0f);
     }
 }
 

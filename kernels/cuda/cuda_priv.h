@@ -141,6 +141,7 @@ kern_status cuda_swiglu(kern_dev *d, const kern_swiglu_args *a);
 kern_status cuda_rope_kv(kern_dev *d, const kern_rope_kv_args *a);
 kern_status cuda_add(kern_dev *d, const kern_add_args *a);
 kern_status cuda_gate(kern_dev *d, const kern_gate_args *a);
+kern_status cuda_softcap(kern_dev *d, const kern_softcap_args *a);
 
 /* choose.cu */
 kern_status cuda_router(kern_dev *d, const kern_router_args *a);

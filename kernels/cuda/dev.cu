@@ -681,7 +681,7 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
     cuda_dev *d = cuda_of(kd);
     if (s->head_dim > (s->v_dim ? ATTN_MAX_LATENT : ATTN_MAX_HEAD))
         return cuda_unsupported(d, s->v_dim ? "latent heads of more than 1024 dimensions"
-                                            : "heads of more than 256 dimensions");
+                                            : "heads of more than 512 dimensions");
     if (s->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
     if (s->expert_fmt[0] != s->expert_fmt[1])
@@ -737,6 +737,7 @@ static const kern_ops cuda_ops = {
     cuda_delta,
     cuda_delta_scratch_bytes,
     cuda_gate,
+    cuda_softcap,
     dev_probe_read,
     dev_mark,
     dev_mark_ns,

@@ -77,7 +77,7 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
         return KERN_OK;
     mm_params p = params_of(a);
     if (p.norm && !gemv_takes(d, p, nullptr)) {
-        const kern_rmsnorm_args norm = {a->normed, a->x, a->norm, a->n_tokens, a->w.cols, a->norm_eps};
+        const kern_rmsnorm_args norm = {a->normed, a->x, a->norm, a->n_tokens, a->w.cols, a->norm_eps, nullptr, 1.0f};
         kern_status st = cuda_rmsnorm_rows(d, &norm, a->row_idx, a->x_stride);
         if (st)
             return st;

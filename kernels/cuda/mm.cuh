@@ -8,7 +8,8 @@
 
 #include <cstdint>
 
-#include "kernels/quant.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/kernels.h"
 
 #define MM_STREAM_TOKENS 32   /* buckets up to this size stream, larger ones are tiled */
 #define MM_MAX_EXPERTS   1024 /* of a layer */
@@ -42,7 +43,7 @@ struct mm_params {
     uint32_t n_experts, top_k;
     uint32_t min_bucket, max_bucket; /* buckets of other sizes belong to the other kernel */
     uint32_t plain;                  /* SwiGLU, and no biases: the next four are not looked at */
-    uint32_t clamped;                /* KERN_SWIGLU_CLAMPED */
+    kern_act act;
     float act_alpha, act_limit;
     const float *bias0, *bias1; /* [n_experts][rows] of gate and up, or of down twice; or NULL */
 
@@ -150,7 +151,9 @@ static __device__ __forceinline__ float mm_activate(const mm_params &p, uint32_t
         g += p.bias0[(size_t)expert * p.rows + row];
     if (p.bias1)
         u += p.bias1[(size_t)expert * p.rows + row];
-    if (!p.clamped)
+    if (p.act == KERN_GEGLU)
+        return geglu(g, u);
+    if (p.act == KERN_SWIGLU)
         return swiglu_of(g, u);
     /* fminf and fmaxf would make a number of NaN */
     g = g > p.act_limit ? p.act_limit : g;

@@ -145,7 +145,7 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[0].first_page0 = g->first_page[0];
     p[0].first_page1 = g->first_page[1];
     p[0].page_rows = g->page_rows[0];
-    p[0].clamped = a->act == KERN_SWIGLU_CLAMPED;
+    p[0].act = a->act;
     p[0].act_alpha = a->act_alpha;
     p[0].act_limit = a->act_limit;
     p[0].bias0 = a->gate_bias;
@@ -352,7 +352,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     if (g->fmt[0] != g->fmt[1] || g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] ||
         !g->page_rows[0] || !g->page_rows[2])
         return cuda_unsupported(d, "experts: gate and up must be of one format and cut into pages alike");
-    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED)
+    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED && a->act != KERN_GEGLU)
         return cuda_unsupported(d, "experts: activation");
     if (!a->n_tokens)
         return KERN_OK;

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/kernels.h"
+
 static __device__ __forceinline__ float warp_sum(float v)
 {
 #pragma unroll
@@ -97,6 +99,11 @@ static __device__ __forceinline__ float rms_factor(const float *groups, uint32_t
 static __device__ __forceinline__ float swiglu(float g, float u)
 {
     return g / (1.0f + expf(-g)) * u;
+}
+
+static __device__ __forceinline__ float geglu(float g, float u)
+{
+    return g / (1.0f + expf(-g * (KERN_GELU_A + KERN_GELU_B * g * g))) * u;
 }
 
 #endif

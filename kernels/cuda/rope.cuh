@@ -35,7 +35,7 @@ static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uin
 {
     const uint32_t lane = threadIdx.x % 32, hd = a.kv.head_dim, half = a.rot_dim / 2;
     const rope_kind kind = rope_kind_of(a, h);
-    const float *norm = kind == ROPE_Q ? a.q_norm : kind == ROPE_K ? a.k_norm : nullptr;
+    const float *norm = kind == ROPE_Q ? a.q_norm : kind == ROPE_K ? a.k_norm : a.v_norm;
     float v[N], w[N];
 #pragma unroll
     for (int j = 0; j < N; j++) {

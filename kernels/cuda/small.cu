@@ -55,8 +55,13 @@ __global__ void rmsnorm_kernel(kern_rmsnorm_args a, const uint32_t *row_idx, uin
     const float *x = a.x + (size_t)(row_idx ? row_idx[blockIdx.x] : blockIdx.x) * x_stride;
     float *y = a.y + (size_t)blockIdx.x * a.dim;
     const float r = rms_of_row(x, a.dim, a.eps, groups);
-    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
-        y[i] = x[i] * r * a.weight[i];
+    float *to = a.add_to ? a.add_to + (size_t)blockIdx.x * a.dim : nullptr;
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
+        const float v = x[i] * r * a.weight[i];
+        y[i] = v;
+        if (to)
+            to[i] = (to[i] + v) * a.scale;
+    }
 }
 
 kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride)
@@ -109,19 +114,21 @@ __global__ void swiglu_kernel(kern_swiglu_args a)
     const float *g = a.gate_up + t * 2 * a.dim;
     const float by = a.row_gate ? 1.0f / (1.0f + expf(-a.row_gate[t])) : 1.0f;
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
-        a.y[t * a.dim + i] = swiglu(g[i], g[a.dim + i]) * by;
+        a.y[t * a.dim + i] = (a.act == KERN_GEGLU ? geglu(g[i], g[a.dim + i]) : swiglu(g[i], g[a.dim + i])) * by;
 }
 
 kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 {
     cuda_dev *d = cuda_of(kd);
+    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU)
+        return cuda_unsupported(d, "activation of a dense FFN");
     if (a->n_tokens)
         (void)cuda_start(d, swiglu_kernel, a->n_tokens, 256, 0, *a);
     return cuda_launched(d, "swiglu");
 }
 
-/* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. head_dim at most 256. */
-template <bool Q8> __global__ void rope_kv_kernel(kern_rope_kv_args a)
+/* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. N: values a lane, which head_dim is at most 32 times of. */
+template <bool Q8, int N> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 {
     extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -136,7 +143,7 @@ template <bool Q8> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 #pragma unroll 1
     for (uint32_t h = warp; h < heads; h += n_warps) {
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
-        rope_head<8>(a, h, src, head, cs, sn);
+        rope_head<N>(a, h, src, head, cs, sn);
         if (h >= a.n_heads)
             rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
         else
@@ -193,7 +200,7 @@ static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
 {
     const uint32_t warps = 4;
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
-    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm)
+    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm || a->v_norm)
         return KERN_ARG;
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
@@ -212,15 +219,18 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
         return rope_latent(d, a);
     if (a->rot_dim > a->kv.head_dim)
         return KERN_ARG;
-    if (a->kv.head_dim > 256)
+    if (a->kv.head_dim > 512)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
     const uint32_t warps = 8;
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
+    const bool q8 = a->kv.fmt == FMT_Q8_0;
+    void (*kernel)(kern_rope_kv_args) = a->kv.head_dim > 256 ? q8 ? rope_kv_kernel<true, 16> : rope_kv_kernel<false, 16>
+                                        : q8                 ? rope_kv_kernel<true, 8>
+                                                             : rope_kv_kernel<false, 8>;
     if (a->n_tokens)
-        (void)cuda_start(d, a->kv.fmt == FMT_Q8_0 ? rope_kv_kernel<true> : rope_kv_kernel<false>, a->n_tokens,
-                         warps * 32, smem, *a);
+        (void)cuda_start(d, kernel, a->n_tokens, warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
 }
 
@@ -240,6 +250,22 @@ kern_status cuda_gate(kern_dev *kd, const kern_gate_args *a)
     if (a->n_tokens)
         (void)cuda_start(d, gate_kernel, a->n_tokens, 256, 0, *a);
     return cuda_launched(d, "gate");
+}
+
+__global__ void softcap_kernel(kern_softcap_args a)
+{
+    overlap_begin();
+    const uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
+    if (i < a.n)
+        a.y[i] = a.cap * tanhf(a.y[i] / a.cap);
+}
+
+kern_status cuda_softcap(kern_dev *kd, const kern_softcap_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n)
+        (void)cuda_start(d, softcap_kernel, (uint32_t)((a->n + 255) / 256), 256, 0, *a);
+    return cuda_launched(d, "softcap");
 }
 
 /* Host memory is read past the caches, which may hold what lay there before. */

@@ -12,7 +12,7 @@ typedef struct kv_case {
     uint32_t *seq, *pos, *table;
     uint8_t *cache; /* [n_blocks][block_bytes] */
     size_t block_bytes;
-    float *qkv, *q_norm, *k_norm, *inv_freq, *sinks;
+    float *qkv, *q_norm, *k_norm, *v_norm, *inv_freq, *sinks;
     bool padding; /* a skipped row before every other one */
 } kv_case;
 
@@ -29,11 +29,11 @@ static uint32_t width_of(const kv_case *c)
 
 static kv_case any_kv(kc *k, uint32_t longest, bool latent)
 {
-    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 96, 128, 200, 256};
+    static const uint32_t head_dims[] = {4, 8, 24, 32, 64, 80, 96, 128, 200, 256, 320, 512};
     static const uint32_t latent_dims[][2] = {{576, 512}, {576, 512}, {40, 24}, {8, 4}, {96, 64}, {328, 264}};
     kv_case c = {.n_tokens = kc_between(k, 1, 20),
                  .n_kv_heads = kc_between(k, 1, 3),
-                 .hd = head_dims[kc_below(k, 10)],
+                 .hd = head_dims[kc_below(k, 12)],
                  .layers = 2};
     c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
     if (latent) {
@@ -134,6 +134,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width * sizeof *b.qkv);
     a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->hd * sizeof(float)) : NULL;
     a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, (c->vd ? c->vd : c->hd) * sizeof(float)) : NULL;
+    a.v_norm = c->v_norm ? kc_put(&r, c->v_norm, c->hd * sizeof(float)) : NULL;
     a.inv_freq = kc_put(&r, c->inv_freq, c->rot / 2 * sizeof(float));
     a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
     a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
@@ -175,6 +176,8 @@ static void check_rope(kc *k, const char *name, bool latent)
         if (!latent)
             kc_fill_scaled(k, c.q_norm = KC_NEW(k, c.hd, float), c.hd, 1);
         kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+        if (!latent && kc_below(k, 2))
+            kc_fill_scaled(k, c.v_norm = KC_NEW(k, c.hd, float), c.hd, 1);
     }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
                 as_is               ? 0

@@ -110,8 +110,11 @@ static void case_embed(kc *k)
 /* ---- rmsnorm, swiglu, add ----------------------------------------------------------------------------------------------- */
 typedef struct row_case {
     float *x, *weight; /* weight of swiglu: one of each token, or NULL */
+    float *to;         /* what a norm is added to, or NULL */
     uint32_t dim;
     bool in_place;
+    kern_act act;
+    float scale;
 } row_case;
 
 static void run_rmsnorm(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -123,20 +126,34 @@ static void run_rmsnorm(kc *k, kern_dev *d, const void *cv, const uint32_t *toke
     kern_rmsnorm_args a = {.x = x, .n_tokens = n, .dim = c->dim, .eps = 1e-6f};
     a.y = c->in_place ? x : kc_room(&r, n * row);
     a.weight = kc_put(&r, c->weight, row);
+    a.add_to = c->to ? kc_put(&r, kc_gather(k, c->to, row, tokens, n), n * row) : NULL;
+    a.scale = c->scale;
     kc_status(&r, d->ops->rmsnorm(d, &a));
-    kc_get(&r, out, a.y, n * row);
+    float *y = KC_NEW(k, n * c->dim, float), *to = KC_NEW(k, n * c->dim, float);
+    kc_get(&r, y, a.y, n * row);
+    if (c->to)
+        kc_get(&r, to, a.add_to, n * row);
+    for (uint32_t t = 0; t < n; t++) {
+        memcpy(out + 2 * t * c->dim, y + t * c->dim, row);
+        memcpy(out + (2 * t + 1) * c->dim, to + t * c->dim, row);
+    }
     kc_end(&r);
 }
 
 static void case_rmsnorm(kc *k)
 {
     uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 700);
-    kc_case(k, "rmsnorm dim %u tokens %u", dim, n);
+    const bool adds = kc_below(k, 2);
+    kc_case(k, "rmsnorm dim %u tokens %u%s", dim, n, adds ? " added" : "");
     row_case c = {
         .x = KC_NEW(k, n * dim, float), .weight = KC_NEW(k, dim, float), .dim = dim, .in_place = kc_below(k, 2)};
     kc_fill(k, c.x, (size_t)n * dim);
     kc_fill_scaled(k, c.weight, dim, 1);
-    kc_check_op(k, run_rmsnorm, &c, n, dim, NULL, kc_tol(k, "rmsnorm"));
+    if (adds) {
+        kc_fill_scaled(k, c.to = KC_NEW(k, n * dim, float), (size_t)n * dim, 1);
+        c.scale = kc_below(k, 2) ? 1 : kc_uniform(k);
+    }
+    kc_check_op(k, run_rmsnorm, &c, n, 2 * dim, NULL, kc_tol(k, "rmsnorm"));
 }
 
 static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -144,7 +161,7 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     const row_case *c = cv;
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof *out;
-    kern_swiglu_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim};
+    kern_swiglu_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim, .act = c->act};
     a.gate_up = kc_put(&r, kc_gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
     a.row_gate = c->weight ? kc_put(&r, kc_gather(k, c->weight, sizeof *out, tokens, n), n * sizeof *out) : NULL;
     kc_status(&r, d->ops->swiglu(d, &a));
@@ -155,19 +172,41 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
 static void case_swiglu(kc *k)
 {
     uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 300);
-    kc_case(k, "swiglu dim %u tokens %u", dim, n);
-    row_case c = {.x = KC_NEW(k, 2 * n * dim, float), .dim = dim};
+    row_case c = {.dim = dim, .act = kc_below(k, 2) ? KERN_SWIGLU : KERN_GEGLU};
+    kc_case(k, "%s dim %u tokens %u", c.act == KERN_GEGLU ? "geglu" : "swiglu", dim, n);
+    c.x = KC_NEW(k, 2 * n * dim, float);
     kc_fill(k, c.x, (size_t)2 * n * dim);
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.weight = KC_NEW(k, n, float), n, 4);
     for (uint32_t i = 0; i < n * dim; i++)
         if (kc_below(k, 8) == 0)
-            c.x[i] *= 40; /* silu's flat ends */
+            c.x[i] *= 40; /* the flat ends of silu and gelu */
     float *magnitude = KC_NEW(k, n * dim, float);
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < dim; i++)
             magnitude[t * dim + i] = fabsf(c.x[2 * t * dim + i] * c.x[(2 * t + 1) * dim + i]);
     kc_check_op(k, run_swiglu, &c, n, dim, magnitude, kc_tol(k, "swiglu"));
+}
+
+static void run_softcap(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const row_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    size_t row = c->dim * sizeof *out;
+    kern_softcap_args a = {.y = kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row), .cap = c->scale};
+    a.n = (uint64_t)n * c->dim;
+    kc_status(&r, d->ops->softcap(d, &a));
+    kc_get(&r, out, a.y, n * row);
+    kc_end(&r);
+}
+
+static void case_softcap(kc *k)
+{
+    uint32_t n = kc_any_tokens(k), dim = kc_below(k, 3) ? kc_between(k, 1, 700) : kc_between(k, 4000, 9000);
+    row_case c = {.dim = dim, .scale = kc_below(k, 2) ? 30 : 0.7f};
+    kc_case(k, "softcap %g dim %u tokens %u", (double)c.scale, dim, n);
+    kc_fill_scaled(k, c.x = KC_NEW(k, n * dim, float), (size_t)n * dim, kc_below(k, 2) ? 1.0f : 60.0f);
+    kc_check_op(k, run_softcap, &c, n, dim, NULL, kc_tol(k, "swiglu"));
 }
 
 /* Norms of whole Q and K, clip */
@@ -305,5 +344,6 @@ const kc_case_row kc_cases[] = {
     {"delta", case_delta},
     {"delta_long", case_delta_long},
     {"gate", case_gate},
+    {"softcap", case_softcap},
     {0},
 };

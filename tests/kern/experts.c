@@ -160,7 +160,7 @@ static double bias_of(const moe_case *c, uint32_t m, uint32_t expert, uint32_t r
     return c->bias[m] ? (double)c->bias[m][(size_t)expert * (m == 2 ? c->g.d_model : c->g.d_ff) + row] : 0;
 }
 
-/* |silu(g)| and |u| as they are multiplied. */
+/* |silu(g)|, or |gelu(g)|, and |u| as they are multiplied. */
 static void factors_of(const moe_case *c, double g, double u, double *ret_silu, double *ret_up)
 {
     double alpha = 1, limit = (double)c->act_limit;
@@ -169,12 +169,14 @@ static void factors_of(const moe_case *c, double g, double u, double *ret_silu, 
         g = fmin(g, limit);
         u = fmax(-limit, fmin(u, limit)) + 1;
     }
+    if (c->act == KERN_GEGLU)
+        alpha = (double)KERN_GELU_A + (double)KERN_GELU_B * g * g;
     *ret_silu = fabs(g / (1 + exp(-alpha * g)));
     *ret_up = fabs(u);
 }
 
 /* What an error of 1 in each product (relative to its sum of magnitudes) does to y: the products of gate and up enter hidden by
- * silu' <= 1.1 and by each other's value, and hidden enters down. */
+ * silu' and gelu' <= 1.13 and by each other's value, and hidden enters down. */
 static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 {
     const uint32_t dm = c->g.d_model, ff = c->g.d_ff;
@@ -209,7 +211,7 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
                 double silu, up;
                 factors_of(c, g, u, &silu, &up);
                 value[f] = silu * up;
-                hidden[f] = 1.1 * g_mag * up + silu * u_mag + value[f];
+                hidden[f] = 1.13 * g_mag * up + silu * u_mag + value[f];
             }
             double weight = fabs((double)c->weights[t * c->top_k + p]);
             for (uint32_t i = 0; i < dm; i++) {
@@ -241,6 +243,8 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
         c.act = KERN_SWIGLU_CLAMPED;
         c.act_alpha = 1.702f;
         c.act_limit = (float)kc_between(k, 1, 9);
+    } else if (kc_below(k, 3) == 0) {
+        c.act = KERN_GEGLU;
     }
     return c;
 }
@@ -248,12 +252,13 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 /* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
 static void check_moe(kc *k, moe_case c, const float *scales)
 {
+    static const char *const acts[] = {[KERN_SWIGLU] = "", [KERN_SWIGLU_CLAMPED] = " clamped", [KERN_GEGLU] = " geglu"};
     kern_expert_geom g = c.g;
     c.split = c.fill || scales ? 0 : kc_below(k, 4);
     kc_case(k, "moe %s %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s%s",
             kern_fmt_get(g.fmt[0]).name, kern_fmt_get(g.fmt[2]).name, g.d_model, g.d_ff, c.n_experts, c.top_k,
-            c.n_tokens, c.fill, c.padded, c.split, scales ? " scaled" : "", c.act ? " clamped" : "");
-    for (uint32_t m = 0; m < 3 && c.act && !scales; m++) {
+            c.n_tokens, c.fill, c.padded, c.split, scales ? " scaled" : "", acts[c.act]);
+    for (uint32_t m = 0; m < 3 && c.act == KERN_SWIGLU_CLAMPED && !scales; m++) {
         size_t n = (size_t)c.n_experts * (m == 2 ? g.d_model : g.d_ff);
         c.bias[m] = KC_NEW(k, n, float);
         kc_fill_scaled(k, c.bias[m], n, c.act_limit);

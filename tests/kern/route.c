@@ -23,6 +23,7 @@ static void run_router(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     a.n_tokens = n;
     a.logits = kc_put(&r, kc_gather(k, c->logits, row, tokens, n), n * row);
     a.bias = a.bias ? kc_put(&r, a.bias, row) : NULL;
+    a.expert_scale = a.expert_scale ? kc_put(&r, a.expert_scale, row) : NULL;
     a.ids = kc_room(&r, bytes);
     a.weights = kc_room(&r, bytes);
     kc_status(&r, d->ops->router(d, &a));
@@ -105,18 +106,22 @@ void case_router(kc *k)
                            .norm_topk = kc_below(k, 2)}};
     kern_router_args *a = &c.a;
     a->top_k = kc_between(k, 1, KC_MIN(a->n_experts, 10u));
-    const bool plain = kc_below(k, 2), biased = !plain && kc_below(k, 2);
+    const bool plain = kc_below(k, 2), biased = !plain && kc_below(k, 2), scaled = !plain && kc_below(k, 2);
     if (!plain)
         router_not_plain(k, a);
     uint32_t n = kc_any_tokens(k);
-    kc_case(k, "router %u of %u scoring %d norm %d (%g %g) bias %d groups %u of %u by %d scale %g tokens %u", a->top_k,
-            a->n_experts, (int)a->scoring, a->norm_topk, (double)a->norm_min, (double)a->norm_eps, biased,
-            a->top_groups, a->n_groups, (int)a->group_rank, (double)a->scale, n);
+    kc_case(k, "router %u of %u scoring %d norm %d (%g %g) bias %d groups %u of %u by %d scale %g%s tokens %u",
+            a->top_k, a->n_experts, (int)a->scoring, a->norm_topk, (double)a->norm_min, (double)a->norm_eps, biased,
+            a->top_groups, a->n_groups, (int)a->group_rank, (double)a->scale, scaled ? " and each" : "", n);
     c.logits = KC_NEW(k, n * a->n_experts, float);
     float *bias = KC_NEW(k, a->n_experts, float);
     for (uint32_t e = 0; e < a->n_experts; e++)
         bias[e] = ((float)kc_below(k, 41) - 20) / 64;
     a->bias = biased ? bias : NULL;
+    float *scales = KC_NEW(k, a->n_experts, float);
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        scales[e] = 0.5f + kc_uniform(k) / 2;
+    a->expert_scale = scaled ? scales : NULL;
     bool ties = kc_below(k, 2);
     for (uint32_t t = 0; t < n; t++) {
         float *row = c.logits + (size_t)t * a->n_experts;
@@ -166,6 +171,7 @@ static uint32_t *run_route(kc *k, const route_case *c, bool whole, size_t *ret_b
     pick.logits = logits.y;
     pick.n_tokens = c->n;
     pick.bias = pick.bias ? kc_put(&r, pick.bias, experts * sizeof(float)) : NULL;
+    pick.expert_scale = pick.expert_scale ? kc_put(&r, pick.expert_scale, experts * sizeof(float)) : NULL;
     pick.ids = kc_room(&r, picks * 4);
     pick.weights = kc_room(&r, picks * 4);
     kern_plan_args plan = {.ids = pick.ids,
@@ -245,6 +251,11 @@ void case_route(kc *k)
         float *bias = KC_NEW(k, experts, float);
         kc_fill_scaled(k, bias, experts, 0.3f);
         c.pick.bias = bias;
+    }
+    if (!plain && kc_below(k, 2)) {
+        float *scales = KC_NEW(k, experts, float);
+        kc_fill_scaled(k, scales, experts, 1);
+        c.pick.expert_scale = scales;
     }
     c.w = (kern_mat){.data = kc_weights(k, fmt, experts, cols),
                      .row_bytes = kern_row_bytes(fmt, cols),

@@ -168,8 +168,22 @@ static void replay_rmsnorm(kc_run *r, const vectors *v)
         .x = put(r, v, "x"), .weight = put(r, v, "weight"), .dim = num(v, "dim"), .eps = (float)param(v, "eps")};
     a.n_tokens = (uint32_t)get(v, "x")->n / a.dim;
     a.y = kc_room(r, get(v, "y")->bytes);
+    const bool adds = find_param(v, "add_scale");
+    if (adds) {
+        a.add_to = put(r, v, "to");
+        a.scale = (float)param(v, "add_scale");
+    }
     kc_status(r, r->d->ops->rmsnorm(r->d, &a));
     expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "rmsnorm"));
+    if (adds)
+        expect(r, v, "sum", a.add_to, a.dim, kc_tol(r->k, "rmsnorm"));
+}
+
+static void replay_softcap(kc_run *r, const vectors *v)
+{
+    kern_softcap_args a = {.y = put(r, v, "x"), .n = get(v, "x")->n, .cap = (float)param(v, "cap")};
+    kc_status(r, r->d->ops->softcap(r->d, &a));
+    expect(r, v, "y", a.y, (uint32_t)a.n, kc_tol(r->k, "swiglu"));
 }
 
 static void replay_qkv_norm(kc_run *r, const vectors *v)
@@ -190,6 +204,7 @@ static void replay_swiglu(kc_run *r, const vectors *v)
 {
     kern_swiglu_args a = {.gate_up = put(r, v, "gate_up"), .dim = num(v, "dim"), .n_tokens = 2};
     a.row_gate = num(v, "gated") ? put(r, v, "row_gate") : NULL;
+    a.act = find_param(v, "geglu") ? KERN_GEGLU : KERN_SWIGLU;
     a.y = kc_room(r, get(v, "y")->bytes);
     kc_status(r, r->d->ops->swiglu(r->d, &a));
     expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "swiglu"));
@@ -315,6 +330,7 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
         a.q_norm = a.kv.v_dim ? NULL : put(r, v, "q_norm");
         a.k_norm = put(r, v, "k_norm");
     }
+    a.v_norm = find_param(v, "v_normed") ? put(r, v, "v_norm") : NULL;
     a.norm_eps = (float)param(v, "eps");
     a.inv_freq = put(r, v, "inv_freq");
     a.rope_scale = (float)param(v, "scale");
@@ -349,7 +365,7 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
     /* Without rotation nothing but the rounding to half remains: exact. */
     float tol = kc_tol(r->k, "rope_kv") + (a.kv.fmt == FMT_F16 ? 0x1p-10f : 0);
     kc_compare(r->k, "kv", a.kv.fmt == FMT_F32 ? (const float *)(const void *)raw : got, want->data, NULL, want->n,
-               a.kv.head_dim, a.rot_dim ? tol : 0);
+               a.kv.head_dim, a.rot_dim || a.v_norm ? tol : 0);
 }
 
 static void replay_attention(kc_run *r, const vectors *v)
@@ -388,6 +404,7 @@ static void replay_router(kc_run *r, const vectors *v)
     a.scoring = (kern_scoring)num(v, "scoring");
     a.norm_topk = num(v, "norm");
     a.bias = num(v, "biased") ? put(r, v, "bias") : NULL;
+    a.expert_scale = find_param(v, "each") ? put(r, v, "each") : NULL;
     a.n_groups = num(v, "groups");
     a.top_groups = num(v, "top_groups");
     a.group_rank = (kern_group_rank)num(v, "rank");
@@ -402,7 +419,7 @@ static void replay_router(kc_run *r, const vectors *v)
     expect(r, v, "weights", a.weights, a.top_k, kc_tol(r->k, "router"));
 }
 
-static void experts(kc_run *r, const vectors *v, bool clamped)
+static void experts(kc_run *r, const vectors *v, kern_act act)
 {
     static const char *names[] = {"gate", "up", "down"}, *page_rows[] = {"pr0", "pr1", "pr2"};
     kern_expert_geom g = {.d_model = num(v, "d"), .d_ff = num(v, "ff")};
@@ -431,11 +448,11 @@ static void experts(kc_run *r, const vectors *v, bool clamped)
     a.page_addr = kc_put(r, addr, n_experts * g.pages * sizeof *addr);
     a.n_live = kc_put(r, &live, sizeof live);
     a.scratch = kc_room(r, r->d->ops->moe_scratch_bytes(r->d, a.n_tokens, a.top_k, &g));
-    if (clamped) {
+    a.act = act;
+    if (act == KERN_SWIGLU_CLAMPED) {
         a.gate_bias = put(r, v, "gate_bias");
         a.up_bias = put(r, v, "up_bias");
         a.down_bias = put(r, v, "down_bias");
-        a.act = KERN_SWIGLU_CLAMPED;
         a.act_alpha = (float)param(v, "alpha");
         a.act_limit = (float)param(v, "limit");
     }
@@ -456,12 +473,17 @@ static void experts(kc_run *r, const vectors *v, bool clamped)
 
 static void replay_moe(kc_run *r, const vectors *v)
 {
-    experts(r, v, false);
+    experts(r, v, KERN_SWIGLU);
 }
 
 static void replay_moe_clamped(kc_run *r, const vectors *v)
 {
-    experts(r, v, true);
+    experts(r, v, KERN_SWIGLU_CLAMPED);
+}
+
+static void replay_moe_geglu(kc_run *r, const vectors *v)
+{
+    experts(r, v, KERN_GEGLU);
 }
 
 static void replay_logits(kc_run *r, const vectors *v)
@@ -544,6 +566,8 @@ static const struct {
     {"moe_clamped", replay_moe_clamped},
     {"delta", replay_delta},
     {"gate", replay_gate},
+    {"moe_geglu", replay_moe_geglu},
+    {"softcap", replay_softcap},
 };
 
 bool kc_vectors(kc *k, const char *path)

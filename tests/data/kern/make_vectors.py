@@ -56,7 +56,8 @@ def encode(w, fmt):
     return raw.reshape(rows, -1), (d.astype(np.float64)[:, :, None] * qs).reshape(rows, cols)
 
 
-def router(scoring, norm_topk, biased, experts, top_k, groups=0, top_groups=0, rank=0, norm_min=0.0, norm_eps=0.0, scale=0.0):
+def router(scoring, norm_topk, biased, experts, top_k, groups=0, top_groups=0, rank=0, norm_min=0.0, norm_eps=0.0, scale=0.0,
+           each=False):
     """Ties go to the lower id, of groups too."""
     logits = np.round(f32(6, experts, scale=2) * 4) / 4
     logits[0] = 1
@@ -76,11 +77,14 @@ def router(scoring, norm_topk, biased, experts, top_k, groups=0, top_groups=0, r
     if norm_topk or scoring == 1:
         weights = weights / (np.maximum(weights.sum(axis=1, keepdims=True), norm_min) + norm_eps)
     case("router", scoring=scoring, norm=norm_topk, experts=experts, top_k=top_k, biased=biased, groups=groups,
-         top_groups=top_groups, rank=rank, norm_min=norm_min, norm_eps=norm_eps, scale=scale)
+         top_groups=top_groups, rank=rank, norm_min=norm_min, norm_eps=norm_eps, scale=scale, **(dict(each=1) if each else {}))
     put("logits", logits)
     put("bias", bias)
     put("ids", ids)
-    put("weights", weights * (scale or 1))
+    scales = f32(experts) if each else np.ones(experts)
+    put("weights", weights * (scale or 1) * scales[ids])
+    if each:
+        put("each", scales)
 
 
 def bytes_row(values):
@@ -233,6 +237,10 @@ for scoring, norm_topk, experts, top_k in ((0, 1, 8, 2), (0, 0, 13, 4), (1, 0, 8
     router(scoring, norm_topk, 0, experts, top_k)
 
 # ---- experts: 3 pages of gate rows, 2 of up, 4 of down; the last ones short
+def gelu(g):
+    return 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+
+
 def moe(op, fmt, alpha=0, limit=0):
     """moe_clamped: with biases, and what gpt-oss makes of gate and up."""
     clamped = op == "moe_clamped"
@@ -254,7 +262,7 @@ def moe(op, fmt, alpha=0, limit=0):
                 hidden = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
                 y[t] += weights[t, k] * (w @ hidden + biases[2][ids[t, k]])
             else:
-                y[t] += weights[t, k] * (w @ (gate / (1 + np.exp(-gate)) * (u @ x[t].astype(np.float64))))
+                y[t] += weights[t, k] * (w @ ((gelu(gate) if op == "moe_geglu" else gate / (1 + np.exp(-gate))) * (u @ x[t].astype(np.float64))))
     params = dict(fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
                   pr1=page_rows[1], pr2=page_rows[2])
     case(op, **params, **(dict(alpha=alpha, limit=limit) if clamped else {}))
@@ -583,3 +591,46 @@ for heads, kv_heads, hd, vd, window, sinks, poss in (
     for name, a in (("q", q), ("kv", raw), ("sink", sink), ("seq", seqs), ("pos", pos), ("table", table)):
         put(name, a)
     put("o", out)
+
+# ---- what Gemma has: GELU by tanh, norms that are added, heads of V that are normed, a scale for each expert, capped logits
+rng = np.random.default_rng(20260402)
+for dim in (5, 96):
+    gate_up = f32(2, 2 * dim, scale=3)
+    gate_up[0, :4] = [0, -40, 40, 1e-30]
+    case("swiglu", dim=dim, gated=0, geglu=1)
+    put("gate_up", gate_up)
+    put("y", gelu(gate_up[:, :dim].astype(np.float64)) * gate_up[:, dim:])
+moe("moe_geglu", "bf16")
+for dim, scale in ((7, 1.0), (300, 0.625)):
+    x, to, weight = f32(3, dim), f32(3, dim), f32(dim)
+    y = np.stack([norm(row, weight, 1e-5) for row in x.astype(np.float64)])
+    case("rmsnorm", dim=dim, eps=1e-5, add_scale=scale)
+    for name, a in (("x", x), ("weight", weight), ("to", to), ("y", y), ("sum", (to + y) * scale)):
+        put(name, a)
+for cap, scale in ((30.0, 20), (0.5, 3)):
+    x = f32(300, scale=scale)
+    case("softcap", cap=cap)
+    put("x", x)
+    put("y", cap * np.tanh(x.astype(np.float64) / cap))
+router(0, 1, 0, 13, 4, each=True)
+router(2, 1, 1, 16, 4, groups=4, top_groups=2, norm_eps=1e-20, scale=2.5, each=True)
+for heads, kv_heads, hd, rot, fmt in ((4, 2, 16, 16, "f32"), (1, 1, 512, 512, "f16")):
+    block_size, n_blocks, layers, layer = 4, 3, 1, 0
+    seqs, poss, table = np.array([0, 0, 0xFFFFFFFF]), np.array([6, 9, 0]), np.array([[2, 0, 1]])
+    inv_freq = (10000.0 ** (-np.arange(0, rot, 2) / rot)).astype(np.float32)
+    inv_freq[rot // 8 :] = 0
+    qkv, qn, kn, vn = f32(3, (heads + 2 * kv_heads) * hd), f32(hd), f32(hd), f32(hd)
+    kv = np.zeros((n_blocks, layers, 2, kv_heads, block_size, hd))
+    y = qkv.astype(np.float64).reshape(3, -1, hd)
+    for t in range(2):
+        at = table[0, poss[t] // block_size], layer, slice(None), slice(None), poss[t] % block_size
+        for h in range(heads):
+            y[t, h] = rope(norm(y[t, h], qn, 1e-5), poss[t], inv_freq, rot, 1.0)
+        for h in range(kv_heads):
+            kv[at][0, h] = rope(norm(y[t, heads + h], kn, 1e-5), poss[t], inv_freq, rot, 1.0)
+            kv[at][1, h] = norm(y[t, heads + kv_heads + h], vn, 1e-5)
+    case("rope_kv", heads=heads, kv_heads=kv_heads, hd=hd, rot=rot, scale=1.0, norms=1, v_normed=1, eps=1e-5, fmt=fmt,
+         block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=3)
+    for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("v_norm", vn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss),
+                    ("table", table), ("q", y[:, :heads]), ("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv)):
+        put(name, a)
