@@ -259,11 +259,12 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
     int want = cfg->kv.kv_dtype;
     kern_fmt fmt = formats[want != CONF_KV_AUTO ? want : on_cpu ? CONF_KV_F32 : CONF_KV_F16];
     uint32_t len = kern_fmt_get(fmt).block_len, v_dim = hp->latent.kv_rank;
-    if (hp->head_dim % len || v_dim % len)
+    const uint32_t head_dim = hp->head_dim % len ? hp->head_dim : hp->full_head_dim;
+    if (head_dim % len || v_dim % len)
         return xd_fail(
             err, XD_UNSUPPORTED, 0,
             "kv.kv_dtype = %s keeps K and V in blocks of %u values, and this model's heads have %u: f16 is possible",
-            kern_fmt_get(fmt).name, len, hp->head_dim % len ? hp->head_dim : v_dim);
+            kern_fmt_get(fmt).name, len, head_dim % len ? head_dim : v_dim);
     *ret = fmt;
     return XD_OK;
 }
@@ -309,10 +310,10 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
 
 kv_options core_kv_options(const config *cfg, const model_params *hp)
 {
-    const bool states = hp->n_linear;
-    return (kv_options){.n_layers = hp->n_layers - hp->n_linear,
-                        .n_kv_heads = hp->n_kv_heads,
-                        .head_dim = hp->head_dim,
+    const bool states = hp->n_linear, full = hp->full_kv_heads * hp->full_head_dim > hp->n_kv_heads * hp->head_dim;
+    return (kv_options){.n_layers = hp->n_layers - hp->n_linear, /* each has the room of the widest */
+                        .n_kv_heads = full ? hp->full_kv_heads : hp->n_kv_heads,
+                        .head_dim = full ? hp->full_head_dim : hp->head_dim,
                         .v_dim = hp->latent.kv_rank,
                         .block_size = cfg->kv.block_size,
                         .swap_bytes = cfg->kv.swap_space,

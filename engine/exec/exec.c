@@ -72,11 +72,14 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     if (st)
         return st;
     const uint32_t latent = hp->latent.kv_rank, q_head = hp->latent.nope_dim + hp->latent.rope_dim;
-    x->qkv_width = (hp->n_heads + (latent ? 1 : 2) * hp->n_kv_heads) * hp->head_dim;
+    const uint32_t head_dim = XD_MAX(hp->head_dim, hp->full_head_dim), kv_parts = latent ? 1 : 2;
+    x->qkv_width = XD_MAX((hp->n_heads + kv_parts * hp->n_kv_heads) * hp->head_dim,
+                          (hp->n_heads + kv_parts * hp->full_kv_heads) * hp->full_head_dim);
     const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
-    const uint32_t o_width = hp->n_heads * (latent ? latent : hp->head_dim);
+    const uint32_t o_width = hp->n_heads * (latent ? latent : head_dim);
+    const uint64_t t_add = x->layers[0].ffn_post_norm ? t : 0;
     const uint64_t td = hp->n_linear ? XD_MIN(t, (uint64_t)EXEC_DELTA_TOKENS) : 0;
-    uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, hp->head_dim, o->max_context);
+    uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
@@ -91,6 +94,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     } rows[] = {
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
+        {t_add * hp->d_model * f, &x->add, "activations"},
+        {hp->d_ff_shared_max ? t_add * hp->d_model * f : 0, &x->add_shared, "activations"},
         {XD_MAX(ta * x->qkv_width, td * kern_delta_width(&hp->delta)) * f, &x->qkv, "Q, K and V"},
         {XD_MAX(ta * o_width, td * hp->delta.n_v_heads * hp->delta.v_dim) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
@@ -197,8 +202,8 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + MODEL_DELTA_MATS];
         kern_shape shape = {.n_heads = x->hp->n_heads,
-                            .n_kv_heads = x->hp->n_kv_heads,
-                            .head_dim = x->hp->head_dim,
+                            .n_kv_heads = l->n_kv_heads,
+                            .head_dim = l->head_dim,
                             .v_dim = x->hp->latent.kv_rank,
                             .n_experts = l->n_experts,
                             .mats = mats,

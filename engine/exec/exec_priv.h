@@ -18,6 +18,11 @@ typedef struct exec_layer {
     float *sinks;
     kern_mat router; /* data NULL: one expert */
     float *router_bias, *choice_bias, *expert_bias[MODEL_MATRICES];
+    float *router_norm; /* ffn_norm, unless it has its own */
+    float *expert_scale;
+    float *attn_post_norm, *ffn_post_norm;                    /* of what is added to x->x; NULL: none */
+    float *expert_norm, *expert_post_norm, *shared_post_norm; /* NULL: the shared expert's input is the experts' */
+    float out_scale;
     struct { /* latent attention; then qkv[0] is Q's, behind q_a where that is. k_b and v_b: of head 0 */
         kern_mat q_a, kv_a, k_b, v_b;
         uint64_t k_head_bytes, v_head_bytes;
@@ -148,6 +153,7 @@ struct exec {
     exec_layer *layers;
     kern_mat embed, head;
     float *final_norm;
+    float *v_norm; /* ones, or NULL */
     uint64_t trunk_bytes, workspace_bytes;
     void *owned[EXEC_MAX_OWNED]; /* device allocations, freed at the end */
     uint32_t n_owned;
@@ -155,6 +161,8 @@ struct exec {
     uint64_t trunk_used, trunk_cap;
 
     /* workspaces [max_tokens][...] */
+    float *add,
+        *add_shared; /* what goes through a norm before it is added to x: attention's or the experts', and the shared one's */
     float *x, *h, *qkv, *attn, *router_logits, *router_weights, *logits, *one_weights;
     float *shared_gate_up, *shared_act, *shared_gate; /* [EXEC_SHARED_TOKENS] or fewer */
     uint32_t *router_ids, *one_ids, *expert_start, *pairs;
@@ -294,8 +302,11 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
 xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err);
 xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
 xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err);
-/* Adds a layer's shared expert to x->x; behind its router. */
+/* Adds a layer's shared expert to x->x, or leaves it in x->add_shared; behind its router. */
 xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
+/* Where a layer's experts add up; and behind them: x->x gets that, if it is elsewhere. */
+float *exec_ffn_sum(const exec *x, uint32_t layer);
+xd_status exec_build_ffn_end(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err);
 xd_status exec_build_results(exec *x, const exec_shape *s, xd_err *err);
 /* The experts, by the device's own plan. */

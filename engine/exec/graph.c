@@ -35,6 +35,33 @@ static void mark(exec *x)
     x->n_marks += x->marks_on;
 }
 
+/* y = norm of y; and to = (to + y) * scale, unless it is NULL. */
+static xd_status norm_onto(exec *x, float *y, const float *weight, float *to, float scale, const exec_shape *s,
+                           xd_err *err)
+{
+    RUN(x->dev->ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = y,
+                                                          .x = y,
+                                                          .weight = weight,
+                                                          .n_tokens = s->n_tokens,
+                                                          .dim = x->hp->d_model,
+                                                          .eps = x->hp->rms_eps,
+                                                          .add_to = to,
+                                                          .scale = scale}));
+    return XD_OK;
+}
+
+/* What an FFN gets of the stream. */
+static xd_status norm_input(exec *x, const float *weight, const exec_shape *s, xd_err *err)
+{
+    RUN(x->dev->ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
+                                                          .x = x->x,
+                                                          .weight = weight,
+                                                          .n_tokens = s->n_tokens,
+                                                          .dim = x->hp->d_model,
+                                                          .eps = x->hp->rms_eps}));
+    return XD_OK;
+}
+
 xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
@@ -46,9 +73,12 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
         return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];
     exec_layout in = exec_layout_of(x, s);
-    uint32_t o_width = hp->n_heads * hp->head_dim;
+    const uint32_t o_width = hp->n_heads * ml->head_dim, kv_width = ml->n_kv_heads * ml->head_dim,
+                   qkv_width = o_width + 2 * kv_width;
     kern_kv kv = {0};
     kv_describe(x->kv, &kv);
+    kv.n_kv_heads = ml->n_kv_heads; /* what the cache is told is of the layers with the most */
+    kv.head_dim = ml->head_dim;
     kv.block_table = x->in_dev + in.block_table;
     kv.max_blocks = s->max_blocks;
 
@@ -60,7 +90,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                     .bias = l->qkv_bias[i],
                                                     .n_tokens = s->n_tokens,
                                                     .x_stride = hp->d_model,
-                                                    .y_stride = x->qkv_width,
+                                                    .y_stride = qkv_width,
                                                     .norm = i ? NULL : l->attn_norm,
                                                     .normed = x->h,
                                                     .norm_eps = hp->rms_eps}));
@@ -71,13 +101,14 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                         .q_norm = hp->wide_qk_norm ? l->q_norm : NULL,
                                                         .k_norm = hp->wide_qk_norm ? l->k_norm : NULL,
                                                         .n_tokens = s->n_tokens,
-                                                        .q_width = hp->n_heads * hp->head_dim,
-                                                        .kv_width = hp->n_kv_heads * hp->head_dim,
+                                                        .q_width = o_width,
+                                                        .kv_width = kv_width,
                                                         .eps = hp->rms_eps,
                                                         .clip = hp->clip_qkv}));
     const kern_rope_kv_args rope = {.qkv = x->qkv,
                                     .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
                                     .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
+                                    .v_norm = x->v_norm,
                                     .norm_eps = hp->rms_eps,
                                     .inv_freq = x->inv_freq[ml->rope],
                                     .rope_scale = hp->ropes[ml->rope].scale,
@@ -95,9 +126,11 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     xd_status st = exec_stage_ready(x, ml->ordinal, s, &read_kv, err);
     if (st)
         return st;
+    read_kv.n_kv_heads = kv.n_kv_heads;
+    read_kv.head_dim = kv.head_dim;
     RUN(ops->attention(x->dev, &(kern_attn_args){.o = x->attn,
                                                  .qkv = x->qkv,
-                                                 .qkv_stride = x->qkv_width,
+                                                 .qkv_stride = qkv_width,
                                                  .token_seq = x->in_dev + in.attn_seq,
                                                  .token_pos = x->in_dev + in.token_pos,
                                                  .n_tokens = s->n_tokens,
@@ -127,20 +160,20 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                 .gate = x->qkv,
                                                 .n_tokens = s->n_tokens,
                                                 .n_heads = hp->n_heads,
-                                                .head_dim = hp->head_dim,
+                                                .head_dim = ml->head_dim,
                                                 .y_stride = o_width,
                                                 .gate_stride = o_width,
-                                                .gate_head_stride = hp->head_dim}));
+                                                .gate_head_stride = ml->head_dim}));
     }
-    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x,
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = l->attn_post_norm ? x->add : x->x,
                                                 .x = x->attn,
                                                 .w = l->o,
                                                 .bias = l->o_bias,
                                                 .n_tokens = s->n_tokens,
                                                 .x_stride = o_width,
                                                 .y_stride = hp->d_model,
-                                                .accumulate = true}));
-    return XD_OK;
+                                                .accumulate = !l->attn_post_norm}));
+    return l->attn_post_norm ? norm_onto(x, x->add, l->attn_post_norm, x->x, 1, s, err) : XD_OK;
 }
 
 static xd_status observe(exec *x, uint32_t layer, const uint32_t *ids, const float *weights, const exec_shape *s,
@@ -173,7 +206,7 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
                                  .n_tokens = n_tokens,
                                  .x_stride = hp->d_model,
                                  .y_stride = ml->n_experts,
-                                 .norm = l->ffn_norm,
+                                 .norm = l->router_norm,
                                  .normed = x->h,
                                  .norm_eps = hp->rms_eps};
     *pick = hp->router;
@@ -183,6 +216,7 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
     pick->n_experts = ml->n_experts;
     pick->top_k = ml->top_k;
     pick->bias = l->choice_bias;
+    pick->expert_scale = l->expert_scale;
 }
 
 /* Norm before the FFN, the router's picks of this layer on the present hidden state, into ids and x->router_weights, and the plan. */
@@ -193,12 +227,9 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
     const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
     if (!l->router.data) {
-        RUN(ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
-                                                      .x = x->x,
-                                                      .weight = l->ffn_norm,
-                                                      .n_tokens = s->n_tokens,
-                                                      .dim = hp->d_model,
-                                                      .eps = hp->rms_eps}));
+        xd_status st = norm_input(x, l->ffn_norm, s, err);
+        if (st)
+            return st;
         if (plan)
             RUN(ops->plan(x->dev, plan));
         return XD_OK;
@@ -211,7 +242,7 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
     kern_route_ahead next = {.ahead = ahead, .layer = layer};
     for (uint32_t i = 0, to; ahead && i < XD_ARRAY_LEN(next.next) && (to = layer + 1 + i) < hp->n_layers; i++) {
         next.next[i].w = x->layers[to].router;
-        next.next[i].norm = x->layers[to].ffn_norm;
+        next.next[i].norm = x->layers[to].router_norm;
         next.next[i].bias = x->layers[to].router_bias;
         next.next[i].choice_bias = x->layers[to].choice_bias;
         next.next[i].top_k = model_get_layer(x->m, to)->top_k;
@@ -301,8 +332,12 @@ xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const 
     }
     if ((st = route(x, layer, s, view, x->router_ids, &plan, err)))
         return st;
-    if ((st = exec_build_shared(x, layer, s, err)))
+    const exec_layer *l = &x->layers[layer];
+    if ((l->expert_norm && (st = norm_input(x, l->ffn_norm, s, err))) || (st = exec_build_shared(x, layer, s, err)) ||
+        (l->expert_norm && (st = norm_input(x, l->expert_norm, s, err))))
         return st;
+    if (l->ffn_post_norm)
+        RUN(x->dev->ops->clear(x->dev, x->add, (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
     if (x->observer && (st = observe(x, layer, moe.ids, moe.weights, s, ml->top_k, err)))
         return st;
     if (pager_needs_require(x->pg, x->prefill))
@@ -326,7 +361,7 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
     return (kern_moe_args){.x = x->h,
-                           .y = x->x,
+                           .y = exec_ffn_sum(x, layer),
                            .ids = ids_of(x, layer, s),
                            .weights = x->layers[layer].router.data ? x->router_weights : x->one_weights,
                            .expert_start = x->expert_start,
@@ -351,6 +386,27 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .act_limit = x->hp->act_limit};
 }
 
+float *exec_ffn_sum(const exec *x, uint32_t layer)
+{
+    return x->layers[layer].ffn_post_norm ? x->add : x->x;
+}
+
+xd_status exec_build_ffn_end(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+{
+    const exec_layer *l = &x->layers[layer];
+    float *sum = x->add;
+    xd_status st;
+    if (!l->ffn_post_norm)
+        return XD_OK;
+    if (l->expert_post_norm) {
+        if ((st = norm_onto(x, x->add_shared, l->shared_post_norm, NULL, 1, s, err)) ||
+            (st = norm_onto(x, x->add, l->expert_post_norm, x->add_shared, 1, s, err)))
+            return st;
+        sum = x->add_shared;
+    }
+    return norm_onto(x, sum, l->ffn_post_norm, x->x, l->out_scale, s, err);
+}
+
 static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
 {
     kern_moe_args moe = exec_moe_args(x, layer, s, view);
@@ -362,7 +418,7 @@ static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, con
     }
     mark(x);
     RUN(x->dev->ops->moe(x->dev, &moe));
-    return XD_OK;
+    return exec_build_ffn_end(x, layer, s, err);
 }
 
 static xd_status reduce(exec *x, exec_want want, uint32_t n_rows, xd_err *err)
@@ -424,6 +480,10 @@ xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err)
                                                         .norm = x->final_norm,
                                                         .normed = x->h,
                                                         .norm_eps = hp->rms_eps}));
+    if (hp->logit_softcap > 0)
+        RUN(x->dev->ops->softcap(
+            x->dev,
+            &(kern_softcap_args){.y = x->logits, .n = (uint64_t)s->n_rows * hp->vocab, .cap = hp->logit_softcap}));
     return XD_OK;
 }
 

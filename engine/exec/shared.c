@@ -6,6 +6,7 @@ static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint3
 {
     const kern_ops *ops = x->dev->ops;
     const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
+    const bool apart = l->shared_post_norm;
     const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d};
     kern_linear_args a = of_x;
     a.y_stride = 2 * d_ff;
@@ -25,14 +26,15 @@ static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint3
                                                 .gate_up = x->shared_gate_up,
                                                 .n_tokens = n,
                                                 .dim = d_ff,
-                                                .row_gate = l->shared_gate.data ? x->shared_gate : NULL}));
-    RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->x + (size_t)first * d,
+                                                .row_gate = l->shared_gate.data ? x->shared_gate : NULL,
+                                                .act = x->hp->act}));
+    RUN(ops->linear(x->dev, &(kern_linear_args){.y = (apart ? x->add_shared : x->x) + (size_t)first * d,
                                                 .x = x->shared_act,
                                                 .w = l->shared_down,
                                                 .n_tokens = n,
                                                 .x_stride = d_ff,
                                                 .y_stride = d,
-                                                .accumulate = true}));
+                                                .accumulate = !apart}));
     return XD_OK;
 }
 

@@ -146,11 +146,12 @@ bool exec_split_wanted(const exec *x, const exec_shape *s, bool prefill)
 
 /* --- segments ---------------------------------------------------------------------------------------------------- */
 
-static xd_status add_cpu_part(exec *x, const exec_shape *s, xd_err *err)
+static xd_status add_cpu_part(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
-    RUN(x->dev->ops->add(x->dev,
-                         &(kern_add_args){.y = x->x, .x = x->split.y, .n = (uint64_t)s->n_tokens * x->hp->d_model}));
-    return XD_OK;
+    RUN(x->dev->ops->add(
+        x->dev,
+        &(kern_add_args){.y = exec_ffn_sum(x, layer), .x = x->split.y, .n = (uint64_t)s->n_tokens * x->hp->d_model}));
+    return exec_build_ffn_end(x, layer, s, err);
 }
 
 /* Up to the router, and what the CPU needs. */
@@ -164,7 +165,7 @@ static xd_status build_front(exec *x, uint32_t layer, const exec_shape *s, const
     xd_status st;
     if (layer) {
         exec_mark(x, layer * N_MARKS + MARK_BEGIN);
-        st = add_cpu_part(x, s, err);
+        st = add_cpu_part(x, layer - 1, s, err);
     } else {
         uint32_t n_marks = x->n_marks; /* of whole steps */
         st = exec_build_begin(x, s, err);
@@ -208,7 +209,7 @@ static xd_status build_end(exec *x, uint32_t layer, const exec_shape *s, const u
     (void)seq_start, (void)view;
     xd_status st;
     exec_mark(x, layer * N_MARKS + MARK_BEGIN);
-    if ((st = add_cpu_part(x, s, err)) || (st = exec_build_head(x, s, err)))
+    if ((st = add_cpu_part(x, layer - 1, s, err)) || (st = exec_build_head(x, s, err)))
         return st;
     exec_mark(x, layer * N_MARKS + MARK_ATTENTION);
     return exec_build_results(x, s, err);

@@ -222,9 +222,9 @@ static bool has_all_or_none(const void *a, const void *b, const void *c)
 }
 
 /* Rows of Q's matrix, or values of its bias: Q's, or the gate's. */
-static uint32_t q_rows(const model_params *hp, const model_tensor *t, bool gate, exec_rows *ret)
+static uint32_t q_rows(const model_params *hp, const model_layer *ml, const model_tensor *t, bool gate, exec_rows *ret)
 {
-    const uint32_t hd = hp->head_dim;
+    const uint32_t hd = ml->head_dim;
     if (!hp->gated) {
         *ret = (exec_rows){t, 0, hp->n_heads * hd};
         return 1;
@@ -237,9 +237,9 @@ static uint32_t q_rows(const model_params *hp, const model_tensor *t, bool gate,
 static xd_status load_gate(exec *x, const model_layer *ml, exec_layer *l, exec_rows *rows, float *tmp, uint32_t tmp_cap,
                            xd_err *err)
 {
-    xd_status st = exec_load_rows(x, rows, q_rows(x->hp, &ml->q, true, rows), &l->gate, "a gate's matrix", err);
+    xd_status st = exec_load_rows(x, rows, q_rows(x->hp, ml, &ml->q, true, rows), &l->gate, "a gate's matrix", err);
     return st ? st
-              : exec_load_values(x, rows, q_rows(x->hp, &ml->q_bias, true, rows), tmp, tmp_cap, &l->gate_bias,
+              : exec_load_values(x, rows, q_rows(x->hp, ml, &ml->q_bias, true, rows), tmp, tmp_cap, &l->gate_bias,
                                  "a gate's bias", err);
 }
 
@@ -260,13 +260,13 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
         return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);
     if (x->hp->gated && (st = load_gate(x, ml, l, rows, tmp, tmp_cap, err)))
         return st;
-    uint32_t n = q_rows(x->hp, w[0], false, rows);
+    uint32_t n = q_rows(x->hp, ml, w[0], false, rows);
     if (!joined) {
         l->n_qkv = 3;
         st = x->hp->gated ? exec_load_rows(x, rows, n, &l->qkv[0], what, err)
                           : exec_load_matrix(x, w[0], &l->qkv[0], what, err);
         if (!st)
-            st = exec_load_values(x, rows, q_rows(x->hp, b[0], false, rows), tmp, tmp_cap, &l->qkv_bias[0], of_bias,
+            st = exec_load_values(x, rows, q_rows(x->hp, ml, b[0], false, rows), tmp, tmp_cap, &l->qkv_bias[0], of_bias,
                                   err);
         for (int i = 1; i < 3 && !st; i++) {
             if (!(st = exec_load_matrix(x, w[i], &l->qkv[i], what, err)))
@@ -284,7 +284,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
         l->qkv[0] = mat_of(w[0], w[0]->data);
         l->qkv[0].rows += w[1]->rows + w[2]->rows;
     }
-    n = q_rows(x->hp, b[0], false, rows);
+    n = q_rows(x->hp, ml, b[0], false, rows);
     rows[n++] = (exec_rows){b[1], 0, w[1]->rows};
     rows[n++] = (exec_rows){b[2], 0, w[2]->rows};
     return exec_load_values(x, rows, n, tmp, tmp_cap, &l->qkv_bias[0], of_bias, err);
@@ -321,12 +321,18 @@ static uint64_t gate_bytes(const exec *x, const model_layer *l)
     return ends + (exec_copies(x, &l->q) ? 0 : l->q.bytes);
 }
 
+static uint32_t most_head_dim(const model_params *hp)
+{
+    return XD_MAX(hp->head_dim, hp->full_head_dim);
+}
+
 static uint64_t trunk_size(const exec *x)
 {
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
     uint64_t n = vector_bytes(model_final_norm(x->m));
     for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++)
         n += x->hp->ropes[i].rot_dim ? xd_align_up(sizeof x->hp->ropes[i].inv_freq, 256) : 0;
+    n += x->hp->v_normed ? xd_align_up(most_head_dim(x->hp) * sizeof(float), 256) : 0;
     n += copied_bytes(x, embed) + (head->data != embed->data ? copied_bytes(x, head) : 0);
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
@@ -347,7 +353,14 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.q_a_norm,
                                      &l->latent.q_a_bias,
                                      &l->latent.kv_a_norm,
-                                     &l->latent.kv_a_bias};
+                                     &l->latent.kv_a_bias,
+                                     &l->attn_post_norm,
+                                     &l->ffn_post_norm,
+                                     &l->router_norm,
+                                     &l->expert_norm,
+                                     &l->expert_post_norm,
+                                     &l->shared_post_norm,
+                                     &l->expert_scale};
         const model_tensor *mat[] = {&l->q,
                                      &l->k,
                                      &l->v,
@@ -374,7 +387,7 @@ static uint64_t trunk_size(const exec *x)
 static uint32_t most_values(const exec *x)
 {
     const model_params *hp = x->hp;
-    uint32_t n = XD_MAX(hp->d_model, hp->head_dim * (hp->n_heads + 2 * hp->n_kv_heads));
+    uint32_t n = XD_MAX(hp->d_model, most_head_dim(hp) * (hp->n_heads + 2 * XD_MAX(hp->n_kv_heads, hp->full_kv_heads)));
     n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
@@ -385,12 +398,45 @@ static uint32_t most_values(const exec *x)
     return n;
 }
 
+/* Norms that few families have. */
+static xd_status load_more_norms(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap,
+                                 xd_err *err)
+{
+    const struct {
+        const model_tensor *t;
+        float **to;
+        const char *what;
+    } parts[] = {
+        {&ml->attn_post_norm, &l->attn_post_norm, "a norm behind attention"},
+        {&ml->ffn_post_norm, &l->ffn_post_norm, "a norm behind an FFN"},
+        {&ml->expert_norm, &l->expert_norm, "a norm of experts"},
+        {&ml->expert_post_norm, &l->expert_post_norm, "a norm behind experts"},
+        {&ml->shared_post_norm, &l->shared_post_norm, "a norm behind a shared expert"},
+    };
+    xd_status st;
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++)
+        if ((st = load_norm(x, parts[i].t, tmp, tmp_cap, parts[i].to, parts[i].what, err)))
+            return st;
+    l->router_norm = l->ffn_norm;
+    if (ml->router_norm.data && (st = load_scaled(x, &ml->router_norm, x->hp->norm_offset, x->hp->router_scale, tmp,
+                                                  tmp_cap, &l->router_norm, "a norm of a router", err)))
+        return st;
+    l->out_scale = 1;
+    if (ml->out_scale.data && (st = check_vector(&ml->out_scale, 1, "the scale of a layer", err)))
+        return st;
+    if (ml->out_scale.data)
+        exec_to_float(&l->out_scale, &ml->out_scale, 1);
+    return XD_OK;
+}
+
 static xd_status load_ffn_biases(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap,
                                  xd_err *err)
 {
     xd_status st = exec_load_vector(x, &ml->router_bias, tmp, tmp_cap, &l->router_bias, "a router's bias", err);
     if (!st)
         st = exec_load_vector(x, &ml->choice_bias, tmp, tmp_cap, &l->choice_bias, "a bias on the choice", err);
+    if (!st)
+        st = exec_load_vector(x, &ml->expert_scale, tmp, tmp_cap, &l->expert_scale, "scales of experts", err);
     for (int k = 0; k < MODEL_MATRICES && !st; k++)
         st = exec_load_vector(x, &ml->expert_bias[k], tmp, tmp_cap, &l->expert_bias[k], "biases of experts", err);
     return st;
@@ -425,6 +471,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         exec_layer *l = &x->layers[i];
         if ((st = load_norm(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
             (st = load_norm(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
+            (st = load_more_norms(x, ml, l, tmp, tmp_cap, err)) ||
             (st = load_norm(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
             (st = load_norm(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
             (st = ml->linear           ? exec_delta_load(x, ml, l, tmp, tmp_cap, err)
@@ -439,6 +486,10 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         if (x->opt.progress)
             x->opt.progress(x->opt.progress_user, (double)(i + 1) / hp->n_layers);
     }
+    for (uint32_t i = 0; i < most_head_dim(hp); i++)
+        tmp[i] = 1;
+    if (hp->v_normed && (st = exec_upload_values(x, tmp, most_head_dim(hp), &x->v_norm, "norms of V", err)))
+        return st;
     kern_status ks = KERN_OK;
     for (uint32_t i = 0; i < MODEL_MAX_ROPES && !ks; i++) {
         const model_rope *rope = &hp->ropes[i];

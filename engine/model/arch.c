@@ -28,6 +28,26 @@
     .delta = MODEL_DELTA_FLAT, .gated = true, .centred = true, .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED,   \
     .read = model_read_qwen3_5
 
+/* Gemma 4, alone and behind what sees and hears. */
+#define GEMMA4(type, class)                                                                                        \
+    .model_type = type, .class_name = class,                                                                       \
+    .defaults = "{\"vocab_size\":262144,\"hidden_size\":2304,\"intermediate_size\":9216,\"num_hidden_layers\":30," \
+                "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":256,"                            \
+                "\"max_position_embeddings\":131072,\"sliding_window\":512,\"hidden_size_per_layer_input\":256,"   \
+                "\"tie_word_embeddings\":true,\"bos_token_id\":2,\"eos_token_id\":1,"                              \
+                "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0},"   \
+                "\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,"               \
+                "\"rope_theta\":1000000.0}}}",                                                                     \
+    .default_theta = 10000,                                                                                        \
+    .experts = {"model.layers.%u.experts.gate_up_proj", "model.layers.%u.experts.gate_up_proj",                    \
+                "model.layers.%u.experts.down_proj"},                                                              \
+    .gate_up = "model.layers.%u.experts.gate_up_proj", .down = "model.layers.%u.experts.down_proj",                \
+    .router = "model.layers.%u.router.proj.weight", .moe_size_key = "moe_intermediate_size",                       \
+    .moe_layers = MODEL_MOE_ASKED, .shared = "model.layers.%u.mlp", .shared_size_key = "intermediate_size",        \
+    .norm_topk_always = true, .own_norms = true, .full_heads = true, .v_normed = true, .geglu = true,              \
+    .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_SIXTHS, .rope = MODEL_ROPE_TYPES, \
+    .read = model_read_gemma4
+
 static const model_arch archs[] = {
     {.model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -489,6 +509,8 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_mistral4},
+    {GEMMA4("gemma4_text", "Gemma4ForCausalLM")},
+    {GEMMA4("gemma4", "Gemma4ForConditionalGeneration"), .nested = {"text_config"}, .prefix = "model.language_model."},
 };
 
 /* Other names of the same: model_types of published files whose class, keys and defaults are those of a row. */
@@ -527,9 +549,13 @@ static xd_status unify_names(json_t *config, xd_err *err)
     static const struct {
         const char *name, *other;
     } names[] = {
-        {"num_local_experts", "num_experts"},           {"num_local_experts", "n_routed_experts"},
-        {"num_local_experts", "moe_num_experts"},       {"num_experts_per_tok", "moe_k"},
-        {"num_nextn_predict_layers", "num_mtp_layers"}, {"routed_scaling_factor", "router_scaling_factor"},
+        {"num_local_experts", "num_experts"},
+        {"num_local_experts", "n_routed_experts"},
+        {"num_local_experts", "moe_num_experts"},
+        {"num_experts_per_tok", "moe_k"},
+        {"num_experts_per_tok", "top_k_experts"},
+        {"num_nextn_predict_layers", "num_mtp_layers"},
+        {"routed_scaling_factor", "router_scaling_factor"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);
@@ -598,13 +624,28 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
     return complete(*ret, config, file, err);
 }
 
+/* By its names; NULL ends them. */
+static xd_status check_activation(const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    static const char *const of_silu[] = {"silu", "swish", NULL}, *const of_gelu[] = {"gelu_pytorch_tanh", NULL};
+    const char *key = a->geglu ? "hidden_activation" : "hidden_act", *act = hf_string(c, key);
+    const char *const *known = a->geglu ? of_gelu : of_silu;
+    if (!hf_has(c, key))
+        return XD_OK;
+    for (size_t i = 0; act && known[i]; i++)
+        if (!strcmp(act, known[i]))
+            return XD_OK;
+    return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s '%s'; %s models use %s here", file, key, act ? act : "(no text)",
+                   a->model_type, known[0]);
+}
+
 static xd_status read_activation(model_params *p, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     double alpha, limit;
     xd_status st;
-    p->act = a->gpt_oss ? KERN_SWIGLU_CLAMPED : KERN_SWIGLU;
-    if (!a->gpt_oss)
-        return XD_OK;
+    p->act = a->gpt_oss ? KERN_SWIGLU_CLAMPED : a->geglu ? KERN_GEGLU : KERN_SWIGLU;
+    if ((st = check_activation(a, c, file, err)) || !a->gpt_oss)
+        return st;
     if ((st = hf_real(c, file, "swiglu_alpha", 1.702, 0, 1e3, &alpha, err)) ||
         (st = hf_real(c, file, "swiglu_limit", 7, 1e-3, 1e6, &limit, err)))
         return st;
@@ -661,10 +702,6 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u), and %s (%u) even", file,
                        hf_name(c, "num_attention_heads"), p->n_heads, hf_name(c, "num_key_value_heads"), p->n_kv_heads,
                        hf_name(c, "head_dim"), p->head_dim);
-    const char *act = hf_string(c, "hidden_act");
-    if (hf_has(c, "hidden_act") && (!act || (strcmp(act, "silu") && strcmp(act, "swish")))) /* two names of one */
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: hidden_act '%s'; %s models use silu here", file,
-                       act ? act : "(no text)", a->model_type);
     if ((st = read_quantization(m, a, c, file, err)))
         return st;
     if (mlp_biased)
@@ -674,12 +711,13 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->attn_scale = (float)(1.0 / sqrt(p->head_dim));
     p->embed_scale = p->logit_scale = 1;
     p->gated = a->gated;
+    p->v_normed = a->v_normed;
     p->router = (kern_router_args){.scoring = KERN_SOFTMAX_TOPK, .norm_topk = a->norm_topk_always || norm_topk};
     p->bos_id = -1;
     p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;
     m->qk_norm = normed;
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
-    if ((st = read_activation(p, a, c, file, err)) ||
+    if ((st = read_activation(p, a, c, file, err)) || (st = model_read_full_heads(a, c, file, p, err)) ||
         (st = rope_read(c, file, a->default_theta, a->partial_rotary, a->rope == MODEL_ROPE_TYPES, p, err)) ||
         (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = model_read_layers(m, a, c, file, err)))
         return st;

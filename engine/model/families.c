@@ -1,5 +1,6 @@
 /* families.c - what single families say in config.json beyond what all have: routers that are not plain, multipliers, clips. What they ask
  * for and is not computed here is refused by name. Sources: transformers' modeling_*.py and configuration_*.py. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/model/hf_config.h"
@@ -191,6 +192,33 @@ xd_status model_read_qwen3_5(model *m, const json_t *c, const char *file, xd_err
     if (!st && !gated)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: attn_output_gate false is not known for %s", file, m->params.arch);
     return st;
+}
+
+/* Gemma 4's language model, but for what its small dense ones have beside. What sees lets a picture's tokens see each other, text's never. */
+xd_status model_read_gemma4(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    uint32_t per_layer, shared;
+    double cap;
+    xd_status st;
+    if ((st = only(c, file, "use_bidirectional_attention", "vision", err)) ||
+        (st = hf_u32(c, file, "hidden_size_per_layer_input", 0, 0, 1u << 20, &per_layer, err)) ||
+        (st = hf_u32(c, file, "num_kv_shared_layers", 0, 0, MODEL_MAX_LAYERS, &shared, err)) ||
+        (st = hf_real(c, file, "final_logit_softcapping", 0, 1e-3, 1e6, &cap, err)) ||
+        (st = hf_bool(c, file, "attention_k_eq_v", false, &m->k_is_v, err)))
+        return st;
+    if (per_layer || shared)
+        return xd_fail(
+            err, XD_UNSUPPORTED, 0,
+            "%s: %s = %u, as the small dense models have it, is not known for %s; the mixture of experts and "
+            "the large dense model have 0",
+            file, hf_name(c, per_layer ? "hidden_size_per_layer_input" : "num_kv_shared_layers"),
+            per_layer ? per_layer : shared, p->arch);
+    p->attn_scale = 1; /* Q and K are normed */
+    p->embed_scale = sqrtf((float)p->d_model);
+    p->router_scale = 1 / p->embed_scale;
+    p->logit_softcap = (float)cap;
+    return XD_OK;
 }
 
 xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)

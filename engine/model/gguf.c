@@ -22,6 +22,7 @@ typedef struct entry {
         char **strings; /* [n], all in one allocation behind the pointers */
         float *f32s;
         int32_t *i32s;
+        uint8_t *bools;
     } v;
 } entry;
 
@@ -155,11 +156,11 @@ static xd_status take_array(cursor *c, entry *e)
     size_t size = scalar_bytes(e->type);
     if ((uint64_t)(c->end - c->at) / size < e->n)
         return broken(c, "an array is longer than the file");
-    if (e->type == GGUF_F32 || e->type == GGUF_I32 || e->type == GGUF_U32) {
-        e->v.f32s = malloc(e->n * 4 + 1);
+    if (e->type == GGUF_F32 || e->type == GGUF_I32 || e->type == GGUF_U32 || e->type == GGUF_BOOL) {
+        e->v.f32s = malloc(e->n * size + 1);
         if (!e->v.f32s)
             return xd_fail(c->err, XD_NOMEM, 0, "%s: array %s", c->g->path, e->key);
-        return take(c, e->v.f32s, e->n * 4);
+        return take(c, e->v.f32s, e->n * size);
     }
     c->at += e->n * size; /* no other element type is asked for */
     return XD_OK;
@@ -468,5 +469,12 @@ uint64_t gguf_i32s(const gguf *g, const char *key, const int32_t **ret)
     if (!e)
         e = find_array(g, key, GGUF_U32);
     *ret = e ? e->v.i32s : NULL;
+    return e ? e->n : 0;
+}
+
+uint64_t gguf_bools(const gguf *g, const char *key, const uint8_t **ret)
+{
+    const entry *e = find_array(g, key, GGUF_BOOL);
+    *ret = e ? e->v.bools : NULL;
     return e ? e->n : 0;
 }

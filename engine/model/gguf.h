@@ -72,5 +72,6 @@ const char *gguf_string(const gguf *g,
 uint64_t gguf_strings(const gguf *g, const char *key, const char *const **ret); /* NUL-terminated */
 uint64_t gguf_f32s(const gguf *g, const char *key, const float **ret);
 uint64_t gguf_i32s(const gguf *g, const char *key, const int32_t **ret);
+uint64_t gguf_bools(const gguf *g, const char *key, const uint8_t **ret);
 
 #endif

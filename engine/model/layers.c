@@ -19,7 +19,8 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     const bool switched_first = a->window == MODEL_WINDOW_LISTED || a->window == MODEL_WINDOW_TURNS;
     const bool listed_first = switched_first || a->window == MODEL_WINDOW_FROM,
                listed = listed_first || a->window == MODEL_WINDOW_EVEN || a->window == MODEL_WINDOW_TYPES ||
-                        a->window == MODEL_WINDOW_FOURTHS || a->window == MODEL_WINDOW_PATTERN;
+                        a->window == MODEL_WINDOW_FOURTHS || a->window == MODEL_WINDOW_PATTERN ||
+                        a->window == MODEL_WINDOW_SIXTHS;
     if (a->window == MODEL_WINDOW_SWITCHED || switched_first)
         st = hf_bool(c, file, "use_sliding_window", false, &use, err);
     if (!st && use)
@@ -42,17 +43,93 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
                                   : a->window == MODEL_WINDOW_TYPES   ? false
                                   : a->window == MODEL_WINDOW_FOURTHS ? l % 4 != 0
                                   : a->window == MODEL_WINDOW_PATTERN ? pattern && (l + 1) % pattern
+                                  : a->window == MODEL_WINDOW_SIXTHS  ? (l + 1) % 6 && l + 1 < n_layers
                                                                       : l >= first);
         const char *type = json_string_value(json_array_get(types, l));
         bool slides = type && !strcmp(type, "sliding_attention");
         if (types && listed)
-            sliding = slides && window;
+            sliding = slides && window && !(a->window == MODEL_WINDOW_SIXTHS && l + 1 == n_layers);
         if (types && (!type || slides != sliding || (!slides && strcmp(type, "full_attention"))))
             return xd_fail(
                 err, XD_UNSUPPORTED, 0,
                 "%s: layer_types has '%s' for layer %u, whose attention is %s in a %s model of this configuration",
                 file, type ? type : "(no text)", l, sliding ? "sliding_attention" : "full_attention", a->model_type);
         m->layers[l].window = sliding ? window : 0;
+    }
+    return XD_OK;
+}
+
+static const char per_layer[] = "per_layer_config";
+
+/* Heads of a layer by per_layer_config, which lists some layers by their numbers; of others they are as usual. */
+static xd_status read_listed_heads(const json_t *c, const char *file, const char *layer, const model_params *p,
+                                   uint32_t *ret_kv_heads, uint32_t *ret_dim, xd_err *err)
+{
+    const json_t *of = json_object_get(json_object_get(c, per_layer), layer);
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)of, key, value)
+        if (strcmp(key, "head_dim") && strcmp(key, "num_key_value_heads"))
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: %s has '%s' for layer %s; head_dim and num_key_value_heads are known there", file,
+                           per_layer, key, layer);
+    if (of && !json_is_object(of))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must hold objects; not so for layer %s", file, per_layer, layer);
+    xd_status st = hf_u32(of, file, "head_dim", p->head_dim, 2, MODEL_MAX_HEAD, ret_dim, err);
+    return st ? st : hf_u32(of, file, "num_key_value_heads", p->n_kv_heads, 1, 1024, ret_kv_heads, err);
+}
+
+xd_status model_read_full_heads(const model_arch *a, const json_t *c, const char *file, model_params *p, xd_err *err)
+{
+    bool k_is_v;
+    xd_status st;
+    p->full_kv_heads = p->n_kv_heads;
+    p->full_head_dim = p->head_dim;
+    if (!a->full_heads)
+        return XD_OK;
+    if (hf_has(c, per_layer)) {
+        if (!json_is_object(json_object_get(c, per_layer)))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object", file, per_layer);
+        const char *layer;
+        json_t *of;
+        json_object_foreach (json_object_get(c, per_layer), layer, of)
+            if (p->full_kv_heads == p->n_kv_heads && p->full_head_dim == p->head_dim &&
+                (st = read_listed_heads(c, file, layer, p, &p->full_kv_heads, &p->full_head_dim, err)))
+                return st;
+        st = XD_OK; /* the first that differ; whether all do, choose_heads() looks */
+    } else if (!(st = hf_bool(c, file, "attention_k_eq_v", false, &k_is_v, err)) &&
+               !(st = hf_u32(c, file, "global_head_dim", 512, 2, MODEL_MAX_HEAD, &p->full_head_dim, err)) && k_is_v)
+        st = hf_u32(c, file, "num_global_key_value_heads", p->n_kv_heads, 1, 1024, &p->full_kv_heads, err);
+    if (!st && (p->n_heads % p->full_kv_heads || p->full_head_dim % 2))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: %u heads over %u of K and V, of %u dimensions: the first must be a multiple of the second, "
+                       "and the third even",
+                       file, p->n_heads, p->full_kv_heads, p->full_head_dim);
+    return st;
+}
+
+/* The windows being known. */
+static xd_status choose_heads(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const model_params *p = &m->params;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        model_layer *y = &m->layers[l];
+        y->n_kv_heads = y->window ? p->n_kv_heads : p->full_kv_heads;
+        y->head_dim = y->window ? p->head_dim : p->full_head_dim;
+        if (!hf_has(c, per_layer))
+            continue;
+        char number[16];
+        uint32_t kv_heads, dim;
+        snprintf(number, sizeof number, "%u", l);
+        xd_status st = read_listed_heads(c, file, number, p, &kv_heads, &dim, err);
+        if (st)
+            return st;
+        if (kv_heads != y->n_kv_heads || dim != y->head_dim)
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: %s gives layer %u %u heads of K and V of %u dimensions, and %s layers have %u of %u: "
+                           "heads that differ otherwise than by the window are not known",
+                           file, per_layer, l, kv_heads, dim, y->window ? "sliding_attention" : "full_attention",
+                           y->n_kv_heads, y->head_dim);
     }
     return XD_OK;
 }
@@ -162,8 +239,6 @@ static xd_status read_moe_layers(const model_arch *a, const json_t *c, const cha
 
 static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t layer, const moe_layers *which)
 {
-    if (!a->experts[0])
-        return false;
     size_t i;
     json_t *v;
     if (a->moe_layers == MODEL_MOE_STEP)
@@ -194,16 +269,19 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     model_params *p = &m->params;
     uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, d_ff_shared = 0;
     moe_layers which;
+    bool has_moe = a->experts[0];
     xd_status st;
+    if (a->moe_layers == MODEL_MOE_ASKED && (st = hf_bool(c, file, "enable_moe_block", false, &has_moe, err)))
+        return st;
     if ((st = read_moe_layers(a, c, file, p->n_layers, &which, err)) ||
         (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)) ||
         (st = read_shared(a, c, file, &d_ff_shared, err)))
         return st;
-    if (a->experts[0] && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
-                          (st = hf_u32(c, file, "num_experts_per_tok", 0, 1, MODEL_MAX_TOP_K, &top_k, err)) ||
-                          (st = hf_u32(c, file, a->moe_size_key, 0, 1, 1u << 20, &d_ff_moe, err))))
+    if (has_moe && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
+                    (st = hf_u32(c, file, "num_experts_per_tok", 0, 1, MODEL_MAX_TOP_K, &top_k, err)) ||
+                    (st = hf_u32(c, file, a->moe_size_key, 0, 1, 1u << 20, &d_ff_moe, err))))
         return st;
-    if (a->experts[0] && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
+    if (has_moe && (!n_experts || !top_k || top_k > n_experts || !d_ff_moe))
         return xd_fail(err, XD_BAD_MODEL, 0,
                        "%s: a number of experts (%s, %u), of those that a token picks (%s, %u; at most as many) and "
                        "their size (%s, %u) are needed",
@@ -215,7 +293,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         return xd_fail(err, XD_NOMEM, 0, "layers of the model");
     size_t n_tensors = 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
-        bool moe = layer_is_moe(a, c, l, &which);
+        bool moe = has_moe && layer_is_moe(a, c, l, &which);
         m->layers[l].moe = moe;
         m->layers[l].n_experts = moe ? n_experts : 1;
         m->layers[l].top_k = moe ? top_k : 1;
@@ -231,7 +309,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
     if ((st = a->delta ? model_read_delta(m, c, file, err) : read_windows(m, a, c, file, err)) ||
-        (st = choose_ropes(m, a, c, file, err)))
+        (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_ropes(m, a, c, file, err)))
         return st;
     uint32_t n_of_kind[2] = {0};
     for (uint32_t l = 0; l < p->n_layers; l++)

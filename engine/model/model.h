@@ -57,8 +57,15 @@ enum {
 
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
-    model_tensor sinks; /* [n_heads]: attention logits beside those of the positions, with no value */
-    struct {            /* latent attention; then there are no k and v, and q comes behind q_a where that is */
+    uint32_t n_kv_heads, head_dim;
+    model_tensor attn_post_norm, ffn_post_norm; /* of what attention and the FFN add; data NULL: it is added as it is */
+    model_tensor out_scale;                     /* [1]: all that the layer leaves is multiplied by it */
+    /* Where router and experts have norms of their own, each of what the layer's attention has left: ffn_norm is the shared expert's. The
+     * router's is multiplied by router_scale of the model. What comes of shared and routed experts is normed before it is added up. */
+    model_tensor router_norm, expert_norm, shared_post_norm, expert_post_norm;
+    model_tensor expert_scale; /* [n_experts]: of the weights of picks */
+    model_tensor sinks;        /* [n_heads]: attention logits beside those of the positions, with no value */
+    struct {                   /* latent attention; then there are no k and v, and q comes behind q_a where that is */
         model_tensor q_a, q_a_bias, q_a_norm, kv_a, kv_a_bias, kv_a_norm;
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
@@ -99,6 +106,7 @@ typedef struct model_rope {
 typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
+    uint32_t full_kv_heads, full_head_dim; /* of layers without a window; the same but in few models */
     uint32_t n_experts_max, top_k_max, d_ff_max, d_ff_shared_max; /* over layers: sizes of buffers */
     uint32_t n_nextn; /* layers behind the last one, which guess further tokens: they are not used */
     /* Latent attention (DeepSeek), kv_rank 0: none. Kept are kv_rank numbers that K and V of all heads are made of, and rope_dim that
@@ -111,9 +119,12 @@ typedef struct model_params {
     uint32_t n_linear;     /* layers */
     bool gated;            /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;
-    float norm_offset; /* added to the weights of all norms but those of linear layers' results */
-    bool wide_qk_norm; /* norms of whole Q and K, not of heads */
-    float clip_qkv;    /* 0: none */
+    float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
+    bool wide_qk_norm;   /* norms of whole Q and K, not of heads */
+    bool v_normed;       /* heads of V, too, but by no weights */
+    float router_scale;  /* of model_layer.router_norm */
+    float logit_softcap; /* 0: none */
+    float clip_qkv;      /* 0: none */
     model_rope ropes[MODEL_MAX_ROPES];
     bool rope_grows;       /* beyond max_positions other frequencies ("dynamic"), or larger queries, would be needed */
     bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */

@@ -410,16 +410,18 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     const bool latent = a->latent, low = p->latent.q_rank;
-    const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, rank = p->latent.kv_rank,
+    const uint32_t d = p->d_model, kv = y->n_kv_heads * y->head_dim, rank = p->latent.kv_rank,
                    q_rank = p->latent.q_rank;
     const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
-                                     : p->gated ? 2 * p->head_dim
-                                                : p->head_dim);
-    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
+                                     : p->gated ? 2 * y->head_dim
+                                                : y->head_dim);
+    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
     const int o_bias = !m->attention_bias || a->bias != MODEL_BIAS_ASKED ? NEVER : a->gpt_oss ? MUST : MAYBE;
     const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
     const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
               gpt_oss = a->gpt_oss ? MUST : NEVER;
+    const bool k_is_v = model_k_is_v(m, y);
+    const int own_norms = a->own_norms ? MUST : NEVER, of_experts = a->own_norms && y->moe ? MUST : NEVER;
     const struct {
         const char *name;
         uint32_t rows, cols;
@@ -429,14 +431,14 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"input_layernorm.weight", 1, d, MUST, &y->attn_norm},
         {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
         {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
-        {"self_attn.v_proj.weight", kv, d, latent ? NEVER : MUST, &y->v},
+        {"self_attn.v_proj.weight", kv, d, latent || k_is_v ? NEVER : MUST, &y->v},
         {"self_attn.o_proj.weight", d, o, MUST, &y->o},
         {"self_attn.q_proj.bias", 1, q, latent ? NEVER : qkv_bias, &y->q_bias},
         {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
-        {"self_attn.v_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->v_bias},
+        {"self_attn.v_proj.bias", 1, kv, latent || k_is_v ? NEVER : qkv_bias, &y->v_bias},
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
-        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : p->head_dim, norms, &y->q_norm},
-        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : p->head_dim, norms, &y->k_norm},
+        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
         {"self_attn.sinks", 1, p->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
@@ -447,7 +449,15 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
         {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
          &y->latent.kv_b},
-        {"post_attention_layernorm.weight", 1, d, MUST, &y->ffn_norm},
+        {"post_attention_layernorm.weight", 1, d, MUST, a->own_norms ? &y->attn_post_norm : &y->ffn_norm},
+        {"pre_feedforward_layernorm.weight", 1, d, own_norms, &y->ffn_norm},
+        {"post_feedforward_layernorm.weight", 1, d, own_norms, &y->ffn_post_norm},
+        {"layer_scalar", 1, 1, own_norms, &y->out_scale},
+        {"router.scale", 1, d, of_experts, &y->router_norm},
+        {"router.per_expert_scale", 1, y->n_experts, of_experts, &y->expert_scale},
+        {"pre_feedforward_layernorm_2.weight", 1, d, of_experts, &y->expert_norm},
+        {"post_feedforward_layernorm_1.weight", 1, d, of_experts, &y->shared_post_norm},
+        {"post_feedforward_layernorm_2.weight", 1, d, of_experts, &y->expert_post_norm},
         {"mlp.router.bias", 1, y->n_experts, gpt_oss, &y->router_bias},
     };
     xd_status st;
@@ -458,6 +468,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         if (parts[i].there != NEVER && !(y->linear && of_attention) &&
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
+    }
+    if (k_is_v) {
+        y->v = y->k;
+        y->v_bias = y->k_bias;
     }
     if ((st = y->linear ? take_delta(m, a, l, y, err) : XD_OK) || (st = take_shared(m, a, l, err)))
         return st;

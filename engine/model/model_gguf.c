@@ -87,6 +87,7 @@ static const struct {
     {"deepseek2", NULL},
     {"dots1", "dots1"},
     {"ernie4_5-moe", "ernie4_5_moe"},
+    {"gemma4", "gemma4_text"},
     {"glm4moe", "glm4_moe"},
     {"gpt-oss", "gpt_oss"},
     {"granitemoe", NULL},
@@ -142,6 +143,12 @@ static const struct {
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
     {"minimax-m2", "rope.dimension_count", NULL, false},
+    {"gemma4", "embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
+    {"gemma4", "attention.shared_kv_layers", "num_kv_shared_layers", false},
+    {"gemma4", "final_logit_softcapping", "final_logit_softcapping", false},
+    {"gemma4", "attention.head_count_kv", NULL, false}, /* gguf_heads.c */
+    {"gemma4", "attention.value_length", NULL, false},
+    {"gemma4", "rope.dimension_count", NULL, false},
     DELTA_KEYS("qwen3next"),
     DELTA_KEYS("qwen35moe"),
     {"qwen35moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
@@ -286,6 +293,24 @@ static xd_status find_family(const model *m, const char *arch, bool moe, bool wi
                    arch, known);
 }
 
+/* Where K is V, a layer without a window has no matrix for V. */
+static xd_status add_heads(const model *m, bool moe, json_t *config, xd_err *err)
+{
+    xd_status st = model_gguf_heads(m->ggufs[0], config, err);
+    size_t l;
+    json_t *type;
+    char name[64] = "";
+    if (st)
+        return st;
+    json_array_foreach (json_object_get(config, "layer_types"), l, type)
+        if (!*name && !strcmp(json_string_value(type), "full_attention"))
+            snprintf(name, sizeof name, "blk.%u.attn_v.weight", (unsigned)l);
+    return json_object_set_new(config, "attention_k_eq_v", json_boolean(*name && !find(m, name))) ||
+                   json_object_set_new(config, "enable_moe_block", json_boolean(moe))
+               ? xd_fail(err, XD_NOMEM, 0, "configuration")
+               : XD_OK;
+}
+
 /* The config.json that this file would have had. */
 static xd_status make_config(model *m, const model_arch **ret_arch, json_t *config, xd_err *err)
 {
@@ -301,7 +326,7 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
         arch_key(key, sizeof key, arch, int_keys[i].gguf);
         if ((st = hf_call(config, int_keys[i].hf, key, err))) /* what is missing has a name, too */
             return st;
-        if (!gguf_has(g, key))
+        if (!gguf_has(g, key) || is_family_key(arch, int_keys[i].gguf))
             continue;
         if ((st = gguf_int(g, key, 0, 0, UINT32_MAX, &v, err)) ||
             (st = put(config, int_keys[i].hf, json_integer(v), key, err)))
@@ -315,7 +340,8 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
         json_object_del(config, "sliding_window");
     if ((st = find_family(m, arch, moe, window, ret_arch, err)))
         return st;
-    if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN)
+    if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN &&
+        !(*ret_arch)->full_heads)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
@@ -341,6 +367,7 @@ static xd_status make_config(model *m, const model_arch **ret_arch, json_t *conf
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
     if (((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
+        ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
         ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))))
         return st;
     const gguf_tensor *embed = find(m, "token_embd.weight");
@@ -497,14 +524,17 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
     const bool latent = a->latent, low = p->latent.q_rank, linear = y->linear, plain = !latent && !linear;
-    const uint32_t d = p->d_model, kv = p->n_kv_heads * p->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
+    const uint32_t d = p->d_model, kv = y->n_kv_heads * y->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
     const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
-                                     : p->gated ? 2 * p->head_dim
-                                                : p->head_dim);
-    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : p->head_dim);
+                                     : p->gated ? 2 * y->head_dim
+                                                : y->head_dim);
+    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
     const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
     const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
-    const uint32_t q_norm = p->wide_qk_norm ? q : p->head_dim, k_norm = p->wide_qk_norm ? kv : p->head_dim;
+    const uint32_t q_norm = p->wide_qk_norm ? q : y->head_dim, k_norm = p->wide_qk_norm ? kv : y->head_dim;
+    const bool k_is_v = model_k_is_v(m, y), own = a->own_norms, of_experts = own && y->moe;
+    /* Where router and experts have norms of their own, the shared one goes by the names of a dense FFN. */
+    const uint32_t ff_shared = y->d_ff_shared;
     const struct {
         const char *name;
         uint32_t count, rows, cols;
@@ -514,7 +544,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
         {low || linear ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
         {plain ? "attn_k.weight" : NULL, 1, kv, d, false, &y->k},
-        {plain ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
+        {plain && !k_is_v ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
         {linear ? NULL : "attn_output.weight", 1, d, o, false, &y->o},
         {plain ? "attn_q.bias" : NULL, 1, 1, q, !qkv_bias, &y->q_bias},
         {plain ? "attn_k.bias" : NULL, 1, 1, kv, !qkv_bias, &y->k_bias},
@@ -536,9 +566,26 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {y->d_ff_shared && a->shared_gate ? "ffn_gate_inp_shexp.weight" : NULL, 1, 1, d, false, &y->shared_gate},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
         {a->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
-        {y->d_ff_shared ? "ffn_gate_shexp.weight" : NULL, 1, y->d_ff_shared, d, false, &y->shared[MODEL_GATE]},
-        {y->d_ff_shared ? "ffn_up_shexp.weight" : NULL, 1, y->d_ff_shared, d, false, &y->shared[MODEL_UP]},
-        {y->d_ff_shared ? "ffn_down_shexp.weight" : NULL, 1, d, y->d_ff_shared, false, &y->shared[MODEL_DOWN]},
+        {!ff_shared ? NULL
+         : own      ? "ffn_gate.weight"
+                    : "ffn_gate_shexp.weight",
+         1, ff_shared, d, false, &y->shared[MODEL_GATE]},
+        {!ff_shared ? NULL
+         : own      ? "ffn_up.weight"
+                    : "ffn_up_shexp.weight",
+         1, ff_shared, d, false, &y->shared[MODEL_UP]},
+        {!ff_shared ? NULL
+         : own      ? "ffn_down.weight"
+                    : "ffn_down_shexp.weight",
+         1, d, ff_shared, false, &y->shared[MODEL_DOWN]},
+        {own ? "post_attention_norm.weight" : NULL, 1, 1, d, false, &y->attn_post_norm},
+        {own ? "post_ffw_norm.weight" : NULL, 1, 1, d, false, &y->ffn_post_norm},
+        {own ? "layer_output_scale.weight" : NULL, 1, 1, 1, true, &y->out_scale},
+        {of_experts ? "ffn_gate_inp.scale" : NULL, 1, 1, d, false, &y->router_norm},
+        {of_experts ? "ffn_down_exps.scale" : NULL, 1, 1, n, false, &y->expert_scale},
+        {of_experts ? "pre_ffw_norm_2.weight" : NULL, 1, 1, d, false, &y->expert_norm},
+        {of_experts ? "post_ffw_norm_1.weight" : NULL, 1, 1, d, false, &y->shared_post_norm},
+        {of_experts ? "post_ffw_norm_2.weight" : NULL, 1, 1, d, false, &y->expert_post_norm},
     };
     xd_status st;
     char name[96];
@@ -549,6 +596,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         if ((st = take(m, name, parts[i].count, parts[i].rows, parts[i].cols, parts[i].optional, parts[i].to,
                        MODEL_MATRICES, err)))
             return st;
+    }
+    if (k_is_v) {
+        y->v = y->k;
+        y->v_bias = y->k_bias;
     }
     snprintf(name, sizeof name, "blk.%u.ffn_gate_up_exps.weight", l);
     const bool joined = y->moe && find(m, name);
@@ -582,12 +633,12 @@ static xd_status size_shared(model *m, xd_err *err)
     return XD_OK;
 }
 
-/* Llama 3's frequency bands come as a tensor of divisors. */
-static xd_status divide_frequencies(model *m, xd_err *err)
+/* Llama 3's frequency bands come as a tensor of divisors, and so does what Gemma's layers without a window do not rotate. */
+static xd_status divide_frequencies(model *m, const model_arch *a, xd_err *err)
 {
     model_rope *rope = &m->params.ropes[0];
     model_tensor t = {0};
-    xd_status st = take(m, "rope_freqs.weight", 1, 1, rope->rot_dim / 2, true, &t, 1, err);
+    xd_status st = take(m, "rope_freqs.weight", 1, 1, rope->rot_dim / 2, !a->full_heads, &t, 1, err);
     if (st || !t.data)
         return st;
     if (t.fmt != FMT_F32)
@@ -689,7 +740,7 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
         if (gguf_tensor_find(m->ggufs[i], beyond))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s has layer %u (from 0), its metadata say block_count = %u",
                            gguf_path(m->ggufs[i]), p->n_layers + p->n_nextn, p->n_layers + p->n_nextn);
-    if ((st = divide_frequencies(m, err)))
+    if ((st = divide_frequencies(m, a, err)))
         return st;
     for (uint32_t i = 0; i < m->n_ggufs; i++)
         for (uint32_t k = 0; k < gguf_tensor_count(m->ggufs[i]); k++) {

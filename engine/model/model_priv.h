@@ -26,6 +26,7 @@ struct model {
     model_tensor *experts; /* all layers' expert tensors, layer by layer */
     model_tensor embed, final_norm, lm_head;
     bool attention_bias; /* those that the family has when asked for */
+    bool k_is_v;         /* in layers without a window */
     bool qk_norm;        /* Q and K have norms */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
@@ -59,6 +60,8 @@ struct model_arch {
         *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
     bool turned; /* experts may be in two tensors with the usual names, transposed */
     const char *router, *moe_size_key;
+    bool
+        own_norms; /* attention and FFN have norms behind them and layers a scale; with experts, what is beside a shared one has its own */
     const char *choice_bias; /* must exist */
     const char *shared,
         *shared_gate;            /* of the shared expert: what stands before ".gate_proj.weight"; its gate, or NULL */
@@ -71,6 +74,7 @@ struct model_arch {
         MODEL_MOE_FIRST,  /* but for the first first_k_dense_replace */
         MODEL_MOE_LISTED, /* by mlp_layer_types, or else as MODEL_MOE_FIRST */
         MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
+        MODEL_MOE_ASKED,  /* all layers with enable_moe_block, else none */
     } moe_layers;
     bool norm_topk_always; /* else norm_topk_prob, default false */
     enum {
@@ -89,8 +93,11 @@ struct model_arch {
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
     } delta;
-    bool gated;   /* attention's result is gated */
-    bool centred; /* norms are stored less 1 */
+    bool full_heads; /* layers without a window may have other heads, and K for V (attention_k_eq_v) */
+    bool v_normed;   /* heads of V are normed by no weights */
+    bool geglu;      /* the FFN's activation is hidden_activation, GELU by tanh */
+    bool gated;      /* attention's result is gated */
+    bool centred;    /* norms are stored less 1 */
     enum {
         MODEL_NORM_NONE,
         MODEL_NORM_HEAD,  /* of each head of Q and K: must exist */
@@ -111,6 +118,7 @@ struct model_arch {
         MODEL_WINDOW_TYPES,    /* by layer_types, else none */
         MODEL_WINDOW_FOURTHS,  /* by layer_types, else but for every fourth from the first on */
         MODEL_WINDOW_PATTERN,  /* by layer_types, else but for every sliding_window_pattern-th */
+        MODEL_WINDOW_SIXTHS,   /* by layer_types, else but for every sixth and the last */
         MODEL_WINDOW_FROM,     /* by layer_types or from max_window_layers on */
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
         MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */
@@ -119,6 +127,12 @@ struct model_arch {
     /* What else the configuration says, when all that is common has been read: see families.c. NULL: nothing. */
     xd_status (*read)(model *m, const json_t *config, const char *file, xd_err *err);
 };
+
+/* K's matrix is V's too. */
+static inline bool model_k_is_v(const model *m, const model_layer *l)
+{
+    return m->k_is_v && !l->window;
+}
 
 const model_arch *model_arch_find(const char *model_type);
 /* The family that config (of a config.json) names, and into config what it leaves to the family's defaults; XD_UNSUPPORTED where it names
@@ -133,6 +147,10 @@ xd_status model_read_params(model *m, const model_arch *arch, const json_t *conf
 /* The part of it that differs between layers. */
 xd_status model_read_layers(model *m, const model_arch *arch, const json_t *config, const char *file,
                             xd_err *err) XD_MUST_CHECK;
+
+/* Heads of layers without a window: p->full_*, those of others being known. */
+xd_status model_read_full_heads(const model_arch *arch, const json_t *config, const char *file, model_params *p,
+                                xd_err *err) XD_MUST_CHECK;
 
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
@@ -149,6 +167,7 @@ xd_status model_read_deepseek_v2(model *m, const json_t *config, const char *fil
 xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_mistral4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_gemma4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */
@@ -173,6 +192,8 @@ xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK
  * rope_parameters already. */
 xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err) XD_MUST_CHECK;
 xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err) XD_MUST_CHECK;
+/* Layers by their kinds of heads, where layers without a window have others: into config, which has what is common. */
+xd_status model_gguf_heads(const gguf *g, json_t *config, xd_err *err) XD_MUST_CHECK;
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
 xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
 /* The vocabulary, the tokens that begin and end a text, and the chat template, into m, whose vocab is known. */

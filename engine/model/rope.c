@@ -110,10 +110,9 @@ static xd_status refuse_unknown(const json_t *r, const char *file, xd_err *err)
 }
 
 /* The part of a head that is rotated. */
-static xd_status read_partial(const json_t *config, const json_t *r, const char *file, bool known,
+static xd_status read_partial(const json_t *config, const json_t *r, const char *file, bool known, uint32_t whole,
                               const model_params *p, model_rope *to, xd_err *err)
 {
-    const uint32_t whole = p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
     const double of_latent = (double)p->latent.rope_dim / XD_MAX(p->latent.rope_dim + p->latent.nope_dim, 1u);
     double partial;
     uint32_t rotary = whole;
@@ -137,6 +136,25 @@ static xd_status read_partial(const json_t *config, const json_t *r, const char 
     if (to->rot_dim < 2 || to->rot_dim % 2 || to->rot_dim > MODEL_MAX_ROT)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; 2, 4, to %d are possible",
                        file, to->rot_dim, MODEL_MAX_ROT);
+    return XD_OK;
+}
+
+/* Whole heads are rotated, but most of their dimensions by nothing: unlike in a rotation of a part, these lie among the others. */
+static xd_status proportional(const json_t *config, const json_t *r, const char *file, double theta, uint32_t whole,
+                              model_rope *to, xd_err *err)
+{
+    double partial, factor;
+    xd_status st;
+    if ((st = hf_real(config, file, "partial_rotary_factor", 1, 0, 1, &partial, err)) ||
+        (st = hf_real(r, file, "partial_rotary_factor", partial, 0, 1, &partial, err)) ||
+        (st = hf_real(r, file, "factor", 1, 1e-3, 1e6, &factor, err)))
+        return st;
+    if (whole > MODEL_MAX_ROT)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: rotary embedding over %u dimensions; at most %d are possible", file,
+                       whole, MODEL_MAX_ROT);
+    *to = (model_rope){.rot_dim = whole, .scale = 1};
+    for (uint32_t i = 0; i < (uint32_t)(partial * whole / 2); i++)
+        to->inv_freq[i] = (float)(pow(theta, -2.0 * i / whole) / factor);
     return XD_OK;
 }
 
@@ -166,14 +184,18 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
 }
 
 static xd_status read_one(const json_t *config, const json_t *r, const char *file, double default_theta, bool partial,
-                          model_params *p, model_rope *to, xd_err *err)
+                          uint32_t whole, model_params *p, model_rope *to, xd_err *err)
 {
     const char *type = type_of(r);
     double theta, factor, original;
     xd_status st;
-    if ((st = refuse_unknown(r, file, err)) || (st = read_partial(config, r, file, partial, p, to, err)) ||
+    if ((st = refuse_unknown(r, file, err)) ||
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
+        return st;
+    if (!strcmp(type, "proportional"))
+        return proportional(config, r, file, theta, whole, to, err);
+    if ((st = read_partial(config, r, file, partial, whole, p, to, err)))
         return st;
     to->scale = 1;
     for (uint32_t i = 0; i < to->rot_dim / 2; i++)
@@ -189,7 +211,8 @@ static xd_status read_one(const json_t *config, const json_t *r, const char *fil
     bool is_yarn = !strcmp(type, "yarn");
     if (!is_yarn && strcmp(type, "linear") && strcmp(type, "llama3"))
         return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: rope type '%s' is not known; default, dynamic, linear, llama3 and yarn are", file, type);
+                       "%s: rope type '%s' is not known; default, dynamic, linear, llama3, proportional and yarn are",
+                       file, type);
     /* The value beside rope_scaling comes before the one inside. */
     if ((st = hf_real(r, file, "original_max_position_embeddings", p->max_positions, 1, 1e9, &original, err)) ||
         (st = hf_real(config, file, "original_max_position_embeddings", original, 1, 1e9, &original, err)) ||
@@ -218,7 +241,7 @@ static xd_status read_types(const json_t *config, const json_t *parameters, cons
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding must be an object", file, types[i]);
         if (!hf_has(r, "rope_theta"))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding needs a rope_theta", file, types[i]);
-        xd_status st = read_one(config, r, file, 1, partial, p, &p->ropes[i], err);
+        xd_status st = read_one(config, r, file, 1, partial, i ? p->head_dim : p->full_head_dim, p, &p->ropes[i], err);
         if (st)
             return st;
     }
@@ -239,6 +262,12 @@ xd_status rope_plain_queries(const json_t *config, const char *file, uint32_t *r
     return st || beta == 0 ? st : hf_u32(r, file, "original_max_position_embeddings", 0, 1, 1u << 30, ret, err);
 }
 
+/* Of a head, if it is not a part of them. */
+static uint32_t rotated_dims(const model_params *p)
+{
+    return p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
+}
+
 xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, bool by_type,
                     model_params *p, xd_err *err)
 {
@@ -247,7 +276,7 @@ xd_status rope_read(const json_t *config, const char *file, double default_theta
     if (st)
         return st;
     return by_type ? read_types(config, r, file, partial, p, err)
-                   : read_one(config, r, file, default_theta, partial, p, &p->ropes[0], err);
+                   : read_one(config, r, file, default_theta, partial, rotated_dims(p), p, &p->ropes[0], err);
 }
 
 xd_status rope_read_based(const json_t *config, const char *file, double theta, bool partial, model_params *p,
@@ -257,7 +286,7 @@ xd_status rope_read_based(const json_t *config, const char *file, double theta, 
     XD_CLEANUP(json_decrefp) json_t *with = r ? json_copy((json_t *)r) : json_object();
     if (!with || json_object_set_new(with, "rope_theta", json_real(theta)))
         return xd_fail(err, XD_NOMEM, 0, "rope parameters");
-    return read_one(config, with, file, theta, partial, p, &p->ropes[n], err);
+    return read_one(config, with, file, theta, partial, rotated_dims(p), p, &p->ropes[n], err);
 }
 
 /* A rotation by nothing gives every number as it was, to the bit. */

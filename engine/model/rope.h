@@ -5,8 +5,8 @@
 #include "engine/model/hf_config.h"
 #include "engine/model/model.h"
 
-/* Fills p->ropes[0] from `rope_theta` + `rope_scaling` or from `rope_parameters`. p->head_dim and
- * p->max_positions are set. Formulas: transformers modeling_rope_utils (default, dynamic, linear, llama3, yarn); others are XD_UNSUPPORTED.
+/* Fills p->ropes[0] from `rope_theta` + `rope_scaling` or from `rope_parameters`. p->head_dim, p->full_head_dim
+ * and p->max_positions are set. Formulas: transformers modeling_rope_utils (default, dynamic, linear, llama3, proportional, yarn); others are XD_UNSUPPORTED.
  * default_theta: the architecture's when the file is silent. partial: it may rotate a part of each head only. by_type: `rope_parameters`
  * has an object for full_attention, of ropes[0], and one for sliding_attention, of ropes[1]; one that is missing leaves rot_dim 0. */
 xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, bool by_type,

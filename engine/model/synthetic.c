@@ -69,6 +69,13 @@ static const struct {
      "\"num_experts_per_tok\":8,\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":512,"
      "\"vocab_size\":248320,\"max_position_embeddings\":262144,\"rope_parameters\":{\"rope_type\":\"default\","
      "\"rope_theta\":10000000.0,\"partial_rotary_factor\":0.25}}"},
+    {"gemma-4-26b-a4b",
+     "{\"model_type\":\"gemma4_text\",\"hidden_size\":2816,\"num_hidden_layers\":30,\"num_attention_heads\":16,"
+     "\"num_key_value_heads\":8,\"num_global_key_value_heads\":2,\"head_dim\":256,\"global_head_dim\":512,"
+     "\"attention_k_eq_v\":true,\"enable_moe_block\":true,\"num_experts\":128,\"top_k_experts\":8,"
+     "\"moe_intermediate_size\":704,\"intermediate_size\":2112,\"hidden_size_per_layer_input\":0,"
+     "\"sliding_window\":1024,\"final_logit_softcapping\":30.0,\"vocab_size\":262144,"
+     "\"max_position_embeddings\":262144}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -269,20 +276,33 @@ static bool plan_delta(plan *p, const model_params *h, model_layer *y)
            plan_add(p, &y->o, d, v, trunk_fmt(p, v), 1 / sqrtf((float)v));
 }
 
-static bool plan_attention(plan *p, const model_params *h, model_layer *y)
+static bool plan_attention(plan *p, const model *m, model_layer *y)
 {
-    const uint32_t d = h->d_model, kv = h->n_kv_heads * h->head_dim, q = h->n_heads * h->head_dim * (h->gated ? 2 : 1);
+    const model_params *h = &m->params;
+    const uint32_t d = h->d_model, kv = y->n_kv_heads * y->head_dim, q = h->n_heads * y->head_dim * (h->gated ? 2 : 1);
     const float in = 1 / sqrtf((float)d);
     return plan_add(p, &y->q, q, d, trunk_fmt(p, d), in) && plan_add(p, &y->k, kv, d, trunk_fmt(p, d), in) &&
-           plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in);
+           (model_k_is_v(m, y) || plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in));
+}
+
+/* Norms that a family has beyond those of all. */
+static bool plan_own_norms(plan *p, const model_params *h, model_layer *y)
+{
+    model_tensor *of_all[] = {&y->attn_post_norm, &y->ffn_post_norm},
+                 *of_moe[] = {&y->router_norm, &y->expert_norm, &y->expert_post_norm, &y->shared_post_norm};
+    bool ok = plan_add(p, &y->out_scale, 1, 1, FMT_BF16, 0) &&
+              (!y->moe || plan_add(p, &y->expert_scale, 1, y->n_experts, FMT_BF16, 0));
+    for (size_t i = 0; ok && i < XD_ARRAY_LEN(of_all); i++)
+        ok = plan_add(p, of_all[i], 1, h->d_model, FMT_BF16, 0);
+    for (size_t i = 0; ok && y->moe && i < XD_ARRAY_LEN(of_moe); i++)
+        ok = plan_add(p, of_moe[i], 1, h->d_model, FMT_BF16, 0);
+    return ok;
 }
 
 static bool plan_model(plan *p, model *m)
 {
     const model_params *h = &m->params;
-    const uint32_t d = h->d_model, kv = h->n_kv_heads * h->head_dim;
-    const uint32_t q = h->n_heads * (h->latent.kv_rank ? h->latent.nope_dim + h->latent.rope_dim : h->head_dim);
-    const uint32_t o = h->n_heads * (h->latent.kv_rank ? h->latent.v_dim : h->head_dim);
+    const uint32_t d = h->d_model;
     const float in = 1 / sqrtf((float)d);
     const model_arch *a = model_arch_find(h->arch);
     bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
@@ -290,15 +310,21 @@ static bool plan_model(plan *p, model *m)
               plan_add(p, &m->lm_head, h->vocab, d, p->expert_fmt == FMT_FP8 ? FMT_BF16 : trunk_fmt(p, d), in);
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
+        const bool latent = h->latent.kv_rank;
+        const uint32_t kv = y->n_kv_heads * y->head_dim;
+        const uint32_t q = h->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
+        const uint32_t o = h->n_heads * (latent ? h->latent.v_dim : y->head_dim);
         ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
-             (y->linear           ? plan_delta(p, h, y)
-              : h->latent.kv_rank ? plan_latent(p, h, y)
-                                  : plan_attention(p, h, y)) &&
+             (y->linear ? plan_delta(p, h, y)
+              : latent  ? plan_latent(p, h, y)
+                        : plan_attention(p, m, y)) &&
              (y->linear || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
              plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
         if (ok && m->qk_norm && !y->linear)
-            ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : h->head_dim, FMT_BF16, 0) &&
-                 plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : h->head_dim, FMT_BF16, 0);
+            ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : y->head_dim, FMT_BF16, 0) &&
+                 plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);
+        if (ok && a->own_norms)
+            ok = plan_own_norms(p, h, y);
         if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
@@ -311,7 +337,7 @@ static bool plan_model(plan *p, model *m)
         for (int k = 0; ok && a->gpt_oss && k < MODEL_MATRICES; k++)
             ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);
         if (ok && y->moe)
-            ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, in);
+            ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, a->own_norms ? in / h->router_scale : in);
         if (ok && y->moe && a->choice_bias)
             ok = plan_add(p, &y->choice_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
         if (ok && y->d_ff_shared)
@@ -429,7 +455,7 @@ static void skew_zipf(model *m, uint64_t seed)
                 rank = rank * odd & (pow2 - 1);
             while (rank >= y->n_experts);
             store((char *)y->router.data + (uint64_t)e * kern_row_bytes(FMT_BF16, h->d_model), FMT_BF16, 0,
-                  -logf((float)(rank + 1)) * rms / BIAS_INPUT);
+                  -logf((float)(rank + 1)) * rms / BIAS_INPUT / (y->router_norm.data ? h->router_scale : 1));
         }
     }
 }
@@ -481,6 +507,9 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
             p.base = base;
             for (size_t i = 0; i < p.n; i++)
                 p.jobs[i].tensor->data = p.base + p.jobs[i].offset;
+            for (uint32_t l = 0; l < h->n_layers; l++)
+                if (model_k_is_v(m, &m->layers[l]))
+                    m->layers[l].v = m->layers[l].k;
             if (!opt->geometry_only)
                 fill(&p);
             if (!opt->geometry_only && opt->skew == CONF_SKEW_ZIPF)

@@ -269,6 +269,31 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
+def add_gemma4(w, c):
+    """Keys by kinds of layers; the frequencies of what layers without a window do not rotate are divided by much."""
+    sliding = [t == "sliding_attention" for t in c["layer_types"]]
+    full, ropes = c["global_head_dim"], c.get("rope_parameters") or {}
+    w.add_shared_kv_layers(c.get("num_kv_shared_layers", 0))
+    w.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
+    w.add_sliding_window_pattern(sliding)
+    w.add_key_length(full)
+    w.add_value_length(full)
+    w.add_key_length_swa(c["head_dim"])
+    w.add_value_length_swa(c["head_dim"])
+    if c.get("num_global_key_value_heads") is None:
+        w.add_head_count_kv(c["num_key_value_heads"])
+    else:
+        w.add_head_count_kv([c["num_key_value_heads"] if s else c["num_global_key_value_heads"] for s in sliding])
+    w.add_rope_dimension_count(full)
+    w.add_rope_dimension_count_swa(c["head_dim"])
+    w.add_rope_freq_base(ropes.get("full_attention", {}).get("rope_theta", 1e6))
+    w.add_rope_freq_base_swa(ropes.get("sliding_attention", {}).get("rope_theta", 1e4))
+    if c.get("final_logit_softcapping"):
+        w.add_final_logit_softcapping(c["final_logit_softcapping"])
+    rotated = int(full * ropes.get("full_attention", {}).get("partial_rotary_factor", 0.25) / 2)
+    w.add_tensor("rope_freqs.weight", np.array([1.0] * rotated + [1e30] * (full // 2 - rotated), dtype=np.float32))
+
+
 def add_delta(w, arch, c):
     """Keys of linear attention."""
     w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
@@ -341,7 +366,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     arch = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "mistral": "llama", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2",
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
-            "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe"}.get(c["model_type"], c["model_type"])
+            "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
+            "gemma4_text": "gemma4"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -358,14 +384,17 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
+    elif arch == "gemma4":
+        add_gemma4(w, c)
     else:
         w.add_head_count_kv(kv_heads)
         w.add_key_length(head_dim)
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
+    if arch != "gemma4":
+        w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
     if experts:
         w.add_expert_count(experts)
-        w.add_expert_used_count(c.get("num_experts_per_tok") or c["moe_k"])
+        w.add_expert_used_count(c.get("num_experts_per_tok") or c.get("top_k_experts") or c["moe_k"])
         if "moe_intermediate_size" in c or arch == "gpt-oss":
             w.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
     add_family(w, arch, c, head_dim)
@@ -374,7 +403,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_delta(w, arch, c)
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
-    add_rope_scaling(w, c, head_dim)
+    if arch != "gemma4":
+        add_rope_scaling(w, c, head_dim)
     add_keys(w, arch, keys or {})
     for name in tensors or ():
         w.add_tensor(name, np.ones(head_dim, dtype=np.float32))
@@ -424,6 +454,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 half = data.shape[1] // 2
                 put(f"blk.{layer}.ffn_gate_exps.weight", data[:, :half], name)
                 put(f"blk.{layer}.ffn_up_exps.weight", data[:, half:], name)
+                continue
+            if name.endswith((".router.scale", ".router.per_expert_scale")):
+                put(f"blk.{layer}.{'ffn_gate_inp' if name.endswith('router.scale') else 'ffn_down_exps'}.scale", data, name)
+                continue
+            if name.endswith(".layer_scalar"):
+                put(f"blk.{layer}.layer_output_scale.weight", data, name)
                 continue
             if name.endswith("shared_expert_gate.weight"):
                 data = data[0]

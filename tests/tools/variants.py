@@ -613,10 +613,17 @@ def randomise(model, seed):
     g = torch.Generator().manual_seed(seed)
     names = [n for n, _ in model.named_parameters()]
     with torch.no_grad():
-        for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if "e_score_correction_bias" in n)]:
+        for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers()
+                                                        if "e_score_correction_bias" in n or n.endswith("layer_scalar"))]:
             r = torch.randn(p.shape, generator=g)
             if "e_score_correction_bias" in name:
                 p.copy_(r * 0.1)
+                continue
+            if name.endswith("layer_scalar"):
+                p.copy_(0.7 + 0.2 * r)
+                continue
+            if name.endswith("router.proj.weight"): # its input is divided by the square root of the size
+                p.copy_(r * 2.5)
                 continue
             if name.endswith("A_log"): # what a head knows lasts for tens of tokens
                 p.copy_(r - 3)
@@ -649,7 +656,7 @@ def reference(model, prompts, vocab, n_greedy):
             ids[0] = 0
         routers, hooks = {}, []
         for name, m in model.named_modules():
-            if type(m).__name__.lower().endswith("topkrouter"):
+            if type(m).__name__.lower().endswith(("topkrouter", "textrouter")):
                 def hook(_m, _i, out, name=name):
                     ids = next(x for x in out if not x.is_floating_point())  # the order differs between families
                     logits = max((x for x in out if x.is_floating_point()), key=lambda x: x.shape[-1])
@@ -730,7 +737,7 @@ def make(root, name, v):
 # ---- gguf ---------------------------------------------------------------------------------------------------------------------
 
 def quantized(name, ndim):
-    return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "bias", "conv1d.weight"))
+    return ndim > 1 and not name.endswith(("gate.weight", "router.weight", "router.proj.weight", "bias", "conv1d.weight"))
 
 
 def round_trip(model, kind, c, joined):

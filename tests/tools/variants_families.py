@@ -9,6 +9,10 @@ SHARING = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 
 DELTA = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
          "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 32,
          "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "partial_rotary_factor": 0.25}
+GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+          "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 40, "hidden_size_per_layer_input": 0,
+          "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 24, "final_logit_softcapping": 30.0,
+          "hidden_activation": "gelu_pytorch_tanh", "hidden_act": DROP, "rope_theta": DROP, "tie_word_embeddings": True}
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
@@ -56,13 +60,15 @@ FAMILIES = {
     "qwen3_next": {**DELTA, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
     "qwen3_5_moe": {**DELTA, "intermediate_size": DROP},
     "qwen3_5_moe_text": {**DELTA, "intermediate_size": DROP},
+    "gemma4_text": GEMMA4,
+    "gemma4": GEMMA4,
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
 CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
-               qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
+               gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
                      "num_position_embeddings": 4, "deepstack_visual_indexes": [0], "in_channels": 1},
@@ -71,12 +77,14 @@ SEES = {  # the smallest that transformers makes
 }
 SEES["qwen3_5_moe"] = {k: x for k, x in SEES["qwen3_vl_moe"].items() if k != "deepstack_visual_indexes"}
 SEES["qwen3_omni_moe"] = SEES["qwen3_vl_moe"]
+SEES["gemma4"] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+                  "head_dim": 8, "patch_size": 2, "position_embedding_size": 4, "pooling_kernel_size": 1}
 HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 4, "d_model": 4, "n_window": 4,
          "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -132,15 +140,16 @@ def fill(variant, add_nextn):
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
-            v("one-of-one", cfg={experts: 2, "moe_k" if "moe_k" in c else "num_experts_per_tok": 1})
+            v("one-of-one", cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
         if a not in NO_GGUF:
             v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
-        v("gelu", "hidden_act 'gelu'", cfg={"hidden_act": "gelu"})
+        act = "hidden_activation" if "hidden_activation" in c else "hidden_act"
+        v("gelu", f"{act} 'gelu'", cfg={act: "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
-            v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings", "torch_dtype")})
+            v("minimal", cfg={k: DROP for k in ("rms_norm_eps", "rope_theta", act, "tie_word_embeddings", "torch_dtype")})
     v = variant
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     v("granitemoeshared", "granitemoeshared", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
@@ -174,6 +183,41 @@ def fill(variant, add_nextn):
     v("granitemoe_swa-yarn", "granitemoe_swa", cfg={"rope_parameters": {**yarn, "rope_theta": 1e4}, "layer_rope_theta": [1e4, 3e3, 0]})
     v("granitemoe_swa-many", "granitemoe_swa", "layer_rope_theta has more than 4 different bases", no_reference=True,
       cfg={"num_hidden_layers": 5, "layer_rope_theta": [1e4, 2e4, 3e4, 4e4, 0]})
+    small = {**TINY, "head_dim": 16, "global_head_dim": 32}
+    v("gemma4", "gemma4", cfg=small)
+    v("gemma4-gguf", "gemma4_text", gguf="bf16", cfg=small)
+    v("gemma4_text", "gemma4_text", cfg={**small, "global_head_dim": 512, "num_hidden_layers": 2, "num_attention_heads": 2,
+                                         "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"]})
+    g = lambda n, refuse=None, text=None, **kw: v(f"gemma4_text-{n}", "gemma4_text", refuse, cfg=text or {}, **kw)
+    dense = {"enable_moe_block": False, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None}
+    g("dense", text=dense)
+    g("dense-gguf", text=dense, gguf="bf16")
+    g("pattern", text={"layer_types": DROP, "num_hidden_layers": 7})
+    g("pattern-last", text={"layer_types": DROP, "num_hidden_layers": 3})
+    g("v", text={"attention_k_eq_v": False})
+    g("v-gguf", gguf="bf16", text={"attention_k_eq_v": False, "num_global_key_value_heads": None})
+    g("no-cap", text={"final_logit_softcapping": None})
+    g("biases", text={"attention_bias": True})
+    g("wide-full", text={"global_head_dim": 96, "num_global_key_value_heads": 2})
+    g("ropes", text={"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 500.0}, "full_attention": {
+        "rope_type": "proportional", "rope_theta": 77777.0, "partial_rotary_factor": 0.6, "factor": 3.0}}})
+    g("ropes-plain", text={"rope_parameters": {k: {"rope_type": "default", "rope_theta": x} for k, x in (("sliding_attention", 500.0),
+                                                                                                       ("full_attention", 7e5))}})
+    g("listed", text={"global_head_dim": DROP, "num_global_key_value_heads": DROP, "per_layer_config": {"2": {
+        "head_dim": 48, "num_key_value_heads": 1}}})
+    g("listed-otherwise", "per_layer_config gives layer 1", no_reference=True, text={
+        "per_layer_config": {"1": {"head_dim": 48}, "2": {"head_dim": 48, "num_key_value_heads": 1}}})
+    g("listed-windows", "'sliding_window' for layer 2", no_reference=True, text={"per_layer_config": {"2": {"sliding_window": 8}}})
+    g("sees-pictures", text={"use_bidirectional_attention": "vision"})
+    g("sees-all", "'use_bidirectional_attention' is 'all'", text={"use_bidirectional_attention": "all"})
+    g("per-layer", "hidden_size_per_layer_input = 8", text={"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 211})
+    g("per-layer-default", "hidden_size_per_layer_input = 256", no_reference=True, text={"hidden_size_per_layer_input": DROP})
+    g("shared-kv", "num_kv_shared_layers = 1", no_reference=True, text={"num_kv_shared_layers": 1})
+    g("gguf-per-layer", "embedding_length_per_layer_input = 8", gguf="bf16", gguf_keys={"embedding_length_per_layer_input": 8})
+    g("gguf-shared-kv", "shared_kv_layers = 1", gguf="bf16", gguf_keys={"attention.shared_kv_layers": 1})
+    g("gguf-value-length", "attention.value_length_swa", gguf="bf16", gguf_keys={"attention.value_length_swa": 16})
+    g("gguf-scaled", "rope.scaling.factor", gguf="bf16", gguf_keys={"rope.scaling.factor": 8.0})
+    g("gguf-period", "sliding_window_pattern", gguf="bf16", gguf_keys={"attention.sliding_window_pattern": 6})
     for a in DELTAS:
         linear = lambda n, a=a, refuse=None, types=None, **cfg: v(f"{a}-{n}", a, refuse, cfg={**{f"linear_{k}": x for k, x in cfg.items()}, **(types or {})})
         linear("one-key-head", num_key_heads=1, num_value_heads=5)
