@@ -33,8 +33,9 @@ xd_status api_engine_ready(api *a, xd_err *err) XD_MUST_CHECK;
 xd_status api_check_keys(const config *cfg, xd_err *err) XD_MUST_CHECK;
 xd_status api_check_chat(const config *cfg, const char *model_dir, const char *metadata, xd_err *err) XD_MUST_CHECK;
 void api_drain(api *a); /* new requests are answered 503; open streams go on */
-xd_status api_reload(api *a, const config *cfg, xd_err *err) XD_MUST_CHECK; /* keys, limits */
-void api_free(api *a);                                                      /* closes all connections */
+/* Takes over keys and limits; cfg is borrowed for the call. On failure all is as before. */
+xd_status api_reload(api *a, const config *cfg, xd_err *err) XD_MUST_CHECK;
+void api_free(api *a); /* closes all connections */
 XD_DEFINE_CLEANUP(api, api_free)
 
 #endif

@@ -114,10 +114,12 @@ xd_status gen_reasoning_kwargs(const gen_context *ctx, const gen_params *p, json
 xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool add_special, tok_ids *ids,
                           answer_marks *ret_marks, xd_err *err) XD_MUST_CHECK;
 
+/* What this server and its settings check a body of x against; borrows from both. */
 gen_context gen_context_of(exchange *x);
 
 /* --- faults of a field: request.c --------------------------------------------------------------------------------- */
 
+/* XD_BAD_REQUEST of the field `param`, of code "invalid_value"; of code "unsupported_parameter". Each returns it. */
 xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
 void gen_replace_words(xd_err *err, const char *old, const char *new); /* wherever they stand in its message */
 xd_status gen_unsupported(xd_err *err, const char *param, const char *text);
@@ -130,7 +132,9 @@ xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *
 json_t *format_chat_logprob(const tokenizer *tok, const engine_event *ev);
 /* The four parallel arrays of a completion's logprobs: an object to which tokens are added. */
 json_t *format_completion_logprobs_new(void);
+/* *offset: characters of the text before this token; then, with it. False: out of memory. */
 bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, size_t *offset);
+/* Owned; NULL: out of memory. */
 json_t *format_ids(const uint32_t *ids, size_t n);
 json_t *format_usage(uint64_t prompt_tokens, uint64_t completion_tokens, uint64_t cached_tokens);
 

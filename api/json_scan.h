@@ -26,7 +26,7 @@ typedef struct json_scan {
     uint64_t in_array[JSON_SCAN_MAX_DEPTH / 64]; /* a bit a level */
 } json_scan;
 
-/* begin: before the object. rest: within one, behind the value of one of its members. */
+/* Makes s ready: before an object; within one (rest), behind the value of one of its members. */
 void json_scan_begin(json_scan *s);
 void json_scan_begin_rest(json_scan *s);
 /* Takes bytes (whole characters) up to the object's end or its first fault; how many. What is certain of them goes to out (may be NULL): as

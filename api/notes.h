@@ -18,7 +18,7 @@ typedef struct notes {
 } notes;
 
 void notes_init(notes *n);
-void notes_clear(notes *n);
+void notes_clear(notes *n); /* when nobody uses it any more */
 /* Logs the name of a field that has no effect, the first time that it comes; near: one that has, NULL: none is like it. After
  * NOTES_MAX_FIELDS names, and of longer ones, nothing more is said: names come from clients. */
 void notes_unknown_field(notes *n, const char *name, const char *near);

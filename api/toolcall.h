@@ -51,7 +51,7 @@ typedef struct toolcall_marks {
 
 /* By the marks that stand in a template's source: nothing is known about models by name. */
 toolcall_form toolcall_form_of(const char *source, size_t len);
-const toolcall_marks *toolcall_marks_of(toolcall_form form);
+const toolcall_marks *toolcall_marks_of(toolcall_form form); /* static */
 
 enum { TOOLCALL_MAX_SPACE = 256 }; /* where white space may stand: what is longer is text */
 
@@ -124,9 +124,10 @@ const toolcall_tag_marks *toolcall_tag_marks_of(toolcall_tags kind);
 const char *toolcall_parameter_mark(toolcall_tags kind); /* how each argument begins */
 
 /* What the bodies in other notations than JSON share with it: toolcall_xml.c. */
-/* Appends {"name", "arguments"} to list; *ret_end: the bytes that were read. */
+/* Appends {"name", "arguments"} to list; *ret_end: the bytes that were read. XD_BAD_REQUEST: it is no call; XD_NOMEM. */
 xd_status toolcall_read_function(toolcall_tags kind, const char *text, size_t len, const json_t *tools, json_t *list,
                                  size_t *ret_end) XD_MUST_CHECK;
+/* Appends one call likewise: its name, then <arg_key> and <arg_value>. XD_BAD_REQUEST: it is none; XD_NOMEM. */
 xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *tools, json_t *list) XD_MUST_CHECK;
 
 #endif

@@ -18,7 +18,7 @@ static inline bool is_text(const json_t *v, const char *text)
     return json_is_string(v) && !strcmp(json_string_value(v), text);
 }
 
-xd_status translate_no_memory(xd_err *err);
+xd_status translate_no_memory(xd_err *err); /* XD_NOMEM, which it returns */
 /* A member that must be a string; *ret borrows. */
 xd_status translate_need_string(const json_t *holder, const char *where, const char *key, const json_t **ret,
                                 xd_err *err) XD_MUST_CHECK;

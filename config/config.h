@@ -140,6 +140,7 @@ typedef struct config {
  * file when it exists). Unknown keys, bad values and contradictions are XD_BAD_CONFIG naming file, line, key and what is
  * allowed, with the nearest known key. *ret is owned by the caller. */
 xd_status conf_load(const char *path, int argc, const char *const *argv, config **ret, xd_err *err) XD_MUST_CHECK;
+/* All options at their defaults, no file read. *ret is owned. XD_NOMEM. */
 xd_status conf_defaults(config **ret, xd_err *err) XD_MUST_CHECK;
 /* Sets one option as the command line would ("server.port", "9000"). */
 xd_status conf_set(config *c, const char *key, const char *value, xd_err *err) XD_MUST_CHECK;

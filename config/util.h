@@ -94,6 +94,7 @@ typedef struct xd_buf {
     bool failed;
 } xd_buf;
 
+/* Each returns false where the buffer has failed, now or before. */
 bool xd_buf_reserve(xd_buf *b, size_t extra_bytes);
 bool xd_buf_append(xd_buf *b, const void *data, size_t len);
 bool xd_buf_puts(xd_buf *b, const char *s);

@@ -66,6 +66,7 @@ typedef struct core_sizes {
     uint64_t stage_bytes;             /* out */
     uint64_t arena_bytes;             /* out */
 } core_sizes;
+/* Fills what is marked as out. */
 xd_status core_size(core_sizes *s, xd_err *err) XD_MUST_CHECK;
 
 #endif

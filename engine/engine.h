@@ -58,7 +58,7 @@ typedef struct engine_info {
     uint64_t head_weights;
     double memory_gbps, matrix_tflops;
 } engine_info;
-const engine_info *engine_get_info(const engine *e);
+const engine_info *engine_get_info(const engine *e); /* borrowed until engine_free() */
 /* NULL when the model has no tokenizer; *why then says so in words (borrowed). */
 const struct tokenizer *engine_get_tokenizer(const engine *e, const char **why);
 
@@ -171,7 +171,7 @@ xd_status engine_submit(engine *e, const engine_request_options *opt, engine_req
 /* Takes the next event; false: none now. One consumer a request. */
 bool engine_request_next(engine_request *r, engine_event *ret);
 bool engine_request_finished(const engine_request *r); /* all choices DONE or ERROR, and all events taken */
-void engine_request_usage(const engine_request *r, engine_usage *ret);
+void engine_request_usage(const engine_request *r, engine_usage *ret); /* so far; any thread */
 /* Cancels if it still runs, and gives the handle up: notify is not called after this returns. NULL is fine. */
 void engine_request_free(engine_request *r);
 XD_DEFINE_CLEANUP(engine_request, engine_request_free)

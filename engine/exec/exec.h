@@ -115,12 +115,12 @@ typedef struct exec_times {
 /* Runs the step. Errors leave the exec usable unless exec_device_lost(). After XD_UNAVAILABLE, exec_needs_lost_page() tells which
  * sequences need a page that could not be read; the others may be run again as if the step had never begun. */
 xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err) XD_MUST_CHECK;
-bool exec_needs_lost_page(const exec *x, uint32_t seq);
+bool exec_needs_lost_page(const exec *x, uint32_t seq); /* the seq-th of the batch that failed */
 /* Whole rows of logits of the last step: rows[0..n) are brought to the host, n at most exec_fetch_max(). ret[i] is row i's. */
 xd_status exec_fetch_rows(exec *x, const uint32_t *rows, uint32_t n, const float **ret, xd_err *err) XD_MUST_CHECK;
 uint32_t exec_fetch_max(const exec *x);
-void exec_get_times(const exec *x, exec_times *ret);
-bool exec_device_lost(const exec *x);
+void exec_get_times(const exec *x, exec_times *ret); /* of the last step */
+bool exec_device_lost(const exec *x); /* the device cannot even be waited for: nothing will run any more */
 
 /* Looks on for tests and traces: called on the engine thread after each layer's router, host pointers, [n_tokens][top_k] in the
  * order of the batch. Steps are then not replayed from graphs. NULL: off. */

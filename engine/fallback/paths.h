@@ -36,6 +36,7 @@ typedef struct path_verdict { /* a choice that is news */
 
 /* Forgets the times of the two ways that are compared. */
 void paths_begin(paths *p, expert_path base);
+/* A decode step of `batch` sequences took `ms` on the way `now`. */
 void paths_note(paths *p, expert_path now, uint32_t batch, double ms);
 /* `way` could not be had just now: the other one is taken until it may be again. */
 void paths_refused(paths *p, expert_path way);

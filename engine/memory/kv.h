@@ -40,14 +40,16 @@ uint64_t kv_block_bytes(const kv_options *opt); /* of all layers */
 /* Device memory that stage_blocks of so many blocks need; and how many fit into so much. Two layers of them are there at a time. */
 uint64_t kv_stage_bytes(const kv_options *opt, uint32_t stage_blocks);
 uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes);
+/* Takes the memory of all blocks and states. opt->dev is borrowed until kv_free(). XD_BAD_CONFIG: room for no block, or
+ * for too many; XD_NOMEM with the sizes. */
 xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err) XD_MUST_CHECK;
 void kv_free(kv_cache *kv);
 XD_DEFINE_CLEANUP(kv_cache, kv_free)
 /* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
 void kv_describe(const kv_cache *kv, kern_kv *ret);
 
-uint64_t kv_state_layer_bytes(const kern_delta_geom *g);
-bool kv_has_state(const kv_cache *kv);
+uint64_t kv_state_layer_bytes(const kern_delta_geom *g); /* of one sequence; a multiple of 256 */
+bool kv_has_state(const kv_cache *kv);                   /* the model has linear layers */
 /* Where slot 0 lies on the device, and how far from one to the next; NULL, 0: there are none. */
 void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes);
 
@@ -71,20 +73,23 @@ uint32_t kv_seq_known(const kv_seq *s);
 void *kv_seq_keep(kv_cache *kv, kv_seq *s, uint32_t pos);
 /* The slot of its state; while it has room for tokens. */
 uint32_t kv_seq_state(const kv_seq *s);
-/* Makes room for tokens [0, n_tokens). XD_BUSY: not enough blocks (nothing changed): preempt somebody. */
+/* Makes room for tokens [0, n_tokens), and for a state. XD_BUSY: not enough blocks or slots (nothing changed): preempt somebody. XD_NOMEM; XD_INTERNAL
+ * of one that is swapped. */
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens) XD_MUST_CHECK;
 /* Tokens [0, n) of ids have been computed: full blocks become findable. ids are the sequence's from its start. */
 void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
 /* Gives up all blocks but keeps the handle (preemption by recomputation). */
 void kv_seq_drop(kv_cache *kv, kv_seq *s);
-/* Preemption by swapping: moves the blocks to host swap space and back. XD_BUSY: no room there. */
+/* Preemption by swapping: moves the blocks, and the state, to host memory and back. XD_BUSY: no room there; XD_NOMEM, or XD_INTERNAL when a copy
+ * fails. After a failure the sequence is as it was. Nothing to be done is XD_OK. */
 xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 bool kv_seq_is_swapped(const kv_seq *s);
 /* Shares all full blocks of `from` that lie before token n with the empty `to` (n choices of one prompt). Returns tokens shared. */
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n);
-const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n); /* block ids in order */
-uint32_t kv_max_seq_blocks(const kv_cache *kv);                  /* blocks one sequence could ever hold */
+/* Block ids in order; none while it is swapped. Borrowed until it changes. */
+const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n);
+uint32_t kv_max_seq_blocks(const kv_cache *kv); /* blocks one sequence could ever hold */
 
 typedef struct kv_stats {
     uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */

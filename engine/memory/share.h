@@ -28,6 +28,7 @@ typedef struct share_costs {
     double ns[SHARE_SIDES]; /* a byte; 0: not known */
     bool explore; /* the device is to have an expert of one layer in any case, or the CPU, that its rate may be known */
 } share_costs;
+/* For a step of `batch` sequences: by those of its size, else by the last that were noted. */
 share_costs share_get(const share_rates *r, uint32_t batch);
 
 typedef struct share_item { /* an expert that is not whole in VRAM */

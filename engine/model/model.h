@@ -174,6 +174,7 @@ xd_status model_open(const model_options *opt, model **ret, xd_err *err) XD_MUST
 void model_free(model *m);
 XD_DEFINE_CLEANUP(model, model_free)
 
+/* What these return is borrowed from m. */
 const model_params *model_get_params(const model *m);
 const model_layer *model_get_layer(const model *m, uint32_t layer);
 bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
@@ -183,13 +184,13 @@ void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uin
 void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to);
 /* What the matrix is made of in the file, to be read no more when the expert has been copied. */
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix);
-const model_tensor *model_embed(const model *m);
-const model_tensor *model_final_norm(const model *m);
-const model_tensor *model_lm_head(const model *m); /* the embedding when tied */
-const model_file *model_files(const model *m, uint32_t *ret_n);
+const model_tensor *model_embed(const model *m);                /* [vocab][d_model] */
+const model_tensor *model_final_norm(const model *m);           /* [d_model] */
+const model_tensor *model_lm_head(const model *m);              /* the embedding when tied */
+const model_file *model_files(const model *m, uint32_t *ret_n); /* [*ret_n] */
 const char *model_dir(const model *m);       /* directory with tokenizer files; "" for a synthetic model */
 uint64_t model_expert_bytes(const model *m); /* all routed FFN weights */
-uint64_t model_trunk_bytes(const model *m);
+uint64_t model_trunk_bytes(const model *m);  /* all other weights */
 /* The formats of the experts' or the trunk's weights by their share of the bytes, those above 0.5 %: "q4_k 71 %, q6_k 29 %", "bf16". */
 const char *model_formats(const model *m, bool experts, char *out, size_t cap);
 /* Identity of the weights for saved statistics and page files: a hash over names, shapes, sizes and samples of the data. */

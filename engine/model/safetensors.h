@@ -31,6 +31,7 @@ xd_status safetensors_open(const char *path, safetensors **ret, xd_err *err) XD_
 void safetensors_free(safetensors *s);
 XD_DEFINE_CLEANUP(safetensors, safetensors_free)
 
+/* All that these return is borrowed from s. */
 uint32_t safetensors_count(const safetensors *s);
 const safetensors_entry *safetensors_at(const safetensors *s, uint32_t idx);       /* sorted by name */
 const safetensors_entry *safetensors_find(const safetensors *s, const char *name); /* NULL: none */

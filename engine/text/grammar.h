@@ -26,8 +26,8 @@ xd_status grammar_new_gbnf(const char *text, size_t len, grammar **ret, xd_err *
 xd_status grammar_new_regex(const char *text, size_t len, grammar **ret, xd_err *err) XD_MUST_CHECK;
 /* choices: a jansson array of strings, of which the answer is one, borrowed for the call. XD_BAD_REQUEST: none, or too many. Any thread. */
 xd_status grammar_new_choice(const struct json_t *choices, grammar **ret, xd_err *err) XD_MUST_CHECK;
-grammar *grammar_ref(grammar *g);
-void grammar_unref(grammar *g); /* NULL is fine */
+grammar *grammar_ref(grammar *g); /* any thread, as is unref; returns g */
+void grammar_unref(grammar *g);   /* NULL is fine */
 XD_DEFINE_CLEANUP(grammar, grammar_unref)
 
 /* Can a text of this grammar begin so? True also where there is no memory to tell. Any thread. */
@@ -40,8 +40,8 @@ xd_status grammar_vocab_new(const struct tokenizer *tok, uint32_t n_ids, grammar
                             xd_err *err) XD_MUST_CHECK;
 void grammar_vocab_free(grammar_vocab *v);
 XD_DEFINE_CLEANUP(grammar_vocab, grammar_vocab_free)
-const uint64_t *grammar_vocab_none(const grammar_vocab *v); /* the mask of no token */
-bool grammar_vocab_has(const grammar_vocab *v, uint32_t id);
+const uint64_t *grammar_vocab_none(const grammar_vocab *v);  /* the mask of no token */
+bool grammar_vocab_has(const grammar_vocab *v, uint32_t id); /* the token spells text */
 
 /* One answer. All runs of a grammar belong to one thread: they share masks that were computed before. */
 typedef struct grammar_run grammar_run;

@@ -73,7 +73,7 @@ typedef struct build {
 } build;
 
 /* ---- grammar_build.c ---- */
-xd_status build_nomem(build *b);
+xd_status build_nomem(build *b); /* the fault that there is no memory, which it returns */
 /* A fault at `place`, of its keyword `key` (NULL: of the place itself). */
 xd_status build_fault(build *b, uint32_t place, const char *key, const char *fmt, ...) XD_PRINTF(4, 5);
 /* Takes n units of what compiling may cost, BUILD_WORK in all. False: that is spent, a fault of this place. */
@@ -81,15 +81,17 @@ bool build_spend(build *b, uint32_t place, uint64_t n);
 /* Values in v, itself included; counts to `limit`. */
 size_t build_count(const json_t *v, size_t limit);
 /* Each: GRAM_NONE after a fault, which is in b->err. */
+/* The place of member `key` (borrowed), or of entry `index`, of the one at `parent`; of that behind a keyword: build_place_in(). */
 uint32_t build_place_at(build *b, uint32_t parent, const char *key, size_t index);
-uint32_t build_node(build *b, gram_node n);
-uint32_t build_any(build *b);
+uint32_t build_node(build *b, gram_node n); /* a new one, a copy of n */
+uint32_t build_any(build *b);               /* the node of any value; the same every time */
 uint32_t build_text(build *b, uint32_t letters, const char *text,
                     size_t len); /* adds a text to a trie, 0: a new one; its root */
 /* Flattens alternatives, finds what each node needs at least, refuses what can never end. */
 xd_status build_finish(build *b) XD_MUST_CHECK;
 
 uint32_t build_place_in(build *b, uint32_t place, const char *keyword, const char *key, size_t index);
+/* The node's children are these nodes, in this order. */
 xd_status build_set_kids(build *b, uint32_t node, const uint32_t *kids, uint32_t n);
 
 /* ---- grammar_schema.c ---- */
@@ -112,6 +114,7 @@ xd_status schema_read_counts(build *b, const build_job *j, const char *least, co
 xd_status string_node(build *b, const build_job *j, uint32_t node);
 /* An automaton of the pattern, and of the format; not finished. *ret_any: the schema says something. */
 xd_status string_pattern(build *b, const build_job *j, bool with_format, gram_dfa *ret, bool *ret_any);
+/* Does the automaton take the text from s to end, well-formed UTF-8? */
 bool string_pattern_has(const gram_dfa *d, const char *s, const char *end);
 uint32_t string_next_char(const char **s); /* of well-formed UTF-8 */
 
@@ -123,12 +126,12 @@ const char *gram_regex_compile(const char *pattern, size_t len, uint64_t *work_l
 const char *gram_dfa_both(gram_dfa *x, const gram_dfa *y, uint64_t *work_left);
 /* Limits it to min to max characters, and drops what has no end. On failure it is good for gram_dfa_clear() only. */
 const char *gram_dfa_finish(gram_dfa *d, uint64_t min, uint64_t max, uint64_t *work_left);
-void gram_dfa_clear(gram_dfa *d);
+void gram_dfa_clear(gram_dfa *d); /* frees what it holds */
 
 /* ---- grammar_merge.c ---- */
 /* Does the keyword say something about what is valid? Annotations and unknown words do not. */
 bool schema_constrains(const json_t *schema);
-bool schema_is_annotation(const char *key);
+bool schema_is_annotation(const char *key); /* a keyword that says nothing about what is valid */
 /* Follows $ref to a schema without one, as long as nothing stands beside it. NULL after a fault. */
 const json_t *schema_resolve(build *b, const json_t *ref, uint32_t place);
 /* Is this list one that merging has made of two values of a keyword? */

@@ -64,13 +64,14 @@ typedef struct nfa {
 } nfa;
 
 /* Each of these does nothing but say why once something is wrong. */
-bool nfa_spend(nfa *r, uint64_t n);
+bool nfa_spend(nfa *r, uint64_t n); /* units of work; false: it is spent, or something was wrong before */
+/* As tok_grow(): array is the address of one of r's, with elements of `bytes`. False: no memory. */
 bool nfa_room(nfa *r, void *array, size_t *cap, size_t need, size_t bytes);
-uint32_t nfa_add_part(nfa *r, nfa_part p);
-void nfa_add_range(nfa *r, uint32_t lo, uint32_t hi);
+uint32_t nfa_add_part(nfa *r, nfa_part p);            /* its index */
+void nfa_add_range(nfa *r, uint32_t lo, uint32_t hi); /* characters, both included; none where lo > hi */
 /* Makes the ranges from `from` on sorted and apart, and turns them round where asked. */
 void nfa_tidy(nfa *r, size_t from, bool negate);
-uint32_t nfa_add_place(nfa *r, nfa_place p);
+uint32_t nfa_add_place(nfa *r, nfa_place p); /* its index */
 /* The places of a part that goes on at `to`; the first of them. */
 uint32_t nfa_emit(nfa *r, uint32_t part, uint32_t to);
 /* The automaton of the places from `start` on, which are none after that. raw: `match` is a SPLIT behind which the end is, and what begins

@@ -37,6 +37,7 @@ typedef struct lead_limits {
     const uint32_t *banned; /* not only: these may not come */
     uint32_t n_also, n_banned;
 } lead_limits;
+/* XD_NOMEM. */
 xd_status lead_run_limits(lead_run *r, lead_limits *ret, xd_err *err) XD_MUST_CHECK;
 /* Takes a token and the text that it became, which may come with a later one. *ret_grammar: it was the grammar's first. */
 void lead_run_push(lead_run *r, uint32_t id, const char *text, size_t len, bool *ret_grammar);

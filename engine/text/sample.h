@@ -42,7 +42,7 @@ sample_need sample_need_of(const sampler_params *p, int32_t n_logprobs, bool lim
 
 /* Tokens seen so far, kept only where a penalty asks for it. */
 typedef struct sample_history sample_history;
-bool sample_wants_history(const sampler_params *p);
+bool sample_wants_history(const sampler_params *p);  /* some penalty does */
 sample_history *sample_history_new(sample_dry *dry); /* dry: borrowed, NULL: none. NULL: out of memory */
 void sample_history_free(sample_history *h);
 XD_DEFINE_CLEANUP(sample_history, sample_history_free)

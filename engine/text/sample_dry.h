@@ -24,7 +24,7 @@ typedef struct dry_run {
     uint16_t state;      /* how far breakers have come in the text */
 } dry_run;
 bool dry_push(sample_dry *d, dry_run *r, uint32_t id); /* false: out of memory */
-void dry_run_clear(dry_run *r);
+void dry_run_clear(dry_run *r);                        /* frees; it is empty then */
 
 /* Scratch, and what was found: each token once. {0} at first. */
 typedef struct dry_found {
@@ -33,7 +33,7 @@ typedef struct dry_found {
 } dry_found;
 /* Linear in the tokens looked at. false: out of memory. */
 bool dry_find(sample_dry *d, const dry_run *r, dry_found *ret);
-void dry_found_clear(dry_found *f);
+void dry_found_clear(dry_found *f); /* frees */
 /* What is taken off the logit of a token that goes on a repetition of so many tokens. */
 double dry_penalty(const sample_dry *d, uint32_t length);
 

@@ -40,6 +40,7 @@ typedef struct tok_gguf {
 } tok_gguf;
 /* Whether a BOS is put in front when the file has no tokenizer.ggml.add_bos_token: so llama.cpp reads such files. */
 bool tok_gguf_adds_bos(const char *model, const char *pre);
+/* *ret is owned and borrows nothing. XD_UNSUPPORTED names what could not be tokenized exactly, XD_BAD_MODEL what is malformed. */
 xd_status tok_from_gguf(const tok_gguf *g, tokenizer **ret, xd_err *err) XD_MUST_CHECK;
 
 void tok_free(tokenizer *t); /* NULL is fine */
@@ -89,13 +90,14 @@ XD_DEFINE_CLEANUP(tok_stream, tok_stream_free)
 xd_status tok_stream_prime(tok_stream *s, const uint32_t *ids, size_t n, xd_err *err) XD_MUST_CHECK;
 /* Special tokens that are shown all the same; borrowed until the stream is freed. */
 void tok_stream_show(tok_stream *s, const uint32_t *ids, size_t n);
+/* Fails as tok_decode() does. */
 xd_status tok_stream_push(tok_stream *s, uint32_t id, xd_buf *ret, xd_err *err) XD_MUST_CHECK;
 xd_status tok_stream_flush(tok_stream *s, xd_buf *ret, xd_err *err) XD_MUST_CHECK; /* incomplete bytes become U+FFFD */
 
 uint32_t tok_vocab_size(const tokenizer *t); /* largest id + 1, added tokens included */
 /* The raw vocabulary string of an id (byte-level alphabet, "<0x0A>", ...), NULL if there is none. Borrowed. */
 const char *tok_token_text(const tokenizer *t, uint32_t id);
-bool tok_token_is_special(const tokenizer *t, uint32_t id);
+bool tok_token_is_special(const tokenizer *t, uint32_t id); /* an added token with special=true */
 int64_t tok_token_id(const tokenizer *t,
                      const char *token); /* vocabulary or added token by its exact content; -1: none */
 /* The bytes an id stands for on its own ("bytes" of logprobs); may be part of a character. Appends to ret. */
