@@ -188,6 +188,11 @@ model_file model_file_of(const char *path, const mapped_file *map);
 
 /* Opens path (the first of its parts) into m: everything but the sums. */
 xd_status model_open_gguf(model *m, const char *path, xd_err *err) XD_MUST_CHECK;
+const gguf_tensor *model_gguf_find(const model *m, const char *name); /* in any of its files; NULL: none */
+/* The hyper-parameters in the metadata, under config.json's keys, into config; and the family. */
+xd_status model_gguf_config(model *m, const model_arch **ret, json_t *config, xd_err *err) XD_MUST_CHECK;
+/* XD_UNSUPPORTED: metadata that would change the result say what is not known. m's parameters are read by then. */
+xd_status model_gguf_check_keys(const model *m, xd_err *err) XD_MUST_CHECK;
 /* Of a `deepseek2` file: which family it is of, and the hyper-parameters of its attention, experts and rotation into config, which has
  * rope_parameters already. */
 xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err) XD_MUST_CHECK;
