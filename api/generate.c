@@ -344,12 +344,12 @@ static uint32_t shown_marks(const gen *g, uint32_t ret[static MAX_SHOWN])
     return n;
 }
 
-static xd_status submit_all(gen *g, xd_err *err)
+/* What all prompts of the request have in common; borrows from g and `shown`. */
+static engine_request_options options_of(const gen *g, uint32_t shown[static MAX_SHOWN])
 {
     const gen_params *p = &g->p;
-    uint32_t shown[MAX_SHOWN];
     const uint32_t timeout_s = g->x->settings->request_timeout_s;
-    engine_request_options o = {
+    return (engine_request_options){
         .n = (uint32_t)p->n,
         .max_tokens = (uint32_t)p->max_tokens,
         .min_tokens = (uint32_t)p->min_tokens,
@@ -399,6 +399,13 @@ static xd_status submit_all(gen *g, xd_err *err)
         .notify = wake,
         .user = g->x->c,
     };
+}
+
+static xd_status submit_all(gen *g, xd_err *err)
+{
+    const gen_params *p = &g->p;
+    uint32_t shown[MAX_SHOWN];
+    engine_request_options o = options_of(g, shown);
     for (size_t i = 0; i < p->n_prompts; i++) {
         o.prompt_ids = p->prompts[i].ids.data;
         o.n_prompt = (uint32_t)p->prompts[i].ids.len;

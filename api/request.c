@@ -378,80 +378,84 @@ static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err
     return XD_OK;
 }
 
+/* What stands for a field that the client has left out. */
+static gen_params unset_params(unsigned kind, const gen_context *ctx)
+{
+    return (gen_params){.kind = kind,
+                        .temperature = NAN,
+                        .top_p = NAN,
+                        .min_p = NAN,
+                        .repetition_penalty = NAN,
+                        .top_k = FIELD_UNSET_INT,
+                        .typical_p = NAN,
+                        .typical = NAN,
+                        .typ_p = NAN,
+                        .top_n_sigma = NAN,
+                        .nsigma = NAN,
+                        .xtc_threshold = 0.1,
+                        .dynatemp_range = NAN,
+                        .dynatemp_low = NAN,
+                        .dynatemp_high = NAN,
+                        .dynatemp_exponent = 1,
+                        .dry_base = 1.75,
+                        .dry_allowed_length = 2,
+                        .dry_last_n = -1,
+                        .n = 1,
+                        .best_of = FIELD_UNSET_INT,
+                        .max_tokens = FIELD_UNSET_INT,
+                        .max_completion_tokens = FIELD_UNSET_INT,
+                        .seed = FIELD_UNSET_INT,
+                        .logprobs = FIELD_UNSET_INT,
+                        .top_logprobs = FIELD_UNSET_INT,
+                        .skip_special = true,
+                        .add_special_tokens = true,
+                        .parse_special = ctx->parse_special,
+                        .parallel_tool_calls = true,
+                        .include_reasoning = true,
+                        .separate_reasoning = true,
+                        .add_generation_prompt = true};
+}
+
+/* What one field says of another, or the name of which says more than its value. */
+static void settle_fields(const json_t *body, gen_params *p)
+{
+    /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
+    if (json_is_integer(json_object_get(body, "seed")) && p->seed == FIELD_UNSET_INT)
+        p->seed = FIELD_UNSET_INT + 1;
+    if (p->seed == RANDOM_SEED)
+        p->seed = FIELD_UNSET_INT;
+    p->timings |= p->timings_per_token;
+    if (json_object_get(body, "add_generation_prompt") == NULL && p->continue_final_message)
+        p->add_generation_prompt = false;
+}
+
+static xd_status check_all(const gen_context *ctx, gen_params *p, xd_err *err)
+{
+    xd_status st = gen_check_model(ctx->info, p->model, err);
+    if (!st && p->kind == GEN_CHAT && !p->messages)
+        st = xd_fail_field(err, XD_BAD_REQUEST, "messages", "missing_required_parameter", "'messages' is missing");
+    if (!st && p->kind == GEN_COMPLETION && !p->prompt)
+        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter", "'prompt' is missing");
+    if (st || (st = check_counts(ctx, p, err)) || (st = check_stream_options(p, err)) ||
+        (st = gen_check_tool_choice(ctx, p, err)) || (st = gen_read_reasoning(ctx, p, err)) ||
+        (st = check_logprobs(ctx, p, err)) || (st = read_stop(ctx, p, err)) || (st = read_stop_ids(ctx, p, err)) ||
+        (st = read_bias(ctx, p, err)) || (st = gen_read_sampling(ctx, p, err)))
+        return st;
+    const uint64_t began_ns = xd_now_ns();
+    if (!(st = gen_read_response_format(ctx, p, err)))
+        st = gen_read_tool_choice(p, err);
+    p->grammar_ns = p->grammar ? xd_now_ns() - began_ns : 0;
+    return st;
+}
+
 xd_status gen_params_read(const gen_context *ctx, unsigned kind, const json_t *body, gen_params *ret, xd_err *err)
 {
-    gen_params p = {.kind = kind,
-                    .temperature = NAN,
-                    .top_p = NAN,
-                    .min_p = NAN,
-                    .repetition_penalty = NAN,
-                    .top_k = FIELD_UNSET_INT,
-                    .typical_p = NAN,
-                    .typical = NAN,
-                    .typ_p = NAN,
-                    .top_n_sigma = NAN,
-                    .nsigma = NAN,
-                    .xtc_threshold = 0.1,
-                    .dynatemp_range = NAN,
-                    .dynatemp_low = NAN,
-                    .dynatemp_high = NAN,
-                    .dynatemp_exponent = 1,
-                    .dry_base = 1.75,
-                    .dry_allowed_length = 2,
-                    .dry_last_n = -1,
-                    .n = 1,
-                    .best_of = FIELD_UNSET_INT,
-                    .max_tokens = FIELD_UNSET_INT,
-                    .max_completion_tokens = FIELD_UNSET_INT,
-                    .seed = FIELD_UNSET_INT,
-                    .logprobs = FIELD_UNSET_INT,
-                    .top_logprobs = FIELD_UNSET_INT,
-                    .skip_special = true,
-                    .add_special_tokens = true,
-                    .parse_special = ctx->parse_special,
-                    .parallel_tool_calls = true,
-                    .include_reasoning = true,
-                    .separate_reasoning = true,
-                    .add_generation_prompt = true};
-    /* A seed of INT64_MIN would read as absent; nothing is lost by taking its neighbour. */
+    gen_params p = unset_params(kind, ctx);
     xd_status st = fields_read(body, fields, XD_ARRAY_LEN(fields), kind, ctx->notes, &p, err);
-    if (!st && json_is_integer(json_object_get(body, "seed")) && p.seed == FIELD_UNSET_INT)
-        p.seed = FIELD_UNSET_INT + 1;
-    p.timings |= p.timings_per_token;
-    if (!st && p.seed == RANDOM_SEED)
-        p.seed = FIELD_UNSET_INT;
-    if (!st && json_object_get(body, "add_generation_prompt") == NULL && p.continue_final_message)
-        p.add_generation_prompt = false;
-    if (!st)
-        st = gen_check_model(ctx->info, p.model, err);
-    if (!st && kind == GEN_CHAT && !p.messages)
-        st = xd_fail_field(err, XD_BAD_REQUEST, "messages", "missing_required_parameter", "'messages' is missing");
-    if (!st && kind == GEN_COMPLETION && !p.prompt)
-        st = xd_fail_field(err, XD_BAD_REQUEST, "prompt", "missing_required_parameter", "'prompt' is missing");
-    if (!st)
-        st = check_counts(ctx, &p, err);
-    if (!st)
-        st = check_stream_options(&p, err);
-    if (!st)
-        st = gen_check_tool_choice(ctx, &p, err);
-    if (!st)
-        st = gen_read_reasoning(ctx, &p, err);
-    if (!st)
-        st = check_logprobs(ctx, &p, err);
-    if (!st)
-        st = read_stop(ctx, &p, err);
-    if (!st)
-        st = read_stop_ids(ctx, &p, err);
-    if (!st)
-        st = read_bias(ctx, &p, err);
-    if (!st)
-        st = gen_read_sampling(ctx, &p, err);
-    const uint64_t began_ns = xd_now_ns();
-    if (!st)
-        st = gen_read_response_format(ctx, &p, err);
-    if (!st)
-        st = gen_read_tool_choice(&p, err);
-    p.grammar_ns = p.grammar ? xd_now_ns() - began_ns : 0;
+    if (!st) {
+        settle_fields(body, &p);
+        st = check_all(ctx, &p, err);
+    }
     if (st) {
         gen_params_free(&p);
         return st;

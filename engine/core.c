@@ -48,14 +48,20 @@ static void take_stage(core_sizes *s, uint64_t kv, uint64_t blocks_a_seq)
     s->n_blocks = (uint32_t)XD_MIN((kv - s->stage_bytes) / s->block_bytes, (uint64_t)INT32_MAX);
 }
 
-xd_status core_size(core_sizes *s, xd_err *err)
+/* Blocks of a sequence of `tokens`. */
+static uint64_t blocks_of(const core_sizes *s, uint64_t tokens)
 {
-    char a[32], b[32], c[32];
-    bool bounded = s->room != UINT64_MAX;
-    uint64_t len_goal = s->want_len ? s->want_len : s->model_max_len;
-    uint64_t blocks_a_seq = (len_goal + s->block_size - 1) / s->block_size;
+    return (tokens + s->block_size - 1) / s->block_size;
+}
+
+/* Bytes of the KV cache: what is asked for, or what is left for it beside experts. */
+static xd_status size_kv(const core_sizes *s, uint64_t len_goal, uint64_t *ret, xd_err *err)
+{
+    char a[32], b[32];
+    const bool bounded = s->room != UINT64_MAX;
+    const uint64_t blocks_a_seq = blocks_of(s, len_goal),
+                   usual_blocks = blocks_of(s, XD_MIN(len_goal, DEFAULT_CONTEXT));
     uint64_t kv_full = 0, kv_usual = 0, kv = s->want_kv;
-    uint64_t usual_blocks = (XD_MIN(len_goal, DEFAULT_CONTEXT) + s->block_size - 1) / s->block_size;
     if (!xd_mul_u64(&kv_full, blocks_a_seq * s->max_seqs, s->block_bytes))
         kv_full = UINT64_MAX;
     if (!xd_mul_u64(&kv_usual, usual_blocks * s->max_seqs, s->block_bytes))
@@ -81,16 +87,25 @@ xd_status core_size(core_sizes *s, xd_err *err)
                        "the KV cache needs %s but only %s are left after trunk and workspace: lower kv.kv_budget, "
                        "model.max_model_len or engine.max_num_batched_tokens, or raise memory.vram_budget",
                        bytes_text(a, kv), bytes_text(b, s->room));
+    *ret = kv;
+    return XD_OK;
+}
+
+/* Blocks in kv bytes and, where a longer context is asked for, in the swap space; and the context that they hold. */
+static xd_status size_blocks(core_sizes *s, uint64_t len_goal, uint64_t kv, xd_err *err)
+{
+    char a[32], b[32], c[32];
+    const uint64_t blocks_a_seq = blocks_of(s, len_goal);
     uint64_t n = kv / s->block_bytes;
     s->n_blocks = (uint32_t)XD_MIN(n, (uint64_t)INT32_MAX);
     uint64_t most = XD_MIN((uint64_t)s->n_blocks * s->block_size, (uint64_t)UINT32_MAX);
     /* A context that was asked for and is longer than the device's part: the rest lies in the swap space. */
     s->cold = s->n_blocks && s->want_len > most;
-    if (s->cold)
+    if (s->cold) {
         take_stage(s, kv, blocks_a_seq);
-    if (s->cold)
         most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
                       (uint64_t)UINT32_MAX);
+    }
     if (!s->n_blocks)
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
@@ -104,6 +119,18 @@ xd_status core_size(core_sizes *s, xd_err *err)
             s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv + s->swap_bytes),
             bytes_text(c, s->swap_bytes), (unsigned long long)most);
     s->max_model_len = (uint32_t)XD_MIN(len_goal, most);
+    return XD_OK;
+}
+
+xd_status core_size(core_sizes *s, xd_err *err)
+{
+    char a[32], b[32], c[32];
+    const bool bounded = s->room != UINT64_MAX;
+    const uint64_t len_goal = s->want_len ? s->want_len : s->model_max_len;
+    uint64_t kv = 0;
+    xd_status st;
+    if ((st = size_kv(s, len_goal, &kv, err)) || (st = size_blocks(s, len_goal, kv, err)))
+        return st;
     uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes - s->stage_bytes : UINT64_MAX;
     s->arena_bytes = s->want_arena;
     if (s->want_arena == CONF_AUTO_BYTES)
