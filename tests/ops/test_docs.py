@@ -170,6 +170,12 @@ class Docs(TestCase):
             with open(os.path.join(DOCS, page)) as f:
                 self.assertEqual(used(f.read()) - FAMILIES.keys(), set(), page)
 
+    def test_every_phase_of_a_step_is_explained(self):
+        with open(os.path.join(DOCS, "operating.md")) as f:
+            rows = f.read().split("\n| phase | what |\n")[1].split("\n\n")[0]
+        told = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        self.assertCountEqual(told, re.findall(r'(?m)^expertd_step_seconds_total\{phase="(\w+)"', TEXT))
+
     def test_alerts_use_what_exists_and_are_documented(self):
         with open(os.path.join(DOCS, "prometheus", "alerts.yml")) as f:
             rules = f.read()
