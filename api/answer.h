@@ -14,8 +14,14 @@ typedef struct answer_thoughts {
     /* What a model writes between a thought and its answer, where it has words for that: before an answer, before an answer without a thought (NULL:
      * the first may be left out, also where the answer is held to a form), before a call. */
     const char *leads[3];
-    const char *end; /* what stands behind an answer, or NULL */
+    const char *end;   /* what stands behind an answer, or NULL */
+    const char *token; /* that `open` begins with; NULL: it is one */
 } answer_thoughts;
+
+static inline const char *answer_thoughts_token(const answer_thoughts *t)
+{
+    return t->token ? t->token : t->open;
+}
 
 /* By a mark in a template's source. */
 answer_thoughts answer_thoughts_of(const char *source, size_t len);

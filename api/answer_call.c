@@ -29,7 +29,7 @@ static size_t find_close(answer_reader *a, answer_match *ret)
     bool until_next = a->o.marks.calls != TOOLCALL_BARE;
     const char *mark = a->close ? a->close : until_next && !a->o.whole_call ? open : NULL;
     bool tagged = a->o.marks.calls == TOOLCALL_TAG || a->o.marks.calls == TOOLCALL_FUNCTION ||
-                  toolcall_marks_of(a->o.marks.calls)->tags;
+                  a->o.marks.calls == TOOLCALL_GEMMA || toolcall_marks_of(a->o.marks.calls)->tags;
     *ret = NO;
     for (; mark && a->scan < a->held.len; a->scan++) {
         char c = a->held.data[a->scan];

@@ -13,7 +13,7 @@ const char *const answer_channel_marks[] = {BODY,        "<|end|>", "<|return|>"
 
 #define FINAL CHANNEL "final" BODY
 const answer_thoughts answer_channel_thought = {
-    CHANNEL "analysis" BODY, "<|end|>", {"<|start|>assistant" FINAL, FINAL, NULL}, NULL};
+    CHANNEL "analysis" BODY, "<|end|>", {"<|start|>assistant" FINAL, FINAL, NULL}, NULL, NULL};
 
 bool answer_has_channels(const char *source, size_t len)
 {

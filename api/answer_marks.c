@@ -9,16 +9,18 @@ static const struct {
     const char *signs[2]; /* one of them in a template's source says so; NULL: the mark itself */
 } rows[] = {
     /* Ernie 4.5, Granite 3.3 */
-    {{"<think>", "</think>", {"<response>"}, "</response>"}, {"<response>\\n", "<response></response>"}},
-    {{"<think>", "</think>", {NULL}, NULL}, {NULL}},
-    {{"[THINK]", "[/THINK]", {NULL}, NULL}, {NULL}},
-    {{"<seed:think>", "</seed:think>", {NULL}, NULL}, {NULL}},
+    {{"<think>", "</think>", {"<response>"}, "</response>", NULL}, {"<response>\\n", "<response></response>"}},
+    {{"<think>", "</think>", {NULL}, NULL, NULL}, {NULL}},
+    {{"[THINK]", "[/THINK]", {NULL}, NULL, NULL}, {NULL}},
+    {{"<seed:think>", "</seed:think>", {NULL}, NULL, NULL}, {NULL}},
     /* Hunyuan: the template puts the marks together */
-    {{"<think:opensource>", "</think:opensource>", {NULL}, NULL}, {"<think{}>", NULL}},
+    {{"<think:opensource>", "</think:opensource>", {NULL}, NULL, NULL}, {"<think{}>", NULL}},
+    /* Gemma 4 */
+    {{"<|channel>thought\n", "<channel|>", {NULL}, NULL, "<|channel>"}, {"<|channel>thought", "<|channel>thought"}},
     /* Solar Open */
-    {{"<|think|>", "<|end|>", {"<|begin|>assistant<|content|>", "<|content|>", "<|begin|>assistant"}, NULL},
+    {{"<|think|>", "<|end|>", {"<|begin|>assistant<|content|>", "<|content|>", "<|begin|>assistant"}, NULL, NULL},
      {"<|begin|>assistant<|think|>", "<|begin|>assistant<|think|>"}},
-    {{NULL, NULL, {NULL}, NULL}, {NULL}},
+    {{NULL, NULL, {NULL}, NULL, NULL}, {NULL}},
 };
 
 answer_thoughts answer_thoughts_row(size_t i)

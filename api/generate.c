@@ -330,7 +330,7 @@ enum { MAX_SHOWN = 16 };
 static uint32_t shown_marks(const gen *g, uint32_t ret[static MAX_SHOWN])
 {
     const answer_marks *m = &g->p.marks;
-    const char *words[MAX_SHOWN] = {m->thoughts.open, m->thoughts.close};
+    const char *words[MAX_SHOWN] = {answer_thoughts_token(&m->thoughts), m->thoughts.close};
     size_t n_words = m->thoughts.open ? 2 : 0;
     const char *const *more = m->channels ? answer_channel_marks : toolcall_marks_of(m->calls)->specials;
     for (; *more && n_words < MAX_SHOWN; more++)

@@ -185,7 +185,7 @@ static answer_thoughts thoughts_of_tokens(const tokenizer *tok)
     size_t i = 0;
     answer_thoughts t;
     while ((t = answer_thoughts_row(i++)).open)
-        if (!t.leads[0] && tok_token_id(tok, t.open) >= 0 && tok_token_id(tok, t.close) >= 0)
+        if (!t.leads[0] && tok_token_id(tok, answer_thoughts_token(&t)) >= 0 && tok_token_id(tok, t.close) >= 0)
             break;
     return t;
 }

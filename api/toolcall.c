@@ -47,6 +47,7 @@ static const char *const calls_specials[] = {"<tool_calls>", "</tool_calls>", NU
 static const char *const nemotron_specials[] = {"<TOOLCALL>", "</TOOLCALL>", NULL};
 static const char *const gigachat_specials[] = {"<|function_call|>", NULL};
 static const char *const gigachat3_specials[] = {"<|role_sep|>", NULL};
+static const char *const gemma_specials[] = {"<|tool_call>", "<tool_call|>", "<|\"|>", NULL};
 static const char *const bare_specials[] = {"<|python_tag|>", NULL};
 static const char *const no_specials[] = {NULL};
 
@@ -78,6 +79,7 @@ static const toolcall_marks marks[] = {
                            TOOLCALL_JSON},
     [TOOLCALL_GIGACHAT3] = {"function call<|role_sep|>", "function call<|role_sep|>", NULL, "", gigachat3_specials,
                             TOOLCALL_JSON},
+    [TOOLCALL_GEMMA] = {"Gemma's <|tool_call>", "<|tool_call>", "<tool_call|>", "", gemma_specials, TOOLCALL_JSON},
     [TOOLCALL_BARE] = {"bare JSON", "<|python_tag|>", NULL, "", bare_specials, TOOLCALL_JSON},
 };
 
@@ -113,6 +115,7 @@ toolcall_form toolcall_form_of(const char *source, size_t len)
         {"<minimax:tool_call>", NULL, TOOLCALL_MINIMAX},
         {"<tool_sep", ":opensource", TOOLCALL_HUNYUAN},
         {"<|function_call|>", NULL, TOOLCALL_GIGACHAT},
+        {"<|tool_call>", "<tool_call|>", TOOLCALL_GEMMA},
         {"function call", "<|role_sep|>", TOOLCALL_GIGACHAT3},
         {"<TOOLCALL>", NULL, TOOLCALL_NEMOTRON},
         {"[TOOL_CALLS]", NULL, TOOLCALL_MISTRAL},
@@ -158,6 +161,7 @@ bool toolcall_may_begin(toolcall_form form, const char *text, size_t len)
     case TOOLCALL_TAG:
     case TOOLCALL_FUNCTION: return c == '[' || name || begins(text, len, "<function=");
     case TOOLCALL_MISTRAL: return c == '[' || name;
+    case TOOLCALL_GEMMA: return begins(text, len, "call:");
     default: return c == '[';
     }
 }
@@ -466,6 +470,8 @@ xd_status toolcall_read(toolcall_form form, const char *text, size_t len, const 
         st = read_section(form, v, list);
     else if (form == TOOLCALL_MISTRAL)
         st = read_mistral(v, list);
+    else if (form == TOOLCALL_GEMMA)
+        st = toolcall_read_gemma(text, len, list);
     else if (form == TOOLCALL_BARE) /* since no mark says that this is a call, the names must be the request's */
         st = read_several(v, ";", tools, list);
     else if (form == TOOLCALL_TAG || form == TOOLCALL_FUNCTION)

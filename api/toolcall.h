@@ -27,6 +27,7 @@ typedef enum toolcall_form {
     TOOLCALL_NEMOTRON,  /* <TOOLCALL>[{...}] */
     TOOLCALL_GIGACHAT,  /* <|function_call|>{...} */
     TOOLCALL_GIGACHAT3, /* function call<|role_sep|>{...}, a message of its own */
+    TOOLCALL_GEMMA,     /* <|tool_call>call:NAME{key:<|"|>text<|"|>} */
     TOOLCALL_BARE,      /* an answer that is one JSON object, perhaps after <|python_tag|> (Llama 3) */
 } toolcall_form;
 
@@ -129,5 +130,7 @@ xd_status toolcall_read_function(toolcall_tags kind, const char *text, size_t le
                                  size_t *ret_end) XD_MUST_CHECK;
 /* Appends one call likewise: its name, then <arg_key> and <arg_value>. XD_BAD_REQUEST: it is none; XD_NOMEM. */
 xd_status toolcall_read_arg_keys(const char *text, size_t len, const json_t *tools, json_t *list) XD_MUST_CHECK;
+/* The whole inside of a call of TOOLCALL_GEMMA: toolcall_gemma.c. XD_BAD_REQUEST: it is none; XD_NOMEM. */
+xd_status toolcall_read_gemma(const char *text, size_t len, json_t *list) XD_MUST_CHECK;
 
 #endif

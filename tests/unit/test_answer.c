@@ -515,6 +515,27 @@ Test(answer, tells_several_calls_between_two_marks)
            "<F>f {\"n\": 3}<F>f {\"o\": \"{'a': 1}\"}");
 }
 
+/* The notation: format_argument() of Gemma 4's chat template. */
+Test(answer, tells_calls_without_quotes)
+{
+#define Q        "<|\"|>"
+#define GC(body) "<|tool_call>call:" body "<tool_call|>"
+    expect(TOOLCALL_GEMMA, GC("f{n:3,s:" Q "Den \"Helder\", {x}" Q "}"),
+           "<F>f {\"n\":3,\"s\":\"Den \\\"Helder\\\", {x}\"}");
+    expect(TOOLCALL_GEMMA, "A tide." GC("f{o:{a:[1,null,true,-2.5e3],b c:" Q Q ",d:{}}}") GC("g{}"),
+           "<C>A tide.<F>f {\"o\":{\"a\":[1,null,true,-2.5e3],\"b c\":\"\",\"d\":{}}}<F>g {}");
+    /* with the keys of a declaration, in JSON's quotes, and white space where it says nothing */
+    expect(TOOLCALL_GEMMA, GC("f{ " Q "n" Q " : 3 , \"s\" : \"a\\\"}b\" }"), "<F>f {\"n\":3,\"s\":\"a\\\"}b\"}");
+    expect(TOOLCALL_GEMMA, GC("f{s:" Q "a\nb\\" Q ",o:None}"), "<F>f {\"s\":\"a\\nb\\\\\",\"o\":null}");
+    expect(TOOLCALL_GEMMA, "<|tool_call>call:f{n:1}", "<F>f {\"n\":1}"); /* the answer's end is its own */
+    /* what is no call is text: a word, what does not end, what follows, no name */
+    expect(TOOLCALL_GEMMA, GC("f{s:word}"), "<C>" GC("f{s:word}"));
+    expect(TOOLCALL_GEMMA, "<|tool_call>call:f{n:1,s:" Q "a", "<C><|tool_call>call:f{n:1,s:" Q "a");
+    expect(TOOLCALL_GEMMA, GC("f{n:1} x"), "<C>" GC("f{n:1} x"));
+    expect(TOOLCALL_GEMMA, GC("{n:1}"), "<C>" GC("{n:1}"));
+    expect(TOOLCALL_GEMMA, "<|tool_call> writes a call", "<C><|tool_call> writes a call");
+}
+
 Test(answer, tells_lists_and_bare_objects)
 {
     expect(TOOLCALL_LIST, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}]", "<F>f {\"n\": 1}");
@@ -568,6 +589,25 @@ Test(answer, tells_thoughts_from_content)
     expect_thought(true, true, "\nHm " CALL_B "</think>\n" CALL_A, "<C>\nHm " CALL_B "</think><F>f {\"s\": \"x\"}");
     expect_opt((answer_options){.marks.thoughts = none}, "<think>a</think>b", 17, "<C><think>a</think>b");
     expect_opt((answer_options){.marks.thoughts = {"[THINK]", "[/THINK]"}}, "[THINK]a[/THINK]b", 17, "<T>a<C>b");
+}
+
+/* Gemma 4's mark is a token and a word; without thinking its template has written an empty thought already. */
+Test(answer, tells_thoughts_in_a_channel)
+{
+    static const char source[] = "{{- '<|channel>thought\\n' + thinking_text + '\\n<channel|>' -}}";
+    answer_options o = {.marks = {.calls = TOOLCALL_GEMMA, .thoughts = answer_thoughts_of(source, strlen(source))}};
+    static const struct {
+        const char *text, *expected;
+    } rows[] = {
+        {"<|channel>thought\nHm.\n<channel|>Yes.", "<T>Hm.<C>Yes."},
+        {"<|channel>thought\n<channel|>Yes.", "<C>Yes."},
+        {"<|channel>thought\nHm.\n<channel|>" GC("f{n:1}"), "<T>Hm.<F>f {\"n\":1}"},
+        {"Yes.", "<C>Yes."},
+        {"<|channel>other", "<C><|channel>other"},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
+        expect_opt(o, rows[i].text, strlen(rows[i].text), rows[i].expected);
+    cr_assert_str_eq(answer_thoughts_token(&o.marks.thoughts), "<|channel>");
 }
 
 /* Solar Open's words for the parts of an answer; its own end is a token that stops it. */
@@ -756,11 +796,13 @@ Test(answer, forms_are_found_by_their_marks)
                 {"<tool_calls>", TOOLCALL_CALLS},
                 {"<TOOLCALL>", TOOLCALL_NEMOTRON},
                 {"<|function_call|>", TOOLCALL_GIGACHAT},
+                {"'<|tool_call>call:' + name '}<tool_call|>'", TOOLCALL_GEMMA},
                 {"ipython {\"name\": x, \"parameters\": y}", TOOLCALL_BARE}};
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         cr_assert_eq(toolcall_form_of(rows[i].source, strlen(rows[i].source)), rows[i].form, "%s", rows[i].source);
     cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
     cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
+    cr_assert_str_eq(answer_thoughts_of("'<|channel>thought\\n' + text", 30).close, "<channel|>");
     cr_assert_null(answer_thoughts_of("<|system|><|end|>", 17).open);
     /* what a tool answered stands in MiniMax's template in tags that are no answer's */
     cr_assert_null(answer_thoughts_of("<think> '<response>' ~ message.content", 38).end);
