@@ -28,6 +28,12 @@
     .delta = MODEL_DELTA_FLAT, .gated = true, .centred = true, .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED,   \
     .read = model_read_qwen3_5
 
+/* gpt-oss ends an answer with one token, a call of a tool with another, and each message with a third, behind which it goes on. Files name only
+ * the first, and tools that write them may take the third for an end of the turn. Gemma's files name the end of a text; it ends a turn with
+ * another token, and calls of tools with what begins their result. The ids are those of their generation_config.json. */
+static const char *const gpt_oss_ends[] = {"<|return|>", "<|call|>", "<|endoftext|>", NULL};
+static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>", NULL};
+
 /* Gemma 4, alone and behind what sees and hears. */
 #define GEMMA4(type, class)                                                                                        \
     .model_type = type, .class_name = class,                                                                       \
@@ -46,7 +52,7 @@
     .moe_layers = MODEL_MOE_ASKED, .shared = "model.layers.%u.mlp", .shared_size_key = "intermediate_size",        \
     .norm_topk_always = true, .own_norms = true, .full_heads = true, .v_normed = true, .geglu = true,              \
     .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_SIXTHS, .rope = MODEL_ROPE_TYPES, \
-    .read = model_read_gemma4
+    .ends = gemma4_ends, .read = model_read_gemma4
 
 static const model_arch archs[] = {
     {.model_type = "llama",
@@ -118,6 +124,7 @@ static const model_arch archs[] = {
      .moe_size_key = "intermediate_size",
      .norm_topk_always = true,
      .gpt_oss = true,
+     .ends = gpt_oss_ends,
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_EVEN},
     {.model_type = "qwen2_moe",

@@ -44,9 +44,8 @@ static void add_end(model_params *p, int64_t id)
         p->eos_ids[p->n_eos++] = (uint32_t)id;
 }
 
-/* gpt-oss ends an answer with one token, a call of a tool with another, and each message with a third, behind which it goes on. Files name only
- * the first, and tools that write them may take the third for an end of the turn. The ids are those of its generation_config.json. */
-static xd_status read_ends_of_gpt_oss(model *m, xd_err *err)
+/* What its family ends answers with. */
+static xd_status read_own_ends(model *m, const model_arch *a, xd_err *err)
 {
     const tok_gguf *t = &m->vocabulary;
     int64_t id;
@@ -55,9 +54,9 @@ static xd_status read_ends_of_gpt_oss(model *m, xd_err *err)
         return st;
     add_end(&m->params, id);
     for (uint32_t i = 0; i < t->n_tokens; i++)
-        if (!strcmp(t->tokens[i], "<|return|>") || !strcmp(t->tokens[i], "<|call|>") ||
-            !strcmp(t->tokens[i], "<|endoftext|>"))
-            add_end(&m->params, i);
+        for (const char *const *end = a->ends; *end; end++)
+            if (!strcmp(t->tokens[i], *end))
+                add_end(&m->params, i);
     return XD_OK;
 }
 
@@ -70,8 +69,8 @@ xd_status model_gguf_words(model *m, const model_arch *a, xd_err *err)
         return st; /* no tokenizer: token-id prompts only */
     m->params.bos_id = t->bos_id < (int64_t)m->params.vocab ? t->bos_id : -1;
     m->chat_template = gguf_string(g, "tokenizer.chat_template");
-    if (a->gpt_oss)
-        return read_ends_of_gpt_oss(m, err);
+    if (a->ends)
+        return read_own_ends(m, a, err);
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
     for (size_t i = 0; i < XD_ARRAY_LEN(ends); i++) {

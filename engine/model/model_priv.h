@@ -95,9 +95,11 @@ struct model_arch {
     } delta;
     bool full_heads; /* layers without a window may have other heads, and K for V (attention_k_eq_v) */
     bool v_normed;   /* heads of V are normed by no weights */
-    bool geglu;      /* the FFN's activation is hidden_activation, GELU by tanh */
-    bool gated;      /* attention's result is gated */
-    bool centred;    /* norms are stored less 1 */
+    /* Tokens that end an answer, of a GGUF file, beside its eos_token_id; NULL: those that it names. */
+    const char *const *ends;
+    bool geglu;   /* the FFN's activation is hidden_activation, GELU by tanh */
+    bool gated;   /* attention's result is gated */
+    bool centred; /* norms are stored less 1 */
     enum {
         MODEL_NORM_NONE,
         MODEL_NORM_HEAD,  /* of each head of Q and K: must exist */

@@ -294,6 +294,22 @@ def add_gemma4(w, c):
     w.add_tensor("rope_freqs.weight", np.array([1.0] * rotated + [1e30] * (full // 2 - rotated), dtype=np.float32))
 
 
+def add_gemma4_tokenizer(w, n):
+    """Names of n tokens, as many of them as in a published file as matter to who reads it."""
+    control = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_response>"]
+    tokens = control + ["\u2581", "a", "b", "ab"]
+    tokens += [f"t{i}" for i in range(len(tokens), n)]
+    w.add_tokenizer_model("gemma4")
+    w.add_token_list(tokens)
+    w.add_token_types([gguf.TokenType.CONTROL if t in control[:-1] else gguf.TokenType.USER_DEFINED if t in control else
+                       gguf.TokenType.NORMAL for t in tokens])
+    w.add_token_merges(["a b"])
+    w.add_eos_token_id(1)
+    w.add_bos_token_id(2)
+    w.add_add_space_prefix(False)
+    w.add_add_bos_token(True)
+
+
 def add_delta(w, arch, c):
     """Keys of linear attention."""
     w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
@@ -403,7 +419,9 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_delta(w, arch, c)
     if c.get("sliding_window") and c.get("use_sliding_window", True):
         w.add_sliding_window(c["sliding_window"])
-    if arch != "gemma4":
+    if arch == "gemma4":
+        add_gemma4_tokenizer(w, c["vocab_size"])
+    else:
         add_rope_scaling(w, c, head_dim)
     add_keys(w, arch, keys or {})
     for name in tensors or ():

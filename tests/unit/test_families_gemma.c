@@ -2,6 +2,7 @@
  * (configuration_gemma4.py) and of the published 26B-A4B's config.json. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/core.h"
@@ -77,6 +78,25 @@ Test(families_gemma, may_have_its_heads_listed_by_layers)
     cr_assert(first->window == 512 && first->n_kv_heads == 4 && first->head_dim == 32);
     cr_assert(last->window == 0 && last->n_kv_heads == 2 && last->head_dim == 48);
     cr_assert(last->v.data != last->k.data);
+}
+
+/* A file names the end of a text alone; generation_config.json has these three. */
+Test(families_gemma, ends_turns_and_calls_where_a_gguf_file_does_not_say_so)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/data/golden/gemma4-gguf/model.gguf", root ? root : ".");
+    cr_assert_eq(model_open(&(model_options){.path = path}, &m, &err), XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    tok_gguf words;
+    cr_assert(model_get_vocabulary(m, &words));
+    cr_assert_eq(p->n_eos, 3);
+    cr_assert_str_eq(words.tokens[p->eos_ids[0]], "<eos>");
+    cr_assert_str_eq(words.tokens[p->eos_ids[1]], "<turn|>");
+    cr_assert_str_eq(words.tokens[p->eos_ids[2]], "<|tool_response>");
+    cr_assert_eq(p->bos_id, 2);
 }
 
 Test(families_gemma, refuses_by_name_what_it_does_not_compute)
