@@ -226,7 +226,8 @@ static void judge_device(report *r, const facts *f, const config *cfg)
                  no_module
                      ? "for an NVIDIA GPU install the CUDA toolkit (nvcc), version 12 or later, then ./dev build, and "
                        "install anew what was installed"
-                 : f->gpus_count ? "see the message; the driver must match its user libraries"
+                 : f->gpus_count ? "see the message; the driver must match its user libraries and be as new as the "
+                                   "build's CUDA (the major version counts)"
                                  : "engine.backend = auto, or make the GPU visible (docker run --gpus all)");
         return;
     }

@@ -770,6 +770,8 @@ static kern_status open_failed(cuda_dev *d, kern_status st, cudaError_t e, const
     return st;
 }
 
+#define VERSION(v) (v) / 1000, (v) % 1000 / 10 /* "%d.%d" of CUDA's way to count: 12040 is 12.4 */
+
 /* The one symbol that kernels/cuda_loader.c looks up. */
 extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(const kern_options *opt, kern_dev **ret,
                                                                               char *why, size_t cap)
@@ -786,7 +788,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         if (driver == 0)
             snprintf(why, cap, "no NVIDIA driver (libcuda.so.1) is installed on this machine");
         else
-            snprintf(why, cap, "no usable GPU: %s", cudaGetErrorString(e));
+            snprintf(why, cap, "no usable GPU: %s (driver: CUDA %d.%d, this build: %d.%d)", cudaGetErrorString(e),
+                     VERSION(driver), VERSION(CUDART_VERSION));
         return KERN_DEVICE;
     }
     if ((int)opt->gpu >= n) {
@@ -808,8 +811,16 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
         return open_failed(d, KERN_DEVICE, e, "opening the GPU", why, cap);
     cudaFuncAttributes fa;
     e = cudaFuncGetAttributes(&fa, probe_kernel);
-    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
-        e == cudaErrorUnsupportedPtxVersion) {
+    if (e == cudaErrorUnsupportedPtxVersion) {
+        (void)cudaDriverGetVersion(&driver);
+        snprintf(why, cap,
+                 "%s: this build is of CUDA %d.%d, and the driver, of %d.%d, is too old to compile it for sm_%d%d",
+                 d->prop.name, VERSION(CUDART_VERSION), VERSION(driver), d->prop.major, d->prop.minor);
+        (void)cudaGetLastError();
+        dev_close(&d->base);
+        return KERN_UNSUPPORTED;
+    }
+    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction) {
         snprintf(why, cap, "%s has compute capability %d.%d; this build supports %s", d->prop.name, d->prop.major,
                  d->prop.minor, XD_CUDA_ARCHS);
         (void)cudaGetLastError();
