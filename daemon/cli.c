@@ -184,7 +184,7 @@ static void clear(cli *c)
     c->flags = NULL;
 }
 
-/* The word that comes first, if it is no flag; *i: the word after it. */
+/* The word that comes first, if it is no flag; *i: the word after it. A command may also stand behind flags: parse(). */
 static xd_status take_command(cli *c, int argc, char **argv, int *i, xd_err *err)
 {
     if (*i >= argc || argv[*i][0] == '-')
@@ -221,14 +221,18 @@ static xd_status parse(int argc, char **argv, cli *ret, xd_err *err)
         add_setting(&c, "--server.api_key", key);
     int i = 1;
     xd_status st = take_command(&c, argc, argv, &i, err);
-    const command *cmd = find_command(c.command);
+    const command *cmd = find_command(c.command), *later;
     bool only_positional = false;
     for (; i < argc && !st; i++) {
         const char *arg = argv[i], *equals = strchr(arg, '='), *instead;
         size_t len = equals ? (size_t)(equals - arg) : strlen(arg);
         bool is_sweep = len == 7 && !strncmp(arg, "--sweep", len);
         const char **slot = is_sweep && c.n_sweeps < CLI_MAX_SWEEPS ? &c.sweeps[c.n_sweeps++] : own_value(&c, arg, len);
-        if (only_positional || arg[0] != '-' || !arg[1])
+        if (!only_positional && !c.named && !c.argument && (later = find_command(arg))) {
+            cmd = later;
+            c.command = later->name;
+            c.named = true;
+        } else if (only_positional || arg[0] != '-' || !arg[1])
             st = take_positional(&c, cmd, arg, err);
         else if (!strcmp(arg, "--"))
             only_positional = true;

@@ -106,6 +106,14 @@ class Cli(unittest.TestCase):
             self.assertIn("path = /nowhere/m", run(command, "/nowhere/m", "--print-config", *NO_FILE).stdout, command)
         self.refused(2, "unknown command './m.gguf'; a model is named by -m", "./m.gguf")
 
+    def test_a_command_may_stand_behind_flags(self):
+        self.assertEqual(run(*NO_FILE, "check", "--config-only").stdout, run("check", *NO_FILE, "--config-only").stdout)
+        self.assertEqual(run("--port", "7", *NO_FILE, "tokenize", "serve check").stdout, run("tokenize", "serve check").stdout)
+        self.assertIn("path = /nowhere/m", run(*NO_FILE, "inspect", "/nowhere/m", "--print-config").stdout)
+        self.assertIn("path = check", run(*NO_FILE, "serve", "check", "--print-config").stdout)  # one command; then a model
+        self.assertIn("path = check", run(*NO_FILE, "--print-config", "--", "check").stdout)
+        self.assertIn("path = check", run("-m", "check", *NO_FILE, "--print-config").stdout)
+
     def test_options_that_a_command_does_not_look_at_are_refused(self):
         self.refused(2, "'--json' is for check, inspect, bench and tokenize", "--json")
         self.refused(2, "'--json' is for check, inspect, bench and tokenize", "serve", "--json")
