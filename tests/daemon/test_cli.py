@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,35 @@ class Cli(unittest.TestCase):
             r = subprocess.run([dev, command, "--port=1"], capture_output=True, text=True, timeout=180, check=False)
             self.assertEqual((r.returncode, r.stdout), (1, ""))
             self.assertIn(f"dev: {command} takes no arguments", r.stderr)
+
+    def test_dev_adds_cuda_once_there_is_an_nvcc(self):
+        """With stand-ins for meson and ninja that write down how they are called; meson's setup makes build.ninja."""
+        with tempfile.TemporaryDirectory() as d, open(os.environ["EXPERTD_SOURCE_ROOT"] + "/dev", encoding="utf-8") as dev:
+            def program(name, text):
+                with open(f"{d}/{name}", "w", encoding="utf-8") as f:
+                    f.write(text)
+                os.chmod(f"{d}/{name}", 0o755)
+
+            program("dev", dev.read().replace("/usr/local/cuda", "/nowhere"))
+            for name in ("bash", "cat", "dirname", "mkdir", "nproc", "rm", "touch"):
+                os.symlink(shutil.which(name), f"{d}/{name}")
+            note = f'#!{d}/bash\necho "${{0##*/}} $*" >>calls\n'
+            program("meson", note + "[ $1 != setup ] || { mkdir build; touch build/build.ninja; }\n")
+            program("ninja", note)
+
+            def calls(command, lines):
+                subprocess.run([f"{d}/bash", "-c", f"source ./dev help >&2; {command}"], env={"PATH": d}, cwd=d, stderr=subprocess.DEVNULL, timeout=180, check=True)
+                with open(d + "/calls", encoding="utf-8") as f:
+                    self.assertEqual(re.sub(r" -j \d+", "", f.read()).splitlines(), lines)
+                os.remove(d + "/calls")
+
+            calls("build_demo", ["meson setup build -Dcuda=disabled", "ninja -C build --quiet daemon/expertd"])
+            calls("build", ["meson configure build", "ninja -C build --quiet"])
+            program("nvcc", "")
+            with_cuda = ["meson configure build -Dcuda=enabled -Dgpu_archs=90 -Dwerror=true", "ninja -C build --quiet"]
+            calls("build -Dwerror=true", with_cuda)
+            calls("build", ["meson configure build", "ninja -C build --quiet"])
+            calls("build_demo", ["meson configure build", "ninja -C build --quiet"])
 
     def test_a_synthetic_model_has_no_tokenizer(self):
         self.refused(66, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
