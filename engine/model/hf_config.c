@@ -49,7 +49,8 @@ static const char *name_key(char *out, size_t cap, const char *key)
 xd_status hf_call(json_t *o, const char *key, const char *name, xd_err *err)
 {
     char at[96];
-    return json_object_set_new(o, name_key(at, sizeof at, key), json_string(name))
+    /* Names are for messages alone, which take what is not UTF-8, too: that of a damaged file's architecture. */
+    return json_object_set_new(o, name_key(at, sizeof at, key), json_string_nocheck(name))
                ? xd_fail(err, XD_NOMEM, 0, "name of '%s'", name)
                : XD_OK;
 }
