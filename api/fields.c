@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "api/jinja/jinja.h"
+#include "config/log.h"
 #include "config/util.h"
 
 enum {
@@ -404,6 +405,14 @@ static const char *nearest(const char *name, const field *table, size_t n, unsig
     return best;
 }
 
+static void log_unknown(const char *name, const char *near)
+{
+    if (near)
+        xd_log_info("a client's field '%s' is not known and ignored; did you mean '%s'?", name, near);
+    else
+        xd_log_info("a client's field '%s' is not known and ignored", name);
+}
+
 xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned where, notes *said, void *dst,
                       xd_err *err)
 {
@@ -415,8 +424,8 @@ xd_status fields_read(const json_t *obj, const field *table, size_t n, unsigned 
             if ((table[i].where & where) && strcmp(table[i].name, key) == 0)
                 f = &table[i];
         if (!f) {
-            if (said && !json_is_null(value))
-                notes_unknown_field(said, key, nearest(key, table, n, where));
+            if (said && !json_is_null(value) && notes_first_field(said, key))
+                log_unknown(key, nearest(key, table, n, where));
             continue;
         }
         if (json_is_null(value))

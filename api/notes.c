@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/log.h"
-
 void notes_init(notes *n)
 {
     pthread_mutex_init(&n->lock, NULL);
@@ -19,10 +17,10 @@ void notes_clear(notes *n)
     pthread_mutex_destroy(&n->lock);
 }
 
-void notes_unknown_field(notes *n, const char *name, const char *near)
+bool notes_first_field(notes *n, const char *name)
 {
     if (strlen(name) > NOTES_MAX_NAME)
-        return;
+        return false;
     pthread_mutex_lock(&n->lock);
     bool known = n->n_names == NOTES_MAX_FIELDS;
     for (size_t i = 0; i < n->n_names && !known; i++)
@@ -31,10 +29,7 @@ void notes_unknown_field(notes *n, const char *name, const char *near)
     if (copy)
         n->names[n->n_names++] = copy;
     pthread_mutex_unlock(&n->lock);
-    if (copy && near)
-        xd_log_info("a client's field '%s' is not known and ignored; did you mean '%s'?", name, near);
-    else if (copy)
-        xd_log_info("a client's field '%s' is not known and ignored", name);
+    return copy != NULL;
 }
 
 bool notes_first_special(notes *n)

@@ -19,9 +19,8 @@ typedef struct notes {
 
 void notes_init(notes *n);
 void notes_clear(notes *n); /* when nobody uses it any more */
-/* Logs the name of a field that has no effect, the first time that it comes; near: one that has, NULL: none is like it. After
- * NOTES_MAX_FIELDS names, and of longer ones, nothing more is said: names come from clients. */
-void notes_unknown_field(notes *n, const char *name, const char *near);
+/* True the first time that a field of this name comes. After NOTES_MAX_FIELDS names, and for longer ones, never: names come from clients. */
+bool notes_first_field(notes *n, const char *name);
 /* True once, for whoever asks first. */
 bool notes_first_special(notes *n);
 

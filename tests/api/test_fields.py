@@ -351,6 +351,24 @@ def test_an_unknown_field_is_named_once_in_the_log(start):
     assert len(said) == 64
 
 
+def cpu_seconds(server):
+    with open(f"/proc/{server.process.pid}/stat", encoding="ascii") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_very_many_unknown_fields_cost_little_more_than_reading_them(start):
+    """A body of 16 MiB has room for a million of them."""
+    server = start()
+    many = {f"made_up_{i}": 1 for i in range(100000)}
+    took = []
+    for fields in ({"metadata": many}, many):
+        before = cpu_seconds(server)
+        assert ask(server, "chat", **fields).status == 200
+        took.append(cpu_seconds(server) - before)
+    assert took[1] < 5 * took[0] + 0.5, took
+
+
 SWITCH = "{{ messages[0].content }}{% if enable_thinking is defined %}[{{ enable_thinking }}]{% endif %}"
 DEEPSEEK = "{{ messages[0].content }}{% if thinking is defined and thinking %}<think>{% else %}</think>{% endif %}"
 EFFORT = "{{ messages[0].content }}[{{ reasoning_effort }}]"
