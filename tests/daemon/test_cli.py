@@ -239,12 +239,12 @@ class Cli(unittest.TestCase):
                 os.remove(d + "/calls")
 
             calls("build_demo", ["meson setup build -Dcuda=disabled", "ninja -C build --quiet daemon/expertd"])
-            calls("build", ["meson configure build", "ninja -C build --quiet"])
+            calls("build", ["ninja -C build build.ninja", "ninja -C build --quiet"])
             program("nvcc", "")
-            with_cuda = ["meson configure build -Dcuda=enabled -Dgpu_archs=90 -Dwerror=true", "ninja -C build --quiet"]
+            with_cuda = ["meson configure build -Dcuda=enabled -Dgpu_archs=90 -Dwerror=true", "ninja -C build build.ninja", "ninja -C build --quiet"]
             calls("build -Dwerror=true", with_cuda)
-            calls("build", ["meson configure build", "ninja -C build --quiet"])
-            calls("build_demo", ["meson configure build", "ninja -C build --quiet"])
+            calls("build", ["ninja -C build build.ninja", "ninja -C build --quiet"])
+            calls("build_demo", ["ninja -C build build.ninja", "ninja -C build --quiet"])
 
     def test_a_synthetic_model_has_no_tokenizer(self):
         self.refused(66, "a synthetic model has no tokenizer", "tokenize", *NO_FILE, "synthetic:tiny", "a")
