@@ -92,6 +92,13 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
+static xd_status not_created(const char *path, xd_err *err)
+{
+    /* what another try would not mend is the configuration's fault */
+    return xd_fail(err, errno == EIO || errno == ENOSPC || errno == ENOMEM ? XD_IO : XD_BAD_CONFIG, errno,
+                   "creating the trace '%s' (pager.trace_file)", path);
+}
+
 xd_status trace_check_path(const char *path, xd_err *err)
 {
     char dir[PATH_MAX];
@@ -100,7 +107,7 @@ xd_status trace_check_path(const char *path, xd_err *err)
                        path);
     snprintf(dir, sizeof dir, "%s", path);
     bool can = access(path, F_OK) ? !access(dirname(dir), W_OK | X_OK) : !access(path, W_OK);
-    return can ? XD_OK : xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
+    return can ? XD_OK : not_created(path, err);
 }
 
 xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_layers, const uint32_t *layer_experts,
@@ -127,7 +134,7 @@ xd_status trace_writer_open(const char *path, uint64_t fingerprint, uint32_t n_l
     if (!st && (!w->fill || !w->flush || !w->path))
         st = xd_fail(err, XD_NOMEM, 0, "trace writer");
     else if (!st && w->fd < 0)
-        st = xd_fail(err, XD_IO, errno, "creating the trace '%s'", path);
+        st = not_created(path, err);
     else if (!st && busy)
         st = xd_fail(err, XD_UNAVAILABLE, 0, "the trace '%s' is being recorded by another process", path);
     else if (!st && (ftruncate(w->fd, 0) || !write_all(w->fd, &h, sizeof h) ||

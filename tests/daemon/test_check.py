@@ -177,7 +177,7 @@ class Check(DemoCopy):
                                 ("api_key_file", self.dir.name, "api_key_file")):
             self.both_refuse("api-keys", "-m", self.model, f"--{key}={value}", why=why)
         for value in ("/nope/trace", other, self.dir.name):
-            self.both_refuse("trace", "-m", self.model, "--trace_file=" + value)
+            self.assertEqual(self.both_refuse("trace", "-m", self.model, "--trace_file=" + value), 78)
         self.assertEqual(self.both_refuse("engine", "-m", self.model, "--numa_node=77", why="numa_node"), 78)
         self.assertEqual(self.both_refuse("engine", "-m", self.model, "--kernels_disable=nope", why="nope"), 78)
         for value in ("/nope/stats", other, self.dir.name):
