@@ -360,7 +360,8 @@ static xd_status check_counts(const gen_context *ctx, gen_params *p, xd_err *err
         p->max_tokens = p->max_completion_tokens;
     if (p->kind == GEN_CHAT && p->max_tokens == 0)
         return gen_bad_value(err, newer_name ? "max_completion_tokens" : "max_tokens",
-                             "an answer has at least one token");
+                             "'%s' is 0: an answer has at least one token",
+                             newer_name ? "max_completion_tokens" : "max_tokens");
     bool given = p->max_tokens != FIELD_UNSET_INT;
     p->is_usual_length = !given || p->max_tokens == UNLIMITED_TOKENS;
     if (p->is_usual_length)

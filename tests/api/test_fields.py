@@ -299,7 +299,7 @@ def test_completions_only(server, fields, param):
 ])
 def test_chat_only(server, fields, param):
     a = ask(server, "chat", **fields)
-    assert a.status == 400 and a.error["param"] == param
+    assert a.status == 400 and a.error["param"] == param and f"'{param}'" in a.error["message"], a.body
 
 
 def test_no_limit_is_said_by_minus_one(server):
