@@ -197,10 +197,12 @@ xd_status api_engine_ready(api *a, xd_err *err)
     if (st)
         snprintf(a->chat_why, sizeof a->chat_why, "%s", why.msg);
     pthread_mutex_unlock(&a->lock);
-    if (!st)
-        xd_log_info("chat template: %s (tool calls: %s)", chat_set_origin(chat),
-                    chat_set_has_channels(chat) ? "channels" : toolcall_marks_of(chat_set_calls(chat))->name);
-    else if (st == XD_NOT_FOUND)
+    if (!st) {
+        bool tools = chat_set_uses(chat, "tools");
+        const char *calls = chat_set_has_channels(chat) ? "channels" : toolcall_marks_of(chat_set_calls(chat))->name;
+        xd_log_info("chat template: %s (%s%s)", chat_set_origin(chat), tools ? "tool calls: " : "takes no tools",
+                    tools ? calls : "");
+    } else if (st == XD_NOT_FOUND)
         xd_log_warn("no chat template: /v1/chat/completions will answer 400");
     else if (st == XD_BAD_CONFIG || st == XD_NOMEM) {
         if (err)

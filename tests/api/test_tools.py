@@ -39,6 +39,12 @@ def servers():
         assert s.stop() == 0, s.log
 
 
+def test_the_log_says_what_the_template_makes_of_tools(start):
+    for template, says in (("{{ messages }}", "takes no tools"), ("{{ messages }}{{ tools }}", "tool calls: stay text"),
+                           ("{{ messages }}{{ tools }}<tool_call>", "tool calls: <tool_call>")):
+        start("--model.chat_template=" + template, "--log.level=info").wait_log(re.escape(f" ({says})\n"))
+
+
 def client(server):
     return openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=180)
 
