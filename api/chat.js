@@ -14,7 +14,7 @@ const FIELDS = [  // of docs/api.md: name, label, lowest and highest value; or a
 const SHOWN_FIELDS = 6;  // the others are folded
 const WHOLE = ["top_k", "max_tokens", "seed"];
 const runs = new Map();  // conversation -> AbortController of the answer under way
-let chats = new Map(), current = null, context = 0, noStorage = false, apiKey = "";
+let chats = new Map(), current = null, context = 0, noStorage = false, apiKey = "", pollTimer = 0;
 
 const newId = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
 const string = v => typeof v === "string" ? v : "";
@@ -100,6 +100,7 @@ async function ask(body, m, signal, changed) {  // the answer's stream, after as
     try {
       r = await fetch(BASE + "v1/chat/completions", { method: "POST", headers, body, signal, cache: "no-store" });
     } catch (e) {
+      if (!signal.aborted) poll();
       throw new Error(`The server cannot be reached (${e.message}).`);
     }
     if (r.ok) return r;
@@ -224,7 +225,8 @@ async function poll() {  // is the model there?
   if (known) $("progress").value = h.progress;
   const hello = $("log").querySelector(".hello b");
   if (hello) hello.textContent = $("model").textContent;
-  setTimeout(poll, document.hidden ? 15000 : wait);
+  clearTimeout(pollTimer);  // one at a time, though an answer that failed asks between
+  pollTimer = setTimeout(poll, document.hidden ? 15000 : wait);
 }
 
 // --- what is seen --------------------------------------------------------------------------------------------------------------------------

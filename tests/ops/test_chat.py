@@ -315,8 +315,8 @@ class InABrowser(TestCase):
         self.assertEqual(tab.faults, [])
 
     def test_errors_are_shown_where_they_happen(self):
-        server = Parrot()
-        tab = self.open(server)
+        server = Parrot()  # the page asks for its state at the beginning, and then only when an answer fails
+        tab = self.open(server, before="const later = window.setTimeout; window.setTimeout = (f, ms) => f.name === 'poll' ? 0 : later(f, ms);")
         self.say(tab, "[midway] the text that comes")
         tab.wait("document.querySelector('.fault')")
         self.assertTrue(self.texts(tab)[1].startswith("[midway]"))
@@ -327,6 +327,7 @@ class InABrowser(TestCase):
         server.stop()
         tab.js("document.querySelector('article:last-child .fault button').click()")
         tab.wait("document.querySelector('article:last-child .fault')?.textContent.includes('cannot be reached')")
+        tab.wait("document.querySelector('#phase').textContent === 'not reachable'")
         self.assertEqual(tab.faults, [])
 
     def test_it_waits_as_long_as_the_server_asks_for(self):
