@@ -334,6 +334,7 @@ def test_the_readmes_commands_work(daemon):
         assert out.returncode == 0 and out.stdout, (command, out.stdout, out.stderr)
         if shown is not None:
             has_shape(json.loads(out.stdout), shown)
+            assert '"max_' not in command or '"temperature": 0' in command or '"seed"' in command, "not an answer to get again: " + command
         answer = json.loads(out.stdout)["choices"][0] if '"tools"' in command or "response_format" in command else None
         if answer and "tool_choice" in command:
             assert answer["finish_reason"] == "tool_calls" and json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])
