@@ -77,6 +77,7 @@ typedef struct kern_linear_args {
     const float *norm;       /* [cols] or NULL */
     float *normed;           /* [n_tokens][cols] with norm; not x */
     float norm_eps;
+    void *scratch; /* kern_ops.linear_scratch_bytes(), or NULL: many tokens take longer then */
 } kern_linear_args;
 
 /* A matrix for each head: y[t][h][0..rows) = W_h x[t][h][0..cols). The `tail` values that follow in x[t][h] are copied behind them. */
@@ -390,8 +391,7 @@ typedef struct kern_route_ahead {
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
  * FFN_e(x) = down act(gate x + gate_bias, up x + up_bias) + down_bias. Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole.
- * expert_start and pairs may leave picks out (those that somebody else computes): they add nothing, if the first moe_scratch_bytes() for
- * n_tokens of the scratch were cleared before. (The CPU backend's moe needs no clearing.) */
+ * With `partial` expert_start and pairs may leave picks out (those that somebody else computes): they add nothing. */
 typedef struct kern_moe_args {
     const float *x; /* [n_tokens][d_model] */
     float *y;       /* [n_tokens][d_model] */
@@ -405,6 +405,7 @@ typedef struct kern_moe_args {
     uint64_t arena_begin, arena_end;
     kern_expert_geom geom;
     uint32_t n_tokens, top_k, n_experts;
+    bool partial;
     const uint32_t *n_live;  /* as in plan */
     void *scratch;           /* kern_ops.moe_scratch_bytes() */
     const kern_ahead *ahead; /* or NULL; then route was given the same */
@@ -526,7 +527,9 @@ struct kern_ops {
     kern_status (*top_logits)(kern_dev *d, const kern_top_logits_args *a);
     uint64_t (*attn_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                    uint32_t max_context);
-    uint64_t (*moe_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+    uint64_t (*moe_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t top_k, uint32_t n_experts,
+                                  const kern_expert_geom *geom);
+    uint64_t (*linear_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t cols);
     kern_status (*delta)(kern_dev *d, const kern_delta_args *a);
     uint64_t (*delta_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
     kern_status (*gate)(kern_dev *d, const kern_gate_args *a);

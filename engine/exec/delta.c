@@ -203,7 +203,8 @@ static xd_status project(exec *x, const exec_layer *l, uint32_t first, uint32_t 
                                                     .y_stride = kern_delta_width(&x->hp->delta),
                                                     .norm = i ? NULL : l->attn_norm,
                                                     .normed = x->h + (size_t)first * d,
-                                                    .norm_eps = x->hp->rms_eps}));
+                                                    .norm_eps = x->hp->rms_eps,
+                                                    .scratch = x->scratch}));
     return XD_OK;
 }
 
@@ -262,7 +263,8 @@ xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err 
                                                     .n_tokens = n,
                                                     .x_stride = v,
                                                     .y_stride = d,
-                                                    .accumulate = true}));
+                                                    .accumulate = true,
+                                                    .scratch = x->scratch}));
     }
     return XD_OK;
 }

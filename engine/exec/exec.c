@@ -56,11 +56,28 @@ xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint
         xd_status st = pager_geometry(l, x->hp->d_model, x->opt.page_size, &g, err);
         if (st)
             return st;
-        uint64_t n = dev->ops->moe_scratch_bytes(dev, n_tokens, l->top_k, &g);
+        uint64_t n = dev->ops->moe_scratch_bytes(dev, n_tokens, l->top_k, l->n_experts, &g);
         most = XD_MAX(most, n);
     }
     *ret = most;
     return XD_OK;
+}
+
+/* Of the products of a step, of which attention does `ta` tokens at a time, linear attention td, and shared experts `shared`. */
+static uint64_t product_scratch(exec *x, uint64_t ta, uint64_t td, uint64_t shared)
+{
+    const kern_ops *ops = x->dev->ops;
+    const uint32_t most = XD_MAX(x->opt.max_tokens, x->opt.max_rows);
+    uint64_t bytes = ops->linear_scratch_bytes(x->dev, most, x->hp->d_model), n;
+    for (uint32_t i = 0; i < x->hp->n_layers; i++) {
+        const exec_layer *l = &x->layers[i];
+        n = ops->linear_scratch_bytes(x->dev, (uint32_t)(model_get_layer(x->m, i)->linear ? td : ta), l->o.cols);
+        bytes = XD_MAX(bytes, n);
+        n = ops->linear_scratch_bytes(x->dev, (uint32_t)shared, l->n_shared ? l->shared_down.cols : 0);
+        bytes = XD_MAX(bytes, n);
+    }
+    n = ops->linear_scratch_bytes(x->dev, (uint32_t)ta, x->hp->latent.q_rank);
+    return XD_MAX(bytes, n);
 }
 
 static xd_status alloc_workspaces(exec *x, xd_err *err)
@@ -121,7 +138,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {attn, &x->attn_scratch, "attention scratch"},
         {td ? x->dev->ops->delta_scratch_bytes(x->dev, (uint32_t)td, &hp->delta) : 0, &x->delta.scratch,
          "linear attention scratch"},
-        {moe, &x->moe_scratch, "expert scratch"},
+        {XD_MAX(moe, product_scratch(x, ta, td, shared)), &x->scratch, "scratch of experts and products"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
         if (!rows[i].bytes)

@@ -167,7 +167,8 @@ struct exec {
     float *shared_gate_up, *shared_act, *shared_gate; /* [EXEC_SHARED_TOKENS] or fewer */
     uint32_t *router_ids, *one_ids, *expert_start, *pairs;
     float *inv_freq[MODEL_MAX_ROPES]; /* of the model's ropes */
-    void *attn_scratch, *moe_scratch;
+    void *attn_scratch;
+    void *scratch; /* of experts and of products, one after another */
     uint32_t qkv_width;
     float *q_low, *q_low_normed, *heads; /* latent attention: Q behind q_a; Q's heads, and later those of the result */
 

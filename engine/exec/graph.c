@@ -93,7 +93,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                     .y_stride = qkv_width,
                                                     .norm = i ? NULL : l->attn_norm,
                                                     .normed = x->h,
-                                                    .norm_eps = hp->rms_eps}));
+                                                    .norm_eps = hp->rms_eps,
+                                                    .scratch = x->scratch}));
         y += l->qkv[i].rows;
     }
     if (hp->wide_qk_norm || hp->clip_qkv > 0)
@@ -155,7 +156,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                     .bias = l->gate_bias,
                                                     .n_tokens = s->n_tokens,
                                                     .x_stride = hp->d_model,
-                                                    .y_stride = o_width}));
+                                                    .y_stride = o_width,
+                                                    .scratch = x->scratch}));
         RUN(ops->gate(x->dev, &(kern_gate_args){.y = x->attn,
                                                 .gate = x->qkv,
                                                 .n_tokens = s->n_tokens,
@@ -172,7 +174,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                 .n_tokens = s->n_tokens,
                                                 .x_stride = o_width,
                                                 .y_stride = hp->d_model,
-                                                .accumulate = !l->attn_post_norm}));
+                                                .accumulate = !l->attn_post_norm,
+                                                .scratch = x->scratch}));
     return l->attn_post_norm ? norm_onto(x, x->add, l->attn_post_norm, x->x, 1, s, err) : XD_OK;
 }
 
@@ -208,7 +211,8 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
                                  .y_stride = ml->n_experts,
                                  .norm = l->router_norm,
                                  .normed = x->h,
-                                 .norm_eps = hp->rms_eps};
+                                 .norm_eps = hp->rms_eps,
+                                 .scratch = x->scratch};
     *pick = hp->router;
     pick->logits = x->router_logits;
     pick->weights = x->router_weights;
@@ -375,7 +379,7 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .top_k = ml->top_k,
                            .n_experts = ml->n_experts,
                            .n_live = x->in_dev + exec_layout_of(x, s).n_live,
-                           .scratch = x->moe_scratch,
+                           .scratch = x->scratch,
                            .ahead = exec_ahead_of(x, layer, s),
                            .layer = layer,
                            .gate_bias = x->layers[layer].expert_bias[MODEL_GATE],
@@ -479,7 +483,8 @@ xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err)
                                                         .row_idx = x->in_dev + exec_layout_of(x, s).row_idx,
                                                         .norm = x->final_norm,
                                                         .normed = x->h,
-                                                        .norm_eps = hp->rms_eps}));
+                                                        .norm_eps = hp->rms_eps,
+                                                        .scratch = x->scratch}));
     if (hp->logit_softcap > 0)
         RUN(x->dev->ops->softcap(
             x->dev,

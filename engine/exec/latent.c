@@ -221,7 +221,8 @@ static kern_linear_args kept(const exec *x, const piece *p, float *y, uint32_t y
                               .bias = p->l->latent.kv_a_bias,
                               .n_tokens = p->n,
                               .x_stride = d,
-                              .y_stride = y_stride};
+                              .y_stride = y_stride,
+                              .scratch = x->scratch};
 }
 
 /* From x->x to x->qkv: the norm, Q and what is kept. */
@@ -241,7 +242,8 @@ static xd_status project(exec *x, const piece *p, xd_err *err)
                                                 .y_stride = low ? hp->latent.q_rank : hp->n_heads * q_head,
                                                 .norm = l->attn_norm,
                                                 .normed = x->h + (size_t)p->first * d,
-                                                .norm_eps = hp->rms_eps}));
+                                                .norm_eps = hp->rms_eps,
+                                                .scratch = x->scratch}));
     if (low)
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->heads,
                                                     .x = x->q_low,
@@ -251,7 +253,8 @@ static xd_status project(exec *x, const piece *p, xd_err *err)
                                                     .y_stride = hp->n_heads * q_head,
                                                     .norm = l->latent.q_a_norm,
                                                     .normed = x->q_low_normed,
-                                                    .norm_eps = hp->latent.norm_eps}));
+                                                    .norm_eps = hp->latent.norm_eps,
+                                                    .scratch = x->scratch}));
     const kern_linear_args keep = kept(x, p, x->qkv + hp->n_heads * hp->head_dim, x->qkv_width);
     RUN(ops->linear(x->dev, &keep));
     RUN(ops->linear_heads(x->dev, &(kern_linear_heads_args){.y = x->qkv,
@@ -332,7 +335,8 @@ static xd_status attend(exec *x, const piece *p, const kern_kv *read_kv, const k
                                                 .n_tokens = p->n,
                                                 .x_stride = hp->n_heads * vd,
                                                 .y_stride = hp->d_model,
-                                                .accumulate = true}));
+                                                .accumulate = true,
+                                                .scratch = x->scratch}));
     return XD_OK;
 }
 

@@ -7,7 +7,7 @@ static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint3
     const kern_ops *ops = x->dev->ops;
     const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
     const bool apart = l->shared_post_norm;
-    const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d};
+    const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d, .scratch = x->scratch};
     kern_linear_args a = of_x;
     a.y_stride = 2 * d_ff;
     for (uint32_t i = 0; i < l->n_shared; i++) {
@@ -34,7 +34,8 @@ static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint3
                                                 .n_tokens = n,
                                                 .x_stride = d_ff,
                                                 .y_stride = d,
-                                                .accumulate = !apart}));
+                                                .accumulate = !apart,
+                                                .scratch = x->scratch}));
     return XD_OK;
 }
 

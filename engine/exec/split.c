@@ -193,10 +193,9 @@ static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, con
     plan_layout l = layer_layout(s, &view->layers[layer], moe.top_k);
     moe.expert_start = p->plan_dev;
     moe.pairs = p->plan_dev + l.pairs;
+    moe.partial = true;
     moe.fill_addr = s->fill ? (uint64_t *)(void *)(p->plan_dev + l.fill) : NULL;
     RUN(ops->upload(x->dev, p->plan_dev, p->plan, l.words * 4ull));
-    /* so that picks of the other side count as nothing */
-    RUN(ops->clear(x->dev, x->moe_scratch, ops->moe_scratch_bytes(x->dev, s->n_tokens, moe.top_k, &moe.geom)));
     exec_mark(x, layer * N_MARKS + MARK_EXPERTS);
     RUN(ops->moe(x->dev, &moe));
     exec_mark(x, layer * N_MARKS + MARK_EXPERTS_END);

@@ -136,7 +136,8 @@ kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 /* moe.c */
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);
 kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a);
-uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, uint32_t n_experts,
+                               const kern_expert_geom *geom);
 /* choose.c */
 kern_status cpu_router(kern_dev *dev, const kern_router_args *a);
 kern_status cpu_route(kern_dev *dev, const kern_linear_args *logits, const kern_router_args *pick,

@@ -225,6 +225,12 @@ static kern_status dev_kv_stage_wait(kern_dev *dev, uint32_t slot)
     return KERN_OK;
 }
 
+static uint64_t dev_linear_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t cols)
+{
+    (void)dev, (void)max_tokens, (void)cols;
+    return 0;
+}
+
 static uint64_t dev_ahead_bytes(kern_dev *dev, uint32_t n_layers, const kern_expert_geom *geom)
 {
     (void)dev, (void)n_layers, (void)geom; /* there is no link that could idle */
@@ -298,6 +304,7 @@ static const kern_ops cpu_ops = {
     .top_logits = cpu_top_logits,
     .attn_scratch_bytes = cpu_attn_scratch_bytes,
     .moe_scratch_bytes = cpu_moe_scratch_bytes,
+    .linear_scratch_bytes = dev_linear_scratch_bytes,
     .delta = cpu_delta,
     .delta_scratch_bytes = cpu_delta_scratch_bytes,
     .gate = cpu_gate,

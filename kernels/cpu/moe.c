@@ -213,8 +213,10 @@ static void down_task(void *ctx, uint32_t task, uint32_t worker)
     }
 }
 
-uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom)
+uint64_t cpu_moe_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t top_k, uint32_t n_experts,
+                               const kern_expert_geom *geom)
 {
+    (void)n_experts;
     uint64_t n_pairs = (uint64_t)max_tokens * top_k;
     uint64_t floats = n_pairs * geom->d_ff + pool_count(cpu_of(dev)->pool) * (uint64_t)workspace_floats(n_pairs);
     return n_pairs * 2 * sizeof(uint32_t) + floats * sizeof(float);

@@ -51,6 +51,7 @@ struct cuda_dev {
     int smem_max;              /* dynamic shared memory a block may ask for */
     bool no_tile, no_attn_mma; /* rows switched off by kern_options.disable */
     bool has_bulk;             /* compute capability 9.0 and code made for it: bulk copies */
+    bool wgmma;                /* many tokens are multiplied by tile_wgmma.cuh */
     bool overlap;              /* kernels may begin before the one ahead of them has ended: overlap.cuh */
     cudaStream_t stream;       /* every operation */
     cudaStream_t copy;         /* background copies, low priority */
@@ -172,6 +173,7 @@ bool cuda_ahead_mem(const cuda_dev *d, const kern_ahead *a, ahead_mem *ret);
 
 /* matmul.cu */
 kern_status cuda_linear(kern_dev *d, const kern_linear_args *a);
+uint64_t cuda_linear_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t cols);
 kern_status cuda_route(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick,
                        const kern_plan_args *plan, const kern_route_ahead *ahead);
 bool cuda_ahead_fits(kern_dev *d, const kern_linear_args *logits, const kern_router_args *pick);
@@ -181,6 +183,7 @@ kern_status cuda_linear_heads(kern_dev *d, const kern_linear_heads_args *a);
 
 /* moe.cu */
 kern_status cuda_moe(kern_dev *d, const kern_moe_args *a);
-uint64_t cuda_moe_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *geom);
+uint64_t cuda_moe_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t top_k, uint32_t n_experts,
+                                const kern_expert_geom *geom);
 
 #endif

@@ -10,6 +10,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/panels.cuh"
 
 #include <cstdio>
 #include <cstdlib>
@@ -734,6 +735,7 @@ static const kern_ops cuda_ops = {
     cuda_top_logits,
     cuda_attn_scratch_bytes,
     cuda_moe_scratch_bytes,
+    cuda_linear_scratch_bytes,
     cuda_delta,
     cuda_delta_scratch_bytes,
     cuda_gate,
@@ -834,6 +836,8 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     d->n_sm = d->prop.multiProcessorCount;
     /* Code made for older chips, compiled when it was loaded, does not wait for the kernel before. */
     d->has_bulk = d->prop.major >= 9 && fa.ptxVersion >= 90;
+    if ((e = panels_for_wgmma(&d->wgmma)) != cudaSuccess)
+        return open_failed(d, KERN_DEVICE, e, "loading the kernels", why, cap);
     d->overlap = d->has_bulk && !listed(opt->disable, "cuda_overlap");
     d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
     if (listed(opt->disable, "cuda_large_smem") && d->smem_max > CUDA_LEAST_SMEM)

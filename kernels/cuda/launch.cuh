@@ -25,7 +25,7 @@ template <int FMT> static cudaError_t launch_stream(cuda_dev *d, mm_params p)
 template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
 {
     uint32_t smem = 0;
-    if (!tile_shape<FMT>(&p, d->smem_max, &smem))
+    if (!tile_shape<FMT>(&p, d->wgmma, d->smem_max, &smem))
         return cudaErrorInvalidValue;
     uint32_t grid = (uint32_t)d->n_sm;
     if (p.mode == MM_LINEAR) {
@@ -33,7 +33,7 @@ template <int FMT> static cudaError_t launch_tile(cuda_dev *d, mm_params p)
         const uint32_t row_tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
         while (p.tile_tokens > 32 && row_tiles * ((p.n_tokens + p.tile_tokens - 1) / p.tile_tokens) < grid)
             p.tile_tokens /= 2;
-        grid = row_tiles * ((p.n_tokens + p.tile_tokens - 1) / p.tile_tokens);
+        grid = min(grid, row_tiles * ((p.n_tokens + p.tile_tokens - 1) / p.tile_tokens));
     }
     cudaError_t e = cudaFuncSetAttribute(tile_kernel<FMT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     if (e != cudaSuccess)
@@ -63,8 +63,7 @@ template <int FMT> static cudaError_t launch_warp(cuda_dev *d, const warp_params
 /* A linear, or buckets of a MoE layer that are large enough for tiles. */
 template <int FMT> static cudaError_t launch_mm(cuda_dev *d, const mm_params &p)
 {
-    const bool tile = !d->no_tile && p.n_tokens > STREAM_MAX_TOKENS;
-    return tile ? launch_tile<FMT>(d, p) : launch_stream<FMT>(d, p);
+    return p.panels ? launch_tile<FMT>(d, p) : launch_stream<FMT>(d, p);
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemv.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/panels.cuh"
 
 kern_status mm_launch(cuda_dev *d, const mm_params &p)
 {
@@ -86,7 +87,21 @@ kern_status cuda_linear(kern_dev *kd, const kern_linear_args *a)
         p.norm = nullptr;
         p.row_idx = nullptr;
     }
+    if (a->scratch && !d->no_tile && p.n_tokens > MM_STREAM_TOKENS) {
+        const uint32_t n_panels = (uint32_t)panels_for(p.n_tokens, 1);
+        p.panels = static_cast<unsigned char *>(a->scratch);
+        p.panel_step = (uint64_t)n_panels * PANEL_BYTES;
+        const cudaError_t e = panels_make(d, p, n_panels);
+        if (e != cudaSuccess)
+            return cuda_fail(d, e, "matrix product");
+    }
     return mm_launch(d, p);
+}
+
+uint64_t cuda_linear_scratch_bytes(kern_dev *kd, uint32_t max_tokens, uint32_t cols)
+{
+    const cuda_dev *d = cuda_of(kd);
+    return d->no_tile || max_tokens <= MM_STREAM_TOKENS ? 0 : panels_bytes(panels_for(max_tokens, 1), cols);
 }
 
 static gemv_route route_of(cuda_dev *d, const kern_router_args *pick, const kern_plan_args *plan)

@@ -52,7 +52,10 @@ struct mm_params {
     uint32_t half_bytes;             /* shared memory of 8 rows of one chunk */
     uint32_t pitch;                  /* of a row in it when n_chunks > 1 */
     uint32_t skew;                   /* between rows that lie in VRAM */
-    /* tile.cuh */
+    /* tile.cuh (panels.cuh): x of a linear of many tokens, or of the buckets, and from one step of 64 columns to the next; activations of
+     * gate and up in the same form */
+    unsigned char *panels, *act_panels;
+    uint64_t panel_step, act_step;
     uint32_t stages, tile_tokens;
     uint64_t ring_addr, slot_bytes; /* slots for fetched pages */
     uint32_t ring_slots;

@@ -1,14 +1,15 @@
 /* moe.cu - the experts of a MoE layer: scratch, shapes, launches.
  *
  * Up to 32 tokens are one launch of warp.cuh: gate and up, down, and the sum over picks. With more, buckets of up to 32 go through
- * warp.cuh, larger ones (in long prompts all) through two launches of tile.cuh, and the sum over picks is the last. Activations between gate/up and
- * down, [pairs sorted by expert], and the picks' results, [token * top_k + pick][d_model], lie in the caller's scratch. A row of
- * activations belongs to one kernel: warp.cuh keeps it split in hi and lo, tile.cuh as float32, both in the same bytes. */
+ * warp.cuh, larger ones (in long prompts all) through two launches of tile.cuh, and the sum over picks is the last. The picks'
+ * results, [token * top_k + pick][d_model], lie in the caller's scratch, as do activations between gate/up and down: rows of
+ * [pairs sorted by expert] of warp.cuh, panels of tile.cuh. */
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/panels.cuh"
 
 static uint64_t up256(uint64_t n)
 {
@@ -58,10 +59,10 @@ __global__ void split_kernel(const float *x, uint32_t cols, uint32_t n_tokens, u
     *reinterpret_cast<uint4 *>(to + 64) = make_uint4(f.lo[0], f.lo[1], f.lo[2], f.lo[3]);
 }
 
-/* How the caller's scratch is divided. */
+/* How the caller's scratch is divided. The panels of x are read before the first result is stored, so they take the results' place. */
 struct moe_scratch {
-    uint64_t out, split, counters, counter_bytes, ring, slot_bytes, bytes;
-    uint32_t ring_slots;
+    uint64_t act_panels, out, split, counters, counter_bytes, ring, slot_bytes, bytes;
+    uint32_t n_panels, ring_slots;
 };
 
 /* Floats of a row of activations: whole blocks of 32. */
@@ -82,8 +83,14 @@ static moe_scratch scratch_of(const cuda_dev *d, uint64_t tokens, uint32_t top_k
                               const kern_expert_geom *g)
 {
     moe_scratch s = {};
-    s.out = up256(tokens * top_k * act_stride(g) * sizeof(float));
-    s.split = s.out + up256(tokens * top_k * g->d_model * sizeof(float));
+    const uint64_t pairs = tokens * top_k, rows = up256(pairs * act_stride(g) * sizeof(float)),
+                   out = pairs * g->d_model * sizeof(float);
+    const bool tile = !d->no_tile && tokens > MM_STREAM_TOKENS;
+    s.n_panels = tile ? (uint32_t)panels_for(pairs, n_experts) : 0;
+    const uint64_t act_panels = panels_bytes(s.n_panels, g->d_ff), x_panels = panels_bytes(s.n_panels, g->d_model);
+    s.act_panels = tile && tokens > SPLIT_TOKENS ? 0 : rows;
+    s.out = s.act_panels + up256(act_panels);
+    s.split = s.out + up256(out > x_panels ? out : x_panels);
     /* and 1 KiB: team.cuh reads whole units of 256 positions */
     s.counters = s.split + 1024 +
                  up256((d->no_tile || tokens < SPLIT_TOKENS ? tokens : SPLIT_TOKENS) * x_stride(g) * sizeof(float));
@@ -107,10 +114,14 @@ static moe_scratch scratch_of(const cuda_dev *d, uint64_t tokens, uint32_t top_k
     return s;
 }
 
-/* The number of experts is not known here: no more than pairs can be touched, and no model has more than MM_MAX_EXPERTS. */
-uint64_t cuda_moe_scratch_bytes(kern_dev *kd, uint32_t max_tokens, uint32_t top_k, const kern_expert_geom *g)
+/* Fewer tokens may need more. */
+uint64_t cuda_moe_scratch_bytes(kern_dev *kd, uint32_t max_tokens, uint32_t top_k, uint32_t n_experts,
+                                const kern_expert_geom *g)
 {
-    return scratch_of(cuda_of(kd), max_tokens, top_k, MM_MAX_EXPERTS, g).bytes;
+    const uint32_t fewer = max_tokens < SPLIT_TOKENS ? max_tokens : SPLIT_TOKENS;
+    const uint64_t most = scratch_of(cuda_of(kd), max_tokens, top_k, n_experts, g).bytes,
+                   of_fewer = scratch_of(cuda_of(kd), fewer, top_k, n_experts, g).bytes;
+    return most > of_fewer ? most : of_fewer;
 }
 
 /* Gate and up, then down, of the buckets from min to max. */
@@ -343,6 +354,33 @@ static cudaError_t warp_launch(cuda_dev *d, warp_params P, uint32_t smem)
     return e == cudaSuccess ? warp_launch_phases(d, P, smem, P.p[1].fmt) : e;
 }
 
+/* What the two launches of tile.cuh want: counters of pages, panels of x and room for those of activations. `warp`: small buckets are not theirs. */
+static cudaError_t tile_prepare(cuda_dev *d, const kern_moe_args *a, const moe_scratch &s, unsigned char *scratch,
+                                bool warp, mm_params (&p)[2])
+{
+    cudaError_t e = cudaMemsetAsync(scratch + s.counters, 0, s.counter_bytes, d->stream);
+    uint32_t *counters = reinterpret_cast<uint32_t *>(scratch + s.counters);
+    for (int ph = 0; ph < 2; ph++) {
+        const uint32_t n_units = a->n_experts * p[ph].unit_pages;
+        p[ph].min_bucket = warp ? MM_STREAM_TOKENS + 1 : 1;
+        p[ph].panels = scratch + (ph ? s.act_panels : s.out);
+        p[ph].panel_step = (uint64_t)s.n_panels * PANEL_BYTES;
+        p[ph].ring_addr = (uint64_t)(uintptr_t)(scratch + s.ring);
+        p[ph].slot_bytes = s.slot_bytes;
+        p[ph].ring_slots = s.ring_slots;
+        p[ph].ready = counters;
+        p[ph].done = p[ph].ready + (ph ? 1 : 2) * n_units;
+        counters = p[ph].done + n_units;
+    }
+    p[0].act_panels = p[1].panels;
+    p[0].act_step = p[1].panel_step;
+    /* Where K does not end with a block of 32 the rest of its last one must be numbers. */
+    const uint32_t d_ff = a->geom.d_ff;
+    if (e == cudaSuccess && d_ff % 32)
+        e = cudaMemsetAsync(p[1].panels + d_ff / PANEL_COLS * p[1].panel_step, 0, p[1].panel_step, d->stream);
+    return e == cudaSuccess ? panels_make(d, p[0], s.n_panels) : e;
+}
+
 kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
 {
     cuda_dev *d = cuda_of(kd);
@@ -358,7 +396,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
         return KERN_OK;
     if (a->n_experts > MM_MAX_EXPERTS)
         return cuda_unsupported(d, "experts: more than 1024 in a layer");
-    const moe_scratch s = scratch_of(d, a->n_tokens, a->top_k, MM_MAX_EXPERTS, g);
+    const moe_scratch s = scratch_of(d, a->n_tokens, a->top_k, a->n_experts, g);
     unsigned char *scratch = static_cast<unsigned char *>(a->scratch);
     float *act = reinterpret_cast<float *>(scratch), *out = reinterpret_cast<float *>(scratch + s.out);
 
@@ -366,8 +404,19 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     if (!phases_of(a, act, out, P.p))
         return cuda_unsupported(d, "experts: more than 4095 pages in a matrix");
     const bool tile = !d->no_tile && a->n_tokens > MM_STREAM_TOKENS, warp = !tile || a->n_tokens <= SPLIT_TOKENS;
-    const mm_params gate_up = P.p[0]; /* with x as it is */
     cudaError_t e = cudaSuccess;
+    mm_params phase[2] = {P.p[0], P.p[1]};
+    if (tile) {
+        e = tile_prepare(d, a, s, scratch, warp, phase);
+        if (e != cudaSuccess)
+            return cuda_fail(d, e, "experts");
+        const kern_status st = mm_launch(d, phase[0]);
+        if (st)
+            return st;
+    }
+    if (a->partial &&
+        (e = cudaMemsetAsync(out, 0, (size_t)a->n_tokens * a->top_k * g->d_model * sizeof *out, d->stream)))
+        return cuda_fail(d, e, "experts");
     if (warp) {
         P.p[0].max_bucket = P.p[1].max_bucket = tile ? MM_STREAM_TOKENS : UINT32_MAX;
         uint32_t smem = 0;
@@ -403,25 +452,9 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     }
 
     if (tile) {
-        e = cudaMemsetAsync(scratch + s.counters, 0, s.counter_bytes, d->stream);
-        if (e != cudaSuccess)
-            return cuda_fail(d, e, "experts");
-        uint32_t *counters = reinterpret_cast<uint32_t *>(scratch + s.counters);
-        for (int ph = 0; ph < 2; ph++) {
-            mm_params p = ph ? P.p[1] : gate_up;
-            const uint32_t n_units = a->n_experts * p.unit_pages;
-            p.min_bucket = warp ? MM_STREAM_TOKENS + 1 : 1;
-            p.max_bucket = UINT32_MAX;
-            p.ring_addr = (uint64_t)(uintptr_t)(scratch + s.ring);
-            p.slot_bytes = s.slot_bytes;
-            p.ring_slots = s.ring_slots;
-            p.ready = counters;
-            p.done = p.ready + (ph ? 1 : 2) * n_units;
-            counters = p.done + n_units;
-            kern_status st = mm_launch(d, p);
-            if (st)
-                return st;
-        }
+        const kern_status st = mm_launch(d, phase[1]);
+        if (st)
+            return st;
     }
     (void)cuda_start(d, combine_kernel, dim3((g->d_model + 511) / 512, a->n_tokens), 128, 0, out, a->weights, a->y,
                      g->d_model, a->top_k, a->n_live);

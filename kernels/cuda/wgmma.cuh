@@ -131,14 +131,8 @@ template <int R> static __device__ __forceinline__ void wgmma_wait(float (&c)[R]
 /* Rows of tokens from shared address `at`, a multiple of 1024 plus 32 bytes for every 16 positions of K. */
 static __device__ __forceinline__ uint64_t wgmma_tokens(uint32_t at)
 {
-    return (uint64_t)((at & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 |
-           1ull << 62; /* 8 rows are 1024 bytes; 128-byte swizzle */
-}
-
-/* What this thread has stored in shared memory is there for the matrix units once a barrier is passed. */
-static __device__ __forceinline__ void wgmma_publish()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    return (uint64_t)((at & 0x3ffff) >> 4) | 1ull << 16 | 128ull << 32 |
+           1ull << 62; /* from 8 rows to the next 2048 bytes (a panel); 128-byte swizzle */
 }
 
 /* This warpgroup will use N registers a thread, more or fewer than it was started with. */

@@ -73,6 +73,8 @@ static void bench_linear(kern_dev *d, kern_fmt fmt, uint32_t n_tokens, double re
     kern_linear_args a = {.w = w, .n_tokens = n_tokens, .x_stride = cols, .y_stride = rows};
     a.x = room(d, (uint64_t)n_tokens * cols * 4, true);
     a.y = room(d, (uint64_t)n_tokens * rows * 4, false);
+    const uint64_t scratch = d->ops->linear_scratch_bytes(d, n_tokens, cols);
+    a.scratch = scratch ? room(d, scratch, false) : NULL;
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < (n_tokens == 1 ? 6 : 2); i++) {
         if (d->ops->mark(d, 0) != KERN_OK || d->ops->linear(d, &a) != KERN_OK)
@@ -86,6 +88,8 @@ static void bench_linear(kern_dev *d, kern_fmt fmt, uint32_t n_tokens, double re
     d->ops->free(d, data);
     d->ops->free(d, (void *)(uintptr_t)a.x);
     d->ops->free(d, a.y);
+    if (a.scratch)
+        d->ops->free(d, a.scratch);
 }
 
 static void bench_moe(kern_dev *d, kern_fmt fmt, uint32_t n_tokens)
@@ -120,7 +124,7 @@ static void bench_moe(kern_dev *d, kern_fmt fmt, uint32_t n_tokens)
     a.x = room(d, (uint64_t)n_tokens * D_MODEL * 4, true);
     a.y = room(d, (uint64_t)n_tokens * D_MODEL * 4, false);
     a.weights = room(d, (uint64_t)n_tokens * TOP_K * 4, true);
-    a.scratch = room(d, d->ops->moe_scratch_bytes(d, n_tokens, TOP_K, &g), false);
+    a.scratch = room(d, d->ops->moe_scratch_bytes(d, n_tokens, TOP_K, N_EXPERTS, &g), false);
     a.expert_start = p.expert_start = room(d, (N_EXPERTS + 1) * 4, false);
     a.pairs = p.pairs = room(d, (uint64_t)n_tokens * TOP_K * 4, false);
     p.expert_count = room(d, N_EXPERTS * 4, false);

@@ -62,7 +62,7 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     a.ids = kc_put(&r, kc_gather(k, c->ids, top_k * 4, padded_tokens, rows), (size_t)rows * top_k * 4);
     a.weights = kc_put(&r, kc_gather(k, c->weights, top_k * 4, padded_tokens, rows), (size_t)rows * top_k * 4);
     a.n_live = c->padded ? kc_put(&r, &n, sizeof n) : NULL;
-    a.scratch = kc_room(&r, d->ops->moe_scratch_bytes(d, rows, top_k, &c->g));
+    a.scratch = kc_room(&r, d->ops->moe_scratch_bytes(d, rows, top_k, c->n_experts, &c->g));
 
     kern_plan_args p = {.ids = a.ids,
                         .n_live = a.n_live,
@@ -109,8 +109,8 @@ static void run_moe(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, 
     kc_status(&r, d->ops->plan(d, &p));
     for (int part = 0; part < 2 && c->split && d != k->ref; part++) {
         kern_moe_args half = a;
+        half.partial = true;
         plan_part(k, &r, c, &half, part);
-        kc_status(&r, d->ops->clear(d, a.scratch, d->ops->moe_scratch_bytes(d, rows, top_k, &c->g)));
         kc_status(&r, d->ops->moe(d, &half));
     }
     if (!c->split || d == k->ref)

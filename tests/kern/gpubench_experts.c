@@ -126,7 +126,7 @@ static batch new_batch(const gb_experts *e, uint32_t n, const float *x)
     b.moe.arena_end = b.moe.arena_begin + LAYERS * e->layer_bytes;
     b.moe.top_k = TOP_K;
     b.moe.n_experts = N_EXPERTS;
-    b.moe.scratch = gb_room(gb_dev->ops->moe_scratch_bytes(gb_dev, n, TOP_K, &e->g));
+    b.moe.scratch = gb_room(gb_dev->ops->moe_scratch_bytes(gb_dev, n, TOP_K, N_EXPERTS, &e->g));
     free(ids);
     free(w);
     gb_ok(gb_dev->ops->plan(gb_dev, &b.plan), "plan");

@@ -25,10 +25,12 @@ void gb_time_linear(kern_fmt fmt, const float *x)
             gb_ok(gb_dev->ops->upload(gb_dev, dw + c * one, w, one), "upload");
         float *dx = gb_put(x, (uint64_t)MAX_TOK * D_MODEL * 4);
         for (uint32_t n = 1; n <= shapes[i].max_tokens; n *= n == 8 ? 4 : 8) {
+            const uint64_t scratch = gb_dev->ops->linear_scratch_bytes(gb_dev, n, shapes[i].cols);
             float *y = gb_room((uint64_t)n * shapes[i].rows * 4);
             kern_linear_args a = {
                 .y = y, .x = dx, .n_tokens = n, .x_stride = shapes[i].cols, .y_stride = shapes[i].rows};
             a.w = (kern_mat){dw, kern_row_bytes(fmt, shapes[i].cols), shapes[i].rows, shapes[i].cols, fmt};
+            a.scratch = scratch ? gb_room(scratch) : NULL;
             uint32_t reps = n > 256 ? 2 : 16;
             gb_record();
             for (uint32_t r = 0; r < reps; r++) {
@@ -41,6 +43,8 @@ void gb_time_linear(kern_fmt fmt, const float *x)
                    2.0 * shapes[i].rows * shapes[i].cols * n / s * 1e-12);
             fflush(stdout);
             gb_dev->ops->free(gb_dev, y);
+            if (a.scratch)
+                gb_dev->ops->free(gb_dev, a.scratch);
         }
         gb_dev->ops->free(gb_dev, dw);
         gb_dev->ops->free(gb_dev, dx);
@@ -76,7 +80,8 @@ static void check_linear(const float *x)
                                   .accumulate = true,
                                   .bias = gb_put(x, rows * 4),
                                   .normed = gb_room((uint64_t)many * cols * 4),
-                                  .norm_eps = 1e-6f};
+                                  .norm_eps = 1e-6f,
+                                  .scratch = gb_room(gb_dev->ops->linear_scratch_bytes(gb_dev, many, cols))};
             for (int norm = 0; norm < 2; norm++) {
                 a.norm = norm ? gb_put(x + 7, cols * 4) : NULL;
                 float *all = linear_rows(a, many, x);
@@ -90,7 +95,7 @@ static void check_linear(const float *x)
                 }
                 free(all);
             }
-            void *p[] = {(void *)a.w.data, (void *)a.x, a.y, (void *)a.bias, (void *)a.norm, a.normed};
+            void *p[] = {(void *)a.w.data, (void *)a.x, a.y, (void *)a.bias, (void *)a.norm, a.normed, a.scratch};
             for (size_t j = 0; j < sizeof p / sizeof *p; j++)
                 gb_dev->ops->free(gb_dev, p[j]);
             munmap(w, (bytes + 4095) & ~4095ull);

@@ -7,7 +7,7 @@
 typedef struct linear_case {
     kern_mat w;
     float *x, *bias, *y0, *norm;
-    bool accumulate, indexed;
+    bool accumulate, indexed, no_scratch;
     uint32_t x_pad, y_pad;
 } linear_case;
 
@@ -37,6 +37,8 @@ static void run_linear(kc *k, kern_dev *d, const void *cv, const uint32_t *token
         a.normed = kc_room(&r, (size_t)n * cols * sizeof *c->norm);
         a.norm_eps = 1e-6f;
     }
+    const uint64_t scratch = d->ops->linear_scratch_bytes(d, n, cols);
+    a.scratch = scratch && !c->no_scratch ? kc_room(&r, scratch) : NULL;
     kc_status(&r, d->ops->linear(d, &a));
     kc_get(&r, y, a.y, y_bytes);
     for (uint32_t t = 0; t < n; t++)
@@ -75,6 +77,7 @@ static void check_linear(kc *k, kern_fmt fmt, uint32_t n, uint32_t rows, uint32_
     c.indexed = kc_below(k, 2);
     c.x_pad = kc_below(k, 3) * (fours ? 4 : 5);
     c.y_pad = kc_below(k, 3) * 3;
+    c.no_scratch = kc_below(k, 4) == 0;
 
     const float *w = kc_decoded(k, c.w);
     const double lost = kc_lost_when_split(k, "linear");

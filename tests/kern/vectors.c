@@ -447,7 +447,7 @@ static void experts(kc_run *r, const vectors *v, kern_act act)
     a.weights = put(r, v, "weights");
     a.page_addr = kc_put(r, addr, n_experts * g.pages * sizeof *addr);
     a.n_live = kc_put(r, &live, sizeof live);
-    a.scratch = kc_room(r, r->d->ops->moe_scratch_bytes(r->d, a.n_tokens, a.top_k, &g));
+    a.scratch = kc_room(r, r->d->ops->moe_scratch_bytes(r->d, a.n_tokens, a.top_k, a.n_experts, &g));
     a.act = act;
     if (act == KERN_SWIGLU_CLAMPED) {
         a.gate_bias = put(r, v, "gate_bias");
