@@ -773,6 +773,11 @@ Test(answer, hostile_markup_takes_linear_time)
     json_decref(tools);
 }
 
+static answer_thoughts thoughts_in(const char *source)
+{
+    return answer_thoughts_of(source, strlen(source));
+}
+
 Test(answer, forms_are_found_by_their_marks)
 {
     static const struct {
@@ -800,15 +805,15 @@ Test(answer, forms_are_found_by_their_marks)
                 {"ipython {\"name\": x, \"parameters\": y}", TOOLCALL_BARE}};
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++)
         cr_assert_eq(toolcall_form_of(rows[i].source, strlen(rows[i].source)), rows[i].form, "%s", rows[i].source);
-    cr_assert_str_eq(answer_thoughts_of("x</think>", 9).open, "<think>");
-    cr_assert_null(answer_thoughts_of("x<thin>", 7).open);
-    cr_assert_str_eq(answer_thoughts_of("'<|channel>thought\\n' + text", 30).close, "<channel|>");
-    cr_assert_null(answer_thoughts_of("<|system|><|end|>", 17).open);
+    cr_assert_str_eq(thoughts_in("x</think>").open, "<think>");
+    cr_assert_null(thoughts_in("x<thin>").open);
+    cr_assert_str_eq(thoughts_in("'<|channel>thought\\n' + text").close, "<channel|>");
+    cr_assert_null(thoughts_in("<|system|><|end|>").open);
     /* what a tool answered stands in MiniMax's template in tags that are no answer's */
-    cr_assert_null(answer_thoughts_of("<think> '<response>' ~ message.content", 38).end);
-    cr_assert(answer_thoughts_of("between <think></think> and <response></response>", 49).end);
-    cr_assert_str_eq(answer_thoughts_of("<seed:think>", 12).close, "</seed:think>");
-    cr_assert_str_eq(answer_thoughts_of("'<think{}>'", 11).close, "</think:opensource>");
+    cr_assert_null(thoughts_in("<think> '<response>' ~ message.content").end);
+    cr_assert(thoughts_in("between <think></think> and <response></response>").end);
+    cr_assert_str_eq(thoughts_in("<seed:think>").close, "</seed:think>");
+    cr_assert_str_eq(thoughts_in("'<think{}>'").close, "</think:opensource>");
 }
 
 #define A "<|channel|>analysis<|message|>"
