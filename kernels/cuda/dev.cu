@@ -838,7 +838,9 @@ extern "C" __attribute__((visibility("default"))) kern_status kern_cuda_entry(co
     d->has_bulk = d->prop.major >= 9 && fa.ptxVersion >= 90;
     if ((e = panels_for_wgmma(&d->wgmma)) != cudaSuccess)
         return open_failed(d, KERN_DEVICE, e, "loading the kernels", why, cap);
-    d->overlap = d->has_bulk && !listed(opt->disable, "cuda_overlap");
+    /* Older drivers cannot record that a kernel begins before the one ahead of it has ended. */
+    (void)cudaDriverGetVersion(&driver);
+    d->overlap = d->has_bulk && driver >= 12030 && !listed(opt->disable, "cuda_overlap");
     d->smem_max = (int)d->prop.sharedMemPerBlockOptin;
     if (listed(opt->disable, "cuda_large_smem") && d->smem_max > CUDA_LEAST_SMEM)
         d->smem_max = CUDA_LEAST_SMEM;
