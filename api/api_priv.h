@@ -23,7 +23,8 @@ typedef struct api_settings {
     atomic_uint refs;
     char **keys; /* [n_keys] */
     size_t n_keys;
-    char *cors_origin;
+    char *cors_origin, *allowed_hosts, *listen_host;
+    char machine[256]; /* its name; "": it has none */
     uint64_t max_body_bytes;
     uint32_t request_timeout_s;
     uint32_t max_n, max_logprobs, max_stop;
@@ -36,6 +37,8 @@ XD_DEFINE_CLEANUP(api_settings, api_settings_unref)
 /* Is one of the keys in these headers, Authorization and x-api-key (NULL: not sent)? All keys are compared in full, whatever matches. No
  * keys: yes. */
 bool api_auth_ok(const api_settings *s, const char *authorization, const char *api_key);
+/* May a request with this Host header (NULL: without one) be answered, or may it be a web page's whose name was rebound (hosts.c)? */
+bool api_host_ok(const api_settings *s, const char *host);
 
 /* What an answer may be held to. */
 typedef enum api_form {

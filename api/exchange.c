@@ -89,6 +89,20 @@ static xd_status check_framing(const exchange *x, const char *version, xd_err *e
     return XD_OK;
 }
 
+static xd_status check_host(const exchange *x, xd_err *err)
+{
+    const char *host = header(x, "Host");
+    if (api_host_ok(x->settings, host))
+        return XD_OK;
+    xd_status st = xd_fail_field(err, XD_FORBIDDEN, NULL, "host_not_allowed",
+                                 "this server does not answer to the host name '%.80s': add it to the setting "
+                                 "server.allowed_hosts%s, or ask by IP address",
+                                 host, x->settings->n_keys ? "" : ", set an API key");
+    if (notes_first_host(&x->a->notes))
+        xd_log_warn("%s (said once)", err->msg);
+    return st;
+}
+
 /* Everything that the header alone decides. */
 static xd_status check_header(exchange *x, const char *method, xd_err *err)
 {
@@ -171,7 +185,7 @@ static enum MHD_Result take_header(exchange *x, const char *method, const char *
         conn_answer_raw(x->c, &x->early);
         return MHD_YES; /* when the body is said to be complete, the connection is closed */
     }
-    if (strcmp(method, "OPTIONS") != 0)
+    if (!check_host(x, &x->early) && strcmp(method, "OPTIONS") != 0)
         (void)check_header(x, method, &x->early);
     const char *length = header(x, "Content-Length");
     if (!x->early.status && length && strtoull(length, NULL, 10) > x->body_limit)
@@ -215,13 +229,13 @@ static enum MHD_Result answer(exchange *x)
         if (!conn_begin_work(x->c))
             return MHD_NO; /* answered already */
         x->working = true;
+        if (x->early.status)
+            return reply_error(x, &x->early);
         if (strcmp(x->method, "OPTIONS") == 0) {
             if (!x->allow[0])
                 snprintf(x->allow, sizeof x->allow, "GET, HEAD, POST, OPTIONS");
             return reply_bytes(x, 204, NULL, &(xd_buf){0});
         }
-        if (x->early.status)
-            return reply_error(x, &x->early);
         xd_err err;
         if ((x->route->flags & ROUTE_READY) && atomic_load(&x->a->draining)) {
             xd_fail_field(&err, XD_UNAVAILABLE, NULL, "draining", "the server is shutting down");

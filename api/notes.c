@@ -36,3 +36,8 @@ bool notes_first_special(notes *n)
 {
     return !atomic_exchange(&n->said_special, true);
 }
+
+bool notes_first_host(notes *n)
+{
+    return !atomic_exchange(&n->said_host, true);
+}

@@ -1,4 +1,5 @@
-/* notes.h - what the operator is told of clients' requests, once: a field that nobody knows, special tokens that are read as text. */
+/* notes.h - what the operator is told of clients' requests, once: a field that nobody knows, special tokens that are read as text, a name
+ * by which the server may not be asked. */
 #ifndef API_NOTES_H
 #define API_NOTES_H
 
@@ -14,7 +15,7 @@ typedef struct notes {
     pthread_mutex_t lock;
     char *names[NOTES_MAX_FIELDS]; /* [n_names] */
     size_t n_names;
-    atomic_bool said_special;
+    atomic_bool said_special, said_host;
 } notes;
 
 void notes_init(notes *n);
@@ -23,5 +24,6 @@ void notes_clear(notes *n); /* when nobody uses it any more */
 bool notes_first_field(notes *n, const char *name);
 /* True once, for whoever asks first. */
 bool notes_first_special(notes *n);
+bool notes_first_host(notes *n); /* ... by a name that is not served */
 
 #endif

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/api_priv.h"
 
@@ -77,8 +78,12 @@ xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
     s->keep_thoughts = cfg->server.reasoning_format == CONF_REASONING_NONE;
     s->log_requests = cfg->log.requests;
     s->log_prompts = cfg->log.prompts;
-    s->cors_origin = strdup(cfg->server.cors_origin ? cfg->server.cors_origin : "");
-    if (!s->cors_origin)
+    if (gethostname(s->machine, sizeof s->machine - 1))
+        s->machine[0] = 0;
+    s->cors_origin = strdup(cfg->server.cors_origin);
+    s->allowed_hosts = strdup(cfg->server.allowed_hosts);
+    s->listen_host = strdup(cfg->server.host);
+    if (!s->cors_origin || !s->allowed_hosts || !s->listen_host)
         return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
     const char *keys = cfg->server.api_key;
     xd_status st = keys && *keys ? add_keys(s, keys, ',', "server.api_key", err) : XD_OK;
@@ -98,6 +103,8 @@ void api_settings_unref(api_settings *s)
         free(s->keys[i]);
     free(s->keys);
     free(s->cors_origin);
+    free(s->allowed_hosts);
+    free(s->listen_host);
     free(s);
 }
 

@@ -35,12 +35,13 @@ extern const char *const conf_force_names[]; /* by CONF_FORCE_* */
 
 typedef struct config {
     struct {
-        char *host;         /* address to listen on; loopback by default */
-        uint32_t port;      /* 0: any free port, logged */
-        char *api_key;      /* comma-separated keys, or "" */
-        char *api_key_file; /* one key a line; re-read on SIGHUP */
-        char *cors_origin;  /* "" none, "*" or one origin */
-        uint32_t threads;   /* HTTP threads */
+        char *host;          /* address to listen on; loopback by default */
+        uint32_t port;       /* 0: any free port, logged */
+        char *api_key;       /* comma-separated keys, or "" */
+        char *api_key_file;  /* one key a line; re-read on SIGHUP */
+        char *cors_origin;   /* "" none, "*" or one origin */
+        char *allowed_hosts; /* list, see conf_next_word(); "*": any */
+        uint32_t threads;    /* HTTP threads */
         uint32_t max_connections;
         uint64_t max_body_bytes;
         uint32_t max_queue;                     /* waiting requests beyond which 429 is answered */

@@ -134,6 +134,8 @@ const conf_option conf_options[] = {
            "File with one key a line, added to api_key. It is read again on SIGHUP."),
     STRING(server, "cors_origin", cors_origin, "", CONF_RELOAD,
            "Origin whose web pages may call the API ('https://chat.example.com'), or * for any. Empty: none."),
+    STRING(server, "allowed_hosts", allowed_hosts, "", CONF_RELOAD,
+           "Names, separated by commas, by which the server may be asked (the Host header), beside IP addresses, localhost and this machine's own name; * for any. Empty: those alone where no API key is asked for, so that no web page gets at a server on loopback by giving its own name that address (DNS rebinding); any name where one is."),
     U32(server, "threads", threads, "4", 1, 256, 0,
         "HTTP threads, and as many that render and tokenize long requests. Computing has its own."),
     U32(server, "max_connections", max_connections, "1024", 1, 65535, 0,

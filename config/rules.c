@@ -21,6 +21,28 @@ static bool is_origin(const char *text)
     return scheme && text[scheme] && !strpbrk(text + scheme, "/, *?#@\t");
 }
 
+static xd_status check_hosts(const config *c, xd_err *err)
+{
+    const char *word;
+    size_t n;
+    if (!*c->server.allowed_hosts)
+        return XD_OK;
+    for (const char *at = c->server.allowed_hosts; conf_next_word(&at, &word, &n);) {
+        if (!n)
+            REFUSE("server.allowed_hosts", "has an empty name between its commas");
+        if (n > CONF_MAX_NAME)
+            REFUSE("server.allowed_hosts", "has a name of %zu bytes; %d are allowed", n, CONF_MAX_NAME);
+        if (memchr(word, ':', n) || memchr(word, '/', n) || memchr(word, '[', n))
+            REFUSE(
+                "server.allowed_hosts",
+                "takes names alone, as gpu.example.com, without scheme and port, not '%.*s'; addresses are always allowed",
+                (int)n, word);
+        if (memchr(word, '*', n) && n > 1)
+            REFUSE("server.allowed_hosts", "'%.*s': each name is given in full; * alone allows any", (int)n, word);
+    }
+    return XD_OK;
+}
+
 static xd_status check_server(const config *c, xd_err *err)
 {
     if (!*c->server.host)
@@ -32,7 +54,7 @@ static xd_status check_server(const config *c, xd_err *err)
     if (c->server.idle_timeout_s && c->server.heartbeat_s >= c->server.idle_timeout_s)
         REFUSE("server.heartbeat", "must be shorter than server.idle_timeout (%u s), or quiet streams are cut",
                c->server.idle_timeout_s);
-    return XD_OK;
+    return check_hosts(c, err);
 }
 
 bool conf_next_word(const char **at, const char **ret, size_t *ret_len)

@@ -248,7 +248,7 @@ def text_of(answer):
 def http_post(path, body, extra=b"", version=b"1.1"):
     if isinstance(body, (dict, list)):
         body = json.dumps(body).encode()
-    return (b"POST " + path.encode() + b" HTTP/" + version + b"\r\nHost: x\r\nContent-Type: application/json\r\n" + extra +
+    return (b"POST " + path.encode() + b" HTTP/" + version + b"\r\nHost: localhost\r\nContent-Type: application/json\r\n" + extra +
             b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
 

@@ -124,7 +124,7 @@ def test_a_large_body_is_413(server):
 
 
 def test_a_large_chunked_body_is_413_while_it_is_being_sent(server):
-    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        b"Transfer-Encoding: chunked\r\n\r\n") as s:
         chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
         try:
@@ -145,7 +145,7 @@ def test_a_large_chunked_body_is_413_while_it_is_being_sent(server):
 ])
 def test_what_the_header_decides_is_told_before_the_body(start, head, status):
     server = start("--server.api_key=key", "--server.idle_timeout=1h")
-    with server.socket(head + b"\r\nHost: x\r\n\r\n2\r") as s:
+    with server.socket(head + b"\r\nHost: localhost\r\n\r\n2\r") as s:
         answer = read_all(s)
     head = answer.split(b"\r\n\r\n")[0]
     assert status_of(answer) == status and b"\r\nx-request-id: req-" in head and b"\r\nConnection: close" in head
@@ -176,12 +176,53 @@ def test_a_missing_host_is_an_error_like_any_other(server):
     assert status_of(server.raw(b"GET /health HTTP/1.0\r\n\r\n")) == 200
 
 
+MACHINE = socket.gethostname()
+OUR_HOSTS = ["", "127.0.0.1", "127.0.0.1:8080", "127.1", "10.1.2.3:80", "0.0.0.0:8080", "[::1]:8080", "[::1]", "[fe80::1%25eth0]:8080",
+             "[::ffff:127.0.0.1]", "localhost", "localhost:8080", "LocalHost", "localhost.:8080", "chat.localhost:8080", MACHINE,
+             MACHINE.upper() + ":8080", MACHINE.split(".")[0] + ".local"]
+OTHER_HOSTS = ["evil.example", "evil.example:8080", "localhost.evil.example", "notlocalhost", "127.0.0.1.evil.example", "1.2.3.4.5", "evil.local",
+               "x" + MACHINE, MACHINE + ".evil.example", "host.docker.internal:8080", "some-service", "[evil.example]", "[::1", "[::1]evil.example:8080",
+               ":8080", ".", "*", "127.0.0.1 evil.example", "a" * 5000, "\xe4.example"]
+
+
+def test_a_page_whose_name_is_rebound_to_loopback_gets_nothing(server):
+    """Its requests look like any others, but for the name in Host."""
+    for host in OUR_HOSTS:
+        assert server.get("/health", headers={"Host": host}).status == 200, host
+    for host in OTHER_HOSTS:
+        a = server.get("/health", headers={"Host": host})
+        assert a.status == 403 and a.error["code"] == "host_not_allowed" and a.error["type"] == "permission_error", host
+        assert "server.allowed_hosts" in a.error["message"] and (len(host) > 80 or "\xe4" in host or f"'{host}'" in a.error["message"])
+    evil = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}
+    for path in ["/", "/chat", "/metrics", "/status.json", "/version", "/v1/models", "/v1/responses/x", "/nowhere"]:
+        assert server.get(path, headers=evil).error["code"] == "host_not_allowed", path
+    for path in ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/admin/fallback", "/health"]:
+        assert server.post(path, {"prompt": "ab", "state": "none"}, headers=evil).error["code"] == "host_not_allowed", path
+    assert server.request("OPTIONS", "/v1/completions", headers=evil).error["code"] == "host_not_allowed"
+    assert server.post("/v1/messages", {}, headers=evil).json["type"] == "error"
+    assert server.log.count("server.allowed_hosts") == 1 and "(said once)" in server.log
+
+
+def test_names_that_are_allowed(start):
+    def status(server, host, **headers):
+        return server.get("/v1/models", headers={"Host": host, **headers}).status
+    named = start("--server.allowed_hosts=LLM, gpu.example.com")
+    assert [status(named, h) for h in ["llm", "llm:8080", "GPU.example.com.", "localhost", "127.0.0.1", "evil.example", "x.gpu.example.com"]] \
+        == [200] * 5 + [403] * 2
+    anything = start("--server.allowed_hosts=*")
+    assert all(status(anything, h) == 200 for h in OTHER_HOSTS)
+    key = {"Authorization": "Bearer k"}
+    assert status(start("--server.api_key=k"), "evil.example", **key) == 200  # the page does not know the key
+    both = start("--server.api_key=k", "--server.allowed_hosts=llm")
+    assert [status(both, h, **key) for h in ["llm", "evil.example"]] == [200, 403]
+
+
 def test_a_web_page_says_application_json(start, server):
     page = {"Origin": "https://evil.example"}
     body = http_post("/v1/completions", {"prompt": "ab"}).split(b"\r\n\r\n")[1]
 
     def ask(s, extra):
-        return status_of(s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + extra +
+        return status_of(s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + extra +
                                b"Content-Length: %d\r\n\r\n" % len(body) + body))
     assert ask(server, b"") == 200
     assert ask(server, b"Origin: https://evil.example\r\n") == 415
@@ -193,10 +234,10 @@ def test_a_web_page_says_application_json(start, server):
 
 
 def test_a_client_that_waits_for_100_continue_is_told_first(server):
-    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n") as s:
         assert status_of(s.recv(65536)) == 413
-    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with server.socket(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        b"Expect: 100-continue\r\nContent-Length: 14\r\n\r\n") as s:
         assert s.recv(65536).startswith(b"HTTP/1.1 100 ")
         s.sendall(b'{"prompt":"a"}')
@@ -209,13 +250,13 @@ def test_a_client_that_waits_for_100_continue_is_told_first(server):
     b"GET / HTTP/9.9\r\n\r\n",
     b"GET /health HTTP/1.1\r\n\r\n",  # no Host
     b"\x00\x01\x02\xff\xfe\r\n\r\n",
-    b"GET /health HTTP/1.1\r\nHost: x\r\nbroken header\r\n\r\n",
-    b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100000 + b"\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\nbroken header\r\n\r\n",
+    b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"ffffffffffffffffffff\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS to a plain port
 ])
@@ -247,8 +288,8 @@ def test_a_request_whose_end_is_doubtful_is_refused_and_nothing_behind_it_is_rea
     def answered():
         return re.findall(behind, server.get("/metrics").body.decode())
     before = answered()
-    a = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + JSON + headers + b"\r\n" + b'{"prompt":"a"}' +
-                   b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    a = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + JSON + headers + b"\r\n" + b'{"prompt":"a"}' +
+                   b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert status_of(a) == 400 and a.count(b"HTTP/1.1") == 1 and b'"version"' not in a, a
     server.settle()
     assert answered() == before
@@ -257,7 +298,7 @@ def test_a_request_whose_end_is_doubtful_is_refused_and_nothing_behind_it_is_rea
 def test_one_length_of_either_kind_is_fine(server):
     body = b'{"prompt":"ab","max_tokens":2}'
     chunks = b"".join(b"1;x=y\r\n%c\r\n" % c for c in body) + b"0\r\nTrailer: z\r\n\r\n"
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + JSON
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + JSON
     for rest in [b"Content-Length: %d\r\n\r\n" % len(body) + body, b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
                  b"transfer-encoding: Chunked\r\n\r\n" + chunks]:
         assert b'"text":"ab"' in server.raw(head + rest)
@@ -269,7 +310,7 @@ def test_one_length_of_either_kind_is_fine(server):
     (b"//version", 404), (b"/version/", 200), (b"/version//", 404), (b"/%76ersion", 200), (b"*", 404),
 ])
 def test_forms_of_urls(server, url, status):
-    a = server.raw(b"GET " + url + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    a = server.raw(b"GET " + url + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert status_of(a) == status, a
 
 
@@ -360,7 +401,7 @@ def test_few_open_files_mean_few_connections_not_a_deaf_server(start):
 
 
 def test_a_strange_url_is_never_echoed_raw(server):
-    a = server.raw(b"GET /%ff%00%0d%0aX:y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    a = server.raw(b"GET /%ff%00%0d%0aX:y HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     head, _, body = a.partition(b"\r\n\r\n")
     assert status_of(a) == 404 and b"\r\nX:y" not in head
     body.decode("utf-8")
@@ -387,7 +428,7 @@ def test_request_ids(server):
 
 
 def test_half_a_header_is_408(start):
-    server, answer = late_alone(start, b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    server, answer = late_alone(start, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
     assert status_of(answer) == 408
     assert server.metric("expertd_http_timeouts_total") == 1
 
@@ -396,7 +437,7 @@ def test_a_header_that_drips_in_is_408(start):
     server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
 
     def drip():
-        with server.socket(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ") as s:
+        with server.socket(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") as s:
             s.settimeout(0.2)
             while True:
                 try:
@@ -447,7 +488,7 @@ def test_a_body_that_goes_on_is_not_idle_but_may_be_too_slow(start):
 def test_who_waits_for_a_server_that_has_no_time_is_not_late(start):
     """What has arrived was in time, whenever the server comes to read it: headers on connections that had been idle, and the rest of bodies."""
     server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
-    version, body = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", http_post("/v1/completions", {"prompt": "ab"})
+    version, body = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n", http_post("/v1/completions", {"prompt": "ab"})
 
     def answer_of(s):
         with s:
@@ -488,7 +529,7 @@ def test_an_idle_connection_is_closed_without_a_word(start):
     server = start("--server.idle_timeout=1s", "--server.heartbeat=none")
     with server.socket() as s:
         assert read_all(s) == b""
-    assert late(server, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").count(b"HTTP/1.1") == 1
+    assert late(server, b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").count(b"HTTP/1.1") == 1
 
 
 def test_keys(start, tmp_path):
@@ -670,7 +711,7 @@ def test_sigterm_finishes_what_runs(start):
 
 def test_sigterm_ends_idle_connections_and_endless_streams(start):
     server = start("--server.drain_timeout=1s")
-    idle = server.socket(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    idle = server.socket(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with server.socket(http_post("/v1/completions", {"prompt": "[drip]" + "x" * 50, "stream": True, "max_tokens": 4000})) as s, \
             server.socket(http_post("/v1/completions", {"prompt": "[never]"})) as silent:
         server.wait_metric("fake_live", 2)

@@ -18,8 +18,8 @@ DEMO = os.path.join(ROOT, "config", "demo")
 SMALL = ["--memory.page_size=64KiB", "--memory.vram_budget=4MiB", "--pager.warm_start=no"]
 LONG = list(range(100, 612))
 ELSEWHERE = {
-    "tests/api/test_http.py": ["server.api_key", "server.api_key_file", "server.cors_origin", "server.max_connections", "server.request_timeout",
-                               "server.idle_timeout", "server.heartbeat"],
+    "tests/api/test_http.py": ["server.api_key", "server.api_key_file", "server.cors_origin", "server.allowed_hosts", "server.max_connections",
+                               "server.request_timeout", "server.idle_timeout", "server.heartbeat"],
     "tests/api/test_fields.py": ["server.max_body", "server.completions_parse_special"],
     "tests/api/test_metrics.py": ["server.status_page"],
     "tests/api/test_tools.py": ["server.reasoning_format"],

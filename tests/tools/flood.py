@@ -21,7 +21,7 @@ def ask(port):
     begun = time.monotonic()
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             data = b""
             while more := s.recv(65536):
                 data += more
@@ -60,7 +60,7 @@ def main():
             n = int(m[1])
             options.remove(o)
         elif o == "--header":
-            send = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half"
+            send = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Half"
             options.remove(o)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     server = subprocess.Popen([args[0], "serve", f"--model.path={args[1]}", "--server.port=0", "--log.format=plain", *options],
