@@ -181,6 +181,18 @@ uint32_t api_port(const api *a)
     return a->port;
 }
 
+/* A name that is misspelt, or another model's, would do nothing in silence. */
+static void warn_of_variables(api *a)
+{
+    api_settings *s = api_settings_ref(a);
+    const char *name;
+    json_t *v;
+    json_object_foreach (s->template_kwargs, name, v)
+        if (a->chat && !chat_set_uses(a->chat, name))
+            xd_log_warn("model.chat_template_kwargs: the chat template has no variable '%s'", name);
+    api_settings_unref(s);
+}
+
 xd_status api_engine_ready(api *a, xd_err *err)
 {
     const engine_info *info = engine_get_info(a->e);
@@ -198,6 +210,7 @@ xd_status api_engine_ready(api *a, xd_err *err)
         snprintf(a->chat_why, sizeof a->chat_why, "%s", why.msg);
     pthread_mutex_unlock(&a->lock);
     if (!st) {
+        warn_of_variables(a);
         bool tools = chat_set_uses(chat, "tools");
         const char *calls = chat_set_has_channels(chat) ? "channels" : toolcall_marks_of(chat_set_calls(chat))->name;
         xd_log_info("chat template: %s (%s%s)", chat_set_origin(chat), tools ? "tool calls: " : "takes no tools",
@@ -217,7 +230,7 @@ xd_status api_engine_ready(api *a, xd_err *err)
     return XD_OK;
 }
 
-xd_status api_check_keys(const config *cfg, xd_err *err)
+xd_status api_check_settings(const config *cfg, xd_err *err)
 {
     api_settings *s = NULL;
     xd_status st = api_settings_new(cfg, &s, err);
@@ -253,6 +266,7 @@ xd_status api_reload(api *a, const config *cfg, xd_err *err)
     pthread_mutex_unlock(&a->lock);
     api_settings_unref(old);
     atomic_store(&a->heartbeat_s, cfg->server.heartbeat_s);
+    warn_of_variables(a);
     return XD_OK;
 }
 

@@ -28,9 +28,9 @@ xd_status api_start(const api_options *opt, api **ret, xd_err *err) XD_MUST_CHEC
 uint32_t api_port(const api *a); /* the port in use */
 /* The engine is READY: loads the chat template and lets requests in. A broken template is a warning, chat then answers 400. */
 xd_status api_engine_ready(api *a, xd_err *err) XD_MUST_CHECK;
-/* Without a server: would api_start() read its keys, and api_engine_ready() find a chat template? XD_NOT_FOUND: the model has none;
+/* Without a server: would api_start() take its settings (keys, JSON), and api_engine_ready() find a chat template? XD_NOT_FOUND: the model has none;
  * XD_BAD_CONFIG: the configured one is of no use. model_dir and metadata as in engine_info. */
-xd_status api_check_keys(const config *cfg, xd_err *err) XD_MUST_CHECK;
+xd_status api_check_settings(const config *cfg, xd_err *err) XD_MUST_CHECK;
 xd_status api_check_chat(const config *cfg, const char *model_dir, const char *metadata, xd_err *err) XD_MUST_CHECK;
 void api_drain(api *a); /* new requests are answered 503; open streams go on */
 /* Takes over keys and limits; cfg is borrowed for the call. On failure all is as before. */

@@ -24,7 +24,8 @@ typedef struct api_settings {
     char **keys; /* [n_keys] */
     size_t n_keys;
     char *cors_origin, *allowed_hosts, *listen_host;
-    char machine[256]; /* its name; "": it has none */
+    char machine[256];       /* its name; "": it has none */
+    json_t *template_kwargs; /* an object */
     uint64_t max_body_bytes;
     uint32_t request_timeout_s;
     uint32_t max_n, max_logprobs, max_stop;

@@ -40,6 +40,8 @@ toolcall_form chat_set_calls(const chat_set *s); /* how the template for request
 bool chat_set_has_channels(const chat_set *s);   /* messages with heads tell calls and thoughts */
 /* True if a template mentions the variable ("tools", "enable_thinking", ...): without it the parameter has no effect. */
 bool chat_set_uses(const chat_set *s, const char *name);
+/* The first of these variables (NULL, or no object: none) that is not for chat_template_kwargs to say: messages, tools and the like. */
+const char *chat_own_variable(const json_t *kwargs);
 
 /* What stands behind the template's own end, where an answer is held to a form: an open thought is closed, and the mark that opens a call
  * is written, for the answer to begin with the JSON. */
@@ -47,12 +49,13 @@ typedef enum chat_tail { CHAT_TAIL_NONE, CHAT_TAIL_ANSWER, CHAT_TAIL_CALL } chat
 
 /* The parts of a request body, already parsed JSON, borrowed. NULL or JSON null means absent. */
 typedef struct chat_request {
-    const json_t *messages;        /* array of {"role", "content", ...}; required */
-    const json_t *tools;           /* array */
-    const json_t *documents;       /* array */
-    const json_t *template_kwargs; /* object: more variables for the template; those of the server's own are refused */
-    bool add_generation_prompt;    /* the template opens the assistant's turn */
-    bool continue_final_message;   /* the prompt ends inside the last message; excludes add_generation_prompt */
+    const json_t *messages;  /* array of {"role", "content", ...}; required */
+    const json_t *tools;     /* array */
+    const json_t *documents; /* array */
+    const json_t
+        *template_kwargs;        /* object: more variables for the template; those of chat_own_variable() are refused */
+    bool add_generation_prompt;  /* the template opens the assistant's turn */
+    bool continue_final_message; /* the prompt ends inside the last message; excludes add_generation_prompt */
     chat_tail tail;
     bool may_think; /* with a tail: not where the answer may begin with a thought, which ret->marks then says */
     time_t now;     /* the template's clock, 0: the real one */

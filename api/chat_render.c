@@ -152,10 +152,18 @@ static const chat_template *choose(const chat_set *s, bool tools)
     return fallback;
 }
 
-static xd_status check_request(const chat_request *r, xd_err *err)
+const char *chat_own_variable(const json_t *kwargs)
 {
     static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt",
                                       "continue_final_message"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(own); i++)
+        if (json_object_get(kwargs, own[i]))
+            return own[i];
+    return NULL;
+}
+
+static xd_status check_request(const chat_request *r, xd_err *err)
+{
     if (!absent(r->tools) && !json_is_array(r->tools))
         return xd_fail_field(err, XD_BAD_REQUEST, "tools", "invalid_type", "tools must be a list");
     if (!absent(r->documents) && !json_is_array(r->documents))
@@ -163,10 +171,10 @@ static xd_status check_request(const chat_request *r, xd_err *err)
     if (!absent(r->template_kwargs) && !json_is_object(r->template_kwargs))
         return xd_fail_field(err, XD_BAD_REQUEST, "chat_template_kwargs", "invalid_type",
                              "chat_template_kwargs must be an object");
-    for (size_t i = 0; !absent(r->template_kwargs) && i < XD_ARRAY_LEN(own); i++)
-        if (json_object_get(r->template_kwargs, own[i]))
-            return xd_fail_field(err, XD_BAD_REQUEST, "chat_template_kwargs", "invalid_value",
-                                 "chat_template_kwargs.%s: give this as a field of the request itself", own[i]);
+    const char *own = chat_own_variable(r->template_kwargs);
+    if (own)
+        return xd_fail_field(err, XD_BAD_REQUEST, "chat_template_kwargs", "invalid_value",
+                             "chat_template_kwargs.%s: give this as a field of the request itself", own);
     if (r->continue_final_message && r->add_generation_prompt)
         return xd_fail_field(err, XD_BAD_REQUEST, "continue_final_message", "invalid_value",
                              "continue_final_message and add_generation_prompt exclude each other");

@@ -22,7 +22,8 @@ gen_context gen_context_of(exchange *x)
                        .max_stop = x->settings->max_stop,
                        .notes = &x->a->notes,
                        .parse_special = x->settings->completions_parse_special,
-                       .keep_thoughts = x->settings->keep_thoughts};
+                       .keep_thoughts = x->settings->keep_thoughts,
+                       .template_kwargs = x->settings->template_kwargs};
     ctx.tok = engine_get_tokenizer(x->a->e, &ctx.tok_why);
     /* Set once before the server is ready, and constant from then on. */
     ctx.chat = x->a->chat;

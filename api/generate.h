@@ -77,9 +77,10 @@ typedef struct gen_context {
     const chat_set *chat;
     const char *chat_why;
     uint32_t max_n, max_logprobs, max_stop;
-    notes *notes;       /* NULL: nobody wants to know */
-    bool parse_special; /* what /v1/completions does unless the request says */
-    bool keep_thoughts; /* what /v1/chat/completions does unless the request says */
+    notes *notes;                  /* NULL: nobody wants to know */
+    bool parse_special;            /* what /v1/completions does unless the request says */
+    bool keep_thoughts;            /* what /v1/chat/completions does unless the request says */
+    const json_t *template_kwargs; /* variables of the template that a request does not say; NULL: none */
 } gen_context;
 
 /* Reads and checks every field; borrows from body. On failure *ret needs no freeing. */
@@ -105,8 +106,10 @@ xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err) 
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Whether the model shall think, how long, and what becomes of it: reasoning.c. */
 xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
-/* The request's chat_template_kwargs with what its other fields say of thinking, where the template has a variable for it; owned, NULL:
- * the client's own are all. *ret_switch: the template can be told whether to think. */
+/* The server's variables for the template, and over them the request's (NULL: none). Owned. */
+xd_status gen_template_kwargs(const gen_context *ctx, const json_t *own, json_t **ret, xd_err *err) XD_MUST_CHECK;
+/* The same with what the request's other fields say of thinking, where the template has a variable for it. *ret_switch: the template can
+ * be told whether to think. */
 xd_status gen_reasoning_kwargs(const gen_context *ctx, const gen_params *p, json_t **ret, bool *ret_switch,
                                xd_err *err) XD_MUST_CHECK;
 /* The prompt of a chat request as token ids (also /tokenize). Appends to ids. add_special: the tokenizer's start token comes first where

@@ -171,6 +171,7 @@ xd_status prepare_tokenize(exchange *x, xd_err *err)
 {
     gen_context ctx = gen_context_of(x);
     XD_CLEANUP(json_decrefp) json_t *body = NULL;
+    XD_CLEANUP(json_decrefp) json_t *kwargs = NULL;
     XD_CLEANUP(tok_ids_free) tok_ids ids = {0};
     tokenize_params p;
     xd_status st = read_tokenize(x, &ctx, TOKENIZE, &body, &p, err);
@@ -190,10 +191,12 @@ xd_status prepare_tokenize(exchange *x, xd_err *err)
                         &ids, err);
     else if (!st)
         st = gen_check_tools(p.tools, err);
+    if (!st && !p.prompt)
+        st = gen_template_kwargs(&ctx, p.template_kwargs, &kwargs, err);
     if (!st && !p.prompt) {
         chat_request req = {.messages = p.messages,
                             .tools = p.tools,
-                            .template_kwargs = p.template_kwargs,
+                            .template_kwargs = kwargs,
                             .add_generation_prompt = p.add_generation_prompt && !p.continue_final_message,
                             .continue_final_message = p.continue_final_message};
         st = gen_encode_chat(&ctx, &req, p.add_special_tokens, &ids, NULL, err);

@@ -259,12 +259,13 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
     return XD_OK;
 }
 
-/* "enable_thinking": false, or DeepSeek's word for it, counts also where a template does not know it. */
-static bool wants_thoughts(const gen_params *p)
+/* "enable_thinking": false, or DeepSeek's word for it, counts also where a template does not know it; `kwargs`, in which the server's own
+ * are, where no field of the request says otherwise. */
+static bool wants_thoughts(const gen_params *p, const json_t *kwargs)
 {
-    return !p->keep_thoughts && p->wish != GEN_THINK_OFF &&
-           !json_is_false(json_object_get(p->template_kwargs, "enable_thinking")) &&
-           !json_is_false(json_object_get(p->template_kwargs, "thinking"));
+    const json_t *said = p->wish == GEN_THINK_ON ? p->template_kwargs : kwargs;
+    return !p->keep_thoughts && p->wish != GEN_THINK_OFF && !json_is_false(json_object_get(said, "enable_thinking")) &&
+           !json_is_false(json_object_get(said, "thinking"));
 }
 
 /* The words that stand between a thought and what the grammar holds: those that append_tail() of chat.c writes where there is no thought. */
@@ -307,13 +308,13 @@ static xd_status chat_prompt(const gen_context *ctx, gen_params *p, xd_err *err)
     chat_request req = {.messages = p->messages,
                         .tools = p->tools,
                         .documents = p->documents,
-                        .template_kwargs = kwargs ? kwargs : p->template_kwargs,
+                        .template_kwargs = kwargs,
                         .add_generation_prompt = p->add_generation_prompt,
                         .continue_final_message = p->continue_final_message,
                         .tail = p->must_call ? CHAT_TAIL_CALL
                                 : p->grammar ? CHAT_TAIL_ANSWER
                                              : CHAT_TAIL_NONE,
-                        .may_think = wants_thoughts(p)};
+                        .may_think = wants_thoughts(p, kwargs)};
     p->prompts = calloc(1, sizeof *p->prompts);
     st = p->prompts ? XD_OK : xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
     if (!st) {

@@ -118,16 +118,30 @@ static const char *switch_of(const gen_context *ctx)
     return has_variable(ctx, "enable_thinking") ? "enable_thinking" : has_variable(ctx, "thinking") ? "thinking" : NULL;
 }
 
+xd_status gen_template_kwargs(const gen_context *ctx, const json_t *own, json_t **ret, xd_err *err)
+{
+    json_t *kwargs = json_object();
+    const json_t *layers[] = {ctx->template_kwargs, own};
+    for (size_t i = 0; i < XD_ARRAY_LEN(layers); i++)
+        if (!kwargs || (layers[i] && json_object_update(kwargs, (json_t *)(uintptr_t)layers[i]))) {
+            json_decref(kwargs);
+            return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+        }
+    *ret = kwargs;
+    return XD_OK;
+}
+
 xd_status gen_reasoning_kwargs(const gen_context *ctx, const gen_params *p, json_t **ret, bool *ret_switch, xd_err *err)
 {
     const char *name = switch_of(ctx);
     bool effort = p->reasoning_effort && has_variable(ctx, "reasoning_effort");
     bool think = p->wish != GEN_THINK_AS_IT_IS && name && !json_object_get(p->template_kwargs, name);
     *ret_switch = name != NULL;
-    if (!effort && !think)
-        return XD_OK;
-    json_t *kwargs = p->template_kwargs ? json_copy((json_t *)(uintptr_t)p->template_kwargs) : json_object();
-    if (!kwargs || (effort && json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort))) ||
+    json_t *kwargs = NULL;
+    xd_status st = gen_template_kwargs(ctx, p->template_kwargs, &kwargs, err);
+    if (st)
+        return st;
+    if ((effort && json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort))) ||
         (think && json_object_set_new(kwargs, name, json_boolean(p->wish == GEN_THINK_ON)))) {
         json_decref(kwargs);
         return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");

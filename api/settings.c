@@ -1,6 +1,7 @@
 /* settings.c - what the HTTP room keeps of the configuration, and the check of API keys.
  *
- * One immutable copy is shared by reference count: a request keeps the one it began with, api_reload() swaps in a new one. */
+ * One immutable copy is shared by reference count: a request keeps the one it began with, api_reload() swaps in a new one. So are the JSON
+ * values in it, whose counts jansson changes atomically. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -60,6 +61,30 @@ static xd_status add_key_file(api_settings *s, const char *path, xd_err *err)
     return add_keys(s, text + (marked ? 3 : 0), '\n', from, err);
 }
 
+/* No more than JSON is known of it here: which variables there are is the template's affair (api.c). */
+static xd_status read_template_kwargs(const char *text, json_t **ret, xd_err *err)
+{
+    static const char name[] = "model.chat_template_kwargs";
+    json_error_t e;
+    json_t *v = *text ? json_loads(text, JSON_REJECT_DUPLICATES, &e) : json_object();
+    if (!v && !*text)
+        return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
+    const char *own = chat_own_variable(v);
+    if (json_is_object(v) && !own) {
+        *ret = v;
+        return XD_OK;
+    }
+    if (own)
+        xd_fail_field(err, XD_BAD_CONFIG, name, NULL, "%s: '%s' is what each request says itself", name, own);
+    else
+        xd_fail_field(
+            err, XD_BAD_CONFIG, name, NULL,
+            "%s must be a JSON object such as {\"enable_thinking\": false} (in a shell between single quotes), not '%.100s'%s%s",
+            name, text, v ? "" : ": ", v ? "" : e.text);
+    json_decref(v);
+    return XD_BAD_CONFIG;
+}
+
 xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
 {
     XD_CLEANUP(api_settings_unrefp) api_settings *s = calloc(1, sizeof *s);
@@ -89,6 +114,8 @@ xd_status api_settings_new(const config *cfg, api_settings **ret, xd_err *err)
     xd_status st = keys && *keys ? add_keys(s, keys, ',', "server.api_key", err) : XD_OK;
     if (!st && cfg->server.api_key_file && cfg->server.api_key_file[0])
         st = add_key_file(s, cfg->server.api_key_file, err);
+    if (!st)
+        st = read_template_kwargs(cfg->model.chat_template_kwargs, &s->template_kwargs, err);
     if (st)
         return st;
     *ret = XD_TAKE(s);
@@ -102,6 +129,7 @@ void api_settings_unref(api_settings *s)
     for (size_t i = 0; i < s->n_keys; i++)
         free(s->keys[i]);
     free(s->keys);
+    json_decref(s->template_kwargs);
     free(s->cors_origin);
     free(s->allowed_hosts);
     free(s->listen_host);

@@ -57,16 +57,17 @@ typedef struct config {
         int reasoning_format; /* CONF_REASONING_* */
     } server;
     struct {
-        char *path;              /* directory, file, "synthetic:NAME", or "" for the demo model */
-        char *served_model_name; /* list, see conf_next_word(); "" : last part of the path */
-        uint32_t max_model_len;  /* 0: from the model, limited by memory */
-        bool tokenizer;          /* no: token ids only */
-        char *chat_template;     /* template text or file, "" : the model's own */
-        int sampling_defaults;   /* CONF_DEFAULTS_* */
-        char *dtype;             /* synthetic models: bf16, f16, q8_0 */
-        int skew;                /* synthetic routing: CONF_SKEW_* */
-        char *skew_trace;        /* trace file of CONF_SKEW_TRACE, or "" */
-        uint32_t seed;           /* synthetic weights */
+        char *path;                 /* directory, file, "synthetic:NAME", or "" for the demo model */
+        char *served_model_name;    /* list, see conf_next_word(); "" : last part of the path */
+        uint32_t max_model_len;     /* 0: from the model, limited by memory */
+        bool tokenizer;             /* no: token ids only */
+        char *chat_template;        /* template text or file, "" : the model's own */
+        char *chat_template_kwargs; /* JSON object, "" : none */
+        int sampling_defaults;      /* CONF_DEFAULTS_* */
+        char *dtype;                /* synthetic models: bf16, f16, q8_0 */
+        int skew;                   /* synthetic routing: CONF_SKEW_* */
+        char *skew_trace;           /* trace file of CONF_SKEW_TRACE, or "" */
+        uint32_t seed;              /* synthetic weights */
     } model;
     struct {
         int backend;

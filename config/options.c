@@ -179,6 +179,8 @@ const conf_option conf_options[] = {
          "Take and give text, where the model has a tokenizer; one that cannot be read is then refused. no: requests are token ids."),
     STRING(model, "chat_template", chat_template, "", CONF_TEMPLATE,
            "Jinja chat template: its file, or its text if it contains '{{' or '{%'. Empty: the model's own."),
+    STRING(model, "chat_template_kwargs", chat_template_kwargs, "", CONF_RELOAD,
+           "JSON object of variables for the chat template, where a request does not say them itself: {\"enable_thinking\": false} switches thoughts off where the template has that word. A request's chat_template_kwargs, reasoning_effort and the like win, each for its own variable."),
     ENUM(model, "sampling_defaults", sampling_defaults, "model", sampling_defaults, 0,
          "Where a request's missing temperature, top_p and so on come from: the model's generation_config.json, or none."),
     CHOICE(model, "dtype", dtype, "bf16", dtypes, 0,

@@ -295,8 +295,9 @@ static void judge_model(report *r, const facts *f, const config *cfg)
 {
     judge_fault(r, "engine", f->engine_error, CHECK_FAIL, "The daemon would not start with it.",
                 "expertd --help engine explains the setting");
-    judge_fault(r, "api-keys", f->keys_error, CHECK_FAIL, "The daemon would not start without its keys.",
-                "server.api_key_file: a file that the service's user can read, with one key a line");
+    judge_fault(
+        r, "settings", f->settings_error, CHECK_FAIL, "The daemon would not start with it.",
+        "the line above names the setting; a key file is one that the service's user can read, with one key a line");
     judge_fault(r, "trace", f->trace_error, CHECK_FAIL, "The daemon would not start without its trace.",
                 "pager.trace_file: a file that is new, empty or a trace, where the service's user can write");
     judge_fault(r, "stats", f->stats_error, CHECK_WARN,
@@ -392,7 +393,7 @@ int check_main(const cli *c, const config *cfg)
     static const char *const names[] = {"ok", "warn", "fail"}, *const colours[] = {"\033[32m", "\033[33m", "\033[31m"};
     xd_err err = {0};
     if (c->config_only) { /* itself it has been read by now; the files it names are read again at a reload, too */
-        xd_status st = api_check_keys(cfg, &err);
+        xd_status st = api_check_settings(cfg, &err);
         if (!st)
             st = core_check(cfg, &err);
         if (!st)

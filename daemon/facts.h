@@ -59,7 +59,7 @@ typedef struct facts {
     char tokenizer_error[768], template_error[768];
     bool template_configured; /* model.chat_template is set: its faults are the configuration's */
     /* Other files of the configuration. */
-    char keys_error[768], stats_error[768], trace_error[768], engine_error[768];
+    char settings_error[768], stats_error[768], trace_error[768], engine_error[768];
     uint64_t disk_free_bytes;
     bool disk_checked, disk_exists;
     char disk_error[128];

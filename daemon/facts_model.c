@@ -47,8 +47,8 @@ void facts_read_model(const config *cfg, facts *f)
     bool synthetic = !strncmp(cfg->model.path, "synthetic:", 10);
     if (core_check(cfg, &err))
         NOTE(f->engine_error, err);
-    if (api_check_keys(cfg, &err))
-        NOTE(f->keys_error, err);
+    if (api_check_settings(cfg, &err))
+        NOTE(f->settings_error, err);
     if (*cfg->pager.trace_file && trace_check_path(cfg->pager.trace_file, &err))
         NOTE(f->trace_error, err);
     if (!*cfg->model.path)

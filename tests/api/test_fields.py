@@ -398,14 +398,54 @@ def test_thinking_is_switched_under_the_templates_own_name_or_refused(template_s
         assert a.error["param"] == want and a.error["code"] == "unsupported_parameter"
 
 
+TWO = "{{ messages[0].content }}[{{ enable_thinking }}|{{ reasoning_effort }}|{{ extra }}]"
+SERVERS_OWN = json.dumps({"enable_thinking": False, "reasoning_effort": "low", "extra": {"a": 1}})
+
+
+@pytest.mark.parametrize("fields,want", [
+    ({}, "[False|low|{'a': 1}]"), ({"chat_template_kwargs": {}}, "[False|low|{'a': 1}]"),
+    ({"chat_template_kwargs": {"enable_thinking": True}}, "[True|low|{'a': 1}]"), ({"chat_template_kwargs": {"extra": "x"}}, "[False|low|x]"),
+    ({"chat_template_kwargs": {"extra": None}}, "[False|low|None]"), ({"enable_thinking": True}, "[True|low|{'a': 1}]"),
+    ({"thinking": {"type": "enabled"}}, "[True|low|{'a': 1}]"), ({"reasoning_effort": "high"}, "[False|high|{'a': 1}]"),
+    ({"reasoning": {"effort": "high", "enabled": True}}, "[True|high|{'a': 1}]"),
+])
+def test_the_servers_own_template_variables_stand_where_a_request_says_none(template_servers, fields, want):
+    server = template_servers(TWO, SERVERS_OWN)
+    a = ask(server, "chat", return_token_ids=True, **fields)
+    assert bytes(a.json["prompt_token_ids"]).decode() == "hi" + want, a.body
+    if "chat_template_kwargs" in fields or not fields:
+        turns = [{"role": "user", "content": "hi"}]
+        assert bytes(server.post("/tokenize", {"messages": turns, **fields}).json["tokens"]).decode() == "hi" + want
+
+
+def test_the_servers_own_template_variables_in_all_chats(template_servers):
+    """How long the prompt is tells which branch the template took."""
+    server = template_servers(TWO, SERVERS_OWN)
+    tokens = len("hi[False|low|{'a': 1}]")
+    assert ask(server, "chat").json["usage"]["prompt_tokens"] == tokens
+    assert server.post("/v1/responses", {"input": "hi", "max_output_tokens": 1}).json["usage"]["input_tokens"] == tokens
+    assert server.post("/v1/responses/input_tokens", {"input": "hi"}).json["input_tokens"] == tokens
+    assert server.post("/v1/responses/input_tokens", {"input": "hi", "reasoning": {"effort": "medium"}}).json["input_tokens"] == tokens + 3
+    claude = {"max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+    assert server.post("/v1/messages/count_tokens", claude).json["input_tokens"] == tokens
+    assert server.post("/v1/messages/count_tokens", {**claude, "thinking": {"type": "enabled", "budget_tokens": 9}}).json["input_tokens"] == tokens - 1
+    usage = server.post("/v1/messages", claude).json["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == tokens
+
+
+def test_a_template_variable_that_the_template_lacks_is_told(start):
+    server = start(f"--model.chat_template={SWITCH}", '--model.chat_template_kwargs={"enable_thinking": false, "enable_thinkin": false}')
+    assert server.log.count("has no variable") == 1 and "'enable_thinkin'" in server.log
+
+
 @pytest.fixture(scope="module")
 def template_servers():
     made = {}
 
-    def get(template):
-        if template not in made:
-            made[template] = Server(f"--model.chat_template={template}")
-        return made[template]
+    def get(template, kwargs=""):
+        if (template, kwargs) not in made:
+            made[template, kwargs] = Server(f"--model.chat_template={template}", f"--model.chat_template_kwargs={kwargs}")
+        return made[template, kwargs]
 
     yield get
     assert all(s.stop() == 0 for s in made.values())

@@ -41,10 +41,10 @@ def servers(tmp_path_factory):
         (path / "tokenizer.json").write_text(json.dumps(tok))
         return str(path)
 
-    def get(template, marks=MARKS):
-        if template not in made:
-            made[template] = Daemon("--server.max_n=8", "--model", model(marks), "--model.chat_template=" + template)
-        return made[template]
+    def get(template, marks=MARKS, kwargs=""):
+        if (template, kwargs) not in made:
+            made[template, kwargs] = Daemon("--server.max_n=8", "--model", model(marks), "--model.chat_template=" + template, "--chat-template-kwargs", kwargs)
+        return made[template, kwargs]
 
     yield get
     for d in made.values():
@@ -132,6 +132,19 @@ def test_who_wants_no_thoughts_gets_none(servers, template, kwargs):
         for fields in forms:
             thought, content, calls, _ = whole(servers(template), seed, logit_bias=bias(think=20), chat_template_kwargs=kwargs, **fields)
             assert thought is None and (calls or content[0] == "{")
+
+
+@pytest.mark.parametrize("template", [QWEN3, OPENS])
+def test_a_server_on_which_thoughts_are_switched_off(servers, template):
+    """... also where the template has no switch, as long as the answer has a form; a request that wants thoughts gets them."""
+    server = servers(template, kwargs='{"enable_thinking": false}')
+    thoughts = 0
+    for seed in range(3):
+        thought, content, _, _ = whole(server, seed, logit_bias=bias(think=20), response_format=FORM)
+        assert thought is None and content[0] == "{"
+        thought = whole(server, seed, logit_bias=bias(think=20), response_format=FORM, chat_template_kwargs={"enable_thinking": True})[0]
+        thoughts += thought is not None
+    assert thoughts
 
 
 def test_templates_that_think_on_demand(servers):

@@ -179,7 +179,7 @@ xd_status api_engine_ready(api *a, xd_err *err)
     return XD_OK;
 }
 
-xd_status api_check_keys(const config *cfg, xd_err *err)
+xd_status api_check_settings(const config *cfg, xd_err *err)
 {
     (void)cfg, (void)err;
     return XD_OK;

@@ -64,7 +64,7 @@ class Check(DemoCopy):
         bytes_ = sum(os.path.getsize(self.at(n)) for n in os.listdir(self.model) if n.endswith(".safetensors"))
         told = float(re.search(r", ([\d.]+) MiB of weights", lines["model"]["what"])[1])
         self.assertAlmostEqual(told, bytes_ / 2**20, delta=0.1)  # a header and names come on top of the weights
-        for bad in ("tokenizer", "template", "placement", "api-keys", "trace", "stats", "engine"):
+        for bad in ("tokenizer", "template", "placement", "settings", "trace", "stats", "engine"):
             self.assertNotIn(bad, lines)
 
     def test_a_model_that_cannot_be_opened(self):
@@ -175,7 +175,10 @@ class Check(DemoCopy):
         write(empty, "\n")
         for key, value, why in (("api_key_file", "/nope", "/nope"), ("api_key_file", empty, "holds no key"),
                                 ("api_key_file", self.dir.name, "api_key_file")):
-            self.both_refuse("api-keys", "-m", self.model, f"--{key}={value}", why=why)
+            self.both_refuse("settings", "-m", self.model, f"--{key}={value}", why=why)
+        for value, why in (('{"enable_thinking": False}', "'False'"), ("enable_thinking=false", "must be a JSON object"), ("[]", "must be a JSON object"),
+                           ('{"a": 1, "a": 2}', "duplicate"), ('{"tools": []}', "'tools' is what each request says")):
+            self.assertEqual(self.both_refuse("settings", "-m", self.model, "--chat-template-kwargs=" + value, why=why), 78)
         for value in ("/nope/trace", other, self.dir.name):
             self.assertEqual(self.both_refuse("trace", "-m", self.model, "--trace_file=" + value), 78)
         self.assertEqual(self.both_refuse("engine", "-m", self.model, "--numa_node=77", why="numa_node"), 78)

@@ -20,7 +20,7 @@ LONG = list(range(100, 612))
 ELSEWHERE = {
     "tests/api/test_http.py": ["server.api_key", "server.api_key_file", "server.cors_origin", "server.allowed_hosts", "server.max_connections",
                                "server.request_timeout", "server.idle_timeout", "server.heartbeat"],
-    "tests/api/test_fields.py": ["server.max_body", "server.completions_parse_special"],
+    "tests/api/test_fields.py": ["server.max_body", "model.chat_template_kwargs", "server.completions_parse_special"],
     "tests/api/test_metrics.py": ["server.status_page"],
     "tests/api/test_tools.py": ["server.reasoning_format"],
     "tests/ops/test_metrics.py": ["server.max_queue", "server.admin", "memory.host_budget", "memory.nvme_path", "kv.kv_budget", "kv.swap_space",

@@ -207,7 +207,7 @@ Test(check, what_keeps_it_from_serving_fails)
         check_level level;
     } faults[] = {{"model", f.model_error, CHECK_FAIL},         {"placement", f.place_error, CHECK_FAIL},
                   {"tokenizer", f.tokenizer_error, CHECK_FAIL}, {"template", f.template_error, CHECK_WARN},
-                  {"api-keys", f.keys_error, CHECK_FAIL},       {"trace", f.trace_error, CHECK_FAIL},
+                  {"settings", f.settings_error, CHECK_FAIL},   {"trace", f.trace_error, CHECK_FAIL},
                   {"stats", f.stats_error, CHECK_WARN},         {"engine", f.engine_error, CHECK_FAIL}};
     for (size_t i = 0; i < XD_ARRAY_LEN(faults); i++) {
         strcpy(faults[i].error, "why");
