@@ -24,6 +24,10 @@ const char *json_kind_name(const json_t *v)
         [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
         [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "a boolean",
         [JSON_FALSE] = "a boolean",    [JSON_NULL] = "null"};
+    const char *text = json_string_value(v);
+    if (json_string_length(v) && !*text &&
+        (!strncmp(text + 1, "a number", 8) || strchr("-0123456789", text[1]))) /* replace_unheld() made it */
+        return "a number that is out of range";
     return v ? names[json_typeof(v)] : "nothing";
 }
 
@@ -161,7 +165,7 @@ static xd_status replace_unheld(const char *whole, char *s, size_t len, xd_buf *
         } else if (s[i] && strchr("-0123456789", s[i])) {
             next = i + strspn(s + i, "+-.eE0123456789");
             if (is_too_large(s + i, next - i, &integer))
-                what = "a number that is too large";
+                what = "a number that is out of range";
         }
         if (!what)
             xd_buf_append(out, s + i, next - i);
@@ -181,7 +185,7 @@ static const char *unheld_in(const json_t *v, bool may_be_large)
     json_t *item;
     if (json_is_string(v) && json_string_length(v) && !json_string_value(v)[0]) {
         found = json_string_value(v) + 1;
-        return !strchr("-0123456789", *found) ? found : may_be_large ? NULL : "a number that is too large";
+        return !strchr("-0123456789", *found) ? found : may_be_large ? NULL : "a number that is out of range";
     }
     if (json_is_array(v))
         json_array_foreach ((json_t *)(uintptr_t)v, i, item)

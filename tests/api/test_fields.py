@@ -80,7 +80,7 @@ def test_what_no_type_holds_is_an_error_of_its_field_or_without_effect(server, v
     for name in ["prompt", "seed", "temperature", "stop", "logit_bias", "guided_json"]:
         a = server.post("/v1/completions", '{"%s":%s%s}' % (name, value, "" if name == "prompt" else ',"prompt":"ab"'))
         assert a.status == 400 and a.error["param"] == name, a.body
-        assert "too large" in a.error["message"] or "NUL" in a.error["message"]
+        assert "out of range" in a.error["message"] or "NUL" in a.error["message"]
     for field in ["metadata", "p\\u0072ompt2", "a\\\"b"]:
         a = server.post("/v1/completions", '{"%s" : %s,"prompt":"ab","y":%s}' % (field, value, value))
         assert a.status == 200 and a.json["choices"][0]["text"] == "ab", a.body
@@ -109,7 +109,7 @@ def test_integers_beyond_64_bits_reach_the_template_as_they_are(start, tmp_path)
         assert a.status == 200, a.body
         text = bytes(a.json.get("tokens") or a.json["prompt_token_ids"]).decode()
         assert text == f"{json.dumps(tools)}|{json.dumps(docs.get('documents'))}|{2**64 + 1}|hi"
-    for value, what in [(10**38, "too large"), (10**400, "too large"), ("a\0", "NUL")]:
+    for value, what in [(10**38, "out of range"), (10**400, "out of range"), ("a\0", "NUL")]:
         a = server.chat("hi", tools=[{"type": "function", "function": {"name": "x", "y": value}}])
         assert a.status == 400 and a.error["param"] == "tools" and what in a.error["message"]
     assert server.chat("hi", tools=[{"function": {"name": 2**64}}]).error["param"] == "tools[0].function.name"
@@ -463,6 +463,16 @@ def test_what_cannot_be_done_about_thoughts_and_documents_is_refused(template_se
     a = ask(template_servers(SWITCH), "chat", **fields)
     assert a.status == 400 and a.error["param"] == param, a.body
     assert ask(template_servers(SWITCH), "chat", documents=[]).status == 200
+
+
+@pytest.mark.parametrize("body,noun", [
+    ("1e999", "a number that is out of range"), ("-1e999", "a number that is out of range"), ("9" * 19, "a number that is out of range"),
+    ("9" * 400, "a number that is out of range"), ("9" * 18, "an integer"), ("1e-999", "a number"), ('"\\u0000a"', "a string"), ('"1e999"', "a string"),
+    ("[1e999]", "an array"), ("true", "a boolean"), ("null", "null"),
+])
+def test_a_body_that_is_no_object_is_called_what_it_is(server, body, noun):
+    a = server.post("/v1/completions", body)
+    assert a.error["code"] == "invalid_json" and a.error["message"] == f"the body must be a JSON object, not {noun}"
 
 
 def test_special_tokens_that_are_read_as_text_are_told_once(start):
