@@ -349,7 +349,8 @@ function viewAnswer(c, m) {
     if (m.content) tools.append(tool("copy", "Copy", e => copy(m.content, e.currentTarget)));
     if (!m.error) tools.append(tool("again", "Answer again", () => again(c), "last"));
     if (m.content && (ended || m.error)) tools.append(tool("more", "Go on writing", () => run(c, { add_generation_prompt: false, continue_final_message: true }), "last"));
-    tools.append(el("span", {}, [m.stats, ended].filter(Boolean).join(" · ")));
+    const parts = [...(m.stats || "").split(" · "), ended].filter(Boolean);
+    tools.append(el("span", {}, ...parts.flatMap((part, i) => [i ? " · " : "", el("i", {}, part)])));
     foot.append(tools);
   };
   details.ontoggle = draw;

@@ -384,11 +384,34 @@ class InABrowser(TestCase):
         self.say(tab, "# Head\n\n" + "word " * 60 + "\n\n| " + " | ".join(["wide column"] * 8) + " |\n" + "|---" * 8 + "|\n\n```\n" + "x" * 200 + "\n```\n\n" + "y" * 200)
         self.ends(tab)
         self.assertEqual(tab.js("[document.documentElement.scrollWidth, document.querySelector('#log').scrollWidth <= 360]"), [360, True])
+        parts = tab.js("[...document.querySelectorAll('.answer .tools i')].map(i => [i.textContent, i.getClientRects().length])")
+        self.assertEqual(parts[0][0].split()[1:], ["tokens"])
+        self.assertEqual({lines for _, lines in parts}, {1}, parts)  # a line ends between two of them
         self.assertEqual(tab.js("getComputedStyle(document.querySelector('#side')).visibility"), "hidden")
         self.press(tab, "Show the list")
         tab.wait("getComputedStyle(document.querySelector('#side')).visibility === 'visible'")
         tab.key("Escape")
         tab.wait("getComputedStyle(document.querySelector('#side')).visibility === 'hidden'")
+        self.assertEqual(tab.faults, [])
+
+    def test_names_of_any_length_on_a_phone(self):
+        name = "Some-Model-30B-A3B-Instruct-" + "x" * 120
+        d = Daemon(EXE, "--alias=" + name, "--memory.page_size=64KiB", "--memory.vram_budget=4MiB", "--test.allow=yes", "--test.link_gbps=30").wait_ready()
+        d.complete(20)
+        tab = self.open(d, width=360, height=700)
+        beyond = """[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();
+            return r.width && (r.right > 361 || r.left < -1) && getComputedStyle(e).visibility !== 'hidden'; }).map(e => e.outerHTML.slice(0, 80))"""
+        tab.wait(f"document.querySelector('#model').textContent === '{name}'")
+        self.assertEqual(tab.js(beyond), [])
+        self.assertGreater(tab.js("document.querySelector('#model').clientHeight"), 30)  # two lines of it
+        self.press(tab, "Settings")
+        self.assertEqual(tab.js(beyond), [])
+        tab.size(360, 700, phone=True)  # whose scroll bars take no room
+        tab.go(f"http://127.0.0.1:{d.port}/")
+        tab.wait("document.querySelector('#link').textContent === '30.0'")
+        self.assertEqual(tab.js("[document.documentElement.scrollWidth, " + beyond + "]"), [360, []])
+        self.assertEqual(tab.js("[...document.querySelectorAll('dd')].filter(e => e.clientHeight > 30).map(e => e.textContent)"), [])
+        self.assertLess(tab.js("document.querySelector('#chat').getBoundingClientRect().top - document.querySelector('h1').getBoundingClientRect().top"), 20)
         self.assertEqual(tab.faults, [])
 
     def test_the_pages_lead_to_each_other(self):
