@@ -146,11 +146,12 @@ static inline bool kern_kv_is_known(const kern_kv *kv)
 
 /* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache.
  * With kv.v_dim the rows of qkv hold no V; q_norm and v_norm are NULL, k_norm is of K's first v_dim columns, and the rot_dim columns behind those
- * are rotated, in Q and K alike. */
+ * are rotated, in Q and K alike; norm_last is not known. */
 typedef struct kern_rope_kv_args {
     float *qkv; /* [n_tokens][(n_heads + 2 * n_kv_heads) * head_dim]: Q in place, K and V stored to the cache */
     const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
     float norm_eps;
+    bool norm_last;            /* Q and K are normed behind the rotation (Hunyuan), not before it */
     const float *inv_freq;     /* [rot_dim / 2] device */
     float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
     uint32_t rot_dim;          /* first rot_dim of each head are rotated, 0: none */

@@ -111,6 +111,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
                                     .v_norm = x->v_norm,
                                     .norm_eps = hp->rms_eps,
+                                    .norm_last = hp->norm_last,
                                     .inv_freq = x->inv_freq[ml->rope],
                                     .rope_scale = hp->ropes[ml->rope].scale,
                                     .rot_dim = hp->ropes[ml->rope].rot_dim,

@@ -317,6 +317,24 @@ static const model_arch archs[] = {
      .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_glm4},
+    {.model_type = "hunyuan_v1_moe",
+     .class_name = "HunYuanMoEV1ForCausalLM",
+     .defaults = "{\"vocab_size\":290943,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5,"
+                 "\"num_experts_per_tok\":1,\"num_local_experts\":1,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.wg.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .shared = "model.layers.%u.mlp.shared_mlp",
+     .shared_size_key = "intermediate_size",
+     .norm_topk_always = true,
+     .lists = true,
+     .norm_last = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_hunyuan},
     {.model_type = "exaone_moe",
      .class_name = "ExaoneMoeForCausalLM",
      .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":16384,\"num_hidden_layers\":32,"
@@ -561,6 +579,8 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"num_local_experts", "moe_num_experts"},
         {"num_experts_per_tok", "moe_k"},
         {"num_experts_per_tok", "top_k_experts"},
+        {"num_experts_per_tok", "moe_topk"},
+        {"head_dim", "attention_head_dim"},
         {"num_nextn_predict_layers", "num_mtp_layers"},
         {"routed_scaling_factor", "router_scaling_factor"},
     };
@@ -573,6 +593,25 @@ static xd_status unify_names(json_t *config, xd_err *err)
         xd_status st = hf_call(config, names[i].name, names[i].other, err);
         if (st)
             return st;
+    }
+    return XD_OK;
+}
+
+/* What Hunyuan's files list by layers is known where it is the same in all. */
+static xd_status level_lists(json_t *config, const char *file, xd_err *err)
+{
+    static const char *const keys[] = {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+                                       "num_shared_expert"};
+    for (size_t i = 0; i < XD_ARRAY_LEN(keys); i++) {
+        const json_t *list = json_object_get(config, keys[i]);
+        json_t *first = json_array_get(list, 0), *v;
+        size_t l;
+        json_array_foreach (list, l, v)
+            if (!json_equal(v, first))
+                return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' is not the same in all layers, which is not known",
+                               file, hf_name(config, keys[i]));
+        if (first && json_object_set(config, keys[i], first))
+            return xd_fail(err, XD_NOMEM, 0, "configuration");
     }
     return XD_OK;
 }
@@ -613,7 +652,8 @@ static xd_status unnest(const model_arch *a, json_t *config, const char *file, x
 static xd_status complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
-    if (st || (a->nested[0] && (st = unnest(a, config, file, err))) || (st = unify_names(config, err)))
+    if (st || (a->nested[0] && (st = unnest(a, config, file, err))) || (st = unify_names(config, err)) ||
+        (a->lists && (st = level_lists(config, file, err))))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
@@ -719,6 +759,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->embed_scale = p->logit_scale = 1;
     p->gated = a->gated;
     p->v_normed = a->v_normed;
+    p->norm_last = a->norm_last;
     p->router = (kern_router_args){.scoring = KERN_SOFTMAX_TOPK, .norm_topk = a->norm_topk_always || norm_topk};
     p->bos_id = -1;
     p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;

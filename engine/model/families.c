@@ -221,6 +221,39 @@ xd_status model_read_gemma4(model *m, const json_t *c, const char *file, xd_err 
     return XD_OK;
 }
 
+/* Hunyuan-A13B. Most keys are of its makers' code, which can do more than transformers' class, and more than what is published uses. */
+xd_status model_read_hunyuan(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const uint32_t d_ff = m->layers[0].d_ff;
+    const struct {
+        const char *key;
+        bool known;
+    } switches[] = {
+        {"group_limited_greedy", false}, {"moe_drop_tokens", false},   {"use_cla", false},    {"use_mla", false},
+        {"use_mixed_mlp_moe", true},     {"use_rotary_pos_emb", true}, {"use_qk_norm", true},
+    };
+    const struct {
+        const char *key;
+        uint32_t known;
+    } numbers[] = {{"moe_layer_num_skipped", 0}, {"num_shared_expert", 1}, {"moe_intermediate_size", d_ff}};
+    xd_status st = only(c, file, "norm_type", "rms", err);
+    for (size_t i = 0; i < XD_ARRAY_LEN(switches) && !st; i++) {
+        bool says;
+        st = hf_bool(c, file, switches[i].key, switches[i].known, &says, err);
+        if (!st && says != switches[i].known)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s %s is not known for hunyuan_v1_moe", file, switches[i].key,
+                           says ? "true" : "false");
+    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(numbers) && !st; i++) {
+        uint32_t says;
+        st = hf_u32(c, file, numbers[i].key, numbers[i].known, 0, 1u << 20, &says, err);
+        if (!st && says != numbers[i].known)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s = %u is not known for hunyuan_v1_moe, only %u", file,
+                           hf_name(c, numbers[i].key), says, numbers[i].known);
+    }
+    return st ? st : rope_read_alpha(c, file, 10000, &m->params, err);
+}
+
 xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)
 {
     bool norms;

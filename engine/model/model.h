@@ -122,6 +122,7 @@ typedef struct model_params {
     float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
     bool wide_qk_norm;   /* norms of whole Q and K, not of heads */
     bool v_normed;       /* heads of V, too, but by no weights */
+    bool norm_last;      /* norms of Q's and K's heads are behind the rotation */
     float router_scale;  /* of model_layer.router_norm */
     float logit_softcap; /* 0: none */
     float clip_qkv;      /* 0: none */

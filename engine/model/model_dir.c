@@ -269,7 +269,7 @@ static xd_status take_gpt_oss(model *m, uint32_t l, xd_err *err)
 }
 
 /* One tensor a matrix, or, as transformers 5 holds them and may save them, all experts' gate and up in one, gate first, and down in another:
- * then the router has the newer name too. */
+ * then the router that was in a block_sparse_moe has the newer name too. */
 static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     static const char *const dense[MODEL_MATRICES] = {"gate", "up", "down"};
@@ -277,7 +277,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
     char name[192];
-    const char *path, *gate_up = PACKED("gate_up"), *down = PACKED("down"), *router = "model.layers.%u.mlp.gate.weight";
+    const char *path, *gate_up = PACKED("gate_up"), *down = PACKED("down"), *router = a->router;
     xd_status st;
     if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
@@ -287,10 +287,11 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     /* Those that fit as they are stay so, as in transformers. */
     const bool turned =
         packed && a->turned && both->n_dims == 3 && (both->shape[1] != 2ull * y->d_ff || both->shape[2] != d);
+    if (packed && !strstr(router, ".mlp."))
+        router = "model.layers.%u.mlp.gate.weight";
     if (!packed && y->moe && a->gate_up) {
         gate_up = a->gate_up;
         down = a->down;
-        router = a->router;
         packed = true;
     }
     if (turned) {
@@ -322,7 +323,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
             y->layout = MODEL_FP8;
     if (!y->moe)
         return XD_OK;
-    snprintf(name, sizeof name, packed ? router : a->router, l);
+    snprintf(name, sizeof name, router, l);
     if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !a->choice_bias)
         return st;
     snprintf(name, sizeof name, a->choice_bias, l);
@@ -437,8 +438,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
         {"self_attn.v_proj.bias", 1, kv, latent || k_is_v ? NEVER : qkv_bias, &y->v_bias},
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
-        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
-        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
+        {p->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight", 1,
+         p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
+        {p->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight", 1,
+         p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
         {"self_attn.sinks", 1, p->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},

@@ -76,6 +76,7 @@ struct model_arch {
         MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
         MODEL_MOE_ASKED,  /* all layers with enable_moe_block, else none */
     } moe_layers;
+    bool lists;            /* numbers of experts and their sizes may be lists by layers, of the same value for all */
     bool norm_topk_always; /* else norm_topk_prob, default false */
     enum {
         MODEL_ROPE_ONE,     /* the same in all layers */
@@ -106,6 +107,7 @@ struct model_arch {
         MODEL_NORM_ASKED, /* the same, with use_qk_norm */
         MODEL_NORM_WIDE,  /* of Q and of K as a whole: must exist */
     } qk_norm;
+    bool norm_last; /* those of heads are behind the rotation and have names of their own */
     enum {
         MODEL_BIAS_NONE,
         MODEL_BIAS_QKV,       /* must exist */
@@ -170,6 +172,7 @@ xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *fil
 xd_status model_read_mistral4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_gemma4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */

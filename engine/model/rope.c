@@ -289,6 +289,25 @@ xd_status rope_read_based(const json_t *config, const char *file, double theta, 
     return read_one(config, with, file, theta, partial, rotated_dims(p), p, &p->ropes[n], err);
 }
 
+xd_status rope_read_alpha(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)
+{
+    const json_t *r = find_parameters(config);
+    const double dim = p->head_dim;
+    double alpha, theta;
+    xd_status st;
+    if (strcmp(type_of(r), "dynamic"))
+        return XD_OK;
+    if ((st = hf_real(r, file, "alpha", 0, 0, 1e9, &alpha, err)) ||
+        (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
+        (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err)) || alpha == 0)
+        return st;
+    if (p->head_dim == 2)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: an alpha of the rotary embedding needs heads of more than two", file);
+    st = rope_read_based(config, file, theta * pow(alpha, dim / (dim - 2)), false, p, 0, err);
+    p->rope_grows = false;
+    return st;
+}
+
 /* A rotation by nothing gives every number as it was, to the bit. */
 void rope_make_still(model_params *p, uint32_t n)
 {

@@ -19,6 +19,10 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
 xd_status rope_read_based(const json_t *config, const char *file, double theta, bool partial, model_params *p,
                           uint32_t n, xd_err *err) XD_MUST_CHECK;
 
+/* ropes[0] once more where the type is "dynamic" with an `alpha`, which only Hunyuan knows: a larger base, whatever the length. */
+xd_status rope_read_alpha(const json_t *config, const char *file, double default_theta, model_params *p,
+                          xd_err *err) XD_MUST_CHECK;
+
 /* Layers with ropes[n] are not rotated at all. */
 void rope_make_still(model_params *p, uint32_t n);
 

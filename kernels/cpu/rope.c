@@ -70,9 +70,11 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     float *q = a->qkv + (size_t)t * (a->n_heads + (kv->v_dim ? 1 : 2) * kv->n_kv_heads) * hd;
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *head = q + (size_t)h * hd;
-        if (a->q_norm)
+        if (a->q_norm && !a->norm_last)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
         rotate(head + kv->v_dim, a, cos_of, sin_of);
+        if (a->q_norm && a->norm_last)
+            j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
     }
 
     uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
@@ -82,9 +84,11 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
         uint8_t *slot = layer + ((size_t)h * kv->block_size + pos % kv->block_size) * head_bytes;
         memcpy(kv_head, k + (size_t)h * hd, hd * sizeof *k);
-        if (a->k_norm)
+        if (a->k_norm && !a->norm_last)
             j->rows->rmsnorm(kv_head, kv_head, a->k_norm, k_normed, a->norm_eps);
         rotate(kv_head + kv->v_dim, a, cos_of, sin_of);
+        if (a->k_norm && a->norm_last)
+            j->rows->rmsnorm(kv_head, kv_head, a->k_norm, hd, a->norm_eps);
         store(slot, kv_head, hd, kv->fmt, j->rows);
         if (kv->v_dim)
             continue;
@@ -103,6 +107,8 @@ kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
     if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->rot_dim % 2 ||
         a->kv.head_dim > CPU_MAX_HEAD_DIM)
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: %u of %u dimensions", a->rot_dim, a->kv.head_dim);
+    if (a->norm_last && a->kv.v_dim)
+        return KERN_ARG;
     if (!kern_kv_is_known(&a->kv))
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: heads of %u in a KV cache of %s", a->kv.head_dim,
                         kern_fmt_get(a->kv.fmt).name);

@@ -28,8 +28,24 @@ static __device__ __forceinline__ rope_kind rope_kind_of(const kern_rope_kv_args
     return h < a.n_heads ? ROPE_Q : h < a.n_heads + a.kv.n_kv_heads ? ROPE_K : ROPE_V;
 }
 
-/* Head h, `src`, normed and rotated into `head` (shared memory). N: values a lane. */
+/* N values a lane, of a head of hd, normed with weights w. */
 template <int N>
+static __device__ __forceinline__ void norm_of_head(const kern_rope_kv_args &a, uint32_t hd, float (&v)[N],
+                                                    const float (&w)[N])
+{
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        sum = fmaf(v[j], v[j], sum);
+    sum = warp_sum(sum);
+    const float r = 1.0f / sqrtf(sum / (float)hd + a.norm_eps);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        v[j] = v[j] * r * w[j];
+}
+
+/* Head h, `src`, normed and rotated into `head` (shared memory). N: values a lane. LAST: a.norm_last. */
+template <int N, bool LAST = false>
 static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uint32_t h, const float *src, float *head,
                                                  const float *cs, const float *sn)
 {
@@ -43,17 +59,8 @@ static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uin
         v[j] = i < hd ? src[i] : 0.0f;
         w[j] = norm && i < hd ? norm[i] : 1.0f;
     }
-    if (norm) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            sum = fmaf(v[j], v[j], sum);
-        sum = warp_sum(sum);
-        const float r = 1.0f / sqrtf(sum / (float)hd + a.norm_eps);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            v[j] = v[j] * r * w[j];
-    }
+    if (norm && (!LAST || kind == ROPE_V))
+        norm_of_head<N>(a, hd, v, w);
 #pragma unroll
     for (int j = 0; j < N; j++)
         if (lane + 32 * j < hd)
@@ -69,6 +76,17 @@ static __device__ __forceinline__ void rope_head(const kern_rope_kv_args &a, uin
         head[second] = q * cs[i] + p * sn[i];
     }
     __syncwarp();
+    if (LAST && norm) {
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = lane + 32 * j < hd ? head[lane + 32 * j] : 0.0f;
+        norm_of_head<N>(a, hd, v, w);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            if (lane + 32 * j < hd)
+                head[lane + 32 * j] = v[j];
+        __syncwarp();
+    }
 }
 
 /* Where K or V head h of a position is kept. Q8: the cache is of Q8_0. */

@@ -143,7 +143,10 @@ template <bool Q8, int N> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 #pragma unroll 1
     for (uint32_t h = warp; h < heads; h += n_warps) {
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
-        rope_head<N>(a, h, src, head, cs, sn);
+        if (a.norm_last)
+            rope_head<N, true>(a, h, src, head, cs, sn);
+        else
+            rope_head<N>(a, h, src, head, cs, sn);
         if (h >= a.n_heads)
             rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
         else
@@ -200,7 +203,8 @@ static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
 {
     const uint32_t warps = 4;
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
-    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm || a->v_norm)
+    if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm || a->v_norm ||
+        a->norm_last)
         return KERN_ARG;
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");

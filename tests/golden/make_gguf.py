@@ -161,7 +161,10 @@ def add_rope_scaling(w, c, head_dim):
     if not r and c["model_type"] == "gpt_oss":  # as GptOssConfig
         r = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
     kind = r.get("rope_type", r.get("type"))
-    if kind == "linear":
+    if kind == "dynamic" and r.get("alpha"):  # the base is the larger one
+        w.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        w.add_rope_scaling_factor(1)
+    elif kind == "linear":
         w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         w.add_rope_scaling_factor(r["factor"])
     elif kind == "yarn":
@@ -254,6 +257,10 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_weights_scale(c["routed_scaling_factor"])
         w.add_expert_weights_norm(c["norm_topk_prob"])
+    elif arch == "hunyuan-moe":
+        w.add_expert_shared_feed_forward_length(c["intermediate_size"])
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        w.add_expert_shared_count(1)
     elif arch == "qwen3vlmoe":
         w.add_rope_dimension_sections([*(c.get("rope_scaling") or {}).get("mrope_section", [6, 5, 5]), 0])
         w.add_num_deepstack_layers(1)
@@ -383,7 +390,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
-            "gemma4_text": "gemma4"}.get(c["model_type"], c["model_type"])
+            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -407,11 +414,14 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         w.add_key_length(head_dim)
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     if arch != "gemma4":
-        w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"])
+        scaled = c.get("rope_scaling") or {}
+        stretch = (scaled.get("alpha") or 1) ** (head_dim / (head_dim - 2)) if arch == "hunyuan-moe" and head_dim > 2 else 1
+        w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"] * stretch)
     if experts:
         w.add_expert_count(experts)
-        w.add_expert_used_count(c.get("num_experts_per_tok") or c.get("top_k_experts") or c["moe_k"])
-        if "moe_intermediate_size" in c or arch == "gpt-oss":
+        picks = c.get("num_experts_per_tok") or c.get("top_k_experts") or c.get("moe_topk") or c["moe_k"]
+        w.add_expert_used_count(picks[0] if isinstance(picks, list) else picks)
+        if ("moe_intermediate_size" in c or arch == "gpt-oss") and arch != "hunyuan-moe":
             w.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
     add_family(w, arch, c, head_dim)
     delta = arch in ("qwen3next", "qwen35moe")

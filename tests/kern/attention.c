@@ -14,6 +14,7 @@ typedef struct kv_case {
     size_t block_bytes;
     float *qkv, *q_norm, *k_norm, *v_norm, *inv_freq, *sinks;
     bool padding; /* a skipped row before every other one */
+    bool norm_last;
 } kv_case;
 
 /* Heads of K and V that are stored. */
@@ -131,6 +132,7 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
         .n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .rot_dim = c->rot, .rope_scale = 1.1f};
     a.kv = put_kv(&r, c, addr);
     a.norm_eps = 1e-6f;
+    a.norm_last = c->norm_last;
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width * sizeof *b.qkv);
     a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->hd * sizeof(float)) : NULL;
     a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, (c->vd ? c->vd : c->hd) * sizeof(float)) : NULL;
@@ -178,6 +180,7 @@ static void check_rope(kc *k, const char *name, bool latent)
         kc_fill_scaled(k, c.k_norm = KC_NEW(k, c.hd, float), c.hd, 1);
         if (!latent && kc_below(k, 2))
             kc_fill_scaled(k, c.v_norm = KC_NEW(k, c.hd, float), c.hd, 1);
+        c.norm_last = !latent && kc_below(k, 2);
     }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
                 as_is               ? 0

@@ -331,6 +331,7 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
         a.k_norm = put(r, v, "k_norm");
     }
     a.v_norm = find_param(v, "v_normed") ? put(r, v, "v_norm") : NULL;
+    a.norm_last = find_param(v, "norm_last");
     a.norm_eps = (float)param(v, "eps");
     a.inv_freq = put(r, v, "inv_freq");
     a.rope_scale = (float)param(v, "scale");

@@ -35,6 +35,10 @@ FAMILIES = {
                    "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "attention_bias": False},
     "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "router_scaling_factor": 2.826},
+    "hunyuan_v1_moe": {"head_dim": 32, "attention_head_dim": 32, "num_experts": 8, "moe_topk": 3, "moe_intermediate_size": [96] * 3,
+                       "num_shared_expert": [1] * 3, "use_qk_norm": True, "use_mixed_mlp_moe": True, "use_cla": False, "norm_topk_prob": True,
+                       "n_group": False, "routed_scaling_factor": False,
+                       "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}},
     "exaone_moe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
                    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
                    "sliding_window": 24},
@@ -66,7 +70,7 @@ FAMILIES = {
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1")
 CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -156,6 +160,28 @@ def fill(variant, add_nextn):
     v("dots1", "dots1", cfg={**TINY, "head_dim": 16, "n_group": 4, "topk_group": 2, "sliding_window": 24, "max_window_layers": 2})
     v("solar_open", "solar_open", cfg={**TINY, "attention_bias": True, "rope_scaling": yarn})
     v("hy_v3", "hy_v3", cfg=TINY)
+    hunyuan = lambda n, refuse=None, **kw: v(f"hunyuan_v1_moe{n}", "hunyuan_v1_moe", refuse, **kw)
+    alpha = lambda **kw: {"rope_scaling": {"type": "dynamic", "factor": 1.0, **kw}}
+    few = {**TINY, "head_dim": 16, "attention_head_dim": 16, "intermediate_size": 24, "moe_intermediate_size": [24] * 3}
+    hunyuan("", cfg=few)
+    hunyuan("-gguf", gguf="bf16", cfg=few)
+    hunyuan("-alpha-1", cfg=alpha(alpha=1.0))
+    hunyuan("-no-alpha", cfg=alpha(factor=4.0))
+    hunyuan("-alpha-0", cfg=alpha(factor=4.0, alpha=0))
+    hunyuan("-alpha-theta", cfg=alpha(alpha=50.0, rope_theta=500.0))
+    hunyuan("-alpha-yarn", cfg={"rope_scaling": {**yarn, "alpha": 50.0}})
+    hunyuan("-rope-parameters", cfg={"rope_theta": DROP, "rope_scaling": DROP, "rope_parameters": {
+        "rope_type": "dynamic", "factor": 1.0, "alpha": 7.0, "rope_theta": 1234.0}})
+    hunyuan("-head-dim-2", "heads of more than two", cfg={"head_dim": 2, "attention_head_dim": 2}, no_reference=True)
+    hunyuan("-biases", cfg={"attention_bias": True, "tie_word_embeddings": True})
+    hunyuan("-one-expert", cfg={"num_experts": 1, "moe_topk": [1, 1, 1]})
+    hunyuan("-loud", weights=lambda s: {k: t * (5 if "self_attn" in k and "_layernorm" in k else 1) for k, t in s.items()})
+    hunyuan("-some-top-k", "'moe_topk' is not the same", cfg={"moe_topk": [2, 3, 3]}, no_reference=True)
+    hunyuan("-two-shared", "num_shared_expert = 2", cfg={"num_shared_expert": [2] * 3}, no_reference=True)
+    hunyuan("-own-size", "moe_intermediate_size = 40", cfg={"moe_intermediate_size": [40] * 3}, no_reference=True)
+    hunyuan("-skipped", "moe_layer_num_skipped = 1", cfg={"moe_layer_num_skipped": 1}, no_reference=True)
+    for key, says in (("use_cla", True), ("use_mla", True), ("use_qk_norm", False), ("use_mixed_mlp_moe", False), ("use_rotary_pos_emb", False)):
+        hunyuan(f"-{key}", f"{key} {str(says).lower()} is not known", cfg={key: says}, no_reference=True)
     types = ["sliding_attention", "full_attention", "sliding_attention"]
     v("exaone_moe", "exaone_moe", cfg={**TINY, "sliding_window_pattern": "LLG", "layer_types": types, "rope_scaling": {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})
@@ -403,6 +429,11 @@ def fill_random(variant, arch, seed):
     elif arch == "ernie4_5_moe":
         c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
                  moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
+    elif arch == "hunyuan_v1_moe":
+        c.update(num_experts=n, moe_topk=r.choice([k, [k] * c["num_hidden_layers"]]), head_dim=8 * r.randint(1, 12), attention_head_dim=DROP,
+                 num_shared_expert=1, moe_intermediate_size=c["intermediate_size"], attention_bias=r.random() < 0.3)
+        if "rope_scaling" not in c and r.random() < 0.6:
+            c["rope_scaling"] = {r.choice(["type", "rope_type"]): "dynamic", "factor": 1.0, "alpha": r.choice([2.0, 1000.0])}
     elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})

@@ -634,3 +634,26 @@ for heads, kv_heads, hd, rot, fmt in ((4, 2, 16, 16, "f32"), (1, 1, 512, 512, "f
     for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("v_norm", vn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss),
                     ("table", table), ("q", y[:, :heads]), ("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv)):
         put(name, a)
+
+# ---- norms behind the rotation (Hunyuan); the scale of the rotation does not survive them
+rng = np.random.default_rng(20261201)
+for heads, kv_heads, hd, rot, v_normed, fmt in ((4, 2, 16, 16, 0, "f32"), (2, 1, 128, 128, 0, "f16"), (2, 2, 24, 8, 1, "f32")):
+    block_size, n_blocks, layers, layer = 4, 3, 1, 0
+    seqs, poss, table = np.array([0, 0, 0xFFFFFFFF]), np.array([6, 9, 0]), np.array([[2, 0, 1]])
+    inv_freq = (10000.0 ** (-np.arange(0, rot, 2) / rot)).astype(np.float32)
+    qkv, qn, kn, vn = f32(3, (heads + 2 * kv_heads) * hd), f32(hd), f32(hd), f32(hd)
+    kv = np.zeros((n_blocks, layers, 2, kv_heads, block_size, hd))
+    y = qkv.astype(np.float64).reshape(3, -1, hd)
+    for t in range(2):
+        at = table[0, poss[t] // block_size], layer, slice(None), slice(None), poss[t] % block_size
+        for h in range(heads):
+            y[t, h] = norm(rope(y[t, h], poss[t], inv_freq, rot, 1.25), qn, 1e-5)
+        for h in range(kv_heads):
+            v = y[t, heads + kv_heads + h]
+            kv[at][0, h] = norm(rope(y[t, heads + h], poss[t], inv_freq, rot, 1.25), kn, 1e-5)
+            kv[at][1, h] = norm(v, vn, 1e-5) if v_normed else v
+    case("rope_kv", heads=heads, kv_heads=kv_heads, hd=hd, rot=rot, scale=1.25, norms=1, norm_last=1, **({"v_normed": 1} if v_normed else {}),
+         eps=1e-5, fmt=fmt, block_size=block_size, blocks=n_blocks, layers=layers, layer=layer, max_blocks=3)
+    for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("v_norm", vn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss),
+                    ("table", table), ("q", y[:, :heads]), ("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv)):
+        put(name, a)

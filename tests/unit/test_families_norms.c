@@ -1,0 +1,97 @@
+/* Families whose norms stand elsewhere than in front of attention and FFN: what they take from their configurations, and what is refused by
+ * name. Values are those of transformers 5.24 (configuration_*.py) and of published files. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/core.h"
+#include "tests/unit/family_config.h"
+
+TestSuite(families_norms, .init = make_dir, .fini = remove_dir);
+
+#define SIZES                                                                                                 \
+    "\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"head_dim\":32,\"vocab_size\":16," \
+    "\"intermediate_size\":32"
+#define HUNYUAN "\"model_type\":\"hunyuan_v1_moe\",\"num_experts\":8,\"moe_topk\":2," SIZES
+
+/* As Hunyuan-A13B's config.json has them: lists of what is the same in all layers, and false for what there is not. */
+Test(families_norms, reads_hunyuans_lists)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"hunyuan_v1_moe\",\"architectures\":[\"HunYuanMoEV1ForCausalLM\"],"
+                             "\"attention_head_dim\":128,\"hidden_size\":256,\"num_hidden_layers\":3,"
+                             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":16,"
+                             "\"intermediate_size\":96,\"moe_intermediate_size\":[96,96,96],\"num_experts\":8,"
+                             "\"moe_topk\":[3,3,3],\"num_shared_expert\":[1,1,1],\"moe_layer_num_skipped\":0,"
+                             "\"n_group\":false,\"topk_group\":false,\"routed_scaling_factor\":false,\"use_cla\":false,"
+                             "\"use_mla\":false,\"use_qk_norm\":true,\"use_mixed_mlp_moe\":true,\"norm_type\":\"rms\","
+                             "\"max_position_embeddings\":32768,\"rope_theta\":10000.0,\"rope_scaling\":"
+                             "{\"alpha\":1000.0,\"beta_fast\":32,\"factor\":1.0,\"type\":\"dynamic\"}}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->head_dim == 128 && p->norm_last && p->router.norm_topk && p->router.scoring == KERN_SOFTMAX_TOPK);
+    cr_assert_float_eq(p->rms_eps, 1e-5, 1e-12);
+    for (uint32_t l = 0; l < 3; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        cr_assert(y->moe && y->n_experts == 8 && y->top_k == 3 && y->d_ff == 96 && y->d_ff_shared == 96, "layer %u", l);
+    }
+    /* The base that llama.cpp's converter writes for the published file. */
+    cr_assert_float_eq(p->ropes[0].inv_freq[1], pow(11158839.9251, -2.0 / 128), 1e-7);
+    cr_assert(!p->rope_grows && p->max_positions == 32768);
+}
+
+Test(families_norms, stretches_hunyuans_rotation_by_an_alpha_alone)
+{
+    static const struct {
+        const char *rope;
+        double theta;
+        bool grows;
+    } cases[] = {
+        {"\"rope_theta\":500", 500, false},
+        {"\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}", 10000, true},
+        {"\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0,\"alpha\":0}", 10000, true},
+        {"\"rope_scaling\":{\"type\":\"default\",\"alpha\":50.0}", 10000, false},
+        {"\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1.0,\"alpha\":1.0}", 10000, false},
+        {"\"rope_theta\":500,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1.0,\"alpha\":50.0}",
+         500 * 64.8985018 /* 50 ^ (32 / 30) */, false},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        char text[512];
+        snprintf(text, sizeof text, "{" HUNYUAN ",%s}", cases[i].rope);
+        cr_assert_eq(open_config(text, &m, &err), XD_OK, "%s -> %s", text, err.msg);
+        const model_params *p = model_get_params(m);
+        cr_assert_float_eq(p->ropes[0].inv_freq[1], pow(cases[i].theta, -2.0 / 32), 1e-6, "%s", text);
+        cr_assert_eq(p->rope_grows, cases[i].grows, "%s", text);
+    }
+}
+
+Test(families_norms, refuse_by_name_what_they_do_not_compute)
+{
+    static const refused cases[] = {
+        {"{" HUNYUAN ",\"use_cla\":true}", "use_cla true is not known for hunyuan_v1_moe"},
+        {"{" HUNYUAN ",\"use_mla\":true}", "use_mla true"},
+        {"{" HUNYUAN ",\"use_qk_norm\":false}", "use_qk_norm false"},
+        {"{" HUNYUAN ",\"use_mixed_mlp_moe\":false}", "use_mixed_mlp_moe false"},
+        {"{" HUNYUAN ",\"use_rotary_pos_emb\":false}", "use_rotary_pos_emb false"},
+        {"{" HUNYUAN ",\"group_limited_greedy\":true}", "group_limited_greedy true"},
+        {"{" HUNYUAN ",\"moe_drop_tokens\":true}", "moe_drop_tokens true"},
+        {"{" HUNYUAN ",\"norm_type\":\"layer\"}", "'norm_type' is 'layer'; 'rms' is known"},
+        {"{" HUNYUAN ",\"moe_layer_num_skipped\":1}", "moe_layer_num_skipped = 1"},
+        {"{" HUNYUAN ",\"num_shared_expert\":[2,2,2]}", "num_shared_expert = 2"},
+        {"{" HUNYUAN ",\"num_shared_expert\":[1,1,2]}", "'num_shared_expert' is not the same in all layers"},
+        {"{" HUNYUAN ",\"moe_intermediate_size\":24}", "moe_intermediate_size = 24"},
+        {"{\"model_type\":\"hunyuan_v1_moe\",\"num_experts\":8,\"moe_topk\":[2,2,3]," SIZES "}",
+         "'moe_topk' is not the same in all layers"},
+        {"{\"model_type\":\"hunyuan_v1_moe\",\"num_experts\":8,\"moe_topk\":[]," SIZES "}",
+         "'moe_topk' must be a number"},
+        {"{\"model_type\":\"hunyuan_v1_moe\",\"num_experts\":8,\"moe_topk\":[9,9,9]," SIZES "}", "(moe_topk, 9;"},
+        {"{" HUNYUAN ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "'alpha' must be"},
+        {"{" HUNYUAN ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'"},
+        {"{" HUNYUAN ",\"mlp_bias\":true}", "mlp_bias"},
+    };
+    refuse(cases, XD_ARRAY_LEN(cases));
+}
