@@ -70,7 +70,7 @@ json_t *format_completion_logprobs_new(void)
     return json_pack("{s:[], s:[], s:[], s:[]}", "text_offset", "token_logprobs", "tokens", "top_logprobs");
 }
 
-bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, size_t *offset)
+bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, bool shown, size_t *offset)
 {
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
     XD_CLEANUP(xd_buf_free) xd_buf bytes = {0};
@@ -80,7 +80,7 @@ bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engin
     bool ok = top && !json_array_append_new(json_object_get(lp, "tokens"), string_of(&text)) &&
               !json_array_append_new(json_object_get(lp, "token_logprobs"), logprob_value(ev->logprob.logprob)) &&
               !json_array_append_new(json_object_get(lp, "text_offset"), json_integer((json_int_t)*offset));
-    *offset += xd_utf8_count(bytes.data, bytes.len);
+    *offset += shown ? xd_utf8_count(bytes.data, bytes.len) : 0;
     for (uint32_t i = 0; ok && json_is_object(top) && i < ev->n_top; i++) {
         XD_CLEANUP(xd_buf_free) xd_buf t = {0};
         XD_CLEANUP(xd_buf_free) xd_buf b = {0};

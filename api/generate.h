@@ -15,7 +15,8 @@ enum { GEN_MAX_HELD_LOGPROBS = 1 << 19 };   /* in one response: some 400 MiB as 
 
 typedef struct gen_prompt {
     tok_ids ids;
-    char *text; /* for echo: NUL-terminated; NULL when not needed */
+    char *text;  /* for echo: NUL-terminated; NULL when not needed */
+    bool is_ids; /* it came as token ids, and its text was made of them */
 } gen_prompt;
 
 typedef enum gen_thinking { GEN_THINK_AS_IT_IS, GEN_THINK_ON, GEN_THINK_OFF } gen_thinking;
@@ -135,8 +136,9 @@ xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *
 json_t *format_chat_logprob(const tokenizer *tok, const engine_event *ev);
 /* The four parallel arrays of a completion's logprobs: an object to which tokens are added. */
 json_t *format_completion_logprobs_new(void);
-/* *offset: characters of the text before this token; then, with it. False: out of memory. */
-bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, size_t *offset);
+/* *offset: characters of the text before this token; then, with it, unless the text does not show it. False: out of memory. */
+bool format_completion_logprob_add(json_t *lp, const tokenizer *tok, const engine_event *ev, bool shown,
+                                   size_t *offset);
 /* Owned; NULL: out of memory. */
 json_t *format_ids(const uint32_t *ids, size_t n);
 json_t *format_usage(uint64_t prompt_tokens, uint64_t completion_tokens, uint64_t cached_tokens);

@@ -2,6 +2,7 @@
  *
  * Both are made from the same events, so the chunks of a choice in sum are its whole answer. Which part of a text is thought, content
  * or a call, answer.c tells; here each part becomes JSON. Does not know sockets, and does not wait. */
+#include <math.h>
 #include <string.h>
 
 #include "api/generate_priv.h"
@@ -98,7 +99,7 @@ static json_t *text_or_delta(const gen *g, const char *text, size_t len)
 /* --- events --------------------------------------------------------------------------------------------------------- */
 
 /* The most that a response may hold: a request is bounded by its tokens, but each brings twenty alternatives, in each of n choices. */
-static bool add_logprob(gen *g, choice *c, const engine_event *ev)
+static bool add_logprob(gen *g, choice *c, const engine_event *ev, bool shown)
 {
     c->n_held += ev->n_top + 1;
     g->n_held += ev->n_top + 1;
@@ -114,7 +115,7 @@ static bool add_logprob(gen *g, choice *c, const engine_event *ev)
     }
     if (!c->logprobs)
         c->logprobs = format_completion_logprobs_new();
-    return c->logprobs && format_completion_logprob_add(c->logprobs, g->ctx.tok, ev, &c->text_offset);
+    return c->logprobs && format_completion_logprob_add(c->logprobs, g->ctx.tok, ev, shown, &c->text_offset);
 }
 
 static json_t *take_logprobs(gen *g, choice *c)
@@ -143,15 +144,26 @@ static void begin_choice(gen *g, size_t index)
     } else if (g->p.echo || g->p.return_token_ids) {
         send_chunk(g, index, json_string(text), take_logprobs(g, c), NULL, NULL, 0, true);
     }
-    if (!g->p.echo)
-        c->text_offset = 0;
+    c->text_offset =
+        xd_utf8_count(text, strlen(text)); /* the tokenizer may know the prompt in another form: normalized */
+}
+
+static bool is_special(const gen *g, uint32_t id)
+{
+    return g->ctx.tok && tok_token_is_special(g->ctx.tok, id);
 }
 
 static void on_prompt(gen *g, size_t req, const engine_event *ev)
 {
+    /* What the client wrote is echoed as it is. A start token that it did not write is not in it: only the first has no log-probability. */
+    const gen_prompt *p = &g->p.prompts[req];
+    bool special = is_special(g, ev->token_id);
+    const char *word = special ? tok_token_text(g->ctx.tok, ev->token_id) : "";
+    bool shown = !special || (p->is_ids ? !g->p.skip_special
+                                        : !isnan(ev->logprob.logprob) || !strncmp(p->text, word, strlen(word)));
     /* The engine reports a prompt once; each of its choices echoes it. */
     for (size_t k = 0; k < (size_t)g->p.n; k++)
-        if (!add_logprob(g, &g->choices[req * (size_t)g->p.n + k], ev))
+        if (!add_logprob(g, &g->choices[req * (size_t)g->p.n + k], ev, shown))
             gen_fail(g, XD_NOMEM, "out of memory for logprobs");
 }
 
@@ -278,7 +290,7 @@ static void on_token(gen *g, size_t index, const engine_event *ev)
 {
     choice *c = &g->choices[index];
     bool with_logprob = g->p.n_logprobs >= 0;
-    if (with_logprob && !add_logprob(g, c, ev))
+    if (with_logprob && !add_logprob(g, c, ev, !g->p.skip_special || !is_special(g, ev->token_id)))
         gen_fail(g, XD_NOMEM, "out of memory for logprobs");
     if (!g->p.stream && g->p.return_token_ids && !tok_ids_push(&c->ids, ev->token_id))
         gen_fail(g, XD_NOMEM, "out of memory for token ids");

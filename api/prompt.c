@@ -133,6 +133,7 @@ static xd_status take_ids(const gen_context *ctx, gen_params *p, const json_t *a
     xd_status st = gen_read_ids(array, name, ctx->info->vocab, ret->ids.data, err);
     if (st || !p->echo || !ctx->tok)
         return st;
+    ret->is_ids = true;
     XD_CLEANUP(xd_buf_free) xd_buf text = {0};
     st = tok_decode(ctx->tok, ret->ids.data, n, p->skip_special, &text, err);
     if (!st && !(ret->text = xd_buf_steal(&text, NULL)))

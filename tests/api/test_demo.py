@@ -129,6 +129,14 @@ def test_logprobs(daemon):
     assert echo["logprobs"]["token_logprobs"][0] is None and all(v < 0 for v in echo["logprobs"]["token_logprobs"][1:])
 
 
+def test_offsets_behind_a_prompt_that_the_tokenizer_normalizes(daemon):
+    c = daemon.complete("The cafe\u0301 ", echo=True, logprobs=0, max_tokens=5, temperature=0).json["choices"][0]
+    answer = c["text"][len("The cafe\u0301 "):]
+    tokens, offsets = c["logprobs"]["tokens"][-5:], c["logprobs"]["text_offset"][-5:]
+    assert "".join(tokens) == answer and offsets[0] == len("The cafe\u0301 ")
+    assert [c["text"][o:o + len(t)] for t, o in zip(tokens, offsets)] == tokens
+
+
 def test_a_token_limit_inside_a_character(daemon):
     """Byte tokens of a character that is cut off become one U+FFFD; nothing breaks."""
     ids = daemon.post("/tokenize", {"prompt": "😀"}).json["tokens"]

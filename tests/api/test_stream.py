@@ -109,6 +109,26 @@ def test_completion_logprobs(server):
     assert lp["top_logprobs"][0] == {"h": -0.25, "i": -3.0}
 
 
+@pytest.mark.parametrize("prompt,fields,text,offsets", [
+    ([97, 256, 98], {}, "ab", [0, 1, 1]), ([97, 256, 98], {"skip_special_tokens": False}, "a<s>b", [0, 1, 4]),
+    ([258, 97, 259, 98], {}, "ab", [0, 0, 1, 1]), ("a<s>b", {"parse_special": True}, "a<s>b", [0, 1, 4]),
+    ("<|im_start|>éx", {"parse_special": True}, "<|im_start|>éx", [0, 12, 13, 13]), ("<s>a", {}, "<s>a", [0, 1, 2, 3]),
+])
+def test_offsets_are_places_in_the_text_that_is_shown(server, prompt, fields, text, offsets):
+    """The engine repeats the prompt's tokens, so the answer shows special tokens only where skip_special_tokens is false."""
+    fields = {"echo": True, "logprobs": 0, "max_tokens": 16, **fields}
+    answer = text if "skip_special_tokens" in fields or "parse_special" not in fields else text.replace("<s>", "").replace("<|im_start|>", "")
+    c = server.complete(prompt, **fields).json["choices"][0]
+    assert c["text"] == text + answer
+    got = c["logprobs"]["text_offset"]
+    assert got[:len(offsets)] == offsets
+    shown = [(t, o) for t, o in zip(c["logprobs"]["tokens"][len(offsets):], got[len(offsets):]) if not t.startswith(("<s", "<|", "bytes:"))]
+    assert shown and all(c["text"][o:].startswith(t) for t, o in shown), shown
+    chunks = [e["choices"][0] for e in events(server.complete(prompt, stream=True, **fields).body)]
+    assert sum((e["logprobs"]["text_offset"] for e in chunks if e["logprobs"]), []) == got
+    assert server.complete(prompt, **{**fields, "echo": False}).json["choices"][0]["logprobs"]["text_offset"] == [o - len(text) for o in got[len(offsets):]]
+
+
 def test_echo_with_logprobs(server):
     r = server.complete("abc", echo=True, logprobs=0, max_tokens=0).json
     c = r["choices"][0]
