@@ -116,19 +116,29 @@ static bool move_refs(json_t *v, const char *to, bool named)
     return ok;
 }
 
+/* Arguments are an object whatever the schema says; does it allow that? */
+static bool allows_object(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *one;
+    size_t i;
+    bool found = !type || (json_is_string(type) && !strcmp(json_string_value(type), "object"));
+    json_array_foreach ((json_t *)(uintptr_t)type, i, one)
+        found |= json_is_string(one) && !strcmp(json_string_value(one), "object");
+    return found;
+}
+
 /* What the arguments of the i-th tool must be; owned. NULL: out of memory. */
 static json_t *arguments_schema(const json_t *tool, size_t i, bool loose)
 {
     const json_t *given = json_object_get(json_object_get(tool, "function"), "parameters");
     if (!given || json_is_null(given))
         return json_pack("{s:s, s:{}, s:b}", "type", "object", "properties", "additionalProperties", 0);
-    const char *type = json_string_value(json_object_get(given, "type"));
-    if (loose || !json_is_object(given) || (json_object_get(given, "type") && (!type || strcmp(type, "object"))))
+    if (loose || !allows_object(given))
         return json_pack("{s:s}", "type", "object");
     json_t *schema = json_deep_copy(given);
     char to[40];
     snprintf(to, sizeof to, "#/$defs/%zu", i);
-    if (schema && move_refs(schema, to, false) && (type || !json_object_set_new(schema, "type", json_string("object"))))
+    if (schema && move_refs(schema, to, false) && !json_object_set_new(schema, "type", json_string("object")))
         return schema;
     json_decref(schema);
     return NULL;
@@ -185,7 +195,10 @@ static xd_status not_kept(const char *name, const char *key, const xd_err *why, 
         place += strlen(prefix);
     snprintf(param, sizeof param, "%s%s%s", name, *place && !strchr(".[", *place) ? "." : "", place);
     param[sizeof why->param - 1] = 0; /* a deep place is cut here, and whole in the text */
-    return xd_fail_field(err, XD_BAD_REQUEST, param, why->code, "'%s' cannot be kept strictly: %s", name, why->msg);
+    xd_err said = *why;
+    snprintf(prefix, sizeof prefix, "'#/$defs/%s", key); /* move_refs() */
+    gen_replace_words(&said, prefix, "'#");
+    return xd_fail_field(err, XD_BAD_REQUEST, param, why->code, "'%s' cannot be kept strictly: %s", name, said.msg);
 }
 
 enum { MAX_TRIED = 64 }; /* each may cost a tenth of a second */
@@ -258,6 +271,17 @@ xd_status gen_read_tool_choice(gen_params *p, xd_err *err)
                              "'%s' %s, and there are %zu tools: at most %d are allowed then", p->grammar_field,
                              p->must_call ? "forces a call" : "says what an answer is that is no call",
                              json_array_size(p->tools), MAX_TOOLS);
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)(uintptr_t)p->tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        char name[64];
+        snprintf(name, sizeof name, "tools[%zu].function.parameters.type", i);
+        if (is_wanted(p, tool) && json_is_true(json_object_get(f, "strict")) &&
+            !allows_object(json_object_get(f, "parameters")))
+            return xd_fail_field(err, XD_BAD_REQUEST, name, "invalid_json_schema",
+                                 "'%s' must be \"object\": the arguments of a call are one", name);
+    }
     bool loose[MAX_TOOLS] = {false};
     XD_CLEANUP(grammar_unrefp) grammar *g = NULL;
     xd_err why = {0};

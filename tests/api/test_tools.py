@@ -551,6 +551,26 @@ def test_a_schema_that_cannot_be_kept_is_loosened_unless_strict(daemons):
     assert none.name == "none" and json.loads(none.arguments) == {}
 
 
+@pytest.mark.parametrize("parameters,place,words", [
+    ({"type": "string"}, ".type", 'must be "object"'), ({"type": ["array", "null"]}, ".type", 'must be "object"'), ({"type": 3}, ".type", 'must be "object"'),
+    ({"type": "object", "properties": {"n": {"$ref": "#/nope"}}}, ".properties.n.$ref", "nothing at '#/nope'"), ({"$ref": "#/nope"}, ".$ref", "nothing at '#/nope'"),
+])
+def test_what_strict_arguments_cannot_be_is_told_in_the_clients_words(daemons, parameters, place, words):
+    tools = [SHIP, {"type": "function", "function": {"name": "odd", "strict": True, "parameters": parameters}}]
+    with pytest.raises(openai.BadRequestError) as e:
+        force(daemons(CHATML), "required", tools)
+    assert e.value.param == "tools[1].function.parameters" + place and e.value.code == "invalid_json_schema" and words in e.value.message
+    tools[1]["function"]["strict"] = False
+    a = force(daemons(CHATML), {"type": "function", "function": {"name": "odd"}}, tools).choices[0]
+    assert a.finish_reason == "length" or isinstance(json.loads(a.message.tool_calls[0].function.arguments), dict)
+
+
+def test_arguments_that_may_be_null_are_an_object(daemons):
+    tool = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {
+        "type": ["object", "null"], "properties": {"n": {"const": 7}}, "required": ["n"], "additionalProperties": False}}}
+    assert json.loads(force(daemons(CHATML), "required", [tool]).choices[0].message.tool_calls[0].function.arguments) == {"n": 7}
+
+
 def test_references_are_followed_from_properties_that_are_called_as_keywords_are(daemons):
     names = ["default", "enum", "const", "examples", "properties", "$defs", "$ref"]
     tool = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {
