@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "api/chat_priv.h"
+#include "api/fields.h"
 
 enum { SHORT_ID_CHARS = 9 };
 
@@ -53,15 +54,18 @@ static xd_status check_parts(const json_t *parts, size_t m, json_t **ret_text, x
     json_array_foreach ((json_t *)(uintptr_t)parts, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *value = json_object_get(part, "text");
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", m, i);
+        if (!json_is_object(part))
+            return fields_wrong_type(err, param, "an object", part);
         snprintf(param, sizeof param, "messages[%zu].content[%zu].%s", m, i,
                  type && !strcmp(type, "text") ? "text" : "type");
         if (!type)
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+            return fields_wrong_type(err, param, "a string", json_object_get(part, "type"));
         if (strcmp(type, "text"))
             return xd_fail_field(err, XD_BAD_REQUEST, param, "unsupported_content",
                                  "%s '%.64s' is not supported: only 'text' is", param, type);
         if (!json_is_string(value))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string", param);
+            return fields_wrong_type(err, param, "a string", value);
         if (i)
             xd_buf_putc(&text, '\n');
         xd_buf_append(&text, json_string_value(value), json_string_length(value));
@@ -104,11 +108,11 @@ static xd_status prepare_content(const chat_template *t, json_t *message, size_t
             return st;
         return text && json_object_set_new(message, "content", text) ? no_memory(err) : XD_OK;
     }
-    if (!json_is_string(content))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a string%s", param,
-                             !strcmp(json_string_value(json_object_get(message, "role")), "assistant")
-                                 ? ", a list of parts or null"
-                                 : " or a list of parts");
+    if (!json_is_string(content)) {
+        bool may_be_null = !strcmp(json_string_value(json_object_get(message, "role")), "assistant");
+        return fields_wrong_type(
+            err, param, may_be_null ? "a string, a list of parts or null" : "a string or a list of parts", content);
+    }
     if (!t->text_fails)
         return XD_OK;
     json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
@@ -149,6 +153,14 @@ static void put_json(xd_buf *out, const json_t *v)
     }
 }
 
+static xd_status check_name(const json_t *v, const char *param, xd_err *err)
+{
+    if (!json_is_string(v))
+        return fields_wrong_type(err, param, "a string", v);
+    return json_string_length(v) ? XD_OK
+                                 : xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_value", "'%s' is empty", param);
+}
+
 static xd_status prepare_tool_calls(const chat_template *t, json_t *message, size_t m, xd_err *err)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
@@ -157,16 +169,20 @@ static xd_status prepare_tool_calls(const chat_template *t, json_t *message, siz
     if (!calls || json_is_null(calls))
         return XD_OK;
     if (!json_is_array(calls))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a list", param);
+        return fields_wrong_type(err, param, "an array", calls);
     size_t i;
     json_array_foreach (calls, i, call) {
         json_t *function = json_object_get(call, "function");
+        snprintf(param, sizeof param, "messages[%zu].tool_calls[%zu]", m, i);
+        if (!json_is_object(call))
+            return fields_wrong_type(err, param, "an object", call);
+        snprintf(param, sizeof param, "messages[%zu].tool_calls[%zu].function", m, i);
         if (!json_is_object(function))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s[%zu].function must be an object",
-                                 param, i);
-        if (!json_string_length(json_object_get(function, "name")))
-            return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type",
-                                 "%s[%zu].function.name must be a string that is not empty", param, i);
+            return fields_wrong_type(err, param, "an object", function);
+        snprintf(param, sizeof param, "messages[%zu].tool_calls[%zu].function.name", m, i);
+        xd_status st = check_name(json_object_get(function, "name"), param, err);
+        if (st)
+            return st;
         json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
         if (!arguments || json_is_null(arguments)) {
             /* Some servers leave out what is empty; templates fail on it, or print a word. */
@@ -259,20 +275,20 @@ static xd_status prepare_message(const chat_template *t, json_t *message, size_t
     char param[96];
     snprintf(param, sizeof param, "messages[%zu]", m);
     if (!json_is_object(message))
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be an object", param);
+        return fields_wrong_type(err, param, "an object", message);
     const char *role = json_string_value(json_object_get(message, "role"));
-    if (!role || !*role) {
-        snprintf(param, sizeof param, "messages[%zu].role", m);
-        return xd_fail_field(err, XD_BAD_REQUEST, param, "invalid_type", "%s must be a non-empty string", param);
-    }
+    snprintf(param, sizeof param, "messages[%zu].role", m);
+    xd_status st = check_name(json_object_get(message, "role"), param, err);
+    if (st)
+        return st;
     const json_t *content = json_object_get(message, "content");
     if (strcmp(role, "assistant") && (!content || json_is_null(content))) {
         snprintf(param, sizeof param, "messages[%zu].content", m);
         return xd_fail_field(err, XD_BAD_REQUEST, param, "missing_required_parameter",
-                             "%s is required: only an assistant's message may have none", param);
+                             "'%s' is missing: only an assistant's message may have none", param);
     }
     drop_nulls(message);
-    xd_status st = refuse_function_form(message, role, m, err);
+    st = refuse_function_form(message, role, m, err);
     if (!st && !strcmp(role, "assistant"))
         st = prepare_assistant(message, err);
     bool rename = !strcmp(role, "developer") && !t->developer; /* frees `role` */
@@ -337,7 +353,8 @@ static xd_status name_result(json_t *messages, size_t m, xd_err *err)
 xd_status chat_prepare_messages(const chat_template *t, const json_t *messages, json_t **ret, xd_err *err)
 {
     if (!json_is_array(messages) || !json_array_size(messages))
-        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "invalid_type", "messages must be a non-empty list");
+        return xd_fail_field(err, XD_BAD_REQUEST, "messages", "invalid_type",
+                             "'messages' must be an array that is not empty");
     XD_CLEANUP(jsonp) json_t *copy = json_deep_copy(messages);
     if (!copy)
         return no_memory(err);

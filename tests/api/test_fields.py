@@ -506,6 +506,30 @@ def test_content_that_is_none_is_told_what_its_role_may_have(server, role, conte
     assert ("or null" in a.error["message"]) == (role == "assistant")
 
 
+@pytest.mark.parametrize("message,place,code,words", [
+    ("x", "", "invalid_type", "an object, not a string"), (None, "", "invalid_type", "an object, not null"), ({"content": "x"}, ".role", "missing_required_parameter", "is missing"),
+    ({"role": 3, "content": "x"}, ".role", "invalid_type", "a string, not an integer"), ({"role": "", "content": "x"}, ".role", "invalid_value", "is empty"),
+    ({"role": "user", "content": {}}, ".content", "invalid_type", "a list of parts, not an object"), ({"role": "user", "content": True}, ".content", "invalid_type", "not a boolean"),
+    ({"role": "user", "content": ["x"]}, ".content[0]", "invalid_type", "an object, not a string"),
+    ({"role": "user", "content": [{"text": "x"}]}, ".content[0].type", "missing_required_parameter", "is missing"),
+    ({"role": "user", "content": [{"type": 3}]}, ".content[0].type", "invalid_type", "not an integer"),
+    ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing_required_parameter", "is missing"),
+    ({"role": "user", "content": [{"type": "text", "text": ["x"]}]}, ".content[0].text", "invalid_type", "not an array"),
+    ({"role": "user", "content": [{"type": "image_url"}]}, ".content[0].type", "unsupported_content", "image_url"),
+    ({"role": "assistant", "tool_calls": {}}, ".tool_calls", "invalid_type", "an array, not an object"),
+    ({"role": "assistant", "tool_calls": ["x"]}, ".tool_calls[0]", "invalid_type", "an object, not a string"),
+    ({"role": "assistant", "tool_calls": [{"id": "1"}]}, ".tool_calls[0].function", "missing_required_parameter", "is missing"),
+    ({"role": "assistant", "tool_calls": [{"function": "f"}]}, ".tool_calls[0].function", "invalid_type", "an object, not a string"),
+    ({"role": "assistant", "tool_calls": [{"function": {}}]}, ".tool_calls[0].function.name", "missing_required_parameter", "is missing"),
+    ({"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}, ".tool_calls[0].function.name", "invalid_value", "is empty"),
+])
+def test_what_is_wrong_in_a_message_is_named_with_its_place(server, message, place, code, words):
+    for path in ("/v1/chat/completions", "/tokenize"):
+        a = server.post(path, {"messages": [{"role": "user", "content": "x"}, message]})
+        assert a.status == 400 and (a.error["param"], a.error["code"]) == ("messages[1]" + place, code), a.body
+        assert f"messages[1]{place}" in a.error["message"] and words in a.error["message"]
+
+
 def test_an_unknown_model_is_404(server):
     a = ask(server, "chat", model="gpt-5")
     assert a.status == 404 and a.error["code"] == "model_not_found" and "fake" in a.error["message"]
@@ -615,7 +639,7 @@ def test_a_call_without_arguments_in_the_history_has_empty_ones(start):
         assert a.status == 200 and bytes(a.json["tokens"]).decode() == "hif{}", a.body
     messages[1]["tool_calls"][0]["function"] = {"arguments": "{}"}
     a = server.post("/tokenize", {"messages": messages})
-    assert a.status == 400 and a.error["param"] == "messages[1].tool_calls"
+    assert a.status == 400 and a.error["param"] == "messages[1].tool_calls[0].function.name"
 
 
 @pytest.mark.parametrize("message,param", [

@@ -102,7 +102,7 @@ Test(chat, template_kwargs_reach_the_template_as_client_text)
 
 Test(chat, names_the_field_that_is_wrong)
 {
-    expect_error(CHATML, "[]", plain, "messages", "non-empty");
+    expect_error(CHATML, "[]", plain, "messages", "not empty");
     expect_error(CHATML, "[3]", plain, "messages[0]", "object");
     expect_error(CHATML, "[{\"role\":3}]", plain, "messages[0].role", "string");
     expect_error(CHATML, "[{\"role\":\"user\",\"content\":{}}]", plain, "messages[0].content", "list of parts");
@@ -112,7 +112,7 @@ Test(chat, names_the_field_that_is_wrong)
         "{\"type\":\"image_url\"}]}]",
         plain, "messages[1].content[1].type", "image_url");
     expect_error(CHATML, "[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", plain,
-                 "messages[0].content[0].text", "string");
+                 "messages[0].content[0].text", "missing");
 }
 
 Test(chat, quotes_what_the_template_raises)
@@ -231,8 +231,8 @@ Test(chat, results_get_a_name_where_the_template_needs_one)
 
 Test(chat, only_the_assistant_may_say_nothing)
 {
-    expect_error(CHATML, "[{\"role\":\"user\"}]", plain, "messages[0].content", "is required");
-    expect_error(CHATML, "[{\"role\":\"system\",\"content\":null}]", plain, "messages[0].content", "is required");
+    expect_error(CHATML, "[{\"role\":\"user\"}]", plain, "messages[0].content", "is missing");
+    expect_error(CHATML, "[{\"role\":\"system\",\"content\":null}]", plain, "messages[0].content", "is missing");
 }
 
 Test(chat, null_content_is_empty_where_the_template_fails_on_it)
