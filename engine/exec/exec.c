@@ -112,7 +112,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
         {t_add * hp->d_model * f, &x->add, "activations"},
-        {hp->d_ff_shared_max ? t_add * hp->d_model * f : 0, &x->add_shared, "activations"},
+        {x->layers[0].shared_post_norm ? t_add * hp->d_model * f : 0, &x->add_shared, "activations"},
         {XD_MAX(ta * x->qkv_width, td * kern_delta_width(&hp->delta)) * f, &x->qkv, "Q, K and V"},
         {XD_MAX(ta * o_width, td * hp->delta.n_v_heads * hp->delta.v_dim) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
@@ -215,6 +215,7 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          &l->shared[1],
                                          &l->shared[2],
                                          &l->shared_gate,
+                                         &l->gate,
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + MODEL_DELTA_MATS];
@@ -224,7 +225,7 @@ static xd_status check_layers(exec *x, xd_err *err)
                             .v_dim = x->hp->latent.kv_rank,
                             .n_experts = l->n_experts,
                             .mats = mats,
-                            .gated = x->hp->gated && !l->linear};
+                            .gated = (x->hp->gated && !l->linear) || l->gate.data};
         if (l->linear)
             shape.delta = x->hp->delta;
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {

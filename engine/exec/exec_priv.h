@@ -303,7 +303,7 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
 xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err);
 xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
 xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err);
-/* Adds a layer's shared expert to x->x, or leaves it in x->add_shared; behind its router. */
+/* Adds a layer's shared expert to what its experts add up to, or leaves it in x->add_shared; behind its router. */
 xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 /* Where a layer's experts add up; and behind them: x->x gets that, if it is elsewhere. */
 float *exec_ffn_sum(const exec *x, uint32_t layer);

@@ -338,11 +338,11 @@ xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const 
     if ((st = route(x, layer, s, view, x->router_ids, &plan, err)))
         return st;
     const exec_layer *l = &x->layers[layer];
+    if (l->ffn_post_norm)
+        RUN(x->dev->ops->clear(x->dev, x->add, (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
     if ((l->expert_norm && (st = norm_input(x, l->ffn_norm, s, err))) || (st = exec_build_shared(x, layer, s, err)) ||
         (l->expert_norm && (st = norm_input(x, l->expert_norm, s, err))))
         return st;
-    if (l->ffn_post_norm)
-        RUN(x->dev->ops->clear(x->dev, x->add, (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
     if (x->observer && (st = observe(x, layer, moe.ids, moe.weights, s, ml->top_k, err)))
         return st;
     if (pager_needs_require(x->pg, x->prefill))

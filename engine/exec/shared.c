@@ -2,9 +2,10 @@
  * link, and what it adds comes before the picks: in one order, whatever the batch and wherever pages lie. */
 #include "engine/exec/exec_priv.h"
 
-static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint32_t n, xd_err *err)
+static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
+    const exec_layer *l = &x->layers[layer];
     const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
     const bool apart = l->shared_post_norm;
     const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d, .scratch = x->scratch};
@@ -28,14 +29,15 @@ static xd_status build_piece(exec *x, const exec_layer *l, uint32_t first, uint3
                                                 .dim = d_ff,
                                                 .row_gate = l->shared_gate.data ? x->shared_gate : NULL,
                                                 .act = x->hp->act}));
-    RUN(ops->linear(x->dev, &(kern_linear_args){.y = (apart ? x->add_shared : x->x) + (size_t)first * d,
-                                                .x = x->shared_act,
-                                                .w = l->shared_down,
-                                                .n_tokens = n,
-                                                .x_stride = d_ff,
-                                                .y_stride = d,
-                                                .accumulate = !apart,
-                                                .scratch = x->scratch}));
+    RUN(ops->linear(x->dev,
+                    &(kern_linear_args){.y = (apart ? x->add_shared : exec_ffn_sum(x, layer)) + (size_t)first * d,
+                                        .x = x->shared_act,
+                                        .w = l->shared_down,
+                                        .n_tokens = n,
+                                        .x_stride = d_ff,
+                                        .y_stride = d,
+                                        .accumulate = !apart,
+                                        .scratch = x->scratch}));
     return XD_OK;
 }
 
@@ -44,6 +46,6 @@ xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err
     const exec_layer *l = &x->layers[layer];
     xd_status st = XD_OK;
     for (uint32_t first = 0; l->n_shared && first < s->n_tokens && !st; first += EXEC_SHARED_TOKENS)
-        st = build_piece(x, l, first, XD_MIN(s->n_tokens - first, (uint32_t)EXEC_SHARED_TOKENS), err);
+        st = build_piece(x, layer, first, XD_MIN(s->n_tokens - first, (uint32_t)EXEC_SHARED_TOKENS), err);
     return st;
 }

@@ -370,6 +370,7 @@ static uint64_t trunk_size(const exec *x)
                                      &l->shared[MODEL_UP],
                                      &l->shared[MODEL_DOWN],
                                      &l->shared_gate,
+                                     &l->gate,
                                      &l->latent.q_a,
                                      &l->latent.kv_a,
                                      &l->latent.k_b,
@@ -477,6 +478,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
             (st = ml->linear           ? exec_delta_load(x, ml, l, tmp, tmp_cap, err)
                   : hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
                                        : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
+            (ml->gate.data && (st = exec_load_matrix(x, &ml->gate, &l->gate, "a gate's matrix", err))) ||
             (st = exec_load_matrix(x, &ml->o, &l->o, "an O matrix", err)) ||
             (st = exec_load_vector(x, &ml->o_bias, tmp, tmp_cap, &l->o_bias, "an O bias", err)) ||
             (st = exec_load_vector(x, &ml->sinks, tmp, tmp_cap, &l->sinks, "attention sinks", err)) ||

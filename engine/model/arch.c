@@ -50,7 +50,7 @@ static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>"
     .gate_up = "model.layers.%u.experts.gate_up_proj", .down = "model.layers.%u.experts.down_proj",                \
     .router = "model.layers.%u.router.proj.weight", .moe_size_key = "moe_intermediate_size",                       \
     .moe_layers = MODEL_MOE_ASKED, .shared = "model.layers.%u.mlp", .shared_size_key = "intermediate_size",        \
-    .norm_topk_always = true, .own_norms = true, .full_heads = true, .v_normed = true, .geglu = true,              \
+    .norm_topk_always = true, .norms = MODEL_NORMS_OWN, .full_heads = true, .v_normed = true, .geglu = true,       \
     .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_SIXTHS, .rope = MODEL_ROPE_TYPES, \
     .ends = gemma4_ends, .read = model_read_gemma4
 
@@ -335,6 +335,30 @@ static const model_arch archs[] = {
      .qk_norm = MODEL_NORM_HEAD,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_hunyuan},
+    {.model_type = "afmoe",
+     .class_name = "AfmoeForCausalLM",
+     .defaults = "{\"vocab_size\":200192,\"hidden_size\":2048,\"intermediate_size\":6144,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":16,\"head_dim\":128,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-5,"
+                 "\"sliding_window\":1024,\"sliding_window_pattern\":4,\"moe_intermediate_size\":1408,"
+                 "\"num_experts_per_tok\":6,\"num_local_experts\":64,\"num_shared_experts\":2,"
+                 "\"first_k_dense_replace\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.router.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.expert_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "num_shared_experts",
+     .norm_topk_always = true,
+     .norms = MODEL_NORMS_AROUND,
+     .gate = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_PATTERN,
+     .rope = MODEL_ROPE_SLIDING,
+     .read = model_read_afmoe},
     {.model_type = "exaone_moe",
      .class_name = "ExaoneMoeForCausalLM",
      .defaults = "{\"vocab_size\":102400,\"hidden_size\":4096,\"intermediate_size\":16384,\"num_hidden_layers\":32,"
@@ -581,8 +605,11 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"num_experts_per_tok", "top_k_experts"},
         {"num_experts_per_tok", "moe_topk"},
         {"head_dim", "attention_head_dim"},
+        {"first_k_dense_replace", "num_dense_layers"},
+        {"sliding_window_pattern", "global_attn_every_n_layers"},
         {"num_nextn_predict_layers", "num_mtp_layers"},
         {"routed_scaling_factor", "router_scaling_factor"},
+        {"routed_scaling_factor", "route_scale"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);

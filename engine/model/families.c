@@ -17,6 +17,28 @@ static xd_status only(const json_t *c, const char *file, const char *key, const 
                    known);
 }
 
+static xd_status only_switch(const model *m, const json_t *c, const char *file, const char *key, bool known,
+                             xd_err *err)
+{
+    bool says;
+    xd_status st = hf_bool(c, file, key, known, &says, err);
+    if (!st && says != known)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s %s is not known for %s", file, hf_name(c, key),
+                       says ? "true" : "false", m->params.arch);
+    return st;
+}
+
+static xd_status only_number(const model *m, const json_t *c, const char *file, const char *key, uint32_t known,
+                             xd_err *err)
+{
+    uint32_t says;
+    xd_status st = hf_u32(c, file, key, known, 0, UINT32_MAX, &says, err);
+    if (!st && says != known)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s = %u is not known for %s, only %u", file, hf_name(c, key), says,
+                       m->params.arch, known);
+    return st;
+}
+
 /* OLMoE */
 xd_status model_read_olmoe(model *m, const json_t *c, const char *file, xd_err *err)
 {
@@ -221,10 +243,30 @@ xd_status model_read_gemma4(model *m, const json_t *c, const char *file, xd_err 
     return XD_OK;
 }
 
+/* Trinity. Its makers' code knows more than transformers' class. Whether a layer is rotated goes by its window. */
+xd_status model_read_afmoe(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    static const char *const groups[] = {"n_group", "topk_group", "num_expert_groups", "num_limited_groups"};
+    bool scaled;
+    xd_status st;
+    for (size_t i = 0; i < XD_ARRAY_LEN(groups); i++)
+        if ((st = only_number(m, c, file, groups[i], 1, err)))
+            return st;
+    if ((st = only(c, file, "score_func", "sigmoid", err)) || (st = only_switch(m, c, file, "route_norm", true, err)) ||
+        (st = only_switch(m, c, file, "norm_topk_prob", true, err)) ||
+        (st = hf_bool(c, file, "mup_enabled", false, &scaled, err)))
+        return st;
+    if (!hf_has(c, "sliding_window"))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is needed for an afmoe model", file,
+                       hf_name(c, "sliding_window"));
+    if (scaled)
+        m->params.embed_scale = sqrtf((float)m->params.d_model);
+    return read_sigmoid(m, c, file, err);
+}
+
 /* Hunyuan-A13B. Most keys are of its makers' code, which can do more than transformers' class, and more than what is published uses. */
 xd_status model_read_hunyuan(model *m, const json_t *c, const char *file, xd_err *err)
 {
-    const uint32_t d_ff = m->layers[0].d_ff;
     const struct {
         const char *key;
         bool known;
@@ -232,26 +274,16 @@ xd_status model_read_hunyuan(model *m, const json_t *c, const char *file, xd_err
         {"group_limited_greedy", false}, {"moe_drop_tokens", false},   {"use_cla", false},    {"use_mla", false},
         {"use_mixed_mlp_moe", true},     {"use_rotary_pos_emb", true}, {"use_qk_norm", true},
     };
-    const struct {
-        const char *key;
-        uint32_t known;
-    } numbers[] = {{"moe_layer_num_skipped", 0}, {"num_shared_expert", 1}, {"moe_intermediate_size", d_ff}};
-    xd_status st = only(c, file, "norm_type", "rms", err);
-    for (size_t i = 0; i < XD_ARRAY_LEN(switches) && !st; i++) {
-        bool says;
-        st = hf_bool(c, file, switches[i].key, switches[i].known, &says, err);
-        if (!st && says != switches[i].known)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s %s is not known for hunyuan_v1_moe", file, switches[i].key,
-                           says ? "true" : "false");
-    }
-    for (size_t i = 0; i < XD_ARRAY_LEN(numbers) && !st; i++) {
-        uint32_t says;
-        st = hf_u32(c, file, numbers[i].key, numbers[i].known, 0, 1u << 20, &says, err);
-        if (!st && says != numbers[i].known)
-            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s = %u is not known for hunyuan_v1_moe, only %u", file,
-                           hf_name(c, numbers[i].key), says, numbers[i].known);
-    }
-    return st ? st : rope_read_alpha(c, file, 10000, &m->params, err);
+    xd_status st;
+    for (size_t i = 0; i < XD_ARRAY_LEN(switches); i++)
+        if ((st = only_switch(m, c, file, switches[i].key, switches[i].known, err)))
+            return st;
+    if ((st = only(c, file, "norm_type", "rms", err)) ||
+        (st = only_number(m, c, file, "moe_layer_num_skipped", 0, err)) ||
+        (st = only_number(m, c, file, "num_shared_expert", 1, err)) ||
+        (st = only_number(m, c, file, "moe_intermediate_size", m->layers[0].d_ff, err)))
+        return st;
+    return rope_read_alpha(c, file, 10000, &m->params, err);
 }
 
 xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)

@@ -41,6 +41,7 @@ static const struct {
 static const struct {
     const char *gguf, *model_type;
 } families[] = {
+    {"afmoe", "afmoe"},
     {"deepseek2", NULL},
     {"dots1", "dots1"},
     {"ernie4_5-moe", "ernie4_5_moe"},
@@ -101,6 +102,10 @@ static const struct {
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
     {"minimax-m2", "rope.dimension_count", NULL, false},
+    {"afmoe", "expert_weights_scale", "routed_scaling_factor", false},
+    {"afmoe", "expert_shared_count", "num_shared_experts", true},
+    {"afmoe", "leading_dense_block_count", "first_k_dense_replace", true},
+    {"afmoe", "attention.sliding_window_pattern", "sliding_window_pattern", false},
     {"hunyuan-moe", "expert_shared_count", "num_shared_expert", false},
     {"gemma4", "embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
     {"gemma4", "attention.shared_kv_layers", "num_kv_shared_layers", false},
@@ -299,7 +304,7 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if ((st = find_family(m, arch, moe, window, ret_arch, err)))
         return st;
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN &&
-        !(*ret_arch)->full_heads)
+        (*ret_arch)->window != MODEL_WINDOW_PATTERN && !(*ret_arch)->full_heads)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
@@ -309,6 +314,10 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if (expert_size && (*ret_arch)->experts[0] &&
         (st = put(config, (*ret_arch)->moe_size_key, json_incref(expert_size), hf_name(config, own_size), err)))
         return st;
+    /* What llama.cpp does with Trinity's files, which do not say so. */
+    if (!strcmp(arch, "afmoe") && (json_object_set_new(config, "mup_enabled", json_true()) ||
+                                   json_object_set_new(config, "sliding_window_pattern", json_integer(4))))
+        return xd_fail(err, XD_NOMEM, 0, "configuration");
     m->params.rope_interleaved = !strcmp(arch, "llama") || !strcmp(arch, "granitemoe");
     int64_t norm;
     /* Where the file does not say llama.cpp normalises the chosen weights, but for some families. */

@@ -130,7 +130,8 @@ static xd_status finish(model *m, xd_err *err)
                                       &y->shared[MODEL_GATE],
                                       &y->shared[MODEL_UP],
                                       &y->shared[MODEL_DOWN],
-                                      &y->shared_gate};
+                                      &y->shared_gate,
+                                      &y->gate};
         for (size_t i = 0; i < XD_ARRAY_LEN(some); i++)
             if (some[i]->data)
                 count_tensor(m, h, some[i], false);

@@ -422,7 +422,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
               gpt_oss = a->gpt_oss ? MUST : NEVER;
     const bool k_is_v = model_k_is_v(m, y);
-    const int own_norms = a->own_norms ? MUST : NEVER, of_experts = a->own_norms && y->moe ? MUST : NEVER;
+    const bool around = a->norms == MODEL_NORMS_AROUND, behind = a->norms != MODEL_NORMS_BEFORE;
+    const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
+              of_ffn = behind ? MUST : NEVER;
     const struct {
         const char *name;
         uint32_t rows, cols;
@@ -452,9 +454,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
         {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
          &y->latent.kv_b},
-        {"post_attention_layernorm.weight", 1, d, MUST, a->own_norms ? &y->attn_post_norm : &y->ffn_norm},
-        {"pre_feedforward_layernorm.weight", 1, d, own_norms, &y->ffn_norm},
-        {"post_feedforward_layernorm.weight", 1, d, own_norms, &y->ffn_post_norm},
+        {"self_attn.gate_proj.weight", q, d, a->gate ? MUST : NEVER, &y->gate},
+        {"post_attention_layernorm.weight", 1, d, MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
+        {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, of_ffn, &y->ffn_norm},
+        {around ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d, of_ffn, &y->ffn_post_norm},
         {"layer_scalar", 1, 1, own_norms, &y->out_scale},
         {"router.scale", 1, d, of_experts, &y->router_norm},
         {"router.per_expert_scale", 1, y->n_experts, of_experts, &y->expert_scale},

@@ -211,7 +211,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
     const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
     const uint32_t q_norm = p->wide_qk_norm ? q : y->head_dim, k_norm = p->wide_qk_norm ? kv : y->head_dim;
-    const bool k_is_v = model_k_is_v(m, y), own = a->own_norms, of_experts = own && y->moe;
+    const bool k_is_v = model_k_is_v(m, y), own = a->norms == MODEL_NORMS_OWN, of_experts = own && y->moe;
+    const bool behind = a->norms != MODEL_NORMS_BEFORE;
     /* Where router and experts have norms of their own, the shared one goes by the names of a dense FFN. */
     const uint32_t ff_shared = y->d_ff_shared;
     const struct {
@@ -257,8 +258,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
          : own      ? "ffn_down.weight"
                     : "ffn_down_shexp.weight",
          1, d, ff_shared, false, &y->shared[MODEL_DOWN]},
-        {own ? "post_attention_norm.weight" : NULL, 1, 1, d, false, &y->attn_post_norm},
-        {own ? "post_ffw_norm.weight" : NULL, 1, 1, d, false, &y->ffn_post_norm},
+        {a->gate ? "attn_gate.weight" : NULL, 1, q, d, false, &y->gate},
+        {behind ? "post_attention_norm.weight" : NULL, 1, 1, d, false, &y->attn_post_norm},
+        {behind ? "post_ffw_norm.weight" : NULL, 1, 1, d, false, &y->ffn_post_norm},
         {own ? "layer_output_scale.weight" : NULL, 1, 1, 1, true, &y->out_scale},
         {of_experts ? "ffn_gate_inp.scale" : NULL, 1, 1, d, false, &y->router_norm},
         {of_experts ? "ffn_down_exps.scale" : NULL, 1, 1, n, false, &y->expert_scale},

@@ -60,8 +60,11 @@ struct model_arch {
         *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
     bool turned; /* experts may be in two tensors with the usual names, transposed */
     const char *router, *moe_size_key;
-    bool
-        own_norms; /* attention and FFN have norms behind them and layers a scale; with experts, what is beside a shared one has its own */
+    enum {
+        MODEL_NORMS_BEFORE, /* attention and FFN have norms before them */
+        MODEL_NORMS_AROUND, /* and behind them (Trinity) */
+        MODEL_NORMS_OWN, /* the same, and layers a scale; with experts, what is beside a shared one has its own (Gemma) */
+    } norms;
     const char *choice_bias; /* must exist */
     const char *shared,
         *shared_gate;            /* of the shared expert: what stands before ".gate_proj.weight"; its gate, or NULL */
@@ -99,7 +102,8 @@ struct model_arch {
     /* Tokens that end an answer, of a GGUF file, beside its eos_token_id; NULL: those that it names. */
     const char *const *ends;
     bool geglu;   /* the FFN's activation is hidden_activation, GELU by tanh */
-    bool gated;   /* attention's result is gated */
+    bool gated;   /* attention's result is gated, by rows among Q's */
+    bool gate;    /* the same by a matrix of its own */
     bool centred; /* norms are stored less 1 */
     enum {
         MODEL_NORM_NONE,
@@ -172,6 +176,7 @@ xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *fil
 xd_status model_read_mistral4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_gemma4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_afmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 

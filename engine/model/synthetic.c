@@ -290,11 +290,12 @@ static bool plan_own_norms(plan *p, const model_params *h, model_layer *y)
 {
     model_tensor *of_all[] = {&y->attn_post_norm, &y->ffn_post_norm},
                  *of_moe[] = {&y->router_norm, &y->expert_norm, &y->expert_post_norm, &y->shared_post_norm};
-    bool ok = plan_add(p, &y->out_scale, 1, 1, FMT_BF16, 0) &&
-              (!y->moe || plan_add(p, &y->expert_scale, 1, y->n_experts, FMT_BF16, 0));
+    const bool own = model_arch_find(h->arch)->norms == MODEL_NORMS_OWN, of_experts = own && y->moe;
+    bool ok = (!own || plan_add(p, &y->out_scale, 1, 1, FMT_BF16, 0)) &&
+              (!of_experts || plan_add(p, &y->expert_scale, 1, y->n_experts, FMT_BF16, 0));
     for (size_t i = 0; ok && i < XD_ARRAY_LEN(of_all); i++)
         ok = plan_add(p, of_all[i], 1, h->d_model, FMT_BF16, 0);
-    for (size_t i = 0; ok && y->moe && i < XD_ARRAY_LEN(of_moe); i++)
+    for (size_t i = 0; ok && of_experts && i < XD_ARRAY_LEN(of_moe); i++)
         ok = plan_add(p, of_moe[i], 1, h->d_model, FMT_BF16, 0);
     return ok;
 }
@@ -323,12 +324,14 @@ static bool plan_model(plan *p, model *m)
         if (ok && m->qk_norm && !y->linear)
             ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : y->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);
-        if (ok && a->own_norms)
+        if (ok && a->norms != MODEL_NORMS_BEFORE)
             ok = plan_own_norms(p, h, y);
         if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
+        if (ok && a->gate)
+            ok = plan_add(p, &y->gate, q, d, trunk_fmt(p, d), in);
         if (ok && (a->gpt_oss || a->sinks))
             ok = plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD);
         if (ok && a->gpt_oss)
@@ -337,7 +340,8 @@ static bool plan_model(plan *p, model *m)
         for (int k = 0; ok && a->gpt_oss && k < MODEL_MATRICES; k++)
             ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);
         if (ok && y->moe)
-            ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16, a->own_norms ? in / h->router_scale : in);
+            ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16,
+                          a->norms == MODEL_NORMS_OWN ? in / h->router_scale : in);
         if (ok && y->moe && a->choice_bias)
             ok = plan_add(p, &y->choice_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
         if (ok && y->d_ff_shared)

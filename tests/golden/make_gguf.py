@@ -257,6 +257,11 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_weights_scale(c["routed_scaling_factor"])
         w.add_expert_weights_norm(c["norm_topk_prob"])
+    elif arch == "afmoe":
+        w.add_expert_shared_count(c["num_shared_experts"])
+        w.add_leading_dense_block_count(c["num_dense_layers"])
+        w.add_expert_weights_norm(True)
+        w.add_expert_weights_scale(c["route_scale"])
     elif arch == "hunyuan-moe":
         w.add_expert_shared_feed_forward_length(c["intermediate_size"])
         w.add_expert_feed_forward_length(c["intermediate_size"])
@@ -491,7 +496,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 continue
             if name.endswith("shared_expert_gate.weight"):
                 data = data[0]
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
                 put(f"blk.{layer}.exp_probs_b.bias", data.reshape(-1), name)
                 continue
             if arch in ("llama", "granitemoe") and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):

@@ -634,7 +634,7 @@ def randomise(model, seed):
             elif "embed" in name:
                 p.copy_(r)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight", "moe.gate.weight", "moe.router.weight",
-                                 "mlp.gate.wg.weight")):
+                                 "mlp.gate.wg.weight", "mlp.router.gate.weight")):
                 p.copy_(r * 2.5 / p.shape[-1] ** 0.5)
             elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and "sinks" in "".join(names):
                 p.copy_(r * 1.3 / p.shape[-2] ** 0.5) # transposed
@@ -657,7 +657,7 @@ def reference(model, prompts, vocab, n_greedy):
             ids[0] = 0
         routers, hooks = {}, []
         for name, m in model.named_modules():
-            if type(m).__name__.lower().endswith(("topkrouter", "textrouter", "moev1gate")):
+            if type(m).__name__.lower().endswith(("topkrouter", "textrouter", "moev1gate", "tokenchoicerouter")):
                 def hook(_m, _i, out, name=name):
                     ids = next(x for x in out if not x.is_floating_point())  # the order differs between families
                     logits = max((x for x in out if x.is_floating_point()), key=lambda x: x.shape[-1])

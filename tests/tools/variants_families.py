@@ -35,6 +35,9 @@ FAMILIES = {
                    "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "attention_bias": False},
     "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "router_scaling_factor": 2.826},
+    "afmoe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+              "num_dense_layers": 1, "route_scale": 2.826, "route_norm": True, "score_func": "sigmoid", "mup_enabled": True, "sliding_window": 24,
+              "global_attn_every_n_layers": 2, "n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1},
     "hunyuan_v1_moe": {"head_dim": 32, "attention_head_dim": 32, "num_experts": 8, "moe_topk": 3, "moe_intermediate_size": [96] * 3,
                        "num_shared_expert": [1] * 3, "use_qk_norm": True, "use_mixed_mlp_moe": True, "use_cla": False, "norm_topk_prob": True,
                        "n_group": False, "routed_scaling_factor": False,
@@ -70,7 +73,7 @@ FAMILIES = {
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe")
 CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -149,7 +152,7 @@ def fill(variant, add_nextn):
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
         if a not in NO_GGUF:
-            v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c})
+            v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c} | ({"global_attn_every_n_layers": 4} if a == "afmoe" else {}))
         act = "hidden_activation" if "hidden_activation" in c else "hidden_act"
         v("gelu", f"{act} 'gelu'", cfg={act: "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
@@ -183,6 +186,27 @@ def fill(variant, add_nextn):
     for key, says in (("use_cla", True), ("use_mla", True), ("use_qk_norm", False), ("use_mixed_mlp_moe", False), ("use_rotary_pos_emb", False)):
         hunyuan(f"-{key}", f"{key} {str(says).lower()} is not known", cfg={key: says}, no_reference=True)
     types = ["sliding_attention", "full_attention", "sliding_attention"]
+    trinity = lambda n, refuse=None, **kw: v(f"afmoe{n}", "afmoe", refuse, **kw)
+    trinity("", cfg={**TINY, "head_dim": 16})
+    trinity("-gguf", gguf="bf16", cfg={**TINY, "head_dim": 16, "global_attn_every_n_layers": 4, "num_hidden_layers": 4})
+    trinity("-usual-pattern", cfg={"global_attn_every_n_layers": DROP, "num_hidden_layers": 5})
+    trinity("-types", cfg={"layer_types": types, "num_dense_layers": 0})
+    trinity("-full", cfg={"layer_types": ["full_attention"] * 3})
+    trinity("-windows", cfg={"layer_types": ["sliding_attention"] * 3, "rope_scaling": yarn})
+    trinity("-narrow", cfg={"sliding_window": 1})
+    trinity("-plain", cfg={"mup_enabled": False, "route_scale": 1.0, "num_shared_experts": 3, "tie_word_embeddings": True})
+    trinity("-dense", cfg={"num_dense_layers": 3})
+    trinity("-biases", cfg={"attention_bias": True, "num_key_value_heads": 1})
+    trinity("-defaults", cfg={k: DROP for k in ("num_dense_layers", "num_shared_experts", "route_scale", "mup_enabled", "sliding_window", "head_dim")})
+    trinity("-loud-gate", weights=lambda s: {k: t * (8 if "self_attn.gate_proj" in k else 1) for k, t in s.items()})
+    trinity("-fp8", fp8="block-bf16", cfg={"hidden_size": 160})
+    trinity("-gguf-pattern", gguf="bf16", gguf_keys={"attention.sliding_window_pattern": 2})
+    trinity("-gguf-not-normed", "expert_weights_norm false", gguf="bf16", gguf_keys={"expert_weights_norm": False})
+    trinity("-gguf-softmax", "expert_gating_func", gguf="bf16", gguf_keys={"expert_gating_func": 1})
+    trinity("-no-window", "sliding_window is needed", cfg={"sliding_window": None}, no_reference=True)
+    trinity("-softmax", "'score_func' is 'softmax'", cfg={"score_func": "softmax"})
+    trinity("-not-normed", "route_norm false is not known", cfg={"route_norm": False})
+    trinity("-groups", "num_expert_groups = 2", cfg={"num_expert_groups": 2})
     v("exaone_moe", "exaone_moe", cfg={**TINY, "sliding_window_pattern": "LLG", "layer_types": types, "rope_scaling": {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})
     v("mellum", "mellum", cfg={**TINY, "rope_parameters": {"full_attention": {"rope_theta": 50000.0, **yarn}, "sliding_attention": {
@@ -429,6 +453,11 @@ def fill_random(variant, arch, seed):
     elif arch == "ernie4_5_moe":
         c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
                  moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
+    elif arch == "afmoe":
+        c.update(num_experts=n, num_experts_per_tok=k, head_dim=8 * r.randint(1, 12), moe_intermediate_size=r.randint(3, 70),
+                 num_shared_experts=r.randint(1, 3), num_dense_layers=r.randint(0, 3), route_scale=r.choice([1.0, 2.826]),
+                 mup_enabled=r.random() < 0.6, sliding_window=r.choice([3, 20, 90]), global_attn_every_n_layers=r.randint(1, 4),
+                 attention_bias=r.random() < 0.3)
     elif arch == "hunyuan_v1_moe":
         c.update(num_experts=n, moe_topk=r.choice([k, [k] * c["num_hidden_layers"]]), head_dim=8 * r.randint(1, 12), attention_head_dim=DROP,
                  num_shared_expert=1, moe_intermediate_size=c["intermediate_size"], attention_bias=r.random() < 0.3)
@@ -456,6 +485,8 @@ def fill_random(variant, arch, seed):
         c.update({key: x for key, x in usual.items() if key in c})
         if arch in ("qwen2_moe", "olmoe"):
             c["norm_topk_prob"] = False
+        if arch == "afmoe":
+            c.update(mup_enabled=True, global_attn_every_n_layers=4)
         if arch == "dots1":
             c["sliding_window"] = None
     variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, publish=publish_omni if arch == "qwen3_omni_moe" else None,

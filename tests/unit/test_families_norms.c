@@ -69,9 +69,72 @@ Test(families_norms, stretches_hunyuans_rotation_by_an_alpha_alone)
     }
 }
 
+#define AFMOE "\"model_type\":\"afmoe\"," SIZES
+
+/* As Trinity-Mini's config.json has them. */
+Test(families_norms, rotates_trinitys_layers_with_a_window_alone)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(
+        open_config("{\"architectures\":[\"AfmoeForCausalLM\"],\"global_attn_every_n_layers\":2,\"mup_enabled\":true,"
+                    "\"moe_intermediate_size\":24,\"n_group\":1,\"num_dense_layers\":2,"
+                    "\"num_expert_groups\":1,\"num_experts\":16,\"num_experts_per_tok\":8,"
+                    "\"num_key_value_heads\":4,\"num_limited_groups\":1,\"num_shared_experts\":1,"
+                    "\"route_norm\":true,\"route_scale\":2.826,\"score_func\":\"sigmoid\","
+                    "\"sliding_window\":2048,\"topk_group\":1,\"load_balance_coeff\":0.001," AFMOE "}",
+                    &m, &err),
+        XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->embed_scale == 8 && !p->gated && p->router.scoring == KERN_SIGMOID && p->router.norm_topk);
+    cr_assert(p->router.scale == 2.826f && p->router.norm_eps == 1e-20f);
+    for (uint32_t l = 0; l < 3; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        const bool full = l == 1, moe = l == 2;
+        cr_assert_eq(y->window, full ? 0 : 2048, "layer %u", l);
+        cr_assert_eq(p->ropes[y->rope].inv_freq[0], !full, "layer %u", l);
+        cr_assert(y->moe == moe && y->n_experts == (moe ? 16 : 1) && y->d_ff == (moe ? 24 : 32) &&
+                      y->d_ff_shared == (moe ? 24 : 0) && y->top_k == (moe ? 8 : 1),
+                  "layer %u", l);
+        cr_assert(y->gate.rows == 128 && y->gate.cols == 64 && y->q.rows == 128, "layer %u", l);
+        cr_assert(y->attn_norm.cols == 64 && y->attn_post_norm.cols == 64 && y->ffn_norm.cols == 64 &&
+                      y->ffn_post_norm.cols == 64,
+                  "layer %u", l);
+        cr_assert(!y->out_scale.bytes && !y->shared_post_norm.bytes && y->choice_bias.cols == (moe ? 16 : 0),
+                  "layer %u", l);
+    }
+}
+
+Test(families_norms, has_the_defaults_of_trinitys_class)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"afmoe\",\"hidden_size\":64,\"num_hidden_layers\":4,\"vocab_size\":16}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->n_heads == 16 && p->n_kv_heads == 16 && p->head_dim == 128 && p->max_positions == 16384);
+    cr_assert(p->embed_scale == 1 && p->router.scale == 1);
+    cr_assert_float_eq(p->rms_eps, 1e-5, 1e-12);
+    const model_layer *first = model_get_layer(m, 0), *last = model_get_layer(m, 3);
+    cr_assert(!first->moe && first->window == 1024 && first->d_ff == 6144);
+    cr_assert(last->moe && last->window == 0 && last->n_experts == 64 && last->top_k == 6 && last->d_ff == 1408);
+    cr_assert_eq(last->d_ff_shared, 2 * 1408);
+}
+
 Test(families_norms, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
+        {"{" AFMOE ",\"sliding_window\":null}", "sliding_window is needed for an afmoe model"},
+        {"{" AFMOE ",\"score_func\":\"softmax\"}", "'score_func' is 'softmax'"},
+        {"{" AFMOE ",\"route_norm\":false}", "route_norm false is not known for afmoe"},
+        {"{" AFMOE ",\"n_group\":2}", "n_group = 2"},
+        {"{" AFMOE ",\"num_expert_groups\":4}", "num_expert_groups = 4"},
+        {"{" AFMOE ",\"num_limited_groups\":4}", "num_limited_groups = 4"},
+        {"{" AFMOE ",\"global_attn_every_n_layers\":0}", "'global_attn_every_n_layers' must be"},
+        {"{" AFMOE ",\"layer_types\":[\"full_attention\",\"full_attention\",\"chunked_attention\"]}",
+         "'chunked_attention' for layer 2"},
+        {"{" AFMOE ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", "partial_rotary_factor 0.5"},
         {"{" HUNYUAN ",\"use_cla\":true}", "use_cla true is not known for hunyuan_v1_moe"},
         {"{" HUNYUAN ",\"use_mla\":true}", "use_mla true"},
         {"{" HUNYUAN ",\"use_qk_norm\":false}", "use_qk_norm false"},
