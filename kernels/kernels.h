@@ -187,16 +187,18 @@ typedef struct kern_attn_args {
     bool one_each; /* no two tokens are of one sequence, except those that rope skips as padding */
 } kern_attn_args;
 
+/* Tokens that a causal convolution over time sees at most. */
+#define KERN_MAX_CONV 4
+
 /* Gated DeltaNet (arXiv 2412.06464), the part between the products. Over each channel of q, k and v a causal convolution of its last `conv` inputs,
  * then silu; q and k of each head divided by sqrt(sum of squares + 1e-6), q also by sqrt(k_dim). Then for each value head and its
  * key head, token by token, with g = neg_exp_a * softplus(a + dt_bias) and beta = sigmoid(b):
  *   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q;  y = o / rms(o) * norm * silu(z) */
 typedef struct kern_delta_geom {
     uint32_t n_k_heads, n_v_heads, k_dim, v_dim; /* n_v_heads is a multiple of n_k_heads */
-    uint32_t conv;                               /* 1 .. KERN_DELTA_MAX_CONV */
+    uint32_t conv;                               /* 1 .. KERN_MAX_CONV */
     bool tiled; /* value head h uses key head h % n_k_heads (Qwen3.5 in GGUF); else h / (n_v_heads / n_k_heads) */
 } kern_delta_geom;
-#define KERN_DELTA_MAX_CONV 4
 
 static inline uint32_t kern_delta_k_head(const kern_delta_geom *g, uint32_t v_head)
 {
@@ -243,6 +245,39 @@ typedef struct kern_delta_args {
     uint64_t slot_bytes;
     void *scratch; /* kern_ops.delta_scratch_bytes() */
 } kern_delta_args;
+
+/* A gated short convolution (LFM2), the part between the products. A row of x is b, c and v, each [channels]. Over each channel a causal
+ * convolution of the last `conv` values of b v; y is c times that. */
+typedef struct kern_shortconv_geom {
+    uint32_t channels, conv; /* conv: 2 .. KERN_MAX_CONV */
+} kern_shortconv_geom;
+
+/* Floats of a row of x. */
+static inline uint32_t kern_shortconv_width(const kern_shortconv_geom *g)
+{
+    return 3 * g->channels;
+}
+
+/* Floats of what a sequence keeps of a layer: values of b v [conv - 1][channels], oldest first. */
+static inline uint64_t kern_shortconv_state_floats(const kern_shortconv_geom *g)
+{
+    return g->conv ? (uint64_t)(g->conv - 1) * g->channels : 0;
+}
+
+/* Tokens, padding, slots and states as in kern_delta_args. */
+typedef struct kern_shortconv_args {
+    float *y;       /* [n_tokens][channels] */
+    const float *x; /* rows x_stride floats apart */
+    uint32_t n_tokens, x_stride;
+    kern_shortconv_geom geom;
+    const float *conv_w; /* [channels][conv]; the last one is of the token itself */
+    const uint32_t *token_seq, *token_pos;
+    const uint32_t *seq_slot;
+    const uint32_t *run_start;
+    uint32_t n_seqs;
+    void *state;
+    uint64_t slot_bytes;
+} kern_shortconv_args;
 
 /* y[t][h][i] *= sigmoid(gate[t][h][i]): attention whose result is gated. Strides are in floats. */
 typedef struct kern_gate_args {
@@ -455,10 +490,11 @@ typedef struct kern_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_experts;
     const kern_mat *mats; /* [n_mats] all matrices that are multiplied with; data is not looked at */
     uint32_t n_mats;
-    uint32_t v_dim;         /* as in kern_kv */
-    kern_fmt expert_fmt[3]; /* of gate, up and down */
-    kern_delta_geom delta;  /* of other layers that have one; n_v_heads 0: none */
-    bool gated;             /* attention's result is */
+    uint32_t v_dim;                /* as in kern_kv */
+    kern_fmt expert_fmt[3];        /* of gate, up and down */
+    kern_delta_geom delta;         /* of other layers that have one; n_v_heads 0: none */
+    kern_shortconv_geom shortconv; /* the same; channels 0: none */
+    bool gated;                    /* attention's result is */
 } kern_shape;
 
 typedef struct kern_dev_info {
@@ -533,6 +569,7 @@ struct kern_ops {
     uint64_t (*linear_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t cols);
     kern_status (*delta)(kern_dev *d, const kern_delta_args *a);
     uint64_t (*delta_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
+    kern_status (*shortconv)(kern_dev *d, const kern_shortconv_args *a);
     kern_status (*gate)(kern_dev *d, const kern_gate_args *a);
     kern_status (*softcap)(kern_dev *d, const kern_softcap_args *a);
 

@@ -132,6 +132,10 @@ uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_h
 bool cpu_delta_takes(const kern_delta_geom *g);
 kern_status cpu_delta(kern_dev *dev, const kern_delta_args *a);
 uint64_t cpu_delta_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_delta_geom *geom);
+
+/* shortconv.c */
+bool cpu_shortconv_takes(const kern_shortconv_geom *g);
+kern_status cpu_shortconv(kern_dev *dev, const kern_shortconv_args *a);
 kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 /* moe.c */
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);

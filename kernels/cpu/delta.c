@@ -49,7 +49,7 @@ static void conv_task(void *ctx, uint32_t task, uint32_t worker)
         zeros[i] = 0;
     }
     /* in[taps - 1 + t]: the channels' inputs of the run's token t; before those what the state keeps. */
-    const float *in[PIECE_TOKENS + KERN_DELTA_MAX_CONV];
+    const float *in[PIECE_TOKENS + KERN_MAX_CONV];
     for (uint32_t i = 0; i + 1 < taps; i++)
         in[i] = r->fresh ? zeros : r->state + (size_t)i * j->channels + channel;
     for (uint32_t t = 0; t < r->count; t++)
@@ -142,7 +142,7 @@ static uint32_t make_runs(const kern_delta_args *a, uint32_t first, uint32_t n, 
 
 bool cpu_delta_takes(const kern_delta_geom *g)
 {
-    return g->n_k_heads && g->n_v_heads % g->n_k_heads == 0 && g->conv && g->conv <= KERN_DELTA_MAX_CONV && g->k_dim &&
+    return g->n_k_heads && g->n_v_heads % g->n_k_heads == 0 && g->conv && g->conv <= KERN_MAX_CONV && g->k_dim &&
            g->v_dim;
 }
 

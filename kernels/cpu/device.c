@@ -263,6 +263,8 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
         return cpu_fail(d, KERN_UNSUPPORTED,
                         "linear attention of %u key heads and %u value heads, convolution of %u tokens",
                         s->delta.n_k_heads, s->delta.n_v_heads, s->delta.conv);
+    if (s->shortconv.channels && !cpu_shortconv_takes(&s->shortconv))
+        return cpu_fail(d, KERN_UNSUPPORTED, "a short convolution of %u tokens", s->shortconv.conv);
     return KERN_OK;
 }
 
@@ -307,6 +309,7 @@ static const kern_ops cpu_ops = {
     .linear_scratch_bytes = dev_linear_scratch_bytes,
     .delta = cpu_delta,
     .delta_scratch_bytes = cpu_delta_scratch_bytes,
+    .shortconv = cpu_shortconv,
     .gate = cpu_gate,
     .softcap = cpu_softcap,
     .probe_read = dev_probe_read,

@@ -160,6 +160,10 @@ kern_status cuda_delta(kern_dev *d, const kern_delta_args *a);
 uint64_t cuda_delta_scratch_bytes(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
 const char *cuda_delta_refuses(const kern_delta_geom *geom); /* what it does not take, in words, or NULL */
 
+/* shortconv.cu */
+kern_status cuda_shortconv(kern_dev *d, const kern_shortconv_args *a);
+const char *cuda_shortconv_refuses(const kern_shortconv_geom *geom);
+
 /* kv_stage.cu */
 kern_status cuda_kv_stage(kern_dev *d, const kern_kv_stage_args *a);
 kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);

@@ -9,6 +9,7 @@
  * r / 4 % 8; the rows of an octant are added in ascending order, those of the first and of the second half of all blocks of 32 apart;
  * then half to half, octant to octant as a tree (sum_of_parts). S itself is only multiplied and added to. So a chunk, its tokens one
  * by one, and a piece's border give the same bits. */
+#include "kernels/cuda/conv.cuh"
 #include "kernels/cuda/cuda_priv.h"
 #include "kernels/cuda/frag.cuh"
 #include "kernels/cuda/load.cuh"
@@ -17,8 +18,7 @@
 
 /* Tokens between two scans: what they take of scratch is 68 MB where q, k and v have 8192 channels. */
 #define DELTA_PIECE 2048
-#define DELTA_TAPS  KERN_DELTA_MAX_CONV
-#define DELTA_MAX   256 /* columns of a head */
+#define DELTA_MAX 256 /* columns of a head */
 
 /* kern_delta_channels() of kernels.h, which is the host's. */
 static __host__ __device__ __forceinline__ uint32_t channels_of(const kern_delta_geom &g)
@@ -48,60 +48,14 @@ static __device__ __forceinline__ delta_head head_of(const kern_delta_geom &g, u
     return {n_qk * g.k_dim + (i - n_qk) * g.v_dim, g.v_dim, false, true};
 }
 
-static __device__ __forceinline__ float *state_of(const kern_delta_args &a, uint32_t seq)
+static __device__ __forceinline__ float conv_input(const kern_delta_args &a, uint32_t t, uint32_t channel)
 {
-    return reinterpret_cast<float *>(static_cast<unsigned char *>(a.state) + a.seq_slot[seq] * a.slot_bytes);
+    return a.x[(size_t)t * a.x_stride + channel];
 }
 
-/* Tokens right before t that belong to its sequence, as far as the convolution looks. */
-static __device__ __forceinline__ uint32_t tokens_before(const kern_delta_args &a, uint32_t t, uint32_t seq)
+static __device__ __forceinline__ float conv_silu(const kern_delta_args &a, const conv_taps &c, float x)
 {
-    uint32_t n = 0;
-    while (a.run_start && n + 1 < a.geom.conv && n < t && a.token_seq[t - 1 - n] == seq)
-        n++;
-    return n;
-}
-
-/* The input of a channel that lies `back` tokens before token t of position pos, whose sequence has `before` tokens right before it here. */
-static __device__ __forceinline__ float past_input(const kern_delta_args &a, const float *state, uint32_t t,
-                                                   uint32_t pos, uint32_t before, uint32_t back, uint32_t channel)
-{
-    if (back <= before)
-        return a.x[(size_t)(t - back) * a.x_stride + channel];
-    if (back >= a.geom.conv || back > pos)
-        return 0.0f;
-    return state[(size_t)(a.geom.conv - 1 - (back - before)) * channels_of(a.geom) + channel];
-}
-
-/* The convolution of a channel: weights and inputs, oldest first; those of shorter convolutions are the last ones. */
-struct delta_taps {
-    float w[DELTA_TAPS], past[DELTA_TAPS - 1];
-};
-
-static __device__ __forceinline__ void load_weights(const kern_delta_args &a, uint32_t channel, delta_taps &c)
-{
-#pragma unroll
-    for (int m = 0; m < DELTA_TAPS; m++) {
-        const int tap = m + (int)a.geom.conv - DELTA_TAPS;
-        c.w[m] = tap >= 0 ? a.conv_w[(size_t)channel * a.geom.conv + tap] : 0.0f;
-    }
-}
-
-static __device__ __forceinline__ void load_past(const kern_delta_args &a, const float *state, uint32_t t, uint32_t pos,
-                                                 uint32_t before, uint32_t channel, delta_taps &c)
-{
-#pragma unroll
-    for (int m = 0; m < DELTA_TAPS - 1; m++)
-        c.past[m] = past_input(a, state, t, pos, before, DELTA_TAPS - 1 - m, channel);
-}
-
-static __device__ __forceinline__ float conv_silu(const kern_delta_args &a, const delta_taps &c, float x)
-{
-    float sum = 0;
-#pragma unroll
-    for (int m = 0; m < DELTA_TAPS - 1; m++)
-        sum = m + a.geom.conv >= DELTA_TAPS ? __fmaf_rn(c.w[m], c.past[m], sum) : sum;
-    return swiglu(__fmaf_rn(c.w[DELTA_TAPS - 1], x, sum), 1.0f);
+    return swiglu(conv_sum(a, c, x), 1.0f);
 }
 
 /* A head's values lie in a warp: lane + 32 i in register i, zeros behind the last one. */
@@ -214,7 +168,7 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
     const uint32_t n_heads = 2 * a.geom.n_k_heads + a.geom.n_v_heads;
     const uint32_t begin = first + blockIdx.x * CONV_TOKENS, end = min(begin + CONV_TOKENS, first + n);
     const delta_head h = head_of(a.geom, i_head);
-    delta_taps taps[NB];
+    conv_taps taps[NB];
 #pragma unroll
     for (int i = 0; i < NB; i++)
         if (i_head < n_heads && lane + 32 * i < h.dim)
@@ -246,10 +200,7 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
                 load_past(a, state_of(a, seq), t, a.token_pos[t], before, h.first + c, taps[i]);
             const float x = row[h.first + c];
             y[i] = conv_silu(a, taps[i], x);
-#pragma unroll
-            for (int m = 0; m < DELTA_TAPS - 2; m++)
-                taps[i].past[m] = taps[i].past[m + 1];
-            taps[i].past[DELTA_TAPS - 2] = x;
+            next_token(taps[i], x);
         }
         if (!h.is_v)
             unit_head<NB>(h, y);
@@ -451,19 +402,9 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
     /* The last inputs of the convolution: conv of the run's first tokens, which read them, is done. Each channel is one thread's. */
     if (end < run_end)
         return;
-    const uint32_t channels = channels_of(g), before = run_end - run_first, taps = g.conv;
     const uint32_t step = gridDim.x * gridDim.y * SCAN_WARPS * 32;
-    for (uint32_t c = (blockIdx.y * gridDim.x + blockIdx.x) * SCAN_WARPS * 32 + threadIdx.x; c < channels; c += step) {
-        float last[DELTA_TAPS - 1];
-#pragma unroll
-        for (uint32_t back = 1; back < DELTA_TAPS; back++)
-            last[back - 1] =
-                back < taps ? past_input(a, state, run_end, a.token_pos[run_end - 1] + 1, before, back, c) : 0.0f;
-#pragma unroll
-        for (uint32_t back = 1; back < DELTA_TAPS; back++)
-            if (back < taps)
-                state[(size_t)(taps - 1 - back) * channels + c] = last[back - 1];
-    }
+    for (uint32_t c = (blockIdx.y * gridDim.x + blockIdx.x) * SCAN_WARPS * 32 + threadIdx.x; c < channels_of(g); c += step)
+        keep_inputs(a, state, run_first, run_end, c);
 }
 
 /* --- norm ---------------------------------------------------------------------------------------------------------------- */
@@ -531,7 +472,7 @@ __global__ void __launch_bounds__(STEP_PARTS * 32, 2)
     /* This thread's channel: of q, k or v; the last warps have none. */
     const uint32_t which = threadIdx.x / STEP_DIM, i = threadIdx.x % STEP_DIM;
     const delta_head h = head_of(g, which == 0 ? k_head : which == 1 ? g.n_k_heads + k_head : 2 * g.n_k_heads + head);
-    delta_taps taps;
+    conv_taps taps;
     if (which < 3)
         load_weights(a, h.first + i, taps);
     overlap_begin(mark);
@@ -566,12 +507,7 @@ __global__ void __launch_bounds__(STEP_PARTS * 32, 2)
     }
     __syncthreads();
     if (which == 2 || (which < 2 && last))
-#pragma unroll
-        for (int m = 0; m < DELTA_TAPS - 1; m++) {
-            const int to = m + (int)g.conv - DELTA_TAPS; /* a row of the state: what was one token later */
-            if (to >= 0)
-                state[(size_t)to * channels + h.first + i] = m + 1 < DELTA_TAPS - 1 ? taps.past[m + 1] : x;
-        }
+        keep_inputs(a, state, taps, x, h.first + i);
 
     float4 sum = make_float4(0, 0, 0, 0);
     auto add = [&](float4 v, float x) {
@@ -615,7 +551,7 @@ __global__ void __launch_bounds__(STEP_PARTS * 32, 2)
 
 const char *cuda_delta_refuses(const kern_delta_geom *g)
 {
-    if (!g->n_k_heads || !g->n_v_heads || g->n_v_heads % g->n_k_heads || !g->conv || g->conv > KERN_DELTA_MAX_CONV)
+    if (!g->n_k_heads || !g->n_v_heads || g->n_v_heads % g->n_k_heads || !g->conv || g->conv > KERN_MAX_CONV)
         return "linear attention with such a number of heads, or a convolution of more than 4 tokens";
     if (!g->k_dim || g->k_dim % 4 || g->k_dim > DELTA_MAX || !g->v_dim || g->v_dim % 4 || g->v_dim > DELTA_MAX)
         return "linear attention whose heads are no multiple of 4 columns, or more than 256";

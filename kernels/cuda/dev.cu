@@ -676,7 +676,7 @@ static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *r
 
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
-/* What linear, attention, rope_kv, moe and delta check at each call, in one place for those who ask first. */
+/* What linear, attention, rope_kv, moe, delta and shortconv check at each call, in one place for those who ask first. */
 static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
 {
     cuda_dev *d = cuda_of(kd);
@@ -687,7 +687,9 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
         return cuda_unsupported(d, "more than 1024 experts in a layer");
     if (s->expert_fmt[0] != s->expert_fmt[1])
         return cuda_unsupported(d, "experts whose gate and up are of different formats");
-    const char *why = s->delta.n_v_heads ? cuda_delta_refuses(&s->delta) : nullptr;
+    const char *why = s->delta.n_v_heads      ? cuda_delta_refuses(&s->delta)
+                      : s->shortconv.channels ? cuda_shortconv_refuses(&s->shortconv)
+                                              : nullptr;
     if (why)
         return cuda_unsupported(d, why);
     for (uint32_t i = 0; i < s->n_mats; i++) {
@@ -738,6 +740,7 @@ static const kern_ops cuda_ops = {
     cuda_linear_scratch_bytes,
     cuda_delta,
     cuda_delta_scratch_bytes,
+    cuda_shortconv,
     cuda_gate,
     cuda_softcap,
     dev_probe_read,

@@ -343,6 +343,8 @@ const kc_case_row kc_cases[] = {
     {"route", case_route},
     {"delta", case_delta},
     {"delta_long", case_delta_long},
+    {"shortconv", case_shortconv},
+    {"shortconv_long", case_shortconv_long},
     {"gate", case_gate},
     {"softcap", case_softcap},
     {0},

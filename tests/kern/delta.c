@@ -1,7 +1,7 @@
-/* delta.c - cases of Gated DeltaNet and of gated attention.
+/* delta.c - cases of layers that keep a state (Gated DeltaNet, short convolutions), and of gated attention.
  *
- * Delta is compared with the recurrence in double precision below, y and what the sequences keep; then the same tokens go through it one by
- * one, in chunks, and beside other ones, from other slots: the same bits. */
+ * The former are compared with what is computed in double precision below, y and what the sequences keep; then the same tokens go through them
+ * one by one, in chunks, and beside other ones, from other slots: the same bits. */
 #include "tests/kern/kc.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 typedef struct delta_case {
     kern_delta_geom g;
-    uint32_t n_seqs, n_tokens, n_slots, width, channels, y_width;
+    bool shortconv;                                                     /* instead, of `channels` and `conv` */
+    uint32_t n_seqs, n_tokens, n_slots, width, channels, conv, y_width; /* channels and conv: of the convolution */
     uint32_t *first, *count, *pos; /* of each sequence: first token, number of them, position of the first one */
     uint64_t state_n;
     float *x, *conv_w, *neg_exp_a, *dt_bias, *norm;
@@ -177,20 +178,27 @@ static void call_delta(kc_run *r, const delta_case *c, const delta_batch *b, boo
         if (b->token[i] != UINT32_MAX)
             memcpy(x + (size_t)i * stride, c->x + (size_t)b->token[i] * c->width, c->width * sizeof *x);
     kern_delta_args a = {.n_tokens = b->n, .x_stride = stride, .geom = c->g, .norm_eps = 1e-6f, .n_seqs = b->n_seqs};
+    kern_shortconv_args s = {.n_tokens = b->n, .x_stride = stride, .geom = {c->channels, c->conv}, .n_seqs = b->n_seqs};
     a.y = kc_room(r, y_bytes);
     a.x = kc_put(r, x, (size_t)b->n * stride * sizeof *x);
-    a.conv_w = kc_put(r, c->conv_w, (size_t)c->channels * c->g.conv * sizeof(float));
-    a.neg_exp_a = kc_put(r, c->neg_exp_a, c->g.n_v_heads * sizeof(float));
-    a.dt_bias = kc_put(r, c->dt_bias, c->g.n_v_heads * sizeof(float));
-    a.norm = kc_put(r, c->norm, c->g.v_dim * sizeof(float));
+    a.conv_w = kc_put(r, c->conv_w, (size_t)c->channels * c->conv * sizeof(float));
     a.token_seq = kc_put(r, b->seq, b->n * sizeof *b->seq);
     a.token_pos = kc_put(r, b->pos, b->n * sizeof *b->pos);
     a.seq_slot = kc_put(r, b->slot, b->n_seqs * sizeof *b->slot);
     a.run_start = runs ? kc_put(r, b->start, (b->n_seqs + 1) * sizeof *b->start) : NULL;
     a.state = state;
     a.slot_bytes = slot_bytes;
-    a.scratch = kc_room(r, r->d->ops->delta_scratch_bytes(r->d, b->n, &c->g));
-    kc_status(r, r->d->ops->delta(r->d, &a));
+    if (c->shortconv) {
+        s.y = a.y, s.x = a.x, s.conv_w = a.conv_w, s.token_seq = a.token_seq, s.token_pos = a.token_pos;
+        s.seq_slot = a.seq_slot, s.run_start = a.run_start, s.state = a.state, s.slot_bytes = a.slot_bytes;
+        kc_status(r, r->d->ops->shortconv(r->d, &s));
+    } else {
+        a.neg_exp_a = kc_put(r, c->neg_exp_a, c->g.n_v_heads * sizeof(float));
+        a.dt_bias = kc_put(r, c->dt_bias, c->g.n_v_heads * sizeof(float));
+        a.norm = kc_put(r, c->norm, c->g.v_dim * sizeof(float));
+        a.scratch = kc_room(r, r->d->ops->delta_scratch_bytes(r->d, b->n, &c->g));
+        kc_status(r, r->d->ops->delta(r->d, &a));
+    }
     kc_get(r, y, a.y, y_bytes);
     for (uint32_t i = 0; i < b->n && !k->case_unsupported; i++) {
         const float *row = y + (size_t)i * c->y_width;
@@ -276,13 +284,9 @@ static void same_results(kc *k, const char *name, const delta_case *c, delta_res
     kc_same_bits(k, what, got.state, want.state, c->n_seqs * c->state_n);
 }
 
-static void check_delta(kc *k, delta_case *c, bool long_runs)
+/* Which tokens sequences have, their inputs, and what they know before. */
+static void make_runs(kc *k, delta_case *c, bool long_runs)
 {
-    kern_delta_geom *g = &c->g;
-    c->width = kern_delta_width(g);
-    c->channels = kern_delta_channels(g);
-    c->y_width = g->n_v_heads * g->v_dim;
-    c->state_n = kern_delta_state_floats(g);
     c->first = KC_NEW(k, c->n_seqs, uint32_t);
     c->count = KC_NEW(k, c->n_seqs, uint32_t);
     c->pos = KC_NEW(k, c->n_seqs, uint32_t);
@@ -297,25 +301,19 @@ static void check_delta(kc *k, delta_case *c, bool long_runs)
     }
     const size_t x_n = (size_t)c->n_tokens * c->width;
     kc_fill(k, c->x = KC_NEW(k, x_n, float), x_n);
-    kc_fill_scaled(k, c->conv_w = KC_NEW(k, c->channels * g->conv, float), c->channels * g->conv, 0.5f);
-    kc_fill_scaled(k, c->dt_bias = KC_NEW(k, g->n_v_heads, float), g->n_v_heads, 1);
-    kc_fill_scaled(k, c->norm = KC_NEW(k, g->v_dim, float), g->v_dim, 1);
+    kc_fill_scaled(k, c->conv_w = KC_NEW(k, c->channels * c->conv, float), c->channels * c->conv, 0.5f);
     kc_fill_scaled(k, c->state = KC_NEW(k, c->n_seqs * c->state_n, float), c->n_seqs * c->state_n, 1);
-    c->neg_exp_a = KC_NEW(k, g->n_v_heads, float);
-    for (uint32_t h = 0; h < g->n_v_heads; h++)
-        c->neg_exp_a[h] = -expf(6 * kc_uniform(k) - 4);
-    for (uint32_t t = 0; t < c->n_tokens; t++)
-        kc_fill_scaled(k, c->x + (size_t)t * c->width + c->channels + c->y_width, 2 * g->n_v_heads, 3); /* b and a */
     for (uint32_t s = 0; s < c->n_seqs; s++)
         if (!c->pos[s])
             memset(c->state + s * c->state_n, 0xff, c->state_n * sizeof(float));
         else /* of what lies before position 0, zeros are kept */
-            for (uint32_t row = 0; row + 1 < g->conv; row++)
-                if (g->conv - 1 - row > c->pos[s])
+            for (uint32_t row = 0; row + 1 < c->conv; row++)
+                if (c->conv - 1 - row > c->pos[s])
                     memset(c->state + s * c->state_n + (size_t)row * c->channels, 0, c->channels * sizeof(float));
+}
 
-    const delta_result want = new_result(k, c), sizes = new_result(k, c);
-    reference(k, c, want, sizes);
+static void check_runs(kc *k, const delta_case *c, delta_result want, delta_result sizes, bool long_runs)
+{
     const delta_result got = run_delta(k, k->dev, c, AT_ONCE);
     if (k->case_unsupported)
         return;
@@ -326,6 +324,27 @@ static void check_delta(kc *k, delta_case *c, bool long_runs)
     if (!long_runs)
         same_results(k, "token by token", c, run_delta(k, k->dev, c, ONE_BY_ONE), got);
     same_results(k, "in chunks", c, run_delta(k, k->dev, c, IN_CHUNKS), got);
+}
+
+static void check_delta(kc *k, delta_case *c, bool long_runs)
+{
+    kern_delta_geom *g = &c->g;
+    c->width = kern_delta_width(g);
+    c->channels = kern_delta_channels(g);
+    c->conv = g->conv;
+    c->y_width = g->n_v_heads * g->v_dim;
+    c->state_n = kern_delta_state_floats(g);
+    make_runs(k, c, long_runs);
+    kc_fill_scaled(k, c->dt_bias = KC_NEW(k, g->n_v_heads, float), g->n_v_heads, 1);
+    kc_fill_scaled(k, c->norm = KC_NEW(k, g->v_dim, float), g->v_dim, 1);
+    c->neg_exp_a = KC_NEW(k, g->n_v_heads, float);
+    for (uint32_t h = 0; h < g->n_v_heads; h++)
+        c->neg_exp_a[h] = -expf(6 * kc_uniform(k) - 4);
+    for (uint32_t t = 0; t < c->n_tokens; t++)
+        kc_fill_scaled(k, c->x + (size_t)t * c->width + c->channels + c->y_width, 2 * g->n_v_heads, 3); /* b and a */
+    const delta_result want = new_result(k, c), sizes = new_result(k, c);
+    reference(k, c, want, sizes);
+    check_runs(k, c, want, sizes, long_runs);
 }
 
 static void delta_name(kc *k, const kern_delta_geom *g, const char *name)
@@ -357,6 +376,67 @@ void case_delta_long(kc *k)
     c.g.v_dim = 4 * kc_between(k, 1, 12);
     delta_name(k, &c.g, "delta, long,");
     check_delta(k, &c, true);
+}
+
+/* ---- short convolutions ---------------------------------------------------------------------------------------------- */
+
+/* b v of a channel, `back` tokens before token i of sequence s. */
+static double product_at(const delta_case *c, uint32_t s, uint32_t i, uint32_t back, uint32_t channel)
+{
+    const float *x = c->x + ((size_t)c->first[s] + i - back) * c->width + channel;
+    if (back <= i)
+        return (double)x[0] * x[2 * c->channels];
+    return back <= c->pos[s] + i ? c->state[s * c->state_n + (size_t)(c->conv - 1 - (back - i)) * c->channels + channel]
+                                 : 0;
+}
+
+static void shortconv_reference(const delta_case *c, delta_result want, delta_result sizes)
+{
+    for (uint32_t s = 0; s < c->n_seqs; s++)
+        for (uint32_t ch = 0; ch < c->channels; ch++) {
+            for (uint32_t i = 0; i < c->count[s]; i++) {
+                const size_t row = (size_t)c->first[s] + i;
+                const double by = c->x[row * c->width + c->channels + ch];
+                double sum = 0, size = 0;
+                for (uint32_t back = 0; back < c->conv; back++) {
+                    const double p = product_at(c, s, i, back, ch) * c->conv_w[ch * c->conv + c->conv - 1 - back];
+                    sum += p;
+                    size += fabs(p);
+                }
+                want.y[row * c->channels + ch] = (float)(sum * by);
+                sizes.y[row * c->channels + ch] = (float)(size * fabs(by));
+            }
+            for (uint32_t kept = 0; kept + 1 < c->conv; kept++) {
+                const size_t at = s * c->state_n + (size_t)kept * c->channels + ch;
+                want.state[at] = (float)product_at(c, s, c->count[s], c->conv - 1 - kept, ch);
+                sizes.state[at] = fabsf(want.state[at]);
+            }
+        }
+}
+
+static void check_shortconv(kc *k, delta_case *c, bool long_runs)
+{
+    kc_case(k, "short convolution of %u channels, %u taps%s", c->channels, c->conv, long_runs ? ", long" : "");
+    c->shortconv = true;
+    c->width = 3 * c->channels;
+    c->y_width = c->channels;
+    c->state_n = (uint64_t)(c->conv - 1) * c->channels;
+    make_runs(k, c, long_runs);
+    const delta_result want = new_result(k, c), sizes = new_result(k, c);
+    shortconv_reference(c, want, sizes);
+    check_runs(k, c, want, sizes, long_runs);
+}
+
+void case_shortconv(kc *k)
+{
+    delta_case c = {.n_seqs = kc_between(k, 1, 5), .channels = kc_between(k, 1, 400), .conv = kc_between(k, 2, 4)};
+    check_shortconv(k, &c, false);
+}
+
+void case_shortconv_long(kc *k)
+{
+    delta_case c = {.n_seqs = kc_between(k, 1, 3), .channels = kc_between(k, 1, 40), .conv = kc_between(k, 2, 4)};
+    check_shortconv(k, &c, true);
 }
 
 /* ---- gate ------------------------------------------------------------------------------------------------------------ */

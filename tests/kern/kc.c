@@ -25,7 +25,8 @@ static const kc_tolerance tolerances[] = {
     {"attention of rounded values", 4e-6f, 8e-3f, "matrix units take K and V of Q8_0 rounded to F16, 2^-12 of each"},
     {"router", 2e-6f, 4e-6f, "exp and one division; the choice is exact"},
     {"moe", 2e-6f, 2e-5f, "as linear, carried through silu and down"},
-    {"delta", 1e-6f, 2e-6f, "of what was added and multiplied, each step's errors kept: delta.c"},
+    {"delta", 1e-6f, 2e-6f,
+     "of what was added and multiplied, each step's errors kept, and of what short convolutions add: delta.c"},
     {"logsumexp", 2e-6f, 4e-6f, "exp, sum and log in float32"},
 };
 

@@ -101,6 +101,8 @@ void case_moe_many(kc *k);
 void case_route(kc *k);
 void case_delta(kc *k);
 void case_delta_long(kc *k);
+void case_shortconv(kc *k);
+void case_shortconv_long(kc *k);
 void case_gate(kc *k);
 
 /* --- what cases share ------------------------------------------------------------------------------------------------ */

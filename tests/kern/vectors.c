@@ -537,6 +537,25 @@ static void replay_delta(kc_run *r, const vectors *v)
     expect(r, v, "after", a.state, a.geom.v_dim, 16 * kc_tol(r->k, "delta"));
 }
 
+static void replay_shortconv(kc_run *r, const vectors *v)
+{
+    kern_shortconv_args a = {.n_tokens = (uint32_t)get(v, "seq")->n, .n_seqs = (uint32_t)get(v, "slot")->n};
+    a.geom = (kern_shortconv_geom){.channels = num(v, "channels"), .conv = num(v, "taps")};
+    a.x_stride = 3 * a.geom.channels;
+    a.x = put(r, v, "x");
+    a.conv_w = put(r, v, "conv_w");
+    a.token_seq = put(r, v, "seq");
+    a.token_pos = put(r, v, "pos");
+    a.seq_slot = put(r, v, "slot");
+    a.run_start = put(r, v, "start");
+    a.state = put(r, v, "state");
+    a.slot_bytes = get(v, "state")->bytes / a.n_seqs;
+    a.y = kc_room(r, get(v, "y")->bytes);
+    kc_status(r, r->d->ops->shortconv(r->d, &a));
+    expect(r, v, "y", a.y, a.geom.channels, kc_tol(r->k, "linear"));
+    expect(r, v, "after", a.state, a.geom.channels, kc_tol(r->k, "linear"));
+}
+
 static void replay_gate(kc_run *r, const vectors *v)
 {
     kern_gate_args a = {.n_tokens = 3, .n_heads = num(v, "heads"), .head_dim = num(v, "hd")};
@@ -566,6 +585,7 @@ static const struct {
     {"linear_heads", replay_linear_heads},
     {"moe_clamped", replay_moe_clamped},
     {"delta", replay_delta},
+    {"shortconv", replay_shortconv},
     {"gate", replay_gate},
     {"moe_geglu", replay_moe_geglu},
     {"softcap", replay_softcap},

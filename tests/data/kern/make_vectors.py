@@ -657,3 +657,28 @@ for heads, kv_heads, hd, rot, v_normed, fmt in ((4, 2, 16, 16, 0, "f32"), (2, 1,
     for name, a in (("qkv", qkv), ("q_norm", qn), ("k_norm", kn), ("v_norm", vn), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss),
                     ("table", table), ("q", y[:, :heads]), ("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv)):
         put(name, a)
+
+# ---- short convolutions: two sequences, one of which goes on from a state, with padding between and behind them
+rng = np.random.default_rng(20251107)
+for channels, taps in ((12, 3), (70, 4), (5, 2)):
+    lengths, positions, slots = (5, 2), (0, 3), np.array([1, 0])
+    rows = [(0, i) for i in range(lengths[0])] + [None] + [(1, i) for i in range(lengths[1])] + [None]
+    x, conv_w, state = f32(len(rows), 3, channels), f32(channels, taps, scale=0.5), f32(2, taps - 1, channels)
+    state[slots[0]] = np.nan # position 0
+    y, after = np.zeros((len(rows), channels)), state.astype(np.float64)
+    for seq in range(2):
+        past = after[slots[seq]] if positions[seq] else np.zeros((taps - 1, channels))
+        for t, row in enumerate(rows):
+            if row is None or row[0] != seq:
+                continue
+            b, c, v = x[t].astype(np.float64)
+            past = np.concatenate([past, (b * v)[None]])
+            y[t] = c * (past * conv_w.T).sum(axis=0)
+            past = past[1:]
+        after[slots[seq]] = past
+    case("shortconv", channels=channels, taps=taps)
+    seqs = [0xFFFFFFFF if r is None else r[0] for r in rows]
+    pos = [0 if r is None else positions[r[0]] + r[1] for r in rows]
+    for name, v in (("x", x), ("conv_w", conv_w), ("seq", np.array(seqs)), ("pos", np.array(pos)), ("slot", slots),
+                    ("start", np.array([0, lengths[0] + 1, len(rows)])), ("state", state), ("y", y), ("after", after)):
+        put(name, v)
