@@ -177,8 +177,9 @@ static void print_geometry(const facts *f, const config *cfg)
                p->n_heads * (p->latent.nope_dim + p->latent.rope_dim + p->latent.v_dim));
     if (p->n_linear) {
         char size[32];
-        printf("  linear attention in %u layers: a state of %s a sequence, however long, and no KV cache\n",
-               p->n_linear, xd_format_bytes(size, sizeof size, f->where.states / cfg->engine.max_num_seqs));
+        printf("  %s in %u layers: a state of %s a sequence, however long, and no KV cache\n",
+               p->shortconv.channels ? "short convolutions" : "linear attention", p->n_linear,
+               xd_format_bytes(size, sizeof size, f->where.states / cfg->engine.max_num_seqs));
     }
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,

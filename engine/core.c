@@ -346,7 +346,7 @@ kv_options core_kv_options(const config *cfg, const model_params *hp)
                         .swap_bytes = cfg->kv.swap_space,
                         .prefix_caching = cfg->engine.enable_prefix_caching,
                         .n_states = states ? cfg->engine.max_num_seqs : 0,
-                        .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(&hp->delta) : 0,
+                        .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(model_state_floats(hp)) : 0,
                         .state_host_bytes = states ? cfg->kv.state_space : 0};
 }
 
@@ -395,7 +395,7 @@ static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
             err, too_little, 0,
             "trunk and workspace%s need %s of device memory and the budget is %s: raise memory.vram_budget or lower "
             "engine.max_num_batched_tokens (%u)%s",
-            c->plan.states ? " and the states of linear attention" : "", bytes_text(a, used),
+            c->plan.states ? " and the states of linear layers" : "", bytes_text(a, used),
             bytes_text(b, c->plan.budget), c->max_tokens, c->plan.states ? " or engine.max_num_seqs" : "");
     z->room = c->plan.budget - used;
     xd_err why;

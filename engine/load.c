@@ -120,6 +120,7 @@ static void fill_costs(engine *e)
             i->token_weights += (uint64_t)parts[k]->rows * parts[k]->cols;
         for (size_t k = 0; k < MODEL_DELTA_MATS; k++)
             i->token_weights += (uint64_t)y->delta.in[k].rows * y->delta.in[k].cols;
+        i->token_weights += (uint64_t)y->shortconv.in.rows * y->shortconv.in.cols;
         i->token_weights += 3ull * y->top_k * y->d_ff * c->hp->d_model;
     }
     i->matrix_tflops = c->info.matrix_tflops;
@@ -201,7 +202,7 @@ static void log_memory(const engine *e, const pager_stats *ps)
              ps->in_place ? "in place from the model"
              : paged      ? "a pool over the page file"
                           : "a pool");
-    snprintf(states, sizeof states, "of linear attention, f32, %u sequences", e->c.kv_opt.n_states);
+    snprintf(states, sizeof states, "of linear layers, f32, %u sequences", e->c.kv_opt.n_states);
     const struct {
         const char *what;
         uint64_t bytes;

@@ -137,9 +137,9 @@ static void kv_metrics(engine *e, xd_buf *out)
     counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
     counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
     counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
-    gauge(out, "state_slots", "States of linear attention that device memory holds: one a running sequence.",
+    gauge(out, "state_slots", "States of linear layers that device memory holds: one a running sequence.",
           k.states_total);
-    gauge(out, "state_slots_used", "States of linear attention that sequences own.", k.states_used);
+    gauge(out, "state_slots_used", "States of linear layers that sequences own.", k.states_used);
     gauge(out, "state_copies", "Copies of states that kv.state_space holds.", k.state_copies_total);
     gauge(out, "state_copies_used", "Copies of states, of prompts' beginnings and of sequences that wait.",
           k.state_copies_used);

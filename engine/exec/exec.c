@@ -63,7 +63,7 @@ xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint
     return XD_OK;
 }
 
-/* Of the products of a step, of which attention does `ta` tokens at a time, linear attention td, and shared experts `shared`. */
+/* Of the products of a step, of which attention does `ta` tokens at a time, linear layers td, and shared experts `shared`. */
 static uint64_t product_scratch(exec *x, uint64_t ta, uint64_t td, uint64_t shared)
 {
     const kern_ops *ops = x->dev->ops;
@@ -95,12 +95,12 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
     const uint32_t o_width = hp->n_heads * (latent ? latent : head_dim);
     const uint64_t t_add = x->layers[0].ffn_post_norm ? t : 0;
-    const uint64_t td = hp->n_linear ? XD_MIN(t, (uint64_t)EXEC_DELTA_TOKENS) : 0;
+    const uint64_t td = hp->n_linear ? XD_MIN(t, (uint64_t)EXEC_STATE_TOKENS) : 0;
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
-    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks + exec_delta_words(x);
+    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks + exec_state_words(x);
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;
@@ -113,8 +113,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {t * hp->d_model * f, &x->h, "activations"},
         {t_add * hp->d_model * f, &x->add, "activations"},
         {x->layers[0].shared_post_norm ? t_add * hp->d_model * f : 0, &x->add_shared, "activations"},
-        {XD_MAX(ta * x->qkv_width, td * kern_delta_width(&hp->delta)) * f, &x->qkv, "Q, K and V"},
-        {XD_MAX(ta * o_width, td * hp->delta.n_v_heads * hp->delta.v_dim) * f, &x->attn, "attention output"},
+        {XD_MAX(ta * x->qkv_width, td * exec_state_width(hp)) * f, &x->qkv, "Q, K and V"},
+        {XD_MAX(ta * o_width, td * exec_state_out_width(hp)) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
         {ta * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
         {ta * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
@@ -136,8 +136,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {shared * hp->d_ff_shared_max * f, &x->shared_act, "shared experts"},
         {shared * f, &x->shared_gate, "shared experts"},
         {attn, &x->attn_scratch, "attention scratch"},
-        {td ? x->dev->ops->delta_scratch_bytes(x->dev, (uint32_t)td, &hp->delta) : 0, &x->delta.scratch,
-         "linear attention scratch"},
+        {td && hp->delta.n_v_heads ? x->dev->ops->delta_scratch_bytes(x->dev, (uint32_t)td, &hp->delta) : 0,
+         &x->state.scratch, "linear attention scratch"},
         {XD_MAX(moe, product_scratch(x, ta, td, shared)), &x->scratch, "scratch of experts and products"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
@@ -218,7 +218,7 @@ static xd_status check_layers(exec *x, xd_err *err)
                                          &l->gate,
                                          model_embed(x->m),
                                          model_lm_head(x->m)};
-        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + MODEL_DELTA_MATS];
+        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + EXEC_STATE_MATS];
         kern_shape shape = {.n_heads = x->hp->n_heads,
                             .n_kv_heads = l->n_kv_heads,
                             .head_dim = l->head_dim,
@@ -226,15 +226,17 @@ static xd_status check_layers(exec *x, xd_err *err)
                             .n_experts = l->n_experts,
                             .mats = mats,
                             .gated = (x->hp->gated && !l->linear) || l->gate.data};
-        if (l->linear)
+        if (l->linear) {
             shape.delta = x->hp->delta;
+            shape.shortconv = x->hp->shortconv;
+        }
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
             const model_tensor *t = tensors[k];
             if (t->data)
                 mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
         }
         shape.n_mats += exec_latent_mats(x, l, mats + shape.n_mats);
-        shape.n_mats += exec_delta_mats(l, mats + shape.n_mats);
+        shape.n_mats += exec_state_mats(l, mats + shape.n_mats);
         memcpy(shape.expert_fmt, l->expert_fmt, sizeof shape.expert_fmt);
         kern_status ks = x->dev->ops->takes(x->dev, &shape);
         if (ks) {
@@ -261,7 +263,7 @@ xd_status exec_open(const exec_options *opt, exec **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "the step executor");
     xd_status st;
     if ((st = check_layers(x, err)) || (st = exec_load_trunk(x, err)) || (st = alloc_workspaces(x, err)) ||
-        (st = alloc_host(x, err)) || (st = exec_delta_open(x, err)) || (st = fill_dense_picks(x, err)) ||
+        (st = alloc_host(x, err)) || (st = exec_state_open(x, err)) || (st = fill_dense_picks(x, err)) ||
         (st = exec_split_open(x, err)) || (st = exec_ahead_open(x, err)))
         return st;
     *ret = XD_TAKE(x);
@@ -287,7 +289,7 @@ void exec_free(exec *x)
     free(x->needs_lost);
     exec_split_forget(x);
     exec_stage_close(x);
-    exec_delta_close(x);
+    exec_state_close(x);
     exec_split_close(x);
     free(x->observed_ids);
     free(x->observed_weights);
@@ -299,7 +301,7 @@ xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err)
 {
     x->kv = kv;
     x->pg = p;
-    kv_describe_state(kv, &x->delta.base, &x->delta.slot_bytes);
+    kv_describe_state(kv, &x->state.base, &x->state.slot_bytes);
     return exec_stage_open(x, err);
 }
 
@@ -408,7 +410,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         exec_put_blocks(w + in->block_table, i, q, s->max_blocks);
     }
     if (x->hp->n_linear)
-        exec_delta_pack(x, b, s, in);
+        exec_state_pack(x, b, s, in);
     if (s->token_picks)
         pack_picks(x, b, s, w + in->picks);
     memset(w, 0, in->ids * sizeof *w);
@@ -573,7 +575,7 @@ xd_status exec_run(exec *x, const exec_batch *b, exec_result *ret, xd_err *err)
     uint64_t begun_ns = xd_now_ns();
     s.fill = view->n_free && view->layers[0].fill_addr;
     if (x->hp->n_linear)
-        exec_delta_step(x, b, &s);
+        exec_state_step(x, b, &s);
     st = exec_stage_step(x, b, &s, err);
     s.ahead = exec_ahead_wanted(x, &s);
     if (!st)

@@ -29,11 +29,11 @@ typedef struct exec_layer {
         float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
     } latent;
     struct
-    { /* a linear layer; n_in 0: it is another. One row below another the matrices of a row of kern_delta_args.x */
+    { /* a linear layer; n_in 0: it is another. One row below another the matrices of a row of x of its operation */
         kern_mat in[4];
         uint32_t n_in;
-        float *conv, *neg_exp_a, *dt_bias, *norm;
-    } delta;
+        float *conv, *neg_exp_a, *dt_bias, *norm; /* a short convolution has the first alone */
+    } state;
     /* The shared expert: gate and up as one or two matrices; n_shared 0: there is none. */
     kern_mat shared[2], shared_down, shared_gate;
     uint32_t n_shared;
@@ -47,7 +47,7 @@ typedef struct exec_shape {
     bool recorded;
     bool fill;            /* missed pages are kept */
     uint32_t token_picks; /* words of a token's picks in the inputs, all layers; 0: the router picks */
-    uint32_t run_words;   /* words of the segments' runs in the inputs (delta.c) */
+    uint32_t run_words;   /* words of the segments' runs in the inputs (state.c) */
     bool staged;          /* some KV blocks come from host memory by way of the staging areas */
     exec_want want;
     bool ahead;   /* a reader runs beside it */
@@ -107,7 +107,7 @@ typedef struct exec_ahead {
     uint32_t step;                   /* number of the last step */
 } exec_ahead;
 
-/* delta.c: tokens of a step that the state takes in one call. */
+/* state.c: tokens of a step that the state takes in one call. */
 typedef struct exec_segment {
     uint32_t first, n;
     uint32_t runs;     /* offset of run_start in the inputs; recorded: unused */
@@ -115,13 +115,13 @@ typedef struct exec_segment {
     void *keep;
 } exec_segment;
 
-typedef struct exec_delta {
+typedef struct exec_state {
     exec_segment *segments;
     uint32_t n, cap;
     void *scratch;
     void *base; /* of the slots */
     uint64_t slot_bytes, layer_bytes;
-} exec_delta;
+} exec_state;
 
 /* Offsets, in words, of the step's inputs within the one packed buffer. Word EXEC_STEP_WORD is the step's number. */
 typedef struct exec_layout {
@@ -187,7 +187,7 @@ struct exec {
         *likely_host; /* prediction: [EXEC_PREDICT_TOKENS][top_k_max] picks, then [n_experts_max] flags */
 
     exec_stage stage;
-    exec_delta delta;
+    exec_state state;
     exec_split split;
     exec_ahead ahead;
     exec_graph graphs[EXEC_MAX_GRAPHS];
@@ -263,20 +263,24 @@ uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret);
 enum { EXEC_LATENT_TOKENS = 2048 };
 xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, const uint32_t *seq_start, xd_err *err);
 
-/* delta.c. Of the trunk; mats: at most MODEL_DELTA_MATS. */
-uint64_t exec_delta_trunk_bytes(const exec *x, const model_layer *ml);
-xd_status exec_delta_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
-uint32_t exec_delta_mats(const model_layer *ml, kern_mat *ret);
+/* state.c. Of the trunk; mats: at most EXEC_STATE_MATS. */
+uint64_t exec_state_trunk_bytes(const exec *x, const model_layer *ml);
+xd_status exec_state_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
+enum { EXEC_STATE_MATS = MODEL_DELTA_MATS + 1 };
+uint32_t exec_state_mats(const model_layer *ml, kern_mat *ret);
+/* Floats of a token's row of what the state's operation takes, and of what it leaves. */
+uint32_t exec_state_width(const model_params *hp);
+uint32_t exec_state_out_width(const model_params *hp);
 /* Workspaces have room for so many tokens. */
-enum { EXEC_DELTA_TOKENS = 2048 };
-xd_status exec_delta_open(exec *x, xd_err *err);
-void exec_delta_close(exec *x);
-uint64_t exec_delta_words(const exec *x); /* of a step's inputs, at most */
+enum { EXEC_STATE_TOKENS = 2048 };
+xd_status exec_state_open(exec *x, xd_err *err);
+void exec_state_close(exec *x);
+uint64_t exec_state_words(const exec *x); /* of a step's inputs, at most */
 /* Cuts the step into segments; sets s->run_words. Then packs their runs and the sequences' slots. */
-void exec_delta_step(exec *x, const exec_batch *b, exec_shape *s);
-void exec_delta_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in);
+void exec_state_step(exec *x, const exec_batch *b, exec_shape *s);
+void exec_state_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in);
 /* Takes the place of exec_build_attention(). */
-xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
+xd_status exec_state_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
 
 xd_status exec_split_open(exec *x, xd_err *err);
 void exec_split_close(exec *x);

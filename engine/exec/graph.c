@@ -68,7 +68,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     const model_params *hp = x->hp;
     const model_layer *ml = model_get_layer(x->m, layer);
     if (ml->linear)
-        return exec_delta_layer(x, layer, s, err);
+        return exec_state_layer(x, layer, s, err);
     if (hp->latent.kv_rank)
         return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];

@@ -1,8 +1,9 @@
-/* delta.c - linear layers (Gated DeltaNet): the products on both sides of the state, and when what is known of a sequence is kept.
+/* state.c - linear layers (Gated DeltaNet, short convolutions): the products on both sides of the state, and when what is known of a sequence
+ * is kept.
  *
- * A layer's input products make one row of kern_delta_args.x for each token: q, k, v, z, b, a. Files have their matrices in two orders;
- * where the rows of a key head lie together they are copied, head by head, when the trunk is loaded. On a device all that have one format
- * become one matrix.
+ * A layer's input products make one row of what its operation takes for each token. Those of Gated DeltaNet are q, k, v, z, b, a. Files have
+ * their matrices in two orders; where the rows of a key head lie together they are copied, head by head, when the trunk is loaded. On a device
+ * all that have one format become one matrix.
  *
  * Segments. A long step goes in pieces, which bounds the workspaces; and where the state behind a token inside a prompt's chunk is to be kept
  * (exec_keep), the state takes the tokens up to there, is copied to the host in stream order, and takes the others. The products are the
@@ -15,7 +16,17 @@
 
 /* --- loading ------------------------------------------------------------------------------------------------------- */
 
-static const char what[] = "a matrix of linear attention";
+static const char what[] = "a matrix of linear attention", of_conv[] = "a convolution";
+
+uint32_t exec_state_width(const model_params *hp)
+{
+    return hp->shortconv.channels ? kern_shortconv_width(&hp->shortconv) : kern_delta_width(&hp->delta);
+}
+
+uint32_t exec_state_out_width(const model_params *hp)
+{
+    return hp->shortconv.channels ? hp->shortconv.channels : hp->delta.n_v_heads * hp->delta.v_dim;
+}
 
 /* With its rows by key heads it lies nowhere as it is needed. */
 static bool is_copied(const exec *x, const model_layer *ml, const model_tensor *t)
@@ -23,11 +34,15 @@ static bool is_copied(const exec *x, const model_layer *ml, const model_tensor *
     return exec_copies(x, t) || t == &ml->delta.in[MODEL_DELTA_QKVZ] || t == &ml->delta.in[MODEL_DELTA_BA];
 }
 
-uint64_t exec_delta_trunk_bytes(const exec *x, const model_layer *ml)
+uint64_t exec_state_trunk_bytes(const exec *x, const model_layer *ml)
 {
     const kern_delta_geom *g = &x->hp->delta;
+    const kern_shortconv_geom *sc = &x->hp->shortconv;
     if (!ml->linear)
         return 0;
+    if (sc->channels)
+        return xd_align_up((uint64_t)sc->channels * sc->conv * sizeof(float), 256) +
+               (exec_copies(x, &ml->shortconv.in) ? xd_align_up(ml->shortconv.in.bytes, 256) : 0);
     uint64_t n = xd_align_up((uint64_t)kern_delta_channels(g) * g->conv * sizeof(float), 256) +
                  2 * xd_align_up(g->n_v_heads * sizeof(float), 256) + xd_align_up(g->v_dim * sizeof(float), 256);
     for (int i = 0; i < MODEL_DELTA_MATS; i++) {
@@ -38,11 +53,11 @@ uint64_t exec_delta_trunk_bytes(const exec *x, const model_layer *ml)
     return n;
 }
 
-uint32_t exec_delta_mats(const model_layer *ml, kern_mat *ret)
+uint32_t exec_state_mats(const model_layer *ml, kern_mat *ret)
 {
     uint32_t n = 0;
-    for (int i = 0; i < MODEL_DELTA_MATS; i++) {
-        const model_tensor *t = &ml->delta.in[i];
+    for (int i = 0; i < EXEC_STATE_MATS; i++) {
+        const model_tensor *t = i < MODEL_DELTA_MATS ? &ml->delta.in[i] : &ml->shortconv.in;
         if (t->data)
             ret[n++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
     }
@@ -77,7 +92,7 @@ static uint32_t list_rows(const kern_delta_geom *g, const model_layer *ml, exec_
     return add_part(rows, n, g, ba, 2 * per, per, per, &in[MODEL_DELTA_A]);
 }
 
-static xd_status load_in(exec *x, const model_layer *ml, exec_layer *l, xd_err *err)
+static xd_status load_delta_in(exec *x, const model_layer *ml, exec_layer *l, xd_err *err)
 {
     const kern_delta_geom *g = &x->hp->delta;
     XD_CLEANUP(xd_freep) exec_rows *rows = malloc(6ull * g->n_k_heads * sizeof *rows);
@@ -89,69 +104,79 @@ static xd_status load_in(exec *x, const model_layer *ml, exec_layer *l, xd_err *
         const bool copied = is_copied(x, ml, rows[i].t);
         for (k = 1; copied && i + k < n && exec_same_kind(rows[i].t, rows[i + k].t) && is_copied(x, ml, rows[i + k].t);)
             k++;
-        kern_mat *to = &l->delta.in[l->delta.n_in++];
+        kern_mat *to = &l->state.in[l->state.n_in++];
         st = copied ? exec_load_rows(x, &rows[i], k, to, what, err) : exec_load_matrix(x, rows[i].t, to, what, err);
     }
     return st;
 }
 
-xd_status exec_delta_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
+static xd_status load_delta(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
 {
     const model_tensor *a_log = &ml->delta.a_log;
     xd_status st;
-    if ((st = load_in(x, ml, l, err)) ||
-        (st = exec_load_vector(x, &ml->delta.conv, tmp, tmp_cap, &l->delta.conv, "a convolution", err)) ||
-        (st = exec_load_vector(x, &ml->delta.dt_bias, tmp, tmp_cap, &l->delta.dt_bias, "biases of time steps", err)) ||
-        (st = exec_load_vector(x, &ml->delta.norm, tmp, tmp_cap, &l->delta.norm, "a norm of linear attention", err)))
+    if ((st = load_delta_in(x, ml, l, err)) ||
+        (st = exec_load_vector(x, &ml->delta.conv, tmp, tmp_cap, &l->state.conv, of_conv, err)) ||
+        (st = exec_load_vector(x, &ml->delta.dt_bias, tmp, tmp_cap, &l->state.dt_bias, "biases of time steps", err)) ||
+        (st = exec_load_vector(x, &ml->delta.norm, tmp, tmp_cap, &l->state.norm, "a norm of linear attention", err)))
         return st;
     if (!a_log->data)
-        return exec_load_vector(x, &ml->delta.neg_exp_a, tmp, tmp_cap, &l->delta.neg_exp_a, "rates of decay", err);
+        return exec_load_vector(x, &ml->delta.neg_exp_a, tmp, tmp_cap, &l->state.neg_exp_a, "rates of decay", err);
     exec_to_float(tmp, a_log, a_log->cols);
     for (uint32_t i = 0; i < a_log->cols; i++)
         tmp[i] = (float)-exp((double)tmp[i]);
-    return exec_upload_values(x, tmp, a_log->cols, &l->delta.neg_exp_a, "rates of decay", err);
+    return exec_upload_values(x, tmp, a_log->cols, &l->state.neg_exp_a, "rates of decay", err);
+}
+
+xd_status exec_state_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
+{
+    xd_status st;
+    if (!x->hp->shortconv.channels)
+        return load_delta(x, ml, l, tmp, tmp_cap, err);
+    l->state.n_in = 1;
+    st = exec_load_matrix(x, &ml->shortconv.in, &l->state.in[0], "a matrix before a convolution", err);
+    return st ? st : exec_load_vector(x, &ml->shortconv.conv, tmp, tmp_cap, &l->state.conv, of_conv, err);
 }
 
 /* --- a step's segments --------------------------------------------------------------------------------------------- */
 
-xd_status exec_delta_open(exec *x, xd_err *err)
+xd_status exec_state_open(exec *x, xd_err *err)
 {
-    exec_delta *d = &x->delta;
+    exec_state *d = &x->state;
     if (!x->hp->n_linear)
         return XD_OK;
-    d->layer_bytes = kv_state_layer_bytes(&x->hp->delta);
-    d->cap = x->opt.max_tokens / EXEC_DELTA_TOKENS + 1 + EXEC_MAX_KEEP * x->opt.max_seqs;
+    d->layer_bytes = kv_state_layer_bytes(model_state_floats(x->hp));
+    d->cap = x->opt.max_tokens / EXEC_STATE_TOKENS + 1 + EXEC_MAX_KEEP * x->opt.max_seqs;
     d->segments = calloc(d->cap, sizeof *d->segments);
     return d->segments ? XD_OK : xd_fail(err, XD_NOMEM, 0, "segments of a step");
 }
 
-void exec_delta_close(exec *x)
+void exec_state_close(exec *x)
 {
-    free(x->delta.segments);
+    free(x->state.segments);
 }
 
-uint64_t exec_delta_words(const exec *x)
+uint64_t exec_state_words(const exec *x)
 {
     const exec_options *o = &x->opt;
     if (!x->hp->n_linear)
         return 0;
-    const uint64_t segments = o->max_tokens / EXEC_DELTA_TOKENS + 1 + EXEC_MAX_KEEP * (uint64_t)o->max_seqs;
+    const uint64_t segments = o->max_tokens / EXEC_STATE_TOKENS + 1 + EXEC_MAX_KEEP * (uint64_t)o->max_seqs;
     return o->max_seqs + segments * (o->max_seqs + 1ull);
 }
 
 static const void *state_of(const exec *x, uint32_t slot)
 {
-    return (const char *)x->delta.base + slot * x->delta.slot_bytes;
+    return (const char *)x->state.base + slot * x->state.slot_bytes;
 }
 
-void exec_delta_step(exec *x, const exec_batch *b, exec_shape *s)
+void exec_state_step(exec *x, const exec_batch *b, exec_shape *s)
 {
-    exec_delta *d = &x->delta;
+    exec_state *d = &x->state;
     uint32_t at = 0, first = 0, seq = 0, keep = 0; /* first: of the sequence */
     d->n = 0;
     while (at < s->n_tokens) {
         exec_segment *g = &d->segments[d->n++];
-        uint32_t end = XD_MIN(at - at % EXEC_DELTA_TOKENS + EXEC_DELTA_TOKENS, s->n_tokens);
+        uint32_t end = XD_MIN(at - at % EXEC_STATE_TOKENS + EXEC_STATE_TOKENS, s->n_tokens);
         *g = (exec_segment){.first = at};
         /* The next token behind which something is kept. */
         while (!s->recorded && seq < b->n_seqs && keep == b->seqs[seq].n_keep) {
@@ -170,13 +195,13 @@ void exec_delta_step(exec *x, const exec_batch *b, exec_shape *s)
     s->run_words = s->recorded ? 0 : d->n * (s->n_seqs + 1);
 }
 
-void exec_delta_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
+void exec_state_pack(const exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
 {
     uint32_t *w = x->in_host;
     for (uint32_t i = 0; i < s->n_seqs; i++)
         w[in->seq_slot + i] = i < b->n_seqs ? b->seqs[i].state : 0;
-    for (uint32_t k = 0; k < x->delta.n && !s->recorded; k++) {
-        exec_segment *g = &x->delta.segments[k];
+    for (uint32_t k = 0; k < x->state.n && !s->recorded; k++) {
+        exec_segment *g = &x->state.segments[k];
         g->runs = in->runs + k * (s->n_seqs + 1);
         uint32_t first = 0;
         for (uint32_t i = 0; i <= s->n_seqs; i++) {
@@ -194,13 +219,13 @@ static xd_status project(exec *x, const exec_layer *l, uint32_t first, uint32_t 
     const kern_ops *ops = x->dev->ops;
     const uint32_t d = x->hp->d_model;
     float *y = x->qkv;
-    for (uint32_t i = 0; i < l->delta.n_in; y += l->delta.in[i++].rows)
+    for (uint32_t i = 0; i < l->state.n_in; y += l->state.in[i++].rows)
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
                                                     .x = (i ? x->h : x->x) + (size_t)first * d,
-                                                    .w = l->delta.in[i],
+                                                    .w = l->state.in[i],
                                                     .n_tokens = n,
                                                     .x_stride = d,
-                                                    .y_stride = kern_delta_width(&x->hp->delta),
+                                                    .y_stride = exec_state_width(x->hp),
                                                     .norm = i ? NULL : l->attn_norm,
                                                     .normed = x->h + (size_t)first * d,
                                                     .norm_eps = x->hp->rms_eps,
@@ -214,43 +239,62 @@ static xd_status run_segment(exec *x, uint32_t layer, const exec_shape *s, const
 {
     const kern_ops *ops = x->dev->ops;
     const exec_layer *l = &x->layers[layer];
-    const kern_delta_geom *geom = &x->hp->delta;
+    const model_params *hp = x->hp;
     const exec_layout in = exec_layout_of(x, s);
-    const uint32_t width = kern_delta_width(geom), at = g->first - piece;
-    const uint64_t layer_at = model_get_layer(x->m, layer)->ordinal * x->delta.layer_bytes;
-    RUN(ops->delta(x->dev, &(kern_delta_args){.y = x->attn + (size_t)at * geom->n_v_heads * geom->v_dim,
-                                              .x = x->qkv + (size_t)at * width,
-                                              .n_tokens = g->n,
-                                              .x_stride = width,
-                                              .geom = *geom,
-                                              .conv_w = l->delta.conv,
-                                              .neg_exp_a = l->delta.neg_exp_a,
-                                              .dt_bias = l->delta.dt_bias,
-                                              .norm = l->delta.norm,
-                                              .norm_eps = x->hp->rms_eps,
-                                              .token_seq = x->in_dev + in.token_seq + g->first,
-                                              .token_pos = x->in_dev + in.token_pos + g->first,
-                                              .seq_slot = x->in_dev + in.seq_slot,
-                                              .run_start = s->recorded ? NULL : x->in_dev + g->runs,
-                                              .n_seqs = s->n_seqs,
-                                              .state = (char *)x->delta.base + layer_at,
-                                              .slot_bytes = x->delta.slot_bytes,
-                                              .scratch = x->delta.scratch}));
+    const uint32_t width = exec_state_width(hp), at = g->first - piece;
+    const uint64_t layer_at = model_get_layer(x->m, layer)->ordinal * x->state.layer_bytes;
+    const uint32_t *token_seq = x->in_dev + in.token_seq + g->first, *token_pos = x->in_dev + in.token_pos + g->first,
+                   *run_start = s->recorded ? NULL : x->in_dev + g->runs;
+    const float *row = x->qkv + (size_t)at * width;
+    float *y = x->attn + (size_t)at * exec_state_out_width(hp);
+    if (hp->shortconv.channels)
+        RUN(ops->shortconv(x->dev, &(kern_shortconv_args){.y = y,
+                                                          .x = row,
+                                                          .n_tokens = g->n,
+                                                          .x_stride = width,
+                                                          .geom = hp->shortconv,
+                                                          .conv_w = l->state.conv,
+                                                          .token_seq = token_seq,
+                                                          .token_pos = token_pos,
+                                                          .seq_slot = x->in_dev + in.seq_slot,
+                                                          .run_start = run_start,
+                                                          .n_seqs = s->n_seqs,
+                                                          .state = (char *)x->state.base + layer_at,
+                                                          .slot_bytes = x->state.slot_bytes}));
+    else
+        RUN(ops->delta(x->dev, &(kern_delta_args){.y = y,
+                                                  .x = row,
+                                                  .n_tokens = g->n,
+                                                  .x_stride = width,
+                                                  .geom = hp->delta,
+                                                  .conv_w = l->state.conv,
+                                                  .neg_exp_a = l->state.neg_exp_a,
+                                                  .dt_bias = l->state.dt_bias,
+                                                  .norm = l->state.norm,
+                                                  .norm_eps = hp->rms_eps,
+                                                  .token_seq = token_seq,
+                                                  .token_pos = token_pos,
+                                                  .seq_slot = x->in_dev + in.seq_slot,
+                                                  .run_start = run_start,
+                                                  .n_seqs = s->n_seqs,
+                                                  .state = (char *)x->state.base + layer_at,
+                                                  .slot_bytes = x->state.slot_bytes,
+                                                  .scratch = x->state.scratch}));
     if (g->state)
         RUN(ops->download(x->dev, (char *)g->keep + layer_at, (const char *)g->state + layer_at,
-                          kern_delta_state_floats(geom) * sizeof(float)));
+                          model_state_floats(hp) * sizeof(float)));
     return XD_OK;
 }
 
-xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
+xd_status exec_state_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
     const kern_ops *ops = x->dev->ops;
     const exec_layer *l = &x->layers[layer];
-    const uint32_t d = x->hp->d_model, v = x->hp->delta.n_v_heads * x->hp->delta.v_dim;
-    const exec_segment *g = x->delta.segments, *end = g + x->delta.n;
+    const uint32_t d = x->hp->d_model;
+    const exec_segment *g = x->state.segments, *end = g + x->state.n;
     xd_status st;
     for (uint32_t first = 0, n; first < s->n_tokens; first += n) {
-        n = XD_MIN(s->n_tokens - first, (uint32_t)EXEC_DELTA_TOKENS);
+        n = XD_MIN(s->n_tokens - first, (uint32_t)EXEC_STATE_TOKENS);
         if ((st = project(x, l, first, n, err)))
             return st;
         for (; g < end && g->first < first + n; g++)
@@ -261,7 +305,7 @@ xd_status exec_delta_layer(exec *x, uint32_t layer, const exec_shape *s, xd_err 
                                                     .w = l->o,
                                                     .bias = l->o_bias,
                                                     .n_tokens = n,
-                                                    .x_stride = v,
+                                                    .x_stride = exec_state_out_width(x->hp),
                                                     .y_stride = d,
                                                     .accumulate = true,
                                                     .scratch = x->scratch}));

@@ -375,7 +375,7 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.kv_a,
                                      &l->latent.k_b,
                                      &l->latent.v_b};
-        n += exec_latent_trunk_bytes(x, l) + exec_delta_trunk_bytes(x, l) + gate_bytes(x, l);
+        n += exec_latent_trunk_bytes(x, l) + exec_state_trunk_bytes(x, l) + gate_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
         for (size_t j = 0; j < XD_ARRAY_LEN(mat); j++)
@@ -390,6 +390,7 @@ static uint32_t most_values(const exec *x)
     const model_params *hp = x->hp;
     uint32_t n = XD_MAX(hp->d_model, most_head_dim(hp) * (hp->n_heads + 2 * XD_MAX(hp->n_kv_heads, hp->full_kv_heads)));
     n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
+    n = XD_MAX(n, hp->shortconv.channels * hp->shortconv.conv);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -475,7 +476,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
             (st = load_more_norms(x, ml, l, tmp, tmp_cap, err)) ||
             (st = load_norm(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
             (st = load_norm(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
-            (st = ml->linear           ? exec_delta_load(x, ml, l, tmp, tmp_cap, err)
+            (st = ml->linear           ? exec_state_load(x, ml, l, tmp, tmp_cap, err)
                   : hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
                                        : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
             (ml->gate.data && (st = exec_load_matrix(x, &ml->gate, &l->gate, "a gate's matrix", err))) ||

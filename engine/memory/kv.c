@@ -57,9 +57,9 @@ uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes)
     return (uint32_t)XD_MIN(n - opt->n_layers, (uint64_t)KV_NONE / 4);
 }
 
-uint64_t kv_state_layer_bytes(const kern_delta_geom *g)
+uint64_t kv_state_layer_bytes(uint64_t floats)
 {
-    return xd_align_up(kern_delta_state_floats(g) * sizeof(float), 256);
+    return xd_align_up(floats * sizeof(float), 256);
 }
 
 /* --- life -------------------------------------------------------------------------------------------------------- */

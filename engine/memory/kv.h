@@ -4,7 +4,7 @@
  * (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's automatic prefix caching. Blocks without
  * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread.
  *
- * A model with linear layers (kern_delta_args) has, beside the blocks, a state for each sequence: the sum of all its tokens. It lies in a slot in
+ * A model with linear layers (kern_delta_args, kern_shortconv_args) has, beside the blocks, a state for each sequence: of all its tokens. It lies in a slot in
  * device memory while the sequence has room for tokens. Copies of states lie in host memory: of a sequence that is swapped out, and of
  * the end of some prefixes. Such a prefix is found only as far as there is a copy. */
 #ifndef ENGINE_KV_H
@@ -48,8 +48,8 @@ XD_DEFINE_CLEANUP(kv_cache, kv_free)
 /* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
 void kv_describe(const kv_cache *kv, kern_kv *ret);
 
-uint64_t kv_state_layer_bytes(const kern_delta_geom *g); /* of one sequence; a multiple of 256 */
-bool kv_has_state(const kv_cache *kv);                   /* the model has linear layers */
+uint64_t kv_state_layer_bytes(uint64_t floats); /* of one sequence; a multiple of 256 */
+bool kv_has_state(const kv_cache *kv);          /* the model has linear layers */
 /* Where slot 0 lies on the device, and how far from one to the next; NULL, 0: there are none. */
 void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes);
 

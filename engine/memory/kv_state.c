@@ -31,12 +31,12 @@ xd_status kv_states_open(const kv_states_options *opt, kv_states **ret, xd_err *
     char size[32];
     uint64_t bytes;
     if (!t)
-        return xd_fail(err, XD_NOMEM, 0, "states of linear attention");
+        return xd_fail(err, XD_NOMEM, 0, "states of linear layers");
     t->opt = *opt;
     t->free_slots = calloc(opt->n_slots, sizeof *t->free_slots);
     t->copies = calloc(XD_MAX(opt->n_copies, 1u), sizeof *t->copies);
     if (!t->free_slots || !t->copies)
-        return xd_fail(err, XD_NOMEM, 0, "tables of %u states of linear attention", opt->n_slots);
+        return xd_fail(err, XD_NOMEM, 0, "tables of %u states of linear layers", opt->n_slots);
     for (uint32_t i = opt->n_slots; i-- > 0;)
         t->free_slots[t->n_free_slots++] = i;
     t->head = t->tail = t->free_head = KV_NONE;
@@ -46,7 +46,7 @@ xd_status kv_states_open(const kv_states_options *opt, kv_states **ret, xd_err *
     }
     if (!xd_mul_u64(&bytes, opt->n_slots, opt->bytes) || ops->alloc(opt->dev, bytes, &t->base) != KERN_OK)
         return xd_fail(err, XD_NOMEM, 0,
-                       "states of linear attention: %u of %s each do not fit (%s): lower engine.max_num_seqs",
+                       "states of linear layers: %u of %s each do not fit (%s): lower engine.max_num_seqs",
                        opt->n_slots, xd_format_bytes(size, sizeof size, opt->bytes), ops->error(opt->dev));
     xd_status st = opt->n_copies ? hostmem_open_near(opt->dev, opt->n_copies, opt->bytes, "copies of states",
                                                      "kv.state_space", &t->host, err)

@@ -11,6 +11,7 @@
 
 #define QWEN_EXPERT(m)    "model.layers.%u.mlp.experts.%u." m "_proj.weight"
 #define MIXTRAL_EXPERT(m) "model.layers.%u.block_sparse_moe.experts.%u." m ".weight"
+#define LFM2_EXPERT(m)    "model.layers.%u.feed_forward.experts.%u." m ".weight"
 
 #define SHARED "model.layers.%u.mlp.shared_experts"
 
@@ -53,6 +54,20 @@ static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>"
     .norm_topk_always = true, .norms = MODEL_NORMS_OWN, .full_heads = true, .v_normed = true, .geglu = true,       \
     .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_SIXTHS, .rope = MODEL_ROPE_TYPES, \
     .ends = gemma4_ends, .read = model_read_gemma4
+
+static const char *const lfm2_names[][2] = {
+    {"input_layernorm.", "operator_norm."},
+    {"post_attention_layernorm.", "ffn_norm."},
+    {"self_attn.o_proj.", "self_attn.out_proj."},
+    {"self_attn.q_norm.", "self_attn.q_layernorm."},
+    {"self_attn.k_norm.", "self_attn.k_layernorm."},
+    {"mlp.gate_proj.", "feed_forward.w1."},
+    {"mlp.up_proj.", "feed_forward.w3."},
+    {"mlp.down_proj.", "feed_forward.w2."},
+    {"mlp.", "feed_forward."},
+    {"model.norm.", "model.embedding_norm."},
+    {NULL, NULL},
+};
 
 static const model_arch archs[] = {
     {.model_type = "llama",
@@ -558,6 +573,23 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_mistral4},
+    {.model_type = "lfm2_moe",
+     .class_name = "Lfm2MoeForCausalLM",
+     .defaults = "{\"vocab_size\":65536,\"hidden_size\":2048,\"intermediate_size\":7168,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"max_position_embeddings\":128000,"
+                 "\"moe_intermediate_size\":1792,\"num_local_experts\":32,\"num_experts_per_tok\":4,"
+                 "\"first_k_dense_replace\":2,\"norm_topk_prob\":true,\"tie_word_embeddings\":true,"
+                 "\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 1e6,
+     .names = lfm2_names,
+     .experts = {LFM2_EXPERT("w1"), LFM2_EXPERT("w3"), LFM2_EXPERT("w2")},
+     .router = "model.layers.%u.feed_forward.gate.weight",
+     .choice_bias = "model.layers.%u.feed_forward.expert_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shortconv = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .read = model_read_lfm2},
     {GEMMA4("gemma4_text", "Gemma4ForCausalLM")},
     {GEMMA4("gemma4", "Gemma4ForConditionalGeneration"), .nested = {"text_config"}, .prefix = "model.language_model."},
 };
@@ -608,6 +640,7 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"first_k_dense_replace", "num_dense_layers"},
         {"sliding_window_pattern", "global_attn_every_n_layers"},
         {"num_nextn_predict_layers", "num_mtp_layers"},
+        {"tie_word_embeddings", "tie_embedding"},
         {"routed_scaling_factor", "router_scaling_factor"},
         {"routed_scaling_factor", "route_scale"},
     };
@@ -791,6 +824,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->bos_id = -1;
     p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;
     m->qk_norm = normed;
+    m->choice_bias = a->choice_bias;
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
     if ((st = read_activation(p, a, c, file, err)) || (st = model_read_full_heads(a, c, file, p, err)) ||
         (st = rope_read(c, file, a->default_theta, a->partial_rotary, a->rope == MODEL_ROPE_TYPES, p, err)) ||

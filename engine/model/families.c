@@ -286,6 +286,28 @@ xd_status model_read_hunyuan(model *m, const json_t *c, const char *file, xd_err
     return rope_read_alpha(c, file, 10000, &m->params, err);
 }
 
+/* LFM2: a router like DeepSeek-V3's without groups, whose bias need not be there. */
+xd_status model_read_lfm2(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    double eps, scale;
+    bool tied, tied_too;
+    xd_status st;
+    if ((st = hf_real(c, file, "norm_eps", 1e-5, 0, 1, &eps, err)) ||
+        (st = hf_bool(c, file, "use_expert_bias", true, &m->choice_bias, err)) ||
+        (st = hf_real(c, file, "routed_scaling_factor", 1, 1e-6, 1e6, &scale, err)) ||
+        (st = hf_bool(c, file, "tie_word_embeddings", true, &tied, err)) ||
+        (st = hf_bool(c, file, "tie_embedding", tied, &tied_too, err)))
+        return st;
+    if (tied != tied_too)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tie_embedding and tie_word_embeddings differ", file);
+    p->rms_eps = (float)eps;
+    p->router.scoring = KERN_SIGMOID;
+    p->router.norm_eps = 1e-6f;
+    p->router.scale = (float)scale;
+    return XD_OK;
+}
+
 xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err *err)
 {
     bool norms;

@@ -50,6 +50,7 @@ static const struct {
     {"gpt-oss", "gpt_oss"},
     {"granitemoe", NULL},
     {"hunyuan-moe", "hunyuan_v1_moe"},
+    {"lfm2moe", "lfm2_moe"},
     {"llama", NULL},
     {"minimax-m2", "minimax_m2"},
     {"mistral4", NULL},
@@ -113,6 +114,11 @@ static const struct {
     {"gemma4", "attention.head_count_kv", NULL, false}, /* gguf_heads.c */
     {"gemma4", "attention.value_length", NULL, false},
     {"gemma4", "rope.dimension_count", NULL, false},
+    {"lfm2moe", "attention.head_count_kv", NULL, false}, /* add_shortconv() */
+    {"lfm2moe", "attention.layer_norm_rms_epsilon", "norm_eps", false},
+    {"lfm2moe", "expert_weights_scale", "routed_scaling_factor", false},
+    {"lfm2moe", "leading_dense_block_count", "first_k_dense_replace", true},
+    {"lfm2moe", "shortconv.l_cache", "conv_L_cache", false},
     DELTA_KEYS("qwen3next"),
     DELTA_KEYS("qwen35moe"),
     {"qwen35moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
@@ -175,6 +181,29 @@ static xd_status add_delta(const gguf *g, const char *arch, json_t *config, xd_e
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', a list of the linear layers, is not known", gguf_path(g),
                        key);
     return XD_OK;
+}
+
+/* Layers without heads of K and V are convolutions. */
+static xd_status add_shortconv(const gguf *g, const char *arch, json_t *config, xd_err *err)
+{
+    const json_int_t n_layers = json_integer_value(json_object_get(config, "num_hidden_layers"));
+    char key[96];
+    const int32_t *heads;
+    json_int_t kv_heads = 0;
+    if ((json_int_t)gguf_i32s(g, arch_key(key, sizeof key, arch, "attention.head_count_kv"), &heads) != n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must list %lld layers", gguf_path(g), key, (long long)n_layers);
+    json_t *types = json_array();
+    if (json_object_set_new(config, "layer_types", types))
+        return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
+    for (json_int_t l = 0; l < n_layers; l++) {
+        if (heads[l] && kv_heads && heads[l] != kv_heads)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' has layers of %lld and of %d heads", gguf_path(g), key,
+                           (long long)kv_heads, heads[l]);
+        kv_heads = heads[l] ? heads[l] : kv_heads;
+        if (json_array_append_new(types, json_string(heads[l] ? "full_attention" : "conv")))
+            return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
+    }
+    return put(config, "num_key_value_heads", json_integer(kv_heads), key, err);
 }
 
 static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_err *err)
@@ -335,7 +364,8 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
     if (((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
-        ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))))
+        ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))) ||
+        ((*ret_arch)->shortconv && (st = add_shortconv(g, arch, config, err))))
         return st;
     const gguf_tensor *embed = model_gguf_find(m, "token_embd.weight");
     if (!embed)

@@ -308,7 +308,9 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
-    if ((st = a->delta ? model_read_delta(m, c, file, err) : read_windows(m, a, c, file, err)) ||
+    if ((st = a->delta       ? model_read_delta(m, c, file, err)
+              : a->shortconv ? model_read_shortconv(m, c, file, err)
+                             : read_windows(m, a, c, file, err)) ||
         (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_ropes(m, a, c, file, err)))
         return st;
     uint32_t n_of_kind[2] = {0};

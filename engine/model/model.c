@@ -121,6 +121,9 @@ static xd_status finish(model *m, xd_err *err)
             count_tensor(m, h, delta[i], false);
         for (size_t i = 0; y->linear && i < MODEL_DELTA_MATS; i++)
             count_tensor(m, h, &y->delta.in[i], false);
+        const model_tensor *shortconv[] = {&y->shortconv.in, &y->shortconv.conv};
+        for (size_t i = 0; y->linear && m->params.shortconv.channels && i < XD_ARRAY_LEN(shortconv); i++)
+            count_tensor(m, h, shortconv[i], false);
         const model_tensor *some[] = {&y->sinks,
                                       &y->router_bias,
                                       &y->expert_bias[MODEL_GATE],

@@ -71,7 +71,7 @@ typedef struct model_layer {
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
-    bool linear; /* Gated DeltaNet in place of attention: no q, k, v; o is behind it */
+    bool linear; /* Gated DeltaNet, or a short convolution, in place of attention: no q, k, v; o is behind it */
     uint32_t
         ordinal; /* among the layers that are linear, or that are not: which of a sequence's states, or of a block's layers, is its own */
     struct {
@@ -80,6 +80,9 @@ typedef struct model_layer {
         model_tensor a_log, neg_exp_a; /* [n_v_heads]: one of the two */
         model_tensor dt_bias, norm;    /* [n_v_heads]; [v_dim] */
     } delta;
+    struct {
+        model_tensor in, conv; /* [3 * d_model][d_model]: b, c and v of kern_shortconv_args.x; [d_model][conv] */
+    } shortconv;
     uint32_t window;                          /* sliding window in tokens, own included; 0: full attention */
     uint32_t rope;                            /* which of the model's ropes */
     model_tensor router;                      /* [n_experts][d_model]; data NULL in a dense layer */
@@ -116,9 +119,11 @@ typedef struct model_params {
         uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
         float norm_eps;
     } latent;
-    kern_delta_geom delta; /* of linear layers; n_v_heads 0: there are none */
-    uint32_t n_linear;     /* layers */
-    bool gated;            /* rows of Q are, for each head, Q and then the gate of attention's result */
+    /* Of linear layers; n_v_heads or channels 0: they are others, or there are none. */
+    kern_delta_geom delta;
+    kern_shortconv_geom shortconv;
+    uint32_t n_linear; /* layers */
+    bool gated;        /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;
     float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
     bool wide_qk_norm;   /* norms of whole Q and K, not of heads */
@@ -179,6 +184,7 @@ XD_DEFINE_CLEANUP(model, model_free)
 /* What these return is borrowed from m. */
 const model_params *model_get_params(const model *m);
 const model_layer *model_get_layer(const model *m, uint32_t layer);
+uint64_t model_state_floats(const model_params *p); /* what a sequence keeps of a linear layer; 0: there are none */
 bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
 /* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);

@@ -76,6 +76,13 @@ const char *model_stored_name(const model *m, const char *name, char *out, size_
 {
     if (m->head && !strcmp(name, "lm_head.weight"))
         return m->head;
+    for (size_t i = 0; m->names && m->names[i][0]; i++) {
+        const char *usual = m->names[i][0], *at = strstr(name, usual);
+        if (!at)
+            continue;
+        snprintf(out, cap, "%.*s%s%s", (int)(at - name), name, m->names[i][1], at + strlen(usual));
+        return out;
+    }
     if (!m->prefix || strncmp(name, "model.", 6))
         return name;
     snprintf(out, cap, "%s%s", m->prefix, name + 6);
@@ -324,7 +331,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     if (!y->moe)
         return XD_OK;
     snprintf(name, sizeof name, router, l);
-    if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !a->choice_bias)
+    if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !m->choice_bias)
         return st;
     snprintf(name, sizeof name, a->choice_bias, l);
     return take(m, name, 1, y->n_experts, false, &y->choice_bias, err);
@@ -405,6 +412,21 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
     return st;
 }
 
+static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    char name[96];
+    xd_status st;
+    snprintf(name, sizeof name, "model.layers.%u.conv.in_proj.weight", l);
+    if ((st = take(m, name, 3 * d, d, false, &y->shortconv.in, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.conv.conv.weight", l);
+    if ((st = take(m, name, d, m->params.shortconv.conv, false, &y->shortconv.conv, err)))
+        return st;
+    snprintf(name, sizeof name, "model.layers.%u.conv.out_proj.weight", l);
+    return take(m, name, d, d, false, &y->o, err);
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     enum { NEVER, MAYBE, MUST };
@@ -479,7 +501,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         y->v = y->k;
         y->v_bias = y->k_bias;
     }
-    if ((st = y->linear ? take_delta(m, a, l, y, err) : XD_OK) || (st = take_shared(m, a, l, err)))
+    if ((st = !y->linear     ? XD_OK
+              : a->shortconv ? take_shortconv(m, l, y, err)
+                             : take_delta(m, a, l, y, err)) ||
+        (st = take_shared(m, a, l, err)))
         return st;
     return take_experts(m, a, l, err);
 }
@@ -583,6 +608,7 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
     if (!st) {
         m->prefix = a->prefix;
         m->head = a->head;
+        m->names = a->names;
     }
     if (!st)
         m->params.norm_offset = a->centred ? 1 : 0;

@@ -197,6 +197,21 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
     return st;
 }
 
+static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const uint32_t d = m->params.d_model;
+    char name[96];
+    xd_status st;
+    snprintf(name, sizeof name, "blk.%u.shortconv.in_proj.weight", l);
+    if ((st = take(m, name, 1, 3 * d, d, false, &y->shortconv.in, 1, err)))
+        return st;
+    snprintf(name, sizeof name, "blk.%u.shortconv.conv.weight", l);
+    if ((st = take(m, name, 1, d, m->params.shortconv.conv, false, &y->shortconv.conv, 1, err)))
+        return st;
+    snprintf(name, sizeof name, "blk.%u.shortconv.out_proj.weight", l);
+    return take(m, name, 1, d, d, false, &y->o, 1, err);
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     const model_params *p = &m->params;
@@ -245,7 +260,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {m->qk_norm && !linear ? "attn_k_norm.weight" : NULL, 1, 1, k_norm, false, &y->k_norm},
         {y->d_ff_shared && a->shared_gate ? "ffn_gate_inp_shexp.weight" : NULL, 1, 1, d, false, &y->shared_gate},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
-        {a->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
+        {m->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
         {!ff_shared ? NULL
          : own      ? "ffn_gate.weight"
                     : "ffn_gate_shexp.weight",
@@ -291,7 +306,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         return st;
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
-    return latent ? take_latent(m, y, l, err) : linear ? take_delta(m, a, l, y, err) : XD_OK;
+    return latent                   ? take_latent(m, y, l, err)
+           : linear && a->shortconv ? take_shortconv(m, l, y, err)
+           : linear                 ? take_delta(m, a, l, y, err)
+                                    : XD_OK;
 }
 
 /* The converters do not agree on how the size of shared experts is told: the tensors have it. */
@@ -340,7 +358,8 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     const model_params *p = &m->params;
     xd_status st;
     if ((st = take(m, "token_embd.weight", 1, p->vocab, p->d_model, false, &m->embed, 1, err)) ||
-        (st = take(m, "output_norm.weight", 1, 1, p->d_model, false, &m->final_norm, 1, err)) ||
+        (st = take(m, a->shortconv ? "token_embd_norm.weight" : "output_norm.weight", 1, 1, p->d_model, false,
+                   &m->final_norm, 1, err)) ||
         (st = take(m, "output.weight", 1, p->vocab, p->d_model, true, &m->lm_head, 1, err)))
         return st;
     if (!m->lm_head.data)

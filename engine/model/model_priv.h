@@ -28,9 +28,11 @@ struct model {
     bool attention_bias; /* those that the family has when asked for */
     bool k_is_v;         /* in layers without a window */
     bool qk_norm;        /* Q and K have norms */
+    bool choice_bias;    /* the choice of experts has a bias */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
-    const char *prefix, *head;   /* the family's */
+    const char *prefix, *head; /* the family's */
+    const char *const (*names)[2];
     const model_tensor *unsound; /* has a scale that is no number */
     model_file *files;
     uint32_t n_files;
@@ -55,6 +57,8 @@ struct model_arch {
     /* A language model behind one that sees or hears: its keys are in the object nested[0], or in nested[1] of that, its tensors have
      * `prefix` in place of "model.", and the head may have a name of its own. */
     const char *nested[2], *prefix, *head;
+    /* What its tensors have in place of parts of the usual names: pairs of usual and own, first fit, NULL at the end. NULL: they have the usual. */
+    const char *const (*names)[2];
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
         *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
@@ -65,7 +69,7 @@ struct model_arch {
         MODEL_NORMS_AROUND, /* and behind them (Trinity) */
         MODEL_NORMS_OWN, /* the same, and layers a scale; with experts, what is beside a shared one has its own (Gemma) */
     } norms;
-    const char *choice_bias; /* must exist */
+    const char *choice_bias; /* must exist, unless `read` finds that it does not */
     const char *shared,
         *shared_gate;            /* of the shared expert: what stands before ".gate_proj.weight"; its gate, or NULL */
     bool shared_joined;          /* it has ".input_linear.weight", gate over up, and ".output_linear.weight" instead */
@@ -97,6 +101,7 @@ struct model_arch {
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
     } delta;
+    bool shortconv;  /* some layers are short convolutions, as layer_types says */
     bool full_heads; /* layers without a window may have other heads, and K for V (attention_k_eq_v) */
     bool v_normed;   /* heads of V are normed by no weights */
     /* Tokens that end an answer, of a GGUF file, beside its eos_token_id; NULL: those that it names. */
@@ -163,8 +168,9 @@ xd_status model_read_full_heads(const model_arch *arch, const json_t *config, co
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
-/* Linear layers: reads p->delta and which layers they are. */
+/* Linear layers: reads p->delta, or p->shortconv, and which layers they are. */
 xd_status model_read_delta(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_shortconv(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_qwen3_5(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
@@ -178,6 +184,7 @@ xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_
 xd_status model_read_gemma4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_afmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */

@@ -276,6 +276,15 @@ static bool plan_delta(plan *p, const model_params *h, model_layer *y)
            plan_add(p, &y->o, d, v, trunk_fmt(p, v), 1 / sqrtf((float)v));
 }
 
+static bool plan_shortconv(plan *p, const model_params *h, model_layer *y)
+{
+    const uint32_t d = h->d_model;
+    const float in = 1 / sqrtf((float)d);
+    return plan_add(p, &y->shortconv.in, 3 * d, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->shortconv.conv, d, h->shortconv.conv, FMT_BF16, 0.5f) &&
+           plan_add(p, &y->o, d, d, trunk_fmt(p, d), in);
+}
+
 static bool plan_attention(plan *p, const model *m, model_layer *y)
 {
     const model_params *h = &m->params;
@@ -316,9 +325,10 @@ static bool plan_model(plan *p, model *m)
         const uint32_t q = h->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
         const uint32_t o = h->n_heads * (latent ? h->latent.v_dim : y->head_dim);
         ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
-             (y->linear ? plan_delta(p, h, y)
-              : latent  ? plan_latent(p, h, y)
-                        : plan_attention(p, m, y)) &&
+             (y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
+              : y->linear                        ? plan_delta(p, h, y)
+              : latent                           ? plan_latent(p, h, y)
+                                                 : plan_attention(p, m, y)) &&
              (y->linear || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
              plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
         if (ok && m->qk_norm && !y->linear)
@@ -342,7 +352,7 @@ static bool plan_model(plan *p, model *m)
         if (ok && y->moe)
             ok = plan_add(p, &y->router, y->n_experts, d, FMT_BF16,
                           a->norms == MODEL_NORMS_OWN ? in / h->router_scale : in);
-        if (ok && y->moe && a->choice_bias)
+        if (ok && y->moe && m->choice_bias)
             ok = plan_add(p, &y->choice_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
         if (ok && y->d_ff_shared)
             ok = plan_add(p, &y->shared[MODEL_GATE], y->d_ff_shared, d, trunk_fmt(p, d), in) &&

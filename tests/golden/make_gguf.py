@@ -274,6 +274,11 @@ def add_family(w, arch, c, head_dim):
         w.add_leading_dense_block_count(c["moe_layer_start_index"])
         w.add_expert_shared_count(c["moe_num_shared_experts"])
         w.add_expert_shared_feed_forward_length(c["intermediate_size"] // c["num_key_value_heads"])
+    elif arch == "lfm2moe":
+        w.add_leading_dense_block_count(c["num_dense_layers"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_shortconv_l_cache(c["conv_L_cache"])
     elif arch == "minimax-m2":
         w.add_expert_feed_forward_length(c["intermediate_size"])
         told = c.get("rope_parameters")  # as engine/model/rope.c has it
@@ -395,7 +400,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
-            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe"}.get(c["model_type"], c["model_type"])
+            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "lfm2_moe": "lfm2moe"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -414,10 +419,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_latent(w, c, joined)
     elif arch == "gemma4":
         add_gemma4(w, c)
+    elif arch == "lfm2moe":
+        w.add_head_count_kv([kv_heads if t == "full_attention" else 0 for t in c["layer_types"]])
     else:
         w.add_head_count_kv(kv_heads)
         w.add_key_length(head_dim)
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_layer_norm_rms_eps(c["norm_eps"] if arch == "lfm2moe" else c["rms_norm_eps"])
     if arch != "gemma4":
         scaled = c.get("rope_scaling") or {}
         stretch = (scaled.get("alpha") or 1) ** (head_dim / (head_dim - 2)) if arch == "hunyuan-moe" and head_dim > 2 else 1
@@ -449,7 +456,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], blocks)
 
     def put(name, data, source):
-        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and not name.endswith("bias")
+        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and "shortconv.conv" not in name and not name.endswith("bias")
         t = type_of(kind, source) if matrix else gguf.GGMLQuantizationType.F32
         t = fitting(t, data.shape[-1])
         w.add_tensor(name, quantise(data, t), raw_dtype=t)
@@ -496,6 +503,10 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 continue
             if name.endswith("shared_expert_gate.weight"):
                 data = data[0]
+            if arch == "lfm2moe":  # as its converter calls them
+                name = name.removeprefix("model.") if ".experts." in name else name
+                name += ".bias" if name.endswith("expert_bias") else ""
+                data = data[:, 0] if name.endswith("conv.conv.weight") else data
             if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
                 put(f"blk.{layer}.exp_probs_b.bias", data.reshape(-1), name)
                 continue

@@ -151,7 +151,7 @@ run_part() {
     golden_cpu) golden "$1" --cpu-experts ;;
     identity) # the models of tests/golden/meson.build
         local model
-        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next; do
+        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
         done
         for model in config/demo tests/data/golden/deepseek_v3-published-head; do
@@ -173,6 +173,7 @@ run_part() {
     memcheck)
         sanitize "$1" demo "$test_golden" --backend=cuda config/demo
         sanitize "$1" qwen3_next "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/qwen3_next
+        sanitize "$1" lfm2_moe "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/lfm2_moe
         sanitize "$1" qwen3-q8_0 "$test_golden" --backend=cuda --kv=q8_0 --cases=3 --tokens=3 tests/data/golden/qwen3
         sanitize "$1" bench "$expertd" "${small[@]}" --concurrency 1 --tokens 12
         ;;

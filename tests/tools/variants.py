@@ -614,9 +614,9 @@ def randomise(model, seed):
     names = [n for n, _ in model.named_parameters()]
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers()
-                                                        if "e_score_correction_bias" in n or n.endswith("layer_scalar"))]:
+                                                        if "e_score_correction_bias" in n or n.endswith(("layer_scalar", "expert_bias")))]:
             r = torch.randn(p.shape, generator=g)
-            if "e_score_correction_bias" in name:
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 p.copy_(r * 0.1)
                 continue
             if name.endswith("layer_scalar"):
@@ -634,7 +634,7 @@ def randomise(model, seed):
             elif "embed" in name:
                 p.copy_(r)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight", "moe.gate.weight", "moe.router.weight",
-                                 "mlp.gate.wg.weight", "mlp.router.gate.weight")):
+                                 "mlp.gate.wg.weight", "mlp.router.gate.weight", "feed_forward.gate.weight")):
                 p.copy_(r * 2.5 / p.shape[-1] ** 0.5)
             elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and "sinks" in "".join(names):
                 p.copy_(r * 1.3 / p.shape[-2] ** 0.5) # transposed
@@ -739,7 +739,7 @@ def make(root, name, v):
 
 def quantized(name, ndim):
     return ndim > 1 and not name.endswith(("gate.weight", "gate.wg.weight", "router.weight", "router.proj.weight", "bias",
-                                             "conv1d.weight"))
+                                             "conv1d.weight", "conv.conv.weight"))
 
 
 def round_trip(model, kind, c, joined):

@@ -67,13 +67,16 @@ FAMILIES = {
     "qwen3_next": {**DELTA, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
     "qwen3_5_moe": {**DELTA, "intermediate_size": DROP},
     "qwen3_5_moe_text": {**DELTA, "intermediate_size": DROP},
+    "lfm2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "num_dense_layers": 1, "conv_L_cache": 3,
+                 "conv_bias": False, "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 1e-5, "rms_norm_eps": DROP, "hidden_act": DROP,
+                 "norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 1.0, "tie_word_embeddings": True},
     "gemma4_text": GEMMA4,
     "gemma4": GEMMA4,
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe")
 CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -126,6 +129,12 @@ def add_mtp(d):
     s = load_file(d / "model.safetensors")
     s.update({"mtp.fc.weight": torch.ones(8, 16), "mtp.layers.0.self_attn.q_proj.weight": torch.ones(8, 8), "mtp.norm.weight": torch.ones(8)})
     save_file(s, d / "model.safetensors", metadata={"format": "pt"})
+
+
+def add_tensor(d, name, n):
+    import torch
+    from safetensors.torch import load_file, save_file
+    save_file({**load_file(d / "model.safetensors"), name: torch.ones(n)}, d / "model.safetensors", metadata={"format": "pt"})
 
 
 def turn(d):
@@ -310,6 +319,35 @@ def fill(variant, add_nextn):
     v("qwen3_next-fp8", "qwen3_next", fp8="block", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
     v("qwen3_5_moe-fp8", "qwen3_5_moe_text", fp8="block-bf16", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
     v("qwen3_5_moe-ungated", "qwen3_5_moe", "attn_output_gate false", cfg={"attn_output_gate": False}, no_reference=True)
+    conv = lambda n, refuse=None, **kw: v(f"lfm2_moe-{n}", "lfm2_moe", refuse, **kw)
+    conv("small", cfg={**TINY, "head_dim": 128, "routed_scaling_factor": 1.5})
+    conv("gguf", gguf="bf16", cfg={**TINY, "num_attention_heads": 4})
+    conv("gguf-f32", gguf="f32", cfg={**TINY, "num_dense_layers": 0, "conv_L_cache": 4, "routed_scaling_factor": 2.5})
+    conv("gguf-heads", "'lfm2moe.attention.head_count_kv' has layers of 2 and of 1 heads", gguf="bf16", gguf_keys={"attention.head_count_kv": [0, 2, 1]})
+    conv("gguf-no-list", "'lfm2moe.attention.head_count_kv' must list 3 layers", gguf="bf16", gguf_keys={"attention.head_count_kv": 2})
+    conv("gguf-softmax", "expert_gating_func", gguf="bf16", gguf_keys={"expert_gating_func": 1})
+    conv("2-taps", cfg={"conv_L_cache": 2})
+    conv("4-taps", cfg={"conv_L_cache": 4, "num_dense_layers": 0})
+    conv("5-taps", "a short convolution of 5 tokens", cfg={"conv_L_cache": 5})
+    conv("1-tap", "'conv_L_cache'", cfg={"conv_L_cache": 1})
+    conv("usual", cfg={k: DROP for k in ("conv_L_cache", "norm_eps", "norm_topk_prob", "use_expert_bias", "conv_bias", "routed_scaling_factor")})
+    conv("no-bias", cfg={"use_expert_bias": False, "norm_topk_prob": False})
+    conv("bias-unasked", "expert_bias", cfg={"use_expert_bias": False}, files=lambda d: add_tensor(d, "model.layers.1.feed_forward.expert_bias", 8))
+    conv("dense", cfg={"num_dense_layers": 3})
+    conv("untied", cfg={"tie_word_embeddings": False})
+    conv("tied-by-its-name", cfg={"tie_word_embeddings": DROP, "tie_embedding": True})
+    conv("tied-twice", "tie_embedding and tie_word_embeddings differ", cfg={"tie_word_embeddings": True, "tie_embedding": False})
+    conv("full", cfg={"layer_types": ["full_attention"] * 3})
+    conv("all", "all layers have a convolution", cfg={"layer_types": ["conv"] * 3})
+    conv("unlisted", "layer_types is needed", cfg={"layer_types": DROP}, no_reference=True)
+    conv("sliding", "layer_types has 'sliding_attention'", cfg={"layer_types": types}, no_reference=True)
+    conv("conv-bias", "conv_bias true", cfg={"conv_bias": True})
+    conv("partial", "partial_rotary_factor", cfg={"partial_rotary_factor": 0.5})
+    conv("yarn", cfg={"rope_scaling": yarn})
+    conv("f16", dtype="float16")
+    conv("loud", weights=lambda s: {k: t * (30 if "proj" in k else 1) for k, t in s.items()})
+    conv("fp8", fp8="block", cfg={"hidden_size": 160, "moe_intermediate_size": 136})
+    conv("long", cfg={"max_position_embeddings": 4096}, prompts=[530, 1500], greedy=4)
     v("dots1-gguf", "dots1", gguf="bf16", cfg={**TINY, "head_dim": 16, "hidden_size": 40})
     v("granitemoeshared-gguf", "granitemoeshared", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40})
     v("qwen3_vl_moe-gguf", "qwen3_vl_moe", gguf="bf16", cfg={**TINY, "moe_intermediate_size": 20})
@@ -463,6 +501,13 @@ def fill_random(variant, arch, seed):
                  num_shared_expert=1, moe_intermediate_size=c["intermediate_size"], attention_bias=r.random() < 0.3)
         if "rope_scaling" not in c and r.random() < 0.6:
             c["rope_scaling"] = {r.choice(["type", "rope_type"]): "dynamic", "factor": 1.0, "alpha": r.choice([2.0, 1000.0])}
+    elif arch == "lfm2_moe":
+        layers = c["num_hidden_layers"] + 1
+        types = [r.choice(["conv", "conv", "full_attention"]) for _ in range(layers)]
+        types[r.randrange(layers)] = "full_attention"
+        c.update(num_hidden_layers=layers, layer_types=types, num_experts=n, num_experts_per_tok=k, moe_intermediate_size=r.randint(3, 70),
+                 num_dense_layers=r.randint(0, 3), conv_L_cache=r.randint(2, 4), norm_eps=c.pop("rms_norm_eps"),
+                 routed_scaling_factor=r.choice([1.0, 2.5]), norm_topk_prob=r.random() < 0.7, use_expert_bias=r.random() < 0.7)
     elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})
@@ -487,6 +532,8 @@ def fill_random(variant, arch, seed):
             c["norm_topk_prob"] = False
         if arch == "afmoe":
             c.update(mup_enabled=True, global_attn_every_n_layers=4)
+        if arch == "lfm2_moe":
+            c.update(norm_topk_prob=True, use_expert_bias=True, tie_word_embeddings=True)
         if arch == "dots1":
             c["sliding_window"] = None
     variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, publish=publish_omni if arch == "qwen3_omni_moe" else None,
