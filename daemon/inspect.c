@@ -96,6 +96,8 @@ typedef struct facts {
     const model_params *p;
     uint64_t experts, trunk, largest; /* bytes; largest: expert */
     uint64_t token_experts, token_kv; /* bytes of a token */
+    uint64_t context_kv;              /* of as many tokens as the model was made for, in steps that leave room to others */
+    uint32_t n_windowed;              /* layers that keep K and V of a window only */
     uint64_t n_experts;               /* where there is a choice */
     uint32_t n_moe_layers;
     placement where;
@@ -115,7 +117,11 @@ static facts facts_of(const model *m, const config *cfg)
         f.n_moe_layers += layer->moe;
     }
     placement_of(m, cfg, &f.where);
-    f.token_kv = f.where.kv_block / cfg->kv.block_size;
+    const kv_options *kv = &f.where.kv_opt;
+    f.token_kv = kv_block_bytes(kv) * kv->n_groups / cfg->kv.block_size;
+    f.context_kv = kv_block_bytes(kv) * kv_context_blocks(kv, f.p->max_positions);
+    for (uint32_t g = 0; g < kv->n_groups; g++)
+        f.n_windowed += kv->window[g] ? kv->n_layers : 0;
     return f;
 }
 
@@ -147,6 +153,7 @@ static void print_json(const facts *f, const config *cfg)
                                       "rope_dim", (json_int_t)p->latent.rope_dim, "v_dim",
                                       (json_int_t)p->latent.v_dim));
     char formats[96];
+    json_object_set_new(o, "kv_bytes_of_context", json_integer((json_int_t)f->context_kv));
     json_object_set_new(o, "trunk_formats", json_string(model_formats(f->m, false, formats, sizeof formats)));
     json_object_set_new(o, "expert_formats", json_string(model_formats(f->m, true, formats, sizeof formats)));
     if (p->n_linear)
@@ -209,6 +216,11 @@ static void print_sizes(const facts *f)
     row_bytes("largest expert", f->largest, "");
     row_bytes("expert bytes a token", f->token_experts, "what one token of one sequence reads");
     row_bytes("KV cache a token", f->token_kv, f->where.kv_name);
+    snprintf(note, sizeof note, "all %u tokens of one sequence", f->p->max_positions);
+    if (f->n_windowed)
+        snprintf(note + strlen(note), sizeof note - strlen(note), "; %u of %u layers keep a window's and a step's only",
+                 f->n_windowed, f->p->n_layers);
+    row_bytes("KV cache of a context", f->context_kv, note);
 }
 
 int inspect_main(const cli *c, const config *cfg)

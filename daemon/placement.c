@@ -45,32 +45,31 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     kern_fmt kv_fmt = FMT_F16; /* where the configured one is not possible: what would be */
     (void)!core_kv_format(cfg, p, ret->on_cpu, &kv_fmt, &ret->problem); /* noted there */
     ret->kv_name = kern_fmt_get(kv_fmt).name;
-    kv_options ko = core_kv_options(cfg, p);
-    ko.fmt = kv_fmt;
-    ret->kv_block = kv_block_bytes(&ko);
-    ret->states = ko.n_states * ko.state_bytes;
-    ret->state_copies = ko.state_host_bytes;
+    kv_options *ko = &ret->kv_opt;
+    *ko = core_kv_options(cfg, m, core_max_tokens(cfg, p, ret->on_cpu));
+    ko->fmt = kv_fmt;
+    ret->states = ko->n_states * ko->state_bytes;
+    ret->state_copies = ko->state_host_bytes;
     const uint64_t first = trunk + ret->states; /* what must be there */
     core_sizes z = {.room = ret->on_cpu || !ret->known ? UINT64_MAX
                             : vram > first             ? vram - first
                                                        : 0,
                     .ram_bytes = ret->ram_bytes,
                     .expert_bytes = experts,
-                    .block_bytes = ret->kv_block,
-                    .block_size = cfg->kv.block_size,
+                    .kv_opt = ko,
                     .max_seqs = cfg->engine.max_num_seqs,
                     .model_max_len = p->max_positions,
                     .want_len = cfg->model.max_model_len,
                     .want_kv = cfg->kv.kv_budget,
                     .swap_bytes = cfg->kv.swap_space,
-                    .kv_opt = ret->on_cpu ? NULL : &ko,
+                    .stages = !ret->on_cpu,
                     .want_arena = !ret->on_cpu              ? CONF_AUTO_BYTES
                                   : vram == CONF_AUTO_BYTES ? 0
                                                             : vram};
     /* Without a size of the device's memory there is none of the KV cache, unless it is given. */
     ret->kv_known = ret->known || cfg->kv.kv_budget != CONF_AUTO_BYTES;
     if (ret->kv_known && !ret->problem.status && core_size(&z, &ret->problem) == XD_OK) {
-        ret->kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
+        ret->kv = z.n_blocks * kv_block_bytes(ko) + z.stage_bytes;
         ret->kv_blocks = z.n_blocks;
         ret->context = z.max_model_len;
         uint64_t most = (uint64_t)((double)experts * cfg->memory.expert_vram_share);

@@ -4,6 +4,7 @@
 #define DAEMON_PLACEMENT_H
 
 #include "config/config.h"
+#include "engine/memory/kv.h"
 #include "engine/model/model.h"
 
 /* Opens model.path as serving does - every header, every tensor's type, shape and range - but takes no memory for a synthetic one. */
@@ -15,7 +16,8 @@ typedef struct placement {
     char assumed[200];  /* about the machine */
     uint64_t ram_bytes; /* of this one */
     bool kv_known;
-    uint64_t kv_block, kv_blocks, kv, states, state_copies, arena, host, disk;
+    kv_options kv_opt; /* without a number of blocks */
+    uint64_t kv_blocks, kv, states, state_copies, arena, host, disk;
     uint32_t context;
     const char *kv_name;
     xd_err problem; /* status 0: none */

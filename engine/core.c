@@ -26,32 +26,46 @@ static const char *bytes_text(char out[32], uint64_t n)
     return xd_format_bytes(out, 32, n);
 }
 
+static uint64_t block_bytes_of(const core_sizes *s)
+{
+    return kv_block_bytes(s->kv_opt);
+}
+
+/* Blocks that the swap space holds. */
+static uint64_t swap_blocks(const core_sizes *s)
+{
+    return s->swap_bytes / xd_align_up(block_bytes_of(s), 4096);
+}
+
 /* Room to bring all cold blocks to device memory, a layer at a time: two layers' parts of them, taken from the KV budget. Not more than
  * sequences of full length could ever ask for, and not so much that one of them no longer fits. */
-static void take_stage(core_sizes *s, uint64_t kv, uint64_t blocks_a_seq)
+static void take_stage(core_sizes *s, uint64_t kv, uint64_t len_goal)
 {
-    if (!s->kv_opt)
+    if (!s->stages)
         return;
-    uint64_t n_host = s->swap_bytes / xd_align_up(s->block_bytes, 4096), in_device = s->n_blocks;
+    const uint64_t block_bytes = block_bytes_of(s), blocks_a_seq = kv_context_blocks(s->kv_opt, len_goal);
+    uint64_t n_host = swap_blocks(s), in_device = s->n_blocks;
     uint64_t spare = in_device + n_host > blocks_a_seq ? in_device + n_host - blocks_a_seq : 0;
-    uint64_t most = XD_MIN(kv / STAGE_SHARE, spare < kv / s->block_bytes ? spare * s->block_bytes : kv);
+    uint64_t most = XD_MIN(kv / STAGE_SHARE, spare < kv / block_bytes ? spare * block_bytes : kv);
     uint64_t blocks = XD_MIN(n_host, blocks_a_seq * s->max_seqs), fit = kv_stage_fit(s->kv_opt, most);
     /* What staging takes from the device's blocks becomes cold too: a few rounds settle it. */
     for (int round = 0; round < 4; round++) {
-        uint64_t taken = kv_stage_bytes(s->kv_opt, (uint32_t)XD_MIN(blocks, fit)) / s->block_bytes + 1;
+        uint64_t taken = kv_stage_bytes(s->kv_opt, (uint32_t)XD_MIN(blocks, fit)) / block_bytes + 1;
         uint64_t cold =
             blocks_a_seq * s->max_seqs - XD_MIN(in_device - XD_MIN(taken, in_device), blocks_a_seq * s->max_seqs);
         blocks = XD_MIN(n_host, cold);
     }
     s->stage_blocks = (uint32_t)XD_MIN(blocks, fit);
     s->stage_bytes = kv_stage_bytes(s->kv_opt, s->stage_blocks);
-    s->n_blocks = (uint32_t)XD_MIN((kv - s->stage_bytes) / s->block_bytes, (uint64_t)INT32_MAX);
+    s->n_blocks = (uint32_t)XD_MIN((kv - s->stage_bytes) / block_bytes, (uint64_t)INT32_MAX);
 }
 
-/* Blocks of a sequence of `tokens`. */
-static uint64_t blocks_of(const core_sizes *s, uint64_t tokens)
+/* Of max_seqs contexts, in steps of any size. */
+static uint64_t bytes_of_all(const core_sizes *s, uint64_t tokens)
 {
-    return (tokens + s->block_size - 1) / s->block_size;
+    uint64_t bytes;
+    const uint64_t blocks = kv_blocks_of(s->kv_opt, s->max_seqs, tokens, s->kv_opt->step_tokens);
+    return xd_mul_u64(&bytes, blocks, block_bytes_of(s)) ? bytes : UINT64_MAX;
 }
 
 /* Bytes of the KV cache: what is asked for, or what is left for it beside experts. */
@@ -59,15 +73,11 @@ static xd_status size_kv(const core_sizes *s, uint64_t len_goal, uint64_t *ret, 
 {
     char a[32], b[32];
     const bool bounded = s->room != UINT64_MAX;
-    const uint64_t blocks_a_seq = blocks_of(s, len_goal),
-                   usual_blocks = blocks_of(s, XD_MIN(len_goal, DEFAULT_CONTEXT));
-    uint64_t kv_full = 0, kv_usual = 0, kv = s->want_kv;
-    if (!xd_mul_u64(&kv_full, blocks_a_seq * s->max_seqs, s->block_bytes))
-        kv_full = UINT64_MAX;
-    if (!xd_mul_u64(&kv_usual, usual_blocks * s->max_seqs, s->block_bytes))
-        kv_usual = UINT64_MAX;
+    const uint64_t usual_len = XD_MIN(len_goal, DEFAULT_CONTEXT), kv_full = bytes_of_all(s, len_goal),
+                   kv_usual = bytes_of_all(s, usual_len);
+    uint64_t kv = s->want_kv;
     /* One whole sequence of the length that was asked for must fit, whatever the shares say. */
-    uint64_t one_seq = s->want_len ? blocks_a_seq * s->block_bytes : usual_blocks * s->block_bytes;
+    uint64_t one_seq = kv_context_blocks(s->kv_opt, s->want_len ? len_goal : usual_len) * block_bytes_of(s);
     if (kv == CONF_AUTO_BYTES) {
         if (!bounded)
             kv = XD_MIN(kv_usual, s->ram_bytes / 4);
@@ -95,29 +105,27 @@ static xd_status size_kv(const core_sizes *s, uint64_t len_goal, uint64_t *ret, 
 static xd_status size_blocks(core_sizes *s, uint64_t len_goal, uint64_t kv, xd_err *err)
 {
     char a[32], b[32], c[32];
-    const uint64_t blocks_a_seq = blocks_of(s, len_goal);
-    uint64_t n = kv / s->block_bytes;
-    s->n_blocks = (uint32_t)XD_MIN(n, (uint64_t)INT32_MAX);
-    uint64_t most = XD_MIN((uint64_t)s->n_blocks * s->block_size, (uint64_t)UINT32_MAX);
+    const uint64_t block_bytes = block_bytes_of(s), groups = XD_MAX(s->kv_opt->n_groups, 1u);
+    s->n_blocks = (uint32_t)XD_MIN(kv / block_bytes, (uint64_t)INT32_MAX);
+    uint64_t most = kv_context_tokens(s->kv_opt, s->n_blocks);
     /* A context that was asked for and is longer than the device's part: the rest lies in the swap space. */
     s->cold = s->n_blocks && s->want_len > most;
     if (s->cold) {
-        take_stage(s, kv, blocks_a_seq);
-        most = XD_MIN((s->n_blocks + s->swap_bytes / xd_align_up(s->block_bytes, 4096)) * s->block_size,
-                      (uint64_t)UINT32_MAX);
+        take_stage(s, kv, len_goal);
+        most = kv_context_tokens(s->kv_opt, s->n_blocks + swap_blocks(s));
     }
-    if (!s->n_blocks)
+    if (s->n_blocks < groups)
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
             "one KV block of kv.block_size = %u tokens takes %s and the KV cache may take %s: raise kv.kv_budget",
-            s->block_size, bytes_text(a, s->block_bytes), bytes_text(b, kv));
+            s->kv_opt->block_size, bytes_text(a, block_bytes * groups), bytes_text(b, kv));
     if (s->want_len && most < s->want_len)
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
             "model.max_model_len = %u needs %s of KV cache and there are %s, %s of it kv.swap_space: raise kv.kv_budget or "
             "kv.swap_space, or set max_model_len to at most %llu",
-            s->want_len, bytes_text(a, blocks_a_seq * s->block_bytes), bytes_text(b, kv + s->swap_bytes),
-            bytes_text(c, s->swap_bytes), (unsigned long long)most);
+            s->want_len, bytes_text(a, kv_context_blocks(s->kv_opt, len_goal) * block_bytes),
+            bytes_text(b, kv + s->swap_bytes), bytes_text(c, s->swap_bytes), (unsigned long long)most);
     s->max_model_len = (uint32_t)XD_MIN(len_goal, most);
     return XD_OK;
 }
@@ -131,7 +139,7 @@ xd_status core_size(core_sizes *s, xd_err *err)
     xd_status st;
     if ((st = size_kv(s, len_goal, &kv, err)) || (st = size_blocks(s, len_goal, kv, err)))
         return st;
-    uint64_t left = bounded ? s->room - (uint64_t)s->n_blocks * s->block_bytes - s->stage_bytes : UINT64_MAX;
+    uint64_t left = bounded ? s->room - s->n_blocks * block_bytes_of(s) - s->stage_bytes : UINT64_MAX;
     s->arena_bytes = s->want_arena;
     if (s->want_arena == CONF_AUTO_BYTES)
         s->arena_bytes = bounded ? left : 0;
@@ -296,22 +304,34 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
     return XD_OK;
 }
 
+static uint32_t context_bound(const config *cfg, const model_params *hp)
+{
+    return cfg->model.max_model_len ? cfg->model.max_model_len : hp->max_positions;
+}
+
+uint32_t core_max_tokens(const config *cfg, const model_params *hp, bool on_cpu)
+{
+    const uint32_t seqs = cfg->engine.max_num_seqs;
+    uint32_t n = cfg->engine.max_num_batched_tokens;
+    if (!n)
+        n = on_cpu ? PREFILL_TOKENS_CPU : PREFILL_TOKENS_GPU;
+    n = XD_MAX(n, seqs); /* every decoding sequence must fit a step */
+    return (uint32_t)XD_MIN((uint64_t)n, XD_MAX(seqs * (uint64_t)context_bound(cfg, hp), 1u));
+}
+
 static xd_status open_exec(core *c, stage *s, xd_err *err)
 {
     const config *cfg = c->cfg;
     *s = (stage){s->progress, s->user, 0.1, 0.4, "loading the trunk"};
     c->max_seqs = cfg->engine.max_num_seqs;
-    c->max_tokens = cfg->engine.max_num_batched_tokens;
-    if (!c->max_tokens)
-        c->max_tokens = c->info.unified ? PREFILL_TOKENS_CPU : PREFILL_TOKENS_GPU;
-    c->max_tokens = XD_MAX(c->max_tokens, c->max_seqs); /* every decoding sequence must fit a step */
+    c->max_tokens = core_max_tokens(cfg, c->hp, c->info.unified);
     c->max_rows = XD_MAX(c->max_seqs, MIN_ROWS);
     /* The KV cache is sized after the executor, which needs a bound of the context first. */
-    uint32_t context = cfg->model.max_model_len ? cfg->model.max_model_len : c->hp->max_positions;
     xd_status st = core_check_context(cfg, c->hp, err);
+    c->kv_opt = core_kv_options(cfg, c->m, c->max_tokens);
+    c->kv_opt.dev = c->dev;
     if (st || (st = core_kv_format(cfg, c->hp, c->info.unified, &c->kv_opt.fmt, err)))
         return st;
-    c->max_tokens = XD_MIN(c->max_tokens, XD_MAX(c->max_seqs * (uint64_t)context, 1u));
     exec_options xo = {.dev = c->dev,
                        .cpu = c->cpu,
                        .m = c->m,
@@ -319,8 +339,9 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_tokens = c->max_tokens,
                        .max_seqs = c->max_seqs,
                        .max_rows = c->max_rows,
-                       .max_context = context,
+                       .max_context = context_bound(cfg, c->hp),
                        .block_size = cfg->kv.block_size,
+                       .kv_groups = c->kv_opt.n_groups,
                        .record = !is_listed(cfg->engine.kernels_disable, "graphs", strlen("graphs")),
                        .read_ahead = cfg->pager.read_ahead != CONF_AHEAD_NO,
                        .always_ahead = cfg->pager.read_ahead == CONF_AHEAD_YES,
@@ -335,43 +356,42 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
     return st;
 }
 
-kv_options core_kv_options(const config *cfg, const model_params *hp)
+kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_tokens)
 {
+    const model_params *hp = model_get_params(m);
     const bool states = hp->n_linear, full = hp->full_kv_heads * hp->full_head_dim > hp->n_kv_heads * hp->head_dim;
-    return (kv_options){.n_layers = hp->n_layers - hp->n_linear, /* each has the room of the widest */
-                        .n_kv_heads = full ? hp->full_kv_heads : hp->n_kv_heads,
-                        .head_dim = full ? hp->full_head_dim : hp->head_dim,
-                        .v_dim = hp->latent.kv_rank,
-                        .block_size = cfg->kv.block_size,
-                        .swap_bytes = cfg->kv.swap_space,
-                        .prefix_caching = cfg->engine.enable_prefix_caching,
-                        .n_states = states ? cfg->engine.max_num_seqs : 0,
-                        .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(model_state_floats(hp)) : 0,
-                        .state_host_bytes = states ? cfg->kv.state_space : 0};
+    kv_options o = {.step_tokens = max_tokens,
+                    .n_kv_heads = full ? hp->full_kv_heads : hp->n_kv_heads, /* each layer has the room of the widest */
+                    .head_dim = full ? hp->full_head_dim : hp->head_dim,
+                    .v_dim = hp->latent.kv_rank,
+                    .block_size = cfg->kv.block_size,
+                    .swap_bytes = cfg->kv.swap_space,
+                    .prefix_caching = cfg->engine.enable_prefix_caching,
+                    .n_states = states ? cfg->engine.max_num_seqs : 0,
+                    .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(model_state_floats(hp)) : 0,
+                    .state_host_bytes = states ? cfg->kv.state_space : 0};
+    uint32_t window[MODEL_MAX_LAYERS];
+    kv_set_groups(&o, window, model_get_windows(m, window));
+    return o;
 }
 
 static xd_status divide_memory(core *c, core_sizes *z, xd_err *err)
 {
     const config *cfg = c->cfg;
     char a[32], b[32];
-    const kern_fmt fmt = c->kv_opt.fmt; /* of open_exec() */
-    c->kv_opt = core_kv_options(cfg, c->hp);
-    c->kv_opt.dev = c->dev;
-    c->kv_opt.fmt = fmt;
     c->plan.states = c->kv_opt.n_states * c->kv_opt.state_bytes;
     uint64_t ram = cgroup_ram_bytes();
     *z = (core_sizes){.room = UINT64_MAX,
                       .ram_bytes = ram ? ram : 1ull << 30,
                       .expert_bytes = model_expert_bytes(c->m),
-                      .block_bytes = kv_block_bytes(&c->kv_opt),
-                      .block_size = cfg->kv.block_size,
+                      .kv_opt = &c->kv_opt,
                       .max_seqs = c->max_seqs,
                       .model_max_len = c->hp->max_positions,
                       .want_len = cfg->model.max_model_len,
                       .want_kv = cfg->kv.kv_budget,
                       .swap_bytes = cfg->kv.swap_space,
                       /* Where device memory is host memory staging gains nothing; tests go through it all the same. */
-                      .kv_opt = c->info.unified && !cfg->test.allow ? NULL : &c->kv_opt,
+                      .stages = !c->info.unified || cfg->test.allow,
                       .want_arena = CONF_AUTO_BYTES};
     if (c->info.unified) {
         /* No memory of its own: a budget, or a share below 100 %, is the size of the simulated arena. */
@@ -413,6 +433,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
         (st = divide_memory(c, &z, err)))
         goto fail;
     c->max_model_len = z.max_model_len;
+    c->chunk = kv_chunk(&c->kv_opt, c->max_model_len);
     c->kv_opt.n_blocks = z.n_blocks;
     c->kv_opt.allow_cold = z.cold;
     c->kv_opt.stage_blocks = z.stage_blocks;
@@ -427,7 +448,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
         .dev = c->dev, .m = c->m, .cfg = cfg, .arena_bytes = arena, .progress = on_progress, .progress_user = &s};
     if ((st = pager_open(&po, &c->pg, err)))
         goto fail;
-    c->plan.kv = (uint64_t)z.n_blocks * z.block_bytes + z.stage_bytes;
+    c->plan.kv = z.n_blocks * kv_block_bytes(&c->kv_opt) + z.stage_bytes;
     pager_stats ps;
     pager_get_stats(c->pg, &ps);
     c->plan.arena = ps.slots_total * ps.slot_bytes;

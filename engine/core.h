@@ -33,6 +33,7 @@ typedef struct core {
     pager *pg;
     core_plan plan;
     uint32_t max_model_len, max_tokens, max_seqs, max_rows;
+    uint32_t chunk; /* tokens of one sequence that a step can always take: kv_chunk() */
 } core;
 
 /* Opens all of it; `path` is the model's. progress gets a fraction and what is being done. cfg and path are borrowed for the
@@ -44,7 +45,9 @@ void core_close(core *c); /* takes any state, {0} too */
 /* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
 xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
 /* What the KV cache keeps of this model, and how, under this configuration; without device, format and number of blocks. */
-kv_options core_kv_options(const config *cfg, const model_params *hp);
+kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_tokens);
+/* Most tokens of a step: engine.max_num_batched_tokens, within reason. */
+uint32_t core_max_tokens(const config *cfg, const model_params *hp, bool on_cpu);
 /* Likewise, whether this model can have the context that is asked for: XD_UNSUPPORTED. */
 xd_status core_check_context(const config *cfg, const model_params *hp, xd_err *err) XD_MUST_CHECK;
 /* The format of kv.kv_dtype; XD_UNSUPPORTED: this model's heads cannot be kept in it. on_cpu: 'auto' depends on it. */
@@ -54,13 +57,14 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
 /* The sizing of KV and arena: pure arithmetic, so that `inspect` and tests can ask without a device. room: bytes of device memory
  * left after trunk and workspace (UINT64_MAX: not bounded, use ram_bytes). XD_BAD_CONFIG shows the arithmetic and what would fit. */
 typedef struct core_sizes {
-    uint64_t room, ram_bytes, expert_bytes, block_bytes;
-    uint32_t block_size, max_seqs, model_max_len;
+    uint64_t room, ram_bytes, expert_bytes;
+    const kv_options *kv_opt; /* what the cache keeps; borrowed */
+    uint32_t max_seqs, model_max_len;
     uint32_t want_len;                /* max_model_len of the configuration, 0: auto */
     uint64_t want_kv, want_arena;     /* CONF_AUTO_BYTES: auto */
     uint64_t swap_bytes;              /* kv.swap_space */
+    bool stages;                      /* cold blocks are staged */
     uint32_t n_blocks, max_model_len; /* out */
-    const kv_options *kv_opt;         /* NULL: no staging of cold blocks */
     bool cold;                        /* out: sequences use the swap space as blocks that steps read from there */
     uint32_t stage_blocks;            /* out: of these, staged at a time; their memory is a part of the KV budget */
     uint64_t stage_bytes;             /* out */

@@ -21,6 +21,7 @@ static xd_status run_one(const core *c, kv_seq *s, exec_run_seq q, const float *
     exec_result res;
     uint32_t row = 0;
     q.blocks = kv_seq_blocks(s, &q.n_blocks);
+    q.stride = kv_seq_stride(s);
     q.state = kv_seq_state(s);
     q.n_rows = 1;
     q.want = EXEC_WANT_LOGITS;

@@ -124,7 +124,7 @@ static void kv_metrics(engine *e, xd_buf *out)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    kv_by_tier(out, "kv_blocks", "Blocks of kv.block_size tokens that steps can use, by where they lie.",
+    kv_by_tier(out, "kv_blocks", "Blocks of kv.block_size tokens of a group of layers that steps can use, by where they lie.",
                k.tier[0].total, k.tier[1].total);
     kv_by_tier(out, "kv_blocks_used", "KV blocks that sequences own, by where they lie.", k.tier[0].used,
                k.tier[1].used);
@@ -134,6 +134,9 @@ static void kv_metrics(engine *e, xd_buf *out)
             (double)k.prefix_queries_tokens);
     counter(out, "prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache.",
             (double)k.prefix_hits_tokens);
+    counter(out, "kv_window_released_blocks_total",
+            "KV blocks that sequences gave back while they went on, since no layer's window reaches them.",
+            (double)k.window_released);
     counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
     counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
     counter(out, "kv_swapped_in_blocks_total", "KV blocks moved back from swap space.", (double)k.swapped_in);
@@ -299,14 +302,15 @@ static json_t *kv_json(engine *e)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "blocks_total",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i}", "blocks_total",
                      (json_int_t)k.blocks_total, "blocks_used", (json_int_t)k.blocks_used, "blocks_cached",
                      (json_int_t)k.blocks_cached, "prefix_queries_tokens", (json_int_t)k.prefix_queries_tokens,
                      "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens, "swap_blocks_total",
                      (json_int_t)k.swap_blocks_total, "swap_blocks_used", (json_int_t)k.swap_blocks_used,
                      "states_total", (json_int_t)k.states_total, "states_used", (json_int_t)k.states_used,
                      "state_copies_total", (json_int_t)k.state_copies_total, "state_copies_used",
-                     (json_int_t)k.state_copies_used, "block_size", (int)e->c.kv_opt.block_size);
+                     (json_int_t)k.state_copies_used, "window_released_blocks", (json_int_t)k.window_released,
+                     "block_size", (int)e->c.kv_opt.block_size, "groups", (int)e->c.kv_opt.n_groups);
 }
 
 static json_t *fallback_json(engine *e)

@@ -408,6 +408,7 @@ static exec_batch form_batch(engine *e, const sched_entry *entries, uint32_t n, 
                             .want = want_of(c),
                             .salt = c->salt};
         q->blocks = kv_seq_blocks(en->seq->kv, &q->n_blocks);
+        q->stride = kv_seq_stride(en->seq->kv);
         q->state = kv_seq_state(en->seq->kv);
         for (uint32_t k = 0; k < en->n_keep; k++) {
             void *to = kv_seq_keep(e->c.kv, en->seq->kv, en->keep[k]);

@@ -100,7 +100,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
-    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks + exec_state_words(x);
+    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks * exec_kv_groups(x) +
+                        exec_state_words(x);
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;
@@ -302,6 +303,12 @@ xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err)
     x->kv = kv;
     x->pg = p;
     kv_describe_state(kv, &x->state.base, &x->state.slot_bytes);
+    uint32_t window[MODEL_MAX_LAYERS];
+    kv_layer at[MODEL_MAX_LAYERS];
+    kv_deal_layers(kv_get_options(kv), window, model_get_windows(x->m, window), at);
+    for (uint32_t l = 0; l < x->hp->n_layers; l++)
+        if (!model_get_layer(x->m, l)->linear)
+            x->layers[l].kv = at[model_get_layer(x->m, l)->ordinal];
     return exec_stage_open(x, err);
 }
 
@@ -388,11 +395,20 @@ static void pack_picks(const exec *x, const exec_batch *b, const exec_shape *s, 
     }
 }
 
-void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks)
+uint32_t exec_kv_groups(const exec *x)
 {
-    uint32_t *to = table + (size_t)row * max_blocks, n = XD_MIN(q->n_blocks, max_blocks);
-    memcpy(to, q->blocks, n * sizeof *to);
+    return XD_MAX(x->opt.kv_groups, 1u);
+}
+
+void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group, uint32_t max_blocks)
+{
+    uint32_t *to = table + (size_t)row * max_blocks, n = XD_MIN(q->n_blocks, max_blocks), first = 0;
+    memcpy(to, q->blocks + (size_t)group * q->stride, n * sizeof *to);
     memset(to + n, 0, (max_blocks - n) * sizeof *to);
+    while (first < n && to[first] == KV_NONE)
+        first++;
+    for (uint32_t i = 0; i < first; i++)
+        to[i] = first < n ? to[first] : 0;
 }
 
 static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_layout *in)
@@ -407,7 +423,8 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         }
         for (uint32_t j = 0; j < q->n_rows; j++)
             w[in->row_idx + r++] = t - q->n_rows + j;
-        exec_put_blocks(w + in->block_table, i, q, s->max_blocks);
+        for (uint32_t g = 0; g < exec_kv_groups(x); g++)
+            exec_put_blocks(w + in->block_table + exec_table_of(s, g), i, q, g, s->max_blocks);
     }
     if (x->hp->n_linear)
         exec_state_pack(x, b, s, in);

@@ -7,6 +7,7 @@
 
 /* A layer's trunk as the kernels take it. */
 typedef struct exec_layer {
+    kv_layer kv; /* where its K and V lie; not of a linear layer */
     float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of Q and K may be NULL */
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];
@@ -55,14 +56,14 @@ typedef struct exec_shape {
     bool predict; /* the next layer's experts are predicted, where that can be done */
 } exec_shape;
 
-/* stage.c: the step's cold KV blocks. Device buffer: [4] 0, end of the old ones, end of all, 0 | block tables in which staged
- * blocks have their staged ids | entries. */
+/* stage.c: the step's cold KV blocks. Device buffer: for each group begin and end of the old ones, and of the fresh ones | block tables in which
+ * staged blocks have their staged ids | entries. */
 typedef struct exec_stage {
     uint32_t slots, cold_begin; /* slots 0: nothing is staged */
     uint32_t *dev, *host;
     void *host_owned;
-    uint32_t *seen_step, *seen_slot;       /* by cold block: the step that listed it, and where */
-    uint32_t step, n_old, n_all, n_direct; /* of this step; direct: read in place */
+    uint32_t *seen_step, *seen_slot; /* by cold block: the step that listed it, and where */
+    uint32_t step, n_all, n_direct;  /* of this step; direct: read in place */
 } exec_stage;
 
 /* split.c */
@@ -239,8 +240,15 @@ xd_status exec_load_vector(exec *x, const model_tensor *t, float *tmp, uint32_t 
 /* Scratch of a device's expert kernels: the largest over the distinct cuts of the layers. */
 xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint64_t *ret, xd_err *err);
 exec_layout exec_layout_of(const exec *x, const exec_shape *s);
-/* Writes row `row` of a block table [][max_blocks], filled up with zeros. */
-void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t max_blocks);
+uint32_t exec_kv_groups(const exec *x);
+/* Where the block table of a group [n_seqs][max_blocks] begins in those of all groups. */
+static inline size_t exec_table_of(const exec_shape *s, uint32_t group)
+{
+    return (size_t)group * s->n_seqs * s->max_blocks;
+}
+/* Writes row `row` of a group's block table [][max_blocks], filled up with zeros. Blocks that were given back get the id of the first one that is
+ * there: nobody sees them but padding rows, which want finite numbers. */
+void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group, uint32_t max_blocks);
 
 xd_status exec_stage_open(exec *x, xd_err *err);
 void exec_stage_close(exec *x);

@@ -17,7 +17,7 @@ exec_layout exec_layout_of(const exec *x, const exec_shape *s)
     l.row_idx = l.token_pos + s->n_tokens;
     l.picks = l.row_idx + s->n_rows;
     l.block_table = l.picks + s->n_tokens * s->token_picks;
-    l.seq_slot = l.block_table + s->n_seqs * s->max_blocks;
+    l.seq_slot = l.block_table + exec_kv_groups(x) * s->n_seqs * s->max_blocks;
     l.runs = l.seq_slot + (x->hp->n_linear ? s->n_seqs : 0);
     l.words = l.runs + s->run_words;
     return l;
@@ -79,7 +79,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     kv_describe(x->kv, &kv);
     kv.n_kv_heads = ml->n_kv_heads; /* what the cache is told is of the layers with the most */
     kv.head_dim = ml->head_dim;
-    kv.block_table = x->in_dev + in.block_table;
+    kv.block_table = x->in_dev + in.block_table + exec_table_of(s, l->kv.group);
     kv.max_blocks = s->max_blocks;
 
     float *y = x->qkv;
@@ -120,7 +120,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .token_pos = x->in_dev + in.token_pos,
                                     .n_tokens = s->n_tokens,
                                     .n_heads = hp->n_heads,
-                                    .layer = ml->ordinal,
+                                    .layer = l->kv.idx,
                                     .kv = kv};
     kern_kv read_kv = kv;
     if (s->staged) /* what this step stores is staged behind it */
@@ -137,7 +137,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .token_pos = x->in_dev + in.token_pos,
                                                  .n_tokens = s->n_tokens,
                                                  .n_heads = hp->n_heads,
-                                                 .layer = ml->ordinal,
+                                                 .layer = l->kv.idx,
                                                  .max_context = s->max_context,
                                                  .window = ml->window,
                                                  .scale = hp->attn_scale,

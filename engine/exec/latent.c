@@ -207,7 +207,7 @@ static kern_rope_kv_args rope_of(const exec *x, const piece *p)
                                .token_pos = x->in_dev + in.token_pos + p->first,
                                .n_tokens = p->n,
                                .n_heads = hp->n_heads,
-                               .layer = p->layer,
+                               .layer = p->l->kv.idx,
                                .kv = p->kv};
 }
 
@@ -308,7 +308,7 @@ static xd_status attend(exec *x, const piece *p, const kern_kv *read_kv, const k
                                                  .token_pos = x->in_dev + in.token_pos + p->first,
                                                  .n_tokens = p->n,
                                                  .n_heads = hp->n_heads,
-                                                 .layer = p->layer,
+                                                 .layer = l->kv.idx,
                                                  .max_context = s->max_context,
                                                  .window = model_get_layer(x->m, p->layer)->window,
                                                  .scale = hp->attn_scale,
@@ -347,7 +347,7 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
     const bool whole = n <= EXEC_LATENT_TOKENS;
     piece p = {.l = &x->layers[layer], .s = s, .layer = layer}; /* all layers have KV */
     kv_describe(x->kv, &p.kv);
-    p.kv.block_table = x->in_dev + exec_layout_of(x, s).block_table;
+    p.kv.block_table = x->in_dev + exec_layout_of(x, s).block_table + exec_table_of(s, p.l->kv.group);
     p.kv.max_blocks = s->max_blocks;
     kern_kv read_kv = p.kv;
     xd_status st;

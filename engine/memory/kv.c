@@ -2,7 +2,7 @@
  * others: kv_reuse.c; swapping: kv_swap.c.
  *
  * DESIGN
- * A place is a block-sized piece of memory: device places 0..n_dev-1, host places n_dev..n_dev+n_host-1 (the swap space). With
+ * A place is a block-sized piece of memory, for any group of layers: device places 0..n_dev-1, host places n_dev..n_dev+n_host-1 (the swap space). With
  * allow_cold the host places are mapped into the device and are ordinary block ids, which steps stage or read directly; otherwise they
  * only hold swapped blocks and evicted prefix blocks, and are copied back before use.
  *
@@ -11,13 +11,15 @@
  *
  * Invariants
  *  1. A place is in exactly one of: the free list of its kind, the LRU list of its kind (refs 0, node set), or owned (refs > 0).
- *  2. node.place == b exactly when place b has .node == that node; a node has at most one place.
+ *  2. node.place[g] == b exactly when place b has .node == that node and .group == g; a node has at most one place for each group.
  *  3. Only blocks that lie wholly before a sequence's committed length are shared, and those are never written again.
  *  4. The LRU lists are oldest first; a sequence is released from its end, so a prefix outlives what follows it.
  *  5. Every copy is made in stream order on the compute stream; a host place whose download may still be running is read by us only
  *     after a sync.
  *  6. A sequence has a slot while it has room for tokens, and no slot while it has none or is swapped: then it has a copy.
- *  7. A copy is a prefix's when the node names it and it names the node (kv_state.c).
+ *  7. Of a group with a window, a sequence has the blocks from first[g] to its end, and what its next token sees is among them. Two groups with the
+ *     same window have the same first. So a sequence whose tokens all fit without a window needs no more with one.
+ *  8. A copy is a prefix's when the node names it and it names the node (kv_state.c).
  * The mutex exists for the statistics, which any thread reads; the engine thread is the only writer. */
 #include "engine/memory/kv_priv.h"
 
@@ -55,6 +57,106 @@ uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes)
     if (layer_bytes_of(opt) % 16 || n <= opt->n_layers)
         return 0;
     return (uint32_t)XD_MIN(n - opt->n_layers, (uint64_t)KV_NONE / 4);
+}
+
+static uint32_t n_groups_of(const kv_options *o)
+{
+    return XD_MAX(o->n_groups, 1u);
+}
+
+static uint32_t greatest_divisor(uint32_t a, uint32_t b)
+{
+    return b ? greatest_divisor(b, a % b) : a;
+}
+
+/* How many of the layers have that window. */
+static uint32_t count_window(const uint32_t *window, uint32_t n, uint32_t w)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++)
+        count += window[i] == w;
+    return count;
+}
+
+void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n)
+{
+    const uint32_t n_full = count_window(window, n, 0);
+    uint32_t size = n_full;
+    for (uint32_t i = 0; i < n; i++)
+        size = greatest_divisor(size, count_window(window, n, window[i]));
+    opt->n_layers = size;
+    opt->n_groups = n / XD_MAX(size, 1u);
+    memset(opt->window, 0, sizeof opt->window);
+    if (opt->n_groups > KV_MAX_GROUPS) {
+        opt->n_layers = n;
+        opt->n_groups = 1;
+        return;
+    }
+    uint32_t g = n_full / XD_MAX(size, 1u); /* groups without a window come first */
+    for (uint32_t i = 0; i < n; i++) {
+        if (!window[i] || count_window(window, i, window[i]))
+            continue;
+        for (uint32_t k = count_window(window, n, window[i]); k; k -= size)
+            opt->window[g++] = window[i];
+    }
+}
+
+void kv_deal_layers(const kv_options *opt, const uint32_t *window, uint32_t n, kv_layer *ret)
+{
+    uint32_t taken[KV_MAX_GROUPS] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t g = 0;
+        while (n_groups_of(opt) > 1 && (opt->window[g] != window[i] || taken[g] == opt->n_layers))
+            g++;
+        ret[i] = (kv_layer){.group = g, .idx = taken[g]++};
+    }
+}
+
+static uint64_t blocks_for(const kv_options *o, uint64_t tokens)
+{
+    return (tokens + o->block_size - 1) / o->block_size;
+}
+
+/* A sequence keeps what the first token of its last block sees (release_unseen() in kv_reuse.c), and in a step has all new tokens beside that. */
+uint64_t kv_blocks_of(const kv_options *opt, uint64_t n_seqs, uint64_t tokens, uint64_t step_tokens)
+{
+    const uint64_t whole = n_seqs * blocks_for(opt, tokens);
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < n_groups_of(opt); g++) {
+        const uint64_t seen = opt->window[g] ? blocks_for(opt, opt->window[g] - 1) : whole;
+        sum += XD_MIN(whole, n_seqs * (seen + 2) - 1 + blocks_for(opt, step_tokens));
+    }
+    return sum;
+}
+
+uint32_t kv_chunk(const kv_options *opt, uint64_t tokens)
+{
+    enum { LEAST = 512, SHARE = 8 };
+    uint64_t n_full = 0, n = n_groups_of(opt);
+    for (uint32_t g = 0; g < n; g++)
+        n_full += !opt->window[g];
+    if (n_full == n)
+        return UINT32_MAX;
+    const uint64_t part = tokens * XD_MAX(n_full, 1u) / (SHARE * (n - n_full));
+    return (uint32_t)XD_MIN(XD_MAX(part, (uint64_t)LEAST), (uint64_t)opt->step_tokens);
+}
+
+uint64_t kv_context_blocks(const kv_options *opt, uint64_t tokens)
+{
+    return kv_blocks_of(opt, 1, tokens, kv_chunk(opt, tokens));
+}
+
+uint64_t kv_context_tokens(const kv_options *opt, uint64_t blocks)
+{
+    uint64_t least = 0, most = UINT32_MAX / opt->block_size; /* blocks in a row */
+    while (least < most) {
+        const uint64_t mid = least + (most - least + 1) / 2;
+        if (kv_context_blocks(opt, mid * opt->block_size) <= blocks)
+            least = mid;
+        else
+            most = mid - 1;
+    }
+    return least * opt->block_size;
 }
 
 uint64_t kv_state_layer_bytes(uint64_t floats)
@@ -102,7 +204,7 @@ static xd_status open_memory(kv_cache *kv, xd_err *err)
                               : XD_OK;
     if (st)
         return st;
-    uint32_t n_ids = kv_max_seq_blocks(kv);
+    uint32_t n_ids = kv_n_ids(kv);
     XD_CLEANUP(xd_freep) uint64_t *addr = malloc(n_ids * sizeof *addr);
     if (!addr)
         return xd_fail(err, XD_NOMEM, 0, "KV cache: address table");
@@ -118,7 +220,7 @@ static xd_status open_memory(kv_cache *kv, xd_err *err)
 xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
 {
     uint64_t block_bytes = kv_block_bytes(opt);
-    if (!opt->n_blocks || !opt->block_size || block_bytes == 0)
+    if (opt->n_blocks < n_groups_of(opt) || !opt->block_size || block_bytes == 0)
         return xd_fail(err, XD_BAD_CONFIG, 0, "KV cache: no room for a single block of %u tokens: raise kv.kv_budget",
                        opt->block_size);
     uint64_t n_host = opt->swap_bytes / xd_align_up(block_bytes, 4096);
@@ -130,6 +232,9 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "KV cache handle");
     pthread_mutex_init(&kv->lock, NULL);
     kv->opt = *opt;
+    kv->opt.n_groups = n_groups_of(opt);
+    for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+        kv->windows = kv->windows || opt->window[g];
     kv->block_bytes = block_bytes;
     kv->layer_bytes = layer_bytes_of(opt);
     kv->n_dev = opt->n_blocks;
@@ -139,7 +244,7 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
     if (getrandom(&salt, sizeof salt, 0) != sizeof salt)
         return xd_fail(err, XD_INTERNAL, errno, "KV cache: random salt");
     /* Twice the places: room for inner nodes whose own block is gone while a later one is still cached. */
-    kv->prefix = kv_prefix_new(opt->prefix_caching ? 2 * n : 0, opt->block_size, salt);
+    kv->prefix = kv_prefix_new(opt->prefix_caching ? 2 * n : 0, opt->block_size, kv->opt.n_groups, salt);
     if (!kv->prefix || !kv_places_open(kv))
         return xd_fail(err, XD_NOMEM, 0, "KV cache: tables of %u blocks", n);
     xd_status st = open_memory(kv, err);
@@ -178,6 +283,11 @@ void kv_free(kv_cache *kv)
     free(kv);
 }
 
+const kv_options *kv_get_options(const kv_cache *kv)
+{
+    return &kv->opt;
+}
+
 void kv_describe(const kv_cache *kv, kern_kv *ret)
 {
     *ret = (kern_kv){.block_addr = kv->addr_dev,
@@ -207,7 +317,7 @@ uint32_t kv_cold_begin(const kv_cache *kv)
 
 uint32_t kv_stage_begin(const kv_cache *kv)
 {
-    return kv_max_seq_blocks(kv);
+    return kv_n_ids(kv);
 }
 
 uint32_t kv_stage_blocks(const kv_cache *kv)
@@ -221,7 +331,7 @@ void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret)
     ret->block_addr = kv->stage_addr[layer % 2];
 }
 
-uint32_t kv_max_seq_blocks(const kv_cache *kv)
+uint32_t kv_n_ids(const kv_cache *kv)
 {
     return kv->n_dev + (kv->opt.allow_cold ? kv->n_host : 0);
 }
@@ -250,11 +360,19 @@ static void drop_state(kv_cache *kv, kv_seq *s)
     s->slot = s->copy = KV_NONE;
 }
 
+void kv_seq_cut(kv_cache *kv, kv_seq *s, uint32_t n)
+{
+    for (; s->n > n; s->n--)
+        for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+            if (s->first[g] < s->n)
+                kv_place_release(kv, *kv_seq_block(s, g, s->n - 1));
+}
+
 void kv_seq_drop_locked(kv_cache *kv, kv_seq *s)
 {
     drop_state(kv, s);
-    while (s->n)
-        kv_place_release(kv, s->blocks[--s->n]);
+    kv_seq_cut(kv, s, 0);
+    memset(s->first, 0, sizeof s->first);
     kv_prefix_drop(kv->prefix, s->tail_node);
     s->tail_node = KV_NONE;
     s->n_committed = 0;
@@ -288,28 +406,43 @@ const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n)
     return s->blocks;
 }
 
-bool kv_seq_room(kv_seq *s, uint32_t n)
+uint32_t kv_seq_stride(const kv_seq *s)
+{
+    return s->cap;
+}
+
+bool kv_seq_room(const kv_cache *kv, kv_seq *s, uint32_t n)
 {
     if (n <= s->cap)
         return true;
-    uint32_t cap = XD_MAX(n, s->cap + s->cap / 2 + 8);
-    uint32_t *blocks = realloc(s->blocks, cap * sizeof *blocks);
+    const uint32_t cap = XD_MAX(n, s->cap + s->cap / 2 + 8);
+    uint32_t *blocks = reallocarray(s->blocks, cap, kv->opt.n_groups * sizeof *blocks);
     if (!blocks)
         return false;
+    for (uint32_t g = kv->opt.n_groups; g-- > 1;) /* rows move apart, the last one first */
+        memmove(blocks + (size_t)g * cap, blocks + (size_t)g * s->cap, s->n * sizeof *blocks);
     s->blocks = blocks;
     s->cap = cap;
     return true;
 }
 
-static uint32_t take_usable(kv_cache *kv)
+static uint32_t take_usable(kv_cache *kv, uint32_t group)
 {
-    uint32_t b = kv_place_take_dev(kv);
-    return b == KV_NONE && kv->opt.allow_cold ? kv_place_take_host(kv) : b;
+    uint32_t b = kv_place_take_dev(kv, group);
+    return b == KV_NONE && kv->opt.allow_cold ? kv_place_take_host(kv, group) : b;
 }
 
 static uint32_t usable(const kv_cache *kv)
 {
     return kv_places_available(kv, 0) + (kv->opt.allow_cold ? kv_places_available(kv, 1) : 0);
+}
+
+uint64_t kv_seq_most(kv_cache *kv, const kv_seq *s)
+{
+    pthread_mutex_lock(&kv->lock);
+    const uint64_t blocks = (uint64_t)s->n + usable(kv) / kv->opt.n_groups;
+    pthread_mutex_unlock(&kv->lock);
+    return blocks * kv->opt.block_size;
 }
 
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
@@ -320,13 +453,15 @@ xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
         return XD_INTERNAL;
     if (need <= s->n && !wants_slot)
         return XD_OK;
-    if (!kv_seq_room(s, need))
+    if (!kv_seq_room(kv, s, need))
         return XD_NOMEM;
+    const uint64_t more = need > s->n ? (uint64_t)(need - s->n) * kv->opt.n_groups : 0;
     pthread_mutex_lock(&kv->lock);
     xd_status st = XD_BUSY;
-    if (need <= s->n + usable(kv) && (!wants_slot || (s->slot = kv_states_take(kv->states)) != KV_NONE)) {
-        while (s->n < need)
-            s->blocks[s->n++] = take_usable(kv);
+    if (more <= usable(kv) && (!wants_slot || (s->slot = kv_states_take(kv->states)) != KV_NONE)) {
+        for (; s->n < need; s->n++)
+            for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+                *kv_seq_block(s, g, s->n) = take_usable(kv, g);
         st = XD_OK;
     }
     pthread_mutex_unlock(&kv->lock);
@@ -349,7 +484,7 @@ void kv_get_stats(kv_cache *kv, kv_stats *ret)
     }
     if (kv->states)
         kv_states_count(kv->states, &ret->states_used, &ret->state_copies_used);
-    ret->blocks_total = kv_max_seq_blocks(kv);
+    ret->blocks_total = kv_n_ids(kv);
     ret->swap_blocks_total = kv->n_host;
     ret->swap_blocks_used = kv->n_host - kv->tier[1].n_free;
     pthread_mutex_unlock(&kv->lock);

@@ -1,8 +1,12 @@
 /* kv.h - paged KV cache: blocks of block_size tokens, shared by sequences with a common prefix.
  *
- * A block holds K and V of all layers (layout: kern_kv in kernels.h). Full blocks are known by their tokens and all before them
- * (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's automatic prefix caching. Blocks without
- * an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats by any thread.
+ * Layers come in groups, in each of which all have the same window or none, as in vLLM's hybrid cache. A block holds K and V of a group's layers
+ * (layout: kern_kv in kernels.h), and blocks of all groups come from one pool. A sequence has a table of blocks for each group; blocks that lie
+ * before its groups' windows are given back while it goes on. Models whose layers are all of a kind have one group.
+ *
+ * Full blocks are known by their tokens and all before them (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's
+ * automatic prefix caching. Blocks without an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats
+ * by any thread.
  *
  * A model with linear layers (kern_delta_args, kern_shortconv_args) has, beside the blocks, a state for each sequence: of all its tokens. It lies in a slot in
  * device memory while the sequence has room for tokens. Copies of states lie in host memory: of a sequence that is swapped out, and of
@@ -17,12 +21,20 @@
 #include "config/util.h"
 #include "kernels/kernels.h"
 
+#define KV_NONE UINT32_MAX
+
 typedef struct kv_cache kv_cache;
 typedef struct kv_seq kv_seq; /* the blocks of one sequence */
 
+enum { KV_MAX_GROUPS = 16 };
+
 typedef struct kv_options {
     kern_dev *dev;
-    uint32_t n_layers, n_kv_heads, head_dim, block_size;
+    uint32_t n_layers;  /* of a group: a block has room for so many */
+    uint32_t n_groups;  /* 0: one */
+    uint32_t window[KV_MAX_GROUPS]; /* of a group's layers, in tokens; 0: none. Groups of one window lie one behind another */
+    uint32_t step_tokens;           /* most tokens of a step; where a group has a window */
+    uint32_t n_kv_heads, head_dim, block_size;
     uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
     kern_fmt fmt;        /* FMT_F16, FMT_F32 or FMT_Q8_0 */
     uint32_t n_blocks;   /* in device memory */
@@ -36,7 +48,26 @@ typedef struct kv_options {
     uint64_t state_host_bytes; /* for copies */
 } kv_options;
 
-uint64_t kv_block_bytes(const kv_options *opt); /* of all layers */
+uint64_t kv_block_bytes(const kv_options *opt); /* of a group's layers */
+
+/* Deals layers into groups: window[i] is layer i's, of n that have KV. Fills n_layers, n_groups and opt->window. Groups are as large as they can be
+ * with no place left empty; where that would take more than KV_MAX_GROUPS, all layers are one group without a window. */
+void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n);
+/* Of each of those layers: its group, and its index there (kern_attn_args.layer). */
+typedef struct kv_layer {
+    uint32_t group, idx;
+} kv_layer;
+void kv_deal_layers(const kv_options *opt, const uint32_t *window, uint32_t n, kv_layer *ret);
+
+/* What contexts cost, in blocks of all groups together: n_seqs sequences of `tokens` each, while steps compute up to step_tokens of them. */
+uint64_t kv_blocks_of(const kv_options *opt, uint64_t n_seqs, uint64_t tokens, uint64_t step_tokens);
+/* So many tokens of a sequence can always be computed in a step where contexts may have `tokens`, if it is alone. Blocks of windows are needed for
+ * all of a step's tokens at once, so this is what contexts leave to prompts: an eighth, but not less than 512 tokens. */
+uint32_t kv_chunk(const kv_options *opt, uint64_t tokens);
+/* Blocks without which a sequence of `tokens` is refused: with steps of kv_chunk(). And the longest that so many blocks suffice for. */
+uint64_t kv_context_blocks(const kv_options *opt, uint64_t tokens);
+uint64_t kv_context_tokens(const kv_options *opt, uint64_t blocks);
+
 /* Device memory that stage_blocks of so many blocks need; and how many fit into so much. Two layers of them are there at a time. */
 uint64_t kv_stage_bytes(const kv_options *opt, uint32_t stage_blocks);
 uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes);
@@ -45,6 +76,7 @@ uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes);
 xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err) XD_MUST_CHECK;
 void kv_free(kv_cache *kv);
 XD_DEFINE_CLEANUP(kv_cache, kv_free)
+const kv_options *kv_get_options(const kv_cache *kv); /* n_groups is 1 or more there */
 /* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
 void kv_describe(const kv_cache *kv, kern_kv *ret);
 
@@ -54,7 +86,7 @@ bool kv_has_state(const kv_cache *kv);          /* the model has linear layers *
 void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes);
 
 /* Staging. Cold blocks have ids from kv_cold_begin() on. Staged block i has the id kv_stage_begin() + i in the table that
- * kv_describe_stage() gives for a layer (others have their own ids there): layers take turns with two areas. */
+ * kv_describe_stage() gives for the layer-th of all (others have their own ids there): layers take turns with two areas. */
 uint32_t kv_cold_begin(const kv_cache *kv);
 uint32_t kv_stage_begin(const kv_cache *kv);
 uint32_t kv_stage_blocks(const kv_cache *kv); /* 0: no staging */
@@ -76,7 +108,10 @@ uint32_t kv_seq_state(const kv_seq *s);
 /* Makes room for tokens [0, n_tokens), and for a state. XD_BUSY: not enough blocks or slots (nothing changed): preempt somebody. XD_NOMEM; XD_INTERNAL
  * of one that is swapped. */
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens) XD_MUST_CHECK;
-/* Tokens [0, n) of ids have been computed: full blocks become findable. ids are the sequence's from its start. */
+/* How many tokens it could have with the blocks that nobody owns. */
+uint64_t kv_seq_most(kv_cache *kv, const kv_seq *s);
+/* Tokens [0, n) of ids have been computed: full blocks become findable, and blocks that no later token sees through its window are given back.
+ * ids are the sequence's from its start. */
 void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
 /* Gives up all blocks but keeps the handle (preemption by recomputation). */
 void kv_seq_drop(kv_cache *kv, kv_seq *s);
@@ -85,11 +120,14 @@ void kv_seq_drop(kv_cache *kv, kv_seq *s);
 xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 bool kv_seq_is_swapped(const kv_seq *s);
-/* Shares all full blocks of `from` that lie before token n with the empty `to` (n choices of one prompt). Returns tokens shared. */
+/* Shares all full blocks of `from` that lie before token n with the empty `to` (n choices of one prompt). Returns tokens shared: 0 also where
+ * `from` has given back what the next token would see through a window. */
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n);
-/* Block ids in order; none while it is swapped. Borrowed until it changes. */
+/* Block ids of group 0 in order; none while it is swapped. Those of group g begin g * kv_seq_stride() further on. Blocks before its window that were
+ * given back are KV_NONE: the first ones of a row, never all of them. Borrowed until it changes. */
 const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n);
-uint32_t kv_max_seq_blocks(const kv_cache *kv); /* blocks one sequence could ever hold */
+uint32_t kv_seq_stride(const kv_seq *s);
+uint32_t kv_n_ids(const kv_cache *kv); /* block ids that steps may meet: below that */
 
 typedef struct kv_stats {
     uint64_t blocks_total, blocks_used, blocks_cached; /* cached: no owner, content kept */
@@ -97,6 +135,7 @@ typedef struct kv_stats {
         uint64_t total, used, cached;
     } tier[2]; /* the same in device memory, and in host memory that steps use too (0 without allow_cold) */
     uint64_t swap_blocks_total, swap_blocks_used;
+    uint64_t window_released; /* blocks that sequences gave back while they went on; monotonic */
     uint64_t prefix_queries_tokens, prefix_hits_tokens, evictions, swapped_out, swapped_in; /* monotonic */
     uint32_t states_total, states_used;                                                     /* slots */
     uint32_t state_copies_total, state_copies_used;                                         /* in host memory */

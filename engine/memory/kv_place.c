@@ -48,13 +48,13 @@ void kv_place_forget_node(kv_cache *kv, uint32_t b)
 {
     uint32_t node = kv->places[b].node;
     kv->places[b].node = KV_NONE;
-    kv_prefix_set_place(kv->prefix, node, KV_NONE);
+    kv_prefix_set_place(kv->prefix, node, kv->places[b].group, KV_NONE);
 }
 
 void kv_place_set_node(kv_cache *kv, uint32_t b, uint32_t node)
 {
     kv->places[b].node = node;
-    kv_prefix_set_place(kv->prefix, node, b);
+    kv_prefix_set_place(kv->prefix, node, kv->places[b].group, b);
 }
 
 void kv_place_ref(kv_cache *kv, uint32_t b)
@@ -133,7 +133,17 @@ static uint32_t pop_free(kv_cache *kv, int tier)
     return b;
 }
 
-uint32_t kv_place_take_host(kv_cache *kv)
+static uint32_t give_to(kv_cache *kv, uint32_t b, uint32_t group)
+{
+    if (b != KV_NONE) {
+        kv->places[b].refs = 1;
+        kv->places[b].node = KV_NONE;
+        kv->places[b].group = group;
+    }
+    return b;
+}
+
+uint32_t kv_place_take_host(kv_cache *kv, uint32_t group)
 {
     uint32_t b = pop_free(kv, 1);
     if (b == KV_NONE && (b = kv->tier[1].lru.head) != KV_NONE) {
@@ -141,14 +151,10 @@ uint32_t kv_place_take_host(kv_cache *kv)
         kv_place_forget_node(kv, b);
         kv->stats.evictions++;
     }
-    if (b != KV_NONE) {
-        kv->places[b].refs = 1;
-        kv->places[b].node = KV_NONE;
-    }
-    return b;
+    return give_to(kv, b, group);
 }
 
-uint32_t kv_place_take_dev(kv_cache *kv)
+uint32_t kv_place_take_dev(kv_cache *kv, uint32_t group)
 {
     uint32_t b = pop_free(kv, 0);
     if (b == KV_NONE && (b = kv->tier[0].lru.head) != KV_NONE) {
@@ -156,7 +162,7 @@ uint32_t kv_place_take_dev(kv_cache *kv)
         kv_prefix_hold(kv->prefix, node); /* evicting a host block must not prune it */
         lru_unlink(kv, b);
         kv_place_forget_node(kv, b);
-        uint32_t host_b = kv_place_take_host(kv);
+        uint32_t host_b = kv_place_take_host(kv, kv->places[b].group);
         if (host_b != KV_NONE && kv_place_copy_out(kv, host_b, b) == KERN_OK) {
             kv_place_set_node(kv, host_b, node);
             kv_place_release(kv, host_b);
@@ -168,11 +174,7 @@ uint32_t kv_place_take_dev(kv_cache *kv)
         }
         kv_prefix_drop(kv->prefix, node);
     }
-    if (b != KV_NONE) {
-        kv->places[b].refs = 1;
-        kv->places[b].node = KV_NONE;
-    }
-    return b;
+    return give_to(kv, b, group);
 }
 
 void kv_drop_cached(kv_cache *kv)

@@ -6,7 +6,7 @@
  * only keeps outsiders from building long buckets.
  *
  * Invariants
- *  1. A node lives while it has a place, a holder, or a child; otherwise it is pruned, and then its parent is looked at.
+ *  1. A node lives while it has a place of any group, a holder, or a child; otherwise it is pruned, and then its parent is looked at.
  *  2. `refs` counts holders (sequences whose last committed block it is) and children.
  *  3. All memory is taken at the start; a full index only means that a block is not findable later. */
 #include "engine/memory/kv_prefix_priv.h"
@@ -15,33 +15,37 @@
 #include <xxhash.h>
 
 typedef struct kv_node {
-    uint32_t parent, place, refs, state;
+    uint32_t parent, n_places, refs, state;
     uint32_t next; /* in its hash bucket, or in the free list */
 } kv_node;
 
 struct kv_prefix {
     kv_node *nodes;
     uint32_t *tokens; /* [max_nodes][block_size] */
+    uint32_t *places; /* [max_nodes][n_groups] */
     uint32_t *buckets;
-    uint32_t n_buckets_mask, block_size, free_head;
+    uint32_t n_buckets_mask, block_size, n_groups, free_head;
     uint64_t salt;
 };
 
-kv_prefix *kv_prefix_new(uint32_t max_nodes, uint32_t block_size, uint64_t salt)
+kv_prefix *kv_prefix_new(uint32_t max_nodes, uint32_t block_size, uint32_t n_groups, uint64_t salt)
 {
     XD_CLEANUP(kv_prefix_freep) kv_prefix *t = calloc(1, sizeof *t);
-    size_t token_bytes, n_buckets = 16;
-    if (!t || !xd_mul_size(&token_bytes, (size_t)max_nodes * sizeof(uint32_t), block_size))
+    size_t token_bytes, place_bytes, n_buckets = 16;
+    if (!t || !xd_mul_size(&token_bytes, (size_t)max_nodes * sizeof(uint32_t), block_size) ||
+        !xd_mul_size(&place_bytes, (size_t)max_nodes * sizeof(uint32_t), n_groups))
         return NULL;
     while (n_buckets < max_nodes)
         n_buckets *= 2;
     t->block_size = block_size;
+    t->n_groups = n_groups;
     t->salt = salt;
     t->n_buckets_mask = (uint32_t)(n_buckets - 1);
     t->nodes = calloc(max_nodes ? max_nodes : 1, sizeof *t->nodes);
     t->tokens = malloc(token_bytes ? token_bytes : 1);
+    t->places = malloc(place_bytes ? place_bytes : 1);
     t->buckets = malloc(n_buckets * sizeof *t->buckets);
-    if (!t->nodes || !t->tokens || !t->buckets)
+    if (!t->nodes || !t->tokens || !t->places || !t->buckets)
         return NULL;
     for (size_t i = 0; i < n_buckets; i++)
         t->buckets[i] = KV_NONE;
@@ -59,8 +63,14 @@ void kv_prefix_free(kv_prefix *t)
         return;
     free(t->nodes);
     free(t->tokens);
+    free(t->places);
     free(t->buckets);
     free(t);
+}
+
+static uint32_t *place_of(const kv_prefix *t, uint32_t node, uint32_t group)
+{
+    return &t->places[(size_t)node * t->n_groups + group];
 }
 
 static uint32_t *bucket_of(const kv_prefix *t, uint32_t parent, const uint32_t *ids)
@@ -92,7 +102,9 @@ uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids)
         return i;
     i = t->free_head;
     t->free_head = t->nodes[i].next;
-    t->nodes[i] = (kv_node){.parent = parent, .place = KV_NONE, .state = KV_NONE, .next = *bucket};
+    t->nodes[i] = (kv_node){.parent = parent, .state = KV_NONE, .next = *bucket};
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        *place_of(t, i, g) = KV_NONE;
     *bucket = i;
     memcpy(t->tokens + (size_t)i * t->block_size, ids, (size_t)t->block_size * sizeof *ids);
     if (parent != KV_NONE)
@@ -105,9 +117,9 @@ uint32_t kv_prefix_parent(const kv_prefix *t, uint32_t node)
     return t->nodes[node].parent;
 }
 
-uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node)
+uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node, uint32_t group)
 {
-    return t->nodes[node].place;
+    return *place_of(t, node, group);
 }
 
 uint32_t kv_prefix_state(const kv_prefix *t, uint32_t node)
@@ -123,7 +135,7 @@ void kv_prefix_set_state(kv_prefix *t, uint32_t node, uint32_t copy)
 /* Forgets the node, and those before it, that nobody needs any more. */
 static void prune(kv_prefix *t, uint32_t node)
 {
-    while (node != KV_NONE && !t->nodes[node].refs && t->nodes[node].place == KV_NONE) {
+    while (node != KV_NONE && !t->nodes[node].refs && !t->nodes[node].n_places) {
         uint32_t parent = t->nodes[node].parent;
         uint32_t *link = bucket_of(t, parent, t->tokens + (size_t)node * t->block_size);
         while (*link != node)
@@ -137,11 +149,12 @@ static void prune(kv_prefix *t, uint32_t node)
     }
 }
 
-void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t place)
+void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t group, uint32_t place)
 {
-    t->nodes[node].place = place;
-    if (place == KV_NONE)
-        prune(t, node);
+    uint32_t *at = place_of(t, node, group);
+    t->nodes[node].n_places += (place != KV_NONE) - (*at != KV_NONE);
+    *at = place;
+    prune(t, node);
 }
 
 void kv_prefix_hold(kv_prefix *t, uint32_t node)

@@ -5,13 +5,12 @@
 #include <stdint.h>
 
 #include "config/util.h"
-
-#define KV_NONE UINT32_MAX
+#include "engine/memory/kv.h"
 
 typedef struct kv_prefix kv_prefix;
 
-/* max_nodes is all it will ever hold; block_size tokens a node. NULL: no memory. */
-kv_prefix *kv_prefix_new(uint32_t max_nodes, uint32_t block_size, uint64_t salt);
+/* max_nodes is all it will ever hold; block_size tokens a node, and a place for each group. NULL: no memory. */
+kv_prefix *kv_prefix_new(uint32_t max_nodes, uint32_t block_size, uint32_t n_groups, uint64_t salt);
 void kv_prefix_free(kv_prefix *t);
 XD_DEFINE_CLEANUP(kv_prefix, kv_prefix_free)
 
@@ -21,8 +20,9 @@ uint32_t kv_prefix_find(const kv_prefix *t, uint32_t parent, const uint32_t *ids
 uint32_t kv_prefix_intern(kv_prefix *t, uint32_t parent, const uint32_t *ids);
 
 uint32_t kv_prefix_parent(const kv_prefix *t, uint32_t node);
-uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node); /* block id that holds its KV, or KV_NONE */
-void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t place);
+/* Block id that holds its KV of a group's layers, or KV_NONE. */
+uint32_t kv_prefix_place(const kv_prefix *t, uint32_t node, uint32_t group);
+void kv_prefix_set_place(kv_prefix *t, uint32_t node, uint32_t group, uint32_t place);
 /* A copy of the state of linear layers behind its tokens (kv_state_priv.h), or KV_NONE. Forgotten with the node. */
 uint32_t kv_prefix_state(const kv_prefix *t, uint32_t node);
 void kv_prefix_set_state(kv_prefix *t, uint32_t node, uint32_t copy);

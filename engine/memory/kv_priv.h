@@ -13,7 +13,7 @@
 #define KV_MAX_KEPT 2
 
 typedef struct kv_place {
-    uint32_t refs, node;
+    uint32_t refs, node, group;
     uint32_t prev, next; /* in the LRU list or (next only) the free list */
 } kv_place;
 
@@ -39,14 +39,16 @@ struct kv_cache {
     kv_tier tier[2]; /* device, host */
     kv_prefix *prefix;
     kv_states *states; /* NULL: no linear layers */
+    bool windows; /* some group has one */
     bool download_pending;
     pthread_mutex_t lock;
     kv_stats stats;
 };
 
 struct kv_seq {
-    uint32_t *blocks;
+    uint32_t *blocks; /* [n_groups][cap]; KV_NONE: given back */
     uint32_t n, cap;
+    uint32_t first[KV_MAX_GROUPS]; /* block of a group that has not been given back */
     uint32_t n_committed, tail_node; /* blocks that prefix nodes know; the node of the last one (held) */
     uint32_t n_known;                /* tokens */
     uint32_t slot, copy;             /* of its state; copy: while it is swapped */
@@ -60,7 +62,19 @@ struct kv_seq {
 /* Everything below is for the engine thread, which holds the lock once the cache is open (kv_seq_room() alone needs none). */
 
 /* kv.c */
-bool kv_seq_room(kv_seq *s, uint32_t n); /* for n block ids; false: no memory */
+static inline uint32_t *kv_seq_block(const kv_seq *s, uint32_t group, uint32_t i)
+{
+    return &s->blocks[(size_t)group * s->cap + i];
+}
+/* The first block of a group that a token at `pos` sees. */
+static inline uint32_t kv_first_seen(const kv_cache *kv, uint32_t group, uint32_t pos)
+{
+    const uint32_t window = kv->opt.window[group];
+    return window && pos >= window ? (pos + 1 - window) / kv->opt.block_size : 0;
+}
+bool kv_seq_room(const kv_cache *kv, kv_seq *s, uint32_t n); /* for n blocks' ids; false: no memory */
+/* Blocks [n, s->n) are given back, from the end on, so that a prefix outlives what follows it. */
+void kv_seq_cut(kv_cache *kv, kv_seq *s, uint32_t n);
 void kv_seq_drop_locked(kv_cache *kv, kv_seq *s);
 
 /* kv_place.c */
@@ -75,9 +89,10 @@ void kv_place_ref(kv_cache *kv, uint32_t b);                     /* one owner mo
 void kv_place_release(kv_cache *kv, uint32_t b);                 /* one less: the last one leaves it cached, or free */
 void kv_place_set_node(kv_cache *kv, uint32_t b, uint32_t node); /* it holds the KV of that prefix */
 void kv_place_forget_node(kv_cache *kv, uint32_t b);             /* may prune the node */
-/* A place with refs 1 and no node, or KV_NONE. The oldest cached block makes room; from the device it moves to the swap space if there is any. */
-uint32_t kv_place_take_host(kv_cache *kv);
-uint32_t kv_place_take_dev(kv_cache *kv);
+/* A place for a group's layers with refs 1 and no node, or KV_NONE. The oldest cached block makes room; from the device it moves to the swap space if
+ * there is any. */
+uint32_t kv_place_take_host(kv_cache *kv, uint32_t group);
+uint32_t kv_place_take_dev(kv_cache *kv, uint32_t group);
 /* In stream order; time goes to swap_ns. */
 kern_status kv_place_copy_out(kv_cache *kv, uint32_t host_b, uint32_t dev_b);
 kern_status kv_place_copy_in(kv_cache *kv, uint32_t dev_b, uint32_t host_b);

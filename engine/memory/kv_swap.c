@@ -24,19 +24,26 @@ xd_status kv_seq_bring_state(kv_cache *kv, kv_seq *s, uint32_t c)
     return kv_states_restore(kv->states, s->slot, c) ? XD_INTERNAL : XD_OK;
 }
 
+static bool lies_on_device(const kv_cache *kv, uint32_t b)
+{
+    return b != KV_NONE && !kv_place_is_host(kv, b);
+}
+
 /* The state and every device block get copies of their own in host memory; moved takes the places of the blocks. All copies before anything is
  * given up: after a failure the sequence is as it was. */
 static xd_status copy_all_out(kv_cache *kv, kv_seq *s, uint32_t *moved)
 {
     uint32_t k = 0;
     xd_status st = save_state(kv, s);
-    for (uint32_t i = 0; !st && i < s->n; i++) {
-        if (kv_place_is_host(kv, s->blocks[i]))
-            continue;
-        moved[k] = kv_place_take_host(kv);
-        if (kv_place_copy_out(kv, moved[k++], s->blocks[i]) != KERN_OK)
-            st = XD_INTERNAL;
-    }
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t g = 0; !st && g < kv->opt.n_groups; g++) {
+            const uint32_t b = *kv_seq_block(s, g, i);
+            if (!lies_on_device(kv, b))
+                continue;
+            moved[k] = kv_place_take_host(kv, g);
+            if (kv_place_copy_out(kv, moved[k++], b) != KERN_OK)
+                st = XD_INTERNAL;
+        }
     if (!st)
         return XD_OK;
     while (k)
@@ -53,10 +60,13 @@ static void give_up_device(kv_cache *kv, kv_seq *s, const uint32_t *moved, uint3
     if (s->slot != KV_NONE)
         kv_states_give(kv->states, s->slot);
     s->slot = KV_NONE;
-    for (uint32_t i = s->n, k = n_dev; i-- > 0;)
-        if (!kv_place_is_host(kv, s->blocks[i])) {
-            kv_place_release(kv, s->blocks[i]);
-            s->blocks[i] = moved[--k];
+    for (uint32_t i = s->n, k = n_dev; i-- > 0;) /* from its end, as kv_seq_cut() */
+        for (uint32_t g = kv->opt.n_groups; g-- > 0;) {
+            uint32_t *b = kv_seq_block(s, g, i);
+            if (!lies_on_device(kv, *b))
+                continue;
+            kv_place_release(kv, *b);
+            *b = moved[--k];
         }
     kv->stats.swapped_out += n_dev;
     s->swapped = true;
@@ -65,8 +75,9 @@ static void give_up_device(kv_cache *kv, kv_seq *s, const uint32_t *moved, uint3
 static xd_status swap_out_locked(kv_cache *kv, kv_seq *s)
 {
     uint32_t n_dev = 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        n_dev += !kv_place_is_host(kv, s->blocks[i]);
+    for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+        for (uint32_t i = s->first[g]; i < s->n; i++)
+            n_dev += lies_on_device(kv, *kv_seq_block(s, g, i));
     if (n_dev > kv_places_available(kv, 1))
         return XD_BUSY;
     XD_CLEANUP(xd_freep) uint32_t *moved = malloc(XD_MAX(n_dev, 1u) * sizeof *moved);
@@ -88,58 +99,69 @@ xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
     return st;
 }
 
-/* Blocks whose prefix is still cached on the device: in[i] is the place, KV_NONE where there is none. Returns how many are to be copied. They are
- * taken first, so that making room for the rest cannot evict them. */
+/* Where a sequence's blocks will be: [n_groups][n], KV_NONE for those that stay where they are. */
+static uint32_t *in_of(uint32_t *in, const kv_seq *s, uint32_t group, uint32_t i)
+{
+    return &in[(size_t)group * s->n + i];
+}
+
+/* Blocks whose prefix is still cached on the device. Returns how many others are to be copied. They are taken first, so that making room for the rest
+ * cannot evict them. */
 static uint32_t take_cached(kv_cache *kv, const kv_seq *s, uint32_t *in)
 {
     uint32_t need = 0, node = s->tail_node;
     for (uint32_t i = s->n; i-- > 0;) {
-        in[i] = KV_NONE;
-        if (i < s->n_committed) {
-            uint32_t b = kv_prefix_place(kv->prefix, node);
-            if (b != KV_NONE && !kv_place_is_host(kv, b)) {
+        for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
+            const uint32_t b = i < s->n_committed && i >= s->first[g] ? kv_prefix_place(kv->prefix, node, g) : KV_NONE;
+            const bool cached = b != KV_NONE && !kv_place_is_host(kv, b);
+            if (cached)
                 kv_place_ref(kv, b);
-                in[i] = b;
-            }
-            node = kv_prefix_parent(kv->prefix, node);
+            *in_of(in, s, g, i) = cached ? b : KV_NONE;
+            need += !cached && i >= s->first[g];
         }
-        need += in[i] == KV_NONE;
+        if (i < s->n_committed)
+            node = kv_prefix_parent(kv->prefix, node);
     }
     return need;
+}
+
+static xd_status copy_in(kv_cache *kv, const kv_seq *s, uint32_t *in, uint32_t g, uint32_t i)
+{
+    uint32_t *to = in_of(in, s, g, i), b = *kv_seq_block(s, g, i);
+    /* A cold block that others share stays where it is: two copies of one prefix help nobody. */
+    if (*to != KV_NONE || (kv->opt.allow_cold && (kv->places[b].refs > 1 || !kv_places_available(kv, 0))))
+        return XD_OK;
+    *to = kv_place_take_dev(kv, g);
+    return kv_place_copy_in(kv, *to, b) == KERN_OK ? XD_OK : XD_INTERNAL;
 }
 
 static xd_status copy_all_in(kv_cache *kv, const kv_seq *s, uint32_t *in)
 {
     const uint32_t need = take_cached(kv, s, in);
     xd_status st = need <= kv_places_available(kv, 0) || kv->opt.allow_cold ? XD_OK : XD_BUSY;
-    for (uint32_t i = 0; !st && i < s->n; i++) {
-        /* A cold block that others share stays where it is: two copies of one prefix help nobody. */
-        if (in[i] != KV_NONE ||
-            (kv->opt.allow_cold && (kv->places[s->blocks[i]].refs > 1 || !kv_places_available(kv, 0))))
-            continue;
-        in[i] = kv_place_take_dev(kv);
-        if (kv_place_copy_in(kv, in[i], s->blocks[i]) != KERN_OK)
-            st = XD_INTERNAL;
-    }
-    for (uint32_t i = s->n; st && i-- > 0;)
-        if (in[i] != KV_NONE)
-            kv_place_release(kv, in[i]);
+    for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+        for (uint32_t i = s->first[g]; !st && i < s->n; i++)
+            st = copy_in(kv, s, in, g, i);
+    for (uint32_t k = st ? kv->opt.n_groups * s->n : 0; k-- > 0;)
+        if (in[k] != KV_NONE)
+            kv_place_release(kv, in[k]);
     return st;
 }
 
-/* Block i of the sequence is in place `to` from now on, and so is its prefix, if no other device place has that. */
-static void move_block(kv_cache *kv, kv_seq *s, uint32_t i, uint32_t to, uint32_t node)
+/* Block i of a group is in place `to` from now on, and so is its prefix, if no other device place has that. */
+static void move_block(kv_cache *kv, kv_seq *s, uint32_t g, uint32_t i, uint32_t to, uint32_t node)
 {
-    const uint32_t old = s->blocks[i];
+    uint32_t *b = kv_seq_block(s, g, i);
+    const uint32_t old = *b;
     if (i < s->n_committed && kv->places[to].node == KV_NONE) {
-        uint32_t at = kv_prefix_place(kv->prefix, node);
+        uint32_t at = kv_prefix_place(kv->prefix, node, g);
         if (at == old)
             kv->places[old].node = KV_NONE;
         if (at == old || at == KV_NONE)
             kv_place_set_node(kv, to, node);
     }
     kv_place_release(kv, old);
-    s->blocks[i] = to;
+    *b = to;
     kv->stats.swapped_in++;
 }
 
@@ -151,8 +173,9 @@ static xd_status swap_in_locked(kv_cache *kv, kv_seq *s, uint32_t *in)
     uint32_t node = s->tail_node;
     for (uint32_t i = s->n; i-- > 0;) {
         uint32_t next = i < s->n_committed ? kv_prefix_parent(kv->prefix, node) : node;
-        if (in[i] != KV_NONE)
-            move_block(kv, s, i, in[i], node);
+        for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+            if (*in_of(in, s, g, i) != KV_NONE)
+                move_block(kv, s, g, i, *in_of(in, s, g, i), node);
         node = next;
     }
     s->swapped = false;
@@ -163,7 +186,7 @@ xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s)
 {
     if (!s->swapped)
         return XD_OK;
-    XD_CLEANUP(xd_freep) uint32_t *in = malloc((s->n ? s->n : 1) * sizeof *in);
+    XD_CLEANUP(xd_freep) uint32_t *in = reallocarray(NULL, XD_MAX(s->n, 1u), kv->opt.n_groups * sizeof *in);
     if (!in)
         return XD_NOMEM;
     pthread_mutex_lock(&kv->lock);

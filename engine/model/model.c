@@ -229,6 +229,15 @@ const model_params *model_get_params(const model *m)
 {
     return &m->params;
 }
+uint32_t model_get_windows(const model *m, uint32_t ret[MODEL_MAX_LAYERS])
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < m->params.n_layers; l++)
+        if (!m->layers[l].linear)
+            ret[n++] = m->layers[l].window;
+    return n;
+}
+
 const model_layer *model_get_layer(const model *m, uint32_t layer)
 {
     return &m->layers[layer];

@@ -13,6 +13,8 @@
 #include "engine/text/tokenizer.h"
 #include "kernels/kernels.h"
 
+#define MODEL_MAX_LAYERS 1024
+
 typedef struct model model;
 
 /* A tensor of the file: [rows][cols] (a vector has one row). data NULL: the model has none. Alignment is the file's. */
@@ -185,6 +187,8 @@ XD_DEFINE_CLEANUP(model, model_free)
 const model_params *model_get_params(const model *m);
 const model_layer *model_get_layer(const model *m, uint32_t layer);
 uint64_t model_state_floats(const model_params *p); /* what a sequence keeps of a linear layer; 0: there are none */
+/* The windows of the layers that have K and V, by their ordinals. Returns how many these are. */
+uint32_t model_get_windows(const model *m, uint32_t ret[MODEL_MAX_LAYERS]);
 bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
 /* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);

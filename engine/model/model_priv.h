@@ -8,7 +8,6 @@
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 
-#define MODEL_MAX_LAYERS  1024
 #define MODEL_MAX_EXPERTS 4096
 #define MODEL_MAX_TOP_K   64
 #define MODEL_MAX_HEAD    512

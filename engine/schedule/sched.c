@@ -199,10 +199,14 @@ static bool make_room(sched *s, const sched_seq *q, bool from_running)
     return true;
 }
 
-/* Puts up to `limit` tokens of q into the step; its blocks are reserved already up to there. */
+/* How many tokens of q the step takes, up to `limit`. */
 static uint32_t chunk_of(const sched *s, const sched_seq *q, uint32_t limit)
 {
     uint32_t n = XD_MIN(q->n_ids - q->n_computed, XD_MIN(limit, s->tokens_left));
+    if (s->opt.chunk && n > s->opt.chunk) {
+        const uint64_t most = kv_seq_most(s->opt.kv, q->kv); /* n_computed or more */
+        n = (uint32_t)XD_MIN((uint64_t)n, XD_MAX(most - q->n_computed, (uint64_t)s->opt.chunk));
+    }
     if (q->want_prompt_rows && q->n_computed < q->n_prompt)
         n = XD_MIN(n, s->rows_left);
     return s->rows_left ? n : 0;

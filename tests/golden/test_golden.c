@@ -64,6 +64,7 @@ static bool run(core *c, kv_seq *s, const uint32_t *ids, uint32_t pos, uint32_t 
     }
     exec_run_seq q = {.ids = ids + pos, .pos = pos, .n_tokens = n - pos, .n_rows = n_rows, .want = EXEC_WANT_LOGITS};
     q.blocks = kv_seq_blocks(s, &q.n_blocks);
+    q.stride = kv_seq_stride(s);
     q.state = kv_seq_state(s);
     if (exec_run(c->x, &(exec_batch){.seqs = &q, .n_seqs = 1, .prefill = n - pos > 1}, &res, &err))
         return fail(&err);

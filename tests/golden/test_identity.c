@@ -151,7 +151,7 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
     if ((st = conf_defaults(ret, err)) || (st = conf_set(*ret, "engine.backend", backend, err)) ||
         (st = conf_set(*ret, "model.path", model, err)) || (st = conf_set(*ret, "model.max_model_len", len, err)) ||
         (st = conf_set(*ret, "model.tokenizer", "no", err)) ||
-        (st = conf_set(*ret, "engine.max_num_seqs", "16", err)) ||
+        (st = conf_set(*ret, "engine.max_num_seqs", s->want_preemption ? "32" : "16", err)) ||
         (st = conf_set(*ret, "engine.max_num_batched_tokens", s->chunk, err)) ||
         (st = conf_set(*ret, "engine.enable_prefix_caching", s->prefix ? "yes" : "no", err)) ||
         (st = conf_set(*ret, "pager.read_ahead", s->no_ahead && z ? "no" : "yes", err)) ||
@@ -282,7 +282,8 @@ static int look(sizes *z, const char *backend, const char *model, const char *re
     z->experts = number(e, "plan", "host_experts");
     z->device = number(e, "plan", "device_total") > 0;
     json_int_t blocks = number(e, "kv", "blocks_total"), size = number(e, "kv", "block_size");
-    z->kv_bytes_per_token = blocks && size ? number(e, "plan", "kv") / (blocks * size) : 1;
+    const json_int_t groups = number(e, "kv", "groups"); /* of layers: a token has a block in each */
+    z->kv_bytes_per_token = blocks && size ? number(e, "plan", "kv") * groups / (blocks * size) : 1;
     engine_free(e);
     return 0;
 }

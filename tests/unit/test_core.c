@@ -9,22 +9,21 @@ static core_sizes sizes(uint32_t want_len, uint64_t kv, uint64_t swap)
 {
     return (core_sizes){.room = 100ull << 30,
                         .expert_bytes = 30ull << 30,
-                        .block_bytes = kv_block_bytes(&geometry),
-                        .block_size = 16,
                         .max_seqs = 1,
                         .model_max_len = 1u << 18,
                         .want_len = want_len,
                         .want_kv = kv,
                         .want_arena = CONF_AUTO_BYTES,
                         .swap_bytes = swap,
-                        .kv_opt = &geometry};
+                        .kv_opt = &geometry,
+                        .stages = true};
 }
 
 static void check(const core_sizes *s, uint64_t kv)
 {
-    uint64_t host = s->swap_bytes / s->block_bytes;
-    cr_assert_leq(s->n_blocks * s->block_bytes + s->stage_bytes, kv);
-    cr_assert_geq((s->n_blocks + host) * s->block_size, s->want_len);
+    uint64_t host = s->swap_bytes / kv_block_bytes(&geometry);
+    cr_assert_leq(s->n_blocks * kv_block_bytes(&geometry) + s->stage_bytes, kv);
+    cr_assert_geq((s->n_blocks + host) * geometry.block_size, s->want_len);
     cr_assert_eq(s->stage_bytes, kv_stage_bytes(&geometry, s->stage_blocks));
     cr_assert_eq(s->max_model_len, s->want_len);
 }
@@ -84,7 +83,7 @@ Test(core, staging_never_makes_a_sequence_too_long)
 Test(core, without_a_device_of_its_own_nothing_is_staged)
 {
     core_sizes s = sizes(131072, 6ull << 30, 16ull << 30);
-    s.kv_opt = NULL;
+    s.stages = false;
     cr_assert_eq(core_size(&s, NULL), XD_OK);
     cr_assert(s.cold);
     cr_assert_eq(s.stage_bytes, 0);

@@ -60,7 +60,7 @@ Test(families_gemma, keeps_kv_of_both_kinds_of_layers)
         xd_err err;
         cr_assert_eq(open_config(cases[i].config, &m, &err), XD_OK, "%s -> %s", cases[i].config, err.msg);
         config cfg = {0};
-        const kv_options o = core_kv_options(&cfg, model_get_params(m));
+        const kv_options o = core_kv_options(&cfg, m, 512);
         cr_assert(o.n_kv_heads == cases[i].heads && o.head_dim == cases[i].head_dim, "%s: %u of %u", cases[i].config,
                   o.n_kv_heads, o.head_dim);
     }

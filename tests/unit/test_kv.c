@@ -54,7 +54,7 @@ static float *slot(const rig *r, const kv_seq *s, uint32_t t)
     uint32_t n;
     const uint32_t *b = kv_seq_blocks(s, &n);
     cr_assert_lt(t / BS, n);
-    cr_assert_lt(b[t / BS], kv_max_seq_blocks(r->kv));
+    cr_assert_lt(b[t / BS], kv_n_ids(r->kv));
     return (float *)(uintptr_t)r->d.block_addr[b[t / BS]] + (t % BS) * DIM;
 }
 

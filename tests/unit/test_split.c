@@ -193,6 +193,7 @@ static xd_status try_forward(core *c, kv_seq **seq, uint32_t pos, uint32_t n, fl
             ids[i][j] = id_at(i, pos + j, c->hp->vocab);
         q[i] = (exec_run_seq){.ids = ids[i], .pos = pos, .n_tokens = n, .n_rows = 1, .want = EXEC_WANT_LOGITS};
         q[i].blocks = kv_seq_blocks(seq[i], &q[i].n_blocks);
+        q[i].stride = kv_seq_stride(seq[i]);
         rows[i] = i;
     }
     exec_result res;
