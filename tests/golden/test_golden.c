@@ -53,6 +53,23 @@ static bool fail(const xd_err *err)
     return false;
 }
 
+/* Tokens [0, n) are there. What the cache takes back of them, since no window reaches it, is overwritten where the host can do so. */
+static void commit(core *c, kv_seq *s, const uint32_t *ids, uint32_t n)
+{
+    const uint32_t n_groups = kv_get_options(c->kv)->n_groups, stride = kv_seq_stride(s);
+    uint32_t n_blocks, *before = malloc((size_t)n_groups * stride * sizeof *before);
+    const uint32_t *blocks = kv_seq_blocks(s, &n_blocks);
+    for (uint32_t i = 0; i < n_groups * n_blocks; i++)
+        before[i] = blocks[(size_t)(i / n_blocks) * stride + i % n_blocks];
+    kv_seq_commit(c->kv, s, ids, n);
+    kern_kv kv;
+    kv_describe(c->kv, &kv);
+    for (uint32_t i = 0; c->info.unified && i < n_groups * n_blocks; i++)
+        if (before[i] != blocks[(size_t)(i / n_blocks) * stride + i % n_blocks])
+            memset((void *)(uintptr_t)kv.block_addr[before[i]], 0xff, kv_block_bytes(kv_get_options(c->kv)));
+    free(before);
+}
+
 /* Runs ids[pos..n) with logits for the last n_rows; *ret[i] is row i. */
 static bool run(core *c, kv_seq *s, const uint32_t *ids, uint32_t pos, uint32_t n, uint32_t n_rows, const float **ret)
 {
@@ -68,6 +85,7 @@ static bool run(core *c, kv_seq *s, const uint32_t *ids, uint32_t pos, uint32_t 
     q.state = kv_seq_state(s);
     if (exec_run(c->x, &(exec_batch){.seqs = &q, .n_seqs = 1, .prefill = n - pos > 1}, &res, &err))
         return fail(&err);
+    commit(c, s, ids, n);
     uint32_t rows[STEP_TOKENS];
     for (uint32_t i = 0; i < n_rows; i++)
         rows[i] = i;
