@@ -96,9 +96,9 @@ typedef struct facts {
     const model_params *p;
     uint64_t experts, trunk, largest; /* bytes; largest: expert */
     uint64_t token_experts, token_kv; /* bytes of a token */
-    uint64_t context_kv;              /* of as many tokens as the model was made for, in steps that leave room to others */
-    uint32_t n_windowed;              /* layers that keep K and V of a window only */
-    uint64_t n_experts;               /* where there is a choice */
+    uint64_t context_kv; /* of as many tokens as the model was made for, in steps that leave room to others */
+    uint32_t n_windowed; /* layers that keep K and V of a window only */
+    uint64_t n_experts;  /* where there is a choice */
     uint32_t n_moe_layers;
     placement where;
 } facts;

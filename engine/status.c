@@ -124,7 +124,8 @@ static void kv_metrics(engine *e, xd_buf *out)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    kv_by_tier(out, "kv_blocks", "Blocks of kv.block_size tokens of a group of layers that steps can use, by where they lie.",
+    kv_by_tier(out, "kv_blocks",
+               "Blocks of kv.block_size tokens of a group of layers that steps can use, by where they lie.",
                k.tier[0].total, k.tier[1].total);
     kv_by_tier(out, "kv_blocks_used", "KV blocks that sequences own, by where they lie.", k.tier[0].used,
                k.tier[1].used);

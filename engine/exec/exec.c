@@ -100,8 +100,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
     uint64_t shared = hp->d_ff_shared_max ? XD_MIN(t, (uint64_t)EXEC_SHARED_TOKENS) : 0;
     uint64_t picks = o->routes ? (uint64_t)o->max_seqs * hp->n_layers * hp->top_k_max : 0;
-    uint64_t in_words = 8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks * exec_kv_groups(x) +
-                        exec_state_words(x);
+    uint64_t in_words =
+        8 + 4 * t + o->max_rows + picks + (uint64_t)o->max_seqs * max_blocks * exec_kv_groups(x) + exec_state_words(x);
     if (in_words > UINT32_MAX)
         return xd_fail(err, XD_BAD_CONFIG, 0, "max_num_seqs times max_model_len is too large for a step's block table");
     x->in_cap_words = (uint32_t)in_words;

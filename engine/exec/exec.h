@@ -25,7 +25,7 @@ typedef struct exec_options {
     const model *m;
     uint64_t page_size; /* how experts will be cut: sizes the scratch */
     uint32_t max_tokens, max_seqs, max_rows, max_context, block_size;
-    uint32_t kv_groups; /* of the cache that will be attached; 0: one */
+    uint32_t kv_groups;   /* of the cache that will be attached; 0: one */
     bool record;          /* decode steps as recorded graphs, where the device can */
     bool read_ahead;      /* of the next layer's likely experts, where it pays */
     bool always_ahead;    /* with read_ahead: wherever it is possible */
@@ -58,10 +58,10 @@ typedef struct exec_keep { /* what linear layers know after the run's first `aft
 enum { EXEC_MAX_KEEP = 2 };
 
 typedef struct exec_run_seq {
-    const uint32_t *ids;    /* [n_tokens] */
-    const uint32_t *blocks; /* block table of the whole sequence, as kv_seq_blocks() */
+    const uint32_t *ids;                      /* [n_tokens] */
+    const uint32_t *blocks;                   /* block table of the whole sequence, as kv_seq_blocks() */
     uint32_t n_blocks, stride, pos, n_tokens; /* stride: kv_seq_stride(), where there are several groups */
-    uint32_t state; /* slot of kv_describe_state(), where the model has linear layers */
+    uint32_t state;                           /* slot of kv_describe_state(), where the model has linear layers */
     uint32_t n_keep;
     exec_keep keep[EXEC_MAX_KEEP]; /* ascending */
     uint32_t n_rows;               /* logits wanted for the last n_rows tokens */

@@ -7,7 +7,7 @@
 
 /* A layer's trunk as the kernels take it. */
 typedef struct exec_layer {
-    kv_layer kv; /* where its K and V lie; not of a linear layer */
+    kv_layer kv;                                   /* where its K and V lie; not of a linear layer */
     float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of Q and K may be NULL */
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];

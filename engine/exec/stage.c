@@ -16,7 +16,7 @@
 /* Fewer new tokens than this in a sequence are not worth another kernel in the layer's path. */
 #define FRESH_TOKENS 16u
 enum { OLD_BEGIN, OLD_END, FRESH_BEGIN, FRESH_END, RANGE_WORDS }; /* of a group */
-#define ENTRY_WORDS  (sizeof(kern_kv_stage_entry) / sizeof(uint32_t))
+#define ENTRY_WORDS (sizeof(kern_kv_stage_entry) / sizeof(uint32_t))
 _Static_assert(sizeof(kern_kv_stage_entry) == 12, "packed as words");
 
 xd_status exec_stage_open(exec *x, xd_err *err)

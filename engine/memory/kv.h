@@ -30,10 +30,11 @@ enum { KV_MAX_GROUPS = 16 };
 
 typedef struct kv_options {
     kern_dev *dev;
-    uint32_t n_layers;  /* of a group: a block has room for so many */
-    uint32_t n_groups;  /* 0: one */
-    uint32_t window[KV_MAX_GROUPS]; /* of a group's layers, in tokens; 0: none. Groups of one window lie one behind another */
-    uint32_t step_tokens;           /* most tokens of a step; where a group has a window */
+    uint32_t n_layers; /* of a group: a block has room for so many */
+    uint32_t n_groups; /* 0: one */
+    uint32_t window
+        [KV_MAX_GROUPS];  /* of a group's layers, in tokens; 0: none. Groups of one window lie one behind another */
+    uint32_t step_tokens; /* most tokens of a step; where a group has a window */
     uint32_t n_kv_heads, head_dim, block_size;
     uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
     kern_fmt fmt;        /* FMT_F16, FMT_F32 or FMT_Q8_0 */

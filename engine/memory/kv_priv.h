@@ -39,7 +39,7 @@ struct kv_cache {
     kv_tier tier[2]; /* device, host */
     kv_prefix *prefix;
     kv_states *states; /* NULL: no linear layers */
-    bool windows; /* some group has one */
+    bool windows;      /* some group has one */
     bool download_pending;
     pthread_mutex_t lock;
     kv_stats stats;
@@ -48,7 +48,7 @@ struct kv_cache {
 struct kv_seq {
     uint32_t *blocks; /* [n_groups][cap]; KV_NONE: given back */
     uint32_t n, cap;
-    uint32_t first[KV_MAX_GROUPS]; /* block of a group that has not been given back */
+    uint32_t first[KV_MAX_GROUPS];   /* block of a group that has not been given back */
     uint32_t n_committed, tail_node; /* blocks that prefix nodes know; the node of the last one (held) */
     uint32_t n_known;                /* tokens */
     uint32_t slot, copy;             /* of its state; copy: while it is swapped */

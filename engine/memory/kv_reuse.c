@@ -94,8 +94,7 @@ static uint32_t bring_prefix(kv_cache *kv, kv_seq *s)
     uint32_t n = 0;
     for (; n < s->n; n++)
         for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-            if (n >= s->first[g] && kv_place_is_host(kv, *kv_seq_block(s, g, n)) &&
-                !bring_in(kv, s, g, n))
+            if (n >= s->first[g] && kv_place_is_host(kv, *kv_seq_block(s, g, n)) && !bring_in(kv, s, g, n))
                 return n;
     return n;
 }
