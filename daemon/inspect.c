@@ -216,11 +216,10 @@ static void print_sizes(const facts *f)
     row_bytes("largest expert", f->largest, "");
     row_bytes("expert bytes a token", f->token_experts, "what one token of one sequence reads");
     row_bytes("KV cache a token", f->token_kv, f->where.kv_name);
-    snprintf(note, sizeof note, "all %u tokens of one sequence", f->p->max_positions);
+    snprintf(note, sizeof note, "%u tokens: %u of %u layers keep those of their window and of a step",
+             f->p->max_positions, f->n_windowed, f->p->n_layers);
     if (f->n_windowed)
-        snprintf(note + strlen(note), sizeof note - strlen(note), "; %u of %u layers keep a window's and a step's only",
-                 f->n_windowed, f->p->n_layers);
-    row_bytes("KV cache of a context", f->context_kv, note);
+        row_bytes("KV cache of a context", f->context_kv, note);
 }
 
 int inspect_main(const cli *c, const config *cfg)

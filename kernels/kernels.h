@@ -120,7 +120,7 @@ typedef struct kern_qkv_norm_args {
     float eps, clip; /* 0: no clip */
 } kern_qkv_norm_args;
 
-/* A KV block holds block_size tokens of all layers. Its address is block_addr[id]; layer l begins at l * layer_bytes:
+/* A KV block holds block_size tokens of some layers. Its address is block_addr[id]; layer l begins at l * layer_bytes:
  * K [n_kv_heads][block_size][head_dim], then V the same, in fmt. A block may lie in VRAM or mapped host memory.
  * With v_dim (latent attention) only K is kept, and V is its first v_dim columns.
  * Q8_0 is rounded in one way everywhere, in float32: d is the largest magnitude of the 32 values divided by 127, as a half; a quant is

@@ -265,3 +265,98 @@ Test(sched, every_sequence_ends_in_a_tight_cache)
         done(w);
     }
 }
+
+/* Two groups of layers, one with a window; blocks for n_seqs sequences of `tokens` in steps of `chunk`, as the engine sizes them. */
+static world *make_windows(uint32_t n_seqs, uint32_t tokens, uint32_t window, uint32_t chunk, uint64_t swap_bytes)
+{
+    kv_options ko = {.n_groups = 2,
+                     .window = {0, window},
+                     .block_size = RIG_BLOCK,
+                     .swap_bytes = swap_bytes,
+                     .prefix_caching = true};
+    ko.n_blocks = (uint32_t)kv_blocks_of(&ko, n_seqs, tokens, chunk);
+    return world_open(ko, (sched_options){.max_seqs = 6, .max_tokens = 64, .max_rows = 8, .chunk = chunk});
+}
+
+Test(sched, a_prompts_chunk_takes_the_blocks_that_are_free_before_anybody_gives_way)
+{
+    world *w = make_windows(2, 60, 8, 8, 0); /* 30 blocks without a window, 2 * 4 - 1 + 2 with one */
+    add(w, 0, 48);
+    cr_assert_eq(step(w, 0), 48, "all blocks are free: 24 of them");
+    cr_assert_eq(stats(w).window_released, 9);
+    add(w, 1, 60);
+    uint32_t n;
+    const sched_entry *e =
+        sched_form(w->s, 0, true, &n); /* of 39 the first has 12 + 3, and takes two for its token 49 */
+    cr_assert(n == 2 && e[0].n_tokens == 1 && e[1].n_tokens == 11 * RIG_BLOCK, "%u tokens", e[1].n_tokens);
+    sched_commit(w->s);
+    w->q[0].n_ids++;
+    cr_assert_eq(step(w, 0), 1 + 16, "the rest");
+    sched_stats st;
+    sched_get_stats(w->s, &st);
+    cr_assert_eq(st.preempted_recompute + st.preempted_swap, 0);
+    done(w);
+}
+
+Test(sched, a_chunk_that_is_certain_to_fit_is_never_made_smaller)
+{
+    world *w = make_windows(1, 60, 8, 8, 0); /* 15 + 5 blocks */
+    add(w, 0, 60);
+    uint32_t most = 0, least = UINT32_MAX;
+    while (w->q[0].n_computed < 60) {
+        const uint32_t n = step(w, 0);
+        most = XD_MAX(most, n);
+        least = w->q[0].n_computed < 60 ? XD_MIN(least, n) : least;
+    }
+    cr_assert_eq(most, 40, "20 blocks for both groups");
+    cr_assert_geq(least, 8);
+    done(w);
+}
+
+Test(sched, for_a_chunk_that_is_certain_to_fit_others_give_way)
+{
+    world *w = make_windows(1, 60, 8, 8, 0); /* 15 + 5 blocks */
+    add(w, 1, 24);
+    cr_assert_eq(step(w, 0), 24);
+    w->q[0] = (sched_seq){.order = 0, .priority = -1, .ids = w->ids[0], .n_ids = 60, .n_prompt = 60};
+    cr_assert_eq(sched_add(w->s, &w->q[0], NULL), XD_OK);
+    cr_assert_eq(step(w, 0), 1 + 16, "9 blocks were free");
+    uint32_t n;
+    const sched_entry *e = sched_form(w->s, 0, true, &n); /* 3 are, for 4 tokens */
+    cr_assert(n == 1 && e[0].seq == &w->q[0] && e[0].n_tokens == 8);
+    cr_assert_eq(w->q[1].n_preempted, 1);
+    done(w);
+}
+
+/* With a pool that holds one of the longest sequences and not a block more. */
+Test(sched, every_sequence_with_windows_ends_where_only_one_fits)
+{
+    enum { N = 12, LONGEST = 60 };
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        world *w = make_windows(1, LONGEST, 1 + seed % 19, 1 + seed % 11, seed % 3 == 0 ? 1 << 16 : 0);
+        uint64_t s = seed;
+        uint32_t goal[N], n_done = 0, added = 0;
+        bool ended[N] = {false};
+        for (uint32_t turn = 0; n_done < N; turn++) {
+            cr_assert_lt(turn, 20000, "seed %llu: no progress", (unsigned long long)seed);
+            s = s * 6364136223846793005u + 1442695040888963407u;
+            if (added < N && (s >> 40) % 3 == 0) {
+                const uint32_t prompt = 1 + (uint32_t)(s >> 33) % (LONGEST - 10);
+                goal[added] = seed % 2 ? LONGEST : prompt + 1 + (uint32_t)(s >> 50) % 9;
+                add_shared(w, added++, prompt, (uint32_t)(s >> 45) % 30, 0, seed % 5 ? 0 : (s >> 55) % 4);
+            }
+            sched_stats st;
+            sched_get_stats(w->s, &st);
+            if (!step(w, (s >> 20) % 2 ? 5 : 0))
+                cr_assert_eq(st.n_running + st.n_waiting, 0, "seed %llu: a step could be formed",
+                             (unsigned long long)seed);
+            for (uint32_t i = 0; i < added; i++)
+                if (!ended[i] && w->q[i].n_ids >= goal[i]) {
+                    ended[i] = true;
+                    n_done++;
+                    sched_remove(w->s, &w->q[i]);
+                }
+        }
+        done(w);
+    }
+}
