@@ -31,8 +31,11 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     snprintf(note, sizeof note, "%s%s", where,
              p->on_cpu && !synthetic ? ", in place from the file where it can be" : "");
     row_bytes("trunk", trunk, note);
-    snprintf(note, sizeof note, "%s, %s, %llu blocks of %u tokens, context up to %u", where, p->kv_name,
-             (unsigned long long)p->kv_blocks, cfg->kv.block_size, p->context);
+    char layers[32] = "";
+    if (p->kv_opt.n_groups > 1)
+        snprintf(layers, sizeof layers, " and %u layers", p->kv_opt.n_layers);
+    snprintf(note, sizeof note, "%s, %s, %llu blocks of %u tokens%s, context up to %u", where, p->kv_name,
+             (unsigned long long)p->kv_blocks, cfg->kv.block_size, layers, p->context);
     if (p->kv_known)
         row_bytes("KV cache", p->kv, note);
     else

@@ -44,7 +44,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
 void core_close(core *c); /* takes any state, {0} too */
 /* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
 xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
-/* What the KV cache keeps of this model, and how, under this configuration; without device, format and number of blocks. */
+/* What the KV cache keeps of this model, and how, under this configuration; without device, format and number of blocks. max_tokens: of a step. */
 kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_tokens);
 /* Most tokens of a step: engine.max_num_batched_tokens, within reason. */
 uint32_t core_max_tokens(const config *cfg, const model_params *hp, bool on_cpu);

@@ -125,7 +125,7 @@ bool kv_seq_is_swapped(const kv_seq *s);
  * `from` has given back what the next token would see through a window. */
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n);
 /* Block ids of group 0 in order; none while it is swapped. Those of group g begin g * kv_seq_stride() further on. Blocks before its window that were
- * given back are KV_NONE: the first ones of a row, never all of them. Borrowed until it changes. */
+ * given back are KV_NONE: the first ones of a row, but not that of the next token. Borrowed until it changes. */
 const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n);
 uint32_t kv_seq_stride(const kv_seq *s);
 uint32_t kv_n_ids(const kv_cache *kv); /* block ids that steps may meet: below that */

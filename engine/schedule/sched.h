@@ -2,8 +2,9 @@
  *
  * Pure logic over the KV cache: no device work, no clock, no requests. Continuous batching: decoding sequences first, then chunks
  * of prompts, then newcomers in order of priority, turn and arrival. When KV blocks run out the last one in that order is preempted:
- * swapped out where swap space is left, else dropped and computed again later. Where layers have windows, a chunk needs blocks that it gives back
- * behind the step: it is made smaller, down to what is certain to fit in the end, before anybody gives way for it. Owned by the engine thread.
+ * swapped out where swap space is left (and is not among the blocks that steps use), else dropped and computed again later. Where layers have
+ * windows, a chunk needs blocks that it gives back behind the step: it is made smaller, down to what is certain to fit in the end, before anybody
+ * gives way for it. Owned by the engine thread.
  *
  * Where sequences have states (linear layers), a prompt's state is kept behind some of its blocks, so that later prompts can begin there: behind
  * the last block that stands SCHED_TAIL tokens or more before the end, since a chat's next turn has all of a prompt but the

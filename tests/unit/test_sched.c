@@ -328,35 +328,56 @@ Test(sched, for_a_chunk_that_is_certain_to_fit_others_give_way)
     done(w);
 }
 
-/* With a pool that holds one of the longest sequences and not a block more. */
-Test(sched, every_sequence_with_windows_ends_where_only_one_fits)
+/* With a pool that holds one of the longest sequences and not a block more; where it is cold, most of it in host memory. */
+static void run_where_one_fits(uint64_t seed, bool windows, bool cold)
 {
     enum { N = 12, LONGEST = 60 };
-    for (uint64_t seed = 1; seed <= 60; seed++) {
-        world *w = make_windows(1, LONGEST, 1 + seed % 19, 1 + seed % 11, seed % 3 == 0 ? 1 << 16 : 0);
-        uint64_t s = seed;
-        uint32_t goal[N], n_done = 0, added = 0;
-        bool ended[N] = {false};
-        for (uint32_t turn = 0; n_done < N; turn++) {
-            cr_assert_lt(turn, 20000, "seed %llu: no progress", (unsigned long long)seed);
-            s = s * 6364136223846793005u + 1442695040888963407u;
-            if (added < N && (s >> 40) % 3 == 0) {
-                const uint32_t prompt = 1 + (uint32_t)(s >> 33) % (LONGEST - 10);
-                goal[added] = seed % 2 ? LONGEST : prompt + 1 + (uint32_t)(s >> 50) % 9;
-                add_shared(w, added++, prompt, (uint32_t)(s >> 45) % 30, 0, seed % 5 ? 0 : (s >> 55) % 4);
-            }
-            sched_stats st;
-            sched_get_stats(w->s, &st);
-            if (!step(w, (s >> 20) % 2 ? 5 : 0))
-                cr_assert_eq(st.n_running + st.n_waiting, 0, "seed %llu: a step could be formed",
-                             (unsigned long long)seed);
-            for (uint32_t i = 0; i < added; i++)
-                if (!ended[i] && w->q[i].n_ids >= goal[i]) {
-                    ended[i] = true;
-                    n_done++;
-                    sched_remove(w->s, &w->q[i]);
-                }
+    kv_options ko = {.n_groups = windows ? 2 : 1,
+                     .window = {0, windows ? 1 + (uint32_t)(seed % 19) : 0},
+                     .block_size = RIG_BLOCK,
+                     .prefix_caching = true,
+                     .allow_cold = cold};
+    const uint32_t chunk = 1 + seed % 11, n_blocks = (uint32_t)kv_blocks_of(&ko, 1, LONGEST, chunk);
+    ko.n_blocks = cold ? 6 : n_blocks;
+    ko.swap_bytes = (cold ? n_blocks - ko.n_blocks : seed % 3 ? 0 : 16) * 4096ull;
+    world *w = world_open(
+        ko, (sched_options){.max_seqs = 6, .max_tokens = 64, .max_rows = 8, .chunk = windows ? chunk : UINT32_MAX});
+    uint64_t s = seed;
+    uint32_t goal[N], n_done = 0, added = 0;
+    bool ended[N] = {false};
+    for (uint32_t turn = 0; n_done < N; turn++) {
+        cr_assert_lt(turn, 20000, "seed %llu: no progress", (unsigned long long)seed);
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        if (added < N && (s >> 40) % 3 == 0) {
+            const uint32_t prompt = 1 + (uint32_t)(s >> 33) % (LONGEST - 10);
+            goal[added] = seed % 2 ? LONGEST : prompt + 1 + (uint32_t)(s >> 50) % 9;
+            add_shared(w, added++, prompt, (uint32_t)(s >> 45) % 30, 0, seed % 5 ? 0 : (s >> 55) % 4);
         }
-        done(w);
+        sched_stats st;
+        sched_get_stats(w->s, &st);
+        if (!step(w, (s >> 20) % 2 ? 5 : 0))
+            cr_assert_eq(st.n_running + st.n_waiting, 0, "seed %llu: a step could be formed", (unsigned long long)seed);
+        for (uint32_t i = 0; i < added; i++)
+            if (!ended[i] && w->q[i].n_ids >= goal[i]) {
+                ended[i] = true;
+                n_done++;
+                sched_remove(w->s, &w->q[i]);
+            }
     }
+    done(w);
+}
+
+Test(sched, every_sequence_ends_where_only_one_fits)
+{
+    for (uint64_t seed = 1; seed <= 80; seed++)
+        for (int windows = 0; windows < 2; windows++)
+            run_where_one_fits(seed, windows, false);
+}
+
+/* What is swapped lies in blocks that others need: they got nothing for it, and all went round for ever. */
+Test(sched, every_sequence_ends_where_only_one_fits_and_most_of_it_is_cold)
+{
+    for (uint64_t seed = 1; seed <= 80; seed++)
+        for (int windows = 0; windows < 2; windows++)
+            run_where_one_fits(seed, windows, true);
 }
