@@ -32,8 +32,8 @@ typedef struct kv_options {
     kern_dev *dev;
     uint32_t n_layers; /* of a group: a block has room for so many */
     uint32_t n_groups; /* 0: one */
-    uint32_t window
-        [KV_MAX_GROUPS];  /* of a group's layers, in tokens; 0: none. Groups of one window lie one behind another */
+    /* Of a group's layers, in tokens; 0: none. Groups of one window lie one behind another. */
+    uint32_t window[KV_MAX_GROUPS];
     uint32_t step_tokens; /* most tokens of a step; where a group has a window */
     uint32_t n_kv_heads, head_dim, block_size;
     uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
