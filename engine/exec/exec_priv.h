@@ -8,7 +8,7 @@
 /* A layer's trunk as the kernels take it. */
 typedef struct exec_layer {
     kv_layer kv;                                   /* where its K and V lie; not of a linear layer */
-    float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; norms of Q and K may be NULL */
+    float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; each may be NULL */
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];
     uint32_t n_qkv;
@@ -317,6 +317,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
 xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err);
 /* Adds a layer's shared expert to what its experts add up to, or leaves it in x->add_shared; behind its router. */
 xd_status exec_build_shared(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);
+/* What a layer's FFN is given, behind its router. */
+const float *exec_ffn_input(const exec *x, uint32_t layer);
 /* Where a layer's experts add up; and behind them: x->x gets that, if it is elsewhere. */
 float *exec_ffn_sum(const exec *x, uint32_t layer);
 xd_status exec_build_ffn_end(exec *x, uint32_t layer, const exec_shape *s, xd_err *err);

@@ -53,6 +53,8 @@ static xd_status norm_onto(exec *x, float *y, const float *weight, float *to, fl
 /* What an FFN gets of the stream. */
 static xd_status norm_input(exec *x, const float *weight, const exec_shape *s, xd_err *err)
 {
+    if (!weight)
+        return XD_OK;
     RUN(x->dev->ops->rmsnorm(x->dev, &(kern_rmsnorm_args){.y = x->h,
                                                           .x = x->x,
                                                           .weight = weight,
@@ -83,9 +85,10 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     kv.max_blocks = s->max_blocks;
 
     float *y = x->qkv;
+    const float *input = l->attn_norm ? x->h : x->x;
     for (uint32_t i = 0; i < l->n_qkv; i++) {
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
-                                                    .x = i ? x->h : x->x,
+                                                    .x = i ? input : x->x,
                                                     .w = l->qkv[i],
                                                     .bias = l->qkv_bias[i],
                                                     .n_tokens = s->n_tokens,
@@ -152,7 +155,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
         return st;
     if (l->gate.data) { /* its place is Q's, which nobody needs any more */
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = x->qkv,
-                                                    .x = x->h,
+                                                    .x = input,
                                                     .w = l->gate,
                                                     .bias = l->gate_bias,
                                                     .n_tokens = s->n_tokens,
@@ -365,7 +368,7 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
 {
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
-    return (kern_moe_args){.x = x->h,
+    return (kern_moe_args){.x = exec_ffn_input(x, layer),
                            .y = exec_ffn_sum(x, layer),
                            .ids = ids_of(x, layer, s),
                            .weights = x->layers[layer].router.data ? x->router_weights : x->one_weights,
@@ -389,6 +392,11 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .act = x->hp->act,
                            .act_alpha = x->hp->act_alpha,
                            .act_limit = x->hp->act_limit};
+}
+
+const float *exec_ffn_input(const exec *x, uint32_t layer)
+{
+    return x->layers[layer].ffn_norm ? x->h : x->x;
 }
 
 float *exec_ffn_sum(const exec *x, uint32_t layer)

@@ -8,7 +8,8 @@ static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n
     const exec_layer *l = &x->layers[layer];
     const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
     const bool apart = l->shared_post_norm;
-    const kern_linear_args of_x = {.x = x->h + (size_t)first * d, .n_tokens = n, .x_stride = d, .scratch = x->scratch};
+    const kern_linear_args of_x = {
+        .x = exec_ffn_input(x, layer) + (size_t)first * d, .n_tokens = n, .x_stride = d, .scratch = x->scratch};
     kern_linear_args a = of_x;
     a.y_stride = 2 * d_ff;
     for (uint32_t i = 0; i < l->n_shared; i++) {

@@ -177,7 +177,7 @@ static xd_status build_front(exec *x, uint32_t layer, const exec_shape *s, const
     if ((st = exec_build_router(x, layer, s, view, err)))
         return st;
     exec_mark(x, layer * N_MARKS + MARK_ROUTER);
-    RUN(ops->download(x->dev, p->x, x->h, (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
+    RUN(ops->download(x->dev, p->x, exec_ffn_input(x, layer), (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
     RUN(ops->download(x->dev, p->ids, moe.ids, picks));
     RUN(ops->download(x->dev, p->weights, moe.weights, picks));
     return XD_OK;

@@ -172,6 +172,19 @@ static const model_arch archs[] = {
      .qk_norm = MODEL_NORM_WIDE,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_olmoe},
+    {.model_type = "flex_olmo",
+     .class_name = "FlexOlmoForCausalLM",
+     .defaults = "{\"vocab_size\":100352,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":4096,\"num_experts_per_tok\":5,"
+                 "\"num_local_experts\":7,\"eos_token_id\":100257}",
+     .default_theta = 500000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .norms = MODEL_NORMS_BEHIND,
+     .qk_norm = MODEL_NORM_WIDE,
+     .bias = MODEL_BIAS_ASKED},
     {.model_type = "granitemoe",
      .class_name = "GraniteMoeForCausalLM",
      .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"

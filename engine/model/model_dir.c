@@ -446,14 +446,14 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool k_is_v = model_k_is_v(m, y);
     const bool around = a->norms == MODEL_NORMS_AROUND, behind = a->norms != MODEL_NORMS_BEFORE;
     const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
-              of_ffn = behind ? MUST : NEVER;
+              before = a->norms == MODEL_NORMS_BEHIND ? NEVER : MUST;
     const struct {
         const char *name;
         uint32_t rows, cols;
         int there;
         model_tensor *to;
     } parts[] = {
-        {"input_layernorm.weight", 1, d, MUST, &y->attn_norm},
+        {"input_layernorm.weight", 1, d, before, &y->attn_norm},
         {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
         {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
         {"self_attn.v_proj.weight", kv, d, latent || k_is_v ? NEVER : MUST, &y->v},
@@ -478,8 +478,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
          &y->latent.kv_b},
         {"self_attn.gate_proj.weight", q, d, a->gate ? MUST : NEVER, &y->gate},
         {"post_attention_layernorm.weight", 1, d, MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
-        {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, of_ffn, &y->ffn_norm},
-        {around ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d, of_ffn, &y->ffn_post_norm},
+        {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, behind ? before : NEVER,
+         &y->ffn_norm},
+        {around ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d, behind ? MUST : NEVER,
+         &y->ffn_post_norm},
         {"layer_scalar", 1, 1, own_norms, &y->out_scale},
         {"router.scale", 1, d, of_experts, &y->router_norm},
         {"router.per_expert_scale", 1, y->n_experts, of_experts, &y->expert_scale},

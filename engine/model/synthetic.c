@@ -324,13 +324,14 @@ static bool plan_model(plan *p, model *m)
         const uint32_t kv = y->n_kv_heads * y->head_dim;
         const uint32_t q = h->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
         const uint32_t o = h->n_heads * (latent ? h->latent.v_dim : y->head_dim);
-        ok = plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0) &&
+        const bool before = a->norms != MODEL_NORMS_BEHIND;
+        ok = (!before || plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0)) &&
              (y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
               : y->linear                        ? plan_delta(p, h, y)
               : latent                           ? plan_latent(p, h, y)
                                                  : plan_attention(p, m, y)) &&
              (y->linear || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
-             plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0);
+             (!before || plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0));
         if (ok && m->qk_norm && !y->linear)
             ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : y->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);

@@ -161,12 +161,12 @@ static uint32_t *run_route(kc *k, const route_case *c, bool whole, size_t *ret_b
                                .n_tokens = c->n,
                                .x_stride = c->w.cols,
                                .y_stride = experts,
-                               .norm = kc_put(&r, c->norm, c->w.cols * sizeof(float)),
+                               .norm = c->norm ? kc_put(&r, c->norm, c->w.cols * sizeof(float)) : NULL,
                                .norm_eps = 1e-6f};
     logits.w.data = kc_put(&r, c->w.data, c->w.rows * c->w.row_bytes);
     logits.bias = c->bias ? kc_put(&r, c->bias, experts * sizeof(float)) : NULL;
     logits.y = kc_room(&r, (size_t)c->n * experts * sizeof(float));
-    logits.normed = kc_room(&r, x_bytes);
+    logits.normed = kc_put(&r, KC_NEW(k, c->n * c->w.cols, float), x_bytes);
     kern_router_args pick = c->pick;
     pick.logits = logits.y;
     pick.n_tokens = c->n;
@@ -262,8 +262,13 @@ void case_route(kc *k)
                      .rows = experts,
                      .cols = cols,
                      .fmt = fmt};
-    kc_fill(k, c.x = KC_NEW(k, c.n * cols, float), (size_t)c.n * cols);
-    kc_fill_scaled(k, c.norm = KC_NEW(k, cols, float), cols, 0.1f);
+    c.x = KC_NEW(k, c.n * cols, float);
+    if (kc_below(k, 4)) {
+        kc_fill(k, c.x, (size_t)c.n * cols);
+        kc_fill_scaled(k, c.norm = KC_NEW(k, cols, float), cols, 0.1f);
+    } else {
+        kc_fill_scaled(k, c.x, (size_t)c.n * cols, 1);
+    }
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.bias = KC_NEW(k, experts, float), experts, 1);
     c.page_addr = KC_NEW(k, experts * PAGES, uint64_t);

@@ -17,6 +17,7 @@ FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False, "clip_qkv": None},
+    "flex_olmo": {"pad_token_id": 0, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False},
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                    "residual_multiplier": 0.4, "logits_scaling": 4.0},
     "glm4_moe": {"head_dim": 32, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
@@ -77,7 +78,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe")
-CLASSES.update(granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(flex_olmo="FlexOlmo", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -94,7 +95,7 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
 
 
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum")
+NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -195,6 +196,13 @@ def fill(variant, add_nextn):
     for key, says in (("use_cla", True), ("use_mla", True), ("use_qk_norm", False), ("use_mixed_mlp_moe", False), ("use_rotary_pos_emb", False)):
         hunyuan(f"-{key}", f"{key} {str(says).lower()} is not known", cfg={key: says}, no_reference=True)
     types = ["sliding_attention", "full_attention", "sliding_attention"]
+    v("flex_olmo", "flex_olmo", cfg={**TINY, "head_dim": 32, "intermediate_size": 24})
+    v("flex_olmo-normed", "flex_olmo", cfg={"norm_topk_prob": True, "tie_word_embeddings": True, "rope_theta": DROP})
+    v("flex_olmo-biases", "flex_olmo", cfg={"attention_bias": True, "num_key_value_heads": 4, "num_experts": 7, "num_experts_per_tok": 7})
+    v("flex_olmo-one-kv-head", "flex_olmo", cfg={"num_key_value_heads": 1, "head_dim": 24, "rope_scaling": yarn})
+    v("flex_olmo-loud", "flex_olmo", weights=lambda s: {k: t * (8 if "post_" in k else 1) for k, t in s.items()})
+    v("flex_olmo-long", "flex_olmo", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2}, prompts=[530, 1500], greedy=4)
+    v("flex_olmo-norm-before", "flex_olmo", "model.layers.0.input_layernorm.weight", files=lambda d: add_tensor(d, "model.layers.0.input_layernorm.weight", 64))
     trinity = lambda n, refuse=None, **kw: v(f"afmoe{n}", "afmoe", refuse, **kw)
     trinity("", cfg={**TINY, "head_dim": 16})
     trinity("-gguf", gguf="bf16", cfg={**TINY, "head_dim": 16, "global_attn_every_n_layers": 4, "num_hidden_layers": 4})
@@ -478,6 +486,9 @@ def fill_random(variant, arch, seed):
     elif arch == "olmoe":
         c.update(num_experts=n, num_experts_per_tok=k, norm_topk_prob=r.random() < 0.5, clip_qkv=r.choice([None, 0.5, 3.0]),
                  attention_bias=r.random() < 0.3)
+    elif arch == "flex_olmo":
+        c.update(num_experts=n, num_experts_per_tok=k, norm_topk_prob=r.random() < 0.5, attention_bias=r.random() < 0.3,
+                 head_dim=r.choice([DROP, 8 * r.randint(1, 12)]))
     elif arch == "granitemoe":
         c.update(num_local_experts=n, num_experts_per_tok=k, attention_bias=r.random() < 0.3, embedding_multiplier=r.choice([1.0, 12.0]),
                  attention_multiplier=r.choice([0.05, 0.3]), residual_multiplier=r.choice([1.0, 0.22]), logits_scaling=r.choice([1.0, 6.0]))

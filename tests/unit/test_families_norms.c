@@ -122,6 +122,29 @@ Test(families_norms, has_the_defaults_of_trinitys_class)
     cr_assert_eq(last->d_ff_shared, 2 * 1408);
 }
 
+/* What is published (FlexOlmo-7x7B) leaves much to its class. */
+Test(families_norms, has_norms_behind_flex_olmos_layers_alone)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(
+        open_config("{\"model_type\":\"flex_olmo\",\"hidden_size\":64,\"num_hidden_layers\":2,\"vocab_size\":16,"
+                    "\"num_attention_heads\":4,\"intermediate_size\":32}",
+                    &m, &err),
+        XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->n_kv_heads == 4 && p->head_dim == 16 && p->max_positions == 4096 && p->wide_qk_norm);
+    cr_assert(p->router.scoring == KERN_SOFTMAX_TOPK && !p->router.norm_topk);
+    cr_assert_float_eq(p->rms_eps, 1e-6, 1e-12);
+    cr_assert_float_eq(p->ropes[0].inv_freq[1], pow(500000, -2.0 / 16), 1e-6);
+    for (uint32_t l = 0; l < 2; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        cr_assert(!y->attn_norm.bytes && !y->ffn_norm.bytes, "layer %u", l);
+        cr_assert(y->attn_post_norm.cols == 64 && y->ffn_post_norm.cols == 64 && y->q_norm.cols == 64, "layer %u", l);
+        cr_assert(y->moe && y->n_experts == 7 && y->top_k == 5 && y->d_ff == 32 && !y->d_ff_shared, "layer %u", l);
+    }
+}
+
 Test(families_norms, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
