@@ -149,9 +149,9 @@ run_part() {
         start "$1" qwen3-q8_0 120 "$test_golden" --backend="$backend" --kv=q8_0 tests/data/golden/qwen3
         ;;
     golden_cpu) golden "$1" --cpu-experts ;;
-    identity) # the models of tests/golden/meson.build
+    identity) # the models of tests/golden/meson.build; of gpt_oss nothing would be preempted with K and V in f16
         local model
-        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe; do
+        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe exaone_moe gemma4_text; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
         done
         for model in config/demo tests/data/golden/deepseek_v3-published-head; do
