@@ -65,6 +65,16 @@ typedef struct kern_rmsnorm_args {
     float scale;
 } kern_rmsnorm_args;
 
+/* y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float32. */
+typedef struct kern_layernorm_args {
+    float *y; /* [n_tokens][dim], not x */
+    const float *x;
+    const float *weight, *bias; /* [dim] */
+    const uint32_t *row_idx;    /* [n_tokens] or NULL: x row of output t */
+    uint32_t n_tokens, dim;
+    float eps;
+} kern_layernorm_args;
+
 /* y[t][0..rows) (+)= W x[t] + bias. With `norm`, x is normalised first as by rmsnorm, and the rows so made are left in `normed`. */
 typedef struct kern_linear_args {
     float *y;       /* [n_tokens] rows, y_stride floats apart */
@@ -313,6 +323,9 @@ typedef enum kern_scoring {
     KERN_SOFTMAX_TOPK, /* softmax over all experts, then the k largest (Qwen3-MoE) */
     KERN_TOPK_SOFTMAX, /* the k largest logits, softmax over them (Mixtral; equals the first with norm_topk) */
     KERN_SIGMOID,      /* sigmoid of each logit, then the k largest (DeepSeek-V3) */
+    /* The k largest logits, one after another. A pick's weight is its share in a softmax over those that are left and come near it: by no more
+     * than `spread` of its value or, if that is more, of their own magnitude (Phi-3.5-MoE, arXiv 2409.12136). */
+    KERN_SPARSEMIXER,
 } kern_scoring;
 
 typedef enum kern_group_rank {
@@ -329,8 +342,9 @@ typedef struct kern_router_args {
     float *weights;      /* [n_tokens][top_k] */
     uint32_t n_tokens, n_experts, top_k;
     kern_scoring scoring;
-    bool norm_topk; /* divide by the sum of the chosen */
-    /* What follows is 0 in a plain router, and not known with KERN_TOPK_SOFTMAX. */
+    float spread;   /* of KERN_SPARSEMIXER */
+    bool norm_topk; /* divide by the sum of the chosen; not known with KERN_SPARSEMIXER */
+    /* What follows is 0 in a plain router, and not known with KERN_TOPK_SOFTMAX and KERN_SPARSEMIXER. */
     const float *bias; /* [n_experts] device, or NULL: added to the scores for the choice; the weights are without it */
     /* More than one: the experts lie in n_groups runs of the same size, at most KERN_MAX_GROUPS, and are chosen from the top_groups
      * best of them. By what they are chosen by, bias included; ties go to the lower group. */
@@ -341,10 +355,15 @@ typedef struct kern_router_args {
     const float *expert_scale; /* [n_experts] device, or NULL: the same, for each expert */
 } kern_router_args;
 
+static inline bool kern_router_is_bare(const kern_router_args *a)
+{
+    return !a->bias && a->n_groups <= 1 && a->norm_min == 0 && a->norm_eps == 0 && (a->scale == 0 || a->scale == 1) &&
+           !a->expert_scale;
+}
+
 static inline bool kern_router_is_plain(const kern_router_args *a)
 {
-    return a->scoring != KERN_SIGMOID && !a->bias && a->n_groups <= 1 && a->norm_min == 0 && a->norm_eps == 0 &&
-           (a->scale == 0 || a->scale == 1) && !a->expert_scale;
+    return (a->scoring == KERN_SOFTMAX_TOPK || a->scoring == KERN_TOPK_SOFTMAX) && kern_router_is_bare(a);
 }
 
 /* Else every backend says KERN_UNSUPPORTED. */
@@ -353,6 +372,8 @@ static inline bool kern_router_is_known(const kern_router_args *a)
     if (a->n_groups > 1 &&
         (a->n_groups > KERN_MAX_GROUPS || a->n_experts % a->n_groups || !a->top_groups || a->top_groups > a->n_groups))
         return false;
+    if (a->scoring == KERN_SPARSEMIXER)
+        return kern_router_is_bare(a) && !a->norm_topk;
     return kern_router_is_plain(a) || a->scoring != KERN_TOPK_SOFTMAX;
 }
 
@@ -547,6 +568,7 @@ struct kern_ops {
     /* --- math ------------------------------------------------------------------------------------------------ */
     kern_status (*embed)(kern_dev *d, const kern_embed_args *a);
     kern_status (*rmsnorm)(kern_dev *d, const kern_rmsnorm_args *a);
+    kern_status (*layernorm)(kern_dev *d, const kern_layernorm_args *a);
     kern_status (*linear)(kern_dev *d, const kern_linear_args *a);
     kern_status (*linear_heads)(kern_dev *d, const kern_linear_heads_args *a);
     kern_status (*swiglu)(kern_dev *d, const kern_swiglu_args *a);

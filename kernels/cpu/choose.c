@@ -48,6 +48,29 @@ static void router_plain(const router_job *j, const float *logits, uint32_t *ids
         weights[k] /= sum;
 }
 
+static bool is_among(const uint32_t *ids, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] == id)
+            return true;
+    return false;
+}
+
+static void router_mixer(const kern_router_args *a, const float *logits, uint32_t *ids, float *weights)
+{
+    router_pick(a, logits, ids);
+    for (uint32_t k = 0; k < a->top_k; k++) {
+        const float max = logits[ids[k]];
+        float sum = 0;
+        for (uint32_t e = 0; e < a->n_experts; e++) {
+            const bool far = (max - logits[e]) / fmaxf(fabsf(logits[e]), max) > a->spread;
+            if (!far && !is_among(ids, k, e))
+                sum += expf(logits[e] - max);
+        }
+        weights[k] = 1.0f / sum;
+    }
+}
+
 /* A token's experts by score. */
 typedef struct scores {
     const kern_router_args *a;
@@ -149,6 +172,8 @@ static void router_token(const router_job *j, uint32_t t)
     float *weights = a->weights + (size_t)t * a->top_k;
     if (kern_router_is_plain(a))
         router_plain(j, logits, ids, weights);
+    else if (a->scoring == KERN_SPARSEMIXER)
+        router_mixer(a, logits, ids, weights);
     else
         router_scores(j, logits, ids, weights);
 }

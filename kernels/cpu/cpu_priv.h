@@ -117,6 +117,7 @@ uint64_t cpu_now_ns(void);
 /* linear.c */
 kern_status cpu_embed(kern_dev *dev, const kern_embed_args *a);
 kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a);
+kern_status cpu_layernorm(kern_dev *dev, const kern_layernorm_args *a);
 kern_status cpu_linear(kern_dev *dev, const kern_linear_args *a);
 kern_status cpu_linear_heads(kern_dev *dev, const kern_linear_heads_args *a);
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a);

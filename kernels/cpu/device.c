@@ -292,6 +292,7 @@ static const kern_ops cpu_ops = {
     .graph_free = dev_graph_free,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,
+    .layernorm = cpu_layernorm,
     .linear = cpu_linear,
     .linear_heads = cpu_linear_heads,
     .swiglu = cpu_swiglu,

@@ -83,6 +83,55 @@ kern_status cpu_rmsnorm(kern_dev *dev, const kern_rmsnorm_args *a)
     return KERN_OK;
 }
 
+/* In sixteen sums, so that one addition need not wait for another: the order is the same on every machine. */
+static float mean_of(const float *x, uint32_t n)
+{
+    enum { SUMS = 16 };
+    double part[SUMS] = {0}, sum = 0;
+    uint32_t i = 0;
+    for (; i + SUMS <= n; i += SUMS)
+        for (uint32_t j = 0; j < SUMS; j++)
+            part[j] += (double)x[i + j];
+    for (uint32_t j = 0; j < SUMS; j++)
+        sum += part[j];
+    for (; i < n; i++)
+        sum += (double)x[i];
+    return (float)(sum / n);
+}
+
+typedef struct layernorm_job {
+    const kern_layernorm_args *a;
+    cpu_rmsnorm_fn *fn;
+    uint32_t rows_a_task;
+} layernorm_job;
+
+/* The RMS norm of what differs from the mean. */
+static void layernorm_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    (void)worker;
+    const layernorm_job *j = ctx;
+    const kern_layernorm_args *a = j->a;
+    uint32_t first = task * j->rows_a_task;
+    for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
+        const float *x = a->x + (size_t)(a->row_idx ? a->row_idx[t] : t) * a->dim;
+        const float mean = mean_of(x, a->dim);
+        float *y = a->y + (size_t)t * a->dim;
+        for (uint32_t i = 0; i < a->dim; i++)
+            y[i] = x[i] - mean;
+        j->fn(y, y, a->weight, a->dim, a->eps);
+        for (uint32_t i = 0; i < a->dim; i++)
+            y[i] += a->bias[i];
+    }
+}
+
+kern_status cpu_layernorm(kern_dev *dev, const kern_layernorm_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    layernorm_job j = {.a = a, .fn = d->rows.rmsnorm, .rows_a_task = rows_a_task(a->dim)};
+    pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), layernorm_task, &j);
+    return KERN_OK;
+}
+
 typedef struct qkv_norm_job {
     const kern_qkv_norm_args *a;
     cpu_rmsnorm_fn *fn;

@@ -57,6 +57,39 @@ __global__ void router_scores_kernel(kern_router_args a)
     router_weights(a, t, true, scale, logit, reinterpret_cast<float *>(best), ids);
 }
 
+/* KERN_SPARSEMIXER */
+__global__ void router_mixer_kernel(kern_router_args a)
+{
+    extern __shared__ uint32_t sh[];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.x * (blockDim.x / 32) + warp;
+    uint32_t *keys = sh + warp * (a.n_experts + 2 * a.top_k), *best = keys + a.n_experts, *ids = best + a.top_k;
+    overlap_begin();
+    if (t >= a.n_tokens)
+        return;
+    const float *logits = a.logits + (size_t)t * a.n_experts;
+    pick_keys(a, t, keys);
+    pick_best(keys, a.n_experts, a.top_k, look_own(keys, a.n_experts), best, ids);
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t k = 0; k < a.top_k; k++) {
+        const float max = __ldcg(logits + ids[k]);
+        float sum = 0;
+#pragma unroll 1
+        for (uint32_t e = lane; e < a.n_experts; e += 32) {
+            const float v = __ldcg(logits + e);
+            bool counts = !((max - v) / fmaxf(fabsf(v), max) > a.spread);
+            for (uint32_t i = 0; i < k; i++)
+                counts = counts && ids[i] != e;
+            sum += counts ? expf(v - max) : 0.0f;
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            a.ids[(size_t)t * a.top_k + k] = ids[k];
+            a.weights[(size_t)t * a.top_k + k] = 1.0f / sum;
+        }
+    }
+}
+
 kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
 {
     cuda_dev *d = cuda_of(kd);
@@ -67,7 +100,10 @@ kern_status cuda_router(kern_dev *kd, const kern_router_args *a)
     if (!kern_router_is_known(a))
         return cuda_unsupported(d, "scoring or groups of the router");
     if (a->n_tokens)
-        (void)cuda_start(d, kern_router_is_plain(a) ? router_kernel : router_scores_kernel,
+        (void)cuda_start(d,
+                         kern_router_is_plain(a)          ? router_kernel
+                         : a->scoring == KERN_SPARSEMIXER ? router_mixer_kernel
+                                                          : router_scores_kernel,
                          (a->n_tokens + warps - 1) / warps, warps * 32, smem, *a);
     return cuda_launched(d, "router");
 }

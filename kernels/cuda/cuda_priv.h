@@ -135,6 +135,7 @@ static inline kern_status cuda_launched(cuda_dev *d, const char *what)
 /* small.cu */
 kern_status cuda_embed(kern_dev *d, const kern_embed_args *a);
 kern_status cuda_rmsnorm(kern_dev *d, const kern_rmsnorm_args *a);
+kern_status cuda_layernorm(kern_dev *d, const kern_layernorm_args *a);
 /* The same for rows of x that row_idx names (NULL: all), x_stride floats apart. */
 kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uint32_t *row_idx, uint32_t x_stride);
 kern_status cuda_qkv_norm(kern_dev *d, const kern_qkv_norm_args *a);

@@ -723,6 +723,7 @@ static const kern_ops cuda_ops = {
     dev_graph_free,
     cuda_embed,
     cuda_rmsnorm,
+    cuda_layernorm,
     cuda_linear,
     cuda_linear_heads,
     cuda_swiglu,

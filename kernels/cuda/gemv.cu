@@ -10,7 +10,8 @@ bool gemv_takes(const cuda_dev *d, const mm_params &p, const gemv_route *route)
     gemv_shape few;
     if (route && (p.fmt > FMT_Q8_0 || route->pick.n_tokens > GEMV_TOKENS ||
                   route->pick.n_tokens * route->pick.top_k > PLAN_FEW || route->pick.n_experts > MM_MAX_EXPERTS ||
-                  route->pick.top_k > route->pick.n_experts || !kern_router_is_known(&route->pick)))
+                  route->pick.top_k > route->pick.n_experts || !kern_router_is_known(&route->pick) ||
+                  route->pick.scoring == KERN_SPARSEMIXER))
         return false;
     /* Of scores there are kernels for one token, of the formats in which models have such routers. */
     if (route && !kern_router_is_plain(&route->pick))

@@ -1,4 +1,4 @@
-/* small.cu - operations that only pass over activations: embedding rows, RMS norm, SwiGLU, gates, sums, rotary embedding with the
+/* small.cu - operations that only pass over activations: embedding rows, norms, SwiGLU, gates, sums, rotary embedding with the
  * store of K and V.
  *
  * One block a token; nothing here depends on the number of tokens. */
@@ -78,6 +78,31 @@ kern_status cuda_rmsnorm_rows(cuda_dev *d, const kern_rmsnorm_args *a, const uin
 kern_status cuda_rmsnorm(kern_dev *kd, const kern_rmsnorm_args *a)
 {
     return cuda_rmsnorm_rows(cuda_of(kd), a, nullptr, a->dim);
+}
+
+/* A block a row. */
+__global__ void layernorm_kernel(kern_layernorm_args a, uint64_t *mark)
+{
+    __shared__ float s[32];
+    overlap_begin(mark);
+    const float *x = a.x + (size_t)(a.row_idx ? a.row_idx[blockIdx.x] : blockIdx.x) * a.dim;
+    float *y = a.y + (size_t)blockIdx.x * a.dim, sum = 0, squares = 0;
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        sum += x[i];
+    const float mean = block_sum(sum, s) / (float)a.dim;
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        squares = fmaf(x[i] - mean, x[i] - mean, squares);
+    const float r = 1.0f / sqrtf(block_sum(squares, s) / (float)a.dim + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
+        y[i] = (x[i] - mean) * r * a.weight[i] + a.bias[i];
+}
+
+kern_status cuda_layernorm(kern_dev *kd, const kern_layernorm_args *a)
+{
+    cuda_dev *d = cuda_of(kd);
+    if (a->n_tokens)
+        (void)cuda_start(d, layernorm_kernel, a->n_tokens, 256, 0, *a, cuda_take_mark(d));
+    return cuda_launched(d, "layernorm");
 }
 
 /* A block a token and part: Q, K, and V where there is a clip. */

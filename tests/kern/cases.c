@@ -110,9 +110,10 @@ static void case_embed(kc *k)
 /* ---- rmsnorm, swiglu, add ----------------------------------------------------------------------------------------------- */
 typedef struct row_case {
     float *x, *weight; /* weight of swiglu: one of each token, or NULL */
-    float *to;         /* what a norm is added to, or NULL */
+    float *to;         /* what a norm is added to, or NULL; a layer norm's bias */
     uint32_t dim;
     bool in_place;
+    uint32_t n_indexed; /* of a layer norm: rows of x, which are taken by their index; 0: all in order */
     kern_act act;
     float scale;
 } row_case;
@@ -154,6 +155,38 @@ static void case_rmsnorm(kc *k)
         c.scale = kc_below(k, 2) ? 1 : kc_uniform(k);
     }
     kc_check_op(k, run_rmsnorm, &c, n, 2 * dim, NULL, kc_tol(k, "rmsnorm"));
+}
+
+static void run_layernorm(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const row_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    size_t row = c->dim * sizeof *out;
+    kern_layernorm_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim, .eps = 1e-5f};
+    a.x = c->n_indexed ? kc_put(&r, c->x, c->n_indexed * row) : kc_put(&r, kc_gather(k, c->x, row, tokens, n), n * row);
+    a.row_idx = c->n_indexed ? kc_put(&r, tokens, n * sizeof *tokens) : NULL;
+    a.weight = kc_put(&r, c->weight, row);
+    a.bias = kc_put(&r, c->to, row);
+    kc_status(&r, d->ops->layernorm(d, &a));
+    kc_get(&r, out, a.y, n * row);
+    kc_end(&r);
+}
+
+static void case_layernorm(kc *k)
+{
+    uint32_t n = kc_any_tokens(k), dim = kc_below(k, 4) ? kc_between(k, 1, 700) : kc_between(k, 3000, 5000);
+    const float mean = dim < 64 || kc_below(k, 2) ? 0 : 8; /* few values may lie close together, far from 0 */
+    row_case c = {.dim = dim, .n_indexed = kc_below(k, 2) ? n : 0};
+    kc_case(k, "layernorm dim %u around %g tokens %u%s", dim, (double)mean, n, c.n_indexed ? " by index" : "");
+    c.x = KC_NEW(k, n * dim, float);
+    c.weight = KC_NEW(k, dim, float);
+    c.to = KC_NEW(k, dim, float);
+    kc_fill_scaled(k, c.x, (size_t)n * dim, 1);
+    for (size_t i = 0; i < (size_t)n * dim; i++)
+        c.x[i] += mean;
+    kc_fill_scaled(k, c.weight, dim, 1);
+    kc_fill_scaled(k, c.to, dim, 1);
+    kc_check_op(k, run_layernorm, &c, n, dim, NULL, kc_tol(k, "layernorm") * (1 + mean));
 }
 
 static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -321,6 +354,7 @@ static void case_logits(kc *k)
 const kc_case_row kc_cases[] = {
     {"embed", case_embed},
     {"rmsnorm", case_rmsnorm},
+    {"layernorm", case_layernorm},
     {"swiglu", case_swiglu},
     {"qkv_norm", case_qkv_norm},
     {"linear", case_linear},

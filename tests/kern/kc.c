@@ -18,6 +18,7 @@
 static const kc_tolerance tolerances[] = {
     {"embed", 0, EPS32, "decoding is exact; one product with the scale"},
     {"rmsnorm", 2e-6f, 4e-6f, "float32 sum of squares and a square root"},
+    {"layernorm", 4e-6f, 8e-6f, "the same of what differs from a mean that is itself rounded"},
     {"linear", 2e-6f, 2e-5f, "of the sum of |w x|"},
     {"swiglu", 1e-6f, 4e-6f, "of |gate * up|: expf within 2 ulp"},
     {"rope_kv", 2e-6f, 1e-5f, "norm, cosf/sinf within 2 ulp; F16 stores may differ by one rounding"},

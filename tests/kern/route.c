@@ -98,6 +98,14 @@ static void router_not_plain(kc *k, kern_router_args *a)
     a->scale = kc_below(k, 2) ? 2.5f : 0;
 }
 
+static void router_mixer(kc *k, kern_router_args *a)
+{
+    static const float spreads[] = {0, 0.02f, 0.3f, 1.5f};
+    a->scoring = KERN_SPARSEMIXER;
+    a->norm_topk = false;
+    a->spread = spreads[kc_below(k, 4)];
+}
+
 void case_router(kc *k)
 {
     static const uint32_t sizes[] = {2, 8, 60, 64, 128, 256, 512};
@@ -106,13 +114,18 @@ void case_router(kc *k)
                            .norm_topk = kc_below(k, 2)}};
     kern_router_args *a = &c.a;
     a->top_k = kc_between(k, 1, KC_MIN(a->n_experts, 10u));
-    const bool plain = kc_below(k, 2), biased = !plain && kc_below(k, 2), scaled = !plain && kc_below(k, 2);
-    if (!plain)
+    const bool mixer = kc_below(k, 4) == 0, plain = mixer || kc_below(k, 2), biased = !plain && kc_below(k, 2),
+               scaled = !plain && kc_below(k, 2);
+    if (mixer)
+        router_mixer(k, a);
+    else if (!plain)
         router_not_plain(k, a);
     uint32_t n = kc_any_tokens(k);
-    kc_case(k, "router %u of %u scoring %d norm %d (%g %g) bias %d groups %u of %u by %d scale %g%s tokens %u",
-            a->top_k, a->n_experts, (int)a->scoring, a->norm_topk, (double)a->norm_min, (double)a->norm_eps, biased,
-            a->top_groups, a->n_groups, (int)a->group_rank, (double)a->scale, scaled ? " and each" : "", n);
+    kc_case(k,
+            "router %u of %u scoring %d spread %g norm %d (%g %g) bias %d groups %u of %u by %d scale %g%s tokens %u",
+            a->top_k, a->n_experts, (int)a->scoring, (double)a->spread, a->norm_topk, (double)a->norm_min,
+            (double)a->norm_eps, biased, a->top_groups, a->n_groups, (int)a->group_rank, (double)a->scale,
+            scaled ? " and each" : "", n);
     c.logits = KC_NEW(k, n * a->n_experts, float);
     float *bias = KC_NEW(k, a->n_experts, float);
     for (uint32_t e = 0; e < a->n_experts; e++)
@@ -129,7 +142,7 @@ void case_router(kc *k)
             kc_fill_scaled(k, row, a->n_experts, 3);
             for (uint32_t i = 0; ties && i < a->n_experts; i++)
                 row[i] = roundf(row[i]);
-        } while (!kern_router_is_plain(a) && router_is_close(k, a, row));
+        } while (!plain && router_is_close(k, a, row));
     }
     float *magnitude = KC_NEW(k, n * 2 * a->top_k, float);
     for (uint32_t i = 0; i < n * 2 * a->top_k; i++)
@@ -239,8 +252,10 @@ void case_route(kc *k)
     c.pick =
         (kern_router_args){.n_experts = experts, .scoring = (kern_scoring)kc_below(k, 2), .norm_topk = kc_below(k, 2)};
     c.pick.top_k = kc_between(k, 1, KC_MIN(experts, 10u));
-    const bool plain = kc_below(k, 3) == 0, biased = !plain && kc_below(k, 2);
-    if (!plain)
+    const bool mixer = kc_below(k, 6) == 0, plain = mixer || kc_below(k, 3) == 0, biased = !plain && kc_below(k, 2);
+    if (mixer)
+        router_mixer(k, &c.pick);
+    else if (!plain)
         router_not_plain(k, &c.pick);
     c.n_live = kc_between(k, 1, c.n);
     c.free_slots = kc_below(k, 2) ? kc_between(k, 2, 64) : 0;

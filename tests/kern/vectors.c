@@ -179,6 +179,20 @@ static void replay_rmsnorm(kc_run *r, const vectors *v)
         expect(r, v, "sum", a.add_to, a.dim, kc_tol(r->k, "rmsnorm"));
 }
 
+static void replay_layernorm(kc_run *r, const vectors *v)
+{
+    kern_layernorm_args a = {.x = put(r, v, "x"),
+                             .weight = put(r, v, "weight"),
+                             .bias = put(r, v, "bias"),
+                             .row_idx = put(r, v, "row_idx"),
+                             .n_tokens = (uint32_t)get(v, "row_idx")->n,
+                             .dim = num(v, "dim"),
+                             .eps = (float)param(v, "eps")};
+    a.y = kc_room(r, get(v, "y")->bytes);
+    kc_status(r, r->d->ops->layernorm(r->d, &a));
+    expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "layernorm"));
+}
+
 static void replay_softcap(kc_run *r, const vectors *v)
 {
     kern_softcap_args a = {.y = put(r, v, "x"), .n = get(v, "x")->n, .cap = (float)param(v, "cap")};
@@ -412,6 +426,7 @@ static void replay_router(kc_run *r, const vectors *v)
     a.norm_min = (float)param(v, "norm_min");
     a.norm_eps = (float)param(v, "norm_eps");
     a.scale = (float)param(v, "scale");
+    a.spread = find_param(v, "spread") ? (float)param(v, "spread") : 0;
     a.n_tokens = (uint32_t)get(v, "logits")->n / a.n_experts;
     a.ids = kc_room(r, get(v, "ids")->bytes);
     a.weights = kc_room(r, get(v, "weights")->bytes);
@@ -589,6 +604,7 @@ static const struct {
     {"gate", replay_gate},
     {"moe_geglu", replay_moe_geglu},
     {"softcap", replay_softcap},
+    {"layernorm", replay_layernorm},
 };
 
 bool kc_vectors(kc *k, const char *path)

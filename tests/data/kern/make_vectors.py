@@ -682,3 +682,34 @@ for channels, taps in ((12, 3), (70, 4), (5, 2)):
     for name, v in (("x", x), ("conv_w", conv_w), ("seq", np.array(seqs)), ("pos", np.array(pos)), ("slot", slots),
                     ("start", np.array([0, lengths[0] + 1, len(rows)])), ("state", state), ("y", y), ("after", after)):
         put(name, v)
+
+# ---- Phi-3.5-MoE's layer norm and router
+rng = np.random.default_rng(20261202)
+for dim, mean in ((1, 0), (7, 0), (64, 5), (300, 0), (1000, -10)):
+    x, weight, bias, row_idx = f32(4, dim, scale=2) + np.float32(mean), f32(dim), f32(dim), np.array([3, 0, 0])
+    case("layernorm", dim=dim, eps=1e-5)
+    for name, a in (("x", x), ("weight", weight), ("bias", bias), ("row_idx", row_idx)):
+        put(name, a)
+    x = x[row_idx].astype(np.float64)
+    put("y", (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight + bias)
+for spread, experts, top_k in ((0.02, 16, 2), (0.0, 8, 2), (0.31, 16, 2), (1.13, 40, 3)):
+    logits = np.round(f32(8, experts, scale=2) * 4) / 4
+    logits[0], logits[1], logits[2] = 1, 0, -np.abs(logits[2]) - 1
+    ids, weights = [], []
+    for row in logits.astype(np.float64):
+        left, own, shares = row.copy(), [], []
+        for _ in range(top_k):
+            best = int(np.argmax(left))
+            size = np.maximum(np.abs(row), left[best])
+            near = np.where(size > 0, left[best] - row, 0) <= spread * size
+            e = np.where(near, np.exp(left - left[best]), 0)
+            own.append(best)
+            shares.append(e[best] / e.sum())
+            left[best] = -np.inf
+        ids.append(own)
+        weights.append(shares)
+    case("router", scoring=3, norm=0, experts=experts, top_k=top_k, biased=0, groups=0, top_groups=0, rank=0, norm_min=0.0, norm_eps=0.0,
+         scale=0.0, spread=spread)
+    put("logits", logits)
+    put("ids", np.array(ids))
+    put("weights", np.array(weights))
