@@ -304,11 +304,6 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
     return XD_OK;
 }
 
-static uint32_t context_bound(const config *cfg, const model_params *hp)
-{
-    return cfg->model.max_model_len ? cfg->model.max_model_len : hp->max_positions;
-}
-
 uint32_t core_max_tokens(const config *cfg, const model_params *hp, bool on_cpu)
 {
     const uint32_t seqs = cfg->engine.max_num_seqs;
@@ -316,7 +311,7 @@ uint32_t core_max_tokens(const config *cfg, const model_params *hp, bool on_cpu)
     if (!n)
         n = on_cpu ? PREFILL_TOKENS_CPU : PREFILL_TOKENS_GPU;
     n = XD_MAX(n, seqs); /* every decoding sequence must fit a step */
-    return (uint32_t)XD_MIN((uint64_t)n, XD_MAX(seqs * (uint64_t)context_bound(cfg, hp), 1u));
+    return (uint32_t)XD_MIN((uint64_t)n, XD_MAX(seqs * (uint64_t)core_context(cfg, hp), 1u));
 }
 
 static xd_status open_exec(core *c, stage *s, xd_err *err)
@@ -339,7 +334,7 @@ static xd_status open_exec(core *c, stage *s, xd_err *err)
                        .max_tokens = c->max_tokens,
                        .max_seqs = c->max_seqs,
                        .max_rows = c->max_rows,
-                       .max_context = context_bound(cfg, c->hp),
+                       .max_context = core_context(cfg, c->hp),
                        .block_size = cfg->kv.block_size,
                        .kv_groups = c->kv_opt.n_groups,
                        .record = !is_listed(cfg->engine.kernels_disable, "graphs", strlen("graphs")),

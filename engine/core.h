@@ -44,6 +44,11 @@ xd_status core_open(core *c, const config *cfg, const char *path,
 void core_close(core *c); /* takes any state, {0} too */
 /* The settings of engine.* that a machine can refuse; core_open() has asked. XD_BAD_CONFIG says why. */
 xd_status core_check(const config *cfg, xd_err *err) XD_MUST_CHECK;
+/* Positions that a sequence may have, if memory does not set a lower limit: what the executor is made for. */
+static inline uint32_t core_context(const config *cfg, const model_params *hp)
+{
+    return cfg->model.max_model_len ? cfg->model.max_model_len : hp->max_positions;
+}
 /* What the KV cache keeps of this model, and how, under this configuration; without device, format and number of blocks. max_tokens: of a step. */
 kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_tokens);
 /* Most tokens of a step: engine.max_num_batched_tokens, within reason. */

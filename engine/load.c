@@ -255,6 +255,14 @@ static void log_limits(const engine *e)
     const uint32_t made_for = e->c.hp->max_positions, usual = XD_MIN(made_for, 4096u);
     xd_log_info("context up to %u tokens, %u sequences, %u tokens a step", e->c.max_model_len, e->c.max_seqs,
                 e->c.max_tokens);
+    const uint32_t original = e->c.hp->long_rope.beyond;
+    if (original && core_context(e->cfg, e->c.hp) > original)
+        xd_log_info(
+            "longrope: the factors are those for more than %u tokens; model.max_model_len = %u gives the others",
+            original, original);
+    else if (original)
+        xd_log_info("longrope: the factors are those for up to %u tokens, since model.max_model_len is not more",
+                    original);
     if (e->c.max_model_len < usual && !e->cfg->model.max_model_len)
         xd_log_warn(
             "the KV cache holds %u tokens: longer prompts are refused, though this model takes %u; raise kv.kv_budget",

@@ -25,7 +25,7 @@ static bool fits(const exec *x, uint32_t layer)
 {
     kern_linear_args logits;
     kern_router_args pick;
-    if (!x->layers[layer].router.data)
+    if (!x->layers[layer].router.data || x->hp->layer_norms) /* the reader's guess is of the other norm */
         return false;
     exec_router_args(x, layer, EXEC_AHEAD_TOKENS, &logits, &pick);
     return x->dev->ops->ahead_fits(x->dev, &logits, &pick);

@@ -9,6 +9,7 @@
 typedef struct exec_layer {
     kv_layer kv;                                   /* where its K and V lie; not of a linear layer */
     float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* device vectors; each may be NULL */
+    float *attn_norm_bias, *ffn_norm_bias;         /* with model_params.layer_norms */
     kern_mat qkv[3];                               /* one or three matrices */
     float *qkv_bias[3];
     uint32_t n_qkv;
@@ -153,8 +154,8 @@ struct exec {
 
     exec_layer *layers;
     kern_mat embed, head;
-    float *final_norm;
-    float *v_norm; /* ones, or NULL */
+    float *final_norm, *final_norm_bias, *head_bias; /* the biases may be NULL */
+    float *v_norm;                                   /* ones, or NULL */
     uint64_t trunk_bytes, workspace_bytes;
     void *owned[EXEC_MAX_OWNED]; /* device allocations, freed at the end */
     uint32_t n_owned;

@@ -50,6 +50,22 @@ static xd_status norm_onto(exec *x, float *y, const float *weight, float *to, fl
     return XD_OK;
 }
 
+/* A layer norm of the stream, or of some of its rows, into x->h. The operations that norm what they multiply know the other norm: they are
+ * given the rows that it leaves. */
+static xd_status layer_norm(exec *x, const float *weight, const float *bias, const uint32_t *row_idx, uint32_t n_rows,
+                            xd_err *err)
+{
+    RUN(x->dev->ops->layernorm(x->dev, &(kern_layernorm_args){.y = x->h,
+                                                              .x = x->x,
+                                                              .weight = weight,
+                                                              .bias = bias,
+                                                              .row_idx = row_idx,
+                                                              .n_tokens = n_rows,
+                                                              .dim = x->hp->d_model,
+                                                              .eps = x->hp->rms_eps}));
+    return XD_OK;
+}
+
 /* What an FFN gets of the stream. */
 static xd_status norm_input(exec *x, const float *weight, const exec_shape *s, xd_err *err)
 {
@@ -84,17 +100,21 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     kv.block_table = x->in_dev + in.block_table + exec_table_of(s, l->kv.group);
     kv.max_blocks = s->max_blocks;
 
+    xd_status st = hp->layer_norms ? layer_norm(x, l->attn_norm, l->attn_norm_bias, NULL, s->n_tokens, err) : XD_OK;
+    if (st)
+        return st;
     float *y = x->qkv;
     const float *input = l->attn_norm ? x->h : x->x;
     for (uint32_t i = 0; i < l->n_qkv; i++) {
+        const bool normed = i || hp->layer_norms;
         RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
-                                                    .x = i ? input : x->x,
+                                                    .x = normed ? input : x->x,
                                                     .w = l->qkv[i],
                                                     .bias = l->qkv_bias[i],
                                                     .n_tokens = s->n_tokens,
                                                     .x_stride = hp->d_model,
                                                     .y_stride = qkv_width,
-                                                    .norm = i ? NULL : l->attn_norm,
+                                                    .norm = normed ? NULL : l->attn_norm,
                                                     .normed = x->h,
                                                     .norm_eps = hp->rms_eps,
                                                     .scratch = x->scratch}));
@@ -109,6 +129,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                         .kv_width = kv_width,
                                                         .eps = hp->rms_eps,
                                                         .clip = hp->clip_qkv}));
+    const model_rope *turn = model_rope_for(hp, ml->rope, x->opt.max_context);
     const kern_rope_kv_args rope = {.qkv = x->qkv,
                                     .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
                                     .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
@@ -116,8 +137,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .norm_eps = hp->rms_eps,
                                     .norm_last = hp->norm_last,
                                     .inv_freq = x->inv_freq[ml->rope],
-                                    .rope_scale = hp->ropes[ml->rope].scale,
-                                    .rot_dim = hp->ropes[ml->rope].rot_dim,
+                                    .rope_scale = turn->scale,
+                                    .rot_dim = turn->rot_dim,
                                     .interleaved = hp->rope_interleaved,
                                     .token_seq = x->in_dev + in.token_seq,
                                     .token_pos = x->in_dev + in.token_pos,
@@ -128,8 +149,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     kern_kv read_kv = kv;
     if (s->staged) /* what this step stores is staged behind it */
         RUN(ops->rope_kv(x->dev, &rope));
-    xd_status st = exec_stage_ready(x, ml->ordinal, s, &read_kv, err);
-    if (st)
+    if ((st = exec_stage_ready(x, ml->ordinal, s, &read_kv, err)))
         return st;
     read_kv.n_kv_heads = kv.n_kv_heads;
     read_kv.head_dim = kv.head_dim;
@@ -207,13 +227,13 @@ void exec_router_args(const exec *x, uint32_t layer, uint32_t n_tokens, kern_lin
     const exec_layer *l = &x->layers[layer];
     const model_layer *ml = model_get_layer(x->m, layer);
     *logits = (kern_linear_args){.y = x->router_logits,
-                                 .x = x->x,
+                                 .x = hp->layer_norms ? x->h : x->x,
                                  .w = l->router,
                                  .bias = l->router_bias,
                                  .n_tokens = n_tokens,
                                  .x_stride = hp->d_model,
                                  .y_stride = ml->n_experts,
-                                 .norm = l->router_norm,
+                                 .norm = hp->layer_norms ? NULL : l->router_norm,
                                  .normed = x->h,
                                  .norm_eps = hp->rms_eps,
                                  .scratch = x->scratch};
@@ -234,10 +254,12 @@ static xd_status route(exec *x, uint32_t layer, const exec_shape *s, const pager
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
     const exec_layer *l = &x->layers[layer];
+    xd_status st = hp->layer_norms   ? layer_norm(x, l->ffn_norm, l->ffn_norm_bias, NULL, s->n_tokens, err)
+                   : !l->router.data ? norm_input(x, l->ffn_norm, s, err)
+                                     : XD_OK;
+    if (st)
+        return st;
     if (!l->router.data) {
-        xd_status st = norm_input(x, l->ffn_norm, s, err);
-        if (st)
-            return st;
         if (plan)
             RUN(ops->plan(x->dev, plan));
         return XD_OK;
@@ -481,16 +503,22 @@ xd_status exec_build_begin(exec *x, const exec_shape *s, xd_err *err)
 xd_status exec_build_head(exec *x, const exec_shape *s, xd_err *err)
 {
     const model_params *hp = x->hp;
+    const bool normed = hp->layer_norms;
+    const uint32_t *row_idx = x->in_dev + exec_layout_of(x, s).row_idx;
     if (!s->n_rows)
         return XD_OK;
+    xd_status st = normed ? layer_norm(x, x->final_norm, x->final_norm_bias, row_idx, s->n_rows, err) : XD_OK;
+    if (st)
+        return st;
     RUN(x->dev->ops->linear(x->dev, &(kern_linear_args){.y = x->logits,
-                                                        .x = x->x,
+                                                        .x = normed ? x->h : x->x,
                                                         .w = x->head,
+                                                        .bias = x->head_bias,
                                                         .n_tokens = s->n_rows,
                                                         .x_stride = hp->d_model,
                                                         .y_stride = hp->vocab,
-                                                        .row_idx = x->in_dev + exec_layout_of(x, s).row_idx,
-                                                        .norm = x->final_norm,
+                                                        .row_idx = normed ? NULL : row_idx,
+                                                        .norm = normed ? NULL : x->final_norm,
                                                         .normed = x->h,
                                                         .norm_eps = hp->rms_eps,
                                                         .scratch = x->scratch}));

@@ -329,7 +329,8 @@ static uint32_t most_head_dim(const model_params *hp)
 static uint64_t trunk_size(const exec *x)
 {
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
-    uint64_t n = vector_bytes(model_final_norm(x->m));
+    uint64_t n = vector_bytes(model_final_norm(x->m)) + vector_bytes(model_final_norm_bias(x->m)) +
+                 vector_bytes(model_lm_head_bias(x->m));
     for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++)
         n += x->hp->ropes[i].rot_dim ? xd_align_up(sizeof x->hp->ropes[i].inv_freq, 256) : 0;
     n += x->hp->v_normed ? xd_align_up(most_head_dim(x->hp) * sizeof(float), 256) : 0;
@@ -338,6 +339,8 @@ static uint64_t trunk_size(const exec *x)
         const model_layer *l = model_get_layer(x->m, i);
         const model_tensor *vec[] = {&l->attn_norm,
                                      &l->ffn_norm,
+                                     &l->attn_norm_bias,
+                                     &l->ffn_norm_bias,
                                      &l->q_norm,
                                      &l->k_norm,
                                      &l->q_bias,
@@ -391,6 +394,7 @@ static uint32_t most_values(const exec *x)
     uint32_t n = XD_MAX(hp->d_model, most_head_dim(hp) * (hp->n_heads + 2 * XD_MAX(hp->n_kv_heads, hp->full_kv_heads)));
     n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
     n = XD_MAX(n, hp->shortconv.channels * hp->shortconv.conv);
+    n = XD_MAX(n, model_lm_head_bias(x->m)->cols);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -466,13 +470,18 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         return st;
     /* What the logits are scaled by is in the norm before them. */
     if ((st = load_scaled(x, model_final_norm(x->m), hp->norm_offset, hp->logit_scale, tmp, tmp_cap, &x->final_norm,
-                          "the final norm", err)))
+                          "the final norm", err)) ||
+        (st = load_scaled(x, model_final_norm_bias(x->m), 0, hp->logit_scale, tmp, tmp_cap, &x->final_norm_bias,
+                          "the final norm's bias", err)) ||
+        (st = exec_load_vector(x, model_lm_head_bias(x->m), tmp, tmp_cap, &x->head_bias, "the LM head's bias", err)))
         return st;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         const model_layer *ml = model_get_layer(x->m, i);
         exec_layer *l = &x->layers[i];
         if ((st = load_norm(x, &ml->attn_norm, tmp, tmp_cap, &l->attn_norm, "an attention norm", err)) ||
             (st = load_norm(x, &ml->ffn_norm, tmp, tmp_cap, &l->ffn_norm, "an FFN norm", err)) ||
+            (st = exec_load_vector(x, &ml->attn_norm_bias, tmp, tmp_cap, &l->attn_norm_bias, "a norm's bias", err)) ||
+            (st = exec_load_vector(x, &ml->ffn_norm_bias, tmp, tmp_cap, &l->ffn_norm_bias, "a norm's bias", err)) ||
             (st = load_more_norms(x, ml, l, tmp, tmp_cap, err)) ||
             (st = load_norm(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
             (st = load_norm(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
@@ -495,7 +504,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
         return st;
     kern_status ks = KERN_OK;
     for (uint32_t i = 0; i < MODEL_MAX_ROPES && !ks; i++) {
-        const model_rope *rope = &hp->ropes[i];
+        const model_rope *rope = model_rope_for(hp, i, x->opt.max_context);
         if (!rope->rot_dim)
             continue;
         x->inv_freq[i] = (float *)exec_trunk_take(x, sizeof rope->inv_freq);

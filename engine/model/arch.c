@@ -33,6 +33,7 @@
  * the first, and tools that write them may take the third for an end of the turn. Gemma's files name the end of a text; it ends a turn with
  * another token, and calls of tools with what begins their result. The ids are those of their generation_config.json. */
 static const char *const gpt_oss_ends[] = {"<|return|>", "<|call|>", "<|endoftext|>", NULL};
+static const char *const phimoe_ends[] = {"<|end|>", "<|assistant|>", "<|endoftext|>", NULL};
 static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>", NULL};
 
 /* Gemma 4, alone and behind what sees and hears. */
@@ -290,6 +291,23 @@ static const model_arch archs[] = {
      .partial_rotary = true,
      .qk_norm = MODEL_NORM_WIDE,
      .read = model_read_minimax},
+    {.model_type = "phimoe",
+     .class_name = "PhimoeForCausalLM",
+     .defaults = "{\"vocab_size\":32064,\"hidden_size\":4096,\"intermediate_size\":6400,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"num_local_experts\":16,\"num_experts_per_tok\":2,\"bos_token_id\":1,"
+                 "\"eos_token_id\":2}",
+     .default_theta = 1e6,
+     .experts = {MIXTRAL_EXPERT("w1"), MIXTRAL_EXPERT("w3"), MIXTRAL_EXPERT("w2")},
+     .router = "model.layers.%u.block_sparse_moe.gate.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .layer_norms = true,
+     .ends = phimoe_ends,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_ALL,
+     .rope = MODEL_ROPE_LONG,
+     .read = model_read_phimoe},
     {.model_type = "dots1",
      .class_name = "Dots1ForCausalLM",
      .defaults = "{\"vocab_size\":152064,\"hidden_size\":4608,\"intermediate_size\":10944,\"num_hidden_layers\":62,"
@@ -790,6 +808,13 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
     return model_read_fp8(json_object_get(c, "quantization_config"), file, &m->fp8, err);
 }
 
+static unsigned known_ropes(const model_arch *a)
+{
+    return (a->partial_rotary ? ROPE_PARTIAL : 0) | (a->rope == MODEL_ROPE_TYPES  ? ROPE_BY_TYPE
+                                                     : a->rope == MODEL_ROPE_LONG ? ROPE_LONG
+                                                                                  : 0);
+}
+
 xd_status model_read_params(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;
@@ -833,6 +858,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     p->gated = a->gated;
     p->v_normed = a->v_normed;
     p->norm_last = a->norm_last;
+    p->layer_norms = a->layer_norms;
     p->router = (kern_router_args){.scoring = KERN_SOFTMAX_TOPK, .norm_topk = a->norm_topk_always || norm_topk};
     p->bos_id = -1;
     p->wide_qk_norm = a->qk_norm == MODEL_NORM_WIDE;
@@ -840,7 +866,7 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     m->choice_bias = a->choice_bias;
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
     if ((st = read_activation(p, a, c, file, err)) || (st = model_read_full_heads(a, c, file, p, err)) ||
-        (st = rope_read(c, file, a->default_theta, a->partial_rotary, a->rope == MODEL_ROPE_TYPES, p, err)) ||
+        (st = rope_read(c, file, a->default_theta, known_ropes(a), p, err)) ||
         (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = model_read_layers(m, a, c, file, err)))
         return st;
     return a->read ? a->read(m, c, file, err) : XD_OK;

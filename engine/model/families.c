@@ -329,3 +329,20 @@ xd_status model_read_minimax(model *m, const json_t *c, const char *file, xd_err
     m->params.router.scoring = KERN_SIGMOID;
     return XD_OK;
 }
+
+/* Phi-3.5-MoE: transformers picks two whatever the configuration says. What jitter is a name of is inference's, too: how near logits must come to
+ * be weighed against each other. */
+xd_status model_read_phimoe(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    double jitter;
+    xd_status st;
+    if ((st = hf_real(c, file, "router_jitter_noise", 0.01, 0, 1e3, &jitter, err)) ||
+        (st = hf_bool(c, file, "lm_head_bias", false, &m->head_bias, err)))
+        return st;
+    if (p->top_k_max != 2)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s = %u is not known for phimoe, only 2", file,
+                       hf_name(c, "num_experts_per_tok"), p->top_k_max);
+    p->router = (kern_router_args){.scoring = KERN_SPARSEMIXER, .spread = (float)(2 * jitter)};
+    return XD_OK;
+}

@@ -55,6 +55,7 @@ static const struct {
     {"minimax-m2", "minimax_m2"},
     {"mistral4", NULL},
     {"olmoe", "olmoe"},
+    {"phimoe", "phimoe"},
     {"qwen2", "qwen2"},
     {"qwen2moe", "qwen2_moe"},
     {"qwen3", "qwen3"},
@@ -108,6 +109,7 @@ static const struct {
     {"afmoe", "leading_dense_block_count", "first_k_dense_replace", true},
     {"afmoe", "attention.sliding_window_pattern", "sliding_window_pattern", false},
     {"hunyuan-moe", "expert_shared_count", "num_shared_expert", false},
+    {"phimoe", "rope.scaling.attn_factor", NULL, false}, /* add_long_rope() */
     {"gemma4", "embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
     {"gemma4", "attention.shared_kv_layers", "num_kv_shared_layers", false},
     {"gemma4", "final_logit_softcapping", "final_logit_softcapping", false},
@@ -243,6 +245,58 @@ static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_er
     return put(rope, "partial_rotary_factor", json_real(dims / head_dim), name, err);
 }
 
+/* A tensor of divisors, as a list under longrope's key. */
+static xd_status add_factors(const model *m, const char *name, const char *key, json_t *rope, xd_err *err)
+{
+    const gguf_tensor *t = NULL;
+    for (uint32_t i = 0; i < m->n_ggufs && !t; i++)
+        t = gguf_tensor_take(m->ggufs[i], name);
+    XD_CLEANUP(json_decrefp) json_t *list = json_array();
+    if (!list)
+        return xd_fail(err, XD_NOMEM, 0, "'%s'", name);
+    if (t && (t->fmt != FMT_F32 || t->dims[0] > MODEL_MAX_ROT / 2 || t->dims[1] * t->dims[2] * t->dims[3] != 1))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' must be of F32, with at most %d numbers",
+                       gguf_path(m->ggufs[0]), name, MODEL_MAX_ROT / 2);
+    for (uint64_t i = 0; t && i < t->dims[0]; i++) {
+        float by;
+        memcpy(&by, (const char *)t->data + i * sizeof by, sizeof by);
+        json_array_append_new(list, json_real((double)by)); /* what is no number becomes none, and is refused */
+    }
+    return put(rope, key, json_incref(list), name, err);
+}
+
+/* Rotation of long texts: divisors of the frequencies are tensors, the scale is one number for both. */
+static xd_status add_long_rope(const model *m, const char *arch, json_t *config, xd_err *err)
+{
+    static const char short_name[] = "rope_factors_short.weight", long_name[] = "rope_factors_long.weight";
+    const gguf *g = m->ggufs[0];
+    json_t *rope = json_object_get(config, "rope_parameters");
+    char key[96];
+    double scale;
+    xd_status st = gguf_real(g, arch_key(key, sizeof key, arch, "rope.scaling.attn_factor"), 1, 0, 1e3, &scale, err);
+    if (st)
+        return st;
+    if (scale == 0)
+        scale = 1;
+    const bool factors = model_gguf_find(m, short_name) || model_gguf_find(m, long_name);
+    if (!factors && scale != 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %g without %s is not known for %s models", gguf_path(g), key,
+                       scale, short_name, arch);
+    if (!factors) /* a factor of 1, where the file says nothing */
+        return json_number_value(json_object_get(rope, "factor")) == 1 &&
+                       json_object_set_new(rope, "rope_type", json_string("default"))
+                   ? xd_fail(err, XD_NOMEM, 0, "rope parameters")
+                   : XD_OK;
+    if ((st = put(rope, "short_mscale", json_real(scale), key, err)) ||
+        (st = put(rope, "long_mscale", json_real(scale), key, err)) ||
+        (st = add_factors(m, short_name, "short_factor", rope, err)) ||
+        (st = add_factors(m, long_name, "long_factor", rope, err)))
+        return st;
+    return json_object_set_new(rope, "rope_type", json_string("longrope"))
+               ? xd_fail(err, XD_NOMEM, 0, "rope parameters")
+               : XD_OK;
+}
+
 static xd_status granite_type(const gguf *g, const char **ret, xd_err *err)
 {
     int64_t shared;
@@ -362,7 +416,8 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
-    if (((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
+    if (((*ret_arch)->rope == MODEL_ROPE_LONG && (st = add_long_rope(m, arch, config, err))) ||
+        ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
         ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))) ||
         ((*ret_arch)->shortconv && (st = add_shortconv(g, arch, config, err))))

@@ -99,7 +99,9 @@ static xd_status finish(model *m, xd_err *err)
     touch_samples(m);
     XXH3_64bits_reset(h);
     XXH3_64bits_update(h, m->params.arch, sizeof m->params.arch);
-    const model_tensor *trunk[] = {&m->embed, &m->final_norm, m->lm_head.data == m->embed.data ? NULL : &m->lm_head};
+    const model_tensor *trunk[] = {&m->embed, &m->final_norm, m->lm_head.data == m->embed.data ? NULL : &m->lm_head,
+                                   m->final_norm_bias.data ? &m->final_norm_bias : NULL,
+                                   m->lm_head_bias.data ? &m->lm_head_bias : NULL};
     for (size_t i = 0; i < XD_ARRAY_LEN(trunk); i++)
         if (trunk[i])
             count_tensor(m, h, trunk[i], false);
@@ -134,7 +136,9 @@ static xd_status finish(model *m, xd_err *err)
                                       &y->shared[MODEL_UP],
                                       &y->shared[MODEL_DOWN],
                                       &y->shared_gate,
-                                      &y->gate};
+                                      &y->gate,
+                                      &y->attn_norm_bias,
+                                      &y->ffn_norm_bias};
         for (size_t i = 0; i < XD_ARRAY_LEN(some); i++)
             if (some[i]->data)
                 count_tensor(m, h, some[i], false);
@@ -250,9 +254,17 @@ const model_tensor *model_final_norm(const model *m)
 {
     return &m->final_norm;
 }
+const model_tensor *model_final_norm_bias(const model *m)
+{
+    return &m->final_norm_bias;
+}
 const model_tensor *model_lm_head(const model *m)
 {
     return &m->lm_head;
+}
+const model_tensor *model_lm_head_bias(const model *m)
+{
+    return &m->lm_head_bias;
 }
 const char *model_dir(const model *m)
 {

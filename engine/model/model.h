@@ -59,6 +59,7 @@ enum {
 
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
+    model_tensor attn_norm_bias, ffn_norm_bias; /* with model_params.layer_norms */
     uint32_t n_kv_heads, head_dim;
     model_tensor gate; /* [n_heads * head_dim][d_model]: of attention's result, where it is not among Q's rows */
     model_tensor attn_post_norm, ffn_post_norm; /* of what attention and the FFN add; data NULL: it is added as it is */
@@ -128,6 +129,7 @@ typedef struct model_params {
     bool gated;        /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;
     float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
+    bool layer_norms;    /* those of the stream subtract the mean and have a bias */
     bool wide_qk_norm;   /* norms of whole Q and K, not of heads */
     bool v_normed;       /* heads of V, too, but by no weights */
     bool norm_last;      /* norms of Q's and K's heads are behind the rotation */
@@ -135,6 +137,10 @@ typedef struct model_params {
     float logit_softcap; /* 0: none */
     float clip_qkv;      /* 0: none */
     model_rope ropes[MODEL_MAX_ROPES];
+    struct { /* in place of ropes[0] where sequences may be longer than `beyond` positions; 0: none */
+        uint32_t beyond;
+        model_rope rope;
+    } long_rope;
     bool rope_grows;       /* beyond max_positions other frequencies ("dynamic"), or larger queries, would be needed */
     bool rope_interleaved; /* pairs are neighbours (2i, 2i + 1), not halves (i, i + rot_dim / 2) */
     kern_router_args router; /* scoring, norm_topk and what follows it */
@@ -148,6 +154,13 @@ typedef struct model_params {
         bool do_sample_off; /* "do_sample": false: greedy */
     } defaults;
 } model_params;
+
+/* Which rope stands for ropes[n] where sequences may have so many positions. By that, and not by their own length, so that what is cached
+ * of one never has to be rotated anew, and no answer depends on who else is served. */
+static inline const model_rope *model_rope_for(const model_params *p, uint32_t n, uint32_t positions)
+{
+    return n == 0 && p->long_rope.beyond && positions > p->long_rope.beyond ? &p->long_rope.rope : &p->ropes[n];
+}
 
 typedef struct model_file { /* one mapping, MAP_SHARED PROT_READ (synthetic: anonymous memory) */
     const char *path;
@@ -198,7 +211,9 @@ void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix);
 const model_tensor *model_embed(const model *m);                /* [vocab][d_model] */
 const model_tensor *model_final_norm(const model *m);           /* [d_model] */
+const model_tensor *model_final_norm_bias(const model *m);      /* with layer_norms */
 const model_tensor *model_lm_head(const model *m);              /* the embedding when tied */
+const model_tensor *model_lm_head_bias(const model *m);         /* [vocab]; data NULL: none */
 const model_file *model_files(const model *m, uint32_t *ret_n); /* [*ret_n] */
 const char *model_dir(const model *m);       /* directory with tokenizer files; "" for a synthetic model */
 uint64_t model_expert_bytes(const model *m); /* all routed FFN weights */

@@ -439,11 +439,13 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                                      : p->gated ? 2 * y->head_dim
                                                 : y->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
-    const int o_bias = !m->attention_bias || a->bias != MODEL_BIAS_ASKED ? NEVER : a->gpt_oss ? MUST : MAYBE;
+    const bool asked = m->attention_bias && a->bias == MODEL_BIAS_ASKED;
+    const int o_bias = !asked ? NEVER : a->gpt_oss || a->layer_norms ? MUST : MAYBE;
     const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
     const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
               gpt_oss = a->gpt_oss ? MUST : NEVER;
     const bool k_is_v = model_k_is_v(m, y);
+    const int norm_bias = a->layer_norms ? MUST : NEVER;
     const bool around = a->norms == MODEL_NORMS_AROUND, behind = a->norms != MODEL_NORMS_BEFORE;
     const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
               before = a->norms == MODEL_NORMS_BEHIND ? NEVER : MUST;
@@ -454,6 +456,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_tensor *to;
     } parts[] = {
         {"input_layernorm.weight", 1, d, before, &y->attn_norm},
+        {"input_layernorm.bias", 1, d, norm_bias, &y->attn_norm_bias},
         {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
         {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
         {"self_attn.v_proj.weight", kv, d, latent || k_is_v ? NEVER : MUST, &y->v},
@@ -478,6 +481,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
          &y->latent.kv_b},
         {"self_attn.gate_proj.weight", q, d, a->gate ? MUST : NEVER, &y->gate},
         {"post_attention_layernorm.weight", 1, d, MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
+        {"post_attention_layernorm.bias", 1, d, norm_bias, &y->ffn_norm_bias},
         {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, behind ? before : NEVER,
          &y->ffn_norm},
         {around ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d, behind ? MUST : NEVER,
@@ -564,7 +568,9 @@ static xd_status take_all(model *m, const model_arch *a, bool tied, xd_err *err)
     const model_params *p = &m->params;
     xd_status st;
     if ((st = take_embedding(m, tied, err)) ||
-        (st = take(m, "model.norm.weight", 1, p->d_model, false, &m->final_norm, err)))
+        (st = take(m, "model.norm.weight", 1, p->d_model, false, &m->final_norm, err)) ||
+        (a->layer_norms && (st = take(m, "model.norm.bias", 1, p->d_model, false, &m->final_norm_bias, err))) ||
+        (m->head_bias && (st = take(m, "lm_head.bias", 1, p->vocab, false, &m->lm_head_bias, err))))
         return st;
     for (uint32_t l = 0; l < p->n_layers; l++)
         if ((st = take_layer(m, a, l, err)))

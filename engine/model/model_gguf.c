@@ -223,7 +223,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                                      : p->gated ? 2 * y->head_dim
                                                 : y->head_dim);
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
-    const bool qkv_bias = a->bias == MODEL_BIAS_QKV || a->gpt_oss;
+    const bool norm_bias = a->layer_norms, o_bias = a->gpt_oss || a->layer_norms,
+               qkv_bias = a->bias == MODEL_BIAS_QKV || o_bias;
     const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
     const uint32_t q_norm = p->wide_qk_norm ? q : y->head_dim, k_norm = p->wide_qk_norm ? kv : y->head_dim;
     const bool k_is_v = model_k_is_v(m, y), own = a->norms == MODEL_NORMS_OWN, of_experts = own && y->moe;
@@ -237,6 +238,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_tensor *to;
     } parts[] = {
         {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
+        {norm_bias ? "attn_norm.bias" : NULL, 1, 1, d, false, &y->attn_norm_bias},
         {low || linear ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
         {plain ? "attn_k.weight" : NULL, 1, kv, d, false, &y->k},
         {plain && !k_is_v ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
@@ -249,8 +251,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {low ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
         {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
         {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
-        {linear ? NULL : "attn_output.bias", 1, 1, d, !a->gpt_oss, &y->o_bias},
+        {linear ? NULL : "attn_output.bias", 1, 1, d, !o_bias, &y->o_bias},
         {post_norm ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {norm_bias ? "ffn_norm.bias" : NULL, 1, 1, d, false, &y->ffn_norm_bias},
         {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
         {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
         {a->gpt_oss ? "ffn_gate_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_GATE]},
@@ -360,7 +363,9 @@ static xd_status take_all(model *m, const model_arch *a, xd_err *err)
     if ((st = take(m, "token_embd.weight", 1, p->vocab, p->d_model, false, &m->embed, 1, err)) ||
         (st = take(m, a->shortconv ? "token_embd_norm.weight" : "output_norm.weight", 1, 1, p->d_model, false,
                    &m->final_norm, 1, err)) ||
-        (st = take(m, "output.weight", 1, p->vocab, p->d_model, true, &m->lm_head, 1, err)))
+        (st = take(m, "output.weight", 1, p->vocab, p->d_model, true, &m->lm_head, 1, err)) ||
+        (a->layer_norms && ((st = take(m, "output_norm.bias", 1, 1, p->d_model, false, &m->final_norm_bias, 1, err)) ||
+                            (st = take(m, "output.bias", 1, 1, p->vocab, false, &m->lm_head_bias, 1, err)))))
         return st;
     if (!m->lm_head.data)
         m->lm_head = m->embed;

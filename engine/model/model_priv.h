@@ -23,8 +23,9 @@ struct model {
     model_params params;
     model_layer *layers;   /* [n_layers] */
     model_tensor *experts; /* all layers' expert tensors, layer by layer */
-    model_tensor embed, final_norm, lm_head;
+    model_tensor embed, final_norm, final_norm_bias, lm_head, lm_head_bias;
     bool attention_bias; /* those that the family has when asked for */
+    bool head_bias;      /* the LM head has one */
     bool k_is_v;         /* in layers without a window */
     bool qk_norm;        /* Q and K have norms */
     bool choice_bias;    /* the choice of experts has a bias */
@@ -90,12 +91,14 @@ struct model_arch {
         MODEL_ROPE_SLIDING, /* with a sliding_window, in the layers that have it alone */
         MODEL_ROPE_BASES,   /* layer_rope_theta may list a base for each layer; 0: it is not rotated */
         MODEL_ROPE_TYPES,   /* rope_parameters have an object for layers with a window and one for others */
+        MODEL_ROPE_LONG,    /* the same in all layers: the plain one, or longrope with scales of its own */
     } rope;
     bool partial_rotary; /* partial_rotary_factor, or rotary_dim, is known */
     bool
         gpt_oss; /* sinks and biases of router and experts must exist; experts are MODEL_PAIRED, their activation clamped */
-    bool sinks;  /* of attention: must exist, as with gpt_oss */
-    bool latent; /* latent attention (DeepSeek) */
+    bool sinks;       /* of attention: must exist, as with gpt_oss */
+    bool layer_norms; /* in place of RMS norms; biases of attention, where asked for, must exist */
+    bool latent;      /* latent attention (DeepSeek) */
     enum {
         MODEL_DELTA_NONE,
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
@@ -186,6 +189,7 @@ xd_status model_read_afmoe(model *m, const json_t *config, const char *file, xd_
 xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_phimoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */
 xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_err *err) XD_MUST_CHECK;

@@ -1,5 +1,6 @@
 /* rope.c - rotary frequencies: see rope.h. Computed in double and rounded once.
- * Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), Llama 3.1's frequency bands, as transformers applies them. */
+ * Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), LongRoPE (arXiv 2402.13753), Llama 3.1's frequency bands, as transformers
+ * applies them. */
 #include "engine/model/rope.h"
 
 #include <math.h>
@@ -183,7 +184,53 @@ xd_status rope_latent_factor(const json_t *config, const char *file, double *ret
     return XD_OK;
 }
 
-static xd_status read_one(const json_t *config, const json_t *r, const char *file, double default_theta, bool partial,
+/* to's frequencies, which are the plain ones of base theta, divided by the list under `key`. */
+static xd_status divide_by_list(const json_t *r, const char *file, const char *key, double theta, model_rope *to,
+                                xd_err *err)
+{
+    const json_t *list = json_object_get(r, key);
+    if (!json_is_array(list) || json_array_size(list) != to->rot_dim / 2)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must list %u numbers, one for two rotated dimensions", file,
+                       hf_name(r, key), to->rot_dim / 2);
+    for (uint32_t i = 0; i < to->rot_dim / 2; i++) {
+        const double by = json_number_value(json_array_get(list, i));
+        if (!(by >= 1e-3 && by <= 1e6))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must hold numbers from 0.001 to 1e+06; not so at %u", file,
+                           hf_name(r, key), i);
+        to->inv_freq[i] = (float)(pow(theta, -2.0 * i / to->rot_dim) / by);
+    }
+    return XD_OK;
+}
+
+/* Short factors for sequences of up to the original length, long ones beyond. */
+static xd_status longrope(const json_t *config, const json_t *r, const char *file, double theta, model_params *p,
+                          model_rope *to, xd_err *err)
+{
+    static const char original[] = "original_max_position_embeddings", *const scales[] = {"short_mscale",
+                                                                                          "long_mscale"};
+    model_rope *longer = &p->long_rope.rope;
+    double scale[2];
+    xd_status st;
+    /* The value beside rope_scaling comes before the one inside. */
+    if ((st = hf_u32(r, file, original, p->max_positions, 1, 1u << 30, &p->long_rope.beyond, err)) ||
+        (st = hf_u32(config, file, original, p->long_rope.beyond, 1, 1u << 30, &p->long_rope.beyond, err)))
+        return st;
+    for (uint32_t i = 0; i < XD_ARRAY_LEN(scales); i++) {
+        if (!hf_has(r, scales[i]))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope type 'longrope' needs a '%s' here", file, scales[i]);
+        if ((st = hf_real(r, file, scales[i], 1, 1e-3, 1e3, &scale[i], err)))
+            return st;
+    }
+    *longer = *to;
+    if ((st = divide_by_list(r, file, "short_factor", theta, to, err)) ||
+        (st = divide_by_list(r, file, "long_factor", theta, longer, err)))
+        return st;
+    to->scale = (float)scale[0];
+    longer->scale = (float)scale[1];
+    return XD_OK;
+}
+
+static xd_status read_one(const json_t *config, const json_t *r, const char *file, double default_theta, unsigned known,
                           uint32_t whole, model_params *p, model_rope *to, xd_err *err)
 {
     const char *type = type_of(r);
@@ -193,15 +240,20 @@ static xd_status read_one(const json_t *config, const json_t *r, const char *fil
         (st = hf_real(config, file, "rope_theta", default_theta, 1, 1e12, &theta, err)) ||
         (r && (st = hf_real(r, file, "rope_theta", theta, 1, 1e12, &theta, err))))
         return st;
-    if (!strcmp(type, "proportional"))
+    if (!strcmp(type, "proportional") && !(known & ROPE_LONG))
         return proportional(config, r, file, theta, whole, to, err);
-    if ((st = read_partial(config, r, file, partial, whole, p, to, err)))
+    if ((st = read_partial(config, r, file, known & ROPE_PARTIAL, whole, p, to, err)))
         return st;
     to->scale = 1;
     for (uint32_t i = 0; i < to->rot_dim / 2; i++)
         to->inv_freq[i] = (float)pow(theta, -2.0 * i / to->rot_dim);
     if (!strcmp(type, "default"))
         return XD_OK;
+    if (known & ROPE_LONG)
+        return !strcmp(type, "longrope")
+                   ? longrope(config, r, file, theta, p, to, err)
+                   : xd_fail(err, XD_UNSUPPORTED, 0, "%s: rope type '%s' is not known here; default and longrope are",
+                             file, type);
     /* The base grows with a text that is longer than the model was made for; up to there it is the plain one. */
     if (!strcmp(type, "dynamic")) {
         p->rope_grows = true;
@@ -229,7 +281,7 @@ static xd_status read_one(const json_t *config, const json_t *r, const char *fil
     return XD_OK;
 }
 
-static xd_status read_types(const json_t *config, const json_t *parameters, const char *file, bool partial,
+static xd_status read_types(const json_t *config, const json_t *parameters, const char *file, unsigned known,
                             model_params *p, xd_err *err)
 {
     static const char *const types[] = {"full_attention", "sliding_attention"};
@@ -241,7 +293,7 @@ static xd_status read_types(const json_t *config, const json_t *parameters, cons
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding must be an object", file, types[i]);
         if (!hf_has(r, "rope_theta"))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' of the rotary embedding needs a rope_theta", file, types[i]);
-        xd_status st = read_one(config, r, file, 1, partial, i ? p->head_dim : p->full_head_dim, p, &p->ropes[i], err);
+        xd_status st = read_one(config, r, file, 1, known, i ? p->head_dim : p->full_head_dim, p, &p->ropes[i], err);
         if (st)
             return st;
     }
@@ -268,15 +320,16 @@ static uint32_t rotated_dims(const model_params *p)
     return p->latent.kv_rank ? p->latent.rope_dim : p->head_dim;
 }
 
-xd_status rope_read(const json_t *config, const char *file, double default_theta, bool partial, bool by_type,
-                    model_params *p, xd_err *err)
+xd_status rope_read(const json_t *config, const char *file, double default_theta, unsigned known, model_params *p,
+                    xd_err *err)
 {
     const json_t *r = find_parameters(config);
     xd_status st = check_places(config, file, err);
     if (st)
         return st;
-    return by_type ? read_types(config, r, file, partial, p, err)
-                   : read_one(config, r, file, default_theta, partial, rotated_dims(p), p, &p->ropes[0], err);
+    return known & ROPE_BY_TYPE
+               ? read_types(config, r, file, known, p, err)
+               : read_one(config, r, file, default_theta, known, rotated_dims(p), p, &p->ropes[0], err);
 }
 
 xd_status rope_read_based(const json_t *config, const char *file, double theta, bool partial, model_params *p,
@@ -286,7 +339,7 @@ xd_status rope_read_based(const json_t *config, const char *file, double theta, 
     XD_CLEANUP(json_decrefp) json_t *with = r ? json_copy((json_t *)r) : json_object();
     if (!with || json_object_set_new(with, "rope_theta", json_real(theta)))
         return xd_fail(err, XD_NOMEM, 0, "rope parameters");
-    return read_one(config, with, file, theta, partial, rotated_dims(p), p, &p->ropes[n], err);
+    return read_one(config, with, file, theta, partial ? ROPE_PARTIAL : 0, rotated_dims(p), p, &p->ropes[n], err);
 }
 
 xd_status rope_read_alpha(const json_t *config, const char *file, double default_theta, model_params *p, xd_err *err)

@@ -76,6 +76,11 @@ static const struct {
      "\"moe_intermediate_size\":704,\"intermediate_size\":2112,\"hidden_size_per_layer_input\":0,"
      "\"sliding_window\":1024,\"final_logit_softcapping\":30.0,\"vocab_size\":262144,"
      "\"max_position_embeddings\":262144}"},
+    {"phi-3.5-moe",
+     "{\"model_type\":\"phimoe\",\"hidden_size\":4096,\"num_hidden_layers\":32,\"num_attention_heads\":32,"
+     "\"num_key_value_heads\":8,\"num_local_experts\":16,\"num_experts_per_tok\":2,\"intermediate_size\":6400,"
+     "\"attention_bias\":true,\"lm_head_bias\":true,\"vocab_size\":32064,\"max_position_embeddings\":131072,"
+     "\"rope_theta\":10000.0}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -317,6 +322,8 @@ static bool plan_model(plan *p, model *m)
     const model_arch *a = model_arch_find(h->arch);
     bool ok = plan_add(p, &m->embed, h->vocab, d, FMT_BF16, EMBED_STD) &&
               plan_add(p, &m->final_norm, 1, d, FMT_BF16, 0) &&
+              (!a->layer_norms || plan_add(p, &m->final_norm_bias, 1, d, FMT_BF16, BIAS_STD)) &&
+              (!m->head_bias || plan_add(p, &m->lm_head_bias, 1, h->vocab, FMT_BF16, BIAS_STD)) &&
               plan_add(p, &m->lm_head, h->vocab, d, p->expert_fmt == FMT_FP8 ? FMT_BF16 : trunk_fmt(p, d), in);
     for (uint32_t l = 0; ok && l < h->n_layers; l++) {
         model_layer *y = &m->layers[l];
@@ -337,7 +344,11 @@ static bool plan_model(plan *p, model *m)
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);
         if (ok && a->norms != MODEL_NORMS_BEFORE)
             ok = plan_own_norms(p, h, y);
-        if (ok && (a->bias == MODEL_BIAS_QKV || a->gpt_oss || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
+        if (ok && a->layer_norms)
+            ok = plan_add(p, &y->attn_norm_bias, 1, d, FMT_BF16, BIAS_STD) &&
+                 plan_add(p, &y->ffn_norm_bias, 1, d, FMT_BF16, BIAS_STD);
+        const bool o_bias = a->gpt_oss || (a->layer_norms && m->attention_bias);
+        if (ok && (a->bias == MODEL_BIAS_QKV || o_bias || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias)))
             ok = plan_add(p, &y->q_bias, 1, q, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
@@ -345,9 +356,10 @@ static bool plan_model(plan *p, model *m)
             ok = plan_add(p, &y->gate, q, d, trunk_fmt(p, d), in);
         if (ok && (a->gpt_oss || a->sinks))
             ok = plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD);
+        if (ok && o_bias)
+            ok = plan_add(p, &y->o_bias, 1, d, FMT_BF16, BIAS_STD);
         if (ok && a->gpt_oss)
-            ok = plan_add(p, &y->o_bias, 1, d, FMT_BF16, BIAS_STD) &&
-                 plan_add(p, &y->router_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
+            ok = plan_add(p, &y->router_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
         for (int k = 0; ok && a->gpt_oss && k < MODEL_MATRICES; k++)
             ok = plan_add(p, &y->expert_bias[k], y->n_experts, k == MODEL_DOWN ? d : y->d_ff, FMT_BF16, BIAS_STD);
         if (ok && y->moe)
@@ -487,7 +499,7 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
                            "sizes (layer %u: %u) that are multiples of %u",
                            kern_fmt_get(fmt).name, h->d_model, XD_MAX(block, 32u), l, m->layers[l].d_ff, block);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
-    p.cap = 4 + (size_t)h->n_layers * 26;
+    p.cap = 6 + (size_t)h->n_layers * 28;
     for (uint32_t l = 0; l < h->n_layers; l++)
         p.cap += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     xd_status st = XD_OK;

@@ -171,6 +171,12 @@ def add_rope_scaling(w, c, head_dim):
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(r["factor"])
         w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+    elif kind == "longrope":
+        original, ratio = r["original_max_position_embeddings"], c["max_position_embeddings"] / r["original_max_position_embeddings"]
+        w.add_rope_scaling_orig_ctx_len(original)
+        w.add_rope_scaling_attn_factors((1 + np.log(ratio) / np.log(original)) ** 0.5 if ratio > 1 else 1.0)
+        for length in ("long", "short"):
+            w.add_tensor(f"rope_factors_{length}.weight", np.array(r[f"{length}_factor"], dtype=np.float32))
     elif kind == "llama3":
         original, low, high = r["original_max_position_embeddings"], r["low_freq_factor"], r["high_freq_factor"]
         divisors = []
@@ -279,6 +285,8 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_weights_scale(c["routed_scaling_factor"])
         w.add_shortconv_l_cache(c["conv_L_cache"])
+    elif arch == "phimoe":
+        w.add_rope_dimension_count(head_dim)
     elif arch == "minimax-m2":
         w.add_expert_feed_forward_length(c["intermediate_size"])
         told = c.get("rope_parameters")  # as engine/model/rope.c has it
@@ -325,6 +333,20 @@ def add_gemma4_tokenizer(w, n):
     w.add_bos_token_id(2)
     w.add_add_space_prefix(False)
     w.add_add_bos_token(True)
+
+
+def add_phi_tokenizer(w, n):
+    """The same for Phi-3.5-MoE, whose files name <|endoftext|> as the end."""
+    control = ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|user|>"]
+    tokens = control + ["\u2581", "a", "b"]
+    tokens += [f"t{i}" for i in range(len(tokens), n)]
+    w.add_tokenizer_model("llama")
+    w.add_tokenizer_pre("default")
+    w.add_token_list(tokens)
+    w.add_token_scores([-float(i) for i in range(n)])
+    w.add_token_types([gguf.TokenType.CONTROL if t in control else gguf.TokenType.NORMAL for t in tokens])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(3)
 
 
 def add_delta(w, arch, c):
@@ -445,6 +467,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_gemma4_tokenizer(w, c["vocab_size"])
     else:
         add_rope_scaling(w, c, head_dim)
+    if arch == "phimoe":
+        add_phi_tokenizer(w, c["vocab_size"])
     add_keys(w, arch, keys or {})
     for name in tensors or ():
         w.add_tensor(name, np.ones(head_dim, dtype=np.float32))

@@ -47,7 +47,7 @@ VARIANTS = {}
 
 
 def variant(name, arch, refuse=None, **kw):
-    """kw: cfg (overrides), dtype, shards, gguf (type), gguf_edit, weights (function of the state), files (function of the folder after all is
+    """kw: cfg (overrides), reference_cfg (of transformers alone), dtype, shards, gguf (type), gguf_edit, weights (function of the state), files (function of the folder after all is
     written), prompts (lengths), generation (dict)."""
     assert name not in VARIANTS, name
     VARIANTS[name] = dict(arch=arch, refuse=refuse, **kw)
@@ -294,7 +294,7 @@ def fill_variants():
                                                                      truncate=False)}, prompts=[1, 17, 200])
     g("fp8", "quant_method 'fp8'", cfg={"quantization_config": {"quant_method": "fp8"}}, no_reference=True)
     # other models' files
-    for t in ("qwen2_moe", "qwen3_next", "olmoe", "deepseek_v3", "glm4_moe", "phimoe", "llama4", "gemma3", "granitemoe", "ministral"):
+    for t in ("qwen2_moe", "qwen3_next", "olmoe", "deepseek_v3", "glm4_moe", "phi3", "llama4", "gemma3", "granitemoe", "ministral"):
         variant(f"other-{t}", "llama", f"model_type '{t}'", files=lambda d, t=t: edit_config(d, model_type=t))
     variant("other-nested", "llama", "model_type 'llava'", files=lambda d: nest(d))
     for key, value in (("quantization_config", {"quant_method": "awq"}), ("mlp_bias", True)):
@@ -720,7 +720,10 @@ def make(root, name, v):
         to_fp8(d, source, v["fp8"])
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
+        if v.get("reference_cfg"):
+            edit_config(source, **v["reference_cfg"])
         ref, loading = cls.from_pretrained(source, dtype=torch.float32, **EAGER, output_loading_info=True)
+        (source / "config.json").write_text(json.dumps(c, indent=1))
         ref.eval()
         if v.get("gguf"):
             round_trip(ref, v["gguf"], c, v.get("gguf_joined", False))

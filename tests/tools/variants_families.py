@@ -13,6 +13,8 @@ GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_key_value_heads": 2, "num_
           "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 40, "hidden_size_per_layer_input": 0,
           "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 24, "final_logit_softcapping": 30.0,
           "hidden_activation": "gelu_pytorch_tanh", "hidden_act": DROP, "rope_theta": DROP, "tie_word_embeddings": True}
+PHI_ROPE = {"type": "longrope", "short_factor": [1.0, 1.02, 1.1, 1.3, 1.8, 2.2, 2.9, 3.4],
+            "long_factor": [1.0, 1.1, 1.7, 3.2, 6.5, 11.0, 18.0, 24.0], "short_mscale": 1.2, "long_mscale": 1.3416407864998738}
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
@@ -58,6 +60,8 @@ FAMILIES = {
                   "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
                   "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]}},
     "minimax_m2": {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
+    "phimoe": {"num_local_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.01,
+               "sliding_window": None},
     "glm4_moe_lite": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
                       "routed_scaling_factor": 1.8, "norm_topk_prob": True, "partial_rotary_factor": 1.0, "rope_theta": 1e6, "rms_norm_eps": 1e-5},
     "mistral4": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
@@ -76,7 +80,7 @@ FAMILIES = {
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
-               minimax_m2="MiniMaxM2", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
+               minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe")
 CLASSES.update(flex_olmo="FlexOlmo", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
@@ -153,11 +157,11 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
-            v("one-of-one", cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
+            v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
@@ -417,6 +421,44 @@ def fill(variant, add_nextn):
     v("ernie4_5_moe-range", "ernie4_5_moe", cfg={"num_hidden_layers": 5, "moe_layer_end_index": 3, "moe_layer_interval": 2})
     v("minimax_m2-whole", "minimax_m2", cfg={"rotary_dim": DROP})
     v("minimax_m2-shared", "minimax_m2", "shared_intermediate_size", cfg={"shared_intermediate_size": 40})
+    fill_phimoe(v)
+
+
+def longrope(original, **kw):
+    """The configuration, and what gives transformers the frequencies of a server that takes more positions: its PhimoeRotaryEmbedding has the
+    short factors at every length, and by the sequence's own one of the scales."""
+    told = {**PHI_ROPE, "original_max_position_embeddings": original, **kw}
+    longer = {**told, "short_factor": told["long_factor"], "short_mscale": told["long_mscale"]}
+    return {"cfg": {"rope_scaling": told}, "reference_cfg": {"rope_scaling": longer}} if original < 512 else {"cfg": {"rope_scaling": told}}
+
+
+def fill_phimoe(v):
+    tiny = {k: x for k, x in TINY.items() if k != "moe_intermediate_size"}
+    def with_rope(name, refuse=None, original=32, cfg=(), rope=(), **kw):
+        told = longrope(original, **dict(rope))
+        v(name, "phimoe", refuse, **{**told, "cfg": {**told["cfg"], "head_dim": 16, **dict(cfg)}}, **kw)
+    # the ones in tests/data/golden
+    with_rope("phimoe-long", cfg={**tiny, "num_hidden_layers": 2, "router_jitter_noise": 0.01, "sliding_window": 40})
+    with_rope("phimoe-short", original=512, cfg={**tiny, "num_hidden_layers": 2, "router_jitter_noise": 0.2})
+    with_rope("phimoe-long-prompt-of-steps", prompts=[1, 450])
+    with_rope("phimoe-gguf-long", gguf="bf16", rope={"short_mscale": 1.3416407864998738})
+    v("phimoe-gguf-plain", "phimoe", gguf="bf16")
+    v("phimoe-gguf-attn-factor", "phimoe", "without rope_factors_short.weight", gguf="bf16", gguf_keys={"rope.scaling.attn_factor": 1.3}, no_reference=True)
+    v("phimoe-gguf-linear", "phimoe", "rope type 'linear'", gguf="bf16", gguf_keys={"rope.scaling.factor": 4.0}, no_reference=True)
+    v("phimoe-no-bias", "phimoe", cfg={"attention_bias": False, "lm_head_bias": False})
+    v("phimoe-tied", "phimoe", cfg={"tie_word_embeddings": True})
+    v("phimoe-no-jitter", "phimoe", cfg={"router_jitter_noise": 0.0})
+    v("phimoe-jitter", "phimoe", cfg={"router_jitter_noise": 0.5, "num_local_experts": 17})
+    v("phimoe-jitter-default", "phimoe", cfg={"router_jitter_noise": DROP})
+    v("phimoe-two", "phimoe", cfg={"num_local_experts": 2})
+    v("phimoe-window", "phimoe", cfg={"sliding_window": 9})
+    v("phimoe-eps", "phimoe", cfg={"rms_norm_eps": 0.1, "hidden_size": 52, "num_attention_heads": 2, "num_key_value_heads": 1})
+    v("phimoe-top-3", "phimoe", "num_experts_per_tok = 3", cfg={"num_experts_per_tok": 3}, no_reference=True)
+    v("phimoe-mlp-bias", "phimoe", "mlp_bias", cfg={"mlp_bias": True}, no_reference=True)
+    v("phimoe-yarn", "phimoe", "rope type 'yarn'", cfg={"rope_scaling": {"type": "yarn", "factor": 4.0}}, no_reference=True)
+    with_rope("phimoe-no-mscale", "long_mscale", rope={"long_mscale": None}, no_reference=True)
+    with_rope("phimoe-few-factors", "'long_factor' must list 8 numbers", rope={"long_factor": [1.0] * 7}, no_reference=True)
+    with_rope("phimoe-zero-factor", "'short_factor' must hold numbers", rope={"short_factor": [1.0] * 7 + [0]}, no_reference=True)
 
 
 def random_deepseek(variant, arch, seed):
@@ -477,6 +519,7 @@ def fill_random(variant, arch, seed):
          "intermediate_size": r.randint(5, 150), "num_hidden_layers": r.randint(1, 4), "vocab_size": r.randint(20, 400),
          "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "rope_theta": r.choice([100.0, 10000.0, 123456.7]),
          "tie_word_embeddings": r.random() < 0.4}
+    reference = None
     if r.random() < 0.4:
         c["rope_scaling"] = {"rope_type": "yarn", "factor": r.choice([2.0, 40.0]), "original_max_position_embeddings": r.choice([16, 64])}
     if arch == "qwen2_moe":
@@ -519,6 +562,17 @@ def fill_random(variant, arch, seed):
         c.update(num_hidden_layers=layers, layer_types=types, num_experts=n, num_experts_per_tok=k, moe_intermediate_size=r.randint(3, 70),
                  num_dense_layers=r.randint(0, 3), conv_L_cache=r.randint(2, 4), norm_eps=c.pop("rms_norm_eps"),
                  routed_scaling_factor=r.choice([1.0, 2.5]), norm_topk_prob=r.random() < 0.7, use_expert_bias=r.random() < 0.7)
+    elif arch == "phimoe":
+        c.pop("rope_scaling", None)
+        hd = 8 * r.randint(1, 12)
+        c.update(num_local_experts=n, head_dim=hd, router_jitter_noise=r.choice([0.0, 0.01, 0.2, 1.0]), attention_bias=r.random() < 0.6,
+                 lm_head_bias=r.random() < 0.6, sliding_window=r.choice([None, None, 3, 50]))
+        if r.random() < 0.6:
+            factors = lambda most: [round(r.uniform(1, most), 3) for _ in range(hd // 2)]
+            told = longrope(r.choice([16, 64, 512]), short_factor=factors(2), long_factor=factors(40), short_mscale=r.choice([1.0, 1.24]),
+                            long_mscale=r.choice([1.0, 1.3]))
+            c.update(told["cfg"])
+            reference = told.get("reference_cfg")
     elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})
@@ -534,7 +588,7 @@ def fill_random(variant, arch, seed):
     else:
         hd = 8 * r.randint(1, 12)
         c.update(num_local_experts=n, num_experts_per_tok=k, head_dim=hd, rotary_dim=r.choice([hd, hd // 2]))
-    gguf = r.choice(["bf16", "f16", "f32"]) if r.random() < 0.35 and arch not in NO_GGUF else None
+    gguf = r.choice(["bf16", "f16", "f32"]) if r.random() < 0.35 and arch not in (*NO_GGUF, "phimoe") else None
     if gguf: # what such a file can say
         c.pop("rope_scaling", None)
         usual = {"use_sliding_window": False, "decoder_sparse_step": 1, "moe_layer_end_index": -1}
@@ -547,6 +601,6 @@ def fill_random(variant, arch, seed):
             c.update(norm_topk_prob=True, use_expert_bias=True, tie_word_embeddings=True)
         if arch == "dots1":
             c["sliding_window"] = None
-    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, publish=publish_omni if arch == "qwen3_omni_moe" else None,
+    variant(f"random-{arch}-{seed}", arch, cfg=c, gguf=gguf, reference_cfg=reference, publish=publish_omni if arch == "qwen3_omni_moe" else None,
             dtype=r.choice(["bfloat16", "float16", "float32"]),
             prompts=[1, r.randint(2, 17), r.randint(18, 160)])

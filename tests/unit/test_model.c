@@ -271,7 +271,7 @@ Test(model, rope_frequencies_are_those_of_transformers)
         json_t *o = json_loads(cases[i].config, 0, NULL);
         model_params p = {.head_dim = cases[i].head_dim, .max_positions = 131072};
         xd_err err;
-        cr_assert_eq(rope_read(o, "config.json", 10000, false, false, &p, &err), XD_OK, "%s", err.msg);
+        cr_assert_eq(rope_read(o, "config.json", 10000, 0, &p, &err), XD_OK, "%s", err.msg);
         json_decref(o);
         for (int k = 0; k < 4; k++)
             cr_assert_float_eq(p.ropes[0].inv_freq[cases[i].idx[k]] / cases[i].freq[k], 1, 1e-6, "%s [%u]: %g",
