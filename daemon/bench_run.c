@@ -88,7 +88,7 @@ bench_limits bench_get_limits(engine *e, double dram)
 
 /* Steps of one kind, summed. */
 typedef struct tally {
-    double steps, tokens, context_tokens, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes, cpu_s,
+    double steps, tokens, kv_bytes, seconds, experts_s, vram_bytes, host_bytes, cpu_bytes, kv_host_bytes, cpu_s,
         device_s;
     double early_bytes, wasted_bytes, predictions, right;
     double borders, border_ns[BENCH_BORDERS];
@@ -111,7 +111,7 @@ static void count_step(void *user, const engine_step_facts *f)
     tally *t = &c->t[f->prefill ? WITH_PROMPTS : !all ? REST : c->t[FIRST].steps > 0 ? DECODE : FIRST];
     t->steps++;
     t->tokens += f->n_tokens;
-    t->context_tokens += (double)f->context_tokens;
+    t->kv_bytes += (double)f->kv_bytes;
     t->seconds += (double)(f->end_ns - (c->last_ns ? c->last_ns : f->begin_ns)) / 1e9;
     t->experts_s += (double)f->experts_ns / 1e9;
     t->vram_bytes += (double)f->vram_bytes;
@@ -192,9 +192,8 @@ static void judge(const engine_info *i, const bench_limits *lim, bench_point *pt
     pt->early_bytes = d->early_bytes / d->steps;
     pt->wasted_bytes = d->wasted_bytes / d->steps;
     pt->right = d->predictions > 0 ? d->right / d->predictions : NAN;
-    pt->step_bound =
-        bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, d->context_tokens / d->steps * (double)i->kv_token_bytes,
-                 pt->kv_host_bytes, seqs * (double)(i->token_weights + i->head_weights));
+    pt->step_bound = bound_of(i, lim, pt->host_bytes, pt->vram_bytes, 1, d->kv_bytes / d->steps, pt->kv_host_bytes,
+                              seqs * (double)(i->token_weights + i->head_weights));
 }
 
 /* --- requests ----------------------------------------------------------------------------------------------------------- */

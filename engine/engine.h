@@ -53,7 +53,6 @@ typedef struct engine_info {
      * 16-bit matrix products as its data sheet says; 0: unknown. */
     char pci_bus_id[32];       /* "" on the CPU */
     uint64_t trunk_step_bytes; /* of trunk weights that every step reads: all but the embedding's table */
-    uint64_t kv_token_bytes;   /* of a token's keys and values, all layers */
     uint64_t token_weights;    /* weights that one token is multiplied with, without the LM head */
     uint64_t head_weights;
     double memory_gbps, matrix_tflops;
@@ -194,8 +193,8 @@ void engine_reload(engine *e, const config *cfg);
 /* One step as it was. Bytes and pages are of experts; what does not lie in VRAM counts as the host's. */
 typedef struct engine_step_facts {
     uint32_t n_seqs, n_tokens;
-    bool prefill;            /* some of the tokens belong to prompts */
-    uint64_t context_tokens; /* positions that attention looked at, the sum over the sequences */
+    bool prefill;      /* some of the tokens belong to prompts */
+    uint64_t kv_bytes; /* of K and V that attention looked at, the sum over the sequences */
     uint64_t begin_ns, end_ns, experts_ns;
     uint64_t vram_bytes, host_bytes, vram_pages, host_pages;
     uint64_t cpu_bytes;         /* of experts, read by the CPU beside the others; not of host_bytes */

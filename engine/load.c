@@ -110,7 +110,6 @@ static void fill_costs(engine *e)
     uint64_t embed = model_embed(c->m)->bytes;
     snprintf(i->pci_bus_id, sizeof i->pci_bus_id, "%s", c->info.pci_bus_id);
     i->trunk_step_bytes = model_trunk_bytes(c->m) - (tied ? 0 : embed);
-    i->kv_token_bytes = kv_block_bytes(&c->kv_opt) * c->kv_opt.n_groups / c->kv_opt.block_size;
     const model_tensor *head = model_lm_head(c->m);
     i->head_weights = (uint64_t)head->rows * head->cols;
     for (uint32_t l = 0; l < c->hp->n_layers; l++) {

@@ -417,7 +417,7 @@ static exec_batch form_batch(engine *e, const sched_entry *entries, uint32_t n, 
         }
         b.prefill = b.prefill || en->pos < en->seq->n_prompt;
         step->n_tokens += en->n_tokens;
-        step->context_tokens += en->pos + en->n_tokens;
+        step->kv_bytes += kv_seen_bytes(&e->c.kv_opt, en->pos, en->n_tokens);
         c->r->in_step = true;
         note_started(e, c->r, en->seq, step->begin_ns);
     }

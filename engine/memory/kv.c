@@ -159,6 +159,14 @@ uint64_t kv_context_tokens(const kv_options *opt, uint64_t blocks)
     return least * opt->block_size;
 }
 
+uint64_t kv_seen_bytes(const kv_options *opt, uint64_t pos, uint64_t n)
+{
+    uint64_t positions = 0;
+    for (uint32_t g = 0; g < n_groups_of(opt); g++)
+        positions += opt->window[g] ? XD_MIN(pos, opt->window[g] - 1ull) + n : pos + n;
+    return positions * opt->n_layers * (layer_bytes_of(opt) / opt->block_size);
+}
+
 uint64_t kv_state_layer_bytes(uint64_t floats)
 {
     return xd_align_up(floats * sizeof(float), 256);

@@ -68,6 +68,8 @@ uint32_t kv_chunk(const kv_options *opt, uint64_t tokens);
 /* Blocks without which a sequence of `tokens` is refused: with steps of kv_chunk(). And the longest that so many blocks suffice for. */
 uint64_t kv_context_blocks(const kv_options *opt, uint64_t tokens);
 uint64_t kv_context_tokens(const kv_options *opt, uint64_t blocks);
+/* What attention must read of K and V, of all layers, for the tokens [pos, pos + n) of a sequence together. */
+uint64_t kv_seen_bytes(const kv_options *opt, uint64_t pos, uint64_t n);
 
 /* Device memory that stage_blocks of so many blocks need; and how many fit into so much. Two layers of them are there at a time. */
 uint64_t kv_stage_bytes(const kv_options *opt, uint32_t stage_blocks);

@@ -476,6 +476,19 @@ Test(kv_windows, a_context_costs_its_tokens_where_there_is_no_window_and_a_windo
     cr_assert_eq(kv_context_tokens(&plain, 63), 1008);
 }
 
+/* A token behind 1000 sees 1001 positions, or 128 through a window; 50 tokens from position 100 on see 150 together, the first of them all of
+ * those before it; and 50 behind 1000 see 177 through the window. */
+Test(kv_windows, attention_reads_what_it_sees)
+{
+    kv_options o = dealt(24, gpt_oss);
+    const uint64_t layer = 2ull * o.n_kv_heads * kern_row_bytes(o.fmt, o.head_dim);
+    cr_assert_eq(kv_seen_bytes(&o, 1000, 1), 12 * layer * (1001 + 128));
+    cr_assert_eq(kv_seen_bytes(&o, 100, 50), 12 * layer * (150 + 150));
+    cr_assert_eq(kv_seen_bytes(&o, 1000, 50), 12 * layer * (1050 + 177));
+    o = dealt(48, none);
+    cr_assert_eq(kv_seen_bytes(&o, 1000, 1), 48 * layer * 1001);
+}
+
 /* Sequences run in the blocks that they are said to need, whatever their steps. */
 Test(kv_windows, contexts_fit_into_the_blocks_that_they_are_said_to_take)
 {
