@@ -56,6 +56,14 @@ static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>"
     .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_SIXTHS, .rope = MODEL_ROPE_TYPES, \
     .ends = gemma4_ends, .read = model_read_gemma4
 
+static const char *const hunyuan_names[][2] = {
+    {".q_norm.", ".query_layernorm."}, {".k_norm.", ".key_layernorm."}, {NULL, NULL}};
+static const char *const bailing_names[][2] = {{"model.embed_tokens.", "model.word_embeddings."},
+                                               {".self_attn.q_norm.", ".attention.query_layernorm."},
+                                               {".self_attn.k_norm.", ".attention.key_layernorm."},
+                                               {".self_attn.o_proj.", ".attention.dense."},
+                                               {".self_attn.", ".attention."},
+                                               {NULL, NULL}};
 static const char *const lfm2_names[][2] = {
     {"input_layernorm.", "operator_norm."},
     {"post_attention_layernorm.", "ffn_norm."},
@@ -69,6 +77,15 @@ static const char *const lfm2_names[][2] = {
     {"model.norm.", "model.embedding_norm."},
     {NULL, NULL},
 };
+
+/* Ling 2.0, and Sarvam's small one, which comes of it: GLM-4.5's layers by other names. */
+#define BAILING(type, class)                                                                                    \
+    .model_type = type, .class_name = class, .names = bailing_names, .joined_qkv = true,                        \
+    .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},                                   \
+    .router = "model.layers.%u.mlp.gate.weight", .choice_bias = "model.layers.%u.mlp.gate.expert_bias",         \
+    .moe_size_key = "moe_intermediate_size", .moe_layers = MODEL_MOE_FIRST, .shared = SHARED,                   \
+    .shared_size_key = "moe_intermediate_size", .shared_count_key = "n_shared_experts", .partial_rotary = true, \
+    .qk_norm = MODEL_NORM_ASKED, .bias = MODEL_BIAS_QKV_ASKED, .read = model_read_bailing
 
 static const model_arch archs[] = {
     {.model_type = "llama",
@@ -376,6 +393,7 @@ static const model_arch archs[] = {
      .shared = "model.layers.%u.mlp.shared_mlp",
      .shared_size_key = "intermediate_size",
      .norm_topk_always = true,
+     .names = hunyuan_names,
      .lists = true,
      .norm_last = true,
      .qk_norm = MODEL_NORM_HEAD,
@@ -554,6 +572,41 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {BAILING("bailing_moe", "BailingMoeV2ForCausalLM"),
+     .defaults = "{\"vocab_size\":157184,\"hidden_size\":2048,\"intermediate_size\":5120,\"num_hidden_layers\":20,"
+                 "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
+                 "\"max_position_embeddings\":32768,\"moe_intermediate_size\":512,\"num_experts_per_tok\":8,"
+                 "\"num_local_experts\":256,\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"n_group\":8,"
+                 "\"topk_group\":4,\"norm_topk_prob\":true,\"use_qk_norm\":true,\"partial_rotary_factor\":0.5,"
+                 "\"eos_token_id\":156892}",
+     .default_theta = 600000},
+    {BAILING("sarvam_moe", "SarvamMoEForCausalLM"),
+     .defaults = "{\"vocab_size\":262144,\"hidden_size\":4096,\"intermediate_size\":8192,\"num_hidden_layers\":19,"
+                 "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":64,"
+                 "\"max_position_embeddings\":131072,\"moe_intermediate_size\":1024,\"num_experts_per_tok\":6,"
+                 "\"num_local_experts\":128,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+                 "\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"use_qk_norm\":true,\"eos_token_id\":1}",
+     .default_theta = 8e6},
+    {.model_type = "sarvam_mla",
+     .class_name = "SarvamMLAForCausalLM",
+     .defaults = "{\"vocab_size\":262144,\"hidden_size\":4096,\"intermediate_size\":16384,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":64,\"max_position_embeddings\":4096,\"first_k_dense_replace\":1,"
+                 "\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+                 "\"num_local_experts\":128,\"n_shared_experts\":1,\"moe_intermediate_size\":2048,"
+                 "\"num_experts_per_tok\":8,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,"
+                 "\"bos_token_id\":0,\"eos_token_id\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_FIRST,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_deepseek_v3},
     {.model_type = "glm4_moe_lite",
      .class_name = "Glm4MoeLiteForCausalLM",
      .defaults = "{\"vocab_size\":154880,\"hidden_size\":2048,\"intermediate_size\":10240,\"num_hidden_layers\":47,"
@@ -668,6 +721,8 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"num_experts_per_tok", "top_k_experts"},
         {"num_experts_per_tok", "moe_topk"},
         {"head_dim", "attention_head_dim"},
+        {"n_shared_experts", "num_shared_experts"},
+        {"attention_bias", "use_qkv_bias"},
         {"first_k_dense_replace", "num_dense_layers"},
         {"sliding_window_pattern", "global_attn_every_n_layers"},
         {"num_nextn_predict_layers", "num_mtp_layers"},
@@ -826,8 +881,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
         (st = hf_u32(c, file, "hidden_size", 0, 1, 1u << 16, &p->d_model, err)) ||
         (st = hf_u32(c, file, "num_attention_heads", 0, 1, 1024, &p->n_heads, err)) ||
         (st = hf_u32(c, file, "num_key_value_heads", p->n_heads, 1, 1024, &p->n_kv_heads, err)) ||
-        (st = hf_u32(c, file, "head_dim", p->n_heads ? p->d_model / p->n_heads : 0, 1, MODEL_MAX_HEAD, &p->head_dim,
-                     err)) ||
+        (st = hf_u32(c, file, "head_dim", p->n_heads ? p->d_model / p->n_heads : 0, 1,
+                     a->latent ? UINT32_MAX : MODEL_MAX_HEAD, &p->head_dim, err)) ||
         (st = hf_u32(c, file, "vocab_size", 0, 1, 1u << 24, &p->vocab, err)) ||
         (st = hf_u32(c, file, "max_position_embeddings", 0, 1, 1u << 30, &p->max_positions, err)) ||
         (st = hf_u32(c, file, "num_nextn_predict_layers", 0, 0, 64, &p->n_nextn, err)) ||

@@ -243,6 +243,18 @@ xd_status model_read_gemma4(model *m, const json_t *c, const char *file, xd_err 
     return XD_OK;
 }
 
+/* Ling's size of the shared expert is told as well; whether there is a bias on the choice, the file shows. */
+xd_status model_read_bailing(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const model_layer *last = &m->layers[m->params.n_layers - 1];
+    xd_status st;
+    if ((st = only(c, file, "score_function", "sigmoid", err)) ||
+        (st = only_switch(m, c, file, "norm_head", false, err)) ||
+        (last->moe && (st = only_number(m, c, file, "moe_shared_expert_intermediate_size", last->d_ff_shared, err))))
+        return st;
+    return read_sigmoid(m, c, file, err);
+}
+
 /* Trinity. Its makers' code knows more than transformers' class. Whether a layer is rotated goes by its window. */
 xd_status model_read_afmoe(model *m, const json_t *c, const char *file, xd_err *err)
 {

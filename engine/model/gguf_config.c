@@ -42,6 +42,7 @@ static const struct {
     const char *gguf, *model_type;
 } families[] = {
     {"afmoe", "afmoe"},
+    {"bailingmoe2", "bailing_moe"},
     {"deepseek2", NULL},
     {"dots1", "dots1"},
     {"ernie4_5-moe", "ernie4_5_moe"},
@@ -104,6 +105,13 @@ static const struct {
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},
     {"minimax-m2", "rope.dimension_count", NULL, false},
+    {"bailingmoe2", "expert_weights_scale", "routed_scaling_factor", false},
+    {"bailingmoe2", "expert_group_count", "n_group", false},
+    {"bailingmoe2", "expert_group_used_count", "topk_group", false},
+    {"bailingmoe2", "expert_shared_count", "n_shared_experts", true},
+    {"bailingmoe2", "leading_dense_block_count", "first_k_dense_replace", true},
+    {"bailingmoe2", "nextn_predict_layers", "num_nextn_predict_layers", true},
+    {"bailingmoe2", "rope.dimension_count", NULL, false}, /* add_rope() */
     {"afmoe", "expert_weights_scale", "routed_scaling_factor", false},
     {"afmoe", "expert_shared_count", "num_shared_experts", true},
     {"afmoe", "leading_dense_block_count", "first_k_dense_replace", true},

@@ -427,6 +427,20 @@ static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_e
     return take(m, name, d, d, false, &y->o, err);
 }
 
+void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv)
+{
+    model_tensor *to[] = {biases ? &y->q_bias : &y->q, biases ? &y->k_bias : &y->k, biases ? &y->v_bias : &y->v};
+    const char *data = all->data;
+    for (size_t i = 0; data && i < XD_ARRAY_LEN(to); i++) {
+        const uint32_t n = i ? kv : q;
+        *to[i] = *all;
+        *(biases ? &to[i]->cols : &to[i]->rows) = n;
+        to[i]->bytes = all->bytes / (q + 2 * kv) * n;
+        to[i]->data = data;
+        data += to[i]->bytes;
+    }
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     enum { NEVER, MAYBE, MUST };
@@ -444,7 +458,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
     const int qkv_bias = qkv_must ? MUST : o_bias, norms = m->qk_norm ? MUST : NEVER,
               gpt_oss = a->gpt_oss ? MUST : NEVER;
-    const bool k_is_v = model_k_is_v(m, y);
+    const bool k_is_v = model_k_is_v(m, y), joined = a->joined_qkv;
+    model_tensor all = {0}, all_biases = {0};
     const int norm_bias = a->layer_norms ? MUST : NEVER;
     const bool around = a->norms == MODEL_NORMS_AROUND, behind = a->norms != MODEL_NORMS_BEFORE;
     const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
@@ -457,18 +472,18 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     } parts[] = {
         {"input_layernorm.weight", 1, d, before, &y->attn_norm},
         {"input_layernorm.bias", 1, d, norm_bias, &y->attn_norm_bias},
-        {"self_attn.q_proj.weight", q, d, low ? NEVER : MUST, &y->q},
-        {"self_attn.k_proj.weight", kv, d, latent ? NEVER : MUST, &y->k},
-        {"self_attn.v_proj.weight", kv, d, latent || k_is_v ? NEVER : MUST, &y->v},
+        {"self_attn.q_proj.weight", q, d, low || joined ? NEVER : MUST, &y->q},
+        {"self_attn.k_proj.weight", kv, d, latent || joined ? NEVER : MUST, &y->k},
+        {"self_attn.v_proj.weight", kv, d, latent || joined || k_is_v ? NEVER : MUST, &y->v},
         {"self_attn.o_proj.weight", d, o, MUST, &y->o},
-        {"self_attn.q_proj.bias", 1, q, latent ? NEVER : qkv_bias, &y->q_bias},
-        {"self_attn.k_proj.bias", 1, kv, latent ? NEVER : qkv_bias, &y->k_bias},
-        {"self_attn.v_proj.bias", 1, kv, latent || k_is_v ? NEVER : qkv_bias, &y->v_bias},
+        {"self_attn.q_proj.bias", 1, q, latent || joined ? NEVER : qkv_bias, &y->q_bias},
+        {"self_attn.k_proj.bias", 1, kv, latent || joined ? NEVER : qkv_bias, &y->k_bias},
+        {"self_attn.v_proj.bias", 1, kv, latent || joined || k_is_v ? NEVER : qkv_bias, &y->v_bias},
+        {"self_attn.query_key_value.weight", q + 2 * kv, d, joined ? MUST : NEVER, &all},
+        {"self_attn.query_key_value.bias", 1, q + 2 * kv, joined ? qkv_bias : NEVER, &all_biases},
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
-        {p->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight", 1,
-         p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
-        {p->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight", 1,
-         p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
+        {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
+        {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
         {"self_attn.sinks", 1, p->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
@@ -506,6 +521,12 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     if (k_is_v) {
         y->v = y->k;
         y->v_bias = y->k_bias;
+    }
+    if (all.fmt == FMT_FP8)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: Q, K and V in one matrix of FP8 are not known", m->dir);
+    if (joined) {
+        model_cut_qkv(y, &all, false, q, kv);
+        model_cut_qkv(y, &all_biases, true, q, kv);
     }
     if ((st = !y->linear     ? XD_OK
               : a->shortconv ? take_shortconv(m, l, y, err)

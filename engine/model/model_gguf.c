@@ -228,7 +228,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
     const uint32_t q_norm = p->wide_qk_norm ? q : y->head_dim, k_norm = p->wide_qk_norm ? kv : y->head_dim;
     const bool k_is_v = model_k_is_v(m, y), own = a->norms == MODEL_NORMS_OWN, of_experts = own && y->moe;
-    const bool behind = a->norms != MODEL_NORMS_BEFORE;
+    const bool behind = a->norms != MODEL_NORMS_BEFORE, one_qkv = a->joined_qkv;
+    model_tensor all = {0};
     /* Where router and experts have norms of their own, the shared one goes by the names of a dense FFN. */
     const uint32_t ff_shared = y->d_ff_shared;
     const struct {
@@ -239,9 +240,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     } parts[] = {
         {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
         {norm_bias ? "attn_norm.bias" : NULL, 1, 1, d, false, &y->attn_norm_bias},
-        {low || linear ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
-        {plain ? "attn_k.weight" : NULL, 1, kv, d, false, &y->k},
-        {plain && !k_is_v ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
+        {one_qkv ? "attn_qkv.weight" : NULL, 1, q + 2 * kv, d, false, &all},
+        {low || linear || one_qkv ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
+        {plain && !one_qkv ? "attn_k.weight" : NULL, 1, kv, d, false, &y->k},
+        {plain && !one_qkv && !k_is_v ? "attn_v.weight" : NULL, 1, kv, d, false, &y->v},
         {linear ? NULL : "attn_output.weight", 1, d, o, false, &y->o},
         {plain ? "attn_q.bias" : NULL, 1, 1, q, !qkv_bias, &y->q_bias},
         {plain ? "attn_k.bias" : NULL, 1, 1, kv, !qkv_bias, &y->k_bias},
@@ -296,6 +298,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
+    if (one_qkv)
+        model_cut_qkv(y, &all, false, q, kv);
     if (k_is_v) {
         y->v = y->k;
         y->v_bias = y->k_bias;

@@ -59,6 +59,7 @@ struct model_arch {
     const char *nested[2], *prefix, *head;
     /* What its tensors have in place of parts of the usual names: pairs of usual and own, first fit, NULL at the end. NULL: they have the usual. */
     const char *const (*names)[2];
+    bool joined_qkv;                     /* Q, K and V are one matrix, "self_attn.query_key_value" */
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
         *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
@@ -119,7 +120,7 @@ struct model_arch {
         MODEL_NORM_ASKED, /* the same, with use_qk_norm */
         MODEL_NORM_WIDE,  /* of Q and of K as a whole: must exist */
     } qk_norm;
-    bool norm_last; /* those of heads are behind the rotation and have names of their own */
+    bool norm_last; /* those of heads are behind the rotation */
     enum {
         MODEL_BIAS_NONE,
         MODEL_BIAS_QKV,       /* must exist */
@@ -185,6 +186,7 @@ xd_status model_read_deepseek_v3(model *m, const json_t *config, const char *fil
 xd_status model_read_mistral4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ernie(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_gemma4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_bailing(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_afmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
@@ -198,6 +200,8 @@ xd_status model_take_scales(const model *m, const char *name, const char *path, 
                             xd_err *err) XD_MUST_CHECK;
 /* What the file calls the tensor `name`: that, or as written to out. */
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
+/* Q, K and V, or their biases, of the one tensor that all of them are. */
+void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv);
 /* The tensor of a directory, which counts as taken; NULL: none. */
 const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path);
 uint64_t model_data_bytes(const model_tensor *t); /* that t->data points to */

@@ -164,6 +164,8 @@ static const char *type_of(const json_t *r)
     const char *type = r ? hf_string(r, "rope_type") : NULL;
     if (r && !type)
         type = hf_string(r, "type");
+    if (type && !strcmp(type, "deepseek_yarn")) /* so Sarvam's files call it */
+        type = "yarn";
     return type ? type : "default";
 }
 

@@ -263,6 +263,16 @@ def add_family(w, arch, c, head_dim):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_weights_scale(c["routed_scaling_factor"])
         w.add_expert_weights_norm(c["norm_topk_prob"])
+    elif arch == "bailingmoe2":
+        w.add_rope_dimension_count(int(head_dim * c["partial_rotary_factor"]))
+        w.add_leading_dense_block_count(c["first_k_dense_replace"])
+        w.add_expert_shared_feed_forward_length(c["moe_intermediate_size"] * c["num_shared_experts"])
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_expert_shared_count(c["num_shared_experts"])
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
     elif arch == "afmoe":
         w.add_expert_shared_count(c["num_shared_experts"])
         w.add_leading_dense_block_count(c["num_dense_layers"])
@@ -422,7 +432,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
-            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "lfm2_moe": "lfm2moe"}.get(c["model_type"], c["model_type"])
+            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -531,7 +541,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 name = name.removeprefix("model.") if ".experts." in name else name
                 name += ".bias" if name.endswith("expert_bias") else ""
                 data = data[:, 0] if name.endswith("conv.conv.weight") else data
-            if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
+            if name.endswith(("e_score_correction_bias", ".expert_bias")):
                 put(f"blk.{layer}.exp_probs_b.bias", data.reshape(-1), name)
                 continue
             if arch in ("llama", "granitemoe") and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):

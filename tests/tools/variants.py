@@ -722,7 +722,8 @@ def make(root, name, v):
     if not v.get("no_reference") and not v["refuse"]:
         if v.get("reference_cfg"):
             edit_config(source, **v["reference_cfg"])
-        ref, loading = cls.from_pretrained(source, dtype=torch.float32, **EAGER, output_loading_info=True)
+        own = {"config": config} if v["arch"] in variants_families.OF_ANOTHER else {}
+        ref, loading = cls.from_pretrained(source, dtype=torch.float32, **own, **EAGER, output_loading_info=True)
         (source / "config.json").write_text(json.dumps(c, indent=1))
         ref.eval()
         if v.get("gguf"):

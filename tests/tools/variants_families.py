@@ -38,6 +38,14 @@ FAMILIES = {
                    "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "attention_bias": False},
     "hy_v3": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "router_scaling_factor": 2.826},
+    "sarvam_moe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+                   "moe_shared_expert_intermediate_size": 40, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+                   "routed_scaling_factor": 2.5, "norm_topk_prob": True, "use_qk_norm": True, "use_qkv_bias": False, "score_function": "sigmoid"},
+    "sarvam_mla": {**LATENT, "moe_intermediate_size": 24, "num_experts_per_tok": 3, "q_lora_rank": None, "num_key_value_heads": None,
+                   "num_experts": 8, "num_shared_experts": 1, "hidden_size": 48, "head_dim": 40, "q_head_dim": 20, "first_k_dense_replace": 1,
+                   "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_scaling": {
+                       "type": "deepseek_yarn", "factor": 40, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1,
+                       "mscale": 1.0, "mscale_all_dim": 1.0}},
     "afmoe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "num_dense_layers": 1, "route_scale": 2.826, "route_norm": True, "score_func": "sigmoid", "mup_enabled": True, "sliding_window": 24,
               "global_attn_every_n_layers": 2, "n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1},
@@ -82,7 +90,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe")
-CLASSES.update(flex_olmo="FlexOlmo", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(flex_olmo="FlexOlmo", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -98,8 +106,9 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
          "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
+OF_ANOTHER = ("sarvam_moe", "sarvam_mla")  # whose class is another family's, their configuration not
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo")
+NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -125,6 +134,13 @@ def publish_omni(d):
     c = json.loads((d / "config.json").read_text())
     (d / "config.json").write_text(json.dumps({"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
                                                "thinker_config": c, "enable_audio_output": False}, indent=1))
+
+
+def publish_ling(d):
+    """Ling 2.0 has the layers of Sarvam's, under its own name; transformers knows Sarvam's alone."""
+    import json
+    c = json.loads((d / "config.json").read_text())
+    (d / "config.json").write_text(json.dumps({**c, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}, indent=1))
 
 
 def add_mtp(d):
@@ -157,7 +173,7 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
@@ -207,6 +223,24 @@ def fill(variant, add_nextn):
     v("flex_olmo-loud", "flex_olmo", weights=lambda s: {k: t * (8 if "post_" in k else 1) for k, t in s.items()})
     v("flex_olmo-long", "flex_olmo", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2}, prompts=[530, 1500], greedy=4)
     v("flex_olmo-norm-before", "flex_olmo", "model.layers.0.input_layernorm.weight", files=lambda d: add_tensor(d, "model.layers.0.input_layernorm.weight", 64))
+    v("sarvam_moe", "sarvam_moe", cfg={**TINY, "head_dim": 16, "use_qkv_bias": True, "moe_shared_expert_intermediate_size": 24})
+    v("sarvam_moe-biases", "sarvam_moe", cfg={"use_qkv_bias": True, "num_key_value_heads": 4, "num_shared_experts": 2,
+                                              "moe_shared_expert_intermediate_size": DROP, "tie_word_embeddings": True})
+    v("sarvam_moe-groups", "sarvam_moe", cfg={"n_group": 4, "topk_group": 2, "partial_rotary_factor": 0.5, "first_k_dense_replace": 0})
+    v("sarvam_moe-no-norms", "sarvam_moe", cfg={"use_qk_norm": False, "norm_topk_prob": False, "routed_scaling_factor": 1.0})
+    v("sarvam_moe-yarn", "sarvam_moe", cfg={"rope_scaling": yarn})
+    v("sarvam_moe-softmax", "sarvam_moe", "'score_function' is 'softmax'", cfg={"score_function": "softmax"})
+    v("sarvam_moe-shared-size", "sarvam_moe", "moe_shared_expert_intermediate_size = 24", cfg={"moe_shared_expert_intermediate_size": 24})
+    v("sarvam_moe-fp8", "sarvam_moe", fp8="block", cfg={"hidden_size": 160})
+    ling = {"n_group": 4, "topk_group": 2, "partial_rotary_factor": 0.5, "moe_shared_expert_intermediate_size": 24}
+    v("bailing_moe", "sarvam_moe", cfg={**TINY, **ling, "head_dim": 16}, publish=publish_ling)
+    v("bailing_moe-gguf", "sarvam_moe", gguf="bf16", cfg={**TINY, **ling, "head_dim": 16}, publish=publish_ling)
+    v("bailing_moe-gguf-f32", "sarvam_moe", gguf="f32", publish=publish_ling, cfg={
+        **ling, "num_shared_experts": 2, "moe_shared_expert_intermediate_size": DROP, "norm_topk_prob": False, "n_group": 1, "topk_group": 1})
+    v("bailing_moe-gguf-q8_0", "sarvam_moe", gguf="q8_0", publish=publish_ling, cfg={
+        **ling, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32})
+    v("sarvam_mla", "sarvam_mla")
+    v("sarvam_mla-low", "sarvam_mla", cfg={"q_lora_rank": 24, "n_group": 2, "topk_group": 1, "rope_scaling": {**yarn, "mscale_all_dim": 1.0}})
     trinity = lambda n, refuse=None, **kw: v(f"afmoe{n}", "afmoe", refuse, **kw)
     trinity("", cfg={**TINY, "head_dim": 16})
     trinity("-gguf", gguf="bf16", cfg={**TINY, "head_dim": 16, "global_attn_every_n_layers": 4, "num_hidden_layers": 4})
@@ -545,6 +579,13 @@ def fill_random(variant, arch, seed):
     elif arch == "ernie4_5_moe":
         c.update(moe_num_experts=n, moe_k=k, moe_intermediate_size=r.randint(3, 70), moe_num_shared_experts=r.randint(0, 3),
                  moe_layer_start_index=r.randint(0, 2), moe_layer_end_index=r.choice([-1, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
+    elif arch == "sarvam_moe":
+        groups = r.choice([g for g in (1, 2, 4) if n // g >= 2])
+        left = r.randint(1, groups)
+        c.update(num_experts=n, n_group=groups, topk_group=left, num_experts_per_tok=min(k, n // groups * left), head_dim=8 * r.randint(1, 12),
+                 moe_intermediate_size=r.randint(3, 70), moe_shared_expert_intermediate_size=DROP, num_shared_experts=r.randint(1, 3),
+                 first_k_dense_replace=r.randint(0, 2), norm_topk_prob=r.random() < 0.7, partial_rotary_factor=r.choice([0.25, 0.5, 1.0, DROP]),
+                 use_qk_norm=r.random() < 0.7, use_qkv_bias=r.random() < 0.5)
     elif arch == "afmoe":
         c.update(num_experts=n, num_experts_per_tok=k, head_dim=8 * r.randint(1, 12), moe_intermediate_size=r.randint(3, 70),
                  num_shared_experts=r.randint(1, 3), num_dense_layers=r.randint(0, 3), route_scale=r.choice([1.0, 2.826]),

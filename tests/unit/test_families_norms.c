@@ -1,5 +1,5 @@
-/* Families whose norms stand elsewhere than in front of attention and FFN: what they take from their configurations, and what is refused by
- * name. Values are those of transformers 5.24 (configuration_*.py) and of published files. */
+/* Families whose norms stand elsewhere than in front of attention and FFN, and Ling's: what they take from their configurations, and what is
+ * refused by name. Values are those of transformers 5.24 (configuration_*.py) and of published files. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -145,9 +145,61 @@ Test(families_norms, has_norms_behind_flex_olmos_layers_alone)
     }
 }
 
+#define LING "\"model_type\":\"bailing_moe\"," SIZES
+
+/* As Ling-mini-2.0's config.json has them. */
+Test(families_norms, reads_lings_names)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(
+        open_config("{\"architectures\":[\"BailingMoeV2ForCausalLM\"],\"first_k_dense_replace\":1,"
+                    "\"moe_intermediate_size\":24,\"moe_shared_expert_intermediate_size\":48,"
+                    "\"norm_topk_prob\":true,\"num_experts\":32,\"num_experts_per_tok\":8,"
+                    "\"num_key_value_heads\":2,\"num_shared_experts\":2,\"use_bias\":false,\"use_qkv_bias\":false,"
+                    "\"norm_head\":false,\"partial_rotary_factor\":0.5,\"routed_scaling_factor\":2.5,"
+                    "\"n_group\":8,\"topk_group\":4,\"use_qk_norm\":true,\"score_function\":\"sigmoid\","
+                    "\"rope_theta\":600000,\"rope_scaling\":null," LING "}",
+                    &m, &err),
+        XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->router.scoring == KERN_SIGMOID && p->router.n_groups == 8 && p->router.top_groups == 4);
+    cr_assert(p->router.scale == 2.5f && p->router.norm_topk && p->ropes[0].rot_dim == 16 && p->n_kv_heads == 2);
+    cr_assert_float_eq(p->ropes[0].inv_freq[1], pow(600000, -2.0 / 16), 1e-6);
+    const model_layer *first = model_get_layer(m, 0), *last = model_get_layer(m, 2);
+    cr_assert(!first->moe && first->d_ff == 32 && !first->d_ff_shared && first->q_norm.cols == 32);
+    cr_assert(last->moe && last->n_experts == 32 && last->top_k == 8 && last->d_ff == 24 && last->d_ff_shared == 48);
+}
+
+/* kv_lora_rank + qk_rope_head_dim as the size of a head, and DeepSeek's name of YaRN. */
+Test(families_norms, reads_sarvams_published_keys)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(
+        open_config("{\"model_type\":\"sarvam_mla\",\"architectures\":[\"SarvamMLAForCausalLM\"],"
+                    "\"hidden_size\":64,\"num_hidden_layers\":2,\"vocab_size\":16,\"head_dim\":576,"
+                    "\"q_head_dim\":192,\"num_experts\":16,\"num_shared_experts\":2,\"moe_intermediate_size\":24,"
+                    "\"rope_scaling\":{\"type\":\"deepseek_yarn\",\"factor\":40,"
+                    "\"original_max_position_embeddings\":4096,\"mscale\":1.0,\"mscale_all_dim\":1.0}}",
+                    &m, &err),
+        XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    const model_layer *y = model_get_layer(m, 1);
+    const double mscale = 0.1 * log(40) + 1;
+    cr_assert(p->head_dim == 576 && p->n_kv_heads == 1 && p->latent.q_rank == 0 && p->router.n_groups == 1);
+    cr_assert(p->ropes[0].scale == 1 && y->n_experts == 16 && y->d_ff_shared == 48);
+    cr_assert_float_eq(p->attn_scale, mscale * mscale / sqrt(192), 1e-6);
+}
+
 Test(families_norms, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
+        {"{" LING ",\"architectures\":[\"BailingMoeForCausalLM\"]}", "architectures names 'BailingMoeForCausalLM'"},
+        {"{" LING ",\"score_function\":\"softmax\"}", "'score_function' is 'softmax'"},
+        {"{" LING ",\"norm_head\":true}", "norm_head true"},
+        {"{" LING ",\"moe_shared_expert_intermediate_size\":24}", "moe_shared_expert_intermediate_size = 24"},
+        {"{" LING ",\"n_group\":3,\"topk_group\":1}", "n_group = 3"},
         {"{" AFMOE ",\"sliding_window\":null}", "sliding_window is needed for an afmoe model"},
         {"{" AFMOE ",\"score_func\":\"softmax\"}", "'score_func' is 'softmax'"},
         {"{" AFMOE ",\"route_norm\":false}", "route_norm false is not known for afmoe"},
