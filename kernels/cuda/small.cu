@@ -152,8 +152,9 @@ kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
     return cuda_launched(d, "swiglu");
 }
 
-/* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. N: values a lane, which head_dim is at most 32 times of. */
-template <bool Q8, int N> __global__ void rope_kv_kernel(kern_rope_kv_args a)
+/* A warp a head: blockIdx.x the token, warps over the Q, K and V heads. N: values a lane, which head_dim is at most 32 times of. LAST: of
+ * its own, since both orders in one kernel take 61 registers in place of 48. */
+template <bool Q8, int N, bool LAST> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 {
     extern __shared__ float sh[]; /* cos and sin of this position, then a head for each warp */
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -168,10 +169,7 @@ template <bool Q8, int N> __global__ void rope_kv_kernel(kern_rope_kv_args a)
 #pragma unroll 1
     for (uint32_t h = warp; h < heads; h += n_warps) {
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
-        if (a.norm_last)
-            rope_head<N, true>(a, h, src, head, cs, sn);
-        else
-            rope_head<N>(a, h, src, head, cs, sn);
+        rope_head<N, LAST>(a, h, src, head, cs, sn);
         if (h >= a.n_heads)
             rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
         else
@@ -239,6 +237,13 @@ static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
     return cuda_launched(d, "rope_kv");
 }
 
+template <bool LAST> static auto choose_rope_kv(const kern_kv *kv) -> void (*)(kern_rope_kv_args)
+{
+    if (kv->head_dim > 256)
+        return kv->fmt == FMT_Q8_0 ? rope_kv_kernel<true, 16, LAST> : rope_kv_kernel<false, 16, LAST>;
+    return kv->fmt == FMT_Q8_0 ? rope_kv_kernel<true, 8, LAST> : rope_kv_kernel<false, 8, LAST>;
+}
+
 kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
 {
     cuda_dev *d = cuda_of(kd);
@@ -254,10 +259,7 @@ kern_status cuda_rope_kv(kern_dev *kd, const kern_rope_kv_args *a)
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
-    const bool q8 = a->kv.fmt == FMT_Q8_0;
-    void (*kernel)(kern_rope_kv_args) = a->kv.head_dim > 256 ? q8 ? rope_kv_kernel<true, 16> : rope_kv_kernel<false, 16>
-                                        : q8                 ? rope_kv_kernel<true, 8>
-                                                             : rope_kv_kernel<false, 8>;
+    void (*kernel)(kern_rope_kv_args) = a->norm_last ? choose_rope_kv<true>(&a->kv) : choose_rope_kv<false>(&a->kv);
     if (a->n_tokens)
         (void)cuda_start(d, kernel, a->n_tokens, warps * 32, smem, *a);
     return cuda_launched(d, "rope_kv");
