@@ -289,6 +289,57 @@ typedef struct kern_shortconv_args {
     uint64_t slot_bytes;
 } kern_shortconv_args;
 
+/* Mamba2 (arXiv 2405.21060), the part between the products. A row of x is z [n_heads][head_dim]; u the same, B and C [n_groups][d_state]
+ * each, these three being the channels of the convolution; dt [n_heads]. Over each channel a causal convolution of its last `conv` inputs, its
+ * bias, silu. Then for each head and its group, head h / (n_heads / n_groups), token by token, with d = softplus(dt + dt_bias):
+ *   S = exp(neg_exp_a d) S + B (d u)^T;  o = S^T C + skip u
+ * and over the heads of each group y = v / rms(v) * norm, where v = o silu(z). */
+typedef struct kern_ssm_geom {
+    uint32_t n_heads, n_groups, head_dim, d_state; /* n_heads is a multiple of n_groups */
+    uint32_t conv;                                 /* 2 .. KERN_MAX_CONV */
+} kern_ssm_geom;
+
+static inline uint32_t kern_ssm_inner(const kern_ssm_geom *g)
+{
+    return g->n_heads * g->head_dim;
+}
+
+static inline uint32_t kern_ssm_channels(const kern_ssm_geom *g)
+{
+    return kern_ssm_inner(g) + 2 * g->n_groups * g->d_state;
+}
+
+static inline uint32_t kern_ssm_width(const kern_ssm_geom *g)
+{
+    return kern_ssm_inner(g) + kern_ssm_channels(g) + g->n_heads;
+}
+
+/* Inputs of the convolution [conv - 1][channels], oldest first, then S [n_heads][d_state][head_dim]. */
+static inline uint64_t kern_ssm_state_floats(const kern_ssm_geom *g)
+{
+    return g->conv ? (uint64_t)(g->conv - 1) * kern_ssm_channels(g) + (uint64_t)kern_ssm_inner(g) * g->d_state : 0;
+}
+
+/* Tokens, padding, slots and states as in kern_delta_args. */
+typedef struct kern_ssm_args {
+    float *y;       /* [n_tokens][n_heads * head_dim] */
+    const float *x; /* rows x_stride floats apart */
+    uint32_t n_tokens, x_stride;
+    kern_ssm_geom geom;
+    const float *conv_w, *conv_bias; /* [channels][conv], the last one is of the token itself; [channels] or NULL */
+    const float *neg_exp_a;          /* [n_heads]: -exp(A_log) */
+    const float *dt_bias, *skip;     /* [n_heads] */
+    const float *norm;               /* [n_heads * head_dim] */
+    float norm_eps;
+    const uint32_t *token_seq, *token_pos;
+    const uint32_t *seq_slot;
+    const uint32_t *run_start;
+    uint32_t n_seqs;
+    void *state;
+    uint64_t slot_bytes;
+    void *scratch; /* kern_ops.ssm_scratch_bytes() */
+} kern_ssm_args;
+
 /* y[t][h][i] *= sigmoid(gate[t][h][i]): attention whose result is gated. Strides are in floats. */
 typedef struct kern_gate_args {
     float *y;
@@ -515,6 +566,7 @@ typedef struct kern_shape {
     kern_fmt expert_fmt[3];        /* of gate, up and down */
     kern_delta_geom delta;         /* of other layers that have one; n_v_heads 0: none */
     kern_shortconv_geom shortconv; /* the same; channels 0: none */
+    kern_ssm_geom ssm;             /* the same; n_heads 0: none */
     bool gated;                    /* attention's result is */
 } kern_shape;
 
@@ -592,6 +644,8 @@ struct kern_ops {
     kern_status (*delta)(kern_dev *d, const kern_delta_args *a);
     uint64_t (*delta_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);
     kern_status (*shortconv)(kern_dev *d, const kern_shortconv_args *a);
+    kern_status (*ssm)(kern_dev *d, const kern_ssm_args *a);
+    uint64_t (*ssm_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_ssm_geom *geom);
     kern_status (*gate)(kern_dev *d, const kern_gate_args *a);
     kern_status (*softcap)(kern_dev *d, const kern_softcap_args *a);
 

@@ -137,6 +137,25 @@ uint64_t cpu_delta_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_
 /* shortconv.c */
 bool cpu_shortconv_takes(const kern_shortconv_geom *g);
 kern_status cpu_shortconv(kern_dev *dev, const kern_shortconv_args *a);
+/* Convolutions over time of some channels: y is the sum over the last inputs, and the bias. An input is x, or x times `factor`. Tokens and states as
+ * in kern_delta_args; y of padding is 0. */
+#define CPU_CONV_CHANNELS 64
+typedef struct cpu_conv {
+    const float *x, *factor; /* rows x_stride floats apart; factor may be NULL */
+    const float *w, *bias;   /* [channels][conv]; [channels] or NULL */
+    float *y;                /* [n_tokens][channels] */
+    uint32_t n_tokens, x_stride, channels, conv;
+    const uint32_t *token_seq, *token_pos, *seq_slot;
+    void *state;
+    uint64_t slot_bytes;
+} cpu_conv;
+void cpu_conv_channels(const cpu_conv *c, uint32_t first, uint32_t n); /* n: at most CPU_CONV_CHANNELS */
+
+/* ssm.c */
+#define CPU_SSM_MAX_HEAD 512
+bool cpu_ssm_takes(const kern_ssm_geom *g);
+kern_status cpu_ssm(kern_dev *dev, const kern_ssm_args *a);
+uint64_t cpu_ssm_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_ssm_geom *geom);
 kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 /* moe.c */
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);

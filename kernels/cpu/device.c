@@ -265,6 +265,9 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
                         s->delta.n_k_heads, s->delta.n_v_heads, s->delta.conv);
     if (s->shortconv.channels && !cpu_shortconv_takes(&s->shortconv))
         return cpu_fail(d, KERN_UNSUPPORTED, "a short convolution of %u tokens", s->shortconv.conv);
+    if (s->ssm.n_heads && !cpu_ssm_takes(&s->ssm))
+        return cpu_fail(d, KERN_UNSUPPORTED, "Mamba2 of %u heads in %u groups, convolution of %u tokens",
+                        s->ssm.n_heads, s->ssm.n_groups, s->ssm.conv);
     return KERN_OK;
 }
 
@@ -311,6 +314,8 @@ static const kern_ops cpu_ops = {
     .delta = cpu_delta,
     .delta_scratch_bytes = cpu_delta_scratch_bytes,
     .shortconv = cpu_shortconv,
+    .ssm = cpu_ssm,
+    .ssm_scratch_bytes = cpu_ssm_scratch_bytes,
     .gate = cpu_gate,
     .softcap = cpu_softcap,
     .probe_read = dev_probe_read,

@@ -5,6 +5,7 @@
 #ifndef KERNELS_CUDA_CONV_CUH
 #define KERNELS_CUDA_CONV_CUH
 
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/kernels.h"
 
 #define CONV_TAPS KERN_MAX_CONV
@@ -104,6 +105,69 @@ static __device__ __forceinline__ void keep_inputs(const A &a, float *state, con
         if (to >= 0)
             state[(size_t)to * channels_of(a.geom) + channel] = m + 1 < CONV_TAPS - 1 ? c.past[m + 1] : x;
     }
+}
+
+/* --- kernels of their own --------------------------------------------------------------------------------------------------
+ *
+ * A thread has a channel of some tokens, one after another. Where every sequence has one token it keeps the new inputs, too; else another
+ * kernel does so when all tokens are done, since the first ones of a sequence need the old inputs. One order of additions, so that a chunk
+ * has the bits of its tokens alone. What becomes of a sum conv_store(a, first, t, channel, sum) says; conv_pad() of a token that is padding. */
+
+#define CONV_THREADS      128
+#define CONV_THREAD_TOKENS 8 /* each input is fetched once, and those before the first again */
+
+/* Tokens [first, first + n) of the call. */
+template <typename A>
+__global__ void __launch_bounds__(CONV_THREADS)
+    conv_kernel(const __grid_constant__ A a, uint32_t first, uint32_t n, uint64_t *mark)
+{
+    const uint32_t channel = blockIdx.x * CONV_THREADS + threadIdx.x;
+    const uint32_t begin = first + blockIdx.y * CONV_THREAD_TOKENS, end = min(begin + CONV_THREAD_TOKENS, first + n);
+    conv_taps taps;
+    if (channel < channels_of(a.geom))
+        load_weights(a, channel, taps);
+    overlap_begin(mark);
+    if (channel >= channels_of(a.geom))
+        return;
+    for (uint32_t t = begin; t < end; t++) {
+        const uint32_t seq = a.token_seq[t];
+        if (seq == UINT32_MAX) {
+            conv_pad(a, t, channel);
+            continue;
+        }
+        if (t == begin || !a.run_start || a.token_seq[t - 1] != seq)
+            load_past(a, state_of(a, seq), t, a.token_pos[t], tokens_before(a, t, seq), channel, taps);
+        const float x = conv_input(a, t, channel);
+        conv_store(a, first, t, channel, conv_sum(a, taps, x));
+        if (!a.run_start)
+            keep_inputs(a, state_of(a, seq), taps, x, channel);
+        next_token(taps, x);
+    }
+}
+
+/* The run of a sequence: tokens [*first, *end); padding may lie behind them. UINT32_MAX: it has none. */
+template <typename A>
+static __device__ __forceinline__ uint32_t run_of(const A &a, uint32_t run, uint32_t *first, uint32_t *end)
+{
+    *first = a.run_start ? a.run_start[run] : run;
+    *end = a.run_start ? a.run_start[run + 1] : run + 1;
+    if (*first >= *end)
+        return UINT32_MAX;
+    const uint32_t seq = a.token_seq[*first];
+    while (*end > *first && a.token_seq[*end - 1] != seq)
+        --*end;
+    return seq;
+}
+
+template <typename A>
+__global__ void __launch_bounds__(CONV_THREADS) conv_keep_kernel(const __grid_constant__ A a)
+{
+    const uint32_t channel = blockIdx.x * CONV_THREADS + threadIdx.x;
+    uint32_t first, end;
+    overlap_begin();
+    const uint32_t seq = run_of(a, blockIdx.y, &first, &end);
+    if (channel < channels_of(a.geom) && seq != UINT32_MAX)
+        keep_inputs(a, state_of(a, seq), first, end, channel);
 }
 
 #endif

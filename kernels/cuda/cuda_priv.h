@@ -165,6 +165,11 @@ const char *cuda_delta_refuses(const kern_delta_geom *geom); /* what it does not
 kern_status cuda_shortconv(kern_dev *d, const kern_shortconv_args *a);
 const char *cuda_shortconv_refuses(const kern_shortconv_geom *geom);
 
+/* ssm.cu */
+kern_status cuda_ssm(kern_dev *d, const kern_ssm_args *a);
+uint64_t cuda_ssm_scratch_bytes(kern_dev *d, uint32_t max_tokens, const kern_ssm_geom *geom);
+const char *cuda_ssm_refuses(const kern_ssm_geom *geom);
+
 /* kv_stage.cu */
 kern_status cuda_kv_stage(kern_dev *d, const kern_kv_stage_args *a);
 kern_status cuda_kv_stage_wait(kern_dev *d, uint32_t slot);

@@ -676,7 +676,7 @@ static kern_status dev_mark_ns(kern_dev *kd, uint32_t a, uint32_t b, uint64_t *r
 
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
-/* What linear, attention, rope_kv, moe, delta and shortconv check at each call, in one place for those who ask first. */
+/* What linear, attention, rope_kv, moe, delta, shortconv and ssm check at each call, in one place for those who ask first. */
 static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
 {
     cuda_dev *d = cuda_of(kd);
@@ -689,6 +689,7 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
         return cuda_unsupported(d, "experts whose gate and up are of different formats");
     const char *why = s->delta.n_v_heads      ? cuda_delta_refuses(&s->delta)
                       : s->shortconv.channels ? cuda_shortconv_refuses(&s->shortconv)
+                      : s->ssm.n_heads        ? cuda_ssm_refuses(&s->ssm)
                                               : nullptr;
     if (why)
         return cuda_unsupported(d, why);
@@ -742,6 +743,8 @@ static const kern_ops cuda_ops = {
     cuda_delta,
     cuda_delta_scratch_bytes,
     cuda_shortconv,
+    cuda_ssm,
+    cuda_ssm_scratch_bytes,
     cuda_gate,
     cuda_softcap,
     dev_probe_read,

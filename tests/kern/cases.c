@@ -379,6 +379,8 @@ const kc_case_row kc_cases[] = {
     {"delta_long", case_delta_long},
     {"shortconv", case_shortconv},
     {"shortconv_long", case_shortconv_long},
+    {"ssm", case_ssm},
+    {"ssm_long", case_ssm_long},
     {"gate", case_gate},
     {"softcap", case_softcap},
     {0},

@@ -1,4 +1,4 @@
-/* delta.c - cases of layers that keep a state (Gated DeltaNet, short convolutions), and of gated attention.
+/* delta.c - cases of layers that keep a state (Gated DeltaNet, Mamba2, short convolutions), and of gated attention.
  *
  * The former are compared with what is computed in double precision below, y and what the sequences keep; then the same tokens go through them
  * one by one, in chunks, and beside other ones, from other slots: the same bits. */
@@ -10,11 +10,12 @@
 
 typedef struct delta_case {
     kern_delta_geom g;
+    kern_ssm_geom m;                                                    /* instead, unless n_heads is 0 */
     bool shortconv;                                                     /* instead, of `channels` and `conv` */
     uint32_t n_seqs, n_tokens, n_slots, width, channels, conv, y_width; /* channels and conv: of the convolution */
     uint32_t *first, *count, *pos; /* of each sequence: first token, number of them, position of the first one */
     uint64_t state_n;
-    float *x, *conv_w, *neg_exp_a, *dt_bias, *norm;
+    float *x, *conv_w, *conv_bias, *neg_exp_a, *dt_bias, *skip, *norm;
     float *state; /* [n_seqs][state_n] before; that of a sequence at position 0 is NaN */
 } delta_case;
 
@@ -131,21 +132,26 @@ static delta_result new_result(kc *k, const delta_case *c)
     return (delta_result){KC_NEW(k, (size_t)c->n_tokens * c->y_width, float), KC_NEW(k, c->n_seqs * c->state_n, float)};
 }
 
+/* The last inputs of the convolution are kept as they are: columns of x from `at` on. */
+static void keep_reference(const delta_case *c, uint32_t s, uint32_t at, delta_result want)
+{
+    for (uint32_t row = 0; row + 1 < c->conv; row++)
+        for (uint32_t ch = 0; ch < c->channels; ch++) {
+            const uint32_t back = c->conv - 1 - row; /* behind the last token */
+            float *to = &want.state[s * c->state_n + (size_t)row * c->channels + ch];
+            if (back <= c->count[s])
+                *to = c->x[((size_t)c->first[s] + c->count[s] - back) * c->width + at + ch];
+            else if (back <= c->pos[s] + c->count[s])
+                *to = c->state[s * c->state_n + (size_t)(row + c->count[s]) * c->channels + ch];
+        }
+}
+
 static void reference(kc *k, const delta_case *c, delta_result want, delta_result sizes)
 {
     for (uint32_t s = 0; s < c->n_seqs; s++) {
         for (uint32_t h = 0; h < c->g.n_v_heads; h++)
             reference_head(k, c, s, h, want, sizes);
-        /* The last inputs are kept as they are. */
-        for (uint32_t row = 0; row + 1 < c->g.conv; row++)
-            for (uint32_t ch = 0; ch < c->channels; ch++) {
-                const uint32_t back = c->g.conv - 1 - row; /* behind the last token */
-                float *to = &want.state[s * c->state_n + (size_t)row * c->channels + ch];
-                if (back <= c->count[s])
-                    *to = c->x[(size_t)(c->first[s] + c->count[s] - back) * c->width + ch];
-                else if (back <= c->pos[s] + c->count[s])
-                    *to = c->state[s * c->state_n + (size_t)(row + c->count[s]) * c->channels + ch];
-            }
+        keep_reference(c, s, 0, want);
     }
 }
 
@@ -192,6 +198,17 @@ static void call_delta(kc_run *r, const delta_case *c, const delta_batch *b, boo
         s.y = a.y, s.x = a.x, s.conv_w = a.conv_w, s.token_seq = a.token_seq, s.token_pos = a.token_pos;
         s.seq_slot = a.seq_slot, s.run_start = a.run_start, s.state = a.state, s.slot_bytes = a.slot_bytes;
         kc_status(r, r->d->ops->shortconv(r->d, &s));
+    } else if (c->m.n_heads) {
+        kern_ssm_args m = {.y = a.y, .x = a.x, .n_tokens = b->n, .x_stride = stride, .geom = c->m, .norm_eps = 1e-5f};
+        m.conv_w = a.conv_w, m.token_seq = a.token_seq, m.token_pos = a.token_pos, m.seq_slot = a.seq_slot;
+        m.run_start = a.run_start, m.n_seqs = a.n_seqs, m.state = a.state, m.slot_bytes = a.slot_bytes;
+        m.conv_bias = c->conv_bias ? kc_put(r, c->conv_bias, c->channels * sizeof(float)) : NULL;
+        m.neg_exp_a = kc_put(r, c->neg_exp_a, c->m.n_heads * sizeof(float));
+        m.dt_bias = kc_put(r, c->dt_bias, c->m.n_heads * sizeof(float));
+        m.skip = kc_put(r, c->skip, c->m.n_heads * sizeof(float));
+        m.norm = kc_put(r, c->norm, c->y_width * sizeof(float));
+        m.scratch = kc_room(r, r->d->ops->ssm_scratch_bytes(r->d, b->n, &c->m));
+        kc_status(r, r->d->ops->ssm(r->d, &m));
     } else {
         a.neg_exp_a = kc_put(r, c->neg_exp_a, c->g.n_v_heads * sizeof(float));
         a.dt_bias = kc_put(r, c->dt_bias, c->g.n_v_heads * sizeof(float));
@@ -437,6 +454,142 @@ void case_shortconv_long(kc *k)
 {
     delta_case c = {.n_seqs = kc_between(k, 1, 3), .channels = kc_between(k, 1, 40), .conv = kc_between(k, 2, 4)};
     check_shortconv(k, &c, true);
+}
+
+/* ---- Mamba2 ----------------------------------------------------------------------------------------------------------- */
+
+/* What the convolution and silu make of a channel; its size. */
+static double ssm_channel(const delta_case *c, uint32_t s, uint32_t i, uint32_t channel, double *size)
+{
+    double sum = c->conv_bias ? c->conv_bias[channel] : 0;
+    *size = fabs(sum);
+    for (uint32_t back = 0; back < c->conv; back++) {
+        double in = 0;
+        if (back <= i)
+            in = c->x[((size_t)c->first[s] + i - back) * c->width + c->y_width + channel];
+        else if (back <= c->pos[s] + i)
+            in = c->state[s * c->state_n + (size_t)(c->conv - 1 - (back - i)) * c->channels + channel];
+        const double p = in * c->conv_w[channel * c->conv + c->conv - 1 - back];
+        sum += p;
+        *size += fabs(p);
+    }
+    return silu(sum);
+}
+
+/* One head of one sequence, o silu(z) into y; sizes as in reference_head(): an error of S decays as S does, and each step adds its own. */
+static void ssm_reference_head(kc *k, const delta_case *c, uint32_t s, uint32_t h, double *v, double *v_size,
+                               delta_result want, delta_result sizes)
+{
+    const kern_ssm_geom *g = &c->m;
+    const uint32_t hd = g->head_dim, ds = g->d_state, b_at = c->y_width + h / (g->n_heads / g->n_groups) * ds,
+                   c_at = b_at + g->n_groups * ds;
+    const uint64_t at = s * c->state_n + (uint64_t)(c->conv - 1) * c->channels + (uint64_t)h * ds * hd;
+    double *state = KC_NEW(k, ds * hd, double), *bound = KC_NEW(k, ds * hd, double), *bc = KC_NEW(k, 4 * ds, double);
+    for (uint32_t i = 0; c->pos[s] && i < ds * hd; i++)
+        state[i] = c->state[at + i];
+    for (uint32_t i = 0; i < c->count[s]; i++) {
+        const size_t t = (size_t)c->first[s] + i;
+        const float *x = c->x + t * c->width;
+        const double dt = (double)x[c->y_width + c->channels + h] + c->dt_bias[h], d = dt > 30 ? dt : log1p(exp(dt));
+        const double decay = exp(c->neg_exp_a[h] * d), decays = 1 + fabs(c->neg_exp_a[h] * d); /* its relative error */
+        for (uint32_t r = 0; r < ds; r++) {
+            bc[r] = ssm_channel(c, s, i, b_at + r, &bc[2 * ds + r]);
+            bc[ds + r] = ssm_channel(c, s, i, c_at + r, &bc[3 * ds + r]);
+        }
+        for (uint32_t p = 0; p < hd; p++) {
+            double u_size, o, o_size;
+            const double u = ssm_channel(c, s, i, h * hd + p, &u_size), gate = silu(x[h * hd + p]);
+            o = c->skip[h] * u;
+            o_size = fabs(c->skip[h]) * u_size + fabs(o);
+            for (uint32_t r = 0; r < ds; r++) {
+                double *S = &state[r * hd + p], *e = &bound[r * hd + p];
+                const double old = decay * *S;
+                *S = old + bc[r] * d * u;
+                *e = decay * *e + decays * fabs(old) + d * (bc[2 * ds + r] * u_size + fabs(bc[r] * u)) + fabs(*S);
+                o += bc[ds + r] * *S;
+                o_size += fabs(bc[ds + r]) * *e + (bc[3 * ds + r] + fabs(bc[ds + r])) * fabs(*S);
+            }
+            v[t * c->y_width + h * hd + p] = o * gate;
+            v_size[t * c->y_width + h * hd + p] = o_size * fabs(gate) + fabs(o * gate);
+        }
+    }
+    for (uint32_t i = 0; i < ds * hd; i++) {
+        want.state[at + i] = (float)state[i];
+        sizes.state[at + i] = (float)bound[i];
+    }
+}
+
+static void ssm_reference(kc *k, const delta_case *c, delta_result want, delta_result sizes)
+{
+    const size_t n = (size_t)c->n_tokens * c->y_width;
+    const uint32_t group = c->y_width / c->m.n_groups;
+    double *v = KC_NEW(k, n, double), *v_size = KC_NEW(k, n, double);
+    for (uint32_t s = 0; s < c->n_seqs; s++) {
+        for (uint32_t h = 0; h < c->m.n_heads; h++)
+            ssm_reference_head(k, c, s, h, v, v_size, want, sizes);
+        keep_reference(c, s, c->y_width, want);
+    }
+    for (size_t at = 0; at < n; at += group) {
+        double squares = 0, bounds = 0;
+        for (uint32_t i = 0; i < group; i++) {
+            squares += v[at + i] * v[at + i];
+            bounds += v_size[at + i] * v_size[at + i];
+        }
+        const double r = 1 / sqrt(squares / group + 1e-5), rel = 1 + r * sqrt(bounds / group);
+        for (uint32_t i = 0; i < group; i++) {
+            const double by = r * c->norm[(at + i) % c->y_width];
+            want.y[at + i] = (float)(v[at + i] * by);
+            sizes.y[at + i] = (float)(fabs(by) * (v_size[at + i] + fabs(v[at + i]) * rel));
+        }
+    }
+}
+
+static void check_ssm(kc *k, delta_case *c, bool long_runs)
+{
+    const kern_ssm_geom *g = &c->m;
+    kc_case(k, "Mamba2 of %u heads of %u in %u groups, states of %u, %u taps%s", g->n_heads, g->head_dim, g->n_groups,
+            g->d_state, g->conv, long_runs ? ", long" : "");
+    c->width = kern_ssm_width(g);
+    c->channels = kern_ssm_channels(g);
+    c->conv = g->conv;
+    c->y_width = kern_ssm_inner(g);
+    c->state_n = kern_ssm_state_floats(g);
+    make_runs(k, c, long_runs);
+    for (size_t i = 0; i < (size_t)c->n_tokens * c->width; i++) /* the square of a product of four is a number */
+        c->x[i] = fminf(fmaxf(c->x[i], -1e3f), 1e3f);
+    if (kc_below(k, 3))
+        kc_fill_scaled(k, c->conv_bias = KC_NEW(k, c->channels, float), c->channels, 0.5f);
+    kc_fill_scaled(k, c->dt_bias = KC_NEW(k, g->n_heads, float), g->n_heads, 1);
+    kc_fill_scaled(k, c->skip = KC_NEW(k, g->n_heads, float), g->n_heads, 1);
+    kc_fill_scaled(k, c->norm = KC_NEW(k, c->y_width, float), c->y_width, 1);
+    c->neg_exp_a = KC_NEW(k, g->n_heads, float);
+    for (uint32_t h = 0; h < g->n_heads; h++)
+        c->neg_exp_a[h] = -expf(6 * kc_uniform(k) - 4);
+    for (uint32_t t = 0; t < c->n_tokens; t++)
+        kc_fill_scaled(k, c->x + (size_t)t * c->width + c->channels + c->y_width, g->n_heads, 3);
+    const delta_result want = new_result(k, c), sizes = new_result(k, c);
+    ssm_reference(k, c, want, sizes);
+    check_runs(k, c, want, sizes, long_runs);
+}
+
+void case_ssm(kc *k)
+{
+    static const uint32_t dims[] = {1, 4, 12, 16, 40, 64, 80}, states[] = {1, 8, 20, 64, 65, 128, 200, 256};
+    delta_case c = {.n_seqs = kc_between(k, 1, 5)};
+    c.m = (kern_ssm_geom){.n_groups = kc_between(k, 1, 3), .conv = kc_between(k, 2, 4)};
+    c.m.n_heads = c.m.n_groups * kc_between(k, 1, 3);
+    const bool published = kc_below(k, 3) == 0;
+    c.m.head_dim = published ? 64 : dims[kc_below(k, 7)];
+    c.m.d_state = published ? 128 : states[kc_below(k, 8)];
+    check_ssm(k, &c, false);
+}
+
+void case_ssm_long(kc *k)
+{
+    delta_case c = {.n_seqs = kc_between(k, 1, 3), .m = {.n_groups = 1, .n_heads = kc_between(k, 1, 2), .conv = 4}};
+    c.m.head_dim = kc_between(k, 1, 40);
+    c.m.d_state = kc_between(k, 1, 40);
+    check_ssm(k, &c, true);
 }
 
 /* ---- gate ------------------------------------------------------------------------------------------------------------ */

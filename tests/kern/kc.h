@@ -103,6 +103,8 @@ void case_delta(kc *k);
 void case_delta_long(kc *k);
 void case_shortconv(kc *k);
 void case_shortconv_long(kc *k);
+void case_ssm(kc *k);
+void case_ssm_long(kc *k);
 void case_gate(kc *k);
 
 /* --- what cases share ------------------------------------------------------------------------------------------------ */

@@ -571,6 +571,36 @@ static void replay_shortconv(kc_run *r, const vectors *v)
     expect(r, v, "after", a.state, a.geom.channels, kc_tol(r->k, "linear"));
 }
 
+static void replay_ssm(kc_run *r, const vectors *v)
+{
+    kern_ssm_args a = {.n_tokens = (uint32_t)get(v, "seq")->n, .n_seqs = (uint32_t)get(v, "slot")->n};
+    a.geom = (kern_ssm_geom){.n_heads = num(v, "heads"),
+                             .n_groups = num(v, "groups"),
+                             .head_dim = num(v, "hd"),
+                             .d_state = num(v, "ds"),
+                             .conv = num(v, "taps")};
+    a.x_stride = (uint32_t)get(v, "x")->n / a.n_tokens;
+    a.x = put(r, v, "x");
+    a.conv_w = put(r, v, "conv_w");
+    a.conv_bias = num(v, "biased") ? put(r, v, "conv_b") : NULL;
+    a.neg_exp_a = put(r, v, "neg_exp_a");
+    a.dt_bias = put(r, v, "dt_bias");
+    a.skip = put(r, v, "skip");
+    a.norm = put(r, v, "weight");
+    a.norm_eps = (float)param(v, "eps");
+    a.token_seq = put(r, v, "seq");
+    a.token_pos = put(r, v, "pos");
+    a.seq_slot = put(r, v, "slot");
+    a.run_start = put(r, v, "start");
+    a.state = put(r, v, "state");
+    a.slot_bytes = get(v, "state")->bytes / a.n_seqs;
+    a.y = kc_room(r, get(v, "y")->bytes);
+    a.scratch = kc_room(r, r->d->ops->ssm_scratch_bytes(r->d, a.n_tokens, &a.geom));
+    kc_status(r, r->d->ops->ssm(r->d, &a));
+    expect(r, v, "y", a.y, a.geom.head_dim, 16 * kc_tol(r->k, "delta"));
+    expect(r, v, "after", a.state, a.geom.head_dim, 16 * kc_tol(r->k, "delta"));
+}
+
 static void replay_gate(kc_run *r, const vectors *v)
 {
     kern_gate_args a = {.n_tokens = 3, .n_heads = num(v, "heads"), .head_dim = num(v, "hd")};
@@ -601,6 +631,7 @@ static const struct {
     {"moe_clamped", replay_moe_clamped},
     {"delta", replay_delta},
     {"shortconv", replay_shortconv},
+    {"ssm", replay_ssm},
     {"gate", replay_gate},
     {"moe_geglu", replay_moe_geglu},
     {"softcap", replay_softcap},

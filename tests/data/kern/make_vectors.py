@@ -713,3 +713,38 @@ for spread, experts, top_k in ((0.02, 16, 2), (0.0, 8, 2), (0.31, 16, 2), (1.13,
     put("logits", logits)
     put("ids", np.array(ids))
     put("weights", np.array(weights))
+
+# ---- Mamba2: two sequences, one of which goes on from a state, with padding between and behind them
+rng = np.random.default_rng(20240531)
+for heads, groups, hd, ds, taps, biased in ((4, 2, 8, 12, 4, 1), (3, 1, 70, 5, 3, 0), (2, 2, 4, 70, 2, 1)):
+    inner, channels, lengths, positions, slots = heads * hd, heads * hd + 2 * groups * ds, (5, 2), (0, 3), np.array([1, 0])
+    per_slot = (taps - 1) * channels + inner * ds
+    rows = [(0, i) for i in range(lengths[0])] + [None] + [(1, i) for i in range(lengths[1])] + [None]
+    x, conv_w, conv_b = f32(len(rows), inner + channels + heads), f32(channels, taps, scale=0.5), f32(channels, scale=0.5)
+    neg_exp_a, dt_bias, skip, weight, state = -np.exp(f32(heads)), f32(heads), f32(heads), f32(inner), f32(2, per_slot)
+    state[slots[0]] = np.nan # position 0
+    y, after = np.zeros((len(rows), inner)), state.astype(np.float64)
+    for seq in range(2):
+        old = after[slots[seq]] if positions[seq] else np.zeros(per_slot)
+        past, S = old[: (taps - 1) * channels].reshape(taps - 1, channels), old[(taps - 1) * channels :].reshape(heads, ds, hd)
+        for t, row in enumerate(rows):
+            if row is None or row[0] != seq:
+                continue
+            z, new, dt = np.split(x[t].astype(np.float64), [inner, inner + channels])
+            past = np.concatenate([past, new[None]])
+            u, b, c = np.split(silu((past * conv_w.T).sum(axis=0) + biased * conv_b), [inner, inner + groups * ds])
+            past = past[1:]
+            u, b, c = u.reshape(heads, hd), *(np.repeat(a.reshape(groups, ds), heads // groups, axis=0) for a in (b, c))
+            d = np.log1p(np.exp(dt + dt_bias))
+            S = S * np.exp(neg_exp_a * d)[:, None, None] + np.einsum("hn,hp->hnp", b, d[:, None] * u)
+            v = (np.einsum("hnp,hn->hp", S, c) + skip[:, None] * u).ravel() * silu(z)
+            v = v.reshape(groups, -1)
+            y[t] = (v / np.sqrt((v * v).mean(axis=1, keepdims=True) + 1e-5)).ravel() * weight
+        after[slots[seq]] = np.concatenate([past.ravel(), S.ravel()])
+    case("ssm", heads=heads, groups=groups, hd=hd, ds=ds, taps=taps, eps=1e-5, biased=biased)
+    seqs = [0xFFFFFFFF if r is None else r[0] for r in rows]
+    pos = [0 if r is None else positions[r[0]] + r[1] for r in rows]
+    for name, v in (("x", x), ("conv_w", conv_w), ("conv_b", conv_b), ("neg_exp_a", neg_exp_a), ("dt_bias", dt_bias), ("skip", skip), ("weight", weight),
+                    ("seq", np.array(seqs)), ("pos", np.array(pos)), ("slot", slots), ("start", np.array([0, lengths[0] + 1, len(rows)])),
+                    ("state", state), ("y", y), ("after", after)):
+        put(name, v)
