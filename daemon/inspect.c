@@ -188,8 +188,10 @@ static void print_geometry(const facts *f, const config *cfg)
     if (p->n_linear) {
         char size[32];
         printf("  %s in %u layers: a state of %s a sequence, however long, and no KV cache\n",
-               p->shortconv.channels ? "short convolutions" : "linear attention", p->n_linear,
-               xd_format_bytes(size, sizeof size, f->where.states / cfg->engine.max_num_seqs));
+               p->shortconv.channels ? "short convolutions"
+               : p->ssm.n_heads      ? "Mamba2"
+                                     : "linear attention",
+               p->n_linear, xd_format_bytes(size, sizeof size, f->where.states / cfg->engine.max_num_seqs));
     }
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,

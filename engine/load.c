@@ -119,7 +119,8 @@ static void fill_costs(engine *e)
             i->token_weights += (uint64_t)parts[k]->rows * parts[k]->cols;
         for (size_t k = 0; k < MODEL_DELTA_MATS; k++)
             i->token_weights += (uint64_t)y->delta.in[k].rows * y->delta.in[k].cols;
-        i->token_weights += (uint64_t)y->shortconv.in.rows * y->shortconv.in.cols;
+        i->token_weights +=
+            (uint64_t)y->shortconv.in.rows * y->shortconv.in.cols + (uint64_t)y->ssm.in.rows * y->ssm.in.cols;
         i->token_weights += 3ull * y->top_k * y->d_ff * c->hp->d_model;
     }
     i->matrix_tflops = c->info.matrix_tflops;

@@ -137,8 +137,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {shared * hp->d_ff_shared_max * f, &x->shared_act, "shared experts"},
         {shared * f, &x->shared_gate, "shared experts"},
         {attn, &x->attn_scratch, "attention scratch"},
-        {td && hp->delta.n_v_heads ? x->dev->ops->delta_scratch_bytes(x->dev, (uint32_t)td, &hp->delta) : 0,
-         &x->state.scratch, "linear attention scratch"},
+        {td ? exec_state_scratch_bytes(x, (uint32_t)td) : 0, &x->state.scratch, "linear layers' scratch"},
         {XD_MAX(moe, product_scratch(x, ta, td, shared)), &x->scratch, "scratch of experts and products"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(rows); i++) {
@@ -230,6 +229,7 @@ static xd_status check_layers(exec *x, xd_err *err)
         if (l->linear) {
             shape.delta = x->hp->delta;
             shape.shortconv = x->hp->shortconv;
+            shape.ssm = x->hp->ssm;
         }
         for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
             const model_tensor *t = tensors[k];

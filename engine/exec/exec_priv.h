@@ -35,6 +35,7 @@ typedef struct exec_layer {
         kern_mat in[4];
         uint32_t n_in;
         float *conv, *neg_exp_a, *dt_bias, *norm; /* a short convolution has the first alone */
+        float *conv_bias, *skip;                  /* of Mamba2; the first may be NULL */
     } state;
     /* The shared expert: gate and up as one or two matrices; n_shared 0: there is none. */
     kern_mat shared[2], shared_down, shared_gate;
@@ -275,11 +276,12 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
 /* state.c. Of the trunk; mats: at most EXEC_STATE_MATS. */
 uint64_t exec_state_trunk_bytes(const exec *x, const model_layer *ml);
 xd_status exec_state_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
-enum { EXEC_STATE_MATS = MODEL_DELTA_MATS + 1 };
+enum { EXEC_STATE_MATS = MODEL_DELTA_MATS + 2 };
 uint32_t exec_state_mats(const model_layer *ml, kern_mat *ret);
 /* Floats of a token's row of what the state's operation takes, and of what it leaves. */
 uint32_t exec_state_width(const model_params *hp);
 uint32_t exec_state_out_width(const model_params *hp);
+uint64_t exec_state_scratch_bytes(const exec *x, uint32_t n_tokens);
 /* Workspaces have room for so many tokens. */
 enum { EXEC_STATE_TOKENS = 2048 };
 xd_status exec_state_open(exec *x, xd_err *err);

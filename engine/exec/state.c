@@ -1,4 +1,4 @@
-/* state.c - linear layers (Gated DeltaNet, short convolutions): the products on both sides of the state, and when what is known of a sequence
+/* state.c - linear layers (Gated DeltaNet, Mamba2, short convolutions): the products on both sides of the state, and when what is known of a sequence
  * is kept.
  *
  * A layer's input products make one row of what its operation takes for each token. Those of Gated DeltaNet are q, k, v, z, b, a. Files have
@@ -20,12 +20,24 @@ static const char what[] = "a matrix of linear attention", of_conv[] = "a convol
 
 uint32_t exec_state_width(const model_params *hp)
 {
-    return hp->shortconv.channels ? kern_shortconv_width(&hp->shortconv) : kern_delta_width(&hp->delta);
+    return hp->shortconv.channels ? kern_shortconv_width(&hp->shortconv)
+           : hp->ssm.n_heads      ? kern_ssm_width(&hp->ssm)
+                                  : kern_delta_width(&hp->delta);
 }
 
 uint32_t exec_state_out_width(const model_params *hp)
 {
-    return hp->shortconv.channels ? hp->shortconv.channels : hp->delta.n_v_heads * hp->delta.v_dim;
+    return hp->shortconv.channels ? hp->shortconv.channels
+           : hp->ssm.n_heads      ? kern_ssm_inner(&hp->ssm)
+                                  : hp->delta.n_v_heads * hp->delta.v_dim;
+}
+
+uint64_t exec_state_scratch_bytes(const exec *x, uint32_t n_tokens)
+{
+    const kern_ops *ops = x->dev->ops;
+    return x->hp->shortconv.channels ? 0
+           : x->hp->ssm.n_heads      ? ops->ssm_scratch_bytes(x->dev, n_tokens, &x->hp->ssm)
+                                     : ops->delta_scratch_bytes(x->dev, n_tokens, &x->hp->delta);
 }
 
 /* With its rows by key heads it lies nowhere as it is needed. */
@@ -43,6 +55,14 @@ uint64_t exec_state_trunk_bytes(const exec *x, const model_layer *ml)
     if (sc->channels)
         return xd_align_up((uint64_t)sc->channels * sc->conv * sizeof(float), 256) +
                (exec_copies(x, &ml->shortconv.in) ? xd_align_up(ml->shortconv.in.bytes, 256) : 0);
+    if (x->hp->ssm.n_heads) {
+        const model_tensor *vectors[] = {&ml->ssm.conv, &ml->ssm.conv_bias, &ml->ssm.dt_bias, &ml->ssm.dt_bias,
+                                         &ml->ssm.skip, &ml->ssm.norm}; /* rates of decay are as many as dt_bias */
+        uint64_t sum = exec_copies(x, &ml->ssm.in) ? xd_align_up(ml->ssm.in.bytes, 256) : 0;
+        for (size_t i = 0; i < XD_ARRAY_LEN(vectors); i++)
+            sum += xd_align_up((uint64_t)vectors[i]->rows * vectors[i]->cols * sizeof(float), 256);
+        return sum;
+    }
     uint64_t n = xd_align_up((uint64_t)kern_delta_channels(g) * g->conv * sizeof(float), 256) +
                  2 * xd_align_up(g->n_v_heads * sizeof(float), 256) + xd_align_up(g->v_dim * sizeof(float), 256);
     for (int i = 0; i < MODEL_DELTA_MATS; i++) {
@@ -57,7 +77,9 @@ uint32_t exec_state_mats(const model_layer *ml, kern_mat *ret)
 {
     uint32_t n = 0;
     for (int i = 0; i < EXEC_STATE_MATS; i++) {
-        const model_tensor *t = i < MODEL_DELTA_MATS ? &ml->delta.in[i] : &ml->shortconv.in;
+        const model_tensor *t = i < MODEL_DELTA_MATS    ? &ml->delta.in[i]
+                                : i == MODEL_DELTA_MATS ? &ml->shortconv.in
+                                                        : &ml->ssm.in;
         if (t->data)
             ret[n++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
     }
@@ -110,6 +132,18 @@ static xd_status load_delta_in(exec *x, const model_layer *ml, exec_layer *l, xd
     return st;
 }
 
+/* -exp(a_log), unless a file has that ready. */
+static xd_status load_decay(exec *x, const model_tensor *a_log, const model_tensor *ready, exec_layer *l, float *tmp,
+                            uint32_t tmp_cap, xd_err *err)
+{
+    if (!a_log->data)
+        return exec_load_vector(x, ready, tmp, tmp_cap, &l->state.neg_exp_a, "rates of decay", err);
+    exec_to_float(tmp, a_log, a_log->cols);
+    for (uint32_t i = 0; i < a_log->cols; i++)
+        tmp[i] = (float)-exp((double)tmp[i]);
+    return exec_upload_values(x, tmp, a_log->cols, &l->state.neg_exp_a, "rates of decay", err);
+}
+
 static xd_status load_delta(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
 {
     const model_tensor *a_log = &ml->delta.a_log;
@@ -119,17 +153,32 @@ static xd_status load_delta(exec *x, const model_layer *ml, exec_layer *l, float
         (st = exec_load_vector(x, &ml->delta.dt_bias, tmp, tmp_cap, &l->state.dt_bias, "biases of time steps", err)) ||
         (st = exec_load_vector(x, &ml->delta.norm, tmp, tmp_cap, &l->state.norm, "a norm of linear attention", err)))
         return st;
-    if (!a_log->data)
-        return exec_load_vector(x, &ml->delta.neg_exp_a, tmp, tmp_cap, &l->state.neg_exp_a, "rates of decay", err);
-    exec_to_float(tmp, a_log, a_log->cols);
-    for (uint32_t i = 0; i < a_log->cols; i++)
-        tmp[i] = (float)-exp((double)tmp[i]);
-    return exec_upload_values(x, tmp, a_log->cols, &l->state.neg_exp_a, "rates of decay", err);
+    return load_decay(x, a_log, &ml->delta.neg_exp_a, l, tmp, tmp_cap, err);
+}
+
+static xd_status load_ssm(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
+{
+    const struct {
+        const model_tensor *t;
+        float **to;
+        const char *what;
+    } vectors[] = {{&ml->ssm.conv, &l->state.conv, of_conv},
+                   {&ml->ssm.conv_bias, &l->state.conv_bias, "biases of a convolution"},
+                   {&ml->ssm.dt_bias, &l->state.dt_bias, "biases of time steps"},
+                   {&ml->ssm.skip, &l->state.skip, "weights of what passes a state by"},
+                   {&ml->ssm.norm, &l->state.norm, "a norm behind a state"}};
+    l->state.n_in = 1;
+    xd_status st = exec_load_matrix(x, &ml->ssm.in, &l->state.in[0], "a matrix before a state", err);
+    for (size_t i = 0; i < XD_ARRAY_LEN(vectors) && !st; i++)
+        st = exec_load_vector(x, vectors[i].t, tmp, tmp_cap, vectors[i].to, vectors[i].what, err);
+    return st ? st : load_decay(x, &ml->ssm.a_log, &ml->ssm.neg_exp_a, l, tmp, tmp_cap, err);
 }
 
 xd_status exec_state_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
 {
     xd_status st;
+    if (x->hp->ssm.n_heads)
+        return load_ssm(x, ml, l, tmp, tmp_cap, err);
     if (!x->hp->shortconv.channels)
         return load_delta(x, ml, l, tmp, tmp_cap, err);
     l->state.n_in = 1;
@@ -261,6 +310,27 @@ static xd_status run_segment(exec *x, uint32_t layer, const exec_shape *s, const
                                                           .n_seqs = s->n_seqs,
                                                           .state = (char *)x->state.base + layer_at,
                                                           .slot_bytes = x->state.slot_bytes}));
+    else if (hp->ssm.n_heads)
+        RUN(ops->ssm(x->dev, &(kern_ssm_args){.y = y,
+                                              .x = row,
+                                              .n_tokens = g->n,
+                                              .x_stride = width,
+                                              .geom = hp->ssm,
+                                              .conv_w = l->state.conv,
+                                              .conv_bias = l->state.conv_bias,
+                                              .neg_exp_a = l->state.neg_exp_a,
+                                              .dt_bias = l->state.dt_bias,
+                                              .skip = l->state.skip,
+                                              .norm = l->state.norm,
+                                              .norm_eps = hp->ssm_eps,
+                                              .token_seq = token_seq,
+                                              .token_pos = token_pos,
+                                              .seq_slot = x->in_dev + in.seq_slot,
+                                              .run_start = run_start,
+                                              .n_seqs = s->n_seqs,
+                                              .state = (char *)x->state.base + layer_at,
+                                              .slot_bytes = x->state.slot_bytes,
+                                              .scratch = x->state.scratch}));
     else
         RUN(ops->delta(x->dev, &(kern_delta_args){.y = y,
                                                   .x = row,

@@ -394,6 +394,7 @@ static uint32_t most_values(const exec *x)
     uint32_t n = XD_MAX(hp->d_model, most_head_dim(hp) * (hp->n_heads + 2 * XD_MAX(hp->n_kv_heads, hp->full_kv_heads)));
     n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
     n = XD_MAX(n, hp->shortconv.channels * hp->shortconv.conv);
+    n = XD_MAX(n, kern_ssm_channels(&hp->ssm) * hp->ssm.conv);
     n = XD_MAX(n, model_lm_head_bias(x->m)->cols);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)

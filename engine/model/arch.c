@@ -254,6 +254,24 @@ static const model_arch archs[] = {
      .window = MODEL_WINDOW_FOURTHS,
      .rope = MODEL_ROPE_BASES,
      .read = model_read_granite},
+    {.model_type = "granitemoehybrid",
+     .class_name = "GraniteMoeHybridForCausalLM",
+     .defaults = "{\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":2048,\"num_experts_per_tok\":2,"
+                 "\"num_local_experts\":8,\"shared_intermediate_size\":1024,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .gate_up = "model.layers.%u.block_sparse_moe.input_linear.weight",
+     .down = "model.layers.%u.block_sparse_moe.output_linear.weight",
+     .router = "model.layers.%u.block_sparse_moe.router.layer.weight",
+     .moe_size_key = "intermediate_size",
+     .moe_layers = MODEL_MOE_ALL,
+     .shared = "model.layers.%u.shared_mlp",
+     .shared_joined = true,
+     .shared_size_key = "shared_intermediate_size",
+     .ssm = true,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_granite_hybrid},
     {.model_type = "glm4_moe",
      .class_name = "Glm4MoeForCausalLM",
      .defaults = "{\"vocab_size\":151552,\"hidden_size\":4096,\"intermediate_size\":10944,\"num_hidden_layers\":46,"
@@ -727,6 +745,7 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"sliding_window_pattern", "global_attn_every_n_layers"},
         {"num_nextn_predict_layers", "num_mtp_layers"},
         {"tie_word_embeddings", "tie_embedding"},
+        {"layer_types", "layers_block_type"},
         {"routed_scaling_factor", "router_scaling_factor"},
         {"routed_scaling_factor", "route_scale"},
     };

@@ -69,6 +69,15 @@ xd_status model_read_granite(model *m, const json_t *c, const char *file, xd_err
     return XD_OK;
 }
 
+/* Its few layers with attention are rotated only where the file says so. */
+xd_status model_read_granite_hybrid(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const char *positions = hf_string(c, "position_embedding_type");
+    if (!positions || strcmp(positions, "rope"))
+        rope_make_still(&m->params, 0);
+    return model_read_granite(m, c, file, err);
+}
+
 /* Experts in groups, as DeepSeek-V3 and GLM-4.5 have them. */
 static xd_status read_groups(model *m, const json_t *c, const char *file, xd_err *err)
 {

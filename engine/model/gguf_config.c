@@ -49,6 +49,7 @@ static const struct {
     {"gemma4", "gemma4_text"},
     {"glm4moe", "glm4_moe"},
     {"gpt-oss", "gpt_oss"},
+    {"granitehybrid", "granitemoehybrid"},
     {"granitemoe", NULL},
     {"hunyuan-moe", "hunyuan_v1_moe"},
     {"lfm2moe", "lfm2_moe"},
@@ -78,17 +79,27 @@ static const struct {
         arch, "rope.dimension_count", NULL, false                                              \
     }
 
+#define GRANITE_KEYS(arch)                                                                                      \
+    {arch, "attention.scale", "attention_multiplier", false},                                                   \
+        {arch, "embedding_scale", "embedding_multiplier", false},                                               \
+        {arch, "residual_scale", "residual_multiplier", false}, {arch, "logit_scale", "logits_scaling", false}, \
+    {                                                                                                           \
+        arch, "expert_shared_feed_forward_length", "shared_intermediate_size", false                            \
+    }
+
 static const struct {
     const char *arch, *gguf, *hf;
     bool counts; /* a file that does not say means 0; else 0 says nothing */
 } family_keys[] = {
     {"qwen2moe", "expert_shared_feed_forward_length", "shared_expert_intermediate_size", false},
     {"olmoe", "attention.clamp_kqv", "clip_qkv", false},
-    {"granitemoe", "attention.scale", "attention_multiplier", false},
-    {"granitemoe", "embedding_scale", "embedding_multiplier", false},
-    {"granitemoe", "residual_scale", "residual_multiplier", false},
-    {"granitemoe", "logit_scale", "logits_scaling", false},
-    {"granitemoe", "expert_shared_feed_forward_length", "shared_intermediate_size", false},
+    GRANITE_KEYS("granitemoe"),
+    GRANITE_KEYS("granitehybrid"),
+    {"granitehybrid", "attention.head_count_kv", NULL, false}, /* add_linear_layers() */
+    {"granitehybrid", "ssm.conv_kernel", "mamba_d_conv", false},
+    {"granitehybrid", "ssm.group_count", "mamba_n_groups", false},
+    {"granitehybrid", "ssm.state_size", "mamba_d_state", false},
+    {"granitehybrid", "ssm.time_step_rank", "mamba_n_heads", false},
     {"dots1", "expert_weights_scale", "routed_scaling_factor", false},
     {"dots1", "expert_shared_count", "n_shared_experts", true},
     {"dots1", "leading_dense_block_count", "first_k_dense_replace", true},
@@ -124,7 +135,7 @@ static const struct {
     {"gemma4", "attention.head_count_kv", NULL, false}, /* gguf_heads.c */
     {"gemma4", "attention.value_length", NULL, false},
     {"gemma4", "rope.dimension_count", NULL, false},
-    {"lfm2moe", "attention.head_count_kv", NULL, false}, /* add_shortconv() */
+    {"lfm2moe", "attention.head_count_kv", NULL, false}, /* add_linear_layers() */
     {"lfm2moe", "attention.layer_norm_rms_epsilon", "norm_eps", false},
     {"lfm2moe", "expert_weights_scale", "routed_scaling_factor", false},
     {"lfm2moe", "leading_dense_block_count", "first_k_dense_replace", true},
@@ -193,8 +204,8 @@ static xd_status add_delta(const gguf *g, const char *arch, json_t *config, xd_e
     return XD_OK;
 }
 
-/* Layers without heads of K and V are convolutions. */
-static xd_status add_shortconv(const gguf *g, const char *arch, json_t *config, xd_err *err)
+/* Layers without heads of K and V are linear ones, which config.json calls `name`. */
+static xd_status add_linear_layers(const gguf *g, const char *arch, const char *name, json_t *config, xd_err *err)
 {
     const json_int_t n_layers = json_integer_value(json_object_get(config, "num_hidden_layers"));
     char key[96];
@@ -210,10 +221,31 @@ static xd_status add_shortconv(const gguf *g, const char *arch, json_t *config, 
             return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' has layers of %lld and of %d heads", gguf_path(g), key,
                            (long long)kv_heads, heads[l]);
         kv_heads = heads[l] ? heads[l] : kv_heads;
-        if (json_array_append_new(types, json_string(heads[l] ? "full_attention" : "conv")))
+        if (json_array_append_new(types, json_string(heads[l] ? "full_attention" : name)))
             return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
     }
     return put(config, "num_key_value_heads", json_integer(kv_heads), key, err);
+}
+
+/* The sizes of heads follow from that of all, and whether any are rotated is told by what llama.cpp takes for it. */
+static xd_status add_ssm(const gguf *g, const char *arch, json_t *config, xd_err *err)
+{
+    char key[96];
+    int64_t inner, rotated;
+    const double heads = json_number_value(json_object_get(config, "mamba_n_heads")),
+                 width = json_number_value(json_object_get(config, "hidden_size"));
+    xd_status st;
+    if ((st = gguf_int(g, arch_key(key, sizeof key, arch, "rope.scaling.finetuned"), 1, 0, 1, &rotated, err)) ||
+        (st = put(config, "position_embedding_type", json_string(rotated ? "rope" : "nope"), key, err)) ||
+        (st = gguf_int(g, arch_key(key, sizeof key, arch, "ssm.inner_size"), 0, 1, UINT32_MAX, &inner, err)))
+        return st;
+    if (heads < 1 || width < 1 || inner < 1 || fmod((double)inner, heads) != 0 || fmod((double)inner, width) != 0)
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: '%s' = %lld must be a multiple of ssm.time_step_rank = %g, the number of heads, and of "
+                       "embedding_length = %g",
+                       gguf_path(g), key, (long long)inner, heads, width);
+    st = put(config, "mamba_expand", json_real((double)inner / width), key, err);
+    return st ? st : put(config, "mamba_d_head", json_real((double)inner / heads), key, err);
 }
 
 static xd_status add_rope(const gguf *g, const char *arch, json_t *config, xd_err *err)
@@ -409,7 +441,8 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if (!strcmp(arch, "afmoe") && (json_object_set_new(config, "mup_enabled", json_true()) ||
                                    json_object_set_new(config, "sliding_window_pattern", json_integer(4))))
         return xd_fail(err, XD_NOMEM, 0, "configuration");
-    m->params.rope_interleaved = !strcmp(arch, "llama") || !strcmp(arch, "granitemoe");
+    m->params.rope_interleaved =
+        !strcmp(arch, "llama") || !strcmp(arch, "granitemoe") || !strcmp(arch, "granitehybrid");
     int64_t norm;
     /* Where the file does not say llama.cpp normalises the chosen weights, but for some families. */
     const bool norms =
@@ -428,7 +461,9 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
         ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
         ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))) ||
-        ((*ret_arch)->shortconv && (st = add_shortconv(g, arch, config, err))))
+        ((*ret_arch)->shortconv && (st = add_linear_layers(g, arch, "conv", config, err))) ||
+        ((*ret_arch)->ssm &&
+         ((st = add_linear_layers(g, arch, "linear_attention", config, err)) || (st = add_ssm(g, arch, config, err)))))
         return st;
     const gguf_tensor *embed = model_gguf_find(m, "token_embd.weight");
     if (!embed)

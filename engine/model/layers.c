@@ -310,6 +310,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     }
     if ((st = a->delta       ? model_read_delta(m, c, file, err)
               : a->shortconv ? model_read_shortconv(m, c, file, err)
+              : a->ssm       ? model_read_ssm(m, c, file, err)
                              : read_windows(m, a, c, file, err)) ||
         (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_ropes(m, a, c, file, err)))
         return st;

@@ -126,6 +126,10 @@ static xd_status finish(model *m, xd_err *err)
         const model_tensor *shortconv[] = {&y->shortconv.in, &y->shortconv.conv};
         for (size_t i = 0; y->linear && m->params.shortconv.channels && i < XD_ARRAY_LEN(shortconv); i++)
             count_tensor(m, h, shortconv[i], false);
+        const model_tensor *ssm[] = {&y->ssm.in,        &y->ssm.conv,    &y->ssm.conv_bias, &y->ssm.a_log,
+                                     &y->ssm.neg_exp_a, &y->ssm.dt_bias, &y->ssm.skip,      &y->ssm.norm};
+        for (size_t i = 0; y->linear && m->params.ssm.n_heads && i < XD_ARRAY_LEN(ssm); i++)
+            count_tensor(m, h, ssm[i], false);
         const model_tensor *some[] = {&y->sinks,
                                       &y->router_bias,
                                       &y->expert_bias[MODEL_GATE],

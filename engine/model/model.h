@@ -74,7 +74,7 @@ typedef struct model_layer {
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
-    bool linear; /* Gated DeltaNet, or a short convolution, in place of attention: no q, k, v; o is behind it */
+    bool linear; /* Gated DeltaNet, Mamba2, or a short convolution, in place of attention: no q, k, v; o is behind it */
     uint32_t
         ordinal; /* among the layers that are linear, or that are not: which of a sequence's states, or of a block's layers, is its own */
     struct {
@@ -86,6 +86,11 @@ typedef struct model_layer {
     struct {
         model_tensor in, conv; /* [3 * d_model][d_model]: b, c and v of kern_shortconv_args.x; [d_model][conv] */
     } shortconv;
+    struct {
+        model_tensor in;                                               /* rows in the order of kern_ssm_args.x */
+        model_tensor conv;                                             /* [channels][conv] */
+        model_tensor conv_bias, a_log, neg_exp_a, dt_bias, skip, norm; /* a_log or neg_exp_a; norm: of all heads */
+    } ssm;
     uint32_t window;                          /* sliding window in tokens, own included; 0: full attention */
     uint32_t rope;                            /* which of the model's ropes */
     model_tensor router;                      /* [n_experts][d_model]; data NULL in a dense layer */
@@ -122,9 +127,11 @@ typedef struct model_params {
         uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
         float norm_eps;
     } latent;
-    /* Of linear layers; n_v_heads or channels 0: they are others, or there are none. */
+    /* Of linear layers; n_v_heads, channels or n_heads 0: they are others, or there are none. */
     kern_delta_geom delta;
     kern_shortconv_geom shortconv;
+    kern_ssm_geom ssm;
+    float ssm_eps;     /* of its norm */
     uint32_t n_linear; /* layers */
     bool gated;        /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;

@@ -441,6 +441,34 @@ void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_
     }
 }
 
+static xd_status take_ssm(const model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_ssm_geom *g = &m->params.ssm;
+    const uint32_t d = m->params.d_model, inner = kern_ssm_inner(g), channels = kern_ssm_channels(g);
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {"in_proj.weight", kern_ssm_width(g), d, &y->ssm.in},
+        {"conv1d.weight", channels, g->conv, &y->ssm.conv},
+        {m->conv_bias ? "conv1d.bias" : NULL, 1, channels, &y->ssm.conv_bias},
+        {"A_log", 1, g->n_heads, &y->ssm.a_log},
+        {"D", 1, g->n_heads, &y->ssm.skip},
+        {"dt_bias", 1, g->n_heads, &y->ssm.dt_bias},
+        {"norm.weight", 1, inner, &y->ssm.norm},
+        {"out_proj.weight", d, inner, &y->o},
+    };
+    xd_status st = XD_OK;
+    char name[192];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.mamba.%s", l, parts[i].name ? parts[i].name : "");
+        if (parts[i].name)
+            st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
+    }
+    return st;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     enum { NEVER, MAYBE, MUST };
@@ -530,6 +558,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     }
     if ((st = !y->linear     ? XD_OK
               : a->shortconv ? take_shortconv(m, l, y, err)
+              : a->ssm       ? take_ssm(m, l, y, err)
                              : take_delta(m, a, l, y, err)) ||
         (st = take_shared(m, a, l, err)))
         return st;

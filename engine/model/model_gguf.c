@@ -212,6 +212,33 @@ static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_e
     return take(m, name, 1, d, d, false, &y->o, 1, err);
 }
 
+static xd_status take_ssm(model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_ssm_geom *g = &m->params.ssm;
+    const uint32_t d = m->params.d_model, inner = kern_ssm_inner(g), channels = kern_ssm_channels(g);
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {"ssm_in.weight", kern_ssm_width(g), d, &y->ssm.in},
+        {"ssm_conv1d.weight", channels, g->conv, &y->ssm.conv},
+        {"ssm_conv1d.bias", 1, channels, &y->ssm.conv_bias},
+        {"ssm_a", g->n_heads, 1, &y->ssm.neg_exp_a},
+        {"ssm_d", g->n_heads, 1, &y->ssm.skip},
+        {"ssm_dt.bias", 1, g->n_heads, &y->ssm.dt_bias},
+        {"ssm_norm.weight", g->n_groups, inner / g->n_groups, &y->ssm.norm},
+        {"ssm_out.weight", d, inner, &y->o},
+    };
+    xd_status st = XD_OK;
+    char name[96];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
+        st = take(m, name, 1, parts[i].rows, parts[i].cols, parts[i].to == &y->ssm.conv_bias, parts[i].to, 1, err);
+    }
+    return st;
+}
+
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)
 {
     const model_params *p = &m->params;
@@ -315,6 +342,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         y->expert_fmt[k] = experts[k].fmt;
     return latent                   ? take_latent(m, y, l, err)
            : linear && a->shortconv ? take_shortconv(m, l, y, err)
+           : linear && a->ssm       ? take_ssm(m, l, y, err)
            : linear                 ? take_delta(m, a, l, y, err)
                                     : XD_OK;
 }

@@ -29,6 +29,7 @@ struct model {
     bool k_is_v;         /* in layers without a window */
     bool qk_norm;        /* Q and K have norms */
     bool choice_bias;    /* the choice of experts has a bias */
+    bool conv_bias;      /* so have convolutions of Mamba2 */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
     const char *prefix, *head; /* the family's */
@@ -106,6 +107,7 @@ struct model_arch {
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
     } delta;
     bool shortconv;  /* some layers are short convolutions, as layer_types says */
+    bool ssm;        /* the same of Mamba2 */
     bool full_heads; /* layers without a window may have other heads, and K for V (attention_k_eq_v) */
     bool v_normed;   /* heads of V are normed by no weights */
     /* Tokens that end an answer, of a GGUF file, beside its eos_token_id; NULL: those that it names. */
@@ -172,12 +174,14 @@ xd_status model_read_full_heads(const model_arch *arch, const json_t *config, co
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
-/* Linear layers: reads p->delta, or p->shortconv, and which layers they are. */
+/* Linear layers: reads p->delta, p->shortconv or p->ssm, and which layers they are. */
 xd_status model_read_delta(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_shortconv(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_ssm(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_qwen3_5(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_granite_hybrid(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_dots1(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_solar(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_glm4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;

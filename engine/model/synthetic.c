@@ -281,6 +281,20 @@ static bool plan_delta(plan *p, const model_params *h, model_layer *y)
            plan_add(p, &y->o, d, v, trunk_fmt(p, v), 1 / sqrtf((float)v));
 }
 
+static bool plan_ssm(plan *p, const model *m, model_layer *y)
+{
+    const kern_ssm_geom *g = &m->params.ssm;
+    const uint32_t d = m->params.d_model, inner = kern_ssm_inner(g), channels = kern_ssm_channels(g);
+    return plan_add(p, &y->ssm.in, kern_ssm_width(g), d, trunk_fmt(p, d), 1 / sqrtf((float)d)) &&
+           plan_add(p, &y->ssm.conv, channels, g->conv, FMT_BF16, 0.5f) &&
+           (!m->conv_bias || plan_add(p, &y->ssm.conv_bias, 1, channels, FMT_BF16, BIAS_STD)) &&
+           plan_add(p, &y->ssm.a_log, 1, g->n_heads, FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->ssm.skip, 1, g->n_heads, FMT_BF16, 0) &&
+           plan_add(p, &y->ssm.dt_bias, 1, g->n_heads, FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->ssm.norm, 1, inner, FMT_BF16, 0) &&
+           plan_add(p, &y->o, d, inner, trunk_fmt(p, inner), 1 / sqrtf((float)inner));
+}
+
 static bool plan_shortconv(plan *p, const model_params *h, model_layer *y)
 {
     const uint32_t d = h->d_model;
@@ -334,6 +348,7 @@ static bool plan_model(plan *p, model *m)
         const bool before = a->norms != MODEL_NORMS_BEHIND;
         ok = (!before || plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0)) &&
              (y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
+              : y->linear && h->ssm.n_heads      ? plan_ssm(p, m, y)
               : y->linear                        ? plan_delta(p, h, y)
               : latent                           ? plan_latent(p, h, y)
                                                  : plan_attention(p, m, y)) &&

@@ -235,13 +235,37 @@ def add_latent(w, c, joined):
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
 
 
+def add_ssm(w, c):
+    """Keys of Mamba2."""
+    w.add_ssm_conv_kernel(c["mamba_d_conv"])
+    w.add_ssm_state_size(c["mamba_d_state"])
+    w.add_ssm_group_count(c["mamba_n_groups"])
+    w.add_ssm_inner_size(c["mamba_expand"] * c["hidden_size"])
+    w.add_ssm_time_step_rank(c["mamba_n_heads"])
+    w.add_rope_scaling_finetuned(c.get("position_embedding_type") == "rope")
+
+
+def ssm_tensor(name, w, c):
+    """(Hugging Face's name, values) of one of Mamba2's tensors as llama.cpp's converter stores it."""
+    part = name.split(".mamba.")[1]
+    if part == "conv1d.weight":
+        return name, w[:, 0]
+    if part in ("A_log", "D"):
+        return name, (-np.exp(w) if part == "A_log" else w).reshape(-1, 1)
+    if part == "norm.weight":
+        return name, w.reshape(c["mamba_n_groups"], -1)
+    return name.replace("dt_bias", "dt_proj.bias"), w
+
+
 def add_family(w, arch, c, head_dim):
     """What llama.cpp's converters write for single families."""
     if arch == "qwen2moe":
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
     elif arch == "olmoe" and c.get("clip_qkv"):
         w.add_clamp_kqv(c["clip_qkv"])
-    elif arch == "granitemoe":
+    elif arch in ("granitemoe", "granitehybrid"):
+        if arch == "granitehybrid":
+            add_ssm(w, c)
         w.add_attention_scale(c["attention_multiplier"])
         w.add_embedding_scale(c["embedding_multiplier"])
         w.add_residual_scale(c["residual_multiplier"])
@@ -432,7 +456,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "deepseek_v3": "deepseek2", "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
-            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe"}.get(c["model_type"], c["model_type"])
+            "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
+            "granitemoehybrid": "granitehybrid"}.get(c["model_type"], c["model_type"])
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
@@ -451,6 +476,9 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_latent(w, c, joined)
     elif arch == "gemma4":
         add_gemma4(w, c)
+    elif arch == "granitehybrid":
+        w.add_head_count_kv([kv_heads if t in ("attention", "full_attention") else 0 for t in c["layer_types"]])
+        w.add_key_length(head_dim)
     elif arch == "lfm2moe":
         w.add_head_count_kv([kv_heads if t == "full_attention" else 0 for t in c["layer_types"]])
     else:
@@ -490,7 +518,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], blocks)
 
     def put(name, data, source):
-        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and "shortconv.conv" not in name and not name.endswith("bias")
+        matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and "shortconv.conv" not in name and not name.endswith(("ssm_a", "ssm_d", "ssm_norm.weight")) and not name.endswith("bias")
         t = type_of(kind, source) if matrix else gguf.GGMLQuantizationType.F32
         t = fitting(t, data.shape[-1])
         w.add_tensor(name, quantise(data, t), raw_dtype=t)
@@ -537,6 +565,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 continue
             if name.endswith("shared_expert_gate.weight"):
                 data = data[0]
+            if arch == "granitehybrid" and ".mamba." in name:
+                name, data = ssm_tensor(name, data, c)
+                own = next((x for k, x in {"A_log": "ssm_a", ".mamba.D": "ssm_d"}.items() if name.endswith(k)), None)
+                put(f"blk.{layer}.{own}" if own else names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
+                continue
             if arch == "lfm2moe":  # as its converter calls them
                 name = name.removeprefix("model.") if ".experts." in name else name
                 name += ".bias" if name.endswith("expert_bias") else ""
@@ -544,7 +577,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             if name.endswith(("e_score_correction_bias", ".expert_bias")):
                 put(f"blk.{layer}.exp_probs_b.bias", data.reshape(-1), name)
                 continue
-            if arch in ("llama", "granitemoe") and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
+            if arch in ("llama", "granitemoe", "granitehybrid") and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
                 data = permute(data, heads if "q_proj" in name else kv_heads)
             if arch == "gpt-oss" and ".experts." in name:
                 for name, data in untangle(name, data):

@@ -83,13 +83,18 @@ FAMILIES = {
     "lfm2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "num_dense_layers": 1, "conv_L_cache": 3,
                  "conv_bias": False, "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 1e-5, "rms_norm_eps": DROP, "hidden_act": DROP,
                  "norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 1.0, "tie_word_embeddings": True},
+    "granitemoehybrid": {"num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                         "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72, "position_embedding_type": "nope",
+                         "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 20, "mamba_d_head": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+                         "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False, "layer_types": ["mamba", "attention", "mamba"]},
     "gemma4_text": GEMMA4,
     "gemma4": GEMMA4,
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
-               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe")
+               glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
+               granitemoehybrid="GraniteMoeHybrid")
 CLASSES.update(flex_olmo="FlexOlmo", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -173,7 +178,7 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
@@ -365,6 +370,42 @@ def fill(variant, add_nextn):
     v("qwen3_next-fp8", "qwen3_next", fp8="block", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
     v("qwen3_5_moe-fp8", "qwen3_5_moe_text", fp8="block-bf16", cfg={"hidden_size": 160, "linear_key_head_dim": 40, "linear_value_head_dim": 56})
     v("qwen3_5_moe-ungated", "qwen3_5_moe", "attn_output_gate false", cfg={"attn_output_gate": False}, no_reference=True)
+    mamba = lambda n, refuse=None, **kw: v(f"granitemoehybrid-{n}", "granitemoehybrid", refuse, **kw)
+    mamba("small", cfg={**TINY, "head_dim": 128, "intermediate_size": 24, "shared_intermediate_size": 40, "mamba_n_heads": 6, "mamba_d_state": 8})
+    mamba("gguf", gguf="bf16", cfg={**TINY, "intermediate_size": 24, "shared_intermediate_size": 40, "mamba_n_heads": 6, "mamba_d_state": 8, "mamba_n_groups": 2})
+    mamba("gguf-f32-rope", gguf="f32", cfg={"position_embedding_type": "rope", "mamba_n_groups": 4, "attention_bias": True})
+    mamba("gguf-no-conv-bias", gguf="f16", cfg={"mamba_conv_bias": False})
+    mamba("gguf-inner", "'granitehybrid.ssm.inner_size' = 100", gguf="bf16", gguf_keys={"ssm.inner_size": 100})
+    mamba("gguf-conv", "convolution of 5 tokens", gguf="bf16", cfg={"mamba_d_conv": 5})
+    mamba("groups", cfg={"mamba_n_groups": 4})
+    mamba("one-head", cfg={"mamba_n_heads": 1, "mamba_d_head": "auto"})
+    mamba("narrow", cfg={"mamba_n_heads": 32, "mamba_d_head": 4, "mamba_d_state": 128})
+    mamba("published-heads", cfg={"mamba_n_heads": 2, "mamba_d_head": 64, "mamba_d_state": 128})
+    mamba("wide-state", cfg={"mamba_d_state": 256})
+    mamba("2-taps", cfg={"mamba_d_conv": 2, "mamba_conv_bias": False})
+    mamba("5-taps", "convolution of 5 tokens", cfg={"mamba_d_conv": 5})
+    mamba("expand", cfg={"mamba_expand": 3, "mamba_n_heads": 12})
+    mamba("expand-wrong", "must be mamba_expand times hidden_size", cfg={"mamba_expand": 3}, no_reference=True)
+    mamba("usual", cfg={**{k: DROP for k in ("mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_conv_bias", "mamba_proj_bias",
+                                             "mamba_chunk_size", "position_embedding_type")}, "mamba_n_heads": 128, "mamba_d_head": DROP})
+    mamba("rope", cfg={"position_embedding_type": "rope"})
+    mamba("unsaid", cfg={"position_embedding_type": None})
+    mamba("newer-names", cfg={"layer_types": DROP, "layers_block_type": ["linear_attention", "full_attention", "linear_attention"]})
+    mamba("chunks", cfg={"mamba_chunk_size": 16}, prompts=[1, 17, 200])
+    mamba("full", cfg={"layer_types": ["attention"] * 3})
+    mamba("all", "all layers have linear attention", cfg={"layer_types": ["mamba"] * 3})
+    mamba("unlisted", "layer_types is needed", cfg={"layer_types": DROP}, no_reference=True)
+    mamba("dense", "'num_local_experts'", cfg={"num_local_experts": 0}, no_reference=True)
+    mamba("proj-bias", "mamba_proj_bias true", cfg={"mamba_proj_bias": True})
+    mamba("limit", "time_step_limit other than", cfg={"time_step_limit": [0.001, 0.1]})
+    mamba("no-limit", cfg={"time_step_limit": [0.0, {"__float__": "Infinity"}]})
+    mamba("biases", cfg={"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1})
+    mamba("f16", dtype="float16")
+    mamba("loud", weights=lambda s: {k: t * (10 if "proj" in k else 1) for k, t in s.items()})
+    mamba("slow", weights=lambda s: {k: t - 6 if k.endswith("A_log") else t for k, t in s.items()}, prompts=[1, 17, 400])
+    mamba("fast", weights=lambda s: {k: t + 8 if k.endswith("A_log") else t for k, t in s.items()})
+    mamba("fp8", fp8="block", cfg={"hidden_size": 160, "mamba_d_head": 40})
+    mamba("long", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}, prompts=[530, 1500], greedy=4)
     conv = lambda n, refuse=None, **kw: v(f"lfm2_moe-{n}", "lfm2_moe", refuse, **kw)
     conv("small", cfg={**TINY, "head_dim": 128, "routed_scaling_factor": 1.5})
     conv("gguf", gguf="bf16", cfg={**TINY, "num_attention_heads": 4})
@@ -596,6 +637,17 @@ def fill_random(variant, arch, seed):
                  num_shared_expert=1, moe_intermediate_size=c["intermediate_size"], attention_bias=r.random() < 0.3)
         if "rope_scaling" not in c and r.random() < 0.6:
             c["rope_scaling"] = {r.choice(["type", "rope_type"]): "dynamic", "factor": 1.0, "alpha": r.choice([2.0, 1000.0])}
+    elif arch == "granitemoehybrid":
+        layers, groups, hd, expand = c["num_hidden_layers"] + 1, r.choice([1, 1, 2, 3]), 2 * r.randint(1, 20), r.choice([1, 2])
+        types = [r.choice(["mamba", "mamba", "attention"]) for _ in range(layers)]
+        types[r.randrange(layers)] = "attention"
+        mamba_heads = groups * r.randint(1, 6)
+        c.update(num_hidden_layers=layers, layer_types=types, num_local_experts=n, num_experts_per_tok=k, attention_bias=r.random() < 0.3,
+                 hidden_size=mamba_heads * hd // expand, head_dim=8 * r.randint(1, 12), mamba_n_heads=mamba_heads, mamba_d_head=hd, mamba_n_groups=groups,
+                 mamba_expand=expand, mamba_d_state=r.randint(1, 70), mamba_d_conv=r.randint(2, 4), mamba_conv_bias=r.random() < 0.7,
+                 mamba_chunk_size=r.choice([8, 64]), shared_intermediate_size=r.randint(3, 90), position_embedding_type=r.choice(["nope", None, "rope"]),
+                 embedding_multiplier=r.choice([1.0, 12.0]), attention_multiplier=r.choice([0.05, 0.3]), residual_multiplier=r.choice([1.0, 0.22]),
+                 logits_scaling=r.choice([1.0, 6.0]))
     elif arch == "lfm2_moe":
         layers = c["num_hidden_layers"] + 1
         types = [r.choice(["conv", "conv", "full_attention"]) for _ in range(layers)]
