@@ -1,7 +1,7 @@
-/* attention.cu - causal attention over the paged cache: the choice of kernel, and prefill.
+/* attention.cu - causal attention over the paged cache: the choice of kernel, and prefill by mma.sync.
  *
- * Prefill and decode (attn_decode.cu) are built of attn_tile.cuh and give the same bits.
- * Prefill: a block takes 64 rows (tokens times the heads of a group) of neighbouring tokens and walks the context once for all of
+ * Prefill and decode (attn_decode.cu) are built of attn_tile.cuh and give the same bits; so does attn_wgmma.cu, which is chosen where it can be.
+ * Here: a block takes 64 rows (tokens times the heads of a group) of neighbouring tokens and walks the context once for all of
  * them, tiles staged in shared memory; a tile of tokens of several sequences is walked once for each. */
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/attn_tile.cuh"
@@ -106,13 +106,8 @@ __global__ void __launch_bounds__(PREFILL_WARPS * 32) attn_prefill_kernel(const 
 
     for (uint32_t run = 0; run < n_tokens;) { /* tokens of one sequence */
         const uint32_t seq = a.token_seq[token0 + run];
-        uint32_t next = run;
-        attn_span whole = {INT32_MAX, -1};
-        for (; next < n_tokens && a.token_seq[token0 + next] == seq; next++) {
-            const attn_span s = span_of(a, token0 + next);
-            whole.first = min(whole.first, s.first);
-            whole.last = max(whole.last, s.last);
-        }
+        const uint32_t next = end_of_run(a, token0 + run, token0 + n_tokens) - token0;
+        const attn_span whole = span_of_all(a, token0 + run, token0 + next);
         if (seq == UINT32_MAX) {
             run = next;
             continue;
@@ -171,7 +166,9 @@ __global__ void __launch_bounds__(PREFILL_WARPS * 32) attn_prefill_kernel(const 
                 attn_scores<HD>(s, sm.q_hi + warp * 16 * HD / 8, sm.q_lo + warp * 16 * HD / 8,
                                 [&](int j, int b) { return sm.k[at][attn_swizzle<HD>(8 * j + g, 4 * b + t)]; });
                 attn_probs p;
-                attn_softmax(p, s, base, span);
+                attn_mask(s, base, span);
+                attn_softmax(p, s);
+                attn_split(p, s);
                 attn_weight w[2];
 #pragma unroll
                 for (int r = 0; r < 2; r++)
@@ -306,9 +303,11 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     cudaError_t e = cudaSuccess;
     if (!fast)
         attn_simple_launch(d, a);
-    else if (!decode)
-        e = hd <= 64 ? choose_prefill<64>(d, a) : hd <= 128 ? choose_prefill<128>(d, a) : choose_prefill<256>(d, a);
-    else
+    else if (decode)
         e = attn_decode_launch(d, a, rope_too);
+    else if (attn_wgmma_takes(d, a))
+        e = attn_wgmma_launch(d, a);
+    else
+        e = hd <= 64 ? choose_prefill<64>(d, a) : hd <= 128 ? choose_prefill<128>(d, a) : choose_prefill<256>(d, a);
     return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");
 }

@@ -27,6 +27,10 @@ void attn_merge_launch(cuda_dev *d, const kern_attn_args *a, uint32_t dim, uint3
 /* Into how many parts of the context the blocks of few tokens are divided; 1: each walks all of it. */
 uint32_t attn_decode_splits(const kern_attn_args *a);
 
+/* attn_wgmma.cu: prefill. */
+bool attn_wgmma_takes(const cuda_dev *d, const kern_attn_args *a);
+cudaError_t attn_wgmma_launch(cuda_dev *d, const kern_attn_args *a);
+
 /* attn_latent.cu */
 bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a);
 cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a);

@@ -107,7 +107,8 @@ static __device__ __forceinline__ void decode_softmax(attn_probs &p, const float
 #pragma unroll 2
     for (int j = 0; j < 8; j++) {
         float4 v = masked(j);
-        v = make_float4(exp2f(v.x - off[0]), exp2f(v.y - off[0]), exp2f(v.z - off[1]), exp2f(v.w - off[1]));
+        v = make_float4(attn_exp2(v.x - off[0]), attn_exp2(v.y - off[0]), attn_exp2(v.z - off[1]),
+                        attn_exp2(v.w - off[1]));
         l[0] = l[0] + v.x + v.y;
         l[1] = l[1] + v.z + v.w;
         uint4 q;
@@ -354,7 +355,9 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
                 load_raw(v_off, ~0u);
                 attn_probs p;
                 const attn_span both[2] = {span, span};
-                attn_softmax(p, s, base, both);
+                attn_mask(s, base, both);
+                attn_softmax(p, s);
+                attn_split(p, s);
                 put_sums(p);
                 cp_wait<0>();
                 __syncwarp();

@@ -171,7 +171,9 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
             s[j][0] = upper.x, s[j][1] = upper.y, s[j][2] = lower.x, s[j][3] = lower.y;
         }
         attn_probs p;
-        attn_softmax(p, s, tile * ATTN_TILE, both);
+        attn_mask(s, tile * ATTN_TILE, both);
+        attn_softmax(p, s);
+        attn_split(p, s);
         attn_weight w[2];
 #pragma unroll
         for (int r = 0; r < 2; r++)

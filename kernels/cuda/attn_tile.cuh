@@ -52,14 +52,20 @@ struct attn_span {
     int first, last;
 };
 
-/* FMT: of the cache, as everywhere in these files. */
+/* FMT: of the cache, as everywhere in these files. A row in block `id`, which holds it. */
+template <kern_fmt FMT>
+static __device__ __forceinline__ const unsigned char *kv_row_in(const kern_attn_args &a, uint32_t id, uint32_t kvh,
+                                                                 uint32_t pos)
+{
+    return reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
+           kv_bytes<FMT>(a, (size_t)kvh * a.kv.block_size + pos % a.kv.block_size);
+}
+
 template <kern_fmt FMT>
 static __device__ __forceinline__ const unsigned char *kv_row(const kern_attn_args &a, const uint32_t *table,
                                                               uint32_t kvh, uint32_t pos)
 {
-    const uint32_t id = table[pos / a.kv.block_size];
-    return reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
-           kv_bytes<FMT>(a, (size_t)kvh * a.kv.block_size + pos % a.kv.block_size);
+    return kv_row_in<FMT>(a, table[pos / a.kv.block_size], kvh, pos);
 }
 
 /* Partial results of a split: [(token * n_heads + head) * n_splits + split] of {m, l, o[dim]}. */
@@ -69,22 +75,24 @@ static __device__ __forceinline__ float *part_of(const kern_attn_args &a, uint32
     return static_cast<float *>(a.scratch) + (((size_t)token * a.n_heads + head) * n_splits + split) * (dim + 2);
 }
 
-/* Eight scaled values of Q as f16 hi and lo into the swizzled rows. */
+/* Eight values of Q, scaled, as f16 hi and lo. */
+static __device__ __forceinline__ void split_q(float4 v, float4 w, float scale, uint4 *hi, uint4 *lo)
+{
+    split_half(v.x * scale, v.y * scale, &hi->x, &lo->x);
+    split_half(v.z * scale, v.w * scale, &hi->y, &lo->y);
+    split_half(w.x * scale, w.y * scale, &hi->z, &lo->z);
+    split_half(w.z * scale, w.w * scale, &hi->w, &lo->w);
+}
+
+/* The same into the swizzled rows; zeros of NULL. */
 template <int HD>
 static __device__ __forceinline__ void put_q(uint4 *q_hi, uint4 *q_lo, uint32_t row, uint32_t c, const float *src,
                                              float scale)
 {
     uint4 h = make_uint4(0, 0, 0, 0), l = h;
-    if (src) {
-        float v[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = src[i] * scale;
-        split_half(v[0], v[1], &h.x, &l.x);
-        split_half(v[2], v[3], &h.y, &l.y);
-        split_half(v[4], v[5], &h.z, &l.z);
-        split_half(v[6], v[7], &h.w, &l.w);
-    }
+    if (src)
+        split_q(make_float4(src[0], src[1], src[2], src[3]), make_float4(src[4], src[5], src[6], src[7]), scale, &h,
+                &l);
     q_hi[attn_swizzle<HD>(row, c)] = h;
     q_lo[attn_swizzle<HD>(row, c)] = l;
 }
@@ -95,6 +103,30 @@ static __device__ __forceinline__ attn_span span_of(const kern_attn_args &a, uin
     return attn_span{a.window && pos + 1 > (int)a.window ? pos + 1 - (int)a.window : 0, pos};
 }
 
+/* What tokens from .. to - 1 may see, together. By a warp. */
+static __device__ __forceinline__ attn_span span_of_all(const kern_attn_args &a, uint32_t from, uint32_t to)
+{
+    attn_span all = {INT32_MAX, -1};
+    for (uint32_t i = from + threadIdx.x % 32; i < to; i += 32) {
+        const attn_span s = span_of(a, i);
+        all.first = min(all.first, s.first);
+        all.last = max(all.last, s.last);
+    }
+    return attn_span{__reduce_min_sync(~0u, all.first), __reduce_max_sync(~0u, all.last)};
+}
+
+/* The first of tokens from .. to - 1 that is of another sequence than `from`, or `to`. By a warp. */
+static __device__ __forceinline__ uint32_t end_of_run(const kern_attn_args &a, uint32_t from, uint32_t to)
+{
+    const uint32_t seq = a.token_seq[from];
+    for (uint32_t at = from; at < to; at += 32) {
+        const uint32_t i = at + threadIdx.x % 32;
+        if (const uint32_t others = __ballot_sync(~0u, i < to && a.token_seq[i] != seq))
+            return at + __ffs(others) - 1;
+    }
+    return to;
+}
+
 /* (m, l) with weights for the values: m2 = max, a and b scale the old and the new. */
 struct attn_weight {
     float a, b;
@@ -102,13 +134,11 @@ struct attn_weight {
 
 static __device__ __forceinline__ attn_weight attn_merge(float &m, float &l, float m_new, float l_new)
 {
-    if (m_new == -INFINITY)
-        return attn_weight{1.0f, 0.0f};
-    const float top = fmaxf(m, m_new);
-    const attn_weight w = {exp2f(m - top), exp2f(m_new - top)};
-    l = fmaf(l_new, w.b, __fmul_rn(l, w.a));
+    const bool some = m_new != -INFINITY;
+    const float top = fmaxf(m, m_new), a = exp2f(m - top), b = exp2f(m_new - top);
+    l = some ? fmaf(l_new, b, __fmul_rn(l, a)) : l;
     m = top;
-    return w;
+    return attn_weight{some ? a : 1.0f, some ? b : 0.0f};
 }
 
 static __device__ __forceinline__ float attn_mix(float o, float o_new, attn_weight w)
@@ -147,44 +177,78 @@ static __device__ __forceinline__ void attn_scores(float (&s)[8][4], const uint4
         attn_scores_block<HD>(s, q_hi, q_lo, b, [&](int j) { return k(j, b); });
 }
 
+/* 2^x of scores below their maximum. What is less than 2^-126 becomes 0: as a half it is 0 anyway, and beside a sum of 1 and more it is
+ * nothing. exp2f() takes four instructions for that. */
+static __device__ __forceinline__ float attn_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 struct attn_probs {
     uint32_t hi[4][4], lo[4][4]; /* A operand of the four steps of 16 positions */
     float m[2], l[2];            /* rows g and g + 8 */
 };
 
-static __device__ __forceinline__ void attn_softmax(attn_probs &p, float (&s)[8][4], int base,
-                                                    const attn_span (&span)[2])
+/* Scores of positions that the rows may not see, of a tile that begins at `base`, become -INFINITY. */
+static __device__ __forceinline__ void attn_mask(float (&s)[8][4], int base, const attn_span (&span)[2])
 {
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float m = -INFINITY;
+        if (base >= span[r].first && base + ATTN_TILE - 1 <= span[r].last)
+            continue;
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 const int pos = base + 8 * j + 2 * t + c;
-                float &v = s[j][2 * r + c];
                 if (pos < span[r].first || pos > span[r].last)
-                    v = -INFINITY;
-                m = fmaxf(m, v);
+                    s[j][2 * r + c] = -INFINITY;
             }
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-        const float off = m == -INFINITY ? 0.0f : m;
-        float l = 0;
+    }
+}
+
+/* Of masked scores: p.m and p.l, and 2^(s - m) in s. */
+static __device__ __forceinline__ void attn_softmax(attn_probs &p, float (&s)[8][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        p.m[r] = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                p.m[r] = fmaxf(p.m[r], s[j][2 * r + c]);
+    }
+#pragma unroll
+    for (int x = 1; x <= 2; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            p.m[r] = fmaxf(p.m[r], __shfl_xor_sync(~0u, p.m[r], x));
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float off = p.m[r] == -INFINITY ? 0.0f : p.m[r];
+        p.l[r] = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                s[j][2 * r + c] = exp2f(s[j][2 * r + c] - off);
-                l += s[j][2 * r + c];
+                s[j][2 * r + c] = attn_exp2(s[j][2 * r + c] - off);
+                p.l[r] += s[j][2 * r + c];
             }
-        l += __shfl_xor_sync(~0u, l, 1);
-        l += __shfl_xor_sync(~0u, l, 2);
-        p.m[r] = m;
-        p.l[r] = l;
     }
+#pragma unroll
+    for (int x = 1; x <= 2; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            p.l[r] += __shfl_xor_sync(~0u, p.l[r], x);
+}
+
+/* The operand of attn_values(). */
+static __device__ __forceinline__ void attn_split(attn_probs &p, const float (&s)[8][4])
+{
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll

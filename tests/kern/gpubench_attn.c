@@ -85,10 +85,15 @@ static void free_attn(attn *t)
     free(t->seq_start);
 }
 
-static void check_prefill(const gb_heads *h)
+/* n_seqs prompts' last `each` tokens, with a window and sinks or without. */
+static void check_prompts(const gb_heads *h, uint32_t n_seqs, uint32_t each, uint32_t window)
 {
+    float *sinks = gb_floats(h->heads, 2), *sinks_dev = gb_put(sinks, h->heads * 4);
+    munmap(sinks, (h->heads * 4 + 4095) & ~4095ull);
     for (uint32_t context = 70; context <= 1400; context = context * 2 + 13) {
-        attn t = new_attn(h, 2, context, 60);
+        attn t = new_attn(h, n_seqs, context, each);
+        t.a.window = window;
+        t.a.sinks = window ? sinks_dev : NULL;
         size_t n = (size_t)t.a.n_tokens * h->heads * h->dim;
         float *prefill = malloc(n * 4), *decode = malloc(n * 4), *alone = malloc(n * 4);
         gb_ok(gb_dev->ops->attention(gb_dev, &t.a), "attention");
@@ -106,16 +111,28 @@ static void check_prefill(const gb_heads *h)
             gb_ok(gb_dev->ops->attention(gb_dev, &one), "attention");
         }
         gb_get(alone, t.a.o, n * 4);
-        char what[96];
-        snprintf(what, sizeof what, "attention of %u columns in %s, context %u, prefill and decode", h->dim,
-                 kern_fmt_get(h->fmt).name, context);
+        char what[128], kind[96];
+        snprintf(kind, sizeof kind, "attention of %u columns in %s, %u heads on %u, %u x context %u, window %u", h->dim,
+                 kern_fmt_get(h->fmt).name, h->heads, h->kv_heads, n_seqs, context, window);
+        snprintf(what, sizeof what, "%s, prefill and decode", kind);
         gb_same(what, prefill, decode, n);
-        snprintf(what, sizeof what, "attention of %u columns in %s, context %u, alone and in a batch", h->dim,
-                 kern_fmt_get(h->fmt).name, context);
+        snprintf(what, sizeof what, "%s, alone and in a batch", kind);
         gb_same(what, decode, alone, n);
         free(prefill), free(decode), free(alone);
         free_attn(&t);
     }
+    gb_dev->ops->free(gb_dev, sinks_dev);
+}
+
+static void check_prefill(const gb_heads *h)
+{
+    /* Also groups of heads that leave rows of a tile empty, and columns that a tile has more of. */
+    const gb_heads others[] = {*h, {20, 4, 96, 96, h->fmt}, {6, 2, 64, 64, h->fmt}, {3, 3, 32, 32, h->fmt}};
+    for (size_t i = 0; i < (h->dim == 128 ? 4 : 1); i++)
+        for (uint32_t window = 0; window <= 150; window += 150) {
+            check_prompts(&others[i], 2, 60, window);
+            check_prompts(&others[i], 9, 5, window);
+        }
 }
 
 /* Decoding tokens whose heads are made by attention itself, against the same by rope_kv before it. */
@@ -184,8 +201,9 @@ void gb_check_attention(const gb_heads *h)
 
 void gb_time_attention(const gb_heads *h)
 {
-    static const uint32_t shapes[][3] = {{1, 128, 1},   {1, 600, 1},   {1, 4096, 1},    {1, 32768, 1},  {32, 600, 1},
-                                         {32, 2048, 1}, {256, 600, 1}, {1, 2048, 2048}, {8, 2048, 2048}};
+    static const uint32_t shapes[][3] = {{1, 128, 1},     {1, 600, 1},      {1, 4096, 1},  {1, 32768, 1},
+                                         {32, 600, 1},    {32, 2048, 1},    {256, 600, 1}, {1, 2048, 2048},
+                                         {8, 2048, 2048}, {1, 32768, 16384}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         attn t = new_attn(h, shapes[i][0], shapes[i][1], shapes[i][2]);
         uint32_t reps = shapes[i][2] > 1 ? 2 : 16;
@@ -193,7 +211,7 @@ void gb_time_attention(const gb_heads *h)
         for (uint32_t r = 0; r < reps; r++)
             gb_ok(gb_dev->ops->attention(gb_dev, &t.a), "attention");
         double s = gb_replay(reps, 2);
-        double pairs = (double)t.a.n_tokens * (shapes[i][2] > 1 ? shapes[i][1] / 2.0 : shapes[i][1]);
+        double pairs = (double)t.a.n_tokens * (shapes[i][1] - (shapes[i][2] > 1 ? shapes[i][2] / 2.0 : 0));
         printf("attention of %u columns in %s %3u x %5u, %4u asking each: %9.1f us %6.1f TFLOP/s\n", h->dim,
                kern_fmt_get(h->fmt).name, shapes[i][0], shapes[i][1], shapes[i][2], s * 1e6,
                pairs * h->heads * h->dim * 4 / s * 1e-12);
