@@ -94,7 +94,11 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
                           (hp->n_heads + kv_parts * hp->full_kv_heads) * hp->full_head_dim);
     const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
     const uint32_t o_width = hp->n_heads * (latent ? latent : head_dim);
-    const uint64_t t_add = x->layers[0].ffn_post_norm ? t : 0;
+    uint64_t t_add = 0, t_add_shared = 0;
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        t_add = x->layers[i].ffn_post_norm ? t : t_add;
+        t_add_shared = x->layers[i].shared_post_norm ? t : t_add_shared;
+    }
     const uint64_t td = hp->n_linear ? XD_MIN(t, (uint64_t)EXEC_STATE_TOKENS) : 0;
     uint64_t attn = x->dev->ops->attn_scratch_bytes(x->dev, o->max_tokens, hp->n_heads, head_dim, o->max_context);
     uint32_t max_blocks = (o->max_context + o->block_size - 1) / o->block_size;
@@ -113,7 +117,7 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {t * hp->d_model * f, &x->x, "activations"},
         {t * hp->d_model * f, &x->h, "activations"},
         {t_add * hp->d_model * f, &x->add, "activations"},
-        {x->layers[0].shared_post_norm ? t_add * hp->d_model * f : 0, &x->add_shared, "activations"},
+        {t_add_shared * hp->d_model * f, &x->add_shared, "activations"},
         {XD_MAX(ta * x->qkv_width, td * exec_state_width(hp)) * f, &x->qkv, "Q, K and V"},
         {XD_MAX(ta * o_width, td * exec_state_out_width(hp)) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},

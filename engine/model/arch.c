@@ -590,6 +590,27 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {.model_type = "axk1",
+     .class_name = "AXK1ForCausalLM",
+     .defaults = "{\"vocab_size\":163840,\"hidden_size\":7168,\"intermediate_size\":18432,\"num_hidden_layers\":61,"
+                 "\"num_attention_heads\":64,\"max_position_embeddings\":32768,\"first_k_dense_replace\":1,"
+                 "\"kv_lora_rank\":512,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":192,\"n_shared_experts\":1,\"moe_intermediate_size\":2048,"
+                 "\"num_experts_per_tok\":8,\"n_group\":8,\"topk_group\":4,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":2.5,\"bos_token_id\":163691,\"eos_token_id\":163691}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .norms = MODEL_NORMS_EXPERTS,
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .read = model_read_deepseek_v3},
     {BAILING("bailing_moe", "BailingMoeV2ForCausalLM"),
      .defaults = "{\"vocab_size\":157184,\"hidden_size\":2048,\"intermediate_size\":5120,\"num_hidden_layers\":20,"
                  "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"

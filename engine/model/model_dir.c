@@ -334,7 +334,7 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     if ((st = take(m, name, y->n_experts, d, false, &y->router, err)) || !m->choice_bias)
         return st;
     snprintf(name, sizeof name, a->choice_bias, l);
-    return take(m, name, 1, y->n_experts, false, &y->choice_bias, err);
+    return take(m, name, 1, y->n_experts, a->norms == MODEL_NORMS_EXPERTS, &y->choice_bias, err);
 }
 
 /* Granite's: gate over up in one matrix. */
@@ -489,7 +489,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool k_is_v = model_k_is_v(m, y), joined = a->joined_qkv;
     model_tensor all = {0}, all_biases = {0};
     const int norm_bias = a->layer_norms ? MUST : NEVER;
-    const bool around = a->norms == MODEL_NORMS_AROUND, behind = a->norms != MODEL_NORMS_BEFORE;
+    const bool around = a->norms == MODEL_NORMS_AROUND, experts = a->norms == MODEL_NORMS_EXPERTS,
+               behind = a->norms != MODEL_NORMS_BEFORE && !experts;
     const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
               before = a->norms == MODEL_NORMS_BEHIND ? NEVER : MUST;
     const struct {
@@ -527,7 +528,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"post_attention_layernorm.bias", 1, d, norm_bias, &y->ffn_norm_bias},
         {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, behind ? before : NEVER,
          &y->ffn_norm},
-        {around ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d, behind ? MUST : NEVER,
+        {around || experts ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight", 1, d,
+         behind || (experts && y->moe) ? MUST
+         : experts                     ? MAYBE
+                                       : NEVER,
          &y->ffn_post_norm},
         {"layer_scalar", 1, 1, own_norms, &y->out_scale},
         {"router.scale", 1, d, of_experts, &y->router_norm},
@@ -546,6 +550,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }
+    if (experts && !y->moe) /* there is one of which no use is made */
+        y->ffn_post_norm = (model_tensor){0};
     if (k_is_v) {
         y->v = y->k;
         y->v_bias = y->k_bias;

@@ -67,9 +67,10 @@ struct model_arch {
     bool turned; /* experts may be in two tensors with the usual names, transposed */
     const char *router, *moe_size_key;
     enum {
-        MODEL_NORMS_BEFORE, /* attention and FFN have norms before them */
-        MODEL_NORMS_BEHIND, /* behind them instead (OLMo 2) */
-        MODEL_NORMS_AROUND, /* before and behind them (Trinity) */
+        MODEL_NORMS_BEFORE,  /* attention and FFN have norms before them */
+        MODEL_NORMS_EXPERTS, /* and behind FFNs with experts (A.X-K1) */
+        MODEL_NORMS_BEHIND,  /* behind them instead (OLMo 2) */
+        MODEL_NORMS_AROUND,  /* before and behind them (Trinity) */
         MODEL_NORMS_OWN, /* the same, and layers a scale; with experts, what is beside a shared one has its own (Gemma) */
     } norms;
     const char *choice_bias; /* must exist, unless `read` finds that it does not */

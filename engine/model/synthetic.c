@@ -357,7 +357,9 @@ static bool plan_model(plan *p, model *m)
         if (ok && m->qk_norm && !y->linear)
             ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : y->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);
-        if (ok && a->norms != MODEL_NORMS_BEFORE)
+        if (ok && y->moe && a->norms == MODEL_NORMS_EXPERTS)
+            ok = plan_add(p, &y->ffn_post_norm, 1, d, FMT_BF16, 0);
+        else if (ok && a->norms != MODEL_NORMS_BEFORE && a->norms != MODEL_NORMS_EXPERTS)
             ok = plan_own_norms(p, h, y);
         if (ok && a->layer_norms)
             ok = plan_add(p, &y->attn_norm_bias, 1, d, FMT_BF16, BIAS_STD) &&

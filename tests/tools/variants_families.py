@@ -46,6 +46,8 @@ FAMILIES = {
                    "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_scaling": {
                        "type": "deepseek_yarn", "factor": 40, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1,
                        "mscale": 1.0, "mscale_all_dim": 1.0}},
+    "axk1": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
+             "norm_topk_prob": True},
     "afmoe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "num_dense_layers": 1, "route_scale": 2.826, "route_norm": True, "score_func": "sigmoid", "mup_enabled": True, "sliding_window": 24,
               "global_attn_every_n_layers": 2, "n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1},
@@ -95,7 +97,7 @@ CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
                granitemoehybrid="GraniteMoeHybrid")
-CLASSES.update(flex_olmo="FlexOlmo", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -113,7 +115,7 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
 
 OF_ANOTHER = ("sarvam_moe", "sarvam_mla")  # whose class is another family's, their configuration not
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla")
+NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -148,6 +150,14 @@ def publish_ling(d):
     (d / "config.json").write_text(json.dumps({**c, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}, indent=1))
 
 
+def as_published_axk1(d):
+    """No bias on the choice, and a norm of which dense layers make no use."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    s = {k: t for k, t in load_file(d / "model.safetensors").items() if "e_score_correction_bias" not in k}
+    save_file({**s, "model.layers.0.post_mlp_layernorm.weight": torch.ones(48)}, d / "model.safetensors", metadata={"format": "pt"})
+
+
 def add_mtp(d):
     """What guesses further tokens is left alone."""
     import torch
@@ -178,7 +188,7 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
@@ -246,6 +256,11 @@ def fill(variant, add_nextn):
         **ling, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32})
     v("sarvam_mla", "sarvam_mla")
     v("sarvam_mla-low", "sarvam_mla", cfg={"q_lora_rank": 24, "n_group": 2, "topk_group": 1, "rope_scaling": {**yarn, "mscale_all_dim": 1.0}})
+    v("axk1", "axk1", cfg={"n_group": 4, "topk_group": 2}, files=as_published_axk1)
+    v("axk1-biased", "axk1", cfg={"n_group": 4, "topk_group": 2})
+    v("axk1-listed", "axk1", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"], "attention_bias": True})
+    v("axk1-dense-last", "axk1", cfg={"mlp_layer_types": ["sparse", "sparse", "dense"]})
+    v("axk1-loud", "axk1", weights=lambda s: {k: t * (8 if "post_mlp" in k else 1) for k, t in s.items()})
     trinity = lambda n, refuse=None, **kw: v(f"afmoe{n}", "afmoe", refuse, **kw)
     trinity("", cfg={**TINY, "head_dim": 16})
     trinity("-gguf", gguf="bf16", cfg={**TINY, "head_dim": 16, "global_attn_every_n_layers": 4, "num_hidden_layers": 4})
@@ -576,7 +591,9 @@ def fill_random_latent(variant, arch, seed):
         c.update(n_routed_experts=n, n_shared_experts=r.randint(1, 3), n_group=groups, topk_group=left, moe_intermediate_size=r.randint(3, 70),
                  num_experts_per_tok=r.randint(1, n // groups * left), norm_topk_prob=r.random() < 0.7,
                  routed_scaling_factor=r.choice([1.0, 2.5, 16.0]))
-    if arch == "glm4_moe_lite":
+    if arch == "axk1":
+        c["q_lora_rank"] = c["q_lora_rank"] or 24
+    if arch in ("glm4_moe_lite", "axk1"):
         c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(c["num_hidden_layers"])]
     variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),
             prompts=[1, r.randint(2, 17), r.randint(18, 100)])  # mistral4's contexts end at 128

@@ -192,6 +192,25 @@ Test(families_norms, reads_sarvams_published_keys)
     cr_assert_float_eq(p->attn_scale, mscale * mscale / sqrt(192), 1e-6);
 }
 
+Test(families_norms, has_norms_behind_the_experts_of_axk1_alone)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"axk1\",\"hidden_size\":64,\"num_hidden_layers\":3,\"vocab_size\":16,"
+                             "\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    cr_assert(p->latent.q_rank == 1536 && p->router.n_groups == 8 && p->router.top_groups == 4 && p->router.norm_topk);
+    cr_assert(p->n_heads == 64 && p->router.scale == 2.5f && p->rope_interleaved);
+    for (uint32_t l = 0; l < 3; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        cr_assert(y->moe == (l != 1) && y->n_experts == (y->moe ? 192 : 1), "layer %u", l);
+        cr_assert_eq(y->ffn_post_norm.cols, y->moe ? 64 : 0, "layer %u", l);
+        cr_assert(y->attn_norm.cols == 64 && y->ffn_norm.cols == 64 && !y->attn_post_norm.bytes, "layer %u", l);
+    }
+}
+
 Test(families_norms, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
