@@ -509,28 +509,65 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32, 1)
     }
 }
 
-__global__ void attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t dim, uint32_t n_splits)
+#define MERGE_BLOCK 128 /* columns of a block, and splits whose weights it finds at once */
+
+/* attn_merge() of one split after the other: their weights are found by a thread each, so that only the sums wait for each other. */
+__global__ void __launch_bounds__(MERGE_BLOCK)
+    attn_merge_kernel(const __grid_constant__ kern_attn_args a, uint32_t dim, uint32_t n_splits)
 {
-    const uint32_t token = blockIdx.x, head = blockIdx.y;
+    __shared__ float maxima[MERGE_BLOCK / 32];
+    __shared__ float4 part[MERGE_BLOCK]; /* weights of what is summed and of what is added, sum, maximum */
+    const uint32_t token = blockIdx.x, head = blockIdx.y, c = blockIdx.z * MERGE_BLOCK + threadIdx.x;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     overlap_begin();
     if (a.token_seq[token] == UINT32_MAX)
         return;
     const attn_span span = span_of(a, token);
-    for (uint32_t c = threadIdx.x; c < dim; c += blockDim.x) {
-        float m = -INFINITY, l = 0, o = 0;
-        for (int s = span.first / KERN_ATTN_SPLIT; s <= span.last / KERN_ATTN_SPLIT; s++) {
-            const float *part = part_of(a, dim, token, head, (uint32_t)s, n_splits);
-            if (part[0] == -INFINITY)
-                continue;
-            const attn_weight k = attn_merge(m, l, part[0], part[1]);
-            o = attn_mix(o, part[2 + c], k);
+    const uint32_t end = (uint32_t)span.last / KERN_ATTN_SPLIT + 1;
+    float m = -INFINITY, l = 0, o = 0;
+    for (uint32_t s = (uint32_t)span.first / KERN_ATTN_SPLIT; s < end; s += MERGE_BLOCK) {
+        const uint32_t n = min(MERGE_BLOCK, end - s);
+        const float *const from = part_of(a, dim, token, head, s, n_splits);
+        const float *const mine = from + (size_t)threadIdx.x * (dim + 2);
+        const float own_m = threadIdx.x < n ? mine[0] : -INFINITY, own_l = threadIdx.x < n ? mine[1] : 0.0f;
+        float top = own_m; /* of the splits up to this one */
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const float before = __shfl_up_sync(~0u, top, d);
+            top = lane >= d ? fmaxf(top, before) : top;
         }
-        if (a.sinks) {
-            const attn_weight k = attn_merge(m, l, a.sinks[head] * LOG2E, 1.0f);
-            o = attn_mix(o, 0.0f, k);
+        float before = __shfl_up_sync(~0u, top, 1);
+        before = lane ? fmaxf(m, before) : m;
+        __syncthreads(); /* the last ones have been read */
+        if (lane == 31)
+            maxima[warp] = top;
+        __syncthreads();
+#pragma unroll
+        for (uint32_t w = 0; w < MERGE_BLOCK / 32; w++) {
+            before = w < warp ? fmaxf(before, maxima[w]) : before;
+            m = fmaxf(m, maxima[w]);
         }
-        a.o[((size_t)token * a.n_heads + head) * dim + c] = o / l;
+        float unused = 0;
+        const attn_weight k = attn_merge(before, unused, own_m, own_l);
+        part[threadIdx.x] = make_float4(k.a, k.b, own_l, own_m);
+        __syncthreads();
+#pragma unroll 16
+        for (uint32_t i = 0; i < n; i++) {
+            const float4 p = part[i];
+            const float fresh = c < dim ? from[(size_t)i * (dim + 2) + 2 + c] : 0.0f;
+            if (p.w != -INFINITY) {
+                l = fmaf(p.z, p.y, __fmul_rn(l, p.x));
+                o = attn_mix(o, fresh, attn_weight{p.x, p.y});
+            }
+        }
     }
+    if (c >= dim)
+        return;
+    if (a.sinks) {
+        const attn_weight k = attn_merge(m, l, a.sinks[head] * LOG2E, 1.0f);
+        o = attn_mix(o, 0.0f, k);
+    }
+    a.o[((size_t)token * a.n_heads + head) * dim + c] = o / l;
 }
 
 static uint32_t splits_of(uint32_t max_context)
@@ -555,7 +592,8 @@ uint32_t attn_decode_splits(const kern_attn_args *a)
 
 void attn_merge_launch(cuda_dev *d, const kern_attn_args *a, uint32_t dim, uint32_t n_splits)
 {
-    (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads), 128, 0, *a, dim, n_splits);
+    (void)cuda_start(d, attn_merge_kernel, dim3(a->n_tokens, a->n_heads, (dim + MERGE_BLOCK - 1) / MERGE_BLOCK),
+                     MERGE_BLOCK, 0, *a, dim, n_splits);
 }
 
 bool attn_decode_ropes(const kern_attn_args *a)
