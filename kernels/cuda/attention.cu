@@ -292,7 +292,7 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     if (a->kv.v_dim)
         return attend_latent(d, a);
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads;
-    const bool fast = mma_takes(d, a);
+    const bool fast = mma_takes(d, a), wide = !fast && attn_wide_takes(d, a);
     /* Decode reads the context once a token, prefill once for up to 64 / heads tokens of a sequence. */
     const bool many = a->seq_start ? a->n_tokens >= 4 * a->n_seqs : a->n_tokens > 256;
     const bool decode = fast && !(many && heads <= PREFILL_ROWS);
@@ -301,7 +301,9 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
     if (st)
         return st;
     cudaError_t e = cudaSuccess;
-    if (!fast)
+    if (wide)
+        e = attn_wide_launch(d, a, many);
+    else if (!fast)
         attn_simple_launch(d, a);
     else if (decode)
         e = attn_decode_launch(d, a, rope_too);

@@ -17,8 +17,8 @@ static inline bool attn_kv_in_pieces(const kern_attn_args *a)
            ((a->kv.fmt == FMT_F16 && a->kv.head_dim % 8 == 0) || (a->kv.fmt == FMT_Q8_0 && a->kv.block_size % 8 == 0));
 }
 
-/* attn_decode.cu; heads of more than 128 columns need more shared memory than every chip has. rope_too: a->rope is done
- * by the same launch, which must be able to. */
+/* attn_decode.cu; heads of more than 128 columns need more shared memory than every chip has, and are attn_wide.cu's where
+ * there is less. rope_too: a->rope is done by the same launch, which must be able to. */
 bool attn_decode_takes(const cuda_dev *d, kern_fmt fmt, uint32_t head_dim);
 bool attn_decode_ropes(const kern_attn_args *a);
 cudaError_t attn_decode_launch(cuda_dev *d, const kern_attn_args *a, bool rope_too);
@@ -30,6 +30,10 @@ uint32_t attn_decode_splits(const kern_attn_args *a);
 /* attn_wgmma.cu: prefill. */
 bool attn_wgmma_takes(const cuda_dev *d, const kern_attn_args *a);
 cudaError_t attn_wgmma_launch(cuda_dev *d, const kern_attn_args *a);
+
+/* attn_wide.cu. many: several tokens of each sequence, or most. */
+bool attn_wide_takes(const cuda_dev *d, const kern_attn_args *a);
+cudaError_t attn_wide_launch(cuda_dev *d, const kern_attn_args *a, bool many);
 
 /* attn_latent.cu */
 bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a);

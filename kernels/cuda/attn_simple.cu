@@ -1,5 +1,4 @@
-/* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches, unusual head dimensions and blocks, wide
- * heads on chips with less shared memory. */
+/* attn_simple.cu - attention without matrix units, for what the fast kernels leave out: F32 caches, unusual head dimensions and blocks. */
 #include "kernels/cuda/attn.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"

@@ -10,6 +10,7 @@ typedef struct kv_case {
     uint32_t vd; /* V is K's first vd columns; 0: of its own */
     kern_fmt fmt;
     uint32_t *seq, *pos, *table;
+    bool runs;      /* the backend is told where those of each sequence begin */
     uint8_t *cache; /* [n_blocks][block_bytes] */
     size_t block_bytes;
     float *qkv, *q_norm, *k_norm, *v_norm, *inv_freq, *sinks;
@@ -36,7 +37,8 @@ static kv_case any_kv(kc *k, uint32_t longest, bool latent)
                  .n_kv_heads = kc_between(k, 1, 3),
                  .hd = head_dims[kc_below(k, 12)],
                  .layers = 2};
-    c.n_heads = c.n_kv_heads * kc_between(k, 1, 5);
+    c.n_heads = c.n_kv_heads * (kc_below(k, 8) ? kc_between(k, 1, 5) : kc_between(k, 6, 40));
+    c.runs = kc_below(k, 2);
     if (latent) {
         const uint32_t *dims = latent_dims[kc_below(k, 6)];
         c.hd = dims[0];
@@ -215,6 +217,12 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
     a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
     a.sinks = c->sinks ? kc_put(&r, c->sinks, c->n_heads * sizeof(float)) : NULL;
+    uint32_t *starts = KC_NEW(k, b.n + 1, uint32_t);
+    for (uint32_t i = 0; i < b.n; i++)
+        if (i == 0 || b.seq[i] != b.seq[i - 1])
+            starts[a.n_seqs++] = i;
+    starts[a.n_seqs] = b.n;
+    a.seq_start = c->runs ? starts : NULL;
     a.scratch = kc_room(&r, d->ops->attn_scratch_bytes(d, b.n, c->n_heads, c->hd, a.max_context));
     kc_status(&r, d->ops->attention(d, &a));
     float *o = KC_NEW(k, b.n * row, float);

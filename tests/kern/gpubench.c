@@ -2,7 +2,7 @@
  *
  *   gpubench [check|trunk|time|experts|misses [q8_0|bf16]]   nothing: check and time; trunk: the checks without experts; only times:
  *   gpubench linear FORMAT                                   experts (up to 32 tokens), misses (one token's, some on the host), linear
- *   gpubench attention f16|q8_0                              with such a KV cache: bits and times
+ *   gpubench attention f16|q8_0 [COLUMNS]                    with such a KV cache (and heads of so many columns): bits and times
  *   gpubench delta                                           Gated DeltaNet and attention of Qwen3-Next: bits and times
  *
  * Exit 77: no GPU. The checks compare what must be equal bit by bit: host against VRAM pages, streamed against tiled kernels, one token alone
@@ -16,9 +16,11 @@
 #include <strings.h>
 #include <sys/mman.h>
 
-static const gb_heads wide_heads = {16, 2, 256, 64,
-                                    0}; /* of Qwen3-Next's attention, between layers of Gated DeltaNet */
-static const gb_heads narrow_heads = {32, 4, 128, 128, 0};
+static const gb_heads all_heads[] = {
+    {32, 4, 128, 128, 0},
+    {16, 2, 256, 64, 0},  /* of Qwen3-Next's attention, between layers of Gated DeltaNet */
+    {16, 2, 512, 512, 0}, /* of Gemma 4's layers without a window */
+};
 
 kern_dev *gb_dev;
 int gb_failed;
@@ -149,6 +151,7 @@ int main(int argc, char **argv)
     bool trunk = strcmp(mode, "trunk") == 0, few = strcmp(mode, "experts") == 0, misses = strcmp(mode, "misses") == 0;
     bool linear = strcmp(mode, "linear") == 0, delta_only = strcmp(mode, "delta") == 0;
     const bool attention_only = strcmp(mode, "attention") == 0;
+    const uint32_t columns = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
     kern_options opt = {.numa_node = -1}, no_tile = {.numa_node = -1, .disable = "cuda_tile"};
     char why[512];
     kern_dev *stream_only;
@@ -164,11 +167,11 @@ int main(int argc, char **argv)
     float *x = gb_floats((size_t)MAX_TOK * D_MODEL, 1);
     static const kern_fmt kv_fmts[] = {FMT_Q8_0, FMT_F16};
     for (int i = 0; i < 2; i++) {
-        const bool asked = attention_only && is_named(format, kv_fmts[i]);
-        for (int wide = 0; wide < 2; wide++) {
-            gb_heads h = wide ? wide_heads : narrow_heads;
+        for (size_t j = 0; j < sizeof all_heads / sizeof *all_heads; j++) {
+            gb_heads h = all_heads[j];
             h.fmt = kv_fmts[i];
-            const bool of_delta = wide && delta_only;
+            const bool asked = attention_only && is_named(format, h.fmt) && (!columns || columns == h.dim);
+            const bool of_delta = delta_only && j == 1;
             if (check || trunk || asked || of_delta)
                 gb_check_attention(&h);
             if (times || asked || of_delta)
