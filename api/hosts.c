@@ -60,9 +60,11 @@ static bool is_listed(const char *list, const char *name)
 {
     const char *word;
     size_t n;
-    for (const char *at = list; conf_next_word(&at, &word, &n);)
+    for (const char *at = list; conf_next_word(&at, &word, &n);) {
+        n -= n > 1 && word[n - 1] == '.';
         if (n && n == strlen(name) && !strncasecmp(word, name, n))
             return true;
+    }
     return false;
 }
 

@@ -32,6 +32,8 @@ static xd_status check_hosts(const config *c, xd_err *err)
             REFUSE("server.allowed_hosts", "has an empty name between its commas");
         if (n > CONF_MAX_NAME)
             REFUSE("server.allowed_hosts", "has a name of %zu bytes; %d are allowed", n, CONF_MAX_NAME);
+        if (memchr(word, ' ', n) || memchr(word, '\t', n))
+            REFUSE("server.allowed_hosts", "'%.*s' is no name: a comma stands between two", (int)n, word);
         if (memchr(word, ':', n) || memchr(word, '/', n) || memchr(word, '[', n))
             REFUSE(
                 "server.allowed_hosts",

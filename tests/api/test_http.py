@@ -206,9 +206,9 @@ def test_a_page_whose_name_is_rebound_to_loopback_gets_nothing(server):
 def test_names_that_are_allowed(start):
     def status(server, host, **headers):
         return server.get("/v1/models", headers={"Host": host, **headers}).status
-    named = start("--server.allowed_hosts=LLM, gpu.example.com")
-    assert [status(named, h) for h in ["llm", "llm:8080", "GPU.example.com.", "localhost", "127.0.0.1", "evil.example", "x.gpu.example.com"]] \
-        == [200] * 5 + [403] * 2
+    named = start("--server.allowed_hosts=LLM, gpu.example.com, dot.example.")
+    assert [status(named, h) for h in ["llm", "llm:8080", "GPU.example.com.", "dot.example", "dot.example.", "localhost", "127.0.0.1", "evil.example", "x.gpu.example.com"]] \
+        == [200] * 7 + [403] * 2
     anything = start("--server.allowed_hosts=*")
     assert all(status(anything, h) == 200 for h in OTHER_HOSTS)
     key = {"Authorization": "Bearer k"}

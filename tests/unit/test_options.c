@@ -236,6 +236,7 @@ Test(options, contradictions_are_refused)
         {"[server]\ncors_origin = https://a.example, https://b.example\n", "server.cors_origin"},
         {"[server]\ncors_origin = https://*.example.com\n", "server.cors_origin"},
         {"[server]\nallowed_hosts = a,,b\n", "server.allowed_hosts"},
+        {"[server]\nallowed_hosts = a.example b.example\n", "server.allowed_hosts"},
         {"[server]\nallowed_hosts = http://a.example\n", "server.allowed_hosts"},
         {"[server]\nallowed_hosts = a.example:8080\n", "server.allowed_hosts"},
         {"[server]\nallowed_hosts = *.example.com\n", "server.allowed_hosts"},
