@@ -90,6 +90,9 @@ class Cli(unittest.TestCase):
         for setting in set(re.findall(r"--([a-z_.-]+)(?==| [A-Z])|--(no-[a-z-]+);", source)):
             name = "".join(setting)
             self.assertNotIn("unknown", run("--print-config", *NO_FILE, "--" + name, "x").stderr, name)
+        formats = re.search(r"--kv.kv_dtype(?:.*\n)+?.*one of auto, (.*)", run("--help", "kv").stdout)[1].split(", ")
+        for flag in ("-ctk", "--kv-cache-dtype"):
+            self.assertEqual([f for f in formats if f not in run(*NO_FILE, flag, "x").stderr], [], flag)
         for name in names:
             self.assertRegex(run("--print-config", *NO_FILE, name).stderr, f"^expertd: there is no '{name}' here: ")
         help_text = run("--help", "all").stdout + run("--help").stdout + run("--help", "test").stdout
