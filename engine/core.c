@@ -76,7 +76,7 @@ static xd_status size_kv(const core_sizes *s, uint64_t len_goal, uint64_t *ret, 
     const uint64_t usual_len = XD_MIN(len_goal, DEFAULT_CONTEXT), kv_full = bytes_of_all(s, len_goal),
                    kv_usual = bytes_of_all(s, usual_len);
     uint64_t kv = s->want_kv;
-    /* One whole sequence of the length that was asked for must fit, whatever the shares say. */
+    /* One whole sequence of the length that was asked for must fit, whatever the shares say; one that cannot has its rest in the swap space. */
     uint64_t one_seq = kv_context_blocks(s->kv_opt, s->want_len ? len_goal : usual_len) * block_bytes_of(s);
     if (kv == CONF_AUTO_BYTES) {
         if (!bounded)
@@ -85,7 +85,8 @@ static xd_status size_kv(const core_sizes *s, uint64_t len_goal, uint64_t *ret, 
             kv = XD_MIN(kv_full, s->room - s->expert_bytes); /* every page fits as well: the rest is for context */
         else
             kv = XD_MIN(kv_usual, s->room / 4);
-        kv = XD_MAX(kv, one_seq);
+        if (one_seq <= s->room || !s->swap_bytes)
+            kv = XD_MAX(kv, one_seq);
     }
     if (!bounded && s->ram_bytes && kv > s->ram_bytes)
         return xd_fail(err, XD_BAD_CONFIG, 0,

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "engine/core.h"
 
@@ -57,6 +58,23 @@ Test(core, all_cold_blocks_of_one_sequence_can_be_staged_for_a_twentieth_of_the_
     cr_assert(s.cold);
     cr_assert_geq(s.stage_blocks, 131072 / 16 - s.n_blocks);
     cr_assert_leq(s.stage_bytes, kv / 20);
+}
+
+Test(core, a_context_beyond_what_is_left_lies_in_the_swap_space_without_a_budget_too)
+{
+    core_sizes s = sizes(131072, CONF_AUTO_BYTES, 16ull << 30); /* 12 GiB */
+    s.room = 9ull << 30;
+    cr_assert_eq(core_size(&s, NULL), XD_OK);
+    check(&s, s.room);
+    cr_assert(s.cold);
+    cr_assert_gt(s.arena_bytes, s.room / 2);
+    s.swap_bytes = 2ull << 30;
+    xd_err err;
+    cr_assert_eq(core_size(&s, &err), XD_BAD_CONFIG);
+    cr_assert_not_null(strstr(err.msg, "raise kv.kv_budget or kv.swap_space"), "%s", err.msg);
+    s.swap_bytes = 0;
+    cr_assert_eq(core_size(&s, &err), XD_BAD_CONFIG);
+    cr_assert_not_null(strstr(err.msg, "12.00 GiB but only 9.00 GiB are left"), "%s", err.msg);
 }
 
 Test(core, staging_takes_at_most_a_quarter_of_the_budget)
