@@ -33,7 +33,7 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     row_bytes("trunk", trunk, note);
     char layers[32] = "";
     if (p->kv_opt.n_groups > 1)
-        snprintf(layers, sizeof layers, " and %u layers", p->kv_opt.n_layers);
+        snprintf(layers, sizeof layers, " and %u layer%s", p->kv_opt.n_layers, p->kv_opt.n_layers == 1 ? "" : "s");
     snprintf(note, sizeof note, "%s, %s, %llu blocks of %u tokens%s, context up to %u", where, p->kv_name,
              (unsigned long long)p->kv_blocks, cfg->kv.block_size, layers, p->context);
     if (p->kv_known)

@@ -49,7 +49,7 @@ void placement_of(const model *m, const config *cfg, placement *ret)
     *ko = core_kv_options(cfg, m, core_max_tokens(cfg, p, ret->on_cpu));
     ko->fmt = kv_fmt;
     ret->states = ko->n_states * ko->state_bytes;
-    ret->state_copies = ko->state_host_bytes;
+    ret->state_copies = kv_copies_bytes(ko);
     const uint64_t first = trunk + ret->states; /* what must be there */
     core_sizes z = {.room = ret->on_cpu || !ret->known ? UINT64_MAX
                             : vram > first             ? vram - first

@@ -450,9 +450,7 @@ xd_status core_open(core *c, const config *cfg, const char *path,
     c->plan.arena = ps.slots_total * ps.slot_bytes;
     c->plan.host_experts = ps.host_capacity_bytes;
     c->plan.kv_swap = cfg->kv.swap_space;
-    kv_stats ks;
-    kv_get_stats(c->kv, &ks);
-    c->plan.state_copies = ks.state_copies_total * xd_align_up(c->kv_opt.state_bytes, 4096);
+    c->plan.state_copies = kv_copies_bytes(&c->kv_opt);
     if ((st = exec_attach(c->x, c->kv, c->pg, err)))
         goto fail;
     return XD_OK;

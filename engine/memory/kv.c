@@ -34,6 +34,16 @@ static uint64_t layer_bytes_of(const kv_options *o)
     return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * kern_row_bytes(o->fmt, o->head_dim);
 }
 
+static uint64_t copy_bytes(const kv_options *opt)
+{
+    return xd_align_up(opt->state_bytes, 4096);
+}
+
+uint64_t kv_copies_bytes(const kv_options *opt)
+{
+    return opt->n_states ? XD_MIN(opt->state_host_bytes / copy_bytes(opt), (uint64_t)MOST_COPIES) * copy_bytes(opt) : 0;
+}
+
 uint64_t kv_block_bytes(const kv_options *opt)
 {
     return xd_align_up(layer_bytes_of(opt) * opt->n_layers, 256);
@@ -257,10 +267,9 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
         return xd_fail(err, XD_NOMEM, 0, "KV cache: tables of %u blocks", n);
     xd_status st = open_memory(kv, err);
     if (!st && opt->n_states) {
-        const uint64_t n_copies = opt->state_host_bytes / xd_align_up(opt->state_bytes, 4096);
         const kv_states_options so = {.dev = opt->dev,
                                       .n_slots = opt->n_states,
-                                      .n_copies = (uint32_t)XD_MIN(n_copies, (uint64_t)MOST_COPIES),
+                                      .n_copies = (uint32_t)(kv_copies_bytes(opt) / copy_bytes(opt)),
                                       .bytes = opt->state_bytes};
         st = kv_states_open(&so, &kv->states, err);
         kv->stats.states_total = so.n_slots;

@@ -49,7 +49,8 @@ typedef struct kv_options {
     uint64_t state_host_bytes; /* for copies */
 } kv_options;
 
-uint64_t kv_block_bytes(const kv_options *opt); /* of a group's layers */
+uint64_t kv_block_bytes(const kv_options *opt);  /* of a group's layers */
+uint64_t kv_copies_bytes(const kv_options *opt); /* of the copies of states that are kept at most */
 
 /* Deals layers into groups: window[i] is layer i's, of n that have KV. Fills n_layers, n_groups and opt->window. Groups are as large as they can be
  * with no place left empty; where that would take more than KV_MAX_GROUPS, all layers are one group without a window. */

@@ -174,10 +174,11 @@ class Keys(TestCase):
 
     @proves("kv.state_space")
     def test_prompts_begin_where_a_state_was_kept(self):
-        """With room for one copy the other prompt's is gone; without any the log says so."""
+        """With room for one copy the other prompt's is gone; without any the log says so. `inspect` counts the same bytes."""
         prompts = [[p + i for i in range(90)] for p in (3, 60)]
         model = os.path.join(ROOT, "tests", "data", "golden", "qwen3_next")
-        for space, copies, cached in (("1MiB", 85, [64, 64]), ("12KiB", 1, [0, 64]), ("0", 0, [0, 0])):
+        for space, copies, size, cached in (("1MiB", 85, "1020.00 KiB", [64, 64]), ("1GiB", 4096, "48.00 MiB", [64, 64]), ("12KiB", 1, "12.00 KiB", [0, 64]),
+                                            ("0", 0, None, [0, 0])):
             d = self.start("-m", model, "--model.tokenizer=no", "--kv.state_space=" + space)
             seen = []
             for p in (prompts[0], prompts[1], prompts[1], prompts[0]):
@@ -188,6 +189,8 @@ class Keys(TestCase):
             self.assertEqual((m["expertd_state_copies"], kv["state_copies_total"]), (copies, copies))
             self.assertEqual(m["expertd_state_copies_found_total"], sum(c > 0 for c in cached))
             self.assertEqual(m['expertd_memory_planned_bytes{part="state_copies"}'], 12288 * copies)
+            planned = subprocess.run([EXE, "inspect", model, "--kv.state_space=" + space], capture_output=True, text=True, check=True).stdout
+            self.assertEqual(re.findall(r"copies of states +(\d.*?B) ", planned), [size] if size else [], space)
             self.assertEqual((m["expertd_state_slots"], m["expertd_state_slots_used"]), (32, 0))
             self.assertEqual(bool([x for x in d.log if "kv.state_space holds no copy" in x]), not copies)
 
