@@ -119,8 +119,8 @@ uint64_t kv_seq_most(kv_cache *kv, const kv_seq *s);
 void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
 /* Gives up all blocks but keeps the handle (preemption by recomputation). */
 void kv_seq_drop(kv_cache *kv, kv_seq *s);
-/* Preemption by swapping: moves the blocks, and the state, to host memory and back. XD_BUSY: no room there; XD_NOMEM, or XD_INTERNAL when a copy
- * fails. After a failure the sequence is as it was. Nothing to be done is XD_OK. */
+/* Preemption by swapping: moves the blocks, and the state, to host memory and back. XD_BUSY: no room there, or steps use it, too (allow_cold);
+ * XD_NOMEM, or XD_INTERNAL when a copy fails. After a failure the sequence is as it was. Nothing to be done is XD_OK. */
 xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 bool kv_seq_is_swapped(const kv_seq *s);

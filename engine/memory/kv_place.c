@@ -108,8 +108,7 @@ kern_status kv_place_copy_in(kv_cache *kv, uint32_t dev_b, uint32_t host_b)
 {
     const kern_ops *ops = kv->opt.dev->ops;
     uint64_t begin_ns = xd_now_ns();
-    /* Kernels may have written a cold block, and a download may be running: both are in the stream. */
-    if (kv->download_pending || kv->opt.allow_cold) {
+    if (kv->download_pending) { /* maybe of this very place: invariant 5 */
         kern_status st = ops->sync(kv->opt.dev);
         if (st)
             return st;

@@ -1,4 +1,5 @@
-/* kv_swap.c - preemption by swapping: the blocks of a sequence, and its state, go to host memory and come back. */
+/* kv_swap.c - preemption by swapping: the blocks of a sequence, and its state, go to host memory and come back. Not where steps use that memory, too
+ * (allow_cold): what is swapped would stay among the blocks that are short. So all that a sequence has here lies on the device. */
 #include "engine/memory/kv_priv.h"
 
 static xd_status save_state(kv_cache *kv, kv_seq *s)
@@ -24,12 +25,7 @@ xd_status kv_seq_bring_state(kv_cache *kv, kv_seq *s, uint32_t c)
     return kv_states_restore(kv->states, s->slot, c) ? XD_INTERNAL : XD_OK;
 }
 
-static bool lies_on_device(const kv_cache *kv, uint32_t b)
-{
-    return b != KV_NONE && !kv_place_is_host(kv, b);
-}
-
-/* The state and every device block get copies of their own in host memory; moved takes the places of the blocks. All copies before anything is
+/* The state and every block get copies of their own in host memory; moved takes the places of the blocks. All copies before anything is
  * given up: after a failure the sequence is as it was. */
 static xd_status copy_all_out(kv_cache *kv, kv_seq *s, uint32_t *moved)
 {
@@ -38,7 +34,7 @@ static xd_status copy_all_out(kv_cache *kv, kv_seq *s, uint32_t *moved)
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t g = 0; !st && g < kv->opt.n_groups; g++) {
             const uint32_t b = *kv_seq_block(s, g, i);
-            if (!lies_on_device(kv, b))
+            if (b == KV_NONE)
                 continue;
             moved[k] = kv_place_take_host(kv, g);
             if (kv_place_copy_out(kv, moved[k++], b) != KERN_OK)
@@ -55,37 +51,36 @@ static xd_status copy_all_out(kv_cache *kv, kv_seq *s, uint32_t *moved)
 }
 
 /* A device block that is shared or known as a prefix simply stays where it is, so nothing that waits in the swap space holds device memory. */
-static void give_up_device(kv_cache *kv, kv_seq *s, const uint32_t *moved, uint32_t n_dev)
+static void give_up_device(kv_cache *kv, kv_seq *s, const uint32_t *moved, uint32_t n)
 {
     if (s->slot != KV_NONE)
         kv_states_give(kv->states, s->slot);
     s->slot = KV_NONE;
-    for (uint32_t i = s->n, k = n_dev; i-- > 0;) /* from its end, as kv_seq_cut() */
+    for (uint32_t i = s->n, k = n; i-- > 0;) /* from its end, as kv_seq_cut() */
         for (uint32_t g = kv->opt.n_groups; g-- > 0;) {
             uint32_t *b = kv_seq_block(s, g, i);
-            if (!lies_on_device(kv, *b))
+            if (*b == KV_NONE)
                 continue;
             kv_place_release(kv, *b);
             *b = moved[--k];
         }
-    kv->stats.swapped_out += n_dev;
+    kv->stats.swapped_out += n;
     s->swapped = true;
 }
 
 static xd_status swap_out_locked(kv_cache *kv, kv_seq *s)
 {
-    uint32_t n_dev = 0;
+    uint32_t n = 0;
     for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-        for (uint32_t i = s->first[g]; i < s->n; i++)
-            n_dev += lies_on_device(kv, *kv_seq_block(s, g, i));
-    if (n_dev > kv_places_available(kv, 1))
+        n += s->n - s->first[g];
+    if (kv->opt.allow_cold || n > kv_places_available(kv, 1))
         return XD_BUSY;
-    XD_CLEANUP(xd_freep) uint32_t *moved = malloc(XD_MAX(n_dev, 1u) * sizeof *moved);
+    XD_CLEANUP(xd_freep) uint32_t *moved = malloc(XD_MAX(n, 1u) * sizeof *moved);
     if (!moved)
         return XD_NOMEM;
     xd_status st = copy_all_out(kv, s, moved);
     if (!st)
-        give_up_device(kv, s, moved, n_dev);
+        give_up_device(kv, s, moved, n);
     return st;
 }
 
@@ -99,7 +94,7 @@ xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s)
     return st;
 }
 
-/* Where a sequence's blocks will be: [n_groups][n], KV_NONE for those that stay where they are. */
+/* Where a sequence's blocks will be: [n_groups][n], KV_NONE for those that were given back. */
 static uint32_t *in_of(uint32_t *in, const kv_seq *s, uint32_t group, uint32_t i)
 {
     return &in[(size_t)group * s->n + i];
@@ -127,18 +122,17 @@ static uint32_t take_cached(kv_cache *kv, const kv_seq *s, uint32_t *in)
 
 static xd_status copy_in(kv_cache *kv, const kv_seq *s, uint32_t *in, uint32_t g, uint32_t i)
 {
-    uint32_t *to = in_of(in, s, g, i), b = *kv_seq_block(s, g, i);
-    /* A cold block that others share stays where it is: two copies of one prefix help nobody. */
-    if (*to != KV_NONE || (kv->opt.allow_cold && (kv->places[b].refs > 1 || !kv_places_available(kv, 0))))
+    uint32_t *to = in_of(in, s, g, i);
+    if (*to != KV_NONE)
         return XD_OK;
     *to = kv_place_take_dev(kv, g);
-    return kv_place_copy_in(kv, *to, b) == KERN_OK ? XD_OK : XD_INTERNAL;
+    return kv_place_copy_in(kv, *to, *kv_seq_block(s, g, i)) == KERN_OK ? XD_OK : XD_INTERNAL;
 }
 
 static xd_status copy_all_in(kv_cache *kv, const kv_seq *s, uint32_t *in)
 {
     const uint32_t need = take_cached(kv, s, in);
-    xd_status st = need <= kv_places_available(kv, 0) || kv->opt.allow_cold ? XD_OK : XD_BUSY;
+    xd_status st = need <= kv_places_available(kv, 0) ? XD_OK : XD_BUSY;
     for (uint32_t g = 0; g < kv->opt.n_groups; g++)
         for (uint32_t i = s->first[g]; !st && i < s->n; i++)
             st = copy_in(kv, s, in, g, i);
@@ -148,19 +142,13 @@ static xd_status copy_all_in(kv_cache *kv, const kv_seq *s, uint32_t *in)
     return st;
 }
 
-/* Block i of a group is in place `to` from now on, and so is its prefix, if no other device place has that. */
+/* Block i of a group is in place `to` from now on, and so is its prefix, if no other place has that. */
 static void move_block(kv_cache *kv, kv_seq *s, uint32_t g, uint32_t i, uint32_t to, uint32_t node)
 {
     uint32_t *b = kv_seq_block(s, g, i);
-    const uint32_t old = *b;
-    if (i < s->n_committed && kv->places[to].node == KV_NONE) {
-        uint32_t at = kv_prefix_place(kv->prefix, node, g);
-        if (at == old)
-            kv->places[old].node = KV_NONE;
-        if (at == old || at == KV_NONE)
-            kv_place_set_node(kv, to, node);
-    }
-    kv_place_release(kv, old);
+    if (i < s->n_committed && kv->places[to].node == KV_NONE && kv_prefix_place(kv->prefix, node, g) == KV_NONE)
+        kv_place_set_node(kv, to, node);
+    kv_place_release(kv, *b);
     *b = to;
     kv->stats.swapped_in++;
 }

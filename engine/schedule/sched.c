@@ -178,10 +178,7 @@ static void preempt(sched *s, sched_seq *q)
 {
     unbatch(s, q);
     make_wait(s, q);
-    const bool cold = kv_get_options(s->opt.kv)->allow_cold; /* what is swapped stays among the blocks that are short */
-    if (cold)
-        drop_blocks(s, q);
-    if (!cold && give_up_blocks(s, q))
+    if (give_up_blocks(s, q))
         s->stats.preempted_swap++;
     else
         s->stats.preempted_recompute++;
