@@ -136,7 +136,7 @@ static void kv_metrics(engine *e, xd_buf *out)
     counter(out, "prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache.",
             (double)k.prefix_hits_tokens);
     counter(out, "kv_window_released_blocks_total",
-            "KV blocks that sequences gave back while they went on, since no layer's window reaches them.",
+            "KV blocks that sequences gave back while they went on, since their layers' window is past them.",
             (double)k.window_released);
     counter(out, "kv_evictions_total", "Cached KV blocks given to others.", (double)k.evictions);
     counter(out, "kv_swapped_out_blocks_total", "KV blocks moved to swap space.", (double)k.swapped_out);
