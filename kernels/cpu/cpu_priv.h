@@ -133,6 +133,7 @@ uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_h
 bool cpu_delta_takes(const kern_delta_geom *g);
 kern_status cpu_delta(kern_dev *dev, const kern_delta_args *a);
 uint64_t cpu_delta_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_delta_geom *geom);
+kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 
 /* shortconv.c */
 bool cpu_shortconv_takes(const kern_shortconv_geom *g);
@@ -156,7 +157,6 @@ void cpu_conv_channels(const cpu_conv *c, uint32_t first, uint32_t n); /* n: at 
 bool cpu_ssm_takes(const kern_ssm_geom *g);
 kern_status cpu_ssm(kern_dev *dev, const kern_ssm_args *a);
 uint64_t cpu_ssm_scratch_bytes(kern_dev *dev, uint32_t max_tokens, const kern_ssm_geom *geom);
-kern_status cpu_gate(kern_dev *dev, const kern_gate_args *a);
 /* moe.c */
 kern_status cpu_plan(kern_dev *dev, const kern_plan_args *a);
 kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a);
