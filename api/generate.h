@@ -107,7 +107,9 @@ xd_status gen_read_sampling(const gen_context *ctx, gen_params *p, xd_err *err) 
 xd_status gen_read_response_format(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
 /* Whether the model shall think, how long, and what becomes of it: reasoning.c. */
 xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err) XD_MUST_CHECK;
-/* The server's variables for the template, and over them the request's (NULL: none). Owned. */
+/* Whether variables of the template (NULL: none) switch thoughts off, by any name that templates have for it. */
+bool gen_switched_off(const json_t *kwargs);
+/* The server's variables for the template, and over them the request's (NULL: none); null is as if absent. Owned. */
 xd_status gen_template_kwargs(const gen_context *ctx, const json_t *own, json_t **ret, xd_err *err) XD_MUST_CHECK;
 /* The same with what the request's other fields say of thinking, where the template has a variable for it. *ret_switch: the template can
  * be told whether to think. */

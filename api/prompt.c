@@ -264,9 +264,8 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
  * are, where no field of the request says otherwise. */
 static bool wants_thoughts(const gen_params *p, const json_t *kwargs)
 {
-    const json_t *said = p->wish == GEN_THINK_ON ? p->template_kwargs : kwargs;
-    return !p->keep_thoughts && p->wish != GEN_THINK_OFF && !json_is_false(json_object_get(said, "enable_thinking")) &&
-           !json_is_false(json_object_get(said, "thinking"));
+    return !p->keep_thoughts && p->wish != GEN_THINK_OFF &&
+           !gen_switched_off(p->wish == GEN_THINK_ON ? p->template_kwargs : kwargs);
 }
 
 /* The words that stand between a thought and what the grammar holds: those that append_tail() of chat.c writes where there is no thought. */

@@ -92,6 +92,19 @@ static xd_status read_reasoning(gen_params *p, xd_err *err)
     return st ? st : wish_of(p, "reasoning.enabled", json_object_get(p->reasoning, "enabled"), err);
 }
 
+bool gen_switched_off(const json_t *kwargs)
+{
+    return json_is_false(json_object_get(kwargs, "enable_thinking")) ||
+           json_is_false(json_object_get(kwargs, "thinking"));
+}
+
+/* Who asks for an effort wants thoughts; what the template makes of that is its affair until the server has switched them off for those
+ * who say nothing. "minimal" is for those who want few or none. */
+static bool wants_effort(const char *effort)
+{
+    return effort && strcmp(effort, "none") != 0 && strcmp(effort, "minimal") != 0;
+}
+
 static bool has_variable(const gen_context *ctx, const char *name)
 {
     return ctx->chat && chat_set_uses(ctx->chat, name);
@@ -108,6 +121,9 @@ xd_status gen_read_reasoning(const gen_context *ctx, gen_params *p, xd_err *err)
         st = read_reasoning(p, err);
     if (!st && p->reasoning_effort && !strcmp(p->reasoning_effort, "none") && !has_variable(ctx, "reasoning_effort"))
         st = wish(p, "reasoning_effort", false, err);
+    if (!st && p->wish == GEN_THINK_AS_IT_IS && wants_effort(p->reasoning_effort) &&
+        gen_switched_off(ctx->template_kwargs))
+        st = wish(p, "reasoning_effort", true, err);
     p->keep_thoughts &= !p->drop_thoughts;
     return st;
 }
@@ -120,13 +136,17 @@ static const char *switch_of(const gen_context *ctx)
 
 xd_status gen_template_kwargs(const gen_context *ctx, const json_t *own, json_t **ret, xd_err *err)
 {
-    json_t *kwargs = json_object();
+    json_t *kwargs = json_object(), *v;
     const json_t *layers[] = {ctx->template_kwargs, own};
+    const char *name;
+    bool ok = kwargs != NULL;
     for (size_t i = 0; i < XD_ARRAY_LEN(layers); i++)
-        if (!kwargs || (layers[i] && json_object_update(kwargs, (json_t *)(uintptr_t)layers[i]))) {
-            json_decref(kwargs);
-            return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
-        }
+        json_object_foreach ((json_t *)(uintptr_t)layers[i], name, v)
+            ok = ok && (json_is_null(v) || !json_object_set(kwargs, name, v));
+    if (!ok) {
+        json_decref(kwargs);
+        return xd_fail(err, XD_NOMEM, 0, "out of memory for the prompt");
+    }
     *ret = kwargs;
     return XD_OK;
 }
@@ -135,7 +155,8 @@ xd_status gen_reasoning_kwargs(const gen_context *ctx, const gen_params *p, json
 {
     const char *name = switch_of(ctx);
     bool effort = p->reasoning_effort && has_variable(ctx, "reasoning_effort");
-    bool think = p->wish != GEN_THINK_AS_IT_IS && name && !json_object_get(p->template_kwargs, name);
+    const json_t *own = name ? json_object_get(p->template_kwargs, name) : NULL;
+    bool think = p->wish != GEN_THINK_AS_IT_IS && name && (!own || json_is_null(own));
     *ret_switch = name != NULL;
     json_t *kwargs = NULL;
     xd_status st = gen_template_kwargs(ctx, p->template_kwargs, &kwargs, err);

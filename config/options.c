@@ -180,7 +180,7 @@ const conf_option conf_options[] = {
     STRING(model, "chat_template", chat_template, "", CONF_TEMPLATE,
            "Jinja chat template: its file, or its text if it contains '{{' or '{%'. Empty: the model's own."),
     STRING(model, "chat_template_kwargs", chat_template_kwargs, "", CONF_RELOAD,
-           "JSON object of variables for the chat template, where a request does not say them itself: {\"enable_thinking\": false} switches thoughts off where the template has that word. A request's chat_template_kwargs, reasoning_effort and the like win, each for its own variable."),
+           "JSON object of variables for the chat template, where a request does not say them itself: {\"enable_thinking\": false} switches thoughts off where the template has that word. A request's chat_template_kwargs, enable_thinking, reasoning_effort and the like win."),
     ENUM(model, "sampling_defaults", sampling_defaults, "model", sampling_defaults, 0,
          "Where a request's missing temperature, top_p and so on come from: the model's generation_config.json, or none."),
     CHOICE(model, "dtype", dtype, "bf16", dtypes, 0,

@@ -405,15 +405,19 @@ SERVERS_OWN = json.dumps({"enable_thinking": False, "reasoning_effort": "low", "
 @pytest.mark.parametrize("fields,want", [
     ({}, "[False|low|{'a': 1}]"), ({"chat_template_kwargs": {}}, "[False|low|{'a': 1}]"),
     ({"chat_template_kwargs": {"enable_thinking": True}}, "[True|low|{'a': 1}]"), ({"chat_template_kwargs": {"extra": "x"}}, "[False|low|x]"),
-    ({"chat_template_kwargs": {"extra": None}}, "[False|low|None]"), ({"enable_thinking": True}, "[True|low|{'a': 1}]"),
-    ({"thinking": {"type": "enabled"}}, "[True|low|{'a': 1}]"), ({"reasoning_effort": "high"}, "[False|high|{'a': 1}]"),
+    ({"chat_template_kwargs": {"extra": None, "enable_thinking": None}}, "[False|low|{'a': 1}]"), ({"enable_thinking": True}, "[True|low|{'a': 1}]"),
+    ({"thinking": {"type": "enabled"}}, "[True|low|{'a': 1}]"), ({"reasoning_effort": "high"}, "[True|high|{'a': 1}]"),
+    ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": None}}, "[True|low|{'a': 1}]"),
+    ({"reasoning_effort": "none"}, "[False|none|{'a': 1}]"), ({"reasoning_effort": "minimal"}, "[False|minimal|{'a': 1}]"),
+    ({"reasoning": {"effort": "medium"}}, "[True|medium|{'a': 1}]"), ({"reasoning_effort": "high", "enable_thinking": False}, "[False|high|{'a': 1}]"),
+    ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, "[False|high|{'a': 1}]"),
     ({"reasoning": {"effort": "high", "enabled": True}}, "[True|high|{'a': 1}]"),
 ])
 def test_the_servers_own_template_variables_stand_where_a_request_says_none(template_servers, fields, want):
     server = template_servers(TWO, SERVERS_OWN)
     a = ask(server, "chat", return_token_ids=True, **fields)
     assert bytes(a.json["prompt_token_ids"]).decode() == "hi" + want, a.body
-    if "chat_template_kwargs" in fields or not fields:
+    if set(fields) <= {"chat_template_kwargs"}:
         turns = [{"role": "user", "content": "hi"}]
         assert bytes(server.post("/tokenize", {"messages": turns, **fields}).json["tokens"]).decode() == "hi" + want
 
@@ -425,7 +429,7 @@ def test_the_servers_own_template_variables_in_all_chats(template_servers):
     assert ask(server, "chat").json["usage"]["prompt_tokens"] == tokens
     assert server.post("/v1/responses", {"input": "hi", "max_output_tokens": 1}).json["usage"]["input_tokens"] == tokens
     assert server.post("/v1/responses/input_tokens", {"input": "hi"}).json["input_tokens"] == tokens
-    assert server.post("/v1/responses/input_tokens", {"input": "hi", "reasoning": {"effort": "medium"}}).json["input_tokens"] == tokens + 3
+    assert server.post("/v1/responses/input_tokens", {"input": "hi", "reasoning": {"effort": "medium"}}).json["input_tokens"] == tokens + 2  # and True
     claude = {"max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
     assert server.post("/v1/messages/count_tokens", claude).json["input_tokens"] == tokens
     assert server.post("/v1/messages/count_tokens", {**claude, "thinking": {"type": "enabled", "budget_tokens": 9}}).json["input_tokens"] == tokens - 1

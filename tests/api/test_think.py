@@ -143,6 +143,8 @@ def test_a_server_on_which_thoughts_are_switched_off(servers, template):
         thought, content, _, _ = whole(server, seed, logit_bias=bias(think=20), response_format=FORM)
         assert thought is None and content[0] == "{"
         thought = whole(server, seed, logit_bias=bias(think=20), response_format=FORM, chat_template_kwargs={"enable_thinking": True})[0]
+        effort = whole(server, seed, logit_bias=bias(think=20), response_format=FORM, reasoning_effort="high")[0]
+        assert (effort is None) == (thought is None)
         thoughts += thought is not None
     assert thoughts
 
