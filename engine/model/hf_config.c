@@ -7,7 +7,47 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config/util.h"
+
 #define MAX_JSON_BYTES (64 << 20)
+
+/* Python writes numbers for which JSON has no word as NaN, Infinity and -Infinity. Here they become what later files of transformers have for them:
+ * {"__float__": "Infinity"}. False: no memory. */
+static bool tag_floats(const char *s, size_t n, xd_buf *ret)
+{
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    size_t from = 0; /* of what is still to be taken as it is */
+    bool text = false;
+    for (size_t i = 0; i < n; i++) {
+        if (text && s[i] == '\\')
+            i++;
+        else if (s[i] == '"')
+            text = !text;
+        for (size_t w = 0; !text && i < n && w < XD_ARRAY_LEN(words); w++) {
+            const size_t len = strlen(words[w]);
+            if (s[i] != words[w][0] || len > n - i || memcmp(s + i, words[w], len) != 0)
+                continue;
+            xd_buf_append(ret, s + from, i - from);
+            xd_buf_printf(ret, "{\"__float__\": \"%s\"}", words[w]);
+            from = i + len;
+            i = from - 1;
+            break;
+        }
+    }
+    return xd_buf_append(ret, s + from, n - from);
+}
+
+static xd_status read_text(FILE *f, const char *path, xd_buf *ret, xd_err *err)
+{
+    char piece[16384];
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;) {
+        if (ret->len + n > MAX_JSON_BYTES)
+            return xd_fail(err, XD_BAD_MODEL, 0, "'%s' grew beyond %d MiB", path, MAX_JSON_BYTES >> 20);
+        if (!xd_buf_append(ret, piece, n))
+            return xd_fail(err, XD_NOMEM, 0, "'%s'", path);
+    }
+    return ferror(f) ? xd_fail(err, XD_IO, errno, "read '%s'", path) : XD_OK;
+}
 
 xd_status hf_load(const char *path, json_t **ret, xd_err *err)
 {
@@ -20,9 +60,16 @@ xd_status hf_load(const char *path, json_t **ret, xd_err *err)
     FILE *f = fopen(path, "r");
     if (!f)
         return xd_fail(err, XD_IO, errno, "open '%s'", path);
-    json_error_t je;
-    json_t *o = json_loadf(f, 0, &je);
+    XD_CLEANUP(xd_buf_free) xd_buf text = {0};
+    XD_CLEANUP(xd_buf_free) xd_buf tagged = {0};
+    xd_status st = read_text(f, path, &text, err);
     (void)fclose(f);
+    if (st)
+        return st;
+    if (!tag_floats(text.data ? text.data : "", text.len, &tagged))
+        return xd_fail(err, XD_NOMEM, 0, "'%s'", path);
+    json_error_t je;
+    json_t *o = json_loadb(tagged.data ? tagged.data : "", tagged.len, 0, &je);
     if (!o)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s:%d: not valid JSON: %s", path, je.line, je.text);
     if (!json_is_object(o)) {

@@ -68,6 +68,21 @@ Test(families_ssm, have_a_norm_behind_the_state_that_no_multiplier_touches)
     cr_assert_eq(model_get_layer(m, 0)->ssm.conv_bias.cols, 0);
 }
 
+/* As Python writes it, and as transformers does now. In strings the word is a word. */
+Test(families_ssm, know_infinity)
+{
+    static const char *const configs[] = {
+        "{" GRANITE HEADS TYPES ",\"time_step_limit\":[0.0, Infinity]}",
+        "{" GRANITE HEADS TYPES ",\"time_step_limit\":[-Infinity,Infinity],\"note\":\"\\\"NaN, Infinity\\\\\"}",
+        "{" GRANITE HEADS TYPES ",\"time_step_limit\":[0.0, {\"__float__\": \"Infinity\"}]}",
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(configs); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        cr_assert_eq(open_config(configs[i], &m, &err), XD_OK, "%s -> %s", configs[i], err.msg);
+    }
+}
+
 Test(families_ssm, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
@@ -75,6 +90,9 @@ Test(families_ssm, refuse_by_name_what_they_do_not_compute)
         {"{" GRANITE HEADS ",\"layer_types\":[\"mamba\",\"mamba\",\"mamba\"]}", "all layers have linear attention"},
         {"{" GRANITE HEADS ",\"layer_types\":[\"mamba\",\"sliding_attention\",\"mamba\"]}",
          "layer_types has 'sliding_attention' for layer 1"},
+        {"{" GRANITE HEADS TYPES ",\"time_step_limit\":[0.0,NaN]}", "time_step_limit other than"},
+        {"{" GRANITE HEADS TYPES ",\"hidden_size\":Infinity}", "hidden_size"},
+        {"{" GRANITE HEADS TYPES ",\"hidden_size\":Infinit}", "not valid JSON"},
         {"{" GRANITE TYPES ",\"mamba_n_heads\":7}", "must be mamba_expand times hidden_size"},
         {"{" GRANITE TYPES HEADS ",\"mamba_d_head\":8}", "must be mamba_expand times hidden_size"},
         {"{" GRANITE TYPES HEADS ",\"mamba_n_groups\":3}", "a multiple of mamba_n_groups"},
