@@ -8,6 +8,7 @@
 
 #include "daemon/daemon_priv.h"
 #include "daemon/placement.h"
+#include "engine/core.h"
 
 static void row_bytes(const char *name, uint64_t bytes, const char *note)
 {
@@ -38,17 +39,17 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
              (unsigned long long)p->kv_blocks, cfg->kv.block_size, layers, p->context);
     if (p->kv_known)
         row_bytes("KV cache", p->kv, note);
-    else
+    else if (!p->problem.status)
         row_auto("KV cache", "device memory, in blocks");
     snprintf(note, sizeof note, "%s, f32, for %u sequences (engine.max_num_seqs)", where, cfg->engine.max_num_seqs);
     if (p->states)
         row_bytes("states", p->states, note);
     snprintf(note, sizeof note, "%s, %.0f %% of the experts%s", p->on_cpu ? "RAM, as simulated device memory" : where,
              experts ? 100.0 * (double)p->arena / (double)experts : 0, p->on_cpu ? "" : ", less the workspace");
-    if (!p->known)
-        row_auto("cached experts", "device memory: what is left there");
-    else if (!p->on_cpu || p->arena)
+    if (p->known && (!p->on_cpu || p->arena))
         row_bytes("cached experts", p->arena, note);
+    else if (!p->known && !p->problem.status)
+        row_auto("cached experts", "device memory: what is left there");
     snprintf(note, sizeof note, "RAM%s",
              p->disk     ? ", a pool over the page file"
              : pool      ? ", a pool"
@@ -64,7 +65,8 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
         row_bytes("copies of states", p->state_copies, "RAM, at most (kv.state_space)");
     uint64_t ram = placement_ram_bytes(p, trunk, cfg->kv.swap_space);
     char size[32];
-    snprintf(note, sizeof note, "this machine has %s%s", xd_format_bytes(size, sizeof size, p->ram_bytes),
+    snprintf(note, sizeof note, "%sthis machine has %s%s", p->on_cpu && !p->kv_known ? "without a KV cache; " : "",
+             xd_format_bytes(size, sizeof size, p->ram_bytes),
              ram <= p->ram_bytes ? ""
              : p->disk           ? ": too little"
                                  : ": too little (memory.host_budget and memory.nvme_path leave a part on disk)");
@@ -99,9 +101,10 @@ typedef struct facts {
     const model_params *p;
     uint64_t experts, trunk, largest; /* bytes; largest: expert */
     uint64_t token_experts, token_kv; /* bytes of a token */
-    uint64_t context_kv; /* of as many tokens as the model was made for, in steps that leave room to others */
-    uint32_t n_windowed; /* layers that keep K and V of a window only */
-    uint64_t n_experts;  /* where there is a choice */
+    uint32_t context;                 /* tokens: model.max_model_len, or what the model was made for */
+    uint64_t context_kv;              /* of so many tokens, in steps that leave room to others */
+    uint32_t n_windowed;              /* layers that keep K and V of a window only */
+    uint64_t n_experts;               /* where there is a choice */
     uint32_t n_moe_layers;
     placement where;
 } facts;
@@ -122,7 +125,8 @@ static facts facts_of(const model *m, const config *cfg)
     placement_of(m, cfg, &f.where);
     const kv_options *kv = &f.where.kv_opt;
     f.token_kv = kv_block_bytes(kv) * kv->n_groups / cfg->kv.block_size;
-    f.context_kv = kv_block_bytes(kv) * kv_context_blocks(kv, f.p->max_positions);
+    f.context = core_context(cfg, f.p);
+    f.context_kv = kv_block_bytes(kv) * kv_context_blocks(kv, f.context);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         f.n_windowed += kv->window[g] ? kv->n_layers : 0;
     return f;
@@ -221,8 +225,8 @@ static void print_sizes(const facts *f)
     row_bytes("largest expert", f->largest, "");
     row_bytes("expert bytes a token", f->token_experts, "what one token of one sequence reads");
     row_bytes("KV cache a token", f->token_kv, f->where.kv_name);
-    snprintf(note, sizeof note, "%u tokens: %u of %u layers keep those of their window and of a step",
-             f->p->max_positions, f->n_windowed, f->p->n_layers);
+    snprintf(note, sizeof note, "%u tokens: %u of %u layers keep those of their window and of a step", f->context,
+             f->n_windowed, f->p->n_layers);
     if (f->n_windowed)
         row_bytes("KV cache of a context", f->context_kv, note);
 }

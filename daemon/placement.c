@@ -68,7 +68,11 @@ void placement_of(const model *m, const config *cfg, placement *ret)
                                                             : vram};
     /* Without a size of the device's memory there is none of the KV cache, unless it is given. */
     ret->kv_known = ret->known || cfg->kv.kv_budget != CONF_AUTO_BYTES;
-    if (ret->kv_known && !ret->problem.status && core_size(&z, &ret->problem) == XD_OK) {
+    if (ret->kv_known && !ret->problem.status)
+        (void)!core_size(&z, &ret->problem); /* noted there */
+    if (ret->problem.status)
+        ret->known = ret->kv_known = false;
+    if (ret->kv_known) {
         ret->kv = z.n_blocks * kv_block_bytes(ko) + z.stage_bytes;
         ret->kv_blocks = z.n_blocks;
         ret->context = z.max_model_len;

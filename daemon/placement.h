@@ -12,7 +12,7 @@ xd_status placement_open_model(const config *cfg, model **ret, xd_err *err) XD_M
 
 /* Where the bytes go. Experts in VRAM are counted in the host tier (or on disk) too: the cache holds copies. */
 typedef struct placement {
-    bool on_cpu, known; /* known: the size of the device's memory is given */
+    bool on_cpu, known; /* known: the size of the device's memory is given, and what must be there fits */
     char assumed[200];  /* about the machine */
     uint64_t ram_bytes; /* of this one */
     bool kv_known;

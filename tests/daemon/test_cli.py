@@ -378,8 +378,22 @@ class Cli(unittest.TestCase):
         filled = at["trunk_bytes"] + at["kv_bytes"] + at["vram_expert_bytes"]
         self.assertTrue(23.9 * GIB < filled <= 24 * GIB, filled)
         self.assertIn("memory.nvme_path", json.loads(run(*args).stdout)["placement"]["problem"])
-        tight = json.loads(run("inspect", *NO_FILE, "synthetic:moe-4gb", "--json", "--vram-budget=100MiB").stdout)
-        self.assertIn("KV cache needs", tight["placement"]["problem"])
+
+    def test_inspect_shows_no_sizes_of_what_cannot_work(self):
+        for args, why in ((["--vram-budget=100MiB"], "the KV cache needs"), (["--backend=cpu", "--kv-budget=1MiB"], "kv.block_size")):
+            args = ["inspect", *NO_FILE, "synthetic:qwen3-30b-a3b", *args]
+            at, text = json.loads(run(*args, "--json").stdout)["placement"], run(*args).stdout
+            self.assertIn(why, at["problem"])
+            self.assertEqual((at["kv_bytes"], at["context"], at["vram_expert_bytes"]), (None, None, None))
+            self.assertIn("cannot work: ", text)
+            self.assertNotRegex(text, r"KV cache  |blocks of|cached experts|  0 B  ")
+
+    def test_inspect_shows_the_kv_cache_of_the_context_that_is_set(self):
+        for tokens, args in ((131072, []), (4096, ["--max-model-len=4096"])):
+            args = ["inspect", *NO_FILE, "synthetic:gpt-oss-20b", "--model.dtype=mxfp4", "--kv_dtype=f16", *args]
+            self.assertRegex(run(*args).stdout, rf"KV cache of a context .* {tokens} tokens: 12 of 24 layers")
+            full = 12 * 2 * 8 * 64 * 2 * tokens  # layers without a window, K and V, heads, numbers, bytes
+            self.assertTrue(full <= json.loads(run(*args, "--json").stdout)["kv_bytes_of_context"] < 2 * full)
 
     def test_tokenize_gives_the_ids_of_the_reference(self):
         demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
