@@ -66,10 +66,12 @@ static xd_status read_template_kwargs(const char *text, json_t **ret, xd_err *er
 {
     static const char name[] = "model.chat_template_kwargs";
     json_error_t e;
-    json_t *v = *text ? json_loads(text, JSON_REJECT_DUPLICATES, &e) : json_object();
+    json_t *v = *text ? json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e) : json_object();
     if (!v && !*text)
         return xd_fail(err, XD_NOMEM, 0, "HTTP settings");
-    const char *own = chat_own_variable(v);
+    const char *own = chat_own_variable(v), *why = v ? NULL : e.text;
+    if (why && (json_error_code(&e) == json_error_null_character || json_error_code(&e) == json_error_null_byte_in_key))
+        why = "it holds a NUL character (\\u0000)"; /* jansson's words are for those who call it */
     if (json_is_object(v) && !own) {
         *ret = v;
         return XD_OK;
@@ -80,7 +82,7 @@ static xd_status read_template_kwargs(const char *text, json_t **ret, xd_err *er
         xd_fail_field(
             err, XD_BAD_CONFIG, name, NULL,
             "%s must be a JSON object such as {\"enable_thinking\": false} (in a shell between single quotes), not '%.100s'%s%s",
-            name, text, v ? "" : ": ", v ? "" : e.text);
+            name, text, why ? ": " : "", why ? why : "");
     json_decref(v);
     return XD_BAD_CONFIG;
 }

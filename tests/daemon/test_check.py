@@ -177,7 +177,7 @@ class Check(DemoCopy):
                                 ("api_key_file", self.dir.name, "api_key_file")):
             self.both_refuse("settings", "-m", self.model, f"--{key}={value}", why=why)
         for value, why in (('{"enable_thinking": False}', "'False'"), ("enable_thinking=false", "must be a JSON object"), ("[]", "must be a JSON object"),
-                           ('{"a": 1, "a": 2}', "duplicate"), ('{"tools": []}', "'tools' is what each request says")):
+                           ('{"a": 1, "a": 2}', "duplicate"), ("yes", "invalid token near 'yes'"), (r'{"a": "\u0000"}', "holds a NUL character"), ('{"tools": []}', "'tools' is what each request says")):
             self.assertEqual(self.both_refuse("settings", "-m", self.model, "--chat-template-kwargs=" + value, why=why), 78)
         for value in ("/nope/trace", other, self.dir.name):
             self.assertEqual(self.both_refuse("trace", "-m", self.model, "--trace_file=" + value), 78)
