@@ -508,13 +508,18 @@ static void skew_zipf(model *m, uint64_t seed)
 static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *err)
 {
     const model_params *h = &m->params;
-    uint32_t block = kern_fmt_get(fmt).block_len;
+    const uint32_t block = kern_fmt_get(fmt).block_len, hidden = kern_cols_fit(fmt, 32) ? 32 : block;
+    const char *name = kern_fmt_get(fmt).name, *other = hidden > 32 ? "; q8_0 and mxfp4 need multiples of 32" : "";
+    if (h->d_model % hidden)
+        return xd_fail(err, XD_BAD_CONFIG, 0,
+                       "a synthetic %s model needs a hidden_size that is a multiple of %u, not %u%s", name, hidden,
+                       h->d_model, other);
     for (uint32_t l = 0; l < h->n_layers; l++)
-        if (!kern_cols_fit(fmt, h->d_model) || h->d_model % 32 || !kern_cols_fit(fmt, m->layers[l].d_ff))
-            return xd_fail(err, XD_BAD_CONFIG, 0,
-                           "a synthetic %s model needs a hidden_size (%u) that is a multiple of %u, and intermediate "
-                           "sizes (layer %u: %u) that are multiples of %u",
-                           kern_fmt_get(fmt).name, h->d_model, XD_MAX(block, 32u), l, m->layers[l].d_ff, block);
+        if (!kern_cols_fit(fmt, m->layers[l].d_ff))
+            return xd_fail(
+                err, XD_BAD_CONFIG, 0,
+                "a synthetic %s model needs intermediate sizes that are multiples of %u, not %u (layer %u)%s", name,
+                block, m->layers[l].d_ff, l, other);
     plan p = {.expert_fmt = fmt, .opt = opt, .seed = mix(opt->seed + 1)};
     p.cap = 6 + (size_t)h->n_layers * 28;
     for (uint32_t l = 0; l < h->n_layers; l++)

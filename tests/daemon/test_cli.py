@@ -395,6 +395,15 @@ class Cli(unittest.TestCase):
             full = 12 * 2 * 8 * 64 * 2 * tokens  # layers without a window, K and V, heads, numbers, bytes
             self.assertTrue(full <= json.loads(run(*args, "--json").stdout)["kv_bytes_of_context"] < 2 * full)
 
+    def test_a_synthetic_model_has_columns_for_its_format(self):
+        for model, why in (("gpt-oss-20b", "hidden_size that is a multiple of 256, not 2880; q8_0"),
+                           ("gemma-4-26b-a4b", "intermediate sizes that are multiples of 256, not 704")):
+            r = run("inspect", *NO_FILE, "synthetic:" + model, "--model.dtype=q4_k")
+            self.assertEqual(r.returncode, 78)
+            self.assertIn(why, r.stderr)
+            for other in ("q8_0", "mxfp4"):
+                self.assertEqual(run("inspect", *NO_FILE, "synthetic:" + model, "--model.dtype=" + other).returncode, 0)
+
     def test_tokenize_gives_the_ids_of_the_reference(self):
         demo = os.environ["EXPERTD_SOURCE_ROOT"] + "/config/demo"
         with open(demo + "/golden.json", encoding="utf-8") as f:
