@@ -139,6 +139,7 @@ static bool run_round(engine *e, const setup *s, answer *out)
 
 typedef struct sizes { /* of the first engine: what shares are computed from */
     json_int_t trunk, workspace, states, experts, kv_bytes_per_token;
+    json_int_t more; /* workspace and states of as many sequences as set-ups with preemption have */
     bool device, reads_ahead;
 } sizes;
 
@@ -165,7 +166,7 @@ static xd_status configure(config **ret, const setup *s, const sizes *z, const c
     json_int_t kv_bytes = XD_MAX(z->kv_bytes_per_token * s->kv_tokens, (json_int_t)1 << 20);
     json_int_t budget = (json_int_t)((double)z->experts * s->vram);
     if (z->device)
-        budget += z->trunk + z->workspace + z->states + kv_bytes;
+        budget += z->trunk + z->workspace + z->states + (s->want_preemption ? z->more : 0) + kv_bytes;
     /* 100 % must hold every page, rounded up to slots. */
     if (s->vram >= 1)
         budget += z->experts / 4 + (1 << 20);
@@ -263,14 +264,13 @@ static bool run_choices(const sizes *z, const char *backend, const char *model)
 }
 
 /* A look at an engine: what shares are computed from. */
-static int look(sizes *z, const char *backend, const char *model, const char *read_ahead)
+static int look(sizes *z, const setup *s, const char *backend, const char *model, const char *read_ahead)
 {
     XD_CLEANUP(conf_freep) config *cfg = NULL;
     xd_err err = {0};
     engine *e = NULL;
-    if (configure(&cfg, &setups[0], NULL, backend, model, &err) ||
-        conf_set(cfg, "pager.read_ahead", read_ahead, &err) || engine_start(cfg, &e, &err) ||
-        engine_wait_ready(e, NULL, NULL, &err)) {
+    if (configure(&cfg, s, NULL, backend, model, &err) || conf_set(cfg, "pager.read_ahead", read_ahead, &err) ||
+        engine_start(cfg, &e, &err) || engine_wait_ready(e, NULL, NULL, &err)) {
         bool missing = strstr(err.msg, "engine.backend") != NULL;
         printf("%s: %s\n", missing ? "skipped" : "FAIL", err.msg);
         engine_free(e);
@@ -291,10 +291,13 @@ static int look(sizes *z, const char *backend, const char *model, const char *re
 /* A device that reads ahead needs memory for it. */
 static int measure(sizes *z, const char *backend, const char *model)
 {
-    sizes without;
-    int rc = look(&without, backend, model, "no");
-    if (rc || (rc = look(z, backend, model, "yes")))
+    const setup many = {.name = "many sequences", .chunk = "512", .want_preemption = true};
+    sizes without, with_many;
+    int rc = look(&without, &setups[0], backend, model, "no");
+    if (rc || (rc = look(&with_many, &many, backend, model, "yes")) ||
+        (rc = look(z, &setups[0], backend, model, "yes")))
         return rc;
+    z->more = with_many.workspace + with_many.states - z->workspace - z->states;
     z->reads_ahead = z->device && z->workspace > without.workspace;
     if (z->device && !z->reads_ahead)
         printf("nothing is read ahead on this device, which takes compute capability 9.0\n");
