@@ -155,6 +155,8 @@ static inline bool model_k_is_v(const model *m, const model_layer *l)
 }
 
 const model_arch *model_arch_find(const char *model_type);
+const model_arch *model_arch_of_class(const char *class_name); /* by what `architectures` names; NULL: none */
+const char *model_known_archs(char *out, size_t cap);          /* their model_types, comma-separated; returns out */
 /* The family that config (of a config.json) names, and into config what it leaves to the family's defaults; XD_UNSUPPORTED where it names
  * another class of model, or a family that is not known. */
 xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err) XD_MUST_CHECK;
