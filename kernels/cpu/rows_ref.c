@@ -197,7 +197,7 @@ static float exp_ref(float *y, const float *x, uint32_t n, float scale, float ma
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        float e = expf(x[i] * scale - max);
+        float e = expf((float)((double)x[i] * (double)scale - (double)max));
         if (y)
             y[i] = e;
         sum += (double)e;

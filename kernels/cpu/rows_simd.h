@@ -452,17 +452,18 @@ INLINE VF v_exp(VF x)
 
 static float ROW(exp)(float *y, const float *x, uint32_t n, float scale, float max)
 {
-    VF sum = v_zero(), s = v_set1(scale), m = v_set1(max);
+    /* The product is not rounded: of large scores near the maximum that would be most of the error. */
+    VF sum = v_zero(), s = v_set1(scale), below = v_set1(-max);
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        VF e = v_exp(v_sub(v_mul(v_load(x + i), s), m));
+        VF e = v_exp(v_fma(v_load(x + i), s, below));
         if (y)
             v_store(y + i, e);
         sum = v_add(sum, e);
     }
     if (i < n) {
         float part[LANES] = {0};
-        v_store_n(part, v_exp(v_sub(v_mul(v_load_n(x + i, n - i), s), m)), n - i);
+        v_store_n(part, v_exp(v_fma(v_load_n(x + i, n - i), s, below)), n - i);
         if (y)
             memcpy(y + i, part, (n - i) * sizeof *part);
         sum = v_add(sum, v_load(part));

@@ -200,6 +200,11 @@ void case_rope_latent(kc *k)
     check_rope(k, "rope_kv latent", true);
 }
 
+static float scale_of(const kv_case *c)
+{
+    return c->vd || c->hd > 128 ? 0.05f : 0.3f; /* wide heads have large scores */
+}
+
 static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
 {
     const kv_case *c = cv;
@@ -208,7 +213,7 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     batch b = make_batch(k, c, tokens, n);
     size_t row = (size_t)c->n_heads * (c->vd ? c->vd : c->hd), o_bytes = b.n * row * sizeof(float);
     kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window};
-    a.scale = c->vd || c->hd > 128 ? 0.05f : 0.3f; /* wide heads have large scores */
+    a.scale = scale_of(c);
     a.kv = put_kv(&r, c, addr);
     a.o = kc_room(&r, o_bytes);
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width_of(c) * sizeof(float));
@@ -232,6 +237,46 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     kc_end(&r);
 }
 
+/* The error of a result, sum of p v, is that of its scores: p (v - result) for each one's, summed, which is at most the order of V times the
+ * worst one's, and is that where two positions have half of the weight each. How many positions there are does not matter. A score that
+ * adds up products q k in float32 is off by a part of scale * sum of |q k|, its `terms`. Lanes add one product after the other, so worst would be
+ * as many roundings, 2^-24 each, as there are columns in a lane; but they are as often up as down, and the first sums are small, so that
+ * the standard deviation is between 2^-26 (32 columns) and 2^-27 (512) of the terms. Of half the difference of two scores it is less, and
+ * six times that is this part of the room. The table has what exp and the sums add to it, which 40 to 90 terms, as of heads of 96 columns and more,
+ * exceed four to ten times. */
+#define ROOM_OF_TERMS 0x1p-24f
+
+static uint8_t *cell_of(const kv_case *c, uint32_t s, uint32_t h, uint32_t pos)
+{
+    return c->cache + c->table[s * c->max_blocks + pos / c->block_size] * c->block_bytes +
+           c->layer * c->block_bytes / c->layers +
+           (h * c->block_size + pos % c->block_size) * kern_row_bytes(c->fmt, c->hd);
+}
+
+/* The most terms of a score of each token's heads, among the first n positions of its sequence. */
+static void count_terms(kc *k, const kv_case *c, uint32_t s, uint32_t n, float *terms)
+{
+    const uint32_t group = c->n_heads / c->n_kv_heads;
+    kern_mat m = {.row_bytes = kern_row_bytes(c->fmt, c->hd), .rows = n, .cols = c->hd, .fmt = c->fmt};
+    uint8_t *rows = KC_NEW(k, n * m.row_bytes, uint8_t);
+    m.data = rows;
+    for (uint32_t h = 0; h < c->n_kv_heads; h++) {
+        for (uint32_t pos = 0; pos < n; pos++)
+            memcpy(rows + pos * m.row_bytes, cell_of(c, s, h, pos), m.row_bytes);
+        const float *keys = kc_decoded(k, m);
+        for (uint32_t t = 0; t < c->n_tokens; t++)
+            for (uint32_t i = h * group; c->seq[t] == s && i < (h + 1) * group; i++) {
+                const float *q = c->qkv + (size_t)t * width_of(c) + (size_t)i * c->hd;
+                for (uint32_t pos = 0; pos < n; pos++) {
+                    float sum = 0;
+                    for (uint32_t d = 0; d < c->hd; d++)
+                        sum += fabsf(q[d] * keys[(size_t)pos * c->hd + d]);
+                    terms[t * c->n_heads + i] = KC_MAX(terms[t * c->n_heads + i], scale_of(c) * sum);
+                }
+            }
+    }
+}
+
 static void check_attention(kc *k, const char *name, bool latent)
 {
     kc_case(k, "%s", name);
@@ -242,6 +287,7 @@ static void check_attention(kc *k, const char *name, bool latent)
     /* Cells behind a token's position hold NaN: nothing may look at them. */
     memset(c.cache, 0xff, c.n_blocks * c.block_bytes);
     size_t row_bytes = kern_row_bytes(c.fmt, c.hd);
+    float *terms = KC_NEW(k, c.n_tokens * c.n_heads, float);
     const bool halves = kc_below(k, 2); /* values of Q8_0 that are halves, as the matrix units take them */
     for (uint32_t s = 0; s < c.n_seqs; s++) {
         uint32_t end = 0;
@@ -250,9 +296,7 @@ static void check_attention(kc *k, const char *name, bool latent)
                 end = KC_MAX(end, c.pos[t] + 1);
         for (uint32_t pos = 0; pos < end; pos++)
             for (uint32_t h = 0; h < stored_heads(&c); h++) {
-                uint8_t *cell = c.cache + c.table[s * c.max_blocks + pos / c.block_size] * c.block_bytes +
-                                c.layer * c.block_bytes / c.layers +
-                                (h * c.block_size + pos % c.block_size) * row_bytes;
+                uint8_t *cell = cell_of(&c, s, h, pos);
                 for (uint32_t i = 0; c.fmt == FMT_Q8_0 && i < row_bytes; i += sizeof(kern_q8_0_block)) {
                     kern_q8_0_block block = {.d = (uint16_t)(kc_between(k, 6, 8) << 10)};
                     block.d |= halves ? 0 : (uint16_t)kc_below(k, 0x400);
@@ -267,13 +311,14 @@ static void check_attention(kc *k, const char *name, bool latent)
                            row_bytes / c.hd);
                 }
             }
+        count_terms(k, &c, s, end, terms);
     }
-    uint32_t width = c.n_heads * (c.vd ? c.vd : c.hd);
-    float *ones = KC_NEW(k, c.n_tokens * width, float);
+    const uint32_t vd = c.vd ? c.vd : c.hd, width = c.n_heads * vd;
+    const float tol = kc_tol(k, c.fmt == FMT_Q8_0 && !halves ? "attention of rounded values" : "attention");
+    float *room = KC_NEW(k, c.n_tokens * width, float);
     for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
-        ones[i] = 2; /* of the order of V: an average may cancel */
-    kc_check_op(k, run_attention, &c, c.n_tokens, width, ones,
-                kc_tol(k, c.fmt == FMT_Q8_0 && !halves ? "attention of rounded values" : "attention"));
+        room[i] = 2 * (tol + ROOM_OF_TERMS * terms[i / vd]); /* 2: the order of V; an average may cancel */
+    kc_check_op(k, run_attention, &c, c.n_tokens, width, room, 1);
 }
 
 void case_attention(kc *k)
