@@ -188,6 +188,13 @@ static inline uint32_t bits_of_f32(float f)
     return bits;
 }
 
+static inline uint32_t load_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 static inline uint16_t load_u16(const uint8_t *p)
 {
     uint16_t v;
@@ -233,6 +240,22 @@ static inline int32_t q3_k_scale(const uint8_t scales[12], uint32_t s)
 static inline int32_t iq4_xs_scale(const uint8_t *block, uint32_t g)
 {
     return (int32_t)((block[4 + g / 2] >> g % 2 * 4 & 15u) | (load_u16(block + 2) >> 2 * g & 3u) << 4) - 32;
+}
+
+/* Of the head of a group of INT4: see kern_int4_g32_block. */
+static inline float int4_scale(uint32_t head)
+{
+    return f32_of_bits(head & 0xffffe000u);
+}
+
+static inline uint32_t int4_zero(uint32_t head)
+{
+    return head >> 8 & 31u;
+}
+
+static inline uint32_t int4_g32_head(const uint8_t *block, uint32_t g)
+{
+    return (uint32_t)load_u16(block + 2 * g) << 16 | (uint32_t)block[8 + g] << 8;
 }
 
 /* IEEE 754 binary16, subnormals included */

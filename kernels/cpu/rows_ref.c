@@ -144,6 +144,20 @@ static float weight_fp8(const uint8_t *w, uint32_t i)
     return weight_f32(block, 0) * f32_of_e4m3(block[4 + i % 128]);
 }
 
+static float weight_int4_g32(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_int4_g32_block);
+    uint32_t g = i % 128 / 32, head = int4_g32_head(block, g);
+    return int4_scale(head) * ((float)nibble(block + 12 + 16 * g, i % 32) - (float)int4_zero(head));
+}
+
+static float weight_int4_g128(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_int4_g128_block);
+    uint32_t g = i % 128 / 32, head = load_u32(block);
+    return int4_scale(head) * ((float)nibble(block + 4 + 16 * g, i % 32) - (float)int4_zero(head));
+}
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \

@@ -170,6 +170,24 @@ INLINE VF chunk_fp8(const uint8_t *w, uint32_t i)
     return v_mul(v_set1(d), v_mul(v_set1(256.0f), v_e4m3(block + 4 + i % 128)));
 }
 
+INLINE VF chunk_int4(uint32_t head, const uint8_t *qs, uint32_t i)
+{
+    return v_mul(v_set1(int4_scale(head)), v_b(b_sub(quants4(qs, i), (int8_t)int4_zero(head))));
+}
+
+INLINE VF chunk_int4_g32(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_int4_g32_block);
+    uint32_t g = i % 128 / 32;
+    return chunk_int4(int4_g32_head(block, g), block + 12 + 16 * g, i % 32);
+}
+
+INLINE VF chunk_int4_g128(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_int4_g128_block);
+    return chunk_int4(load_u32(block), block + 4 + i % 128 / 32 * 16, i % 32);
+}
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -214,6 +232,8 @@ DEFINE_NO_LAST(q3_k)
 DEFINE_NO_LAST(iq4_xs)
 /* The block is there to its end, whatever of it counts. */
 DEFINE_NO_LAST(fp8)
+DEFINE_NO_LAST(int4_g32)
+DEFINE_NO_LAST(int4_g128)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -269,6 +289,13 @@ DEFINE_NO_LAST(fp8)
 #define STRIDE_fp8    64
 #define BYTES_fp8     66
 #define WHOLE_fp8     0
+
+#define STRIDE_int4_g32  64
+#define BYTES_int4_g32   38
+#define WHOLE_int4_g32   0
+#define STRIDE_int4_g128 64
+#define BYTES_int4_g128  34
+#define WHOLE_int4_g128  0
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \

@@ -1,7 +1,7 @@
 /* blocks.cuh - stored weights from shared memory to the bf16 operands of frag.cuh: one lane's 8 weights of a block of 32.
  *
- * Quants are exact in bf16. In formats of super-blocks (256 weights; FP8: 128) a "block" is one of their groups of 32; rows are cut at
- * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, of 4 in FP8, at even places in the others. Layouts: kernels/quant.h. */
+ * Quants are exact in bf16. In formats of super-blocks (256 weights; FP8, INT4: 128) a "block" is one of their groups of 32; rows are cut at
+ * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, of 4 in FP8 and INT4, at even places in the others. Layouts: kernels/quant.h. */
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
@@ -116,16 +116,21 @@ static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, ui
     return r;
 }
 
-/* Bytes 0 .. 127 of w, less `off`, as bf16: behind 0x43 such a byte is 128 + itself. */
-template <uint32_t OFF> static __device__ __forceinline__ void quants_of(const uint32_t (&w)[2], uint32_t (&r)[4])
+/* Bytes 0 .. 127 of w, less `off` (below 128), as bf16: behind 0x43 such a byte is 128 + itself. */
+static __device__ __forceinline__ void quants_less(const uint32_t (&w)[2], uint32_t off, uint32_t (&r)[4])
 {
-    constexpr uint32_t less = 0xc300u + OFF; /* -(128 + OFF), OFF below 128 */
-    static_assert(OFF < 128, "one exponent");
+    const uint32_t less = (0xc300u + off) * 0x10001u; /* -(128 + off) */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        r[2 * i] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4140), BF16_ONES, less << 16 | less);
-        r[2 * i + 1] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4342), BF16_ONES, less << 16 | less);
+        r[2 * i] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4140), BF16_ONES, less);
+        r[2 * i + 1] = fma_bf16x2(__byte_perm(w[i], 0x43434343u, 0x4342), BF16_ONES, less);
     }
+}
+
+template <uint32_t OFF> static __device__ __forceinline__ void quants_of(const uint32_t (&w)[2], uint32_t (&r)[4])
+{
+    static_assert(OFF < 128, "one exponent");
+    quants_less(w, OFF, r);
 }
 
 /* Of 16 bytes that hold weights i and i + 16 each, the 8 quants of lane t. */
@@ -243,6 +248,8 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
         return {p, p, p + 8 + group / 2 * 32};
     if (FMT == FMT_FP8)
         return {p, p, p + 4 + group / 2 * 64};
+    if (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128)
+        return {p, p, p + (FMT == FMT_INT4_G32 ? 12 : 4) + group / 2 * 32};
     return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
 }
 
@@ -256,6 +263,14 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
         load_words(p.low + g % 2 * 32 + 8 * t, w);
         e4m3_of(w, r[0]);
         *d = *reinterpret_cast<const float *>(p.head);
+    } else if constexpr (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128) {
+        load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
+        nibbles_of(w, t);
+        const uint32_t head = FMT == FMT_INT4_G128
+                                  ? *reinterpret_cast<const uint32_t *>(p.head)
+                                  : (uint32_t) reinterpret_cast<const uint16_t *>(p.head)[g] << 16 | p.head[8 + g] << 8;
+        quants_less(w, head >> 8 & 31, r[0]);
+        *d = __uint_as_float(head & 0xffffe000u);
     } else if constexpr (FMT == FMT_IQ4_XS) {
         load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
         nibbles_of(w, t);

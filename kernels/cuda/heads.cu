@@ -112,9 +112,9 @@ kern_status cuda_linear_heads(kern_dev *kd, const kern_linear_heads_args *a)
 {
     static_assert(HEADS_ROWS * HEADS_TOKENS == 32, "a sum a lane");
     cuda_dev *d = cuda_of(kd);
-    const uint64_t row = a->w.row_bytes, by = a->w.fmt == FMT_F32 || a->w.fmt == FMT_FP8 ? 4
-                                              : a->w.fmt >= FMT_Q8_0                     ? 2
-                                                                                         : 8;
+    const uint64_t row = a->w.row_bytes, by = a->w.fmt == FMT_F32 || kern_cuts_blocks(a->w.fmt) ? 4
+                                              : a->w.fmt >= FMT_Q8_0                            ? 2
+                                                                                                : 8;
     const size_t smem = (size_t)HEADS_TOKENS * a->w.cols * sizeof(float);
     if (!mm_shape_ok(a->w.fmt, a->w.cols, row) || row % by || a->head_bytes % by || (uintptr_t)a->w.data % by ||
         smem > 48 * 1024)

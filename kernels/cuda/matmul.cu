@@ -29,12 +29,12 @@ kern_status mm_launch(cuda_dev *d, const mm_params &p)
 bool mm_shape_ok(kern_fmt fmt, uint32_t cols, uint64_t row_bytes)
 {
     const uint32_t block = kern_fmt_get(fmt).block_len;
-    const bool fours = block == 1 || fmt == FMT_FP8;
+    const bool fours = block == 1 || kern_cuts_blocks(fmt);
     return cols % (fmt == FMT_MXFP4 ? 64
                    : fours          ? 4
                                     : block) ==
                0 &&
-           row_bytes % (fmt == FMT_F32 || fmt == FMT_FP8 ? 4 : 2) == 0 &&
+           row_bytes % (fmt == FMT_F32 || kern_cuts_blocks(fmt) ? 4 : 2) == 0 &&
            (block < 256 || row_bytes == kern_row_bytes(fmt, cols));
 }
 

@@ -11,6 +11,8 @@ template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any align
                                       : FMT == FMT_Q6_K                    ? 10
                                       : FMT == FMT_IQ4_XS                  ? 5
                                       : FMT == FMT_FP8                     ? 6
+                                      : FMT == FMT_INT4_G32                ? 5
+                                      : FMT == FMT_INT4_G128               ? 4
                                       : FMT == FMT_Q2_K || FMT == FMT_Q3_K ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
                                                                            : (BYTES + 14 + 15) / 16;
     static constexpr uint32_t PITCH = FMT == FMT_Q4_K                     ? 48
@@ -58,6 +60,10 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
         return u < 2 ? tile_piece{block, 8, u} : tile_piece{block + 8 + quarter * 32, 32, u - 2};
     if (FMT == FMT_FP8)
         return u < 1 ? tile_piece{block, 4, u} : tile_piece{block + 4 + quarter * 64, 64, u - 1};
+    if (FMT == FMT_INT4_G32)
+        return u < 2 ? tile_piece{block, 12, u} : tile_piece{block + 12 + quarter * 32, 32, u - 2};
+    if (FMT == FMT_INT4_G128)
+        return u < 1 ? tile_piece{block, 4, u} : tile_piece{block + 4 + quarter * 32, 32, u - 1};
     if (u == 0)
         return {block, 16, 0};
     if (FMT == FMT_Q5_K && u < 3)
@@ -74,7 +80,9 @@ static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, u
         return k_pieces<FMT>(row + (at & 15), step % 4 * 2);
     if (FMT == FMT_IQ4_XS)
         return {row + (at & 15), row, row + 32 + ((at + 8) & 15)};
-    if (FMT == FMT_FP8)
+    if (FMT == FMT_INT4_G32)
+        return {row + (at & 15), row, row + 32 + ((at + 12) & 15)};
+    if (FMT == FMT_FP8 || FMT == FMT_INT4_G128)
         return {row + (at & 15), row, row + 16 + ((at + 4) & 15)};
     if (FMT == FMT_Q6_K) { /* pieces are whole units apart */
         return {row + 128 + (at & 15), row + 80 + (at & 15), row + (at & 15)};

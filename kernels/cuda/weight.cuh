@@ -97,6 +97,17 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
         const uint32_t q = b->q[i % 128];
         return b->d * (__uint_as_float((q & 0x80) << 24 | (q & 0x7f) << 20) * 0x1p120f);
     }
+    case FMT_INT4_G32: {
+        const kern_int4_g32_block *b = block_of<kern_int4_g32_block>(row, i, 128);
+        const uint32_t of = i % 128 / 32, more = b->more[of];
+        return __uint_as_float((uint32_t)b->d[of] << 16 | (more & 0xe0) << 8) *
+               ((float)nibble_at(b->qs + 16 * of, j) - (float)(more & 31));
+    }
+    case FMT_INT4_G128: {
+        const kern_int4_g128_block *b = block_of<kern_int4_g128_block>(row, i, 128);
+        return __uint_as_float(b->head & 0xffffe000u) *
+               ((float)nibble_at(b->qs + i % 128 / 32 * 16, j) - (float)(b->head >> 8 & 31));
+    }
     case FMT_Q2_K: {
         const kern_q2_k_block *b = block_of<kern_q2_k_block>(row, i, 256);
         const uint32_t scale = b->scales[k / 16];

@@ -24,7 +24,7 @@ uint32_t kc_any_tokens(kc *k)
 
 uint32_t kc_block(const kc *k, kern_fmt fmt)
 {
-    if (fmt == FMT_FP8) /* the last block may be a part of one */
+    if (kern_cuts_blocks(fmt))
         return 4;
     return k->cuda && fmt == FMT_MXFP4 ? 64 : kern_fmt_get(fmt).block_len; /* rows of whole words */
 }

@@ -230,8 +230,10 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 /* Shapes, buckets and what else is asked for; nothing is filled in. */
 static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 {
-    uint32_t block = KC_MAX(4u, kc_block(k, fmt)), most = fmt == FMT_FP8 ? 80 : block == 256 ? 2 : 12;
-    uint32_t down_block = KC_MAX(4u, kc_block(k, down)), down_most = down == FMT_FP8 ? 80 : down_block == 256 ? 2 : 9;
+    uint32_t block = KC_MAX(4u, kc_block(k, fmt)), most = kern_cuts_blocks(fmt) ? 80 : block == 256 ? 2 : 12;
+    uint32_t down_block = KC_MAX(4u, kc_block(k, down)), down_most = kern_cuts_blocks(down) ? 80
+                                                                     : down_block == 256    ? 2
+                                                                                            : 9;
     kern_expert_geom g = {.fmt = {fmt, fmt, down},
                           .d_model = block * kc_between(k, 1, most),
                           .d_ff = down_block * kc_between(k, 1, down_most)};

@@ -153,6 +153,21 @@ static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
                 w[i] ^= kc_below(k, 2) ? 0x7f : 1;
         break;
     }
+    case FMT_INT4_G32:
+    case FMT_INT4_G128: { /* scales of BF16, or of F16, which have three bits more */
+        for (uint32_t g = 0; g < (fmt == FMT_INT4_G32 ? 4u : 1u); g++) {
+            const uint32_t exponent = kc_below(k, 64) ? kc_between(k, 117, 121) : kc_below(k, 122);
+            const uint32_t head = ((uint32_t)next(k) & (kc_below(k, 2) ? 0x807f0000u : 0x807fe000u)) | exponent << 23 |
+                                  (kc_below(k, 3) ? 8 : kc_below(k, 32)) << 8;
+            if (fmt == FMT_INT4_G128) {
+                memcpy(w, &head, 4);
+            } else {
+                memcpy(w + 2 * g, (const char *)&head + 2, 2);
+                w[8 + g] = (uint8_t)(head >> 8);
+            }
+        }
+        break;
+    }
     case FMT_IQ4_XS: put_scale(k, w, 11); break;
     case FMT_Q6_K: put_scale(k, w + 208, 11); break;
     case FMT_Q4_0: put_scale(k, w, 3); break;

@@ -348,6 +348,40 @@ for cols in (256, 300, 64):
         put(key, a)
     put("y", x[row_idx].astype(np.float64) @ w.astype(np.float64).T + y0)
 
+# ---- INT4: scales of bf16 and f16, subnormal ones too, and zeros, for 32 or 128 weights; the last block of a row may end early
+rng = np.random.default_rng(20250311)
+for group, cols in ((32, 256), (32, 200), (128, 256), (128, 72)):
+    def int4(rows, exponents):
+        n = (cols + 127) // 128
+        q = rng.integers(0, 16, (rows, n * 4, 32), dtype=np.uint8)
+        each = (rows, n * 128 // group)
+        f16 = (rng.integers(0, 0x400, each) | rng.integers(*exponents, each) << 10 | rng.integers(0, 2, each) << 15).astype(np.uint16).view(np.float16)
+        bf16 = np.ldexp(rng.standard_normal(each), rng.integers(*exponents, each) - 20).astype(ml_dtypes.bfloat16)
+        scale = np.where(rng.integers(0, 2, each), f16.astype(np.float32), bf16.astype(np.float32))
+        zero = rng.integers(0, 17, each)
+        head = scale.view(np.uint32) | zero.astype(np.uint32) << 8
+        assert not np.any(scale.view(np.uint32) & 0x1fff)
+        w = (q.reshape(*each, group).astype(np.float32) - zero[..., None]) * scale[..., None]
+        qs = (q[..., :16] | q[..., 16:] << 4).reshape(rows, n, 64)
+        if group == 32:
+            parts = [(head >> 16).astype(np.uint16).view(np.uint8).reshape(rows, n, 8), (head >> 8 & 255).astype(np.uint8).reshape(rows, n, 4), qs]
+        else:
+            parts = [head.view(np.uint8).reshape(rows, n, 4), qs]
+        return np.concatenate(parts, axis=2).reshape(rows, -1), w.reshape(rows, -1)[:, :cols]
+
+    fmt = f"int4_g{group}"
+    raw, w = int4(3, (0, 31))
+    case("embed", fmt=fmt, rows=3, cols=cols, scale=1)
+    put("w", raw)
+    put("ids", np.array([2, 0, 1]))
+    put("y", w[[2, 0, 1]])
+    raw, w = int4(7, (4, 9))
+    x, row_idx, y0 = f32(6, cols), np.array([5, 0, 3]), f32(3, 7)
+    case("linear", fmt=fmt, rows=7, cols=cols, bias=0, accumulate=1)
+    for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(7)), ("y0", y0)):
+        put(key, a)
+    put("y", x[row_idx].astype(np.float64) @ w.astype(np.float64).T + y0)
+
 # ---- latent attention: V is the first columns of K; numbers of their own, so that what stands above may grow
 rng = np.random.default_rng(20241226)
 
