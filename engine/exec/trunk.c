@@ -1,6 +1,6 @@
 /* trunk.c - brings the weights that every token needs (embedding, attention, norms, routers, head) to where kernels read them.
  *
- * Where device memory is host memory, matrices are used in place from the file's mapping (in FP8 they are put together with their
+ * Where device memory is host memory, matrices are used in place from the file's mapping (in FP8 and INT4 they are put together with their
  * scales); elsewhere all of them are copied once into one allocation, Q, K and V of a layer below one another so that they are one product. Vectors (norms, biases) are always
  * float32. The experts are the pager's. */
 #include <math.h>
@@ -8,40 +8,11 @@
 
 #include "engine/exec/exec_priv.h"
 
-static float half_to_float(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31, man = h & 0x3ffu;
-    float f;
-    uint32_t bits;
-    if (exp == 0) {
-        f = ldexpf((float)man, -24);
-        return sign ? -f : f;
-    }
-    bits = exp == 31 ? sign | 0x7f800000u | man << 13 : sign | (exp + 112) << 23 | man << 13;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 void exec_to_float(float *out, const model_tensor *t, uint32_t n)
 {
-    const uint8_t *p = t->data;
     const size_t step = t->step ? t->step : 1;
-    for (uint32_t i = 0; i < n; i++) {
-        uint16_t h;
-        uint32_t bits;
-        switch (t->fmt) {
-        case FMT_F32: memcpy(&out[i], p + 4 * i * step, 4); break;
-        case FMT_F16:
-            memcpy(&h, p + 2 * i * step, 2);
-            out[i] = half_to_float(h);
-            break;
-        default:
-            memcpy(&h, p + 2 * i * step, 2);
-            bits = (uint32_t)h << 16;
-            memcpy(&out[i], &bits, 4);
-            break;
-        }
-    }
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = model_number(t->data, t->fmt, i * step);
 }
 
 static uint64_t vector_bytes(const model_tensor *t)

@@ -199,8 +199,11 @@ static void fill_expert(pager *p, uint32_t x)
     for (uint32_t i = 0; i < p->layers[l].geom.pages; i++)
         pager_read_page(p, l, e, i, (void *)(uintptr_t)pages[i].src);
     const model_layer *y = model_get_layer(p->m, l);
-    for (uint32_t i = 0; i < MODEL_MATRICES; i++)
-        let_go(p, y->experts[e * MODEL_MATRICES + i].data, model_stored_bytes(y, i));
+    for (uint32_t i = 0; i < MODEL_MATRICES; i++) {
+        const model_tensor *t = &y->experts[e * MODEL_MATRICES + i];
+        let_go(p, t->data, model_stored_bytes(y, i));
+        let_go(p, t->scales, model_scale_bytes(t));
+    }
 }
 
 static void *fill_main(void *arg)

@@ -50,20 +50,27 @@ static xd_status read_group(const json_t *weights, const char *file, model_fp8 *
     return XD_OK;
 }
 
-static xd_status read_compressed(const json_t *q, const char *file, model_fp8 *ret, xd_err *err)
+xd_status model_check_compressed(const json_t *q, const char *file, xd_err *err)
 {
-    const char *format = hf_string(q, "format"), *sparse = hf_string(json_object_get(q, "sparsity_config"), "format");
-    if (!format || strcmp(format, "float-quantized"))
-        return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: quantization_config: compressed-tensors in format '%s' cannot be read; float-quantized can",
-                       file, format ? format : "(none)");
+    const char *sparse = hf_string(json_object_get(q, "sparsity_config"), "format");
     if (sparse && strcmp(sparse, "dense"))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: quantization_config: sparsity_config of format '%s'", file, sparse);
     if (json_object_size(json_object_get(q, "transform_config")))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: quantization_config: transform_config is not known", file);
+    return XD_OK;
+}
+
+static xd_status read_compressed(const json_t *q, const char *file, model_fp8 *ret, xd_err *err)
+{
+    const char *format = hf_string(q, "format");
+    if (!format || strcmp(format, "float-quantized"))
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: quantization_config: compressed-tensors in format '%s' cannot be read; float-quantized and "
+                       "pack-quantized can",
+                       file, format ? format : "(none)");
     const char *name;
     json_t *group;
-    xd_status st = XD_OK;
+    xd_status st = model_check_compressed(q, file, err);
     json_object_foreach (json_object_get(q, "config_groups"), name, group)
         if (!st)
             st = read_group(json_object_get(group, "weights"), file, ret, err);
@@ -79,7 +86,7 @@ xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_e
         return xd_fail(
             err, XD_UNSUPPORTED, 0,
             "%s: quantized checkpoints (quantization_config, quant_method '%s') cannot be read, but for 'fp8', "
-            "'compressed-tensors' in FP8, and gpt_oss in 'mxfp4'; use a BF16, F16 or F32 one, or a GGUF file",
+            "'gptq', 'awq', 'compressed-tensors' in FP8 and INT4, and gpt_oss in 'mxfp4'; use a BF16, F16 or F32 one, or a GGUF file",
             file, method ? method : "(none)");
     model_fp8 found = {0};
     xd_status st = XD_OK;

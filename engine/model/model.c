@@ -8,17 +8,28 @@
 
 #include "engine/model/model_priv.h"
 
+static void hash_samples(XXH3_state_t *h, const void *data, uint64_t bytes)
+{
+    const uint64_t sample = XD_MIN(bytes, (uint64_t)256);
+    if (sample) {
+        XXH3_64bits_update(h, data, sample);
+        XXH3_64bits_update(h, (const char *)data + (bytes - sample) / 2, sample);
+    }
+}
+
 static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
 {
     const uint64_t shape[] = {t->bytes, t->rows, t->cols, t->fmt};
     XXH3_64bits_update(h, shape, sizeof shape);
-    const uint64_t stored = model_data_bytes(t), sample = XD_MIN(stored, (uint64_t)256);
-    if (sample) {
-        XXH3_64bits_update(h, t->data, sample);
-        XXH3_64bits_update(h, (const char *)t->data + (stored - sample) / 2, sample);
+    hash_samples(h, t->data, model_data_bytes(t));
+    if (t->int4.order) {
+        const uint32_t how[] = {t->scale.cols, t->scale.fmt, t->int4.order, t->int4.zeros_less_1};
+        XXH3_64bits_update(h, how, sizeof how);
+        hash_samples(h, t->scales, model_scale_bytes(t));
+        hash_samples(h, t->int4.zeros, model_zero_bytes(t));
+    } else if (t->scale.rows) {
+        XXH3_64bits_update(h, t->scales, model_scale_bytes(t));
     }
-    if (model_n_scales(t))
-        XXH3_64bits_update(h, t->scales, model_n_scales(t) * kern_fmt_get(t->scale.fmt).block_bytes);
 }
 
 enum { TOUCH_THREADS = 16, TOUCH_TENSORS = 512 };
@@ -29,16 +40,27 @@ typedef struct toucher {
     size_t next; /* taken atomically */
 } toucher;
 
+static void touch(const void *data, uint64_t at)
+{
+    if (data)
+        (void)((const volatile char *)data)[at];
+}
+
 static void *touch_main(void *arg)
 {
     toucher *t = arg;
     for (size_t at; (at = __atomic_fetch_add(&t->next, 64, __ATOMIC_RELAXED)) < t->n;)
         for (size_t i = at; i < XD_MIN(at + 64, t->n); i++) {
-            const volatile char *data = t->tensors[i].data, *scales = t->tensors[i].scales;
-            (void)data[0];
-            (void)data[model_data_bytes(&t->tensors[i]) / 2];
-            if (scales)
-                (void)scales[0];
+            const model_tensor *each = &t->tensors[i];
+            touch(each->data, 0);
+            touch(each->data, model_data_bytes(each) / 2);
+            touch(each->scales, 0);
+            if (each->int4.order) {
+                touch(each->scales, model_scale_bytes(each) / 2);
+                touch(each->int4.zeros, 0);
+                touch(each->int4.zeros, model_zero_bytes(each) / 2);
+                touch(each->int4.columns, 0);
+            }
         }
     return NULL;
 }
@@ -71,22 +93,22 @@ static void touch_samples(const model *m)
 static void count_tensor(model *m, XXH3_state_t *h, const model_tensor *t, bool of_experts)
 {
     hash_tensor(h, t);
-    if (!m->unsound && !model_scales_are_sound(t))
-        m->unsound = t;
+    if (!m->fault.says)
+        m->fault = model_find_fault(t);
     *(of_experts ? &m->expert_bytes : &m->trunk_bytes) += t->bytes;
     m->format_bytes[of_experts][t->fmt] += t->bytes;
 }
 
-static xd_status name_unsound(const model *m, xd_err *err)
+static xd_status name_fault(const model *m, xd_err *err)
 {
     for (uint32_t i = 0; i < m->n_shards; i++)
         for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
             const safetensors_entry *e = safetensors_at(m->shards[i], k);
-            if (e->data == m->unsound->scales && e->bytes)
-                return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has a scale that is not a finite number",
-                               safetensors_path(m->shards[i]), e->name);
+            if (e->data == m->fault.at && e->bytes)
+                return xd_fail(err, m->fault.status, 0, "%s: tensor '%s' %s", safetensors_path(m->shards[i]), e->name,
+                               m->fault.says);
         }
-    return xd_fail(err, XD_INTERNAL, 0, "%s: scales that lie in no file", m->dir);
+    return xd_fail(err, XD_INTERNAL, 0, "%s: a tensor in no file %s", m->dir, m->fault.says);
 }
 
 /* Adds up bytes and takes the fingerprint: shape and two samples of every tensor. */
@@ -152,7 +174,7 @@ static xd_status finish(model *m, xd_err *err)
     m->fingerprint = XXH3_64bits_digest(h);
     advise(m, MADV_NORMAL);
     XXH3_freeState(h);
-    return m->unsound ? name_unsound(m, err) : XD_OK;
+    return m->fault.says ? name_fault(m, err) : XD_OK;
 }
 
 /* The directory stays empty: tokenizer and template come with the file. */

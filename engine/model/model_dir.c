@@ -124,8 +124,11 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     char shape[192], stored[256];
     const char *plain = name;
     name = model_stored_name(m, name, stored, sizeof stored);
-    if (!e)
-        return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    if (!e) {
+        bool found;
+        xd_status st = model_take_int4(m, plain, rows, cols, ret, &found, err);
+        return st || found || optional ? st : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+    }
     const bool fp8 = m->fp8.suffix && !strcmp(e->dtype, "F8_E4M3") && e->n_dims == 2;
     xd_status st = fp8 ? XD_OK : format_of(e, path, &fmt, err);
     if (st)
@@ -326,8 +329,8 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     for (int k = 0; k < MODEL_MATRICES; k++)
         y->expert_fmt[k] = experts[k].fmt;
     for (int k = 0; k < MODEL_MATRICES; k++)
-        if (experts[k].fmt == FMT_FP8)
-            y->layout = MODEL_FP8;
+        if (experts[k].scale.rows)
+            y->layout = MODEL_APART;
     if (!y->moe)
         return XD_OK;
     snprintf(name, sizeof name, router, l);
@@ -347,8 +350,9 @@ static xd_status take_shared_joined(const model *m, const char *prefix, model_la
     xd_status st = take(m, name, 2 * ff, d, false, &both, err);
     if (st)
         return st;
-    if (both.fmt == FMT_FP8)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' in FP8 is not known", m->dir, name);
+    if (both.scales)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' in %s is not known", m->dir, name,
+                       kern_fmt_get(both.fmt).name);
     both.rows = ff;
     both.bytes /= 2;
     y->shared[MODEL_GATE] = y->shared[MODEL_UP] = both;
@@ -556,8 +560,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         y->v = y->k;
         y->v_bias = y->k_bias;
     }
-    if (all.fmt == FMT_FP8)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: Q, K and V in one matrix of FP8 are not known", m->dir);
+    if (all.scales)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: Q, K and V in one matrix of %s are not known", m->dir,
+                       kern_fmt_get(all.fmt).name);
     if (joined) {
         model_cut_qkv(y, &all, false, q, kv);
         model_cut_qkv(y, &all_biases, true, q, kv);
@@ -611,7 +616,7 @@ static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *er
         for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
             const safetensors_entry *e = safetensors_at(m->shards[i], k);
             const char *of = of_layer(m, e->name);
-            if (!e->taken && of && !strstr(of, ".rotary_emb.inv_freq") && !is_nextn(m, of))
+            if (!e->taken && of && !strstr(of, ".rotary_emb.inv_freq") && !is_nextn(m, of) && !model_is_no_bias(m, e))
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: tensor '%s' has no place in a %s model as config.json describes it",
                                safetensors_path(m->shards[i]), e->name, a->model_type);

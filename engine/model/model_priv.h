@@ -19,6 +19,21 @@ typedef struct model_fp8 {
     uint32_t block_rows, block_cols; /* that share a scale; 0: as the tensor's shape says, a matrix or a row */
 } model_fp8;
 
+/* What it says of one in INT4. */
+typedef struct model_int4 {
+    model_int4_order order;                   /* MODEL_INT4_NONE: not in INT4 */
+    uint32_t group;                           /* columns; 0: all */
+    bool zeros, zeros_less_1, zeros_may_wrap; /* matrices have zeros, and how: see model_tensor */
+    bool needs_columns;                       /* the group of each column must be told */
+} model_int4;
+
+/* What the contents of a tensor have that makes it unfit; says NULL: nothing. */
+typedef struct model_fault {
+    xd_status status;
+    const void *at; /* where the tensor in the file begins */
+    const char *says;
+} model_fault;
+
 struct model {
     model_params params;
     model_layer *layers;   /* [n_layers] */
@@ -32,9 +47,10 @@ struct model {
     bool conv_bias;      /* so have convolutions of Mamba2 */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
+    model_int4 int4;
     const char *prefix, *head; /* the family's */
     const char *const (*names)[2];
-    const model_tensor *unsound; /* has a scale that is no number */
+    model_fault fault; /* the first that was found */
     model_file *files;
     uint32_t n_files;
     safetensors **shards; /* [n_shards], NULL for a synthetic model */
@@ -205,6 +221,16 @@ xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_e
 /* The scales of t, the tensor `name` of F8_E4M3 in file `path`. */
 xd_status model_take_scales(const model *m, const char *name, const char *path, model_tensor *t,
                             xd_err *err) XD_MUST_CHECK;
+/* What is common to all that compressed-tensors writes. */
+xd_status model_check_compressed(const json_t *q, const char *file, xd_err *err) XD_MUST_CHECK;
+/* Is a checkpoint with the quantization_config q in INT4, in as far as method and format tell? Then it can be read. */
+bool model_is_int4(const json_t *q);
+xd_status model_read_int4(const json_t *q, const char *file, model_int4 *ret, xd_err *err) XD_MUST_CHECK;
+/* The matrix that would be the tensor `name`; *ret_found false: it is not in INT4. */
+xd_status model_take_int4(const model *m, const char *name, uint32_t rows, uint32_t cols, model_tensor *ret,
+                          bool *ret_found, xd_err *err) XD_MUST_CHECK;
+/* Some writers of GPTQ give each matrix a bias, of zeros where the model has none. */
+bool model_is_no_bias(const model *m, const safetensors_entry *e);
 /* What the file calls the tensor `name`: that, or as written to out. */
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
 /* Q, K and V, or their biases, of the one tensor that all of them are. */
@@ -212,8 +238,8 @@ void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_
 /* The tensor of a directory, which counts as taken; NULL: none. */
 const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path);
 uint64_t model_data_bytes(const model_tensor *t); /* that t->data points to */
-uint64_t model_n_scales(const model_tensor *t);   /* of FP8 */
-bool model_scales_are_sound(const model_tensor *t);
+uint64_t model_zero_bytes(const model_tensor *t); /* of INT4, that t->int4.zeros points to */
+model_fault model_find_fault(const model_tensor *t);
 
 /* A file of the model as it was when it was mapped; path is borrowed. */
 model_file model_file_of(const char *path, const mapped_file *map);

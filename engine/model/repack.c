@@ -3,7 +3,7 @@
  * It is done once, when the host tier is filled, by as many threads as fill it; a row at a time would go over the file in steps of
  * a whole row of the transposed matrix, so rows are made in tiles that use whole cache lines on both sides. Nothing is computed: every
  * weight keeps its bits. Sources of the layouts: transformers, models/gpt_oss/modeling_gpt_oss.py, integrations/mxfp4.py and conversion_mapping.py (qwen3_vl_moe);
- * inference/kernel.py (weight_dequant) of DeepSeek-V3. Matrices of the trunk in FP8 are made here too, when they are loaded. */
+ * inference/kernel.py (weight_dequant) of DeepSeek-V3; int4.c's. Matrices of the trunk in FP8 and INT4 are made here too, when they are loaded. */
 #include <math.h>
 #include <string.h>
 
@@ -48,16 +48,41 @@ static void copy_mxfp4(const model_tensor *t, uint32_t matrix, uint32_t first, u
     }
 }
 
-static float scale_at(const model_tensor *t, size_t i)
+static float half_to_float(uint16_t h)
 {
-    uint32_t bits = 0;
-    float d;
-    if (t->scale.fmt == FMT_BF16)
-        memcpy((char *)&bits + 2, (const char *)t->scales + i * 2, 2);
-    else
-        memcpy(&bits, (const char *)t->scales + i * 4, 4);
-    memcpy(&d, &bits, sizeof d);
-    return d;
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31, man = h & 0x3ffu;
+    float f;
+    uint32_t bits;
+    if (exp == 0) {
+        f = ldexpf((float)man, -24);
+        return sign ? -f : f;
+    }
+    bits = exp == 31 ? sign | 0x7f800000u | man << 13 : sign | (exp + 112) << 23 | man << 13;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+float model_number(const void *values, kern_fmt fmt, size_t i)
+{
+    uint32_t bits;
+    uint16_t half;
+    float f;
+    if (fmt == FMT_F32) {
+        memcpy(&f, (const char *)values + i * 4, 4);
+        return f;
+    }
+    memcpy(&half, (const char *)values + i * 2, 2);
+    if (fmt == FMT_F16)
+        return half_to_float(half);
+    bits = (uint32_t)half << 16;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Where in its word of eight AWQ has the number of a row. */
+static inline uint32_t awq_place(uint32_t row)
+{
+    return row % 8 / 2 + row % 2 * 4;
 }
 
 /* Kernels need not know NaN: one makes one of its block's scale, and of whatever is multiplied by it. */
@@ -76,32 +101,173 @@ static void copy_fp8(const model_tensor *t, uint32_t first, uint32_t n, kern_fp8
         const uint8_t *from = (const uint8_t *)t->data + (size_t)r * t->cols;
         for (uint32_t c = 0; c < t->cols; c += sizeof to->q, to++) {
             const uint32_t some = XD_MIN((uint32_t)sizeof to->q, t->cols - c);
-            to->d = has_nan(from + c, some) ? NAN : scale_at(t, r / t->scale.rows * scales + c / t->scale.cols);
+            to->d = has_nan(from + c, some)
+                        ? NAN
+                        : model_number(t->scales, t->scale.fmt, r / t->scale.rows * scales + c / t->scale.cols);
             memcpy(to->q, from + c, some);
             memset(to->q + some, 0, sizeof to->q - some);
         }
     }
 }
 
-uint64_t model_n_scales(const model_tensor *t)
+/* --- INT4 ---------------------------------------------------------------------------------------------------------- */
+
+enum { INT4_ROWS = 16, INT4_COLS = 128 }; /* of a piece: what is read of a line of the file is used at once */
+
+/* Rows first .. first + n (up to INT4_ROWS) of INT4_COLS columns from `col` on, a byte each; what is behind the row is 0. */
+static void int4_quants(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t q[][INT4_COLS])
+{
+    const uint8_t *from = t->data;
+    const uint32_t some = XD_MIN((uint32_t)INT4_COLS, t->cols - col);
+    if (some < INT4_COLS)
+        memset(q, 0, INT4_ROWS * sizeof *q);
+    switch (t->int4.order) {
+    case MODEL_INT4_GPTQ:
+        for (uint32_t c = 0; c < some; c += 8)
+            for (uint32_t r = 0; r < n; r++) {
+                uint32_t word;
+                memcpy(&word, from + ((size_t)(col + c) / 8 * t->rows + first + r) * sizeof word, sizeof word);
+                for (uint32_t i = 0; i < 8; i++)
+                    q[r][c + i] = word >> 4 * i & 15;
+            }
+        break;
+    case MODEL_INT4_AWQ:
+        for (uint32_t c = 0; c < some; c++)
+            for (uint32_t r = 0; r < n; r++) {
+                const uint32_t row = first + r, at = awq_place(row);
+                q[r][c] = from[((size_t)(col + c) * t->rows + row / 8 * 8 + at) / 2] >> at % 2 * 4 & 15;
+            }
+        break;
+    default:
+        for (uint32_t r = 0; r < n; r++)
+            for (uint32_t c = 0; c < some; c++)
+                q[r][c] = from[((size_t)(first + r) * t->cols + col + c) / 2] >> c % 2 * 4 & 15;
+        break;
+    }
+}
+
+static uint32_t int4_zero(const model_tensor *t, uint32_t row, uint32_t group, uint32_t groups)
+{
+    const uint8_t *from = t->int4.zeros;
+    const uint32_t at = t->int4.order == MODEL_INT4_AWQ ? awq_place(row) : row % 8;
+    const size_t word =
+        t->int4.order == MODEL_INT4_ROWS ? (size_t)(row / 8) * groups + group : (size_t)group * (t->rows / 8) + row / 8;
+    return from ? (from[word * 4 + at / 2] >> at % 2 * 4 & 15u) + t->int4.zeros_less_1 : 8;
+}
+
+/* Scale and zero as kern_int4_g32_block has them. */
+static uint32_t int4_head(const model_tensor *t, uint32_t row, uint32_t group)
+{
+    const uint32_t groups = (t->cols + t->scale.cols - 1) / t->scale.cols;
+    const bool by_rows = t->int4.order == MODEL_INT4_ROWS;
+    const float d =
+        model_number(t->scales, t->scale.fmt, by_rows ? (size_t)row * groups + group : (size_t)group * t->rows + row);
+    uint32_t bits;
+    memcpy(&bits, &d, sizeof bits);
+    return bits | int4_zero(t, row, group, groups) << 8;
+}
+
+static void int4_pack(const uint8_t *q, uint8_t *to)
+{
+    for (uint32_t g = 0; g < INT4_COLS / 32; g++)
+        for (uint32_t i = 0; i < 16; i++)
+            to[16 * g + i] = (uint8_t)(q[32 * g + i] | q[32 * g + 16 + i] << 4);
+}
+
+static void int4_block_g32(const model_tensor *t, uint32_t row, uint32_t col, const uint8_t *q, kern_int4_g32_block *to)
+{
+    for (uint32_t g = 0; g < XD_ARRAY_LEN(to->d); g++) {
+        const uint32_t c = col + 32 * g, head = c < t->cols ? int4_head(t, row, c / t->scale.cols) : 0;
+        to->d[g] = (uint16_t)(head >> 16);
+        to->more[g] = (uint8_t)(head >> 8);
+    }
+    int4_pack(q, to->qs);
+}
+
+static void copy_int4(const model_tensor *t, uint32_t first, uint32_t n, uint8_t *to)
+{
+    const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
+    const uint32_t block = kern_fmt_get(t->fmt).block_bytes;
+    uint8_t q[INT4_ROWS][INT4_COLS];
+    for (uint32_t done = 0; done < n; done += INT4_ROWS)
+        for (uint32_t c = 0; c < t->cols; c += INT4_COLS) {
+            const uint32_t some = XD_MIN((uint32_t)INT4_ROWS, n - done);
+            int4_quants(t, first + done, some, c, q);
+            for (uint32_t r = 0; r < some; r++) {
+                const uint32_t row = first + done + r;
+                uint8_t *at = to + (done + r) * row_bytes + (uint64_t)(c / INT4_COLS) * block;
+                if (t->fmt == FMT_INT4_G32) {
+                    int4_block_g32(t, row, c, q[r], (kern_int4_g32_block *)(void *)at);
+                } else {
+                    kern_int4_g128_block *b = (kern_int4_g128_block *)(void *)at;
+                    b->head = int4_head(t, row, c / t->scale.cols);
+                    int4_pack(q[r], b->qs);
+                }
+            }
+        }
+}
+
+static uint64_t n_scales(const model_tensor *t)
 {
     return t->scale.rows ? (uint64_t)((t->rows + t->scale.rows - 1) / t->scale.rows) *
                                ((t->cols + t->scale.cols - 1) / t->scale.cols)
                          : 0;
 }
 
-bool model_scales_are_sound(const model_tensor *t)
+uint64_t model_scale_bytes(const model_tensor *t)
 {
-    for (uint64_t i = 0; i < model_n_scales(t); i++)
-        if (!isfinite(scale_at(t, i)))
+    return n_scales(t) * kern_fmt_get(t->scale.fmt).block_bytes;
+}
+
+uint64_t model_zero_bytes(const model_tensor *t)
+{
+    return t->int4.zeros ? n_scales(t) / t->rows * ((t->rows + 7) / 8) * 4 : 0;
+}
+
+/* Columns in groups as they come. */
+static bool int4_in_order(const model_tensor *t)
+{
+    for (uint32_t c = 0; t->int4.columns && c < t->cols; c++) {
+        int32_t group;
+        memcpy(&group, t->int4.columns + c, sizeof group);
+        if (group < 0 || (uint32_t)group != c / t->scale.cols)
+            return false;
+    }
+    return true;
+}
+
+/* A zero of 0, less 1, is stored as 15, as one of 16 is; readers differ in which they take it for. */
+static bool int4_zeros_are_clear(const model_tensor *t)
+{
+    const uint8_t *zeros = t->int4.zeros;
+    const uint64_t n = t->int4.zeros_may_wrap ? model_zero_bytes(t) : 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (zeros[i] >> 4 == 15 || (zeros[i] & 15) == 15)
             return false;
     return true;
+}
+
+/* Scales of INT4 are a tenth of a model: whether they are numbers shows in what comes of them, as with any weight. */
+model_fault model_find_fault(const model_tensor *t)
+{
+    for (uint64_t i = 0; t->fmt == FMT_FP8 && i < n_scales(t); i++)
+        if (!isfinite(model_number(t->scales, t->scale.fmt, i)))
+            return (model_fault){XD_BAD_MODEL, t->scales, "has a scale that is not a finite number"};
+    if (!int4_in_order(t))
+        return (model_fault){XD_UNSUPPORTED, t->int4.columns,
+                             "has columns in another order than that of their groups (desc_act): not known"};
+    if (!int4_zeros_are_clear(t))
+        return (model_fault){XD_UNSUPPORTED, t->int4.zeros,
+                             "has zeros stored as 15, which are 0 to some and 16 to others: convert it to gptq_v2"};
+    return (model_fault){0};
 }
 
 void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to)
 {
     const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
-    if (t->scales)
+    if (t->int4.order)
+        copy_int4(t, first, n, to);
+    else if (t->scales)
         copy_fp8(t, first, n, to);
     else
         memcpy(to, (const char *)t->data + first * row_bytes, n * row_bytes);
@@ -112,7 +278,7 @@ void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uin
     const model_tensor *t = &l->experts[(size_t)expert * MODEL_MATRICES + matrix];
     switch (l->layout) {
     case MODEL_ROWS:
-    case MODEL_FP8: model_copy_matrix(t, first, n, to); break;
+    case MODEL_APART: model_copy_matrix(t, first, n, to); break;
     case MODEL_PAIRED: copy_transposed(t, matrix, matrix == MODEL_DOWN ? 1 : 2, first, n, to); break;
     case MODEL_TURNED: copy_transposed(t, matrix, 1, first, n, to); break;
     case MODEL_PAIRED_MXFP4: copy_mxfp4(t, matrix, first, n, to); break;
@@ -123,6 +289,8 @@ uint64_t model_data_bytes(const model_tensor *t)
 {
     if (t->scales && t->fmt == FMT_FP8)
         return (uint64_t)t->rows * t->cols;
+    if (t->int4.order)
+        return (uint64_t)t->rows * t->cols / 2;
     return t->scales ? t->bytes / sizeof(kern_mxfp4_block) * sizeof(((kern_mxfp4_block *)0)->qs) : t->bytes;
 }
 

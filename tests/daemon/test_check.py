@@ -72,7 +72,7 @@ class Check(DemoCopy):
             ("config.json, none", lambda: os.remove(self.at("config.json")), "it has no config.json"),
             ("config.json, cut", lambda: cut(self.at("config.json"), 20), "config.json"),
             ("another family", lambda: edit(self.at("config.json"), model_type="nope", architectures=None), "'nope' is not known"),
-            ("quantised", lambda: edit(self.at("config.json"), quantization_config={"quant_method": "awq"}), "quant"),
+            ("quantised", lambda: edit(self.at("config.json"), quantization_config={"quant_method": "bitsandbytes"}), "quant"),
             ("shard, cut", lambda: cut(self.weights, os.path.getsize(self.weights) - 4), "safetensors"),
             ("shard, none", lambda: os.remove(self.weights), "safetensors"),
             ("shard, empty", lambda: cut(self.weights, 0), "empty"),

@@ -322,6 +322,14 @@ class Cli(unittest.TestCase):
         self.assertEqual(of("qwen3_moe-fp8-block")[0], "fp8")
         self.assertRegex(of("qwen3_moe-fp8-block")[1], r"^fp8 \d+ %, bf16 \d+ %$")
         self.assertIn("memory.host_tier = in_place: layer 0", of("qwen3_moe-fp8-block", "--memory.host_tier=in_place")[2])
+        # All experts of the one, in groups of 128: (3 + 1 dense) * 3 matrices of 256 x 128 weights, 68 bytes for 128.
+        for kind in ("gptq", "awq"):
+            self.assertEqual(of(f"qwen3_moe-int4-{kind}-128")[0], "int4_g128")
+            self.assertRegex(of(f"qwen3_moe-int4-{kind}-128")[1], r"^int4_g128 \d+ %, bf16 \d+ %$")
+            doc = json.loads(run("inspect", *NO_FILE, golden + f"qwen3_moe-int4-{kind}-128", "--json").stdout)
+            self.assertEqual(doc["expert_bytes"], 4 * 3 * 256 * 128 // 128 * 68)
+        # Kimi's experts alone are quantised, not the dense layer's FFN.
+        self.assertEqual(of("deepseek_v3-int4-kimi_k2")[:2], ("int4_g32 74 %, bf16 26 %", "bf16"))
         # What the start would refuse: experts that are repacked cannot be read in place.
         self.assertIn("memory.host_tier = in_place: layer 0", of("gpt_oss-mxfp4", "--memory.host_tier=in_place")[2])
         self.assertEqual(of("gpt_oss-gguf/model.gguf", "--memory.host_tier=in_place")[2], "")

@@ -5,7 +5,7 @@ transformers computes for them; and models that must be refused. Folders are as 
 usage: variants.py make OUT [NAME ...]    NAME: a variant's name, or random:N or random:N-M for random configurations of every architecture
        variants.py run OUT TEST_GOLDEN    compares; lists every difference and every refusal with its reason
 
-Needs torch, transformers, safetensors, gguf, accelerate (PyPI).
+Needs torch, transformers, safetensors, gguf, accelerate, compressed-tensors (PyPI).
 """
 import json
 import os
@@ -338,6 +338,22 @@ def fill_variants():
         variant(f"deepseek_v3-fp8-{kind}", "deepseek_v3", fp8=kind, cfg={
             **wide, "q_lora_rank": 136, "kv_lora_rank": 160, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24,
             "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})
+    # INT4: as Kimi-K2's experts are published, as GPTQ and AWQ write them; groups that are no whole number of blocks, or all of a row
+    for kind in INT4:
+        ct = {"intermediate_size": 192, "moe_intermediate_size": 64} if kind.startswith("ct") else {}  # which has whole groups alone
+        for a in ("qwen3_moe", "mixtral", "qwen3"):
+            variant(f"{a}-int4-{kind}", a, int4=kind, cfg={**wide, **ct, "num_local_experts" if a == "mixtral" else "num_experts": 4})
+        variant(f"deepseek_v3-int4-{kind}", "deepseek_v3", int4=kind, cfg={
+            **wide, **ct, "q_lora_rank": 192 if ct else 136, "kv_lora_rank": 192 if ct else 160, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+            "v_head_dim": 32 if ct else 24, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})
+    few = {"num_hidden_layers": 2, "vocab_size": 61}
+    variant("deepseek_v3-int4-kimi_k2", "deepseek_v3", int4="ct", int4_only=r"\.experts\.", cfg={
+        **few, "hidden_size": 96, "n_routed_experts": 4, "n_shared_experts": 1, "moe_intermediate_size": 160, "n_group": 1, "topk_group": 1})
+    whole = {**few, "hidden_size": 256, "moe_intermediate_size": 128, "intermediate_size": 128, "num_experts": 3, "num_experts_per_tok": 2,
+             "mlp_only_layers": [0]}
+    for kind in ("gptq", "awq"):
+        variant(f"qwen3_moe-int4-{kind}-128", "qwen3_moe", int4=kind, cfg=whole)
+    variant("qwen3-int4-gptq-sorted", "qwen3", "another order than that of their groups", int4="gptq-sorted", cfg={**wide, **few})
     # the ones in tests/data/golden
     oss = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 61, "sliding_window": 12,
            **rope(rope_type="yarn", factor=32.0, original_max_position_embeddings=64, truncate=False)}
@@ -537,6 +553,99 @@ def to_mxfp4(d, shards=False):
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
 
 
+MATRICES = r"(_proj|_mqa|\.w[123])\.weight$"
+# kind: how it is stored, columns of a group (0: all), zeros other than 8, and of what type scales are
+INT4 = {"ct": ("ct", 32, False, "bfloat16"), "ct-zeros": ("ct", 64, True, "bfloat16"), "ct-channel": ("ct", 0, False, "float16"),
+        "gptq": ("gptq", 128, False, "float16"), "gptq-zeros": ("gptq", 32, True, "float16"), "gptq_v2": ("gptq_v2", 96, True, "bfloat16"),
+        "awq": ("awq", 128, True, "float16"), "awq-64": ("awq", 64, True, "bfloat16")}
+
+
+def int4_words(q):
+    """[n][8] numbers to [n] words, the first in the lowest bits."""
+    import torch
+    return sum(q[..., i].long() << 4 * i for i in range(8)).to(torch.int64).to(torch.uint32).view(torch.int32)
+
+
+def int4_ct(q, scale, zero, by):
+    """As compressed-tensors itself packs them, and takes them apart again."""
+    import torch
+    from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    parts = {"weight_packed": pack_to_int32((q - 8).to(torch.int8), 4), "weight_scale": scale, "weight_shape": torch.tensor(q.shape)}
+    if zero is not None:
+        parts["weight_zero_point"] = pack_to_int32((zero - 8).to(torch.int8), 4, packed_dim=0)
+    args = QuantizationArgs(num_bits=4, type="int", symmetric=zero is None, strategy="group" if by else "channel", group_size=by or None)
+    whole = PackedQuantizationCompressor.decompress({**parts, "weight_scale": scale.float()}, QuantizationScheme(targets=["Linear"], weights=args))
+    return parts, whole["weight"].float()
+
+
+def int4_gptq(q, scale, zero, by, less):
+    """As AutoGPTQ does: words along the columns of the transposed matrix, zeros less 1 along its rows."""
+    import torch
+    rows, cols = q.shape
+    z = torch.full(scale.shape, 8) if zero is None else zero
+    g_idx = torch.arange(cols) // by
+    parts = {"qweight": int4_words(q.T.reshape(cols // 8, 8, rows).transpose(1, 2)), "scales": scale.T,
+             "qzeros": int4_words((z - less).T.reshape(-1, rows // 8, 8)), "g_idx": g_idx.int(), "bias": torch.zeros(rows, dtype=torch.float16)}
+    return parts, (q - z[:, g_idx]).float() * scale.float()[:, g_idx]
+
+
+def int4_awq(q, scale, zero, by):
+    """As AutoAWQ's gemm has them: words along the rows of the transposed matrix, in an order of their own."""
+    import torch
+    rows, cols = q.shape
+    order, group = [0, 2, 4, 6, 1, 3, 5, 7], torch.arange(cols) // by
+    parts = {"qweight": int4_words(q.T.reshape(cols, rows // 8, 8)[..., order]), "scales": scale.T,
+             "qzeros": int4_words(zero.T.reshape(-1, rows // 8, 8)[..., order])}
+    return parts, (q - zero[:, group]).float() * scale.float()[:, group]
+
+
+def to_int4(d, plain, kind, only):
+    """Matrices in four bits; `plain` gets what they stand for, in float32."""
+    import torch
+    from safetensors.torch import save_file as save
+    form, size, zeros, dtype = INT4[kind.replace("-sorted", "")]
+    stored, values = {}, {}
+    for name, w in load_file(d).items():
+        values[name] = w.float()
+        rows, cols = w.shape if w.ndim == 2 else (0, 0)
+        by = size or cols
+        if not rows or rows % 8 or cols % 8 or not re.search(only, name) or not name.endswith("weight"):
+            stored[name] = w
+            continue
+        groups = -(-cols // by)
+        padded = torch.nn.functional.pad(w.float(), (0, groups * by - cols)).reshape(rows, groups, by)
+        low, high = padded.amin(2).clamp(max=0), padded.amax(2).clamp(min=0)
+        scale = ((high - low) / 15 if zeros else padded.abs().amax(2) / 7.5).clamp(min=1e-6).to(getattr(torch, dtype))
+        zero = (-low / scale.float()).round().clamp(1 if form == "gptq" else 0, 15).int() if zeros else None
+        each = scale.float().repeat_interleave(by, 1)[:, :cols]
+        q = (w.float() / each + (8 if zero is None else zero.repeat_interleave(by, 1)[:, :cols])).round().clamp(0, 15).int()
+        if form == "ct":
+            parts, values[name] = int4_ct(q, scale, zero, size)
+        elif form == "awq":
+            parts, values[name] = int4_awq(q, scale, zero, by)
+        else:
+            parts, values[name] = int4_gptq(q, scale, zero, by, int(form == "gptq"))
+            if kind.endswith("-sorted"):
+                parts["g_idx"] = parts["g_idx"].flip(0)
+        if name.replace("weight", "bias") in values:
+            parts.pop("bias", None)
+        stored.update({name.replace("weight", k): t for k, t in parts.items()})
+    save({k: t.contiguous() for k, t in stored.items()}, d / "model.safetensors", metadata={"format": "pt"})
+    plain.mkdir()
+    save(values, plain / "model.safetensors", metadata={"format": "pt"})
+    (plain / "config.json").write_text((d / "config.json").read_text())
+    weights = {"num_bits": 4, "type": "int", "symmetric": not zeros, "dynamic": False, "strategy": "group" if size else "channel",
+               "group_size": size or None, "actorder": None, "observer": "minmax"}
+    edit_config(d, quantization_config={
+        "ct": {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head", "re:.*self_attn.*"],
+               "kv_cache_scheme": None, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}},
+        "awq": {"quant_method": "awq", "bits": 4, "group_size": size, "version": "gemm", "zero_point": True, "modules_to_not_convert": ["mlp.gate"]},
+        "gptq": {"quant_method": "gptq", "bits": 4, "group_size": size or -1, "sym": not zeros, "desc_act": kind.endswith("-sorted"), "true_sequential": True,
+                 "checkpoint_format": form, "damp_percent": 0.01}}[form.replace("_v2", "")])
+
+
 def to_fp8(d, plain, kind):
     """Matrices as published in FP8 (E4M3); `plain` gets what they stand for, in float32. kind: block (DeepSeek), block-bf16 (Qwen), or of
     compressed-tensors: channel, tensor, ct-block."""
@@ -545,7 +654,7 @@ def to_fp8(d, plain, kind):
     stored, values = {}, {}
     for name, w in load_file(d).items():
         values[name] = w.float()
-        if w.ndim != 2 or not re.search(r"(_proj|_mqa|\.w[123])\.weight$", name):
+        if w.ndim != 2 or not re.search(MATRICES, name):
             stored[name] = w
             continue
         rows, cols = w.shape
@@ -715,9 +824,11 @@ def make(root, name, v):
         (d / "generation_config.json").write_text(json.dumps(v.get("generation", {"_from_model_config": True, "eos_token_id": 2})))
     if v.get("files"):
         v["files"](d)
-    source = config_dir / "plain" if v.get("fp8") else d
+    source = config_dir / "plain" if v.get("fp8") or v.get("int4") else d
     if v.get("fp8"):
         to_fp8(d, source, v["fp8"])
+    if v.get("int4"):
+        to_int4(d, source, v["int4"], v.get("int4_only", MATRICES))
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
         if v.get("reference_cfg"):
