@@ -114,35 +114,45 @@ static void copy_fp8(const model_tensor *t, uint32_t first, uint32_t n, kern_fp8
 
 enum { INT4_ROWS = 16, INT4_COLS = 128 }; /* of a piece: what is read of a line of the file is used at once */
 
-/* Rows first .. first + n (up to INT4_ROWS) of INT4_COLS columns from `col` on, a byte each; what is behind the row is 0. */
-static void int4_quants(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t q[][INT4_COLS])
+/* Word `word`, of eight numbers, one to a byte. */
+static inline uint64_t int4_word(const model_tensor *t, size_t word)
 {
-    const uint8_t *from = t->data;
-    const uint32_t some = XD_MIN((uint32_t)INT4_COLS, t->cols - col);
-    if (some < INT4_COLS)
-        memset(q, 0, INT4_ROWS * sizeof *q);
-    switch (t->int4.order) {
-    case MODEL_INT4_GPTQ:
-        for (uint32_t c = 0; c < some; c += 8)
-            for (uint32_t r = 0; r < n; r++) {
-                uint32_t word;
-                memcpy(&word, from + ((size_t)(col + c) / 8 * t->rows + first + r) * sizeof word, sizeof word);
-                for (uint32_t i = 0; i < 8; i++)
-                    q[r][c + i] = word >> 4 * i & 15;
-            }
-        break;
-    case MODEL_INT4_AWQ:
-        for (uint32_t c = 0; c < some; c++)
-            for (uint32_t r = 0; r < n; r++) {
-                const uint32_t row = first + r, at = awq_place(row);
-                q[r][c] = from[((size_t)(col + c) * t->rows + row / 8 * 8 + at) / 2] >> at % 2 * 4 & 15;
-            }
-        break;
-    default:
-        for (uint32_t r = 0; r < n; r++)
-            for (uint32_t c = 0; c < some; c++)
-                q[r][c] = from[((size_t)(first + r) * t->cols + col + c) / 2] >> c % 2 * 4 & 15;
-        break;
+    uint32_t bits;
+    memcpy(&bits, (const char *)t->data + word * sizeof bits, sizeof bits);
+    uint64_t v = bits;
+    v = (v | v << 16) & 0x0000ffff0000ffff;
+    v = (v | v << 8) & 0x00ff00ff00ff00ff;
+    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
+}
+
+/* 32 columns from `col` on of rows first .. first + n (up to INT4_ROWS), as 16 bytes of qs each; what is behind the row is 0. Words are of
+ * columns. */
+static void int4_along(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t *qs, size_t stride)
+{
+    const bool by_rows = t->int4.order == MODEL_INT4_ROWS;
+    const size_t row_step = by_rows ? t->cols / 8 : 1, col_step = by_rows ? 1 : t->rows;
+    for (uint32_t r = 0; r < n; r++, qs += stride) {
+        uint64_t v[4];
+        for (uint32_t i = 0; i < 4; i++)
+            v[i] = col + 8 * i < t->cols ? int4_word(t, (first + r) * row_step + (col / 8 + i) * col_step) : 0;
+        const uint64_t out[2] = {v[0] | v[2] << 4, v[1] | v[3] << 4};
+        memcpy(qs, out, sizeof out);
+    }
+}
+
+/* The same where words are of rows. */
+static void int4_across(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t *qs, size_t stride)
+{
+    const size_t words = t->rows / 8; /* of a column */
+    for (uint32_t r = 0, end; r < n; r = end) {
+        const size_t word = (first + r) / 8;
+        end = XD_MIN(n, (uint32_t)(8 * (word + 1)) - first);
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint64_t low = col + i < t->cols ? int4_word(t, (col + i) * words + word) : 0;
+            const uint64_t high = col + 16 + i < t->cols ? int4_word(t, (col + 16 + i) * words + word) : 0;
+            for (uint32_t k = r; k < end; k++)
+                qs[k * stride + i] = (uint8_t)((low | high << 4) >> 8 * awq_place(first + k));
+        }
     }
 }
 
@@ -167,44 +177,39 @@ static uint32_t int4_head(const model_tensor *t, uint32_t row, uint32_t group)
     return bits | int4_zero(t, row, group, groups) << 8;
 }
 
-static void int4_pack(const uint8_t *q, uint8_t *to)
+/* Of the block that begins at column col; groups behind the row have none. */
+static void put_int4_heads(const model_tensor *t, uint32_t row, uint32_t col, void *block)
 {
-    for (uint32_t g = 0; g < INT4_COLS / 32; g++)
-        for (uint32_t i = 0; i < 16; i++)
-            to[16 * g + i] = (uint8_t)(q[32 * g + i] | q[32 * g + 16 + i] << 4);
-}
-
-static void int4_block_g32(const model_tensor *t, uint32_t row, uint32_t col, const uint8_t *q, kern_int4_g32_block *to)
-{
-    for (uint32_t g = 0; g < XD_ARRAY_LEN(to->d); g++) {
-        const uint32_t c = col + 32 * g, head = c < t->cols ? int4_head(t, row, c / t->scale.cols) : 0;
-        to->d[g] = (uint16_t)(head >> 16);
-        to->more[g] = (uint8_t)(head >> 8);
+    kern_int4_g32_block *b = block;
+    if (t->fmt == FMT_INT4_G128) {
+        ((kern_int4_g128_block *)block)->head = int4_head(t, row, col / t->scale.cols);
+        return;
     }
-    int4_pack(q, to->qs);
+    for (uint32_t g = 0; g < XD_ARRAY_LEN(b->d); g++) {
+        const uint32_t c = col + 32 * g, head = c < t->cols ? int4_head(t, row, c / t->scale.cols) : 0;
+        b->d[g] = (uint16_t)(head >> 16);
+        b->more[g] = (uint8_t)(head >> 8);
+    }
 }
 
 static void copy_int4(const model_tensor *t, uint32_t first, uint32_t n, uint8_t *to)
 {
     const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
-    const uint32_t block = kern_fmt_get(t->fmt).block_bytes;
-    uint8_t q[INT4_ROWS][INT4_COLS];
-    for (uint32_t done = 0; done < n; done += INT4_ROWS)
-        for (uint32_t c = 0; c < t->cols; c += INT4_COLS) {
-            const uint32_t some = XD_MIN((uint32_t)INT4_ROWS, n - done);
-            int4_quants(t, first + done, some, c, q);
-            for (uint32_t r = 0; r < some; r++) {
-                const uint32_t row = first + done + r;
-                uint8_t *at = to + (done + r) * row_bytes + (uint64_t)(c / INT4_COLS) * block;
-                if (t->fmt == FMT_INT4_G32) {
-                    int4_block_g32(t, row, c, q[r], (kern_int4_g32_block *)(void *)at);
-                } else {
-                    kern_int4_g128_block *b = (kern_int4_g128_block *)(void *)at;
-                    b->head = int4_head(t, row, c / t->scale.cols);
-                    int4_pack(q[r], b->qs);
-                }
-            }
+    const bool by_32 = t->fmt == FMT_INT4_G32;
+    const uint32_t head = by_32 ? offsetof(kern_int4_g32_block, qs) : offsetof(kern_int4_g128_block, qs);
+    for (; n; first += INT4_ROWS) {
+        const uint32_t some = XD_MIN((uint32_t)INT4_ROWS, n);
+        uint8_t *block = to;
+        for (uint32_t c = 0; c < t->cols; c += INT4_COLS, block += kern_fmt_get(t->fmt).block_bytes) {
+            for (uint32_t g = 0; g < INT4_COLS / 32; g++)
+                (t->int4.order == MODEL_INT4_AWQ ? int4_across : int4_along)(t, first, some, c + 32 * g,
+                                                                             block + head + 16 * g, row_bytes);
+            for (uint32_t r = 0; r < some; r++)
+                put_int4_heads(t, first + r, c, block + r * row_bytes);
         }
+        to += some * row_bytes;
+        n -= some;
+    }
 }
 
 static uint64_t n_scales(const model_tensor *t)
