@@ -167,6 +167,18 @@ static void random_block(char *at, kern_fmt fmt, float std, uint64_t seed)
             b[i] = (unsigned char)((b[i] & 0x87) | (8 + (b[i] >> 3 & 3)) << 3);
         return;
     }
+    if (fmt == FMT_INT4_G32 || fmt == FMT_INT4_G128) {
+        /* 0 .. 15 less 8 have a deviation of 4.61 and a mean of -0.5, which scales of either sign make 0 on the whole */
+        const uint16_t d = to_bf16(b[0] & 1 ? std / 4.61f : -std / 4.61f);
+        const uint32_t head = (uint32_t)d << 16 | 8 << 8;
+        for (uint32_t g = 0; g < 4 && fmt == FMT_INT4_G32; g++) {
+            memcpy(b + 2 * g, &d, sizeof d);
+            b[offsetof(kern_int4_g32_block, more) + g] = 8;
+        }
+        if (fmt == FMT_INT4_G128)
+            memcpy(b, &head, sizeof head);
+        return;
+    }
     if (fmt == FMT_Q2_K) { /* all sixteens have a scale of 8 and a minimum of 12; 0 .. 3 have a deviation of 1.12 */
         kern_q2_k_block q = {.d = to_f16(std / (8 * 1.118f)), .dmin = to_f16(std / (8 * 1.118f))};
         memset(b, 0xc8, sizeof q.scales);
@@ -576,14 +588,16 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
 xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
-    static const kern_fmt made[] = {FMT_BF16, FMT_F16, FMT_Q8_0, FMT_FP8, FMT_MXFP4, FMT_Q4_K, FMT_Q2_K};
+    static const kern_fmt made[] = {FMT_BF16,     FMT_F16,       FMT_Q8_0, FMT_FP8, FMT_MXFP4,
+                                    FMT_INT4_G32, FMT_INT4_G128, FMT_Q4_K, FMT_Q2_K};
     kern_fmt fmt = FMT_COUNT;
     for (size_t i = 0; i < XD_ARRAY_LEN(made); i++)
         if (!strcmp(kern_fmt_get(made[i]).name, dtype))
             fmt = made[i];
     if (fmt == FMT_COUNT)
         return xd_fail(err, XD_BAD_CONFIG, 0,
-                       "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, q4_k or q2_k", dtype);
+                       "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, int4_g32, int4_g128, q4_k or q2_k",
+                       dtype);
     m->dir = strdup("");
     if (!m->dir)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);
