@@ -220,7 +220,7 @@ const conf_option conf_options[] = {
            "CPU features or kernels that must not be used, separated by commas (avx512,avx2): to find which one errs."),
 
     U32(kv, "block_size", block_size, "16", 1, 1024, 0,
-        "Tokens in one KV block; a power of two."),
+        "Tokens in one KV block, of layers with narrow K and V up to four times as many; a power of two."),
     BYTES_AUTO(kv, "kv_budget", kv_budget, "auto", MIB, 64 * TIB, CONF_OF_MEMORY,
                "Memory for KV blocks. auto: enough for max_num_seqs, within what is left."),
     ENUM(kv, "kv_dtype", kv_dtype, "auto", kv_dtypes, 0,

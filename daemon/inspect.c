@@ -32,11 +32,13 @@ static void print_placement(const placement *p, const config *cfg, uint64_t trun
     snprintf(note, sizeof note, "%s%s", where,
              p->on_cpu && !synthetic ? ", in place from the file where it can be" : "");
     row_bytes("trunk", trunk, note);
-    char layers[32] = "";
+    const uint32_t least = p->kv_opt.block_size, most = kv_whole_tokens(&p->kv_opt);
+    char tokens[32], layers[32] = "";
+    snprintf(tokens, sizeof tokens, most > least ? "%u to %u" : "%u", least, most);
     if (p->kv_opt.n_groups > 1)
         snprintf(layers, sizeof layers, " and %u layer%s", p->kv_opt.n_layers, p->kv_opt.n_layers == 1 ? "" : "s");
-    snprintf(note, sizeof note, "%s, %s, %llu blocks of %u tokens%s, context up to %u", where, p->kv_name,
-             (unsigned long long)p->kv_blocks, cfg->kv.block_size, layers, p->context);
+    snprintf(note, sizeof note, "%s, %s, %llu blocks of %s tokens%s, context up to %u", where, p->kv_name,
+             (unsigned long long)p->kv_blocks, tokens, layers, p->context);
     if (p->kv_known)
         row_bytes("KV cache", p->kv, note);
     else if (!p->problem.status)
@@ -124,7 +126,7 @@ static facts facts_of(const model *m, const config *cfg)
     }
     placement_of(m, cfg, &f.where);
     const kv_options *kv = &f.where.kv_opt;
-    f.token_kv = kv_block_bytes(kv) * kv->n_groups / cfg->kv.block_size;
+    f.token_kv = kv_token_bytes(kv);
     f.context = core_context(cfg, f.p);
     f.context_kv = kv_block_bytes(kv) * kv_context_blocks(kv, f.context);
     for (uint32_t g = 0; g < kv->n_groups; g++)

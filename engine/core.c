@@ -366,8 +366,13 @@ kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_token
                     .n_states = states ? cfg->engine.max_num_seqs : 0,
                     .state_bytes = states ? hp->n_linear * kv_state_layer_bytes(model_state_floats(hp)) : 0,
                     .state_host_bytes = states ? cfg->kv.state_space : 0};
-    uint32_t window[MODEL_MAX_LAYERS];
-    kv_set_groups(&o, window, model_get_windows(m, window));
+    uint32_t window[MODEL_MAX_LAYERS], width[MODEL_MAX_LAYERS], n = 0;
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        const model_layer *l = model_get_layer(m, i);
+        if (!l->linear)
+            width[n++] = l->n_kv_heads * l->head_dim;
+    }
+    kv_set_groups(&o, window, width, model_get_windows(m, window));
     return o;
 }
 

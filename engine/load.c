@@ -318,7 +318,7 @@ xd_status engine_load(engine *e, xd_err *err)
         return st;
     const core *c = &e->c;
     sched_options so = {.kv = c->kv,
-                        .block_size = c->kv_opt.block_size,
+                        .block_size = kv_whole_tokens(&c->kv_opt),
                         .max_seqs = c->max_seqs,
                         .max_tokens = c->max_tokens,
                         .max_rows = c->max_rows,

@@ -124,9 +124,10 @@ static void kv_metrics(engine *e, xd_buf *out)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    kv_by_tier(out, "kv_blocks",
-               "Blocks of kv.block_size tokens of a group of layers that steps can use, by where they lie.",
-               k.tier[0].total, k.tier[1].total);
+    kv_by_tier(
+        out, "kv_blocks",
+        "Blocks of a group of layers that steps can use, by where they lie: of kv.block_size tokens of the widest, of others up to four times as many.",
+        k.tier[0].total, k.tier[1].total);
     kv_by_tier(out, "kv_blocks_used", "KV blocks that sequences own, by where they lie.", k.tier[0].used,
                k.tier[1].used);
     kv_by_tier(out, "kv_blocks_cached", "KV blocks without an owner whose content is kept, by where they lie.",
@@ -303,7 +304,7 @@ static json_t *kv_json(engine *e)
 {
     kv_stats k;
     kv_get_stats(e->c.kv, &k);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i}", "blocks_total",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i}", "blocks_total",
                      (json_int_t)k.blocks_total, "blocks_used", (json_int_t)k.blocks_used, "blocks_cached",
                      (json_int_t)k.blocks_cached, "prefix_queries_tokens", (json_int_t)k.prefix_queries_tokens,
                      "prefix_hits_tokens", (json_int_t)k.prefix_hits_tokens, "swap_blocks_total",
@@ -311,7 +312,8 @@ static json_t *kv_json(engine *e)
                      "states_total", (json_int_t)k.states_total, "states_used", (json_int_t)k.states_used,
                      "state_copies_total", (json_int_t)k.state_copies_total, "state_copies_used",
                      (json_int_t)k.state_copies_used, "window_released_blocks", (json_int_t)k.window_released,
-                     "block_size", (int)e->c.kv_opt.block_size, "groups", (int)e->c.kv_opt.n_groups);
+                     "block_size", (int)e->c.kv_opt.block_size, "block_size_most", (int)kv_whole_tokens(&e->c.kv_opt),
+                     "groups", (int)e->c.kv_opt.n_groups);
 }
 
 static json_t *fallback_json(engine *e)

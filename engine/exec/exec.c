@@ -404,9 +404,16 @@ uint32_t exec_kv_groups(const exec *x)
     return XD_MAX(x->opt.kv_groups, 1u);
 }
 
-void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group, uint32_t max_blocks)
+uint32_t exec_n_blocks(const exec *x, const exec_run_seq *q, uint32_t group)
 {
-    uint32_t *to = table + (size_t)row * max_blocks, n = XD_MIN(q->n_blocks, max_blocks), first = 0;
+    const uint32_t span = kv_block_tokens(kv_get_options(x->kv), group) / x->opt.block_size;
+    return (q->n_blocks + span - 1) / span;
+}
+
+void exec_put_blocks(const exec *x, uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group,
+                     uint32_t max_blocks)
+{
+    uint32_t *to = table + (size_t)row * max_blocks, n = XD_MIN(exec_n_blocks(x, q, group), max_blocks), first = 0;
     memcpy(to, q->blocks + (size_t)group * q->stride, n * sizeof *to);
     memset(to + n, 0, (max_blocks - n) * sizeof *to);
     while (first < n && to[first] == KV_NONE)
@@ -428,7 +435,7 @@ static void pack(exec *x, const exec_batch *b, const exec_shape *s, const exec_l
         for (uint32_t j = 0; j < q->n_rows; j++)
             w[in->row_idx + r++] = t - q->n_rows + j;
         for (uint32_t g = 0; g < exec_kv_groups(x); g++)
-            exec_put_blocks(w + in->block_table + exec_table_of(s, g), i, q, g, s->max_blocks);
+            exec_put_blocks(x, w + in->block_table + exec_table_of(s, g), i, q, g, s->max_blocks);
     }
     if (x->hp->n_linear)
         exec_state_pack(x, b, s, in);

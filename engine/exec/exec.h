@@ -59,7 +59,7 @@ enum { EXEC_MAX_KEEP = 2 };
 
 typedef struct exec_run_seq {
     const uint32_t *ids;                      /* [n_tokens] */
-    const uint32_t *blocks;                   /* block table of the whole sequence, as kv_seq_blocks() */
+    const uint32_t *blocks;                   /* block tables of the whole sequence, and n_blocks, as kv_seq_blocks() */
     uint32_t n_blocks, stride, pos, n_tokens; /* stride: kv_seq_stride(), where there are several groups */
     uint32_t state;                           /* slot of kv_describe_state(), where the model has linear layers */
     uint32_t n_keep;

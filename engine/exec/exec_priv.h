@@ -248,9 +248,11 @@ static inline size_t exec_table_of(const exec_shape *s, uint32_t group)
 {
     return (size_t)group * s->n_seqs * s->max_blocks;
 }
-/* Writes row `row` of a group's block table [][max_blocks], filled up with zeros. Blocks that were given back get the id of the first one that is
+/* Writes row `row` of a group's block table [][max_blocks], as long as blocks of the smallest number of tokens need it and filled up with zeros. Blocks that were given back get the id of the first one that is
  * there: nobody sees them but padding rows, which want finite numbers. */
-void exec_put_blocks(uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group, uint32_t max_blocks);
+void exec_put_blocks(const exec *x, uint32_t *table, uint32_t row, const exec_run_seq *q, uint32_t group,
+                     uint32_t max_blocks);
+uint32_t exec_n_blocks(const exec *x, const exec_run_seq *q, uint32_t group); /* of the sequence in that group */
 
 xd_status exec_stage_open(exec *x, xd_err *err);
 void exec_stage_close(exec *x);

@@ -94,7 +94,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     const uint32_t o_width = hp->n_heads * ml->head_dim, kv_width = ml->n_kv_heads * ml->head_dim,
                    qkv_width = o_width + 2 * kv_width;
     kern_kv kv = {0};
-    kv_describe(x->kv, &kv);
+    kv_describe(x->kv, l->kv.group, &kv);
     kv.n_kv_heads = ml->n_kv_heads; /* what the cache is told is of the layers with the most */
     kv.head_dim = ml->head_dim;
     kv.block_table = x->in_dev + in.block_table + exec_table_of(s, l->kv.group);

@@ -346,7 +346,7 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
     const uint32_t n = s->n_tokens;
     const bool whole = n <= EXEC_LATENT_TOKENS;
     piece p = {.l = &x->layers[layer], .s = s, .layer = layer}; /* all layers have KV */
-    kv_describe(x->kv, &p.kv);
+    kv_describe(x->kv, p.l->kv.group, &p.kv);
     p.kv.block_table = x->in_dev + exec_layout_of(x, s).block_table + exec_table_of(s, p.l->kv.group);
     p.kv.max_blocks = s->max_blocks;
     kern_kv read_kv = p.kv;

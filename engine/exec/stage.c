@@ -66,9 +66,10 @@ static kern_kv_stage_entry *list_of(const exec *x, uint32_t *base, const exec_sh
 static void list_seq(exec *x, const exec_shape *s, const exec_run_seq *q, uint32_t group, uint32_t row, bool old)
 {
     exec_stage *g = &x->stage;
-    const uint32_t bs = x->opt.block_size, *blocks = q->blocks + (size_t)group * q->stride;
-    uint32_t n_old = XD_MIN(q->pos / bs, q->n_blocks), begin = old ? 0 : n_old;
-    uint32_t end = old ? n_old : XD_MIN((q->pos + q->n_tokens + bs - 1) / bs, q->n_blocks);
+    const uint32_t bs = kv_block_tokens(kv_get_options(x->kv), group), n = exec_n_blocks(x, q, group);
+    const uint32_t *blocks = q->blocks + (size_t)group * q->stride;
+    uint32_t n_old = XD_MIN(q->pos / bs, n), begin = old ? 0 : n_old;
+    uint32_t end = old ? n_old : XD_MIN((q->pos + q->n_tokens + bs - 1) / bs, n);
     uint32_t *table = table_of(x, g->host) + exec_table_of(s, group) + (size_t)row * s->max_blocks;
     kern_kv_stage_entry *list = list_of(x, g->host, s);
     for (uint32_t i = begin; i < end; i++) {
@@ -97,7 +98,7 @@ static void list_group(exec *x, const exec_batch *b, const exec_shape *s, uint32
     range[0] = g->n_all;
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         if (old)
-            exec_put_blocks(table_of(x, g->host) + exec_table_of(s, group), i, &b->seqs[i], group, s->max_blocks);
+            exec_put_blocks(x, table_of(x, g->host) + exec_table_of(s, group), i, &b->seqs[i], group, s->max_blocks);
         list_seq(x, s, &b->seqs[i], group, i, old);
     }
     range[1] = g->n_all;
@@ -142,8 +143,8 @@ static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool 
     const uint32_t of_model = layer_of(x, layer);
     const kv_layer at = x->layers[of_model].kv;
     kern_kv from, to;
-    kv_describe(x->kv, &from);
-    kv_describe_stage(x->kv, layer, &to);
+    kv_describe(x->kv, at.group, &from);
+    kv_describe_stage(x->kv, at.group, layer, &to);
     kern_kv_stage_args a = {.from_addr = from.block_addr,
                             .to_addr = to.block_addr,
                             .to_first = kv_stage_begin(x->kv),
@@ -179,7 +180,7 @@ xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv
     kern_status ks = x->dev->ops->kv_stage_wait(x->dev, layer % 2);
     if (ks)
         return exec_kern_fail(x, ks, err, "waiting for KV blocks");
-    kv_describe_stage(x->kv, layer, ret);
+    kv_describe_stage(x->kv, group, layer, ret);
     ret->block_table = table_of(x, g->dev) + exec_table_of(s, group);
     ret->max_blocks = s->max_blocks;
     return XD_OK;
@@ -191,6 +192,6 @@ uint64_t exec_stage_host_bytes(const exec *x)
     kern_kv kv;
     if (!x->stage.slots)
         return 0;
-    kv_describe(x->kv, &kv);
+    kv_describe(x->kv, 0, &kv); /* layers take the same bytes in all of them */
     return (uint64_t)(x->stage.n_all + x->stage.n_direct) * kv.layer_bytes * kv_get_options(x->kv)->n_layers;
 }

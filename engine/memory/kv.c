@@ -11,7 +11,8 @@
  *
  * Invariants
  *  1. A place is in exactly one of: the free list of its kind, the LRU list of its kind (refs 0, node set), or owned (refs > 0).
- *  2. node.place[g] == b exactly when place b has .node == that node and .group == g; a node has at most one place for each group.
+ *  2. node.place[g] == b exactly when place b has .node == that node and .group == g; a node has at most one place for each group. A node is of
+ *     block_size tokens. A block of several times as many is at the node of its last ones.
  *  3. Only blocks that lie wholly before a sequence's committed length are shared, and those are never written again.
  *  4. The LRU lists are oldest first; a sequence is released from its end, so a prefix outlives what follows it.
  *  5. Every copy is made in stream order on the compute stream; a host place whose download may still be running is read by us only
@@ -49,6 +50,32 @@ uint64_t kv_block_bytes(const kv_options *opt)
     return xd_align_up(layer_bytes_of(opt) * opt->n_layers, 256);
 }
 
+uint32_t kv_block_tokens(const kv_options *opt, uint32_t group)
+{
+    return XD_MAX(opt->span[group], 1u) * opt->block_size;
+}
+
+static uint32_t n_groups_of(const kv_options *o)
+{
+    return XD_MAX(o->n_groups, 1u);
+}
+
+uint32_t kv_whole_tokens(const kv_options *opt)
+{
+    uint32_t most = 0;
+    for (uint32_t g = 0; g < n_groups_of(opt); g++) /* powers of two: the largest is a multiple of all */
+        most = XD_MAX(most, kv_block_tokens(opt, g));
+    return most;
+}
+
+uint64_t kv_token_bytes(const kv_options *opt)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < n_groups_of(opt); g++)
+        sum += kv_block_bytes(opt) / kv_block_tokens(opt, g);
+    return sum;
+}
+
 /* Kernels find layer l of a block at its address + l * layer_bytes. So that one table serves all layers of an area, layer l lies
  * that far from the area's begin: hence n_layers more than there are blocks. */
 static uint64_t stage_area_bytes(const kv_options *o, uint32_t blocks)
@@ -69,11 +96,6 @@ uint32_t kv_stage_fit(const kv_options *opt, uint64_t bytes)
     return (uint32_t)XD_MIN(n - opt->n_layers, (uint64_t)KV_NONE / 4);
 }
 
-static uint32_t n_groups_of(const kv_options *o)
-{
-    return XD_MAX(o->n_groups, 1u);
-}
-
 static uint32_t greatest_divisor(uint32_t a, uint32_t b)
 {
     return b ? greatest_divisor(b, a % b) : a;
@@ -88,7 +110,16 @@ static uint32_t count_window(const uint32_t *window, uint32_t n, uint32_t w)
     return count;
 }
 
-void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n)
+/* Of layers with window w, in a block that has room for layers of `widest` columns. Not more than 4, since prefixes end with whole blocks. */
+static uint32_t span_of(const uint32_t *window, const uint32_t *width, uint32_t n, uint32_t w, uint32_t widest)
+{
+    uint32_t own = 1;
+    for (uint32_t i = 0; i < n; i++)
+        own = window[i] == w ? XD_MAX(own, width[i]) : own;
+    return widest / own >= 4 ? 4 : widest / own >= 2 ? 2 : 1;
+}
+
+void kv_set_groups(kv_options *opt, const uint32_t *window, const uint32_t *width, uint32_t n)
 {
     const uint32_t n_full = count_window(window, n, 0);
     uint32_t size = n_full;
@@ -97,11 +128,15 @@ void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n)
     opt->n_layers = size;
     opt->n_groups = n / XD_MAX(size, 1u);
     memset(opt->window, 0, sizeof opt->window);
+    memset(opt->span, 0, sizeof opt->span);
     if (opt->n_groups > KV_MAX_GROUPS) {
         opt->n_layers = n;
         opt->n_groups = 1;
         return;
     }
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < n; i++)
+        widest = XD_MAX(widest, width[i]);
     uint32_t g = n_full / XD_MAX(size, 1u); /* groups without a window come first */
     for (uint32_t i = 0; i < n; i++) {
         if (!window[i] || count_window(window, i, window[i]))
@@ -109,6 +144,8 @@ void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n)
         for (uint32_t k = count_window(window, n, window[i]); k; k -= size)
             opt->window[g++] = window[i];
     }
+    for (g = 0; g < opt->n_groups; g++)
+        opt->span[g] = span_of(window, width, n, opt->window[g], widest);
 }
 
 void kv_deal_layers(const kv_options *opt, const uint32_t *window, uint32_t n, kv_layer *ret)
@@ -122,19 +159,22 @@ void kv_deal_layers(const kv_options *opt, const uint32_t *window, uint32_t n, k
     }
 }
 
-static uint64_t blocks_for(const kv_options *o, uint64_t tokens)
+static uint64_t blocks_for(const kv_options *o, uint32_t group, uint64_t tokens)
 {
-    return (tokens + o->block_size - 1) / o->block_size;
+    const uint32_t each = kv_block_tokens(o, group);
+    return (tokens + each - 1) / each;
 }
 
-/* A sequence keeps what the first token of its last block sees (release_unseen() in kv_reuse.c), and in a step has all new tokens beside that. */
+/* A sequence keeps what the first of its last kv_whole_tokens() sees (release_unseen() in kv_reuse.c), and in a step has all new tokens beside
+ * that. */
 uint64_t kv_blocks_of(const kv_options *opt, uint64_t n_seqs, uint64_t tokens, uint64_t step_tokens)
 {
-    const uint64_t whole = n_seqs * blocks_for(opt, tokens);
     uint64_t sum = 0;
     for (uint32_t g = 0; g < n_groups_of(opt); g++) {
-        const uint64_t seen = opt->window[g] ? blocks_for(opt, opt->window[g] - 1) : whole;
-        sum += XD_MIN(whole, n_seqs * (seen + 2) - 1 + blocks_for(opt, step_tokens));
+        const uint64_t whole = n_seqs * blocks_for(opt, g, tokens);
+        const uint64_t seen = opt->window[g] ? blocks_for(opt, g, opt->window[g] - 1) : whole;
+        const uint64_t last = blocks_for(opt, g, kv_whole_tokens(opt));
+        sum += XD_MIN(whole, n_seqs * (seen + last + 1) - 1 + blocks_for(opt, g, step_tokens));
     }
     return sum;
 }
@@ -142,12 +182,12 @@ uint64_t kv_blocks_of(const kv_options *opt, uint64_t n_seqs, uint64_t tokens, u
 uint32_t kv_chunk(const kv_options *opt, uint64_t tokens)
 {
     enum { LEAST = 512, SHARE = 8 };
-    uint64_t n_full = 0, n = n_groups_of(opt);
-    for (uint32_t g = 0; g < n; g++)
-        n_full += !opt->window[g];
-    if (n_full == n)
+    uint64_t full = 0, windowed = 0; /* blocks of kv_whole_tokens() */
+    for (uint32_t g = 0; g < n_groups_of(opt); g++)
+        *(opt->window[g] ? &windowed : &full) += kv_whole_tokens(opt) / kv_block_tokens(opt, g);
+    if (!windowed)
         return UINT32_MAX;
-    const uint64_t part = tokens * XD_MAX(n_full, 1u) / (SHARE * (n - n_full));
+    const uint64_t part = tokens * XD_MAX(full, 1u) / (SHARE * windowed);
     return (uint32_t)XD_MIN(XD_MAX(part, (uint64_t)LEAST), (uint64_t)opt->step_tokens);
 }
 
@@ -171,10 +211,12 @@ uint64_t kv_context_tokens(const kv_options *opt, uint64_t blocks)
 
 uint64_t kv_seen_bytes(const kv_options *opt, uint64_t pos, uint64_t n)
 {
-    uint64_t positions = 0;
-    for (uint32_t g = 0; g < n_groups_of(opt); g++)
-        positions += opt->window[g] ? XD_MIN(pos, opt->window[g] - 1ull) + n : pos + n;
-    return positions * opt->n_layers * (layer_bytes_of(opt) / opt->block_size);
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < n_groups_of(opt); g++) {
+        const uint64_t positions = opt->window[g] ? XD_MIN(pos, opt->window[g] - 1ull) + n : pos + n;
+        sum += positions * opt->n_layers * (layer_bytes_of(opt) / kv_block_tokens(opt, g));
+    }
+    return sum;
 }
 
 uint64_t kv_state_layer_bytes(uint64_t floats)
@@ -251,8 +293,11 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err)
     pthread_mutex_init(&kv->lock, NULL);
     kv->opt = *opt;
     kv->opt.n_groups = n_groups_of(opt);
-    for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+    for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
         kv->windows = kv->windows || opt->window[g];
+        kv->opt.span[g] = XD_MAX(opt->span[g], 1u);
+    }
+    kv->whole = kv_whole_tokens(opt) / opt->block_size;
     kv->block_bytes = block_bytes;
     kv->layer_bytes = layer_bytes_of(opt);
     kv->n_dev = opt->n_blocks;
@@ -305,10 +350,10 @@ const kv_options *kv_get_options(const kv_cache *kv)
     return &kv->opt;
 }
 
-void kv_describe(const kv_cache *kv, kern_kv *ret)
+void kv_describe(const kv_cache *kv, uint32_t group, kern_kv *ret)
 {
     *ret = (kern_kv){.block_addr = kv->addr_dev,
-                     .block_size = kv->opt.block_size,
+                     .block_size = kv_block_tokens(&kv->opt, group),
                      .layer_bytes = kv->layer_bytes,
                      .n_kv_heads = kv->opt.n_kv_heads,
                      .head_dim = kv->opt.head_dim,
@@ -342,9 +387,9 @@ uint32_t kv_stage_blocks(const kv_cache *kv)
     return kv->opt.stage_blocks;
 }
 
-void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret)
+void kv_describe_stage(const kv_cache *kv, uint32_t group, uint32_t layer, kern_kv *ret)
 {
-    kv_describe(kv, ret);
+    kv_describe(kv, group, ret);
     ret->block_addr = kv->stage_addr[layer % 2];
 }
 
@@ -381,8 +426,8 @@ void kv_seq_cut(kv_cache *kv, kv_seq *s, uint32_t n)
 {
     for (; s->n > n; s->n--)
         for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-            if (s->first[g] < s->n)
-                kv_place_release(kv, *kv_seq_block(s, g, s->n - 1));
+            if (kv_begins_block(kv, g, s->n - 1) && s->first[g] <= kv_block_of(kv, g, s->n - 1))
+                kv_place_release(kv, *kv_seq_block(s, g, kv_block_of(kv, g, s->n - 1)));
 }
 
 void kv_seq_drop_locked(kv_cache *kv, kv_seq *s)
@@ -454,12 +499,26 @@ static uint32_t usable(const kv_cache *kv)
     return kv_places_available(kv, 0) + (kv->opt.allow_cold ? kv_places_available(kv, 1) : 0);
 }
 
+/* Blocks of all groups that units [from, to) begin. */
+static uint64_t blocks_begun(const kv_cache *kv, uint32_t from, uint32_t to)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < kv->opt.n_groups; g++)
+        sum += kv_blocks_in(kv, g, to) - kv_blocks_in(kv, g, from);
+    return sum;
+}
+
 uint64_t kv_seq_most(kv_cache *kv, const kv_seq *s)
 {
     pthread_mutex_lock(&kv->lock);
-    const uint64_t blocks = (uint64_t)s->n + usable(kv) / kv->opt.n_groups;
+    const uint64_t n = usable(kv);
     pthread_mutex_unlock(&kv->lock);
-    return blocks * kv->opt.block_size;
+    /* Wherever it stands, `whole` units more begin as many blocks. */
+    const uint64_t each = blocks_begun(kv, 0, kv->whole);
+    uint32_t rest = s->n;
+    while (blocks_begun(kv, s->n, rest + 1) <= n % each)
+        rest++;
+    return (n / each * kv->whole + rest) * kv->opt.block_size;
 }
 
 xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
@@ -472,13 +531,14 @@ xd_status kv_seq_reserve(kv_cache *kv, kv_seq *s, uint32_t n_tokens)
         return XD_OK;
     if (!kv_seq_room(kv, s, need))
         return XD_NOMEM;
-    const uint64_t more = need > s->n ? (uint64_t)(need - s->n) * kv->opt.n_groups : 0;
+    const uint64_t more = need > s->n ? blocks_begun(kv, s->n, need) : 0;
     pthread_mutex_lock(&kv->lock);
     xd_status st = XD_BUSY;
     if (more <= usable(kv) && (!wants_slot || (s->slot = kv_states_take(kv->states)) != KV_NONE)) {
         for (; s->n < need; s->n++)
             for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-                *kv_seq_block(s, g, s->n) = take_usable(kv, g);
+                if (kv_begins_block(kv, g, s->n))
+                    *kv_seq_block(s, g, kv_block_of(kv, g, s->n)) = take_usable(kv, g);
         st = XD_OK;
     }
     pthread_mutex_unlock(&kv->lock);

@@ -1,8 +1,9 @@
-/* kv.h - paged KV cache: blocks of block_size tokens, shared by sequences with a common prefix.
+/* kv.h - paged KV cache: blocks of block_size tokens or a few times as many, shared by sequences with a common prefix.
  *
  * Layers come in groups, in each of which all have the same window or none, as in vLLM's hybrid cache. A block holds K and V of a group's layers
- * (layout: kern_kv in kernels.h), and blocks of all groups come from one pool. A sequence has a table of blocks for each group; blocks that lie
- * before its groups' windows are given back while it goes on. Models whose layers are all of a kind have one group.
+ * (layout: kern_kv in kernels.h), and blocks of all groups come from one pool. They have one size in bytes, that of block_size tokens of the widest
+ * layers; where a group's layers are at most half as wide, its blocks hold 2 or 4 times as many tokens (span). A sequence has a table of blocks for
+ * each group; blocks that lie before its groups' windows are given back while it goes on. Models whose layers are all of a kind have one group.
  *
  * Full blocks are known by their tokens and all before them (kv_prefix_priv.h), so a later prompt with the same beginning reuses them, as vLLM's
  * automatic prefix caching. Blocks without an owner stay cached until they are needed, evicted last-used-first. Owned by the engine thread; stats
@@ -34,12 +35,13 @@ typedef struct kv_options {
     uint32_t n_groups; /* 0: one */
     /* Of a group's layers, in tokens; 0: none. Groups of one window lie one behind another. */
     uint32_t window[KV_MAX_GROUPS];
-    uint32_t step_tokens; /* most tokens of a step; where a group has a window */
-    uint32_t n_kv_heads, head_dim, block_size;
-    uint32_t v_dim;      /* as in kern_kv: not 0 where V is a part of K */
-    kern_fmt fmt;        /* FMT_F16, FMT_F32 or FMT_Q8_0 */
-    uint32_t n_blocks;   /* in device memory */
-    uint64_t swap_bytes; /* host memory for blocks of preempted and idle sequences; 0: none */
+    uint32_t span[KV_MAX_GROUPS];              /* a group's blocks hold span * block_size tokens: 1, 2 or 4; 0: 1 */
+    uint32_t step_tokens;                      /* most tokens of a step; where a group has a window */
+    uint32_t n_kv_heads, head_dim, block_size; /* heads: of the widest layers */
+    uint32_t v_dim;                            /* as in kern_kv: not 0 where V is a part of K */
+    kern_fmt fmt;                              /* FMT_F16, FMT_F32 or FMT_Q8_0 */
+    uint32_t n_blocks;                         /* in device memory */
+    uint64_t swap_bytes;                       /* host memory for blocks of preempted and idle sequences; 0: none */
     bool prefix_caching;
     bool allow_cold; /* blocks beyond n_blocks lie in mapped host memory (swap space): cold */
     uint32_t
@@ -49,12 +51,16 @@ typedef struct kv_options {
     uint64_t state_host_bytes; /* for copies */
 } kv_options;
 
-uint64_t kv_block_bytes(const kv_options *opt);  /* of a group's layers */
+uint64_t kv_block_bytes(const kv_options *opt); /* of any group's */
+uint32_t kv_block_tokens(const kv_options *opt, uint32_t group);
+uint32_t kv_whole_tokens(const kv_options *opt); /* where prefixes and forks end: whole blocks in every group */
+uint64_t kv_token_bytes(const kv_options *opt);  /* of all layers, where no window leaves any out */
 uint64_t kv_copies_bytes(const kv_options *opt); /* of the copies of states that are kept at most */
 
-/* Deals layers into groups: window[i] is layer i's, of n that have KV. Fills n_layers, n_groups and opt->window. Groups are as large as they can be
- * with no place left empty; where that would take more than KV_MAX_GROUPS, all layers are one group without a window. */
-void kv_set_groups(kv_options *opt, const uint32_t *window, uint32_t n);
+/* Deals layers into groups: window[i] is layer i's and width[i] the columns of K of all its heads, of n that have KV. Fills n_layers, n_groups,
+ * opt->window and opt->span. Groups are as large as they can be with no place left empty; where that would take more than KV_MAX_GROUPS, all layers are
+ * one group without a window. */
+void kv_set_groups(kv_options *opt, const uint32_t *window, const uint32_t *width, uint32_t n);
 /* Of each of those layers: its group, and its index there (kern_attn_args.layer). */
 typedef struct kv_layer {
     uint32_t group, idx;
@@ -81,8 +87,8 @@ xd_status kv_open(const kv_options *opt, kv_cache **ret, xd_err *err) XD_MUST_CH
 void kv_free(kv_cache *kv);
 XD_DEFINE_CLEANUP(kv_cache, kv_free)
 const kv_options *kv_get_options(const kv_cache *kv); /* n_groups is 1 or more there */
-/* The part of kern_kv that is constant: block_addr (device), block_size, layer_bytes, heads, fmt. */
-void kv_describe(const kv_cache *kv, kern_kv *ret);
+/* The part of a group's kern_kv that is constant: block_addr (device), block_size, layer_bytes, fmt; heads of the widest layers. */
+void kv_describe(const kv_cache *kv, uint32_t group, kern_kv *ret);
 
 uint64_t kv_state_layer_bytes(uint64_t floats); /* of one sequence; a multiple of 256 */
 bool kv_has_state(const kv_cache *kv);          /* the model has linear layers */
@@ -90,21 +96,21 @@ bool kv_has_state(const kv_cache *kv);          /* the model has linear layers *
 void kv_describe_state(const kv_cache *kv, void **ret_base, uint64_t *ret_slot_bytes);
 
 /* Staging. Cold blocks have ids from kv_cold_begin() on. Staged block i has the id kv_stage_begin() + i in the table that
- * kv_describe_stage() gives for the layer-th of all (others have their own ids there): layers take turns with two areas. */
+ * kv_describe_stage() gives for the layer-th of all (others have their own ids there), of `group`: layers take turns with two areas. */
 uint32_t kv_cold_begin(const kv_cache *kv);
 uint32_t kv_stage_begin(const kv_cache *kv);
 uint32_t kv_stage_blocks(const kv_cache *kv); /* 0: no staging */
-void kv_describe_stage(const kv_cache *kv, uint32_t layer, kern_kv *ret);
+void kv_describe_stage(const kv_cache *kv, uint32_t group, uint32_t layer, kern_kv *ret);
 
 /* One without blocks; owned. XD_NOMEM. */
 xd_status kv_seq_new(kv_cache *kv, kv_seq **ret, xd_err *err) XD_MUST_CHECK;
 void kv_seq_free(kv_cache *kv, kv_seq *s); /* releases its blocks (full ones stay cached) */
-/* Takes the longest cached prefix of ids[0..n) in whole blocks, at most n - 1 tokens (the last one must be computed). The sequence
+/* Takes the longest cached prefix of ids[0..n) in kv_whole_tokens(), at most n - 1 tokens (the last one must be computed). The sequence
  * must be empty. Returns the number of tokens whose KV (and state) is already there. */
 uint32_t kv_seq_match(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n);
 /* How many tokens of the last kv_seq_match() had their KV there, whether or not there was a state: others began like this, too. */
 uint32_t kv_seq_known(const kv_seq *s);
-/* Host memory for a copy of the state behind the first `pos` tokens, a whole number of blocks, which the next step will fill. kv_seq_commit()
+/* Host memory for a copy of the state behind the first `pos` tokens, a multiple of kv_whole_tokens(), which the next step will fill. kv_seq_commit()
  * with at least so many makes it the prefix's. NULL: there is no room, or no prefix is kept. */
 void *kv_seq_keep(kv_cache *kv, kv_seq *s, uint32_t pos);
 /* The slot of its state; while it has room for tokens. */
@@ -124,11 +130,12 @@ void kv_seq_drop(kv_cache *kv, kv_seq *s);
 xd_status kv_seq_swap_out(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 xd_status kv_seq_swap_in(kv_cache *kv, kv_seq *s) XD_MUST_CHECK;
 bool kv_seq_is_swapped(const kv_seq *s);
-/* Shares all full blocks of `from` that lie before token n with the empty `to` (n choices of one prompt). Returns tokens shared: 0 also where
+/* Shares what `from` has before token n, in kv_whole_tokens(), with the empty `to` (n choices of one prompt). Returns tokens shared: 0 also where
  * `from` has given back what the next token would see through a window. */
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n);
-/* Block ids of group 0 in order; none while it is swapped. Those of group g begin g * kv_seq_stride() further on. Blocks before its window that were
- * given back are KV_NONE: the first ones of a row, but not that of the next token. Borrowed until it changes. */
+/* Block ids of group 0 in order, and for how many times block_size tokens there is room; none while it is swapped. Those of group g begin
+ * g * kv_seq_stride() further on, one for each `span` of these n. Blocks before its window that were given back are KV_NONE: the first ones of a row,
+ * but not that of the next token. Borrowed until it changes. */
 const uint32_t *kv_seq_blocks(const kv_seq *s, uint32_t *ret_n);
 uint32_t kv_seq_stride(const kv_seq *s);
 uint32_t kv_n_ids(const kv_cache *kv); /* block ids that steps may meet: below that */

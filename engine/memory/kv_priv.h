@@ -40,16 +40,18 @@ struct kv_cache {
     kv_prefix *prefix;
     kv_states *states; /* NULL: no linear layers */
     bool windows;      /* some group has one */
+    uint32_t whole;    /* the largest span: so many units are whole blocks in every group */
     bool download_pending;
     pthread_mutex_t lock;
     kv_stats stats;
 };
 
+/* What a sequence has is counted in units of block_size tokens, of which a group's block is `span`; the last one may be begun. */
 struct kv_seq {
-    uint32_t *blocks; /* [n_groups][cap]; KV_NONE: given back */
-    uint32_t n, cap;
+    uint32_t *blocks;                /* [n_groups][cap]; KV_NONE: given back */
+    uint32_t n, cap;                 /* units */
     uint32_t first[KV_MAX_GROUPS];   /* block of a group that has not been given back */
-    uint32_t n_committed, tail_node; /* blocks that prefix nodes know; the node of the last one (held) */
+    uint32_t n_committed, tail_node; /* units that prefix nodes know; the node of the last one (held) */
     uint32_t n_known;                /* tokens */
     uint32_t slot, copy;             /* of its state; copy: while it is swapped */
     struct {                         /* copies that the next step fills */
@@ -66,14 +68,32 @@ static inline uint32_t *kv_seq_block(const kv_seq *s, uint32_t group, uint32_t i
 {
     return &s->blocks[(size_t)group * s->cap + i];
 }
+/* How many blocks of a group n units are. */
+static inline uint32_t kv_blocks_in(const kv_cache *kv, uint32_t group, uint32_t n)
+{
+    return (n + kv->opt.span[group] - 1) / kv->opt.span[group];
+}
+static inline uint32_t kv_block_of(const kv_cache *kv, uint32_t group, uint32_t i) /* that unit i is in */
+{
+    return i / kv->opt.span[group];
+}
+/* Unit i is the first one, or the last one, of a block. */
+static inline bool kv_begins_block(const kv_cache *kv, uint32_t group, uint32_t i)
+{
+    return i % kv->opt.span[group] == 0;
+}
+static inline bool kv_ends_block(const kv_cache *kv, uint32_t group, uint32_t i)
+{
+    return kv_begins_block(kv, group, i + 1);
+}
 /* The first block of a group that a token at `pos` sees. */
 static inline uint32_t kv_first_seen(const kv_cache *kv, uint32_t group, uint32_t pos)
 {
     const uint32_t window = kv->opt.window[group];
-    return window && pos >= window ? (pos + 1 - window) / kv->opt.block_size : 0;
+    return window && pos >= window ? (pos + 1 - window) / kv_block_tokens(&kv->opt, group) : 0;
 }
-bool kv_seq_room(const kv_cache *kv, kv_seq *s, uint32_t n); /* for n blocks' ids; false: no memory */
-/* Blocks [n, s->n) are given back, from the end on, so that a prefix outlives what follows it. */
+bool kv_seq_room(const kv_cache *kv, kv_seq *s, uint32_t n); /* for n units' ids; false: no memory */
+/* Units [n, s->n) are given back, n of whole blocks, from the end on, so that a prefix outlives what follows it. */
 void kv_seq_cut(kv_cache *kv, kv_seq *s, uint32_t n);
 void kv_seq_drop_locked(kv_cache *kv, kv_seq *s);
 

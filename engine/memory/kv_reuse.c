@@ -37,7 +37,7 @@ static uint32_t copy_of(const kv_cache *kv, uint32_t node)
     return c != KV_NONE && kv_states_node_of(kv->states, c) == node ? c : KV_NONE;
 }
 
-/* How many of the first n_max blocks of ids can be taken over: the most behind which there is all that the next token sees, and a copy of the state
+/* How many of the first n_max units of ids can be taken over: the most behind which there is all that the next token sees, and a copy of the state
  * where there are states. */
 static uint32_t find_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n_max, uint32_t *ret_copy)
 {
@@ -50,10 +50,12 @@ static uint32_t find_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32
         node = kv_prefix_find(kv->prefix, node, ids + (size_t)i * bs);
         if (node == KV_NONE)
             break;
-        bool there = true;
+        bool there = (i + 1) % kv->whole == 0;
         for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
+            if (!kv_ends_block(kv, g, i))
+                continue;
             run[g] = kv_prefix_place(kv->prefix, node, g) == KV_NONE ? 0 : run[g] + 1;
-            there = there && run[g] >= i + 1 - kv_first_seen(kv, g, (i + 1) * bs);
+            there = there && run[g] >= kv_blocks_in(kv, g, i + 1) - kv_first_seen(kv, g, (i + 1) * bs);
             goes_on = goes_on && (run[g] || kv->opt.window[g]);
         }
         if (!there)
@@ -68,7 +70,7 @@ static uint32_t find_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32
     return best;
 }
 
-/* The sequence becomes an owner of the first n blocks of ids: first of all of them, so that making room for one cannot take another. */
+/* The sequence becomes an owner of the first n units of ids: first of all of them, so that making room for one cannot take another. */
 static bool take_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
 {
     if (!kv_seq_room(kv, s, n))
@@ -78,8 +80,11 @@ static bool take_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n
     for (; s->n < n; s->n++) {
         const uint32_t node = kv_prefix_find(kv->prefix, s->tail_node, ids + (size_t)s->n * kv->opt.block_size);
         for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
-            uint32_t *at = kv_seq_block(s, g, s->n);
-            *at = s->n < s->first[g] ? KV_NONE : kv_prefix_place(kv->prefix, node, g);
+            if (!kv_ends_block(kv, g, s->n))
+                continue;
+            const uint32_t b = kv_block_of(kv, g, s->n);
+            uint32_t *at = kv_seq_block(s, g, b);
+            *at = b < s->first[g] ? KV_NONE : kv_prefix_place(kv->prefix, node, g);
             if (*at != KV_NONE)
                 kv_place_ref(kv, *at);
         }
@@ -88,15 +93,17 @@ static bool take_prefix(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n
     return true;
 }
 
-/* Those of its blocks that kernels cannot read where they are are moved. Returns how many it has then: where room ends, the others are left. */
+/* Those of its blocks that kernels cannot read where they are are moved. Returns how many units it has then: where room ends, the others are left. */
 static uint32_t bring_prefix(kv_cache *kv, kv_seq *s)
 {
-    uint32_t n = 0;
-    for (; n < s->n; n++)
-        for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-            if (n >= s->first[g] && kv_place_is_host(kv, *kv_seq_block(s, g, n)) && !bring_in(kv, s, g, n))
-                return n;
-    return n;
+    for (uint32_t n = 0; n < s->n; n++)
+        for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
+            const uint32_t b = kv_block_of(kv, g, n);
+            if (kv_begins_block(kv, g, n) && b >= s->first[g] && kv_place_is_host(kv, *kv_seq_block(s, g, b)) &&
+                !bring_in(kv, s, g, b))
+                return n / kv->whole * kv->whole;
+        }
+    return s->n;
 }
 
 /* What was matched is of use only with its state: all of it, or nothing. */
@@ -139,7 +146,7 @@ uint32_t kv_seq_known(const kv_seq *s)
 
 void *kv_seq_keep(kv_cache *kv, kv_seq *s, uint32_t pos)
 {
-    if (!kv->states || !kv->opt.prefix_caching || !pos || pos % kv->opt.block_size || s->commit_stopped)
+    if (!kv->states || !kv->opt.prefix_caching || !pos || pos % kv_whole_tokens(&kv->opt) || s->commit_stopped)
         return NULL;
     for (uint32_t i = 0; i < s->n_kept; i++) /* the step that should have filled it failed */
         if (s->kept[i].pos == pos)
@@ -205,16 +212,16 @@ static void commit_blocks(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t
             break;
         }
         for (uint32_t g = 0; g < kv->opt.n_groups; g++)
-            if (i >= s->first[g])
-                commit_place(kv, node, g, *kv_seq_block(s, g, i));
+            if (kv_ends_block(kv, g, i) && kv_block_of(kv, g, i) >= s->first[g])
+                commit_place(kv, node, g, *kv_seq_block(s, g, kv_block_of(kv, g, i)));
         set_tail(kv, s, node, i + 1);
     }
 }
 
-/* The first n tokens are there. What the first token of the last block sees is kept, so that a fork, which begins with a whole block, finds it. */
+/* The first n tokens are there. What the first of the last kv_whole_tokens() sees is kept, so that a fork, which begins there, finds it. */
 static void release_unseen(kv_cache *kv, kv_seq *s, uint32_t n)
 {
-    const uint32_t last = (n - 1) / kv->opt.block_size * kv->opt.block_size;
+    const uint32_t whole = kv_whole_tokens(&kv->opt), last = (n - 1) / whole * whole;
     for (uint32_t g = 0; g < kv->opt.n_groups; g++)
         for (const uint32_t end = kv_first_seen(kv, g, last); s->first[g] < end; s->first[g]++) {
             uint32_t *b = kv_seq_block(s, g, s->first[g]);
@@ -238,7 +245,7 @@ void kv_seq_commit(kv_cache *kv, kv_seq *s, const uint32_t *ids, uint32_t n)
     pthread_mutex_unlock(&kv->lock);
 }
 
-/* All that the token behind the first k blocks sees is still there. */
+/* All that the token behind the first k units sees is still there. */
 static bool sees_all(const kv_cache *kv, const kv_seq *s, uint32_t k)
 {
     for (uint32_t g = 0; g < kv->opt.n_groups; g++)
@@ -249,14 +256,14 @@ static bool sees_all(const kv_cache *kv, const kv_seq *s, uint32_t k)
 
 uint32_t kv_seq_fork(kv_cache *kv, const kv_seq *from, kv_seq *to, uint32_t n)
 {
-    uint32_t k = XD_MIN(n / kv->opt.block_size, from->n);
+    const uint32_t k = XD_MIN(n / kv->opt.block_size, from->n) / kv->whole * kv->whole;
     /* Where there are states, `to` finds that of the prefix by itself. */
     if (to->n || from->swapped || !k || kv->states || !sees_all(kv, from, k) || !kv_seq_room(kv, to, k))
         return 0;
     pthread_mutex_lock(&kv->lock);
     for (uint32_t g = 0; g < kv->opt.n_groups; g++) {
         to->first[g] = kv_first_seen(kv, g, k * kv->opt.block_size);
-        for (uint32_t i = 0; i < k; i++) {
+        for (uint32_t i = 0; i < kv_blocks_in(kv, g, k); i++) {
             const uint32_t b = i < to->first[g] ? KV_NONE : *kv_seq_block(from, g, i);
             *kv_seq_block(to, g, i) = b;
             if (b != KV_NONE)

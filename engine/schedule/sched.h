@@ -49,8 +49,8 @@ typedef struct sched_seq {
 } sched_seq;
 
 typedef struct sched_options {
-    kv_cache *kv; /* borrowed */
-    uint32_t block_size;
+    kv_cache *kv;        /* borrowed */
+    uint32_t block_size; /* kv_whole_tokens() */
     uint32_t max_seqs, max_tokens, max_rows;
     uint32_t chunk; /* tokens of a sequence that a step can take at least, if it is alone (kv_chunk()); 0: all */
 } sched_options;

@@ -53,20 +53,21 @@ static bool fail(const xd_err *err)
     return false;
 }
 
-/* Tokens [0, n) are there. What the cache takes back of them, since no window reaches it, is overwritten where the host can do so. */
-static void commit(core *c, kv_seq *s, const uint32_t *ids, uint32_t n)
+/* Tokens [0, n_tokens) are there. What the cache takes back of them, since no window reaches it, is overwritten where the host can do so. */
+static void commit(core *c, kv_seq *s, const uint32_t *ids, uint32_t n_tokens)
 {
-    const uint32_t n_groups = kv_get_options(c->kv)->n_groups, stride = kv_seq_stride(s);
-    uint32_t n_blocks, *before = malloc((size_t)n_groups * stride * sizeof *before);
-    const uint32_t *blocks = kv_seq_blocks(s, &n_blocks);
-    for (uint32_t i = 0; i < n_groups * n_blocks; i++)
-        before[i] = blocks[(size_t)(i / n_blocks) * stride + i % n_blocks];
-    kv_seq_commit(c->kv, s, ids, n);
+    const kv_options *opt = kv_get_options(c->kv);
+    const uint32_t stride = kv_seq_stride(s);
+    uint32_t n, *before = malloc((size_t)opt->n_groups * stride * sizeof *before);
+    const uint32_t *blocks = kv_seq_blocks(s, &n);
+    memcpy(before, blocks, (size_t)opt->n_groups * stride * sizeof *before);
+    kv_seq_commit(c->kv, s, ids, n_tokens);
     kern_kv kv;
-    kv_describe(c->kv, &kv);
-    for (uint32_t i = 0; c->info.unified && i < n_groups * n_blocks; i++)
-        if (before[i] != blocks[(size_t)(i / n_blocks) * stride + i % n_blocks])
-            memset((void *)(uintptr_t)kv.block_addr[before[i]], 0xff, kv_block_bytes(kv_get_options(c->kv)));
+    kv_describe(c->kv, 0, &kv);
+    for (uint32_t g = 0; c->info.unified && g < opt->n_groups; g++)
+        for (uint32_t i = g * stride; i < g * stride + n * opt->block_size / kv_block_tokens(opt, g); i++)
+            if (before[i] != blocks[i])
+                memset((void *)(uintptr_t)kv.block_addr[before[i]], 0xff, kv_block_bytes(opt));
     free(before);
 }
 

@@ -311,8 +311,10 @@ def fill(variant, add_nextn):
     small = {**TINY, "head_dim": 16, "global_head_dim": 32}
     v("gemma4", "gemma4", cfg=small)
     v("gemma4-gguf", "gemma4_text", gguf="bf16", cfg=small)
-    v("gemma4_text", "gemma4_text", cfg={**small, "global_head_dim": 512, "num_hidden_layers": 2, "num_attention_heads": 2,
-                                         "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"]})
+    two = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 512}
+    # K of the layer without a window is half as wide as the other's, as in the published ones; then much wider.
+    v("gemma4_text", "gemma4_text", cfg={**small, **two, "hidden_size": 32, "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 4})
+    v("gemma4_text-wide", "gemma4_text", cfg={**small, **two, "num_attention_heads": 2, "num_key_value_heads": 1})
     g = lambda n, refuse=None, text=None, **kw: v(f"gemma4_text-{n}", "gemma4_text", refuse, cfg=text or {}, **kw)
     dense = {"enable_moe_block": False, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None}
     g("dense", text=dense)

@@ -31,7 +31,7 @@ static rig rig_open(uint32_t n_blocks, uint32_t n_swap, bool prefix, bool cold)
     cr_assert_eq(kv_block_bytes(&o), 256);
     xd_err err = {0};
     cr_assert_eq(kv_open(&o, &r.kv, &err), XD_OK, "%s", err.msg);
-    kv_describe(r.kv, &r.d);
+    kv_describe(r.kv, 0, &r.d);
     return r;
 }
 
@@ -291,7 +291,7 @@ Test(kv, latent_attention_keeps_one_vector_a_token)
     kern_kv d;
     xd_err err = {0};
     cr_assert_eq(kv_open(&o, &kv, &err), XD_OK, "%s", err.msg);
-    kv_describe(kv, &d);
+    kv_describe(kv, 0, &d);
     cr_assert_eq(d.v_dim, 512);
     cr_assert_eq(d.layer_bytes, 16 * 576 * 2);
     kv_free(kv);

@@ -1,11 +1,12 @@
 /* test_kv_windows.c - the KV cache where groups of layers have windows: what a sequence needs is there, what no window reaches is given back, and
- * sizes are what running sequences come to. */
+ * sizes are what running sequences come to; also where blocks of some groups hold more tokens than those of others. */
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "engine/memory/kv_priv.h"
 
-/* One layer a group, one head, 8 floats, 4 tokens a block: 256 bytes, and a page of swap space. The tests play the model: for each token and group they
+/* One layer a group, one head, 8 floats, 4 tokens a block: 256 bytes, and a page of swap space. A span makes that 8 tokens of 4 floats, or 16 of 2. The
+ * tests play the model: for each token and group they
  * write a hash of all tokens up to it, and look for it wherever a later token would. */
 enum { BS = 4, DIM = 8, MOST_GROUPS = 4 };
 
@@ -15,10 +16,11 @@ typedef struct rig {
     kern_kv d;
     uint32_t n_groups;
     const uint32_t *window;
+    uint32_t whole; /* tokens */
 } rig;
 
 typedef struct rig_options {
-    uint32_t n_blocks, n_swap, window[MOST_GROUPS], n_groups;
+    uint32_t n_blocks, n_swap, window[MOST_GROUPS], span[MOST_GROUPS], n_groups;
     bool no_prefix, cold;
 } rig_options;
 
@@ -36,6 +38,7 @@ static kv_options options_of(const rig_options *z)
                     .prefix_caching = !z->no_prefix,
                     .allow_cold = z->cold};
     memcpy(o.window, z->window, sizeof z->window);
+    memcpy(o.span, z->span, sizeof z->span);
     return o;
 }
 
@@ -47,8 +50,9 @@ static rig rig_open(rig_options z)
     o.dev = r.dev;
     xd_err err = {0};
     cr_assert_eq(kv_open(&o, &r.kv, &err), XD_OK, "%s", err.msg);
-    kv_describe(r.kv, &r.d);
+    kv_describe(r.kv, 0, &r.d);
     r.window = kv_get_options(r.kv)->window;
+    r.whole = BS * XD_MAX(XD_MAX(z.span[0], z.span[1]), XD_MAX(XD_MAX(z.span[2], z.span[3]), 1u));
     return r;
 }
 
@@ -66,19 +70,27 @@ static uint64_t chain(const uint32_t *ids, uint32_t n, uint32_t group)
     return h;
 }
 
-static uint32_t block_of(const kv_seq *s, uint32_t group, uint32_t i)
+static uint32_t n_blocks_of(const rig *r, const kv_seq *s, uint32_t group)
+{
+    uint32_t n;
+    kv_seq_blocks(s, &n);
+    const uint32_t tokens = kv_block_tokens(kv_get_options(r->kv), group);
+    return (n * BS + tokens - 1) / tokens;
+}
+
+static uint32_t block_of(const rig *r, const kv_seq *s, uint32_t group, uint32_t i)
 {
     uint32_t n;
     const uint32_t *b = kv_seq_blocks(s, &n);
-    cr_assert_lt(i, n);
+    cr_assert_lt(i, n_blocks_of(r, s, group));
     return b[group * kv_seq_stride(s) + i];
 }
 
 static float *slot(const rig *r, const kv_seq *s, uint32_t group, uint32_t t)
 {
-    const uint32_t b = block_of(s, group, t / BS);
+    const uint32_t tokens = kv_block_tokens(kv_get_options(r->kv), group), b = block_of(r, s, group, t / tokens);
     cr_assert_lt(b, kv_n_ids(r->kv), "token %u of group %u has no block", t, group);
-    return (float *)(uintptr_t)r->d.block_addr[b] + (t % BS) * DIM;
+    return (float *)(uintptr_t)r->d.block_addr[b] + (t % tokens) * (DIM * BS / tokens);
 }
 
 static void compute(const rig *r, const kv_seq *s, const uint32_t *ids, uint32_t from, uint32_t to)
@@ -171,10 +183,10 @@ Test(kv_windows, blocks_behind_the_window_are_given_back_and_none_before)
         go_on(&r, s, ids, n - 1, n, 1);
         check(&r, s, ids, n);
         for (uint32_t i = 0; i < (n + BS - 1) / BS; i++) {
-            cr_assert_neq(block_of(s, 0, i), KV_NONE);
+            cr_assert_neq(block_of(&r, s, 0, i), KV_NONE);
             /* The first token of the last block sees five tokens more. */
             const uint32_t last = (n - 1) / BS * BS, first = last + 1 > 6 ? last + 1 - 6 : 0;
-            cr_assert_eq(block_of(s, 1, i) == KV_NONE, i < first / BS, "block %u of %u tokens", i, n);
+            cr_assert_eq(block_of(&r, s, 1, i) == KV_NONE, i < first / BS, "block %u of %u tokens", i, n);
         }
     }
     cr_assert_eq(stats(&r).window_released, 9);
@@ -210,8 +222,8 @@ Test(kv_windows, a_prefix_is_found_where_all_that_its_next_token_sees_is_there)
     s = seq_new(&r);
     cr_assert_eq(kv_seq_match(r.kv, s, parted, 41), 20, "what was given back is still cached");
     check(&r, s, ids, 20);
-    cr_assert_eq(block_of(s, 1, 2), KV_NONE, "token 20 sees tokens 13 to 20");
-    cr_assert_neq(block_of(s, 1, 3), KV_NONE);
+    cr_assert_eq(block_of(&r, s, 1, 2), KV_NONE, "token 20 sees tokens 13 to 20");
+    cr_assert_neq(block_of(&r, s, 1, 3), KV_NONE);
     go_on(&r, s, parted, 20, 41, 7);
     check(&r, s, parted, 41);
     kv_seq_free(r.kv, s);
@@ -236,20 +248,21 @@ Test(kv_windows, a_prefix_is_found_where_all_that_its_next_token_sees_is_there)
     rig_close(&r);
 }
 
-Test(kv_windows, a_fork_begins_where_all_is_there_or_not_at_all)
+static void fork_behind_prompts(rig_options z)
 {
-    rig r = rig_open((rig_options){.n_blocks = 64, .window = {0, 6}, .n_groups = 2, .no_prefix = true});
+    rig r = rig_open(z);
     uint32_t ids[48];
     count_up(ids, 48, 0);
-    for (uint32_t n = 1; n <= 40;
-         n++) { /* behind a prompt of n tokens, the last of which is computed anew, as sched_fork() asks */
+    /* Behind a prompt of n tokens, the last of which is computed anew, as sched_fork() asks. */
+    for (uint32_t n = 1; n <= 40; n++) {
         kv_seq *from = seq_new(&r), *to = seq_new(&r), *late = seq_new(&r);
+        const uint32_t there = (n - 1) / r.whole * r.whole;
         go_on(&r, from, ids, 0, n, 5);
         const uint32_t shared = kv_seq_fork(r.kv, from, to, n - 1);
-        cr_assert_eq(shared, (n - 1) / BS * BS, "%u tokens", n);
+        cr_assert_eq(shared, there, "%u tokens", n);
         check(&r, to, ids, shared);
         go_on(&r, from, ids, n, n + 8, 3);
-        const bool gone = (n - 1) / BS * BS + 1 > 6; /* a window that begins beyond the first token has moved on */
+        const bool gone = there + 1 > 6; /* a window that begins beyond the first token has moved on */
         cr_assert(!gone || kv_seq_fork(r.kv, from, late, n - 1) == 0, "%u tokens", n);
         check(&r, to, ids, shared);
         go_on(&r, to, ids, shared, n + 3, 2);
@@ -258,6 +271,15 @@ Test(kv_windows, a_fork_begins_where_all_is_there_or_not_at_all)
         cr_assert_eq(stats(&r).blocks_used, 0);
     }
     rig_close(&r);
+}
+
+Test(kv_windows, a_fork_begins_where_all_is_there_or_not_at_all)
+{
+    fork_behind_prompts((rig_options){.n_blocks = 64, .window = {0, 6}, .n_groups = 2, .no_prefix = true});
+    fork_behind_prompts(
+        (rig_options){.n_blocks = 64, .window = {0, 6}, .span = {2, 1}, .n_groups = 2, .no_prefix = true});
+    fork_behind_prompts(
+        (rig_options){.n_blocks = 64, .window = {0, 6}, .span = {1, 2}, .n_groups = 2, .no_prefix = true});
 }
 
 Test(kv_windows, only_what_is_left_is_swapped)
@@ -332,20 +354,19 @@ static void soak(rig_options z, uint32_t rounds)
                 s[j] = seq_new(&r);
                 memcpy(ids[j], ids[i], sizeof ids[i]);
                 n[j] = kv_seq_fork(r.kv, s[i], s[j], n[i]);
-                cr_assert(!n[j] || n[j] == n[i] / BS * BS);
+                cr_assert(!n[j] || n[j] == n[i] / r.whole * r.whole);
                 n_forked += n[j] > 0;
             }
         }
         bool used[256] = {0};
-        uint32_t n_used = 0, nb;
+        uint32_t n_used = 0;
         for (uint32_t k = 0; k < SEQS; k++) {
             if (!s[k] || kv_seq_is_swapped(s[k]))
                 continue;
             check(&r, s[k], ids[k], n[k]);
-            kv_seq_blocks(s[k], &nb);
             for (uint32_t g = 0; g < r.n_groups; g++)
-                for (uint32_t q = 0; q < nb; q++) {
-                    const uint32_t b = block_of(s[k], g, q);
+                for (uint32_t q = 0; q < n_blocks_of(&r, s[k], g); q++) {
+                    const uint32_t b = block_of(&r, s[k], g, q);
                     n_used += b != KV_NONE && !used[b];
                     if (b != KV_NONE)
                         used[b] = true;
@@ -381,15 +402,30 @@ Test(kv_windows, every_sequence_finds_what_it_sees_after_random_operations)
     soak((rig_options){.n_blocks = 60, .n_swap = 20, .window = {0, 0, 4}, .n_groups = 3, .cold = true}, 20000);
     soak((rig_options){.n_blocks = 30, .n_swap = 8, .window = {7}, .n_groups = 1}, 20000);
     soak((rig_options){.n_blocks = 40, .window = {1, 2}, .n_groups = 2}, 10000);
+    soak((rig_options){.n_blocks = 80, .window = {0, 6}, .span = {2, 1}, .n_groups = 2}, 20000);
+    soak((rig_options){.n_blocks = 50, .window = {0, 6}, .span = {1, 4}, .n_groups = 2, .no_prefix = true}, 5000);
+    soak((rig_options){.n_blocks = 40, .n_swap = 60, .window = {0, 5}, .span = {1, 2}, .n_groups = 2}, 20000);
+    soak((rig_options){.n_blocks = 50, .n_swap = 12, .window = {0, 8, 8, 17}, .span = {4, 1, 1, 2}, .n_groups = 4},
+         20000);
+    soak((rig_options){.n_blocks = 16, .n_swap = 80, .window = {0, 9}, .span = {2, 1}, .n_groups = 2, .cold = true},
+         20000);
+    soak((rig_options){.n_blocks = 40, .window = {1, 2}, .span = {4, 1}, .n_groups = 2}, 10000);
 }
 
-static kv_options dealt(uint32_t n, uint32_t (*window_of)(uint32_t layer))
+/* Columns of K in layers without a window, and with one. */
+typedef struct widths {
+    uint32_t full, windowed;
+} widths;
+
+static kv_options dealt_of(uint32_t n, uint32_t (*window_of)(uint32_t layer), widths w)
 {
-    uint32_t window[64] = {0};
-    kv_options o = {.block_size = 16, .step_tokens = 16384};
-    for (uint32_t i = 0; i < n; i++)
+    uint32_t window[64] = {0}, width[64] = {0};
+    kv_options o = {.block_size = 16, .step_tokens = 16384, .n_kv_heads = 1, .head_dim = XD_MAX(w.full, w.windowed)};
+    for (uint32_t i = 0; i < n; i++) {
         window[i] = window_of(i);
-    kv_set_groups(&o, window, n);
+        width[i] = window[i] ? w.windowed : w.full;
+    }
+    kv_set_groups(&o, window, width, n);
     kv_layer at[64];
     bool taken[KV_MAX_GROUPS][64] = {0};
     kv_deal_layers(&o, window, n, at);
@@ -399,6 +435,11 @@ static kv_options dealt(uint32_t n, uint32_t (*window_of)(uint32_t layer))
         cr_assert(o.n_groups == 1 || o.window[at[i].group] == window[i]);
     }
     return o;
+}
+
+static kv_options dealt(uint32_t n, uint32_t (*window_of)(uint32_t layer))
+{
+    return dealt_of(n, window_of, (widths){64, 64});
 }
 
 static uint32_t none(uint32_t layer)
@@ -449,7 +490,7 @@ Test(kv_windows, the_same_bytes_never_hold_a_shorter_context_than_without_window
 {
     uint32_t (*const models[])(uint32_t) = {gpt_oss, gemma, all_alike, two_windows, one_full};
     for (size_t m = 0; m < XD_ARRAY_LEN(models); m++) {
-        const kv_options with = dealt(m == 1 ? 30 : 16, models[m]);
+        const kv_options with = dealt_of(m == 1 ? 30 : 16, models[m], (widths){m == 1 ? 32 : 64, m == 3 ? 16 : 64});
         for (uint64_t blocks = 1; blocks < 20000; blocks += 1 + blocks / 7) {
             const uint64_t tokens = kv_context_tokens(&with, blocks * with.n_groups);
             cr_assert_geq(tokens, blocks * 16);
@@ -475,6 +516,32 @@ Test(kv_windows, a_context_costs_its_tokens_where_there_is_no_window_and_a_windo
     cr_assert_eq(kv_context_tokens(&plain, 63), 1008);
 }
 
+/* By hand, for Gemma 4 26B-A4B: 25 layers with a window of 1024 and 8 KV heads of 256 columns, 5 without and 2 of 512. 65536 tokens are 2048 blocks of
+ * 32 of these; of each of the other five groups, in steps of 819 (an eighth of 1 in 10, in blocks), 64 blocks of 16 that are seen, two that hold the
+ * last 32 tokens, and 52 for the step. */
+Test(kv_windows, a_block_holds_more_tokens_of_layers_that_are_half_as_wide)
+{
+    const widths gemma_4 = {1024, 2048};
+    const kv_options o = dealt_of(30, gemma, gemma_4);
+    cr_assert(kv_block_tokens(&o, 0) == 32 && kv_block_tokens(&o, 1) == 16 && kv_block_tokens(&o, 5) == 16);
+    cr_assert_eq(kv_whole_tokens(&o), 32);
+    cr_assert_eq(kv_block_bytes(&o), 5 * 2 * 2048 * 16 * sizeof(float));
+    cr_assert_eq(kv_token_bytes(&o), (5 * 1024 + 25 * 2048) * 2 * sizeof(float));
+    cr_assert_eq(kv_context_blocks(&o, 65536), 2048 + 5 * (64 + 2 + 52));
+    cr_assert_eq(kv_seen_bytes(&o, 2000, 1), (5 * 1024 * 2001 + 25 * 2048 * 1024) * 2 * sizeof(float));
+
+    static const struct {
+        widths w;
+        uint32_t full, windowed;
+    } cases[] = {{{64, 64}, 16, 16}, {{64, 33}, 16, 16}, {{64, 32}, 16, 32},  {{192, 64}, 16, 32}, {{256, 64}, 16, 64},
+                 {{32, 64}, 32, 16}, {{16, 64}, 64, 16}, {{2048, 1}, 16, 64}, {{40, 64}, 16, 16}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        const kv_options c = dealt_of(24, gpt_oss, cases[i].w);
+        cr_assert(kv_block_tokens(&c, 0) == cases[i].full && kv_block_tokens(&c, 1) == cases[i].windowed, "case %zu",
+                  i);
+    }
+}
+
 /* A token behind 1000 sees 1001 positions, or 128 through a window; 50 tokens from position 100 on see 150 together, the first of them all of
  * those before it; and 50 behind 1000 see 177 through the window. */
 Test(kv_windows, attention_reads_what_it_sees)
@@ -491,13 +558,16 @@ Test(kv_windows, attention_reads_what_it_sees)
 /* Sequences run in the blocks that they are said to need, whatever their steps. */
 Test(kv_windows, contexts_fit_into_the_blocks_that_they_are_said_to_take)
 {
-    static const uint32_t windows[][MOST_GROUPS] = {{0, 1}, {0, 4}, {0, 7, 7}, {0, 13}, {9}, {0, 5, 16}};
-    static const uint32_t counts[] = {2, 2, 3, 2, 1, 3};
+    static const uint32_t windows[][MOST_GROUPS] = {{0, 1},     {0, 4}, {0, 7, 7}, {0, 13},   {9},
+                                                    {0, 5, 16}, {0, 4}, {0, 7, 7}, {0, 5, 16}};
+    static const uint32_t spans[][MOST_GROUPS] = {{0}, {0}, {0}, {0}, {0}, {0}, {2, 1}, {1, 2, 2}, {4, 1, 2}};
+    static const uint32_t counts[] = {2, 2, 3, 2, 1, 3, 2, 3, 3};
     for (size_t w = 0; w < XD_ARRAY_LEN(windows); w++)
         for (uint32_t chunk = 1; chunk < 20; chunk += 3)
             for (uint32_t tokens = 5; tokens <= 60; tokens += 11) {
                 rig_options z = {.n_groups = counts[w], .no_prefix = true};
                 memcpy(z.window, windows[w], sizeof z.window);
+                memcpy(z.span, spans[w], sizeof z.span);
                 const kv_options o = options_of(&z);
                 enum { SEQS = 3 };
                 const uint64_t one = kv_blocks_of(&o, 1, tokens, chunk);
