@@ -7,26 +7,27 @@
 #include <stdint.h>
 
 /* X(id, name, weights a block, bytes a block). The ids are saved with a model's fingerprint: new ones go to the end. */
-#define KERN_FORMATS(X)                \
-    X(FMT_F32, f32, 1, 4)              \
-    X(FMT_F16, f16, 1, 2)              \
-    X(FMT_BF16, bf16, 1, 2)            \
-    X(FMT_Q8_0, q8_0, 32, 34)          \
-    X(FMT_MXFP4, mxfp4, 32, 17)        \
-    X(FMT_Q4_0, q4_0, 32, 18)          \
-    X(FMT_Q4_1, q4_1, 32, 20)          \
-    X(FMT_Q5_0, q5_0, 32, 22)          \
-    X(FMT_Q5_1, q5_1, 32, 24)          \
-    X(FMT_IQ4_NL, iq4_nl, 32, 18)      \
-    X(FMT_Q4_K, q4_k, 256, 144)        \
-    X(FMT_Q5_K, q5_k, 256, 176)        \
-    X(FMT_Q6_K, q6_k, 256, 210)        \
-    X(FMT_Q2_K, q2_k, 256, 84)         \
-    X(FMT_Q3_K, q3_k, 256, 110)        \
-    X(FMT_IQ4_XS, iq4_xs, 256, 136)    \
-    X(FMT_FP8, fp8, 128, 132)          \
-    X(FMT_INT4_G32, int4_g32, 128, 76) \
-    X(FMT_INT4_G128, int4_g128, 128, 68)
+#define KERN_FORMATS(X)                  \
+    X(FMT_F32, f32, 1, 4)                \
+    X(FMT_F16, f16, 1, 2)                \
+    X(FMT_BF16, bf16, 1, 2)              \
+    X(FMT_Q8_0, q8_0, 32, 34)            \
+    X(FMT_MXFP4, mxfp4, 32, 17)          \
+    X(FMT_Q4_0, q4_0, 32, 18)            \
+    X(FMT_Q4_1, q4_1, 32, 20)            \
+    X(FMT_Q5_0, q5_0, 32, 22)            \
+    X(FMT_Q5_1, q5_1, 32, 24)            \
+    X(FMT_IQ4_NL, iq4_nl, 32, 18)        \
+    X(FMT_Q4_K, q4_k, 256, 144)          \
+    X(FMT_Q5_K, q5_k, 256, 176)          \
+    X(FMT_Q6_K, q6_k, 256, 210)          \
+    X(FMT_Q2_K, q2_k, 256, 84)           \
+    X(FMT_Q3_K, q3_k, 256, 110)          \
+    X(FMT_IQ4_XS, iq4_xs, 256, 136)      \
+    X(FMT_FP8, fp8, 128, 132)            \
+    X(FMT_INT4_G32, int4_g32, 128, 76)   \
+    X(FMT_INT4_G128, int4_g128, 128, 68) \
+    X(FMT_NVFP4, nvfp4, 128, 76)
 
 #define KERN_FMT_ID(id, name, len, bytes) id,
 typedef enum kern_fmt { KERN_FORMATS(KERN_FMT_ID) FMT_COUNT } kern_fmt;
@@ -138,7 +139,7 @@ typedef struct kern_fp8_block {
 } kern_fp8_block;
 KERN_LAYOUT(kern_fp8_block, 132);
 
-/* 128 weights of checkpoints in INT4 (engine/model/int4.c): w[i] = scale * (q[i] - zero), exact. Scale and zero are a head of 32 bits: a float32
+/* 128 weights of checkpoints in INT4 (engine/model/fourbit.c): w[i] = scale * (q[i] - zero), exact. Scale and zero are a head of 32 bits: a float32
  * whose mantissa ends after 10 bits, as those of all BF16 and F16 do; in its last 13 bits a zero of five, and eight that are 0. Each 32 weights
  * g have a head, its upper half d[g] and the next byte more[g], or all have one; their quants are qs[16 * g ..+ 16). Of the last block of a row
  * only the first weights may count. */
@@ -153,6 +154,14 @@ typedef struct kern_int4_g128_block {
     uint8_t qs[64];
 } kern_int4_g128_block;
 KERN_LAYOUT(kern_int4_g128_block, 68);
+
+/* 128 weights of checkpoints in NVFP4: w[i] = d * (E4M3(scales[i / 16]) * E2M1(q[i])), the product in brackets exact. Quants lie as in INT4. Of
+ * the last block of a row only the first weights may count. */
+typedef struct kern_nvfp4_block {
+    float d;
+    uint8_t scales[8], qs[64];
+} kern_nvfp4_block;
+KERN_LAYOUT(kern_nvfp4_block, 76);
 
 typedef struct kern_fmt_info {
     const char *name;

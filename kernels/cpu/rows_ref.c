@@ -158,6 +158,15 @@ static float weight_int4_g128(const uint8_t *w, uint32_t i)
     return int4_scale(head) * ((float)nibble(block + 4 + 16 * g, i % 32) - (float)int4_zero(head));
 }
 
+static float weight_nvfp4(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_nvfp4_block);
+    const uint32_t j = i % 128;
+    const float of_16 =
+        f32_of_e4m3(block[4 + j / 16]) * 0.5f * kern_e2m1_twice[nibble(block + 12 + j / 32 * 16, j % 32)];
+    return weight_f32(block, 0) * of_16;
+}
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \

@@ -188,6 +188,17 @@ INLINE VF chunk_int4_g128(const uint8_t *w, uint32_t i)
     return chunk_int4(load_u32(block), block + 4 + i % 128 / 32 * 16, i % 32);
 }
 
+INLINE VF chunk_nvfp4(const uint8_t *w, uint32_t i)
+{
+    const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_nvfp4_block);
+    uint32_t j = i % 128;
+    float d;
+    memcpy(&d, block, sizeof d);
+    VF of_16 = v_set1(f32_of_e4m3(block[4 + j / 16]) * 0.5f);
+    VF q = v_b(b_of(kern_e2m1_twice, quants4(block + 12 + j / 32 * 16, j % 32)));
+    return v_mul(v_set1(d), v_mul(of_16, q));
+}
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -234,6 +245,7 @@ DEFINE_NO_LAST(iq4_xs)
 DEFINE_NO_LAST(fp8)
 DEFINE_NO_LAST(int4_g32)
 DEFINE_NO_LAST(int4_g128)
+DEFINE_NO_LAST(nvfp4)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -296,6 +308,9 @@ DEFINE_NO_LAST(int4_g128)
 #define STRIDE_int4_g128 64
 #define BYTES_int4_g128  34
 #define WHOLE_int4_g128  0
+#define STRIDE_nvfp4     64
+#define BYTES_nvfp4      38
+#define WHOLE_nvfp4      0
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \

@@ -1,7 +1,7 @@
 /* blocks.cuh - stored weights from shared memory to the bf16 operands of frag.cuh: one lane's 8 weights of a block of 32.
  *
- * Quants are exact in bf16. In formats of super-blocks (256 weights; FP8, INT4: 128) a "block" is one of their groups of 32; rows are cut at
- * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, of 4 in FP8 and INT4, at even places in the others. Layouts: kernels/quant.h. */
+ * Quants are exact in bf16. In formats of super-blocks (256 weights; FP8, INT4, NVFP4: 128) a "block" is one of their groups of 32; rows are cut at
+ * super-blocks only, which begin at multiples of 16 bytes in Q4_K and Q5_K, of 4 in these three, at even places in the others. Layouts: kernels/quant.h. */
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
@@ -248,8 +248,8 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
         return {p, p, p + 8 + group / 2 * 32};
     if (FMT == FMT_FP8)
         return {p, p, p + 4 + group / 2 * 64};
-    if (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128)
-        return {p, p, p + (FMT == FMT_INT4_G32 ? 12 : 4) + group / 2 * 32};
+    if (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128 || FMT == FMT_NVFP4)
+        return {p, p, p + (FMT == FMT_INT4_G128 ? 4 : 12) + group / 2 * 32};
     return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
 }
 
@@ -263,6 +263,19 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
         load_words(p.low + g % 2 * 32 + 8 * t, w);
         e4m3_of(w, r[0]);
         *d = *reinterpret_cast<const float *>(p.head);
+    } else if constexpr (FMT == FMT_NVFP4) {
+        /* Sixteen weights share a scale, which times a quant has no more than 8 bits: the products are exact. */
+        const uint32_t s = p.head[4 + 2 * g + t / 2];
+        const uint32_t scale = fma_bf16x2(((s & 0x80) << 8 | (s & 0x7f) << 4) * 0x10001u, 0x7b807b80u, 0);
+        uint32_t q[4];
+        load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
+        nibbles_of(w, t);
+        e2m1_of(w[0], q);
+        e2m1_of(w[1], q + 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+        *d = 0.5f * *reinterpret_cast<const float *>(p.head);
     } else if constexpr (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128) {
         load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
         nibbles_of(w, t);

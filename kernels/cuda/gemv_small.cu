@@ -18,6 +18,7 @@ cudaError_t gemv_launch_small(cuda_dev *d, const mm_params &p)
     case FMT_IQ4_XS: return gemv_launch_format<FMT_IQ4_XS>(d, p, nullptr);
     case FMT_FP8: return gemv_launch_format<FMT_FP8>(d, p, nullptr);
     case FMT_INT4_G32: return gemv_launch_format<FMT_INT4_G32>(d, p, nullptr);
+    case FMT_NVFP4: return gemv_launch_format<FMT_NVFP4>(d, p, nullptr);
     case FMT_INT4_G128: return gemv_launch_format<FMT_INT4_G128>(d, p, nullptr);
     default: return cudaErrorInvalidValue;
     }

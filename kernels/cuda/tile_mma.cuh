@@ -12,6 +12,7 @@ template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any align
                                       : FMT == FMT_IQ4_XS                  ? 5
                                       : FMT == FMT_FP8                     ? 6
                                       : FMT == FMT_INT4_G32                ? 5
+                                      : FMT == FMT_NVFP4                   ? 5
                                       : FMT == FMT_INT4_G128               ? 4
                                       : FMT == FMT_Q2_K || FMT == FMT_Q3_K ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
                                                                            : (BYTES + 14 + 15) / 16;
@@ -60,7 +61,7 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
         return u < 2 ? tile_piece{block, 8, u} : tile_piece{block + 8 + quarter * 32, 32, u - 2};
     if (FMT == FMT_FP8)
         return u < 1 ? tile_piece{block, 4, u} : tile_piece{block + 4 + quarter * 64, 64, u - 1};
-    if (FMT == FMT_INT4_G32)
+    if (FMT == FMT_INT4_G32 || FMT == FMT_NVFP4)
         return u < 2 ? tile_piece{block, 12, u} : tile_piece{block + 12 + quarter * 32, 32, u - 2};
     if (FMT == FMT_INT4_G128)
         return u < 1 ? tile_piece{block, 4, u} : tile_piece{block + 4 + quarter * 32, 32, u - 1};
@@ -80,7 +81,7 @@ static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, u
         return k_pieces<FMT>(row + (at & 15), step % 4 * 2);
     if (FMT == FMT_IQ4_XS)
         return {row + (at & 15), row, row + 32 + ((at + 8) & 15)};
-    if (FMT == FMT_INT4_G32)
+    if (FMT == FMT_INT4_G32 || FMT == FMT_NVFP4)
         return {row + (at & 15), row, row + 32 + ((at + 12) & 15)};
     if (FMT == FMT_FP8 || FMT == FMT_INT4_G128)
         return {row + (at & 15), row, row + 16 + ((at + 4) & 15)};

@@ -108,6 +108,12 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
         return __uint_as_float(b->head & 0xffffe000u) *
                ((float)nibble_at(b->qs + i % 128 / 32 * 16, j) - (float)(b->head >> 8 & 31));
     }
+    case FMT_NVFP4: {
+        const kern_nvfp4_block *b = block_of<kern_nvfp4_block>(row, i, 128);
+        const uint32_t s = b->scales[i % 128 / 16];
+        const float scale = __uint_as_float((s & 0x80) << 24 | (s & 0x7f) << 20) * 0x1p120f;
+        return b->d * (scale * 0.5f * (float)e2m1_twice[nibble_at(b->qs + i % 128 / 32 * 16, j)]);
+    }
     case FMT_Q2_K: {
         const kern_q2_k_block *b = block_of<kern_q2_k_block>(row, i, 256);
         const uint32_t scale = b->scales[k / 16];

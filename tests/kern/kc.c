@@ -168,6 +168,13 @@ static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
         }
         break;
     }
+    case FMT_NVFP4: {
+        const float d = ldexpf(1 + kc_uniform(k), -(int)kc_between(k, 8, 11)) * (kc_below(k, 9) ? 1 : -1);
+        memcpy(w, &d, sizeof d);
+        for (uint32_t i = 4; i < 12; i++) /* around 1 mostly; not NaN */
+            w[i] = (uint8_t)(kc_below(k, 9) ? 0x28 + kc_below(k, 0x20) : kc_below(k, 0x7f));
+        break;
+    }
     case FMT_IQ4_XS: put_scale(k, w, 11); break;
     case FMT_Q6_K: put_scale(k, w + 208, 11); break;
     case FMT_Q4_0: put_scale(k, w, 3); break;

@@ -382,6 +382,32 @@ for group, cols in ((32, 256), (32, 200), (128, 256), (128, 72)):
         put(key, a)
     put("y", x[row_idx].astype(np.float64) @ w.astype(np.float64).T + y0)
 
+# ---- NVFP4: sixteens of numbers of E2M1 with a scale in E4M3 (both of ml_dtypes), and a float32 for 128 of them
+rng = np.random.default_rng(20250402)
+for cols in (256, 200):
+    def nvfp4(rows):
+        n = (cols + 127) // 128
+        q = rng.integers(0, 16, (rows, n * 4, 32), dtype=np.uint8)
+        scales = rng.integers(0, 256, (rows, n, 8), dtype=np.uint8)
+        scales = np.where(scales & 127 == 127, scales ^ 1, scales)
+        d = np.exp2(rng.uniform(-14, 3, (rows, n))).astype(np.float32)
+        each = scales.view(ml_dtypes.float8_e4m3fn).astype(np.float32).repeat(16, axis=2)
+        w = d[:, :, None] * (each * q.view(ml_dtypes.float4_e2m1fn).astype(np.float32).reshape(rows, n, 128))
+        qs = (q[..., :16] | q[..., 16:] << 4).reshape(rows, n, 64)
+        return np.concatenate([d[:, :, None].view(np.uint8), scales, qs], axis=2).reshape(rows, -1), w.reshape(rows, -1)[:, :cols]
+
+    raw, w = nvfp4(3)
+    case("embed", fmt="nvfp4", rows=3, cols=cols, scale=1)
+    put("w", raw)
+    put("ids", np.array([2, 0, 1]))
+    put("y", w[[2, 0, 1]])
+    raw, w = nvfp4(7)
+    x, row_idx, y0 = f32(6, cols), np.array([5, 0, 3]), f32(3, 7)
+    case("linear", fmt="nvfp4", rows=7, cols=cols, bias=0, accumulate=1)
+    for key, a in (("w", raw), ("x", x), ("row_idx", row_idx), ("b", f32(7)), ("y0", y0)):
+        put(key, a)
+    put("y", x[row_idx].astype(np.float64) @ w.astype(np.float64).T + y0)
+
 # ---- latent attention: V is the first columns of K; numbers of their own, so that what stands above may grow
 rng = np.random.default_rng(20241226)
 
