@@ -1,6 +1,6 @@
 /* trunk.c - brings the weights that every token needs (embedding, attention, norms, routers, head) to where kernels read them.
  *
- * Where device memory is host memory, matrices are used in place from the file's mapping (in FP8 and INT4 they are put together with their
+ * Where device memory is host memory, matrices are used in place from the file's mapping (in FP8, INT4 and NVFP4 they are put together with their
  * scales); elsewhere all of them are copied once into one allocation, Q, K and V of a layer below one another so that they are one product. Vectors (norms, biases) are always
  * float32. The experts are the pager's. */
 #include <math.h>

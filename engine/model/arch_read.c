@@ -159,7 +159,7 @@ static xd_status read_quantization(model *m, const model_arch *a, const json_t *
                        "%s: gpt_oss with quantization_config, quant_method '%s', cannot be read; mxfp4 can", file,
                        method ? method : "(none)");
     const json_t *q = json_object_get(c, "quantization_config");
-    return model_is_int4(q) ? model_read_int4(q, file, &m->int4, err) : model_read_fp8(q, file, &m->fp8, err);
+    return model_is_four_bits(q) ? model_read_four_bits(q, file, &m->four, err) : model_read_fp8(q, file, &m->fp8, err);
 }
 
 static unsigned known_ropes(const model_arch *a)

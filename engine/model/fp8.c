@@ -65,8 +65,8 @@ static xd_status read_compressed(const json_t *q, const char *file, model_fp8 *r
     const char *format = hf_string(q, "format");
     if (!format || strcmp(format, "float-quantized"))
         return xd_fail(err, XD_UNSUPPORTED, 0,
-                       "%s: quantization_config: compressed-tensors in format '%s' cannot be read; float-quantized and "
-                       "pack-quantized can",
+                       "%s: quantization_config: compressed-tensors in format '%s' cannot be read; float-quantized, "
+                       "pack-quantized and nvfp4-pack-quantized can",
                        file, format ? format : "(none)");
     const char *name;
     json_t *group;
@@ -82,11 +82,16 @@ static xd_status read_compressed(const json_t *q, const char *file, model_fp8 *r
 xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_err *err)
 {
     const char *method = hf_string(q, "quant_method"), *fmt = hf_string(q, "fmt");
-    if (!method || (strcmp(method, "fp8") && strcmp(method, "compressed-tensors")))
+    const char *algorithm = hf_string(q, "quant_algo");
+    if (method && !strcmp(method, "modelopt") && (!algorithm || strcmp(algorithm, "FP8")))
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: quantization_config: modelopt with quant_algo '%s' cannot be read; FP8 and NVFP4 can", file,
+                       algorithm ? algorithm : "(none)");
+    if (!method || (strcmp(method, "fp8") && strcmp(method, "compressed-tensors") && strcmp(method, "modelopt")))
         return xd_fail(
             err, XD_UNSUPPORTED, 0,
             "%s: quantized checkpoints (quantization_config, quant_method '%s') cannot be read, but for 'fp8', "
-            "'gptq', 'awq', 'compressed-tensors' in FP8 and INT4, and gpt_oss in 'mxfp4'; use a BF16, F16 or F32 one, or a GGUF file",
+            "'gptq', 'awq', 'auto-round', 'compressed-tensors' and 'modelopt' in FP8 and four bits, and gpt_oss in 'mxfp4'; use a BF16, F16 or F32 one, or a GGUF file",
             file, method ? method : "(none)");
     model_fp8 found = {0};
     xd_status st = XD_OK;

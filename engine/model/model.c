@@ -22,11 +22,12 @@ static void hash_tensor(XXH3_state_t *h, const model_tensor *t)
     const uint64_t shape[] = {t->bytes, t->rows, t->cols, t->fmt};
     XXH3_64bits_update(h, shape, sizeof shape);
     hash_samples(h, t->data, model_data_bytes(t));
-    if (t->int4.order) {
-        const uint32_t how[] = {t->scale.cols, t->scale.fmt, t->int4.order, t->int4.zeros_less_1};
+    if (t->four.order) {
+        const uint32_t how[] = {t->scale.cols, t->scale.fmt, t->four.order, t->four.zeros_less_1};
         XXH3_64bits_update(h, how, sizeof how);
         hash_samples(h, t->scales, model_scale_bytes(t));
-        hash_samples(h, t->int4.zeros, model_zero_bytes(t));
+        hash_samples(h, t->four.zeros, model_zero_bytes(t));
+        hash_samples(h, t->four.factor, t->four.factor ? sizeof(float) : 0);
     } else if (t->scale.rows) {
         XXH3_64bits_update(h, t->scales, model_scale_bytes(t));
     }
@@ -55,11 +56,12 @@ static void *touch_main(void *arg)
             touch(each->data, 0);
             touch(each->data, model_data_bytes(each) / 2);
             touch(each->scales, 0);
-            if (each->int4.order) {
+            if (each->four.order) {
                 touch(each->scales, model_scale_bytes(each) / 2);
-                touch(each->int4.zeros, 0);
-                touch(each->int4.zeros, model_zero_bytes(each) / 2);
-                touch(each->int4.columns, 0);
+                touch(each->four.zeros, 0);
+                touch(each->four.zeros, model_zero_bytes(each) / 2);
+                touch(each->four.columns, 0);
+                touch(each->four.factor, 0);
             }
         }
     return NULL;

@@ -17,13 +17,16 @@
 
 typedef struct model model;
 
-/* How a matrix in INT4 lies in the file: words of eight numbers, the first in the lowest bits. G: groups of columns with a scale and a zero. */
-typedef enum model_int4_order {
-    MODEL_INT4_NONE,
+/* How a matrix in four bits lies in the file. INT4: words of eight numbers, the first in the lowest bits. G: groups of columns with a scale and a zero. */
+typedef enum model_four_order {
+    MODEL_FOUR_NONE,
     MODEL_INT4_ROWS, /* compressed-tensors: [rows][cols / 8]; scales [rows][G]; zeros [rows / 8][G] */
     MODEL_INT4_GPTQ, /* [cols / 8][rows]; scales [G][rows]; zeros [G][rows / 8] */
     MODEL_INT4_AWQ, /* [cols][rows / 8] and scales and zeros as GPTQ's; rows of a word are in the order 0, 2, 4, 6, 1, 3, 5, 7 */
-} model_int4_order;
+    /* NVFP4: bytes of two, [rows][cols / 2], the first in the low bits; scales in E4M3 [rows][cols / 16] */
+    MODEL_NVFP4,         /* ModelOpt: times a factor */
+    MODEL_NVFP4_DIVIDED, /* compressed-tensors: divided by it */
+} model_four_order;
 
 /* A tensor of the file: [rows][cols] (a vector has one row). data NULL: the model has none. Alignment is the file's. */
 typedef struct model_tensor {
@@ -31,19 +34,21 @@ typedef struct model_tensor {
     uint64_t bytes;
     uint32_t rows, cols;
     kern_fmt fmt;
-    uint32_t step;      /* of a bias: numbers from one of its values to the next; 0: 1 */
-    const void *scales; /* elsewhere: of an expert in MODEL_PAIRED_MXFP4 its first row's; in FP8 and INT4 all of them */
-    struct {            /* of these: each is for so many rows and columns (whole groups of what kernels read, or all) */
+    uint32_t step; /* of a bias: numbers from one of its values to the next; 0: 1 */
+    const void
+        *scales; /* elsewhere: of an expert in MODEL_PAIRED_MXFP4 its first row's; in FP8, INT4 and NVFP4 all of them */
+    struct {     /* of these: each is for so many rows and columns (whole groups of what kernels read, or all) */
         uint32_t rows, cols;
-        kern_fmt fmt; /* F32, F16 or BF16 */
+        kern_fmt fmt; /* F32, F16 or BF16; not of NVFP4 */
     } scale;
-    struct {                    /* of INT4 */
+    struct {                    /* of INT4 and NVFP4 */
+        const void *factor;     /* of NVFP4: a float32 for all scales */
         const void *zeros;      /* four bits each; NULL: all are 8 */
         const int32_t *columns; /* [cols]: the group of each, as told by the file; NULL: it does not */
-        model_int4_order order;
+        model_four_order order;
         bool zeros_less_1;   /* that is how they are stored */
         bool zeros_may_wrap; /* and 15 may stand for 0 */
-    } int4;
+    } four;
 } model_tensor;
 
 enum { MODEL_GATE, MODEL_UP, MODEL_DOWN, MODEL_MATRICES };
@@ -56,7 +61,7 @@ typedef enum model_layout {
     MODEL_TURNED, /* Qwen3-VL: [d_model][2 * d_ff] with the columns of gate before those of up; down [d_ff][d_model] */
     /* gpt-oss' MXFP4: rows of gate and up in turn, [2 * d_ff][d_model / 32] blocks of 16 bytes, and as many scales elsewhere; down alike. */
     MODEL_PAIRED_MXFP4,
-    MODEL_APART, /* FP8 and INT4: scales elsewhere; some matrices may be in rows as kernels read them */
+    MODEL_APART, /* FP8, INT4 and NVFP4: scales elsewhere; some matrices may be in rows as kernels read them */
 } model_layout;
 
 /* The matrices of a linear layer before its state: what a row of kern_delta_args.x is made of. Q, K, V and Z, or B and A, are either one tensor
@@ -228,11 +233,11 @@ float model_number(const void *values, kern_fmt fmt, size_t i);
 bool model_repacks(const model *m); /* some layer is not MODEL_ROWS: it goes through the host pool or the page file */
 /* Rows [first, first + n) of a matrix (MODEL_GATE, ...) of an expert, one behind the other as kernels read them. Any thread. */
 void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uint32_t first, uint32_t n, void *to);
-/* The same of a matrix of the trunk: other than in FP8 and INT4 they are what `data` points to. */
+/* The same of a matrix of the trunk: other than in FP8, INT4 and NVFP4 they are what `data` points to. */
 void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to);
 /* What the matrix is made of in the file, to be read no more when the expert has been copied. */
 uint64_t model_stored_bytes(const model_layer *l, uint32_t matrix);
-uint64_t model_scale_bytes(const model_tensor *t);              /* of FP8 and INT4, that t->scales points to; else 0 */
+uint64_t model_scale_bytes(const model_tensor *t);              /* of these, that t->scales points to; else 0 */
 const model_tensor *model_embed(const model *m);                /* [vocab][d_model] */
 const model_tensor *model_final_norm(const model *m);           /* [d_model] */
 const model_tensor *model_final_norm_bias(const model *m);      /* with layer_norms */

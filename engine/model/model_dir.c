@@ -124,11 +124,14 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     char shape[192], stored[256];
     const char *plain = name;
     name = model_stored_name(m, name, stored, sizeof stored);
-    if (!e) {
+    if (!e || (m->four.order == MODEL_NVFP4 && !strcmp(e->dtype, "U8"))) {
         bool found;
-        xd_status st = model_take_int4(m, plain, rows, cols, ret, &found, err);
-        return st || found || optional ? st : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
+        xd_status st = model_take_four_bits(m, plain, rows, cols, ret, &found, err);
+        if (st || found)
+            return st;
     }
+    if (!e)
+        return optional ? XD_OK : xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
     const bool fp8 = m->fp8.suffix && !strcmp(e->dtype, "F8_E4M3") && e->n_dims == 2;
     xd_status st = fp8 ? XD_OK : format_of(e, path, &fmt, err);
     if (st)
@@ -616,7 +619,7 @@ static xd_status check_all_taken(const model *m, const model_arch *a, xd_err *er
         for (uint32_t k = 0; k < safetensors_count(m->shards[i]); k++) {
             const safetensors_entry *e = safetensors_at(m->shards[i], k);
             const char *of = of_layer(m, e->name);
-            if (!e->taken && of && !strstr(of, ".rotary_emb.inv_freq") && !is_nextn(m, of) && !model_is_no_bias(m, e))
+            if (!e->taken && of && !strstr(of, ".rotary_emb.inv_freq") && !is_nextn(m, of) && !model_is_of_no_use(m, e))
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: tensor '%s' has no place in a %s model as config.json describes it",
                                safetensors_path(m->shards[i]), e->name, a->model_type);
@@ -654,6 +657,26 @@ static bool has_snapshots(const char *path)
            S_ISDIR(info.st_mode);
 }
 
+/* ModelOpt tells how in a file of its own, and in newer versions in config.json too. */
+static xd_status add_hf_quant_config(json_t *config, const char *dir, xd_err *err)
+{
+    char file[4200];
+    XD_CLEANUP(json_decrefp) json_t *told = NULL;
+    if (hf_has(config, "quantization_config"))
+        return XD_OK;
+    snprintf(file, sizeof file, "%s/hf_quant_config.json", dir);
+    xd_status st = hf_load(file, &told, err);
+    if (st)
+        return st == XD_NOT_FOUND ? XD_OK : st;
+    json_t *q = json_object_get(told, "quantization");
+    if (!json_is_object(q))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'quantization' must be an object", file);
+    return json_object_set_new(q, "quant_method", json_string("modelopt")) ||
+                   json_object_set(config, "quantization_config", q)
+               ? xd_fail(err, XD_NOMEM, 0, "configuration")
+               : XD_OK;
+}
+
 xd_status model_open_dir(model *m, const char *path, xd_err *err)
 {
     m->dir = strdup(path);
@@ -673,7 +696,8 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
         return st;
     bool tied;
     const model_arch *a = NULL;
-    st = model_arch_of(config, file, &a, err);
+    if (!(st = add_hf_quant_config(config, path, err)))
+        st = model_arch_of(config, file, &a, err);
     if (!st) {
         m->prefix = a->prefix;
         m->head = a->head;

@@ -19,13 +19,13 @@ typedef struct model_fp8 {
     uint32_t block_rows, block_cols; /* that share a scale; 0: as the tensor's shape says, a matrix or a row */
 } model_fp8;
 
-/* What it says of one in INT4. */
-typedef struct model_int4 {
-    model_int4_order order;                   /* MODEL_INT4_NONE: not in INT4 */
+/* What it says of one in INT4 or NVFP4. */
+typedef struct model_four {
+    model_four_order order;                   /* MODEL_FOUR_NONE: in neither */
     uint32_t group;                           /* columns; 0: all */
     bool zeros, zeros_less_1, zeros_may_wrap; /* matrices have zeros, and how: see model_tensor */
     bool needs_columns;                       /* the group of each column must be told */
-} model_int4;
+} model_four;
 
 /* What the contents of a tensor have that makes it unfit; says NULL: nothing. */
 typedef struct model_fault {
@@ -47,7 +47,7 @@ struct model {
     bool conv_bias;      /* so have convolutions of Mamba2 */
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
-    model_int4 int4;
+    model_four four;
     const char *prefix, *head; /* the family's */
     const char *const (*names)[2];
     model_fault fault; /* the first that was found */
@@ -223,14 +223,14 @@ xd_status model_take_scales(const model *m, const char *name, const char *path, 
                             xd_err *err) XD_MUST_CHECK;
 /* What is common to all that compressed-tensors writes. */
 xd_status model_check_compressed(const json_t *q, const char *file, xd_err *err) XD_MUST_CHECK;
-/* Is a checkpoint with the quantization_config q in INT4, in as far as method and format tell? Then it can be read. */
-bool model_is_int4(const json_t *q);
-xd_status model_read_int4(const json_t *q, const char *file, model_int4 *ret, xd_err *err) XD_MUST_CHECK;
-/* The matrix that would be the tensor `name`; *ret_found false: it is not in INT4. */
-xd_status model_take_int4(const model *m, const char *name, uint32_t rows, uint32_t cols, model_tensor *ret,
-                          bool *ret_found, xd_err *err) XD_MUST_CHECK;
-/* Some writers of GPTQ give each matrix a bias, of zeros where the model has none. */
-bool model_is_no_bias(const model *m, const safetensors_entry *e);
+/* Is a checkpoint with the quantization_config q in INT4 or NVFP4, in as far as method and format tell? Then that can be read. */
+bool model_is_four_bits(const json_t *q);
+xd_status model_read_four_bits(const json_t *q, const char *file, model_four *ret, xd_err *err) XD_MUST_CHECK;
+/* The matrix that would be the tensor `name`; *ret_found false: it is in neither. */
+xd_status model_take_four_bits(const model *m, const char *name, uint32_t rows, uint32_t cols, model_tensor *ret,
+                               bool *ret_found, xd_err *err) XD_MUST_CHECK;
+/* Some writers of GPTQ give each matrix a bias, of zeros where the model has none; ModelOpt may tell scales for a KV cache in FP8. */
+bool model_is_of_no_use(const model *m, const safetensors_entry *e);
 /* What the file calls the tensor `name`: that, or as written to out. */
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
 /* Q, K and V, or their biases, of the one tensor that all of them are. */
@@ -238,7 +238,7 @@ void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_
 /* The tensor of a directory, which counts as taken; NULL: none. */
 const safetensors_entry *model_find_tensor(const model *m, const char *name, const char **ret_path);
 uint64_t model_data_bytes(const model_tensor *t); /* that t->data points to */
-uint64_t model_zero_bytes(const model_tensor *t); /* of INT4, that t->int4.zeros points to */
+uint64_t model_zero_bytes(const model_tensor *t); /* of INT4, that t->four.zeros points to */
 model_fault model_find_fault(const model_tensor *t);
 
 /* A file of the model as it was when it was mapped; path is borrowed. */

@@ -3,7 +3,7 @@
  * It is done once, when the host tier is filled, by as many threads as fill it; a row at a time would go over the file in steps of
  * a whole row of the transposed matrix, so rows are made in tiles that use whole cache lines on both sides. Nothing is computed: every
  * weight keeps its bits. Sources of the layouts: transformers, models/gpt_oss/modeling_gpt_oss.py, integrations/mxfp4.py and conversion_mapping.py (qwen3_vl_moe);
- * inference/kernel.py (weight_dequant) of DeepSeek-V3; int4.c's. Matrices of the trunk in FP8 and INT4 are made here too, when they are loaded. */
+ * inference/kernel.py (weight_dequant) of DeepSeek-V3; fourbit.c's. Matrices of the trunk in FP8, INT4 and NVFP4 are made here too, when they are loaded. */
 #include <math.h>
 #include <string.h>
 
@@ -31,7 +31,15 @@ static void copy_transposed(const model_tensor *t, uint32_t matrix, uint32_t ste
         transpose(to, (const char *)t->data + (size_t)first * step * 2, n, t->cols, stride, step, 2);
 }
 
-/* The file has two neighbours in a byte, the first in the low bits; kernels want weight i beside weight i + 16 (kern_mxfp4_block). */
+/* The file has two neighbours in a byte, the first in the low bits; kernels want weight i beside weight i + 16. */
+static inline void pair_nibbles(const uint8_t *from, uint8_t *to)
+{
+    for (uint32_t i = 0; i < 8; i++) {
+        to[2 * i] = (uint8_t)((from[i] & 15) | from[i + 8] << 4);
+        to[2 * i + 1] = (uint8_t)(from[i] >> 4 | (from[i + 8] & 0xf0));
+    }
+}
+
 static void copy_mxfp4(const model_tensor *t, uint32_t matrix, uint32_t first, uint32_t n, kern_mxfp4_block *to)
 {
     const size_t blocks = t->cols / 32, step = (matrix == MODEL_DOWN ? 1 : 2) * blocks; /* from row to row */
@@ -40,10 +48,7 @@ static void copy_mxfp4(const model_tensor *t, uint32_t matrix, uint32_t first, u
         const uint8_t *scale = (const uint8_t *)t->scales + (first + r) * step;
         for (size_t b = 0; b < blocks; b++, from += sizeof to->qs, to++) {
             to->e = scale[b];
-            for (uint32_t i = 0; i < 8; i++) {
-                to->qs[2 * i] = (uint8_t)((from[i] & 15) | from[i + 8] << 4);
-                to->qs[2 * i + 1] = (uint8_t)(from[i] >> 4 | (from[i + 8] & 0xf0));
-            }
+            pair_nibbles(from, to->qs);
         }
     }
 }
@@ -129,7 +134,7 @@ static inline uint64_t int4_word(const model_tensor *t, size_t word)
  * columns. */
 static void int4_along(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t *qs, size_t stride)
 {
-    const bool by_rows = t->int4.order == MODEL_INT4_ROWS;
+    const bool by_rows = t->four.order == MODEL_INT4_ROWS;
     const size_t row_step = by_rows ? t->cols / 8 : 1, col_step = by_rows ? 1 : t->rows;
     for (uint32_t r = 0; r < n; r++, qs += stride) {
         uint64_t v[4];
@@ -158,18 +163,18 @@ static void int4_across(const model_tensor *t, uint32_t first, uint32_t n, uint3
 
 static uint32_t int4_zero(const model_tensor *t, uint32_t row, uint32_t group, uint32_t groups)
 {
-    const uint8_t *from = t->int4.zeros;
-    const uint32_t at = t->int4.order == MODEL_INT4_AWQ ? awq_place(row) : row % 8;
+    const uint8_t *from = t->four.zeros;
+    const uint32_t at = t->four.order == MODEL_INT4_AWQ ? awq_place(row) : row % 8;
     const size_t word =
-        t->int4.order == MODEL_INT4_ROWS ? (size_t)(row / 8) * groups + group : (size_t)group * (t->rows / 8) + row / 8;
-    return from ? (from[word * 4 + at / 2] >> at % 2 * 4 & 15u) + t->int4.zeros_less_1 : 8;
+        t->four.order == MODEL_INT4_ROWS ? (size_t)(row / 8) * groups + group : (size_t)group * (t->rows / 8) + row / 8;
+    return from ? (from[word * 4 + at / 2] >> at % 2 * 4 & 15u) + t->four.zeros_less_1 : 8;
 }
 
 /* Scale and zero as kern_int4_g32_block has them. */
 static uint32_t int4_head(const model_tensor *t, uint32_t row, uint32_t group)
 {
     const uint32_t groups = (t->cols + t->scale.cols - 1) / t->scale.cols;
-    const bool by_rows = t->int4.order == MODEL_INT4_ROWS;
+    const bool by_rows = t->four.order == MODEL_INT4_ROWS;
     const float d =
         model_number(t->scales, t->scale.fmt, by_rows ? (size_t)row * groups + group : (size_t)group * t->rows + row);
     uint32_t bits;
@@ -202,7 +207,7 @@ static void copy_int4(const model_tensor *t, uint32_t first, uint32_t n, uint8_t
         uint8_t *block = to;
         for (uint32_t c = 0; c < t->cols; c += INT4_COLS, block += kern_fmt_get(t->fmt).block_bytes) {
             for (uint32_t g = 0; g < INT4_COLS / 32; g++)
-                (t->int4.order == MODEL_INT4_AWQ ? int4_across : int4_along)(t, first, some, c + 32 * g,
+                (t->four.order == MODEL_INT4_AWQ ? int4_across : int4_along)(t, first, some, c + 32 * g,
                                                                              block + head + 16 * g, row_bytes);
             for (uint32_t r = 0; r < some; r++)
                 put_int4_heads(t, first + r, c, block + r * row_bytes);
@@ -211,6 +216,35 @@ static void copy_int4(const model_tensor *t, uint32_t first, uint32_t n, uint8_t
         n -= some;
     }
 }
+
+/* --- NVFP4 --------------------------------------------------------------------------------------------------------- */
+
+static float nvfp4_factor(const model_tensor *t)
+{
+    const float f = model_number(t->four.factor, FMT_F32, 0);
+    return t->four.order == MODEL_NVFP4_DIVIDED ? 1 / f : f;
+}
+
+static void copy_nvfp4(const model_tensor *t, uint32_t first, uint32_t n, kern_nvfp4_block *to)
+{
+    const float factor = nvfp4_factor(t);
+    for (uint32_t r = first; r < first + n; r++) {
+        const uint8_t *from = (const uint8_t *)t->data + (size_t)r * (t->cols / 2),
+                      *scales = (const uint8_t *)t->scales + (size_t)r * (t->cols / 16);
+        for (uint32_t c = 0; c < t->cols; c += 2 * sizeof to->qs, to++) {
+            const uint32_t sixteens = XD_MIN((uint32_t)sizeof to->scales, (t->cols - c) / 16);
+            uint8_t some[sizeof to->qs] = {0};
+            memcpy(some, from + c / 2, sixteens * 8);
+            for (uint32_t g = 0; g < sizeof some; g += 16)
+                pair_nibbles(some + g, to->qs + g);
+            memcpy(to->scales, scales + c / 16, sixteens);
+            memset(to->scales + sixteens, 0, sizeof to->scales - sixteens);
+            to->d = has_nan(to->scales, sixteens) ? NAN : factor;
+        }
+    }
+}
+
+/* --- what is elsewhere --------------------------------------------------------------------------------------------- */
 
 static uint64_t n_scales(const model_tensor *t)
 {
@@ -221,20 +255,20 @@ static uint64_t n_scales(const model_tensor *t)
 
 uint64_t model_scale_bytes(const model_tensor *t)
 {
-    return n_scales(t) * kern_fmt_get(t->scale.fmt).block_bytes;
+    return n_scales(t) * (t->fmt == FMT_NVFP4 ? 1 : kern_fmt_get(t->scale.fmt).block_bytes);
 }
 
 uint64_t model_zero_bytes(const model_tensor *t)
 {
-    return t->int4.zeros ? n_scales(t) / t->rows * ((t->rows + 7) / 8) * 4 : 0;
+    return t->four.zeros ? n_scales(t) / t->rows * ((t->rows + 7) / 8) * 4 : 0;
 }
 
 /* Columns in groups as they come. */
 static bool int4_in_order(const model_tensor *t)
 {
-    for (uint32_t c = 0; t->int4.columns && c < t->cols; c++) {
+    for (uint32_t c = 0; t->four.columns && c < t->cols; c++) {
         int32_t group;
-        memcpy(&group, t->int4.columns + c, sizeof group);
+        memcpy(&group, t->four.columns + c, sizeof group);
         if (group < 0 || (uint32_t)group != c / t->scale.cols)
             return false;
     }
@@ -244,25 +278,27 @@ static bool int4_in_order(const model_tensor *t)
 /* A zero of 0, less 1, is stored as 15, as one of 16 is; readers differ in which they take it for. */
 static bool int4_zeros_are_clear(const model_tensor *t)
 {
-    const uint8_t *zeros = t->int4.zeros;
-    const uint64_t n = t->int4.zeros_may_wrap ? model_zero_bytes(t) : 0;
+    const uint8_t *zeros = t->four.zeros;
+    const uint64_t n = t->four.zeros_may_wrap ? model_zero_bytes(t) : 0;
     for (uint64_t i = 0; i < n; i++)
         if (zeros[i] >> 4 == 15 || (zeros[i] & 15) == 15)
             return false;
     return true;
 }
 
-/* Scales of INT4 are a tenth of a model: whether they are numbers shows in what comes of them, as with any weight. */
+/* Scales of INT4 and NVFP4 are a tenth of a model: whether they are numbers shows in what comes of them, as with any weight. */
 model_fault model_find_fault(const model_tensor *t)
 {
     for (uint64_t i = 0; t->fmt == FMT_FP8 && i < n_scales(t); i++)
         if (!isfinite(model_number(t->scales, t->scale.fmt, i)))
             return (model_fault){XD_BAD_MODEL, t->scales, "has a scale that is not a finite number"};
+    if (t->four.factor && !isfinite(nvfp4_factor(t)))
+        return (model_fault){XD_BAD_MODEL, t->four.factor, "does not give a finite scale"};
     if (!int4_in_order(t))
-        return (model_fault){XD_UNSUPPORTED, t->int4.columns,
+        return (model_fault){XD_UNSUPPORTED, t->four.columns,
                              "has columns in another order than that of their groups (desc_act): not known"};
     if (!int4_zeros_are_clear(t))
-        return (model_fault){XD_UNSUPPORTED, t->int4.zeros,
+        return (model_fault){XD_UNSUPPORTED, t->four.zeros,
                              "has zeros stored as 15, which are 0 to some and 16 to others: convert it to gptq_v2"};
     return (model_fault){0};
 }
@@ -270,7 +306,9 @@ model_fault model_find_fault(const model_tensor *t)
 void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to)
 {
     const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
-    if (t->int4.order)
+    if (t->fmt == FMT_NVFP4)
+        copy_nvfp4(t, first, n, to);
+    else if (t->four.order)
         copy_int4(t, first, n, to);
     else if (t->scales)
         copy_fp8(t, first, n, to);
@@ -294,7 +332,7 @@ uint64_t model_data_bytes(const model_tensor *t)
 {
     if (t->scales && t->fmt == FMT_FP8)
         return (uint64_t)t->rows * t->cols;
-    if (t->int4.order)
+    if (t->four.order)
         return (uint64_t)t->rows * t->cols / 2;
     return t->scales ? t->bytes / sizeof(kern_mxfp4_block) * sizeof(((kern_mxfp4_block *)0)->qs) : t->bytes;
 }

@@ -167,6 +167,12 @@ static void random_block(char *at, kern_fmt fmt, float std, uint64_t seed)
             b[i] = (unsigned char)((b[i] & 0x87) | (8 + (b[i] >> 3 & 3)) << 3);
         return;
     }
+    if (fmt == FMT_NVFP4) { /* all sixteens have a scale of 1 */
+        const float d = std / 2.93f;
+        memcpy(b, &d, sizeof d);
+        memset(b + offsetof(kern_nvfp4_block, scales), 0x38, sizeof(((kern_nvfp4_block *)0)->scales));
+        return;
+    }
     if (fmt == FMT_INT4_G32 || fmt == FMT_INT4_G128) {
         /* 0 .. 15 less 8 have a deviation of 4.61 and a mean of -0.5, which scales of either sign make 0 on the whole */
         const uint16_t d = to_bf16(b[0] & 1 ? std / 4.61f : -std / 4.61f);
@@ -588,16 +594,17 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
 xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
-    static const kern_fmt made[] = {FMT_BF16,     FMT_F16,       FMT_Q8_0, FMT_FP8, FMT_MXFP4,
-                                    FMT_INT4_G32, FMT_INT4_G128, FMT_Q4_K, FMT_Q2_K};
+    static const kern_fmt made[] = {FMT_BF16,     FMT_F16,       FMT_Q8_0,  FMT_FP8,  FMT_MXFP4,
+                                    FMT_INT4_G32, FMT_INT4_G128, FMT_NVFP4, FMT_Q4_K, FMT_Q2_K};
     kern_fmt fmt = FMT_COUNT;
     for (size_t i = 0; i < XD_ARRAY_LEN(made); i++)
         if (!strcmp(kern_fmt_get(made[i]).name, dtype))
             fmt = made[i];
     if (fmt == FMT_COUNT)
-        return xd_fail(err, XD_BAD_CONFIG, 0,
-                       "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, int4_g32, int4_g128, q4_k or q2_k",
-                       dtype);
+        return xd_fail(
+            err, XD_BAD_CONFIG, 0,
+            "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, int4_g32, int4_g128, nvfp4, q4_k or q2_k",
+            dtype);
     m->dir = strdup("");
     if (!m->dir)
         return xd_fail(err, XD_NOMEM, 0, "handle for '%s'", opt->path);

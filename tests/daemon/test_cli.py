@@ -328,6 +328,7 @@ class Cli(unittest.TestCase):
             self.assertRegex(of(f"qwen3_moe-int4-{kind}-128")[1], r"^int4_g128 \d+ %, bf16 \d+ %$")
             doc = json.loads(run("inspect", *NO_FILE, golden + f"qwen3_moe-int4-{kind}-128", "--json").stdout)
             self.assertEqual(doc["expert_bytes"], 4 * 3 * 256 * 128 // 128 * 68)
+        self.assertEqual(of("qwen3_moe-nvfp4-modelopt-file")[0], "nvfp4")
         # Kimi's experts alone are quantised, not the dense layer's FFN.
         self.assertEqual(of("deepseek_v3-int4-kimi_k2")[:2], ("int4_g32 74 %, bf16 26 %", "bf16"))
         # What the start would refuse: experts that are repacked cannot be read in place.

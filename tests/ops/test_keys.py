@@ -234,6 +234,7 @@ class Keys(TestCase):
         self.assertEqual(run("--model.dtype=q8_0")[1] / size, 34 / 64)
         self.assertEqual(run("--model.dtype=mxfp4")[1] / size, 17 / 64)
         self.assertEqual(run("--model.dtype=int4_g32")[1] / size, 76 / 256)
+        self.assertEqual(run("--model.dtype=nvfp4")[1] / size, 76 / 256)
         self.assertEqual(run("--model.dtype=int4_g128")[1] / size, 68 / 256)
 
     @proves("model.skew_trace")

@@ -332,7 +332,7 @@ def fill_variants():
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # FP8; sizes that are no whole number of blocks
     wide = {"hidden_size": 192, "intermediate_size": 200, "moe_intermediate_size": 136, "num_hidden_layers": 2, "vocab_size": 61}
-    for kind in ("block", "block-bf16", "channel", "tensor", "ct-block"):
+    for kind in ("block", "block-bf16", "channel", "tensor", "ct-block", "modelopt"):
         for a in ("qwen3_moe", "mixtral", "qwen3"):
             variant(f"{a}-fp8-{kind}", a, fp8=kind, cfg={**wide, "num_local_experts" if a == "mixtral" else "num_experts": 4})
         variant(f"deepseek_v3-fp8-{kind}", "deepseek_v3", fp8=kind, cfg={
@@ -346,6 +346,9 @@ def fill_variants():
         variant(f"deepseek_v3-int4-{kind}", "deepseek_v3", int4=kind, cfg={
             **wide, **ct, "q_lora_rank": 192 if ct else 136, "kv_lora_rank": 192 if ct else 160, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
             "v_head_dim": 32 if ct else 24, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})
+    for kind in ("modelopt", "modelopt-file", "ct"):
+        for a in ("qwen3_moe", "qwen3"):
+            variant(f"{a}-nvfp4-{kind}", a, nvfp4=kind, cfg={**wide, "intermediate_size": 208, "moe_intermediate_size": 112, "num_experts": 3})
     few = {"num_hidden_layers": 2, "vocab_size": 61}
     variant("deepseek_v3-int4-kimi_k2", "deepseek_v3", int4="ct", int4_only=r"\.experts\.", cfg={
         **few, "hidden_size": 96, "n_routed_experts": 4, "n_shared_experts": 1, "moe_intermediate_size": 160, "n_group": 1, "topk_group": 1})
@@ -554,6 +557,50 @@ def to_mxfp4(d, shards=False):
 
 
 MATRICES = r"(_proj|_mqa|\.w[123])\.weight$"
+def to_nvfp4(d, plain, kind):
+    """Matrices in NVFP4; `plain` gets what they stand for, in float32. kind: modelopt, modelopt-file (told in a file of its own), ct."""
+    import torch
+    from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+    from safetensors.torch import save_file as save
+    numbers = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
+    args = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16, "dynamic": False}
+    stored, values = {}, {}
+    for name, w in load_file(d).items():
+        values[name] = w.float()
+        if w.ndim != 2 or w.shape[1] % 16 or not re.search(MATRICES, name):
+            stored[name] = w
+            continue
+        most = w.float().reshape(w.shape[0], -1, 16).abs().amax(2)
+        divisor = (448 * 6 / most.max()).reshape(1)
+        scale = (most / 6 * divisor).clamp(min=2 ** -9).to(torch.float8_e4m3fn)
+        q = numbers[(w.float() / (scale.float() / divisor).repeat_interleave(16, 1).clamp(min=1e-12))[..., None].sub(numbers).abs().argmin(-1)]
+        parts = {"weight_packed": pack_fp4_to_uint8(q), "weight_scale": scale, "weight_global_scale": divisor, "input_global_scale": torch.ones(1)}
+        if kind == "ct":
+            values[name] = dequantize(unpack_fp4_from_uint8(parts["weight_packed"], *w.shape, torch.float32), scale.float(),
+                                      args=QuantizationArgs(**args), dtype=torch.float32, global_scale=divisor)
+        else:
+            factor = 1 / divisor[0]
+            parts = {"weight": parts["weight_packed"], "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.tensor(1.0)}
+            values[name] = q * (scale.float() * factor).repeat_interleave(16, 1)
+            for of in ("k", "v"):
+                if name.endswith(f"{of}_proj.weight"):
+                    parts[of + "_scale"] = torch.tensor(1.0)
+        stored.update({name.replace("weight", k): t for k, t in parts.items()})
+    save({k: t.contiguous().clone() for k, t in stored.items()}, d / "model.safetensors", metadata={"format": "pt"})
+    plain.mkdir()
+    save(values, plain / "model.safetensors", metadata={"format": "pt"})
+    (plain / "config.json").write_text((d / "config.json").read_text())
+    told = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}
+    if kind == "modelopt-file":
+        (d / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": told}))
+    else:
+        edit_config(d, quantization_config={"quant_method": "modelopt", **told} if kind == "modelopt" else {
+            "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": args, "input_activations": {**args, "dynamic": "local"}}}})
+
+
 # kind: how it is stored, columns of a group (0: all), zeros other than 8, and of what type scales are
 INT4 = {"ct": ("ct", 32, False, "bfloat16"), "ct-zeros": ("ct", 64, True, "bfloat16"), "ct-channel": ("ct", 0, False, "float16"),
         "gptq": ("gptq", 128, False, "float16"), "gptq-zeros": ("gptq", 32, True, "float16"), "gptq_v2": ("gptq_v2", 96, True, "bfloat16"),
@@ -648,7 +695,7 @@ def to_int4(d, plain, kind, only):
 
 def to_fp8(d, plain, kind):
     """Matrices as published in FP8 (E4M3); `plain` gets what they stand for, in float32. kind: block (DeepSeek), block-bf16 (Qwen), or of
-    compressed-tensors: channel, tensor, ct-block."""
+    compressed-tensors: channel, tensor, ct-block; or modelopt, as tensor."""
     import torch
     from safetensors.torch import save_file as save
     stored, values = {}, {}
@@ -658,7 +705,7 @@ def to_fp8(d, plain, kind):
             stored[name] = w
             continue
         rows, cols = w.shape
-        br, bc = {"channel": (1, cols), "tensor": (rows, cols)}.get(kind, (128, 128))
+        br, bc = {"channel": (1, cols), "tensor": (rows, cols), "modelopt": (rows, cols)}.get(kind, (128, 128))
         grid = -(-rows // br), -(-cols // bc)
         padded = torch.zeros(grid[0] * br, grid[1] * bc)
         padded[:rows, :cols] = w.float()
@@ -670,9 +717,11 @@ def to_fp8(d, plain, kind):
         q = (w.float() / each).to(torch.float8_e4m3fn)
         stored[name] = q
         stored[name.replace("weight", "weight_scale_inv" if kind.startswith("block") else "weight_scale")] = \
-            scale.reshape(1) if kind == "tensor" else scale
-        if kind == "tensor":
+            scale.reshape(1) if kind == "tensor" else scale.reshape(()) if kind == "modelopt" else scale
+        if kind in ("tensor", "modelopt"):
             stored[name.replace("weight", "input_scale")] = torch.ones(1)
+        if kind == "modelopt" and name.endswith("k_proj.weight"):
+            stored[name.replace("weight", "k_scale")] = torch.tensor(1.0)
         values[name] = q.float() * each
     save({k: t.contiguous() for k, t in stored.items()}, d / "model.safetensors", metadata={"format": "pt"})
     plain.mkdir()
@@ -681,7 +730,7 @@ def to_fp8(d, plain, kind):
     weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": kind.replace("ct-", "")}
     if kind == "ct-block":
         weights["block_structure"] = [128, 128]
-    edit_config(d, quantization_config={
+    edit_config(d, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"} if kind == "modelopt" else {
         "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
         "modules_to_not_convert": ["lm_head"]} if kind.startswith("block") else {
         "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
@@ -824,9 +873,11 @@ def make(root, name, v):
         (d / "generation_config.json").write_text(json.dumps(v.get("generation", {"_from_model_config": True, "eos_token_id": 2})))
     if v.get("files"):
         v["files"](d)
-    source = config_dir / "plain" if v.get("fp8") or v.get("int4") else d
+    source = config_dir / "plain" if v.get("fp8") or v.get("int4") or v.get("nvfp4") else d
     if v.get("fp8"):
         to_fp8(d, source, v["fp8"])
+    if v.get("nvfp4"):
+        to_nvfp4(d, source, v["nvfp4"])
     if v.get("int4"):
         to_int4(d, source, v["int4"], v.get("int4_only", MATRICES))
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
