@@ -106,15 +106,16 @@ typedef enum kern_act {
     KERN_SWIGLU,         /* silu(g) * u */
     KERN_SWIGLU_CLAMPED, /* g at most act_limit, u within +-act_limit: g * sigmoid(act_alpha * g) * (u + 1) (gpt-oss) */
     KERN_GEGLU,          /* gelu(g) * u by tanh: g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 g^3))) / 2 * u (Gemma) */
+    KERN_RELU2, /* there is no gate: what stand for gate and up are the two halves of up's rows; max(v, 0)^2 of each, one half behind the other */
 } kern_act;
 
 /* 1 + tanh(v) is twice the sigmoid of 2 v: gelu(g) by tanh is g * sigmoid(g * (KERN_GELU_A + KERN_GELU_B * g * g)). */
 #define KERN_GELU_A 1.5957691216057308f   /* 2 sqrt(2 / pi) */
 #define KERN_GELU_B 0.071354816272600806f /* that times 0.044715 */
 
-/* y = act(gate, up) for a dense FFN, KERN_SWIGLU or KERN_GEGLU */
+/* y = act(gate, up) for a dense FFN, but for KERN_SWIGLU_CLAMPED */
 typedef struct kern_swiglu_args {
-    float *y;             /* [n_tokens][dim] */
+    float *y;             /* [n_tokens][dim]; KERN_RELU2: [n_tokens][2 * dim] */
     const float *gate_up; /* [n_tokens][2 * dim]: gate, then up */
     uint32_t n_tokens, dim;
     const float *row_gate; /* [n_tokens] or NULL: a row is multiplied by the sigmoid of its own */
@@ -433,11 +434,17 @@ static inline bool kern_router_is_known(const kern_router_args *a)
 typedef struct kern_expert_geom {
     kern_fmt fmt[3];        /* of each matrix: files of mixed quantisation keep down in more bits than gate and up */
     uint32_t d_model, d_ff; /* gate, up: [d_ff][d_model]; down: [d_model][d_ff] */
+    bool halves;            /* of KERN_RELU2: gate and up have d_ff / 2 rows */
     uint32_t page_rows[3];  /* rows a full page */
     uint32_t first_page[3];
     uint32_t pages; /* of the whole expert */
     uint64_t row_bytes[3];
 } kern_expert_geom;
+
+static inline uint32_t kern_expert_rows(const kern_expert_geom *g, int matrix)
+{
+    return matrix == 2 ? g->d_model : g->halves ? g->d_ff / 2 : g->d_ff;
+}
 
 /* Sorts (token, pick) pairs by expert, and hands free VRAM slots to missed pages of touched experts (fill-through).
  * Pairs within an expert keep the order of tokens. */
@@ -497,7 +504,7 @@ typedef struct kern_route_ahead {
 } kern_route_ahead;
 
 /* y[t] += sum over picks k of weights[t][k] * FFN_{ids[t][k]}(x[t]), picks added in order k = 0, 1, ...
- * FFN_e(x) = down act(gate x + gate_bias, up x + up_bias) + down_bias. Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
+ * FFN_e(x) = down act(gate x + gate_bias, up x + up_bias) + down_bias; with KERN_RELU2, which geom.halves goes with, there are no biases. Every page of a touched expert is read exactly once; where fill_addr is not 0 the page
  * is also stored there, whole.
  * With `partial` expert_start and pairs may leave picks out (those that somebody else computes): they add nothing. */
 typedef struct kern_moe_args {
@@ -524,6 +531,13 @@ typedef struct kern_moe_args {
     kern_act act;
     float act_alpha, act_limit; /* of KERN_SWIGLU_CLAMPED */
 } kern_moe_args;
+
+/* Else every backend says KERN_UNSUPPORTED. */
+static inline bool kern_moe_act_is_known(const kern_moe_args *a)
+{
+    const bool halves = a->act == KERN_RELU2, biased = a->gate_bias || a->up_bias || a->down_bias;
+    return (unsigned)a->act <= KERN_RELU2 && a->geom.halves == halves && !(halves && (biased || a->geom.d_ff % 2));
+}
 
 /* y = cap * tanh(y / cap) */
 typedef struct kern_softcap_args {

@@ -174,10 +174,15 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
     uint32_t first = task * j->rows_a_task;
     for (uint32_t t = first; t < MIN(first + j->rows_a_task, a->n_tokens); t++) {
         const float *gate = a->gate_up + (size_t)t * 2 * a->dim;
-        float *y = a->y + (size_t)t * a->dim;
-        j->fn(y, gate, gate + a->dim, a->dim);
+        const bool halves = a->act == KERN_RELU2;
+        const uint32_t n = halves ? 2 * a->dim : a->dim;
+        float *y = a->y + (size_t)t * n;
+        if (halves)
+            cpu_relu2(y, gate, n);
+        else
+            j->fn(y, gate, gate + a->dim, n);
         const float by = a->row_gate ? 1.0f / (1.0f + expf(-a->row_gate[t])) : 1.0f;
-        for (uint32_t i = 0; a->row_gate && i < a->dim; i++)
+        for (uint32_t i = 0; a->row_gate && i < n; i++)
             y[i] *= by;
     }
 }
@@ -185,7 +190,7 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU)
+    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU && a->act != KERN_RELU2)
         return cpu_fail(d, KERN_UNSUPPORTED, "dense FFN: activation %d", (int)a->act);
     swiglu_job j = {
         .a = a, .fn = a->act == KERN_GEGLU ? d->rows.geglu : d->rows.swiglu, .rows_a_task = rows_a_task(a->dim)};

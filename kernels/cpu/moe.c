@@ -137,7 +137,10 @@ static void add_bias(float *y, const float *bias, uint32_t expert, uint32_t stri
 
 static void activate(const moe_job *j, float *y, const float *gate, const float *up, uint32_t n)
 {
-    if (j->a->act == KERN_SWIGLU_CLAMPED)
+    if (j->a->act == KERN_RELU2) {
+        cpu_relu2(y, gate, n);
+        cpu_relu2(y + j->a->geom.d_ff / 2, up, n);
+    } else if (j->a->act == KERN_SWIGLU_CLAMPED)
         j->rows->clamped(y, gate, up, n, j->a->act_alpha, j->a->act_limit);
     else
         (j->a->act == KERN_GEGLU ? j->rows->geglu : j->rows->swiglu)(y, gate, up, n);
@@ -148,8 +151,9 @@ static void gate_up_task(void *ctx, uint32_t task, uint32_t worker)
     const moe_job *j = ctx;
     const kern_moe_args *a = j->a;
     const kern_expert_geom *g = &a->geom;
-    uint32_t block = j->block[0], n_blocks = div_up(g->d_ff, block), expert = j->touched[task / n_blocks], then;
-    uint32_t first = task % n_blocks * block, n_rows = MIN(block, g->d_ff - first);
+    const uint32_t rows = kern_expert_rows(g, 0), block = j->block[0], n_blocks = div_up(rows, block);
+    uint32_t expert = j->touched[task / n_blocks], first = task % n_blocks * block, n_rows = MIN(block, rows - first),
+             then;
     float *gate = j->workspace + worker * j->workspace_floats, *up = gate + (size_t)PAIR_GROUP * CPU_ROW_BLOCK;
     const uint8_t *next = NULL;
     if (next_task(j, task, j->n_touched * n_blocks, &then))
@@ -234,7 +238,7 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
 {
     cpu_dev *d = cpu_of(dev);
     const kern_expert_geom *g = &a->geom;
-    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED && a->act != KERN_GEGLU)
+    if (!kern_moe_act_is_known(a))
         return cpu_fail(d, KERN_UNSUPPORTED, "experts: activation %d", (int)a->act);
     moe_job j = {.a = a, .rows = &d->rows, .n_pairs = a->expert_start[a->n_experts]};
     for (int m = 0; m < 3; m++) {
@@ -261,9 +265,10 @@ kern_status cpu_moe(kern_dev *dev, const kern_moe_args *a)
     for (uint32_t i = 0; i < j.n_pairs; i++)
         j.place[a->pairs[i]] = i;
 
-    j.block[0] = block_for(g->d_ff, j.n_touched, j.n_workers);
+    const uint32_t rows = kern_expert_rows(g, 0);
+    j.block[0] = block_for(rows, j.n_touched, j.n_workers);
     j.block[1] = block_for(g->d_model, 1, j.n_workers);
-    pool_run(d->pool, j.n_touched * div_up(g->d_ff, j.block[0]), gate_up_task, &j);
+    pool_run(d->pool, j.n_touched * div_up(rows, j.block[0]), gate_up_task, &j);
     pool_run(d->pool, div_up(g->d_model, j.block[1]), down_task, &j);
     return KERN_OK;
 }

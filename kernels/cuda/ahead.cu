@@ -33,12 +33,12 @@ static uint64_t up256(uint64_t n)
 static bool shape_of(const cuda_dev *d, uint32_t n_layers, const kern_expert_geom *g, void *memory, ahead_shape *ret)
 {
     ahead_shape s = {};
-    const uint32_t rows = g->page_rows[0] < g->d_ff ? g->page_rows[0] : g->d_ff;
+    const uint32_t all = kern_expert_rows(g, 0), rows = g->page_rows[0] < all ? g->page_rows[0] : all;
     const uint64_t room = (uint64_t)d->smem_max - 1024; /* beside barriers */
     const uint64_t unit = 2ull * rows * g->row_bytes[0];
     const uint64_t half = (8 * g->row_bytes[0] + 127 + 15 + 127) & ~127ull;
     if (!d->has_bulk || d->n_sm < AHEAD_MIN_SMS || !rows || g->page_rows[0] != g->page_rows[1] ||
-        g->row_bytes[0] != g->row_bytes[1] || (g->d_ff + rows - 1) / rows > 4095 || 2 * half > room)
+        g->row_bytes[0] != g->row_bytes[1] || (all + rows - 1) / rows > 4095 || 2 * half > room)
         return false;
     s.m.units = (uint32_t)((AHEAD_BYTES + unit - 1) / unit);
     s.m.units = s.m.units < AHEAD_UNITS ? s.m.units + 1 : AHEAD_UNITS; /* and the early one */

@@ -143,8 +143,8 @@ static bool ahead_of(cuda_dev *d, const kern_route_ahead *a, const kern_plan_arg
         r.first_page0 = g->first_page[0];
         r.first_page1 = g->first_page[1];
         r.page_rows = g->page_rows[0];
-        r.rows = g->d_ff;
-        r.unit_pages = (g->d_ff + g->page_rows[0] - 1) / g->page_rows[0];
+        r.rows = kern_expert_rows(g, 0);
+        r.unit_pages = (r.rows + g->page_rows[0] - 1) / g->page_rows[0];
         r.grid = (r.n_experts + 7) / 8; /* a block an item: there is room for no second one */
     }
     *ret = r;

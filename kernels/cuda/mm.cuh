@@ -42,7 +42,8 @@ struct mm_params {
     uint32_t unit_pages;               /* pages of one matrix */
     uint32_t n_experts, top_k;
     uint32_t min_bucket, max_bucket; /* buckets of other sizes belong to the other kernel */
-    uint32_t plain;                  /* SwiGLU, and no biases: the next four are not looked at */
+    uint32_t plain;                  /* SwiGLU, and no biases: the next five are not looked at */
+    uint32_t half; /* of KERN_RELU2, else 0: what a row of "up" gives stands so far behind what one of "gate" does */
     kern_act act;
     float act_alpha, act_limit;
     const float *bias0, *bias1; /* [n_experts][rows] of gate and up, or of down twice; or NULL */

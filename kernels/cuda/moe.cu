@@ -99,7 +99,7 @@ static moe_scratch scratch_of(const cuda_dev *d, uint64_t tokens, uint32_t top_k
         return s;
     }
     for (int m = 0; m < 3; m++) {
-        const uint64_t rows = m < 2 ? g->d_ff : g->d_model,
+        const uint64_t rows = kern_expert_rows(g, m),
                        page = (g->page_rows[m] < rows ? g->page_rows[m] : rows) * g->row_bytes[m];
         if (page > s.slot_bytes)
             s.slot_bytes = page;
@@ -150,7 +150,8 @@ static bool phases_of(const kern_moe_args *a, float *act, float *out, mm_params 
     p[0].y = act;
     p[0].row_bytes = g->row_bytes[0];
     p[0].cols = g->d_model;
-    p[0].rows = g->d_ff;
+    p[0].rows = kern_expert_rows(g, 0);
+    p[0].half = g->halves ? p[0].rows : 0;
     p[0].x_stride = g->d_model;
     p[0].y_stride = act_stride(g);
     p[0].first_page0 = g->first_page[0];
@@ -390,7 +391,7 @@ kern_status cuda_moe(kern_dev *kd, const kern_moe_args *a)
     if (g->fmt[0] != g->fmt[1] || g->page_rows[0] != g->page_rows[1] || g->row_bytes[0] != g->row_bytes[1] ||
         !g->page_rows[0] || !g->page_rows[2])
         return cuda_unsupported(d, "experts: gate and up must be of one format and cut into pages alike");
-    if (a->act != KERN_SWIGLU && a->act != KERN_SWIGLU_CLAMPED && a->act != KERN_GEGLU)
+    if (!kern_moe_act_is_known(a))
         return cuda_unsupported(d, "experts: activation");
     if (!a->n_tokens)
         return KERN_OK;

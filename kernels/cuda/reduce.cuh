@@ -106,4 +106,9 @@ static __device__ __forceinline__ float geglu(float g, float u)
     return g / (1.0f + expf(-g * (KERN_GELU_A + KERN_GELU_B * g * g))) * u;
 }
 
+static __device__ __forceinline__ float relu2(float v)
+{
+    return v < 0.0f ? 0.0f : v * v; /* NaN stays */
+}
+
 #endif

@@ -138,6 +138,11 @@ __global__ void swiglu_kernel(kern_swiglu_args a)
     const size_t t = blockIdx.x;
     const float *g = a.gate_up + t * 2 * a.dim;
     const float by = a.row_gate ? 1.0f / (1.0f + expf(-a.row_gate[t])) : 1.0f;
+    if (a.act == KERN_RELU2) {
+        for (uint32_t i = threadIdx.x; i < 2 * a.dim; i += blockDim.x)
+            a.y[t * 2 * a.dim + i] = relu2(g[i]) * by;
+        return;
+    }
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
         a.y[t * a.dim + i] = (a.act == KERN_GEGLU ? geglu(g[i], g[a.dim + i]) : swiglu(g[i], g[a.dim + i])) * by;
 }
@@ -145,7 +150,7 @@ __global__ void swiglu_kernel(kern_swiglu_args a)
 kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 {
     cuda_dev *d = cuda_of(kd);
-    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU)
+    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU && a->act != KERN_RELU2)
         return cuda_unsupported(d, "activation of a dense FFN");
     if (a->n_tokens)
         (void)cuda_start(d, swiglu_kernel, a->n_tokens, 256, 0, *a);

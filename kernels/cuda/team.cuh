@@ -211,8 +211,7 @@ static __device__ __forceinline__ void team_store(const warp_params &P, const te
             continue;
         if (phase == 0) {
             if (g < (note.valid & 0xff))
-                store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, note.row0 + g,
-                            mm_activate<PLAIN>(p, note.valid >> 16, note.row0 + g, acc[c], acc[2 + c]));
+                store_activation<PLAIN>(p, note.valid >> 16, pair, note.row0 + g, acc[c], acc[2 + c]);
             continue;
         }
         float *y = p.y + (size_t)job.pairs[pair] * p.y_stride + note.row0 + g;

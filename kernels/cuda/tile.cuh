@@ -79,20 +79,37 @@ static __device__ __noinline__ float tile_activate(const mm_params &p, uint32_t 
     return mm_activate<false>(p, expert, row, gate, up);
 }
 
-/* Row r of gate and up of the item's token k, as down wants it. */
+/* Activation f of the item's token k, as down wants it. */
+static __device__ __forceinline__ void tile_store_activation(const mm_params &p, const tile_item &it, uint32_t k,
+                                                             uint32_t f, float v)
+{
+    uint32_t hi, lo;
+    split_pair(v, 0, &hi, &lo);
+    unsigned char *to = p.act_panels + f / PANEL_COLS * p.act_step +
+                        (size_t)(it.panel + k / PANEL_TOKENS) * PANEL_BYTES +
+                        panel_at(k % PANEL_TOKENS, f % PANEL_COLS);
+    *reinterpret_cast<uint16_t *>(to) = (uint16_t)hi;
+    *reinterpret_cast<uint16_t *>(to + PANEL_LO) = (uint16_t)lo;
+}
+
+static __device__ __noinline__ void tile_store_halves(const mm_params &p, const tile_item &it, uint32_t k, uint32_t f,
+                                                      float gate, float up)
+{
+    tile_store_activation(p, it, k, f, relu2(gate));
+    tile_store_activation(p, it, k, f + p.half, relu2(up));
+}
+
+/* Of row r of gate and up. */
 static __device__ __forceinline__ void tile_store_pair(const mm_params &p, const tile_item &it, uint32_t k, uint32_t r,
                                                        float gate, float up)
 {
     if (r >= it.n_rows)
         return;
     const uint32_t f = it.row0 + r;
-    uint32_t hi, lo;
-    split_pair(p.plain ? swiglu_of(gate, up) : tile_activate(p, it.expert, f, gate, up), 0, &hi, &lo);
-    unsigned char *to = p.act_panels + f / PANEL_COLS * p.act_step +
-                        (size_t)(it.panel + k / PANEL_TOKENS) * PANEL_BYTES +
-                        panel_at(k % PANEL_TOKENS, f % PANEL_COLS);
-    *reinterpret_cast<uint16_t *>(to) = (uint16_t)hi;
-    *reinterpret_cast<uint16_t *>(to + PANEL_LO) = (uint16_t)lo;
+    if (p.half)
+        tile_store_halves(p, it, k, f, gate, up);
+    else
+        tile_store_activation(p, it, k, f, p.plain ? swiglu_of(gate, up) : tile_activate(p, it.expert, f, gate, up));
 }
 
 /* The same of down, or of a linear. */

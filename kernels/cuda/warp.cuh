@@ -439,6 +439,20 @@ static __device__ __forceinline__ void store_split(unsigned char *row, uint32_t 
     at[32] = __float2bfloat16_rn(v - __bfloat162float(hi));
 }
 
+/* What becomes of row `row` of gate and up of an expert, for a pair. */
+template <bool PLAIN>
+static __device__ __forceinline__ void store_activation(const mm_params &p, uint32_t expert, uint32_t pair,
+                                                        uint32_t row, float g, float u)
+{
+    unsigned char *to = reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4;
+    if (!PLAIN && p.half) {
+        store_split(to, row, relu2(g));
+        store_split(to, row + p.half, relu2(u));
+    } else {
+        store_split(to, row, mm_activate<PLAIN>(p, expert, row, g, u));
+    }
+}
+
 /* Number of the 16 rows from row0 on: rows of a page begin on a tile of their own. */
 static __device__ __forceinline__ uint32_t warp_sum_tile(const mm_params &p, uint32_t row0)
 {
@@ -484,8 +498,7 @@ static __device__ __forceinline__ void warp_finish(const warp_params &P, const w
             const uint32_t pair = it.first + first + k;
             if (it.phase == 0) {
                 if (g < it.valid[0])
-                    store_split(reinterpret_cast<unsigned char *>(p.y) + (size_t)pair * p.y_stride * 4, it.row0 + g,
-                                mm_activate<PLAIN>(p, it.expert, it.row0 + g, acc[j][c], acc[j][2 + c]));
+                    store_activation<PLAIN>(p, it.expert, pair, it.row0 + g, acc[j][c], acc[j][2 + c]);
                 continue;
             }
             float *y = p.y + (size_t)p.pairs[pair] * p.y_stride + it.row0 + g;

@@ -193,20 +193,26 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
 {
     const row_case *c = cv;
     kc_run r = kc_begin(k, d);
-    size_t row = c->dim * sizeof *out;
-    kern_swiglu_args a = {.y = kc_room(&r, n * row), .n_tokens = n, .dim = c->dim, .act = c->act};
+    size_t row = c->dim * sizeof *out, y_row = c->act == KERN_RELU2 ? 2 * row : row;
+    kern_swiglu_args a = {.y = kc_room(&r, n * y_row), .n_tokens = n, .dim = c->dim, .act = c->act};
     a.gate_up = kc_put(&r, kc_gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
     a.row_gate = c->weight ? kc_put(&r, kc_gather(k, c->weight, sizeof *out, tokens, n), n * sizeof *out) : NULL;
     kc_status(&r, d->ops->swiglu(d, &a));
-    kc_get(&r, out, a.y, n * row);
+    kc_get(&r, out, a.y, n * y_row);
     kc_end(&r);
 }
 
 static void case_swiglu(kc *k)
 {
     uint32_t n = kc_any_tokens(k), dim = kc_between(k, 1, 300);
-    row_case c = {.dim = dim, .act = kc_below(k, 2) ? KERN_SWIGLU : KERN_GEGLU};
-    kc_case(k, "%s dim %u tokens %u", c.act == KERN_GEGLU ? "geglu" : "swiglu", dim, n);
+    static const struct {
+        kern_act act;
+        const char *name;
+    } acts[] = {{KERN_SWIGLU, "swiglu"}, {KERN_GEGLU, "geglu"}, {KERN_RELU2, "relu2"}};
+    const uint32_t which = kc_below(k, 3);
+    row_case c = {.dim = dim, .act = acts[which].act};
+    const uint32_t y_dim = c.act == KERN_RELU2 ? 2 * dim : dim;
+    kc_case(k, "%s dim %u tokens %u", acts[which].name, dim, n);
     c.x = KC_NEW(k, 2 * n * dim, float);
     kc_fill(k, c.x, (size_t)2 * n * dim);
     if (kc_below(k, 2))
@@ -214,11 +220,12 @@ static void case_swiglu(kc *k)
     for (uint32_t i = 0; i < n * dim; i++)
         if (kc_below(k, 8) == 0)
             c.x[i] *= 40; /* the flat ends of silu and gelu */
-    float *magnitude = KC_NEW(k, n * dim, float);
+    float *magnitude = KC_NEW(k, n * y_dim, float);
     for (uint32_t t = 0; t < n; t++)
-        for (uint32_t i = 0; i < dim; i++)
-            magnitude[t * dim + i] = fabsf(c.x[2 * t * dim + i] * c.x[(2 * t + 1) * dim + i]);
-    kc_check_op(k, run_swiglu, &c, n, dim, magnitude, kc_tol(k, "swiglu"));
+        for (uint32_t i = 0; i < y_dim; i++)
+            magnitude[t * y_dim + i] =
+                fabsf(c.x[2 * t * dim + i] * c.x[2 * t * dim + (c.act == KERN_RELU2 ? i : dim + i)]);
+    kc_check_op(k, run_swiglu, &c, n, y_dim, magnitude, kc_tol(k, "swiglu"));
 }
 
 static void run_softcap(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)

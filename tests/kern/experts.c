@@ -176,7 +176,7 @@ static void factors_of(const moe_case *c, double g, double u, double *ret_silu, 
 }
 
 /* What an error of 1 in each product (relative to its sum of magnitudes) does to y: the products of gate and up enter hidden by
- * silu' and gelu' <= 1.13 and by each other's value, and hidden enters down. */
+ * silu' and gelu' <= 1.13 and by each other's value, those of max(v, 0)^2 by twice that, and hidden enters down. */
 static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
 {
     const uint32_t dm = c->g.d_model, ff = c->g.d_ff;
@@ -185,7 +185,7 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
         uint32_t cols = i % 3 == 2 ? ff : dm;
         w[i] = kc_decoded(k, (kern_mat){.data = matrices[i],
                                         .row_bytes = kern_row_bytes(c->g.fmt[i % 3], cols),
-                                        .rows = i % 3 == 2 ? dm : ff,
+                                        .rows = kern_expert_rows(&c->g, (int)(i % 3)),
                                         .cols = cols,
                                         .fmt = c->g.fmt[i % 3]});
     }
@@ -198,7 +198,17 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
         for (uint32_t p = 0; p < c->top_k; p++) {
             uint32_t expert = c->ids[t * c->top_k + p];
             float *const *m = w + (size_t)expert * 3;
-            for (uint32_t f = 0; f < ff; f++) {
+            for (uint32_t f = 0; f < ff && c->g.halves; f++) {
+                double v = 0, mag = 0;
+                for (uint32_t i = 0; i < dm; i++) {
+                    double w = (double)m[f >= ff / 2][(size_t)(f % (ff / 2)) * dm + i], xi = (double)x[i];
+                    v += w * xi;
+                    mag += fabs(w * xi) + lost * (fabs(w) + fabs(xi));
+                }
+                value[f] = v > 0 ? v * v : 0;
+                hidden[f] = 2 * fabs(v) * mag + value[f];
+            }
+            for (uint32_t f = 0; f < ff && !c->g.halves; f++) {
                 double g = bias_of(c, 0, expert, f), u = bias_of(c, 1, expert, f), g_mag = fabs(g), u_mag = fabs(u);
                 for (uint32_t i = 0; i < dm; i++) {
                     double gw = (double)m[0][(size_t)f * dm + i], uw = (double)m[1][(size_t)f * dm + i];
@@ -247,6 +257,8 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
         c.act_limit = (float)kc_between(k, 1, 9);
     } else if (kc_below(k, 3) == 0) {
         c.act = KERN_GEGLU;
+    } else if (kc_below(k, 2) == 0) {
+        c.act = KERN_RELU2;
     }
     return c;
 }
@@ -254,8 +266,11 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 /* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
 static void check_moe(kc *k, moe_case c, const float *scales)
 {
-    static const char *const acts[] = {[KERN_SWIGLU] = "", [KERN_SWIGLU_CLAMPED] = " clamped", [KERN_GEGLU] = " geglu"};
+    static const char *const acts[] = {
+        [KERN_SWIGLU] = "", [KERN_SWIGLU_CLAMPED] = " clamped", [KERN_GEGLU] = " geglu", [KERN_RELU2] = " relu2"};
     kern_expert_geom g = c.g;
+    g.halves = c.act == KERN_RELU2;
+    g.d_ff += g.halves ? g.d_ff % 2 : 0;
     c.split = c.fill || scales ? 0 : kc_below(k, 4);
     kc_case(k, "moe %s %s d_model %u d_ff %u experts %u top_k %u tokens %u fill %d padded %u split %u%s%s",
             kern_fmt_get(g.fmt[0]).name, kern_fmt_get(g.fmt[2]).name, g.d_model, g.d_ff, c.n_experts, c.top_k,
@@ -267,7 +282,7 @@ static void check_moe(kc *k, moe_case c, const float *scales)
     }
 
     for (uint32_t m = 0; m < 3; m++) {
-        uint32_t rows = m == 2 ? g.d_model : g.d_ff;
+        uint32_t rows = kern_expert_rows(&g, (int)m);
         g.row_bytes[m] = kern_row_bytes(g.fmt[m], m == 2 ? g.d_ff : g.d_model);
         g.page_rows[m] = kc_below(k, 2) ? rows : kc_between(k, 1 + rows / 5, rows);
         if (m == 1 && kc_takes_all(k, c.n_tokens))
@@ -281,7 +296,7 @@ static void check_moe(kc *k, moe_case c, const float *scales)
     uint8_t **matrices = KC_NEW(k, c.n_experts * 3, uint8_t *);
     for (uint32_t e = 0; e < c.n_experts; e++)
         for (uint32_t m = 0; m < 3; m++) {
-            uint32_t rows = m == 2 ? g.d_model : g.d_ff, cols = m == 2 ? g.d_ff : g.d_model;
+            uint32_t rows = kern_expert_rows(&g, (int)m), cols = m == 2 ? g.d_ff : g.d_model;
             uint8_t *w = matrices[e * 3 + m] = kc_weights(k, g.fmt[m], rows, cols);
             if (scales)
                 kc_fill_scaled(k, (float *)(void *)w, (size_t)rows * cols, scales[m]);
@@ -320,7 +335,10 @@ void case_moe_tiny(kc *k)
 {
     static const float scales[][3] = {{1, 1e-37f, 1e14f}, {1, 1e14f, 1e-37f}, {1e-37f, 1e14f, 1e20f}};
     const float *all = scales[kc_below(k, 3)];
-    check_moe(k, any_moe(k, FMT_F32, FMT_F32), all);
+    moe_case c = any_moe(k, FMT_F32, FMT_F32);
+    if (c.act == KERN_RELU2) /* squares would be beyond float */
+        c.act = KERN_SWIGLU;
+    check_moe(k, c, all);
 }
 
 /* Several groups of 32 tokens a bucket, and the products of gate and up take many times as long as those of down: who goes on to down

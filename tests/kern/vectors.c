@@ -218,10 +218,10 @@ static void replay_swiglu(kc_run *r, const vectors *v)
 {
     kern_swiglu_args a = {.gate_up = put(r, v, "gate_up"), .dim = num(v, "dim"), .n_tokens = 2};
     a.row_gate = num(v, "gated") ? put(r, v, "row_gate") : NULL;
-    a.act = find_param(v, "geglu") ? KERN_GEGLU : KERN_SWIGLU;
+    a.act = find_param(v, "geglu") ? KERN_GEGLU : find_param(v, "relu2") ? KERN_RELU2 : KERN_SWIGLU;
     a.y = kc_room(r, get(v, "y")->bytes);
     kc_status(r, r->d->ops->swiglu(r->d, &a));
-    expect(r, v, "y", a.y, a.dim, kc_tol(r->k, "swiglu"));
+    expect(r, v, "y", a.y, a.act == KERN_RELU2 ? 2 * a.dim : a.dim, kc_tol(r->k, "swiglu"));
 }
 
 static void replay_linear(kc_run *r, const vectors *v)
@@ -438,20 +438,20 @@ static void replay_router(kc_run *r, const vectors *v)
 static void experts(kc_run *r, const vectors *v, kern_act act)
 {
     static const char *names[] = {"gate", "up", "down"}, *page_rows[] = {"pr0", "pr1", "pr2"};
-    kern_expert_geom g = {.d_model = num(v, "d"), .d_ff = num(v, "ff")};
+    kern_expert_geom g = {.d_model = num(v, "d"), .d_ff = num(v, "ff"), .halves = act == KERN_RELU2};
     uint32_t n_experts = num(v, "experts"), live = num(v, "live");
     for (uint32_t m = 0; m < 3; m++) {
         g.fmt[m] = fmt_of(v);
         g.row_bytes[m] = kern_row_bytes(g.fmt[m], m == 2 ? g.d_ff : g.d_model);
         g.page_rows[m] = num(v, page_rows[m]);
         g.first_page[m] = g.pages;
-        g.pages += ((m == 2 ? g.d_model : g.d_ff) + g.page_rows[m] - 1) / g.page_rows[m];
+        g.pages += (kern_expert_rows(&g, (int)m) + g.page_rows[m] - 1) / g.page_rows[m];
     }
     uint64_t *addr = kc_alloc(r->k, n_experts * g.pages * sizeof *addr);
     for (uint32_t e = 0; e < n_experts; e++)
         for (uint32_t m = 0; m < 3; m++) {
             const uint8_t *w = get(v, names[m])->data;
-            uint32_t rows = m == 2 ? g.d_model : g.d_ff;
+            uint32_t rows = kern_expert_rows(&g, (int)m);
             for (uint32_t at = 0, p = g.first_page[m]; at < rows; at += g.page_rows[m], p++)
                 addr[e * g.pages + p] = (uint64_t)(uintptr_t)kc_put(r, w + (e * rows + at) * g.row_bytes[m],
                                                                     KC_MIN(g.page_rows[m], rows - at) * g.row_bytes[m]);
@@ -500,6 +500,11 @@ static void replay_moe_clamped(kc_run *r, const vectors *v)
 static void replay_moe_geglu(kc_run *r, const vectors *v)
 {
     experts(r, v, KERN_GEGLU);
+}
+
+static void replay_moe_relu2(kc_run *r, const vectors *v)
+{
+    experts(r, v, KERN_RELU2);
 }
 
 static void replay_logits(kc_run *r, const vectors *v)
@@ -634,6 +639,7 @@ static const struct {
     {"ssm", replay_ssm},
     {"gate", replay_gate},
     {"moe_geglu", replay_moe_geglu},
+    {"moe_relu2", replay_moe_relu2},
     {"softcap", replay_softcap},
     {"layernorm", replay_layernorm},
 };

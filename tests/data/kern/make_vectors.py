@@ -245,8 +245,10 @@ def moe(op, fmt, alpha=0, limit=0):
     """moe_clamped: with biases, and what gpt-oss makes of gate and up."""
     clamped = op == "moe_clamped"
     experts, top_k, d, ff, tokens, live = 3, 2, 32, 64, 5, 4
-    page_rows = (24, 40, 9)
-    mats = [encode(f32(experts * r, c, scale=0.3), fmt) for r, c in ((ff, d), (ff, d), (d, ff))]
+    halves = op == "moe_relu2"
+    page_rows = (24, 24, 9) if halves else (24, 40, 9)
+    rows = ff // 2 if halves else ff
+    mats = [encode(f32(experts * r, c, scale=0.3), fmt) for r, c in ((rows, d), (rows, d), (d, ff))]
     x, y0, weights = f32(tokens, d), f32(tokens, d), np.abs(f32(tokens, top_k))
     ids = np.array([rng.permutation(experts)[:top_k] for _ in range(tokens)])
     if clamped:
@@ -261,6 +263,8 @@ def moe(op, fmt, alpha=0, limit=0):
                 up = np.clip(u @ x[t].astype(np.float64) + biases[1][ids[t, k]], -limit, limit)
                 hidden = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
                 y[t] += weights[t, k] * (w @ hidden + biases[2][ids[t, k]])
+            elif halves:
+                y[t] += weights[t, k] * (w @ np.maximum(np.concatenate([g, u]) @ x[t].astype(np.float64), 0) ** 2)
             else:
                 y[t] += weights[t, k] * (w @ ((gelu(gate) if op == "moe_geglu" else gate / (1 + np.exp(-gate))) * (u @ x[t].astype(np.float64))))
     params = dict(fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
@@ -808,3 +812,11 @@ for heads, groups, hd, ds, taps, biased in ((4, 2, 8, 12, 4, 1), (3, 1, 70, 5, 3
                     ("seq", np.array(seqs)), ("pos", np.array(pos)), ("slot", slots), ("start", np.array([0, lengths[0] + 1, len(rows)])),
                     ("state", state), ("y", y), ("after", after)):
         put(name, v)
+
+# ---- no gate: the halves of one matrix
+moe("moe_relu2", "bf16")
+moe("moe_relu2", "q8_0")
+relu2_in = f32(2, 2 * 37, scale=3)
+case("swiglu", dim=37, gated=0, relu2=1)
+put("gate_up", relu2_in)
+put("y", np.maximum(relu2_in.astype(np.float64), 0) ** 2)
