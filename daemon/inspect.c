@@ -107,7 +107,7 @@ typedef struct facts {
     uint64_t context_kv;              /* of so many tokens, in steps that leave room to others */
     uint32_t n_windowed;              /* layers that keep K and V of a window only */
     uint64_t n_experts;               /* where there is a choice */
-    uint32_t n_moe_layers;
+    uint32_t n_moe_layers, n_dense_layers;
     placement where;
 } facts;
 
@@ -117,12 +117,13 @@ static facts facts_of(const model *m, const config *cfg)
     for (uint32_t l = 0; l < f.p->n_layers; l++) {
         const model_layer *layer = model_get_layer(m, l);
         uint64_t one = 0;
-        for (int k = 0; k < MODEL_MATRICES; k++)
+        for (int k = 0; k < MODEL_MATRICES && layer->n_experts; k++)
             one += layer->experts[k].bytes;
         f.token_experts += one * layer->top_k;
         f.n_experts += layer->moe ? layer->n_experts : 0;
         f.largest = XD_MAX(f.largest, one);
         f.n_moe_layers += layer->moe;
+        f.n_dense_layers += layer->n_experts && !layer->moe;
     }
     placement_of(m, cfg, &f.where);
     const kv_options *kv = &f.where.kv_opt;
@@ -202,7 +203,7 @@ static void print_geometry(const facts *f, const config *cfg)
     if (p->n_nextn)
         printf("  not used: %u layer%s behind the last, for guessing further tokens\n", p->n_nextn,
                p->n_nextn > 1 ? "s" : "");
-    uint32_t dense = p->n_layers - f->n_moe_layers;
+    const uint32_t dense = f->n_dense_layers;
     if (f->n_moe_layers)
         printf("  experts: %llu in all, %u a layer, %u a token and layer\n", (unsigned long long)f->n_experts,
                p->n_experts_max, p->top_k_max);

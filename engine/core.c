@@ -369,7 +369,7 @@ kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_token
     uint32_t window[MODEL_MAX_LAYERS], width[MODEL_MAX_LAYERS], n = 0;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         const model_layer *l = model_get_layer(m, i);
-        if (!l->linear)
+        if (model_keeps_kv(l))
             width[n++] = l->n_kv_heads * l->head_dim;
     }
     kv_set_groups(&o, window, width, model_get_windows(m, window));

@@ -121,7 +121,7 @@ static void fill_costs(engine *e)
             i->token_weights += (uint64_t)y->delta.in[k].rows * y->delta.in[k].cols;
         i->token_weights +=
             (uint64_t)y->shortconv.in.rows * y->shortconv.in.cols + (uint64_t)y->ssm.in.rows * y->ssm.in.cols;
-        i->token_weights += 3ull * y->top_k * y->d_ff * c->hp->d_model;
+        i->token_weights += (y->halves ? 2ull : 3ull) * y->top_k * y->d_ff * c->hp->d_model;
     }
     i->matrix_tflops = c->info.matrix_tflops;
     i->memory_gbps = exec_probe_memory(c->x);

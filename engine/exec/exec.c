@@ -56,6 +56,8 @@ xd_status exec_moe_scratch_bytes(exec *x, kern_dev *dev, uint32_t n_tokens, uint
         xd_status st = pager_geometry(l, x->hp->d_model, x->opt.page_size, &g, err);
         if (st)
             return st;
+        if (!l->n_experts)
+            continue;
         uint64_t n = dev->ops->moe_scratch_bytes(dev, n_tokens, l->top_k, l->n_experts, &g);
         most = XD_MAX(most, n);
     }
@@ -207,22 +209,10 @@ static xd_status check_layers(exec *x, xd_err *err)
 {
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
-        const model_tensor *tensors[] = {&l->q,
-                                         &l->k,
-                                         &l->v,
-                                         &l->o,
-                                         &l->router,
-                                         &l->experts[0],
-                                         &l->experts[1],
-                                         &l->experts[2],
-                                         &l->shared[0],
-                                         &l->shared[1],
-                                         &l->shared[2],
-                                         &l->shared_gate,
-                                         &l->gate,
-                                         model_embed(x->m),
-                                         model_lm_head(x->m)};
-        kern_mat mats[XD_ARRAY_LEN(tensors) + EXEC_LATENT_MATS + EXEC_STATE_MATS];
+        const model_tensor *tensors[] = {
+            &l->q,         &l->k,         &l->v,           &l->o,    &l->router,        &l->shared[0],
+            &l->shared[1], &l->shared[2], &l->shared_gate, &l->gate, model_embed(x->m), model_lm_head(x->m)};
+        kern_mat mats[XD_ARRAY_LEN(tensors) + MODEL_MATRICES + EXEC_LATENT_MATS + EXEC_STATE_MATS];
         kern_shape shape = {.n_heads = x->hp->n_heads,
                             .n_kv_heads = l->n_kv_heads,
                             .head_dim = l->head_dim,
@@ -235,8 +225,8 @@ static xd_status check_layers(exec *x, xd_err *err)
             shape.shortconv = x->hp->shortconv;
             shape.ssm = x->hp->ssm;
         }
-        for (size_t k = 0; k < XD_ARRAY_LEN(tensors); k++) {
-            const model_tensor *t = tensors[k];
+        for (size_t k = 0; k < XD_ARRAY_LEN(tensors) + (l->n_experts ? MODEL_MATRICES : 0); k++) {
+            const model_tensor *t = k < XD_ARRAY_LEN(tensors) ? tensors[k] : &l->experts[k - XD_ARRAY_LEN(tensors)];
             if (t->data)
                 mats[shape.n_mats++] = (kern_mat){NULL, kern_row_bytes(t->fmt, t->cols), t->rows, t->cols, t->fmt};
         }
@@ -311,7 +301,7 @@ xd_status exec_attach(exec *x, const kv_cache *kv, pager *p, xd_err *err)
     kv_layer at[MODEL_MAX_LAYERS];
     kv_deal_layers(kv_get_options(kv), window, model_get_windows(x->m, window), at);
     for (uint32_t l = 0; l < x->hp->n_layers; l++)
-        if (!model_get_layer(x->m, l)->linear)
+        if (model_keeps_kv(model_get_layer(x->m, l)))
             x->layers[l].kv = at[model_get_layer(x->m, l)->ordinal];
     return exec_stage_open(x, err);
 }
@@ -390,7 +380,7 @@ static void pack_picks(const exec *x, const exec_batch *b, const exec_shape *s, 
 {
     for (uint32_t l = 0; l < x->hp->n_layers; l++) {
         uint32_t top_k = model_get_layer(x->m, l)->top_k, *to = w + (size_t)l * s->n_tokens * x->hp->top_k_max, t = 0;
-        for (uint32_t i = 0; i < b->n_seqs; i++)
+        for (uint32_t i = 0; i < b->n_seqs && top_k; i++)
             for (uint32_t j = 0; j < b->seqs[i].n_tokens; j++, t++)
                 routes_pick(x->opt.routes, b->seqs[i].salt, b->seqs[i].pos + j, l, to + (size_t)t * top_k);
         for (; t < s->n_tokens; t++)

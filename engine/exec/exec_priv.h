@@ -208,6 +208,11 @@ struct exec {
     float *observed_weights;
 };
 
+static inline bool exec_has_ffn(const exec *x, uint32_t layer)
+{
+    return model_get_layer(x->m, layer)->n_experts;
+}
+
 xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what);
 /* In a function that has x and err: an operation, whose failure ends it. */
 #define RUN(call)                                                 \

@@ -85,6 +85,8 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
     const kern_ops *ops = x->dev->ops;
     const model_params *hp = x->hp;
     const model_layer *ml = model_get_layer(x->m, layer);
+    if (ml->ffn_alone)
+        return XD_OK;
     if (ml->linear)
         return exec_state_layer(x, layer, s, err);
     if (hp->latent.kv_rank)
@@ -336,6 +338,8 @@ xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const 
     kern_moe_args moe = exec_moe_args(x, layer, s, view);
     xd_status st;
 
+    if (!ml->n_experts)
+        return XD_OK;
     if (predicts(x, layer, s) && (st = predict(x, layer, s, err)))
         return st;
     kern_plan_args plan = {.ids = moe.ids,
@@ -446,12 +450,14 @@ static xd_status build_experts(exec *x, uint32_t layer, const exec_shape *s, con
 {
     kern_moe_args moe = exec_moe_args(x, layer, s, view);
     xd_status st;
-    if (pager_needs_require(x->pg, x->prefill)) {
+    if (exec_has_ffn(x, layer) && pager_needs_require(x->pg, x->prefill)) {
         RUN(x->dev->ops->sync(x->dev));
         if ((st = exec_require(x, layer, s, err)))
             return st;
     }
     mark(x);
+    if (!exec_has_ffn(x, layer))
+        return XD_OK;
     RUN(x->dev->ops->moe(x->dev, &moe));
     return exec_build_ffn_end(x, layer, s, err);
 }

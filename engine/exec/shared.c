@@ -6,14 +6,14 @@ static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n
 {
     const kern_ops *ops = x->dev->ops;
     const exec_layer *l = &x->layers[layer];
-    const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols;
+    const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols, rows = x->hp->act == KERN_RELU2 ? d_ff / 2 : d_ff;
     const bool apart = l->shared_post_norm;
     const kern_linear_args of_x = {
         .x = exec_ffn_input(x, layer) + (size_t)first * d, .n_tokens = n, .x_stride = d, .scratch = x->scratch};
     kern_linear_args a = of_x;
-    a.y_stride = 2 * d_ff;
+    a.y_stride = 2 * rows;
     for (uint32_t i = 0; i < l->n_shared; i++) {
-        a.y = x->shared_gate_up + i * d_ff;
+        a.y = x->shared_gate_up + i * rows;
         a.w = l->shared[i];
         RUN(ops->linear(x->dev, &a));
     }
@@ -27,7 +27,7 @@ static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n
     RUN(ops->swiglu(x->dev, &(kern_swiglu_args){.y = x->shared_act,
                                                 .gate_up = x->shared_gate_up,
                                                 .n_tokens = n,
-                                                .dim = d_ff,
+                                                .dim = rows,
                                                 .row_gate = l->shared_gate.data ? x->shared_gate : NULL,
                                                 .act = x->hp->act}));
     RUN(ops->linear(x->dev,

@@ -165,7 +165,7 @@ static xd_status build_front(exec *x, uint32_t layer, const exec_shape *s, const
     xd_status st;
     if (layer) {
         exec_mark(x, layer * N_MARKS + MARK_BEGIN);
-        st = add_cpu_part(x, layer - 1, s, err);
+        st = exec_has_ffn(x, layer - 1) ? add_cpu_part(x, layer - 1, s, err) : XD_OK;
     } else {
         uint32_t n_marks = x->n_marks; /* of whole steps */
         st = exec_build_begin(x, s, err);
@@ -177,6 +177,8 @@ static xd_status build_front(exec *x, uint32_t layer, const exec_shape *s, const
     if ((st = exec_build_router(x, layer, s, view, err)))
         return st;
     exec_mark(x, layer * N_MARKS + MARK_ROUTER);
+    if (!exec_has_ffn(x, layer))
+        return XD_OK;
     RUN(ops->download(x->dev, p->x, exec_ffn_input(x, layer), (uint64_t)s->n_tokens * x->hp->d_model * sizeof(float)));
     RUN(ops->download(x->dev, p->ids, moe.ids, picks));
     RUN(ops->download(x->dev, p->weights, moe.weights, picks));
@@ -208,7 +210,7 @@ static xd_status build_end(exec *x, uint32_t layer, const exec_shape *s, const u
     (void)seq_start, (void)view;
     xd_status st;
     exec_mark(x, layer * N_MARKS + MARK_BEGIN);
-    if ((st = add_cpu_part(x, layer - 1, s, err)) || (st = exec_build_head(x, s, err)))
+    if ((exec_has_ffn(x, layer - 1) && (st = add_cpu_part(x, layer - 1, s, err))) || (st = exec_build_head(x, s, err)))
         return st;
     exec_mark(x, layer * N_MARKS + MARK_ATTENTION);
     return exec_build_results(x, s, err);
@@ -361,8 +363,12 @@ xd_status exec_split_step(exec *x, const exec_shape *s, const uint32_t *seq_star
         const pager_layer_view *pl = &view->layers[i];
         uint32_t top_k = model_get_layer(x->m, i)->top_k;
         pager_share share;
-        if ((st = run_segment(x, r ? &r->g[2 * i] : &none, build_front, i, s, seq_start, view, err)) ||
-            (st = wait_for(x, s, err)) || (st = exec_require(x, i, s, err)) ||
+        if ((st = run_segment(x, r ? &r->g[2 * i] : &none, build_front, i, s, seq_start, view, err)))
+            return st;
+        p->layers[i].device = false;
+        if (!exec_has_ffn(x, i))
+            continue;
+        if ((st = wait_for(x, s, err)) || (st = exec_require(x, i, s, err)) ||
             (st = divide(x, i, s, pl, top_k, &share, err)))
             return st;
         if (p->layers[i].device)

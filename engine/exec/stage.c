@@ -132,7 +132,7 @@ xd_status exec_stage_step(exec *x, const exec_batch *b, exec_shape *s, xd_err *e
 static uint32_t layer_of(const exec *x, uint32_t ordinal)
 {
     uint32_t i = ordinal;
-    for (const model_layer *l = model_get_layer(x->m, i); l->linear || l->ordinal != ordinal;)
+    for (const model_layer *l = model_get_layer(x->m, i); !model_keeps_kv(l) || l->ordinal != ordinal;)
         l = model_get_layer(x->m, ++i);
     return i;
 }
@@ -162,7 +162,7 @@ static xd_status stage_layer(exec *x, uint32_t layer, const exec_shape *s, bool 
 
 xd_status exec_stage_ahead(exec *x, uint32_t layer, const exec_shape *s, xd_err *err)
 {
-    return s->staged && layer < x->hp->n_layers - x->hp->n_linear ? stage_layer(x, layer, s, true, err) : XD_OK;
+    return s->staged && layer < x->hp->n_attention ? stage_layer(x, layer, s, true, err) : XD_OK;
 }
 
 xd_status exec_stage_ready(exec *x, uint32_t layer, const exec_shape *s, kern_kv *ret, xd_err *err)

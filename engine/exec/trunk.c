@@ -457,7 +457,8 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
             (st = load_more_norms(x, ml, l, tmp, tmp_cap, err)) ||
             (st = load_norm(x, &ml->q_norm, tmp, tmp_cap, &l->q_norm, "a Q norm", err)) ||
             (st = load_norm(x, &ml->k_norm, tmp, tmp_cap, &l->k_norm, "a K norm", err)) ||
-            (st = ml->linear           ? exec_state_load(x, ml, l, tmp, tmp_cap, err)
+            (st = ml->ffn_alone        ? XD_OK
+                  : ml->linear         ? exec_state_load(x, ml, l, tmp, tmp_cap, err)
                   : hp->latent.kv_rank ? exec_latent_load(x, ml, l, tmp, tmp_cap, err)
                                        : load_qkv(x, ml, l, tmp, tmp_cap, err)) ||
             (ml->gate.data && (st = exec_load_matrix(x, &ml->gate, &l->gate, "a gate's matrix", err))) ||

@@ -6,22 +6,26 @@
 
 xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_size, kern_expert_geom *ret, xd_err *err)
 {
-    kern_expert_geom g = {.d_model = d_model, .d_ff = l->d_ff};
-    const uint32_t rows[MODEL_MATRICES] = {l->d_ff, l->d_ff, d_model},
-                   cols[MODEL_MATRICES] = {d_model, d_model, l->d_ff};
+    kern_expert_geom g = {.d_model = d_model, .d_ff = l->d_ff, .halves = l->halves};
+    const uint32_t cols[MODEL_MATRICES] = {d_model, d_model, l->d_ff};
     uint64_t pages = 0, largest = 0;
+    if (!l->n_experts) {
+        *ret = (kern_expert_geom){0};
+        return XD_OK;
+    }
     for (int m = 0; m < MODEL_MATRICES; m++) {
+        const uint32_t rows = kern_expert_rows(&g, m);
         g.fmt[m] = l->expert_fmt[m];
         g.row_bytes[m] = kern_row_bytes(g.fmt[m], cols[m]);
-        if (!rows[m] || !g.row_bytes[m])
-            return xd_fail(err, XD_BAD_MODEL, 0, "an expert's matrix is empty (%u x %u)", rows[m], cols[m]);
-        uint64_t fit = XD_MIN(XD_MAX(page_size / g.row_bytes[m], 1u), rows[m]);
+        if (!rows || !g.row_bytes[m])
+            return xd_fail(err, XD_BAD_MODEL, 0, "an expert's matrix is empty (%u x %u)", rows, cols[m]);
+        uint64_t fit = XD_MIN(XD_MAX(page_size / g.row_bytes[m], 1u), rows);
         /* Equal pages: a slot is as large as the largest page, so a small last page would waste VRAM. */
-        uint64_t n = (rows[m] + fit - 1) / fit, even = (rows[m] + n - 1) / n;
+        uint64_t n = (rows + fit - 1) / fit, even = (rows + n - 1) / n;
         uint64_t grouped = xd_align_up(even, ROW_GROUP);
         g.page_rows[m] = (uint32_t)(grouped <= fit ? grouped : even);
         g.first_page[m] = (uint32_t)pages;
-        pages += (rows[m] + g.page_rows[m] - 1) / g.page_rows[m];
+        pages += (rows + g.page_rows[m] - 1) / g.page_rows[m];
         largest = XD_MAX(largest, g.page_rows[m] * g.row_bytes[m]);
     }
     if (pages > UINT32_MAX / 2 || largest > UINT32_MAX)
@@ -33,11 +37,12 @@ xd_status pager_geometry(const model_layer *l, uint32_t d_model, uint64_t page_s
 
 uint64_t pager_blob_bytes(const kern_expert_geom *g)
 {
-    const uint32_t rows[MODEL_MATRICES] = {g->d_ff, g->d_ff, g->d_model};
     uint64_t bytes = 0;
-    for (int m = 0; m < MODEL_MATRICES; m++)
-        for (uint32_t done = 0; done < rows[m]; done += g->page_rows[m])
-            bytes += xd_align_up(XD_MIN(g->page_rows[m], rows[m] - done) * g->row_bytes[m], 256);
+    for (int m = 0; m < MODEL_MATRICES; m++) {
+        const uint32_t rows = kern_expert_rows(g, m);
+        for (uint32_t done = 0; done < rows; done += g->page_rows[m])
+            bytes += xd_align_up(XD_MIN(g->page_rows[m], rows - done) * g->row_bytes[m], 256);
+    }
     return bytes;
 }
 

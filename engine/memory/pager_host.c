@@ -115,7 +115,7 @@ void pager_read_page(const pager *p, uint32_t layer, uint32_t expert, uint32_t p
 {
     const kern_expert_geom *g = &p->layers[layer].geom;
     uint32_t m = matrix_of(g, page), first = (page - g->first_page[m]) * g->page_rows[m],
-             rows = m == MODEL_DOWN ? g->d_model : g->d_ff;
+             rows = kern_expert_rows(g, (int)m);
     model_copy_rows(model_get_layer(p->m, layer), expert, m, first, XD_MIN(g->page_rows[m], rows - first), to);
 }
 

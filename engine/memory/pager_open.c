@@ -50,13 +50,13 @@ static xd_status open_pages(pager *p, xd_err *err)
     for (uint32_t l = 0, pg = 0; l < p->n_layers; l++) {
         pager_layer *pl = &p->layers[l];
         const kern_expert_geom *g = &pl->geom;
-        const uint32_t rows[3] = {g->d_ff, g->d_ff, g->d_model};
         for (uint32_t e = 0; e < pl->n_experts; e++) {
             p->expert_layer[pl->expert_base + e] = l;
             for (uint32_t i = 0; i < g->pages; i++, pg++) {
                 uint32_t m = i >= g->first_page[2] ? 2 : i >= g->first_page[1];
                 uint32_t done = (i - g->first_page[m]) * g->page_rows[m];
-                uint32_t bytes = (uint32_t)(XD_MIN(g->page_rows[m], rows[m] - done) * g->row_bytes[m]);
+                uint32_t rows = XD_MIN(g->page_rows[m], kern_expert_rows(g, (int)m) - done);
+                uint32_t bytes = (uint32_t)(rows * g->row_bytes[m]);
                 p->pages[pg] =
                     (pager_page){.expert = pl->expert_base + e, .bytes = bytes, .slot = PG_NONE, .copying = PG_NONE};
                 max_page = XD_MAX(max_page, bytes);

@@ -75,6 +75,16 @@ static const char *const lfm2_names[][2] = {
     {NULL, NULL},
 };
 
+static const char *const nemotron_names[][2] = {
+    {"input_layernorm.", "norm."},
+    {"self_attn.", "mixer."},
+    {"mamba.", "mixer."},
+    {"mlp.", "mixer."},
+    {"model.norm.", "model.norm_f."},
+    {"model.embed_tokens.", "model.embeddings."},
+    {NULL, NULL},
+};
+
 /* Ling 2.0, and Sarvam's small one, which comes of it: GLM-4.5's layers by other names. */
 #define BAILING(type, class)                                                                                    \
     .model_type = type, .class_name = class, .names = bailing_names, .joined_qkv = true,                        \
@@ -269,6 +279,27 @@ static const model_arch archs[] = {
      .ssm = true,
      .bias = MODEL_BIAS_ASKED,
      .read = model_read_granite_hybrid},
+    {.model_type = "nemotron_h",
+     .class_name = "NemotronHForCausalLM",
+     .defaults = "{\"vocab_size\":131072,\"hidden_size\":4096,\"intermediate_size\":21504,\"num_attention_heads\":32,"
+                 "\"num_key_value_heads\":8,\"head_dim\":128,\"max_position_embeddings\":4096,"
+                 "\"mamba_n_heads\":128,\"mamba_d_head\":64,\"mamba_n_groups\":8,"
+                 "\"mamba_d_state\":128,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+                 "\"moe_intermediate_size\":7688,\"moe_shared_expert_intermediate_size\":7688,"
+                 "\"norm_topk_prob\":true,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 10000,
+     .prefix = "backbone.",
+     .names = nemotron_names,
+     .experts = {QWEN_EXPERT("up"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .shared = SHARED,
+     .shared_size_key = "moe_shared_expert_intermediate_size",
+     .apart = true,
+     .ssm = true,
+     .bias = MODEL_BIAS_ASKED,
+     .read = model_read_nemotron_h},
     {.model_type = "glm4_moe",
      .class_name = "Glm4MoeForCausalLM",
      .defaults = "{\"vocab_size\":151552,\"hidden_size\":4096,\"intermediate_size\":10944,\"num_hidden_layers\":46,"

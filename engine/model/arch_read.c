@@ -26,6 +26,12 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"num_nextn_predict_layers", "num_mtp_layers"},
         {"tie_word_embeddings", "tie_embedding"},
         {"layer_types", "layers_block_type"},
+        {"mamba_n_heads", "mamba_num_heads"},
+        {"mamba_n_groups", "n_groups"},
+        {"mamba_d_head", "mamba_head_dim"},
+        {"mamba_d_state", "ssm_state_size"},
+        {"mamba_d_conv", "conv_kernel"},
+        {"mamba_conv_bias", "use_conv_bias"},
         {"routed_scaling_factor", "router_scaling_factor"},
         {"routed_scaling_factor", "route_scale"},
     };
@@ -59,6 +65,36 @@ static xd_status level_lists(json_t *config, const char *file, xd_err *err)
             return xd_fail(err, XD_NOMEM, 0, "configuration");
     }
     return XD_OK;
+}
+
+/* Nemotron-H's layers as a list, where they are letters; and how many they are, which files need not tell. */
+static xd_status list_layers(json_t *config, const char *file, xd_err *err)
+{
+    static const char key[] = "hybrid_override_pattern";
+    const char *pattern = hf_string(config, key);
+    if (pattern && !hf_has(config, "layer_types")) {
+        json_t *types = json_array();
+        if (json_object_set_new(config, "layer_types", types))
+            return xd_fail(err, XD_NOMEM, 0, "configuration");
+        for (; *pattern; pattern++) {
+            const char *type = *pattern == 'M'   ? "linear_attention"
+                               : *pattern == '*' ? "full_attention"
+                               : *pattern == 'E' ? "moe"
+                               : *pattern == '-' ? "mlp"
+                                                 : NULL;
+            if (!type)
+                return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s has '%c'; M, *, E and - are known", file, key, *pattern);
+            json_array_append_new(types, json_string(type));
+        }
+        xd_status st = hf_call(config, "layer_types", key, err);
+        if (st)
+            return st;
+    }
+    const size_t n = json_array_size(json_object_get(config, "layer_types"));
+    return n && !hf_has(config, "num_hidden_layers") &&
+                   json_object_set_new(config, "num_hidden_layers", json_integer((json_int_t)n))
+               ? xd_fail(err, XD_NOMEM, 0, "configuration")
+               : XD_OK;
 }
 
 static xd_status check_class(const model_arch *a, const json_t *config, const char *file, xd_err *err)
@@ -97,7 +133,7 @@ static xd_status complete(const model_arch *a, json_t *config, const char *file,
 {
     xd_status st = check_class(a, config, file, err);
     if (st || (a->nested[0] && (st = unnest(a, config, file, err))) || (st = unify_names(config, err)) ||
-        (a->lists && (st = level_lists(config, file, err))))
+        (a->lists && (st = level_lists(config, file, err))) || (a->apart && (st = list_layers(config, file, err))))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
@@ -108,7 +144,7 @@ xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret
 {
     const char *type = hf_string(config, "model_type");
     *ret = type ? model_arch_find(type) : NULL;
-    char known[512];
+    char known[700];
     if (!*ret)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
                        type ? type : "(none)", model_known_archs(known, sizeof known));
@@ -134,7 +170,7 @@ static xd_status read_activation(model_params *p, const model_arch *a, const jso
 {
     double alpha, limit;
     xd_status st;
-    p->act = a->gpt_oss ? KERN_SWIGLU_CLAMPED : a->geglu ? KERN_GEGLU : KERN_SWIGLU;
+    p->act = a->gpt_oss ? KERN_SWIGLU_CLAMPED : a->geglu ? KERN_GEGLU : a->apart ? KERN_RELU2 : KERN_SWIGLU;
     if ((st = check_activation(a, c, file, err)) || !a->gpt_oss)
         return st;
     if ((st = hf_real(c, file, "swiglu_alpha", 1.702, 0, 1e3, &alpha, err)) ||

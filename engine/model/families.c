@@ -78,6 +78,29 @@ xd_status model_read_granite_hybrid(model *m, const json_t *c, const char *file,
     return model_read_granite(m, c, file, err);
 }
 
+static xd_status read_sigmoid(model *m, const json_t *c, const char *file, xd_err *err);
+
+/* Nemotron-H. What bounds its time steps is not read by its makers' code but for time_step_limit (linear.c). */
+xd_status model_read_nemotron_h(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    double eps;
+    xd_status st;
+    rope_make_still(&m->params, 0);
+    if ((st = hf_real(c, file, "layer_norm_epsilon", 1e-5, 0, 1, &eps, err)) ||
+        (st = only(c, file, "mlp_hidden_act", "relu2", err)) || (st = only(c, file, "mamba_hidden_act", "silu", err)) ||
+        (st = only_switch(m, c, file, "use_bias", false, err)) ||
+        (st = only_number(m, c, file, "moe_latent_size", 0, err)))
+        return st;
+    m->params.rms_eps = m->params.ssm_eps = (float)eps;
+    for (uint32_t l = 0; l < m->params.n_layers; l++) {
+        const model_layer *y = &m->layers[l];
+        if (y->d_ff % 2 || y->d_ff_shared % 2)
+            return xd_fail(err, XD_UNSUPPORTED, 0, "%s: layer %u has an FFN of an odd size, which is not known", file,
+                           l);
+    }
+    return read_sigmoid(m, c, file, err);
+}
+
 /* Experts in groups, as DeepSeek-V3 and GLM-4.5 have them. */
 static xd_status read_groups(model *m, const json_t *c, const char *file, xd_err *err)
 {

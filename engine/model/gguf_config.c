@@ -56,6 +56,8 @@ static const struct {
     {"llama", NULL},
     {"minimax-m2", "minimax_m2"},
     {"mistral4", NULL},
+    {"nemotron_h", "nemotron_h"},
+    {"nemotron_h_moe", "nemotron_h"},
     {"olmoe", "olmoe"},
     {"phimoe", "phimoe"},
     {"qwen2", "qwen2"},
@@ -85,6 +87,19 @@ static const struct {
         {arch, "residual_scale", "residual_multiplier", false}, {arch, "logit_scale", "logits_scaling", false}, \
     {                                                                                                           \
         arch, "expert_shared_feed_forward_length", "shared_intermediate_size", false                            \
+    }
+
+/* Lists of layers: add_linear_layers() */
+#define NEMOTRON_KEYS(arch)                                                                                     \
+    {arch, "attention.head_count_kv", NULL, false}, {arch, "feed_forward_length", NULL, false},                 \
+        {arch, "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", false},                                \
+        {arch, "ssm.conv_kernel", "mamba_d_conv", false}, {arch, "ssm.group_count", "mamba_n_groups", false},   \
+        {arch, "ssm.state_size", "mamba_d_state", false}, {arch, "ssm.time_step_rank", "mamba_n_heads", false}, \
+        {arch, "expert_weights_scale", "routed_scaling_factor", false},                                         \
+        {arch, "expert_group_count", "n_group", false}, {arch, "expert_group_used_count", "topk_group", false}, \
+        {arch, "expert_shared_count", NULL, false}, {arch, "moe_latent_size", "moe_latent_size", false},        \
+    {                                                                                                           \
+        arch, "expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size", false                 \
     }
 
 static const struct {
@@ -140,6 +155,8 @@ static const struct {
     {"lfm2moe", "expert_weights_scale", "routed_scaling_factor", false},
     {"lfm2moe", "leading_dense_block_count", "first_k_dense_replace", true},
     {"lfm2moe", "shortconv.l_cache", "conv_L_cache", false},
+    NEMOTRON_KEYS("nemotron_h"),
+    NEMOTRON_KEYS("nemotron_h_moe"),
     DELTA_KEYS("qwen3next"),
     DELTA_KEYS("qwen35moe"),
     {"qwen35moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
@@ -204,13 +221,18 @@ static xd_status add_delta(const gguf *g, const char *arch, json_t *config, xd_e
     return XD_OK;
 }
 
-/* Layers without heads of K and V are linear ones, which config.json calls `name`. */
-static xd_status add_linear_layers(const gguf *g, const char *arch, const char *name, json_t *config, xd_err *err)
+/* Layers without heads of K and V are linear ones, which config.json calls `name`; or, in a family whose layers have one part each and where a
+ * list says how large their FFNs are, FFNs. */
+static xd_status add_linear_layers(const model *m, const char *arch, const char *name, bool apart, json_t *config,
+                                   xd_err *err)
 {
+    const gguf *g = m->ggufs[0];
     const json_int_t n_layers = json_integer_value(json_object_get(config, "num_hidden_layers"));
-    char key[96];
-    const int32_t *heads;
-    json_int_t kv_heads = 0;
+    char key[96], router[64];
+    const int32_t *heads, *sizes = NULL;
+    json_int_t kv_heads = 0, size = 0;
+    if (apart && (json_int_t)gguf_i32s(g, arch_key(key, sizeof key, arch, "feed_forward_length"), &sizes) != n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must list %lld layers", gguf_path(g), key, (long long)n_layers);
     if ((json_int_t)gguf_i32s(g, arch_key(key, sizeof key, arch, "attention.head_count_kv"), &heads) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must list %lld layers", gguf_path(g), key, (long long)n_layers);
     json_t *types = json_array();
@@ -221,14 +243,24 @@ static xd_status add_linear_layers(const gguf *g, const char *arch, const char *
             return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' has layers of %lld and of %d heads", gguf_path(g), key,
                            (long long)kv_heads, heads[l]);
         kv_heads = heads[l] ? heads[l] : kv_heads;
-        if (json_array_append_new(types, json_string(heads[l] ? "full_attention" : name)))
+        snprintf(router, sizeof router, "blk.%lld.ffn_gate_inp.weight", (long long)l);
+        const bool alone = sizes && sizes[l], moe = alone && model_gguf_find(m, router);
+        if (alone && (heads[l] || (!moe && size && sizes[l] != size)))
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: feed_forward_length has %d for layer %lld, which is not known where there is "
+                           "attention, or another size in other layers",
+                           gguf_path(g), sizes[l], (long long)l);
+        size = alone && !moe ? sizes[l] : size;
+        if (json_array_append_new(types, json_string(moe ? "moe" : alone ? "mlp" : heads[l] ? "full_attention" : name)))
             return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
     }
+    if (size && json_object_set_new(config, "intermediate_size", json_integer(size)))
+        return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
     return put(config, "num_key_value_heads", json_integer(kv_heads), key, err);
 }
 
 /* The sizes of heads follow from that of all, and whether any are rotated is told by what llama.cpp takes for it. */
-static xd_status add_ssm(const gguf *g, const char *arch, json_t *config, xd_err *err)
+static xd_status add_ssm(const gguf *g, const char *arch, bool apart, json_t *config, xd_err *err)
 {
     char key[96];
     int64_t inner, rotated;
@@ -239,6 +271,12 @@ static xd_status add_ssm(const gguf *g, const char *arch, json_t *config, xd_err
         (st = put(config, "position_embedding_type", json_string(rotated ? "rope" : "nope"), key, err)) ||
         (st = gguf_int(g, arch_key(key, sizeof key, arch, "ssm.inner_size"), 0, 1, UINT32_MAX, &inner, err)))
         return st;
+    if (apart && (heads < 1 || inner < 1 || fmod((double)inner, heads) != 0))
+        return xd_fail(err, XD_BAD_MODEL, 0,
+                       "%s: '%s' = %lld must be a multiple of ssm.time_step_rank = %g, the number of heads",
+                       gguf_path(g), key, (long long)inner, heads);
+    if (apart)
+        return put(config, "mamba_d_head", json_real((double)inner / heads), key, err);
     if (heads < 1 || width < 1 || inner < 1 || fmod((double)inner, heads) != 0 || fmod((double)inner, width) != 0)
         return xd_fail(err, XD_BAD_MODEL, 0,
                        "%s: '%s' = %lld must be a multiple of ssm.time_step_rank = %g, the number of heads, and of "
@@ -461,9 +499,9 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
         ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
         ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))) ||
-        ((*ret_arch)->shortconv && (st = add_linear_layers(g, arch, "conv", config, err))) ||
-        ((*ret_arch)->ssm &&
-         ((st = add_linear_layers(g, arch, "linear_attention", config, err)) || (st = add_ssm(g, arch, config, err)))))
+        ((*ret_arch)->shortconv && (st = add_linear_layers(m, arch, "conv", false, config, err))) ||
+        ((*ret_arch)->ssm && ((st = add_linear_layers(m, arch, "linear_attention", (*ret_arch)->apart, config, err)) ||
+                              (st = add_ssm(g, arch, (*ret_arch)->apart, config, err)))))
         return st;
     const gguf_tensor *embed = model_gguf_find(m, "token_embd.weight");
     if (!embed)

@@ -252,6 +252,12 @@ static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t lay
            (layer + 1) % which->interval == 0;
 }
 
+static bool layer_is(const json_t *config, uint32_t layer, const char *type)
+{
+    const char *says = json_string_value(json_array_get(json_object_get(config, "layer_types"), layer));
+    return says && !strcmp(says, type);
+}
+
 static xd_status read_shared(const model_arch *a, const json_t *c, const char *file, uint32_t *ret, xd_err *err)
 {
     uint32_t size = 0, count = 1;
@@ -269,7 +275,9 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     model_params *p = &m->params;
     uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, d_ff_shared = 0;
     moe_layers which;
-    bool has_moe = a->experts[0];
+    bool has_moe = a->experts[0] && !a->apart;
+    for (uint32_t l = 0; a->apart && l < p->n_layers; l++)
+        has_moe |= layer_is(c, l, "moe");
     xd_status st;
     if (a->moe_layers == MODEL_MOE_ASKED && (st = hf_bool(c, file, "enable_moe_block", false, &has_moe, err)))
         return st;
@@ -293,13 +301,15 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         return xd_fail(err, XD_NOMEM, 0, "layers of the model");
     size_t n_tensors = 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
-        bool moe = has_moe && layer_is_moe(a, c, l, &which);
+        bool moe = has_moe && (a->apart ? layer_is(c, l, "moe") : layer_is_moe(a, c, l, &which));
+        const bool ffn = moe || !a->apart || layer_is(c, l, "mlp");
         m->layers[l].moe = moe;
-        m->layers[l].n_experts = moe ? n_experts : 1;
-        m->layers[l].top_k = moe ? top_k : 1;
-        m->layers[l].d_ff = moe ? d_ff_moe : d_ff;
+        m->layers[l].halves = a->apart;
+        m->layers[l].n_experts = moe ? n_experts : ffn;
+        m->layers[l].top_k = moe ? top_k : ffn;
+        m->layers[l].d_ff = moe ? d_ff_moe : ffn ? d_ff : 0;
         m->layers[l].d_ff_shared = moe ? d_ff_shared : 0;
-        if (!m->layers[l].d_ff)
+        if (!m->layers[l].d_ff && ffn)
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for the dense layer %u", file,
                            hf_name(c, "intermediate_size"), l);
         p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
@@ -310,14 +320,13 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     }
     if ((st = a->delta       ? model_read_delta(m, c, file, err)
               : a->shortconv ? model_read_shortconv(m, c, file, err)
-              : a->ssm       ? model_read_ssm(m, c, file, err)
+              : a->ssm       ? model_read_ssm(m, a, c, file, err)
                              : read_windows(m, a, c, file, err)) ||
         (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_ropes(m, a, c, file, err)))
         return st;
-    uint32_t n_of_kind[2] = {0};
     for (uint32_t l = 0; l < p->n_layers; l++)
-        m->layers[l].ordinal = n_of_kind[m->layers[l].linear]++;
-    p->n_linear = n_of_kind[true];
+        if (!m->layers[l].ffn_alone)
+            m->layers[l].ordinal = m->layers[l].linear ? p->n_linear++ : p->n_attention++;
     m->experts = calloc(n_tensors, sizeof *m->experts);
     if (!m->experts)
         return xd_fail(err, XD_NOMEM, 0, "expert table of the model");

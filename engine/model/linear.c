@@ -1,6 +1,6 @@
 /* linear.c - the hyper-parameters of linear layers (Gated DeltaNet, Mamba2, short convolutions), as config.json has them, and which layers these are.
- * Source: configuration_qwen3_next.py, configuration_qwen3_5_moe.py, configuration_lfm2_moe.py and
- * configuration_granitemoehybrid.py of Hugging Face transformers. */
+ * Source: configuration_qwen3_next.py, configuration_qwen3_5_moe.py, configuration_lfm2_moe.py,
+ * configuration_granitemoehybrid.py and configuration_nemotron_h.py of Hugging Face transformers. */
 #include <string.h>
 
 #include "engine/model/hf_config.h"
@@ -13,13 +13,14 @@ uint64_t model_state_floats(const model_params *p)
                                  : kern_delta_state_floats(&p->delta);
 }
 
-/* layer_types names them `name`; where a file has no such list, all but every interval-th are linear (0: it must have one). */
+/* layer_types names them `name`; where a file has no such list, all but every interval-th are linear (0: it must have one). `apart`: some
+ * have an FFN and nothing else, which layers.c knows by then. */
 static xd_status choose_layers(model *m, const json_t *c, const char *file, const char *name, uint32_t interval,
-                               xd_err *err)
+                               bool apart, xd_err *err)
 {
     const uint32_t n = m->params.n_layers;
     const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
-    uint32_t n_linear = 0;
+    uint32_t n_linear = 0, n_attention = 0;
     if (!types && !interval)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for a %s model", file, hf_name(c, "layer_types"),
                        m->params.arch);
@@ -27,16 +28,19 @@ static xd_status choose_layers(model *m, const json_t *c, const char *file, cons
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n);
     for (uint32_t l = 0; l < n; l++) {
         const char *type = json_string_value(json_array_get(types, l));
+        m->layers[l].ffn_alone = apart && m->layers[l].n_experts;
+        if (m->layers[l].ffn_alone)
+            continue;
         if (m->params.ssm.n_heads && type) /* older names of the same */
             type = !strcmp(type, "mamba") ? name : !strcmp(type, "attention") ? "full_attention" : type;
         if (types && (!type || (strcmp(type, name) && strcmp(type, "full_attention"))))
             return xd_fail(err, XD_UNSUPPORTED, 0,
-                           "%s: layer_types has '%s' for layer %u; '%s' and 'full_attention' are known in a %s model",
-                           file, type ? type : "(no text)", l, name, m->params.arch);
+                           "%s: layer_types has '%s' for layer %u; '%s'%s and 'full_attention' are known in a %s model",
+                           file, type ? type : "(no text)", l, name, apart ? ", 'moe', 'mlp'" : "", m->params.arch);
         m->layers[l].linear = types ? !strcmp(type, name) : (l + 1) % interval != 0;
-        n_linear += m->layers[l].linear;
+        *(m->layers[l].linear ? &n_linear : &n_attention) += 1;
     }
-    if (n_linear == n)
+    if (!n_attention)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: all layers have %s; one with full attention is needed", file,
                        strcmp(name, "conv") ? "linear attention" : "a convolution");
     if (!n_linear) {
@@ -63,7 +67,7 @@ xd_status model_read_delta(model *m, const json_t *c, const char *file, xd_err *
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u)", file,
                        hf_name(c, "linear_num_value_heads"), g->n_v_heads, hf_name(c, "linear_num_key_heads"),
                        g->n_k_heads);
-    return choose_layers(m, c, file, "linear_attention", interval, err);
+    return choose_layers(m, c, file, "linear_attention", interval, false, err);
 }
 
 xd_status model_read_shortconv(model *m, const json_t *c, const char *file, xd_err *err)
@@ -76,11 +80,11 @@ xd_status model_read_shortconv(model *m, const json_t *c, const char *file, xd_e
         return st;
     if (biased)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: conv_bias true is not known for %s", file, m->params.arch);
-    return choose_layers(m, c, file, "conv", 0, err);
+    return choose_layers(m, c, file, "conv", 0, false, err);
 }
 
-/* The convolution's size by the heads', or told. */
-xd_status model_read_ssm(model *m, const json_t *c, const char *file, xd_err *err)
+/* The convolution's size by the heads', or told; Nemotron-H makes no use of mamba_expand. */
+xd_status model_read_ssm(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     const json_t *limits = json_object_get(c, "time_step_limit"), *most = json_array_get(limits, 1);
     const char *d_head = hf_string(c, "mamba_d_head"), *tag = hf_string(most, "__float__");
@@ -101,7 +105,10 @@ xd_status model_read_ssm(model *m, const json_t *c, const char *file, xd_err *er
     if (!(d_head && !strcmp(d_head, "auto")) &&
         (st = hf_u32(c, file, "mamba_d_head", g->head_dim, 1, MODEL_MAX_HEAD, &g->head_dim, err)))
         return st;
-    if (g->n_heads * g->head_dim != inner || g->n_heads % g->n_groups || g->head_dim > MODEL_MAX_HEAD)
+    if (a->apart && g->n_heads % g->n_groups)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u)", file,
+                       hf_name(c, "mamba_n_heads"), g->n_heads, hf_name(c, "mamba_n_groups"), g->n_groups);
+    if (!a->apart && (g->n_heads * g->head_dim != inner || g->n_heads % g->n_groups || g->head_dim > MODEL_MAX_HEAD))
         return xd_fail(err, XD_BAD_MODEL, 0,
                        "%s: mamba_n_heads (%u) times mamba_d_head (%u) must be mamba_expand times hidden_size (%u), "
                        "and a multiple of mamba_n_groups (%u)",
@@ -114,5 +121,5 @@ xd_status model_read_ssm(model *m, const json_t *c, const char *file, xd_err *er
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: time_step_limit other than from 0 to infinity is not known for %s",
                        file, m->params.arch);
     m->params.ssm_eps = m->params.rms_eps;
-    return choose_layers(m, c, file, "linear_attention", 0, err);
+    return choose_layers(m, c, file, "linear_attention", 0, a->apart, err);
 }

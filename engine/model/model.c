@@ -265,7 +265,7 @@ uint32_t model_get_windows(const model *m, uint32_t ret[MODEL_MAX_LAYERS])
 {
     uint32_t n = 0;
     for (uint32_t l = 0; l < m->params.n_layers; l++)
-        if (!m->layers[l].linear)
+        if (model_keeps_kv(&m->layers[l]))
             ret[n++] = m->layers[l].window;
     return n;
 }

@@ -1,7 +1,8 @@
 /* model.h - an opened checkpoint: hyper-parameters, tensors by role, where each expert's rows lie. Files are memory-mapped and
  * never copied; a model only points into them.
  *
- * A dense FFN is the degenerate case of one expert: n_experts 1, top_k 1, no router. Immutable once open: any thread may read. */
+ * A dense FFN is the degenerate case of one expert: n_experts 1, top_k 1, no router. A layer may have no FFN (n_experts 0), or nothing but one
+ * (ffn_alone). Immutable once open: any thread may read. */
 #ifndef ENGINE_MODEL_H
 #define ENGINE_MODEL_H
 
@@ -94,8 +95,9 @@ typedef struct model_layer {
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
     bool linear; /* Gated DeltaNet, Mamba2, or a short convolution, in place of attention: no q, k, v; o is behind it */
+    bool ffn_alone; /* neither attention nor anything in its place */
     uint32_t
-        ordinal; /* among the layers that are linear, or that are not: which of a sequence's states, or of a block's layers, is its own */
+        ordinal; /* among the layers that are linear, or those with attention: which of a sequence's states, or of a block's layers, is its own */
     struct {
         model_tensor in[MODEL_DELTA_MATS];
         model_tensor conv;             /* [channels][conv] */
@@ -116,7 +118,9 @@ typedef struct model_layer {
     model_tensor router_bias, choice_bias;    /* [n_experts]: of its logits; on the choice alone */
     model_tensor expert_bias[MODEL_MATRICES]; /* [n_experts][d_ff], down: [n_experts][d_model] */
     model_layout layout;
-    bool moe; /* false: a dense FFN, n_experts is 1 */
+    bool moe; /* false: a dense FFN, n_experts is 1; or none, and it is 0 */
+    bool
+        halves; /* there is no gate: those of experts, and of the shared one, are the first halves of up's rows (KERN_RELU2) */
     uint32_t n_experts, top_k, d_ff;
     uint32_t d_ff_shared;                /* 0: no shared expert */
     model_tensor shared[MODEL_MATRICES]; /* of every token, beside the picks */
@@ -124,6 +128,11 @@ typedef struct model_layer {
     kern_fmt expert_fmt[MODEL_MATRICES]; /* of all experts of the layer */
     const model_tensor *experts;         /* [n_experts][MODEL_MATRICES] */
 } model_layer;
+
+static inline bool model_keeps_kv(const model_layer *l)
+{
+    return !l->linear && !l->ffn_alone;
+}
 
 #define MODEL_MAX_ROT   512 /* largest rot_dim */
 #define MODEL_MAX_ROPES 4
@@ -150,9 +159,9 @@ typedef struct model_params {
     kern_delta_geom delta;
     kern_shortconv_geom shortconv;
     kern_ssm_geom ssm;
-    float ssm_eps;     /* of its norm */
-    uint32_t n_linear; /* layers */
-    bool gated;        /* rows of Q are, for each head, Q and then the gate of attention's result */
+    float ssm_eps;                  /* of its norm */
+    uint32_t n_linear, n_attention; /* layers */
+    bool gated;                     /* rows of Q are, for each head, Q and then the gate of attention's result */
     float rms_eps, attn_scale, embed_scale, logit_scale;
     float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
     bool layer_norms;    /* those of the stream subtract the mean and have a bias */

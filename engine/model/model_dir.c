@@ -81,11 +81,14 @@ const char *model_stored_name(const model *m, const char *name, char *out, size_
         if (!at)
             continue;
         snprintf(out, cap, "%.*s%s%s", (int)(at - name), name, m->names[i][1], at + strlen(usual));
-        return out;
+        name = out;
+        break;
     }
     if (!m->prefix || strncmp(name, "model.", 6))
         return name;
-    snprintf(out, cap, "%s%s", m->prefix, name + 6);
+    char rest[256];
+    snprintf(rest, sizeof rest, "%s", name + 6);
+    snprintf(out, cap, "%s%s", m->prefix, rest);
     return out;
 }
 
@@ -148,6 +151,18 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
                        path, name, safetensors_shape(e, shape, sizeof shape), rows, cols);
     *ret = (model_tensor){.data = e->data, .bytes = e->bytes, .rows = rows, .cols = cols, .fmt = fp8 ? FMT_FP8 : fmt};
     return fp8 ? model_take_scales(m, plain, path, ret, err) : XD_OK;
+}
+
+xd_status model_halve(model_tensor *gate, model_tensor *up, const char *file, const char *name, xd_err *err)
+{
+    if (up->scales)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', an FFN without a gate, in %s is not known", file, name,
+                       kern_fmt_get(up->fmt).name);
+    up->rows /= 2;
+    up->bytes /= 2;
+    *gate = *up;
+    up->data = (const char *)up->data + up->bytes;
+    return XD_OK;
 }
 
 #define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
@@ -292,6 +307,8 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     char name[192];
     const char *path, *gate_up = PACKED("gate_up"), *down = PACKED("down"), *router = a->router;
     xd_status st;
+    if (!y->n_experts)
+        return XD_OK;
     if (a->gpt_oss && (st = take_gpt_oss(m, l, err)))
         return st;
     snprintf(name, sizeof name, gate_up, l);
@@ -322,9 +339,12 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
                 snprintf(name, sizeof name, "model.layers.%u.mlp.%s_proj.weight", l, dense[k]);
             uint32_t rows = k == MODEL_DOWN ? d : y->d_ff, cols = k == MODEL_DOWN ? y->d_ff : d;
             model_tensor *t = &experts[(size_t)e * MODEL_MATRICES + (size_t)k];
-            if (!packed && !a->gpt_oss && (st = take(m, name, rows, cols, false, t, err)))
+            if (!packed && !a->gpt_oss && !(y->halves && k == MODEL_GATE) &&
+                (st = take(m, name, rows, cols, false, t, err)))
                 return st;
-            if (t->fmt != experts[k].fmt)
+            if (y->halves && k == MODEL_UP && (st = model_halve(t - 1, t, m->dir, name, err)))
+                return st;
+            if (t->data && t->fmt != experts[k].fmt)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
         }
@@ -377,9 +397,13 @@ static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *
     if (a->shared_joined)
         return take_shared_joined(m, prefix, y, err);
     for (int k = 0; k < MODEL_MATRICES && !st; k++) {
+        if (y->halves && k == MODEL_GATE)
+            continue;
         snprintf(name, sizeof name, "%s.%s_proj.weight", prefix, names[k]);
         st = take(m, name, k == MODEL_DOWN ? d : y->d_ff_shared, k == MODEL_DOWN ? y->d_ff_shared : d, false,
                   &y->shared[k], err);
+        if (!st && y->halves && k == MODEL_UP)
+            st = model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP], m->dir, name, err);
     }
     if (st || !a->shared_gate)
         return st;
@@ -506,7 +530,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         int there;
         model_tensor *to;
     } parts[] = {
-        {"input_layernorm.weight", 1, d, before, &y->attn_norm},
+        {"input_layernorm.weight", 1, d, before, y->ffn_alone ? &y->ffn_norm : &y->attn_norm},
         {"input_layernorm.bias", 1, d, norm_bias, &y->attn_norm_bias},
         {"self_attn.q_proj.weight", q, d, low || joined ? NEVER : MUST, &y->q},
         {"self_attn.k_proj.weight", kv, d, latent || joined ? NEVER : MUST, &y->k},
@@ -531,7 +555,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
          &y->latent.kv_b},
         {"self_attn.gate_proj.weight", q, d, a->gate ? MUST : NEVER, &y->gate},
-        {"post_attention_layernorm.weight", 1, d, MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
+        {"post_attention_layernorm.weight", 1, d, a->apart ? NEVER : MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
         {"post_attention_layernorm.bias", 1, d, norm_bias, &y->ffn_norm_bias},
         {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, behind ? before : NEVER,
          &y->ffn_norm},
@@ -553,7 +577,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++) {
         snprintf(name, sizeof name, "model.layers.%u.%s", l, parts[i].name);
         const bool of_attention = !strncmp(parts[i].name, "self_attn.", 10);
-        if (parts[i].there != NEVER && !(y->linear && of_attention) &&
+        if (parts[i].there != NEVER && !((y->linear || y->ffn_alone) && of_attention) &&
             (st = take(m, name, parts[i].rows, parts[i].cols, parts[i].there == MAYBE, parts[i].to, err)))
             return st;
     }

@@ -244,7 +244,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const model_params *p = &m->params;
     model_layer *y = &m->layers[l];
     model_tensor *experts = m->experts + (y->experts - m->experts);
-    const bool latent = a->latent, low = p->latent.q_rank, linear = y->linear, plain = !latent && !linear;
+    const bool latent = a->latent, low = p->latent.q_rank, linear = y->linear || y->ffn_alone,
+               plain = !latent && !linear;
     const uint32_t d = p->d_model, kv = y->n_kv_heads * y->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
     const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
                                      : p->gated ? 2 * y->head_dim
@@ -265,7 +266,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         bool optional;
         model_tensor *to;
     } parts[] = {
-        {"attn_norm.weight", 1, 1, d, false, &y->attn_norm},
+        {"attn_norm.weight", 1, 1, d, false, y->ffn_alone ? &y->ffn_norm : &y->attn_norm},
         {norm_bias ? "attn_norm.bias" : NULL, 1, 1, d, false, &y->attn_norm_bias},
         {one_qkv ? "attn_qkv.weight" : NULL, 1, q + 2 * kv, d, false, &all},
         {low || linear || one_qkv ? NULL : "attn_q.weight", 1, q, d, false, &y->q},
@@ -281,7 +282,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
         {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
         {linear ? NULL : "attn_output.bias", 1, 1, d, !o_bias, &y->o_bias},
-        {post_norm ? "post_attention_norm.weight" : "ffn_norm.weight", 1, 1, d, false, &y->ffn_norm},
+        {a->apart    ? NULL
+         : post_norm ? "post_attention_norm.weight"
+                     : "ffn_norm.weight",
+         1, 1, d, false, &y->ffn_norm},
         {norm_bias ? "ffn_norm.bias" : NULL, 1, 1, d, false, &y->ffn_norm_bias},
         {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
         {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
@@ -293,9 +297,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {y->d_ff_shared && a->shared_gate ? "ffn_gate_inp_shexp.weight" : NULL, 1, 1, d, false, &y->shared_gate},
         {"ffn_gate_inp.weight", 1, n, d, !y->moe, &y->router},
         {m->choice_bias && y->moe ? "exp_probs_b.bias" : NULL, 1, 1, n, false, &y->choice_bias},
-        {!ff_shared ? NULL
-         : own      ? "ffn_gate.weight"
-                    : "ffn_gate_shexp.weight",
+        {!ff_shared || y->halves ? NULL
+         : own                   ? "ffn_gate.weight"
+                                 : "ffn_gate_shexp.weight",
          1, ff_shared, d, false, &y->shared[MODEL_GATE]},
         {!ff_shared ? NULL
          : own      ? "ffn_up.weight"
@@ -325,22 +329,32 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
+    const char *file = gguf_path(m->ggufs[0]);
     if (one_qkv)
         model_cut_qkv(y, &all, false, q, kv);
+    if (y->halves && ff_shared &&
+        (st = model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP], file, "ffn_up_shexp.weight", err)))
+        return st;
     if (k_is_v) {
         y->v = y->k;
         y->v_bias = y->k_bias;
     }
     snprintf(name, sizeof name, "blk.%u.ffn_gate_up_exps.weight", l);
-    const bool joined = y->moe && model_gguf_find(m, name);
-    if ((st = joined ? take_gate_up(m, l, y, experts, err)
-                     : take_experts(m, l, y, "gate", y->d_ff, d, &experts[MODEL_GATE], err)) ||
-        (!joined && (st = take_experts(m, l, y, "up", y->d_ff, d, &experts[MODEL_UP], err))) ||
-        (st = take_experts(m, l, y, "down", d, y->d_ff, &experts[MODEL_DOWN], err)))
+    const bool joined = y->moe && model_gguf_find(m, name), some = y->n_experts;
+    if ((joined && (st = take_gate_up(m, l, y, experts, err))) ||
+        (some && !joined && !y->halves &&
+         (st = take_experts(m, l, y, "gate", y->d_ff, d, &experts[MODEL_GATE], err))) ||
+        (some && !joined && (st = take_experts(m, l, y, "up", y->d_ff, d, &experts[MODEL_UP], err))) ||
+        (some && (st = take_experts(m, l, y, "down", d, y->d_ff, &experts[MODEL_DOWN], err))))
         return st;
-    for (int k = 0; k < MODEL_MATRICES; k++)
+    for (uint32_t e = 0; y->halves && e < n; e++)
+        if ((st = model_halve(&experts[e * MODEL_MATRICES], &experts[e * MODEL_MATRICES + MODEL_UP], file,
+                              "ffn_up_exps.weight", err)))
+            return st;
+    for (int k = 0; k < MODEL_MATRICES && some; k++)
         y->expert_fmt[k] = experts[k].fmt;
-    return latent                   ? take_latent(m, y, l, err)
+    return y->ffn_alone             ? XD_OK
+           : latent                 ? take_latent(m, y, l, err)
            : linear && a->shortconv ? take_shortconv(m, l, y, err)
            : linear && a->ssm       ? take_ssm(m, l, y, err)
            : linear                 ? take_delta(m, a, l, y, err)
@@ -355,7 +369,7 @@ static xd_status size_shared(model *m, xd_err *err)
     p->d_ff_shared_max = 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
         model_layer *y = &m->layers[l];
-        snprintf(name, sizeof name, "blk.%u.ffn_gate_shexp.weight", l);
+        snprintf(name, sizeof name, "blk.%u.ffn_%s_shexp.weight", l, y->halves ? "up" : "gate");
         const gguf_tensor *t = y->d_ff_shared ? model_gguf_find(m, name) : NULL;
         if (t && (t->dims[1] < 1 || t->dims[1] > 1u << 20))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has %llu rows", gguf_path(m->ggufs[0]), name,

@@ -123,6 +123,8 @@ struct model_arch {
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
     } delta;
+    bool
+        apart; /* a layer has one of attention, Mamba2 and FFN, as layer_types or hybrid_override_pattern says, and no gates in FFNs */
     bool shortconv;  /* some layers are short convolutions, as layer_types says */
     bool ssm;        /* the same of Mamba2 */
     bool full_heads; /* layers without a window may have other heads, and K for V (attention_k_eq_v) */
@@ -196,7 +198,8 @@ xd_status model_scale_latent(const json_t *config, const char *file, model_param
 /* Linear layers: reads p->delta, p->shortconv or p->ssm, and which layers they are. */
 xd_status model_read_delta(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_shortconv(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
-xd_status model_read_ssm(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_ssm(model *m, const model_arch *arch, const json_t *config, const char *file,
+                         xd_err *err) XD_MUST_CHECK;
 xd_status model_read_qwen3_5(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_olmoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_granite(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
@@ -215,6 +218,7 @@ xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, x
 xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_phimoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_nemotron_h(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */
 xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_err *err) XD_MUST_CHECK;
@@ -233,6 +237,9 @@ xd_status model_take_four_bits(const model *m, const char *name, uint32_t rows, 
 bool model_is_of_no_use(const model *m, const safetensors_entry *e);
 /* What the file calls the tensor `name`: that, or as written to out. */
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
+/* up, of which gate becomes the first half of the rows and up the second; XD_UNSUPPORTED where its scales are elsewhere. */
+xd_status model_halve(model_tensor *gate, model_tensor *up, const char *file, const char *name,
+                      xd_err *err) XD_MUST_CHECK;
 /* Q, K and V, or their biases, of the one tensor that all of them are. */
 void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv);
 /* The tensor of a directory, which counts as taken; NULL: none. */

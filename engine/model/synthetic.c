@@ -81,6 +81,13 @@ static const struct {
      "\"num_key_value_heads\":8,\"num_local_experts\":16,\"num_experts_per_tok\":2,\"intermediate_size\":6400,"
      "\"attention_bias\":true,\"lm_head_bias\":true,\"vocab_size\":32064,\"max_position_embeddings\":131072,"
      "\"rope_theta\":10000.0}"},
+    {"nemotron-3-nano-30b-a3b",
+     "{\"model_type\":\"nemotron_h\",\"hidden_size\":2688,\"num_hidden_layers\":52,\"num_attention_heads\":32,"
+     "\"num_key_value_heads\":2,\"head_dim\":128,\"n_routed_experts\":128,\"num_experts_per_tok\":6,"
+     "\"moe_intermediate_size\":1856,\"moe_shared_expert_intermediate_size\":3712,\"routed_scaling_factor\":2.5,"
+     "\"mamba_num_heads\":64,\"mamba_head_dim\":64,\"n_groups\":8,\"ssm_state_size\":128,\"vocab_size\":131072,"
+     "\"hybrid_override_pattern\":\"MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME\","
+     "\"max_position_embeddings\":262144}"},
     /* 4.8 GB of experts in BF16: enough to leave every cache, small enough for a laptop. */
     {"moe-4gb", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"num_hidden_layers\":8,\"num_attention_heads\":16,"
                 "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts\":64,\"num_experts_per_tok\":8,"
@@ -364,14 +371,15 @@ static bool plan_model(plan *p, model *m)
         const uint32_t q = h->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
         const uint32_t o = h->n_heads * (latent ? h->latent.v_dim : y->head_dim);
         const bool before = a->norms != MODEL_NORMS_BEHIND;
-        ok = (!before || plan_add(p, &y->attn_norm, 1, d, FMT_BF16, 0)) &&
-             (y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
-              : y->linear && h->ssm.n_heads      ? plan_ssm(p, m, y)
-              : y->linear                        ? plan_delta(p, h, y)
-              : latent                           ? plan_latent(p, h, y)
-                                                 : plan_attention(p, m, y)) &&
-             (y->linear || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
-             (!before || plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0));
+        ok = (!before || plan_add(p, y->ffn_alone ? &y->ffn_norm : &y->attn_norm, 1, d, FMT_BF16, 0)) &&
+             (y->ffn_alone                         ? true
+              : y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
+              : y->linear && h->ssm.n_heads        ? plan_ssm(p, m, y)
+              : y->linear                          ? plan_delta(p, h, y)
+              : latent                             ? plan_latent(p, h, y)
+                                                   : plan_attention(p, m, y)) &&
+             (y->linear || y->ffn_alone || plan_add(p, &y->o, d, o, trunk_fmt(p, o), 1 / sqrtf((float)o))) &&
+             (!before || a->apart || plan_add(p, &y->ffn_norm, 1, d, FMT_BF16, 0));
         if (ok && m->qk_norm && !y->linear)
             ok = plan_add(p, &y->q_norm, 1, h->wide_qk_norm ? q : y->head_dim, FMT_BF16, 0) &&
                  plan_add(p, &y->k_norm, 1, h->wide_qk_norm ? kv : y->head_dim, FMT_BF16, 0);
@@ -402,9 +410,10 @@ static bool plan_model(plan *p, model *m)
                           a->norms == MODEL_NORMS_OWN ? in / h->router_scale : in);
         if (ok && y->moe && m->choice_bias)
             ok = plan_add(p, &y->choice_bias, 1, y->n_experts, FMT_BF16, BIAS_STD);
+        const uint32_t shared_rows = y->halves ? y->d_ff_shared / 2 : y->d_ff_shared;
         if (ok && y->d_ff_shared)
-            ok = plan_add(p, &y->shared[MODEL_GATE], y->d_ff_shared, d, trunk_fmt(p, d), in) &&
-                 plan_add(p, &y->shared[MODEL_UP], y->d_ff_shared, d, trunk_fmt(p, d), in) &&
+            ok = plan_add(p, &y->shared[MODEL_GATE], shared_rows, d, trunk_fmt(p, d), in) &&
+                 plan_add(p, &y->shared[MODEL_UP], shared_rows, d, trunk_fmt(p, d), in) &&
                  plan_add(p, &y->shared[MODEL_DOWN], d, y->d_ff_shared, trunk_fmt(p, y->d_ff_shared),
                           1 / sqrtf((float)y->d_ff_shared));
         if (ok && y->d_ff_shared && a->shared_gate)
@@ -415,9 +424,10 @@ static bool plan_model(plan *p, model *m)
         for (int k = 0; k < MODEL_MATRICES; k++)
             y->expert_fmt[k] = p->expert_fmt;
         model_tensor *e = m->experts + (y->experts - m->experts);
+        const uint32_t rows = y->halves ? y->d_ff / 2 : y->d_ff;
         for (size_t i = 0; ok && i < (size_t)y->n_experts * MODEL_MATRICES; i++) {
             bool down = i % MODEL_MATRICES == MODEL_DOWN;
-            ok = plan_add(p, &e[i], down ? d : y->d_ff, down ? y->d_ff : d, p->expert_fmt,
+            ok = plan_add(p, &e[i], down ? d : rows, down ? y->d_ff : d, p->expert_fmt,
                           down ? 1 / sqrtf((float)y->d_ff) : in);
         }
     }

@@ -235,6 +235,32 @@ def add_latent(w, c, joined):
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
 
 
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
+
+
+def add_nemotron(w, c, arch):
+    """Layers have one part each: which, lists tell."""
+    kinds = c.get("hybrid_override_pattern")
+    w.add_head_count_kv([c["num_key_value_heads"] if k == "*" else 0 for k in kinds])
+    w.add_key_length(c["head_dim"])
+    w.add_value_length(c["head_dim"])
+    w.add_feed_forward_length([{"E": c["moe_intermediate_size"], "-": c["intermediate_size"]}.get(k, 0) for k in kinds])
+    w.add_ssm_conv_kernel(c["conv_kernel"])
+    w.add_ssm_state_size(c["ssm_state_size"])
+    w.add_ssm_group_count(c["n_groups"])
+    w.add_ssm_inner_size(c["mamba_num_heads"] * c["mamba_head_dim"])
+    w.add_ssm_time_step_rank(c["mamba_num_heads"])
+    w.add_rope_dimension_count(c["head_dim"])
+    w.add_rope_scaling_finetuned(False)
+    if arch == "nemotron_h_moe":
+        w.add_expert_shared_feed_forward_length(c["moe_shared_expert_intermediate_size"])
+        w.add_expert_shared_count(c["n_shared_experts"])
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
+
+
 def add_ssm(w, c):
     """Keys of Mamba2."""
     w.add_ssm_conv_kernel(c["mamba_d_conv"])
@@ -247,14 +273,14 @@ def add_ssm(w, c):
 
 def ssm_tensor(name, w, c):
     """(Hugging Face's name, values) of one of Mamba2's tensors as llama.cpp's converter stores it."""
-    part = name.split(".mamba.")[1]
+    part = name.split(".mamba." if ".mamba." in name else ".mixer.")[1]
     if part == "conv1d.weight":
         return name, w[:, 0]
     if part in ("A_log", "D"):
         return name, (-np.exp(w) if part == "A_log" else w).reshape(-1, 1)
     if part == "norm.weight":
-        return name, w.reshape(c["mamba_n_groups"], -1)
-    return name.replace("dt_bias", "dt_proj.bias"), w
+        return name, w.reshape(c.get("mamba_n_groups") or c["n_groups"], -1)
+    return name.replace("dt_bias", "dt_proj.bias" if ".mamba." in name else "dt.bias"), w
 
 
 def add_family(w, arch, c, head_dim):
@@ -458,10 +484,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
             "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
             "granitemoehybrid": "granitehybrid"}.get(c["model_type"], c["model_type"])
+    if arch == "nemotron_h" and "E" in c["hybrid_override_pattern"]:
+        arch = "nemotron_h_moe"
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
-    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or c.get("moe_num_experts") or 0
+    experts = 0 if arch == "nemotron_h" else c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or c.get("moe_num_experts") or 0
     latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
@@ -469,13 +497,15 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_block_count(blocks)
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    if "intermediate_size" in c:
+    if "intermediate_size" in c and arch not in NEMOTRON:
         w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
     elif arch == "gemma4":
         add_gemma4(w, c)
+    elif arch in NEMOTRON:
+        add_nemotron(w, c, arch)
     elif arch == "granitehybrid":
         w.add_head_count_kv([kv_heads if t in ("attention", "full_attention") else 0 for t in c["layer_types"]])
         w.add_key_length(head_dim)
@@ -484,7 +514,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     else:
         w.add_head_count_kv(kv_heads)
         w.add_key_length(head_dim)
-    w.add_layer_norm_rms_eps(c["norm_eps"] if arch == "lfm2moe" else c["rms_norm_eps"])
+    w.add_layer_norm_rms_eps(c["norm_eps"] if arch in ("lfm2moe", *NEMOTRON) else c["rms_norm_eps"])
     if arch != "gemma4":
         scaled = c.get("rope_scaling") or {}
         stretch = (scaled.get("alpha") or 1) ** (head_dim / (head_dim - 2)) if arch == "hunyuan-moe" and head_dim > 2 else 1
@@ -570,6 +600,15 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 own = next((x for k, x in {"A_log": "ssm_a", ".mamba.D": "ssm_d"}.items() if name.endswith(k)), None)
                 put(f"blk.{layer}.{own}" if own else names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
                 continue
+            if arch in NEMOTRON:
+                if name.endswith(("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")):
+                    name, data = ssm_tensor(name, data, c)
+                own = next((x for k, x in {"A_log": "ssm_a", "mixer.D": "ssm_d"}.items() if name.endswith(k)), None)
+                if own:
+                    put(f"blk.{layer}.{own}", data, name)
+                    continue
+                if ".experts." in name:
+                    name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
             if arch == "lfm2moe":  # as its converter calls them
                 name = name.removeprefix("model.") if ".experts." in name else name
                 name += ".bias" if name.endswith("expert_bias") else ""

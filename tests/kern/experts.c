@@ -201,9 +201,9 @@ static float *moe_magnitude(kc *k, const moe_case *c, uint8_t *const *matrices)
             for (uint32_t f = 0; f < ff && c->g.halves; f++) {
                 double v = 0, mag = 0;
                 for (uint32_t i = 0; i < dm; i++) {
-                    double w = (double)m[f >= ff / 2][(size_t)(f % (ff / 2)) * dm + i], xi = (double)x[i];
-                    v += w * xi;
-                    mag += fabs(w * xi) + lost * (fabs(w) + fabs(xi));
+                    double wi = (double)m[f >= ff / 2][(size_t)(f % (ff / 2)) * dm + i], xi = (double)x[i];
+                    v += wi * xi;
+                    mag += fabs(wi * xi) + lost * (fabs(wi) + fabs(xi));
                 }
                 value[f] = v > 0 ? v * v : 0;
                 hidden[f] = 2 * fabs(v) * mag + value[f];

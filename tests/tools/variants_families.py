@@ -89,6 +89,14 @@ FAMILIES = {
                          "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72, "position_embedding_type": "nope",
                          "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 20, "mamba_d_head": 16, "mamba_d_conv": 4, "mamba_expand": 2,
                          "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False, "layer_types": ["mamba", "attention", "mamba"]},
+    # transformers holds time steps of a prompt, but not of single tokens, above time_step_min; the makers' own code does neither
+    "nemotron_h": {"hybrid_override_pattern": "ME*M-E", "num_hidden_layers": 6, "head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 3,
+                   "moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 72, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+                   "routed_scaling_factor": 2.5, "norm_topk_prob": True, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2,
+                   "ssm_state_size": 20, "conv_kernel": 4, "expand": 2, "chunk_size": 128, "use_conv_bias": True, "use_bias": False,
+                   "mamba_proj_bias": False, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2", "layer_norm_epsilon": 1e-5, "norm_eps": 1e-5,
+                   "time_step_min": 1e-30, "time_step_max": 0.1, "time_step_floor": 1e-4, "sliding_window": None, "partial_rotary_factor": 1.0,
+                   "rms_norm_eps": DROP, "hidden_act": DROP},
     "gemma4_text": GEMMA4,
     "gemma4": GEMMA4,
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
@@ -96,7 +104,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
-               granitemoehybrid="GraniteMoeHybrid")
+               granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH")
 CLASSES.update(flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -188,13 +196,13 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts:
             v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
-        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
+        whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
         if a not in NO_GGUF:
             v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c} | ({"global_attn_every_n_layers": 4} if a == "afmoe" else {}))
@@ -423,6 +431,33 @@ def fill(variant, add_nextn):
     mamba("fast", weights=lambda s: {k: t + 8 if k.endswith("A_log") else t for k, t in s.items()})
     mamba("fp8", fp8="block", cfg={"hidden_size": 160, "mamba_d_head": 40})
     mamba("long", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}, prompts=[530, 1500], greedy=4)
+    apart = lambda n, refuse=None, **kw: v(f"nemotron_h-{n}", "nemotron_h", refuse, **kw)
+    small = {**TINY, "hybrid_override_pattern": "MEM*E-ME", "num_hidden_layers": 8, "head_dim": 128, "mamba_num_heads": 6, "mamba_head_dim": 16,
+             "ssm_state_size": 8, "n_groups": 2, "moe_shared_expert_intermediate_size": 40, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1}
+    apart("small", cfg=small)
+    apart("gguf", gguf="bf16", cfg={**small, "hybrid_override_pattern": "MEM*EEME", "n_group": 2, "topk_group": 1})
+    apart("gguf-dense", gguf="f16", cfg={"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5})
+    apart("dense", cfg={"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5})
+    apart("listed", cfg={"hybrid_override_pattern": DROP, "num_hidden_layers": DROP,
+                         "layers_block_type": ["mamba", "moe", "attention", "linear_attention", "mlp", "full_attention"]})
+    apart("ffn-first", cfg={"hybrid_override_pattern": "EM*-", "num_hidden_layers": 4})
+    apart("no-ffn-last", cfg={"hybrid_override_pattern": "EEM*M", "num_hidden_layers": 5})
+    apart("no-mamba", cfg={"hybrid_override_pattern": "*E*-", "num_hidden_layers": 4})
+    apart("no-attention", "one with full attention is needed", cfg={"hybrid_override_pattern": "MEM", "num_hidden_layers": 3})
+    apart("letter", "hybrid_override_pattern has 'X'", cfg={"hybrid_override_pattern": "MX*", "num_hidden_layers": 3}, no_reference=True)
+    apart("length", "must list num_hidden_layers", cfg={"num_hidden_layers": 5}, no_reference=True)
+    apart("odd", "of an odd size", cfg={"moe_intermediate_size": 41}, no_reference=True)
+    apart("latent", "moe_latent_size = 24", cfg={"moe_latent_size": 24})
+    apart("bias", "use_bias true", cfg={"use_bias": True})
+    apart("mlp-bias", "mlp_bias", cfg={"mlp_bias": True})
+    apart("limit", "time_step_limit other than", cfg={"time_step_limit": [0.001, 0.1]})
+    apart("no-limit", cfg={"time_step_limit": [0.0, {"__float__": "Infinity"}]})
+    apart("groups", cfg={"n_group": 4, "topk_group": 2, "norm_topk_prob": False})
+    apart("one-group-of-heads", cfg={"n_groups": 1, "use_conv_bias": False, "attention_bias": True})
+    apart("published-heads", cfg={"mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 128, "head_dim": 128})
+    apart("fp8", "without a gate", fp8="block", cfg={"hidden_size": 160, "mamba_head_dim": 40})
+    apart("loud", weights=lambda s: {k: t * (5 if "proj" in k else 1) for k, t in s.items()})
+    apart("long", cfg={"max_position_embeddings": 4096}, prompts=[530, 1500], greedy=4)
     conv = lambda n, refuse=None, **kw: v(f"lfm2_moe-{n}", "lfm2_moe", refuse, **kw)
     conv("small", cfg={**TINY, "head_dim": 128, "routed_scaling_factor": 1.5})
     conv("gguf", gguf="bf16", cfg={**TINY, "num_attention_heads": 4})
@@ -656,6 +691,15 @@ def fill_random(variant, arch, seed):
                  num_shared_expert=1, moe_intermediate_size=c["intermediate_size"], attention_bias=r.random() < 0.3)
         if "rope_scaling" not in c and r.random() < 0.6:
             c["rope_scaling"] = {r.choice(["type", "rope_type"]): "dynamic", "factor": 1.0, "alpha": r.choice([2.0, 1000.0])}
+    elif arch == "nemotron_h":
+        layers, groups = c["num_hidden_layers"] + 3, r.choice([1, 1, 2, 3])
+        types = [r.choice("MME*-") for _ in range(layers)]
+        types[r.randrange(layers)] = "*"
+        c.update(num_hidden_layers=layers, hybrid_override_pattern="".join(types), num_local_experts=DROP, n_routed_experts=n, num_experts_per_tok=k,
+                 intermediate_size=2 * r.randint(1, 50), moe_intermediate_size=2 * r.randint(1, 40), moe_shared_expert_intermediate_size=2 * r.randint(1, 40),
+                 attention_bias=r.random() < 0.3, head_dim=8 * r.randint(1, 12), mamba_num_heads=groups * r.randint(1, 6), mamba_head_dim=r.randint(1, 40),
+                 n_groups=groups, ssm_state_size=r.randint(1, 70), conv_kernel=r.randint(2, 4), use_conv_bias=r.random() < 0.7,
+                 chunk_size=r.choice([8, 64]), norm_topk_prob=r.random() < 0.7, routed_scaling_factor=r.choice([1.0, 2.5]))
     elif arch == "granitemoehybrid":
         layers, groups, hd, expand = c["num_hidden_layers"] + 1, r.choice([1, 1, 2, 3]), 2 * r.randint(1, 20), r.choice([1, 2])
         types = [r.choice(["mamba", "mamba", "attention"]) for _ in range(layers)]
