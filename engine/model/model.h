@@ -35,6 +35,8 @@ typedef struct model_tensor {
     uint64_t bytes;
     uint32_t rows, cols;
     kern_fmt fmt;
+    uint32_t first_row,
+        stored_rows; /* of a matrix with scales that is some rows of what is stored: from which on, and how many that has */
     uint32_t step; /* of a bias: numbers from one of its values to the next; 0: 1 */
     const void
         *scales; /* elsewhere: of an expert in MODEL_PAIRED_MXFP4 its first row's; in FP8, INT4 and NVFP4 all of them */

@@ -153,16 +153,11 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     return fp8 ? model_take_scales(m, plain, path, ret, err) : XD_OK;
 }
 
-xd_status model_halve(model_tensor *gate, model_tensor *up, const char *file, const char *name, xd_err *err)
+void model_halve(model_tensor *gate, model_tensor *up)
 {
-    if (up->scales)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s', an FFN without a gate, in %s is not known", file, name,
-                       kern_fmt_get(up->fmt).name);
-    up->rows /= 2;
-    up->bytes /= 2;
-    *gate = *up;
-    up->data = (const char *)up->data + up->bytes;
-    return XD_OK;
+    const model_tensor both = *up;
+    *gate = model_some_rows(&both, 0, both.rows / 2);
+    *up = model_some_rows(&both, both.rows / 2, both.rows / 2);
 }
 
 #define PACKED(m) "model.layers.%u.mlp.experts." m "_proj"
@@ -342,8 +337,8 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
             if (!packed && !a->gpt_oss && !(y->halves && k == MODEL_GATE) &&
                 (st = take(m, name, rows, cols, false, t, err)))
                 return st;
-            if (y->halves && k == MODEL_UP && (st = model_halve(t - 1, t, m->dir, name, err)))
-                return st;
+            if (y->halves && k == MODEL_UP)
+                model_halve(t - 1, t);
             if (t->data && t->fmt != experts[k].fmt)
                 return xd_fail(err, XD_UNSUPPORTED, 0,
                                "%s: '%s' is stored in another type than the layer's first expert", m->dir, name);
@@ -373,13 +368,8 @@ static xd_status take_shared_joined(const model *m, const char *prefix, model_la
     xd_status st = take(m, name, 2 * ff, d, false, &both, err);
     if (st)
         return st;
-    if (both.scales)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' in %s is not known", m->dir, name,
-                       kern_fmt_get(both.fmt).name);
-    both.rows = ff;
-    both.bytes /= 2;
-    y->shared[MODEL_GATE] = y->shared[MODEL_UP] = both;
-    y->shared[MODEL_UP].data = (const char *)both.data + both.bytes;
+    y->shared[MODEL_UP] = both;
+    model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP]);
     snprintf(name, sizeof name, "%s.output_linear.weight", prefix);
     return take(m, name, d, ff, false, &y->shared[MODEL_DOWN], err);
 }
@@ -403,7 +393,7 @@ static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *
         st = take(m, name, k == MODEL_DOWN ? d : y->d_ff_shared, k == MODEL_DOWN ? y->d_ff_shared : d, false,
                   &y->shared[k], err);
         if (!st && y->halves && k == MODEL_UP)
-            st = model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP], m->dir, name, err);
+            model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP]);
     }
     if (st || !a->shared_gate)
         return st;
@@ -461,14 +451,13 @@ static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_e
 void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv)
 {
     model_tensor *to[] = {biases ? &y->q_bias : &y->q, biases ? &y->k_bias : &y->k, biases ? &y->v_bias : &y->v};
-    const char *data = all->data;
-    for (size_t i = 0; data && i < XD_ARRAY_LEN(to); i++) {
-        const uint32_t n = i ? kv : q;
-        *to[i] = *all;
-        *(biases ? &to[i]->cols : &to[i]->rows) = n;
-        to[i]->bytes = all->bytes / (q + 2 * kv) * n;
-        to[i]->data = data;
-        data += to[i]->bytes;
+    model_tensor rows = *all; /* a bias is as many rows of one value */
+    if (biases)
+        rows.rows = all->cols, rows.cols = 1;
+    for (uint32_t i = 0, at = 0; all->data && i < XD_ARRAY_LEN(to); at += i++ ? kv : q) {
+        *to[i] = model_some_rows(&rows, at, i ? kv : q);
+        if (biases)
+            to[i]->cols = to[i]->rows, to[i]->rows = 1;
     }
 }
 
@@ -587,9 +576,6 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         y->v = y->k;
         y->v_bias = y->k_bias;
     }
-    if (all.scales)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: Q, K and V in one matrix of %s are not known", m->dir,
-                       kern_fmt_get(all.fmt).name);
     if (joined) {
         model_cut_qkv(y, &all, false, q, kv);
         model_cut_qkv(y, &all_biases, true, q, kv);

@@ -329,12 +329,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                        MODEL_MATRICES, err)))
             return st;
     }
-    const char *file = gguf_path(m->ggufs[0]);
     if (one_qkv)
         model_cut_qkv(y, &all, false, q, kv);
-    if (y->halves && ff_shared &&
-        (st = model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP], file, "ffn_up_shexp.weight", err)))
-        return st;
+    if (y->halves && ff_shared)
+        model_halve(&y->shared[MODEL_GATE], &y->shared[MODEL_UP]);
     if (k_is_v) {
         y->v = y->k;
         y->v_bias = y->k_bias;
@@ -348,9 +346,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         (some && (st = take_experts(m, l, y, "down", d, y->d_ff, &experts[MODEL_DOWN], err))))
         return st;
     for (uint32_t e = 0; y->halves && e < n; e++)
-        if ((st = model_halve(&experts[e * MODEL_MATRICES], &experts[e * MODEL_MATRICES + MODEL_UP], file,
-                              "ffn_up_exps.weight", err)))
-            return st;
+        model_halve(&experts[e * MODEL_MATRICES], &experts[e * MODEL_MATRICES + MODEL_UP]);
     for (int k = 0; k < MODEL_MATRICES && some; k++)
         y->expert_fmt[k] = experts[k].fmt;
     return y->ffn_alone             ? XD_OK

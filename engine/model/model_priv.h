@@ -237,9 +237,10 @@ xd_status model_take_four_bits(const model *m, const char *name, uint32_t rows, 
 bool model_is_of_no_use(const model *m, const safetensors_entry *e);
 /* What the file calls the tensor `name`: that, or as written to out. */
 const char *model_stored_name(const model *m, const char *name, char *out, size_t cap);
-/* up, of which gate becomes the first half of the rows and up the second; XD_UNSUPPORTED where its scales are elsewhere. */
-xd_status model_halve(model_tensor *gate, model_tensor *up, const char *file, const char *name,
-                      xd_err *err) XD_MUST_CHECK;
+/* Rows first .. first + n of a matrix as one of their own. */
+model_tensor model_some_rows(const model_tensor *t, uint32_t first, uint32_t n);
+/* up, of which gate becomes the first half of the rows and up the second. */
+void model_halve(model_tensor *gate, model_tensor *up);
 /* Q, K and V, or their biases, of the one tensor that all of them are. */
 void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv);
 /* The tensor of a directory, which counts as taken; NULL: none. */

@@ -115,6 +115,11 @@ static void copy_fp8(const model_tensor *t, uint32_t first, uint32_t n, kern_fp8
     }
 }
 
+static uint32_t stored_rows(const model_tensor *t)
+{
+    return t->stored_rows ? t->stored_rows : t->rows;
+}
+
 /* --- INT4 ---------------------------------------------------------------------------------------------------------- */
 
 enum { INT4_ROWS = 16, INT4_COLS = 128 }; /* of a piece: what is read of a line of the file is used at once */
@@ -135,7 +140,7 @@ static inline uint64_t int4_word(const model_tensor *t, size_t word)
 static void int4_along(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t *qs, size_t stride)
 {
     const bool by_rows = t->four.order == MODEL_INT4_ROWS;
-    const size_t row_step = by_rows ? t->cols / 8 : 1, col_step = by_rows ? 1 : t->rows;
+    const size_t row_step = by_rows ? t->cols / 8 : 1, col_step = by_rows ? 1 : stored_rows(t);
     for (uint32_t r = 0; r < n; r++, qs += stride) {
         uint64_t v[4];
         for (uint32_t i = 0; i < 4; i++)
@@ -148,7 +153,7 @@ static void int4_along(const model_tensor *t, uint32_t first, uint32_t n, uint32
 /* The same where words are of rows. */
 static void int4_across(const model_tensor *t, uint32_t first, uint32_t n, uint32_t col, uint8_t *qs, size_t stride)
 {
-    const size_t words = t->rows / 8; /* of a column */
+    const size_t words = stored_rows(t) / 8; /* of a column */
     for (uint32_t r = 0, end; r < n; r = end) {
         const size_t word = (first + r) / 8;
         end = XD_MIN(n, (uint32_t)(8 * (word + 1)) - first);
@@ -165,8 +170,8 @@ static uint32_t int4_zero(const model_tensor *t, uint32_t row, uint32_t group, u
 {
     const uint8_t *from = t->four.zeros;
     const uint32_t at = t->four.order == MODEL_INT4_AWQ ? awq_place(row) : row % 8;
-    const size_t word =
-        t->four.order == MODEL_INT4_ROWS ? (size_t)(row / 8) * groups + group : (size_t)group * (t->rows / 8) + row / 8;
+    const size_t word = t->four.order == MODEL_INT4_ROWS ? (size_t)(row / 8) * groups + group
+                                                         : (size_t)group * (stored_rows(t) / 8) + row / 8;
     return from ? (from[word * 4 + at / 2] >> at % 2 * 4 & 15u) + t->four.zeros_less_1 : 8;
 }
 
@@ -175,8 +180,8 @@ static uint32_t int4_head(const model_tensor *t, uint32_t row, uint32_t group)
 {
     const uint32_t groups = (t->cols + t->scale.cols - 1) / t->scale.cols;
     const bool by_rows = t->four.order == MODEL_INT4_ROWS;
-    const float d =
-        model_number(t->scales, t->scale.fmt, by_rows ? (size_t)row * groups + group : (size_t)group * t->rows + row);
+    const float d = model_number(t->scales, t->scale.fmt,
+                                 by_rows ? (size_t)row * groups + group : (size_t)group * stored_rows(t) + row);
     uint32_t bits;
     memcpy(&bits, &d, sizeof bits);
     return bits | int4_zero(t, row, group, groups) << 8;
@@ -248,7 +253,7 @@ static void copy_nvfp4(const model_tensor *t, uint32_t first, uint32_t n, kern_n
 
 static uint64_t n_scales(const model_tensor *t)
 {
-    return t->scale.rows ? (uint64_t)((t->rows + t->scale.rows - 1) / t->scale.rows) *
+    return t->scale.rows ? (uint64_t)((stored_rows(t) + t->scale.rows - 1) / t->scale.rows) *
                                ((t->cols + t->scale.cols - 1) / t->scale.cols)
                          : 0;
 }
@@ -260,7 +265,8 @@ uint64_t model_scale_bytes(const model_tensor *t)
 
 uint64_t model_zero_bytes(const model_tensor *t)
 {
-    return t->four.zeros ? n_scales(t) / t->rows * ((t->rows + 7) / 8) * 4 : 0;
+    const uint32_t rows = stored_rows(t);
+    return t->four.zeros ? n_scales(t) / rows * ((rows + 7) / 8) * 4 : 0;
 }
 
 /* Columns in groups as they come. */
@@ -303,9 +309,25 @@ model_fault model_find_fault(const model_tensor *t)
     return (model_fault){0};
 }
 
+model_tensor model_some_rows(const model_tensor *t, uint32_t first, uint32_t n)
+{
+    const uint64_t row_bytes = t->bytes / t->rows;
+    model_tensor some = *t;
+    some.rows = n;
+    some.bytes = n * row_bytes;
+    if (t->scales) {
+        some.first_row += first;
+        some.stored_rows = stored_rows(t);
+    } else {
+        some.data = (const char *)t->data + first * row_bytes;
+    }
+    return some;
+}
+
 void model_copy_matrix(const model_tensor *t, uint32_t first, uint32_t n, void *to)
 {
     const uint64_t row_bytes = kern_row_bytes(t->fmt, t->cols);
+    first += t->first_row;
     if (t->fmt == FMT_NVFP4)
         copy_nvfp4(t, first, n, to);
     else if (t->four.order)
@@ -331,9 +353,9 @@ void model_copy_rows(const model_layer *l, uint32_t expert, uint32_t matrix, uin
 uint64_t model_data_bytes(const model_tensor *t)
 {
     if (t->scales && t->fmt == FMT_FP8)
-        return (uint64_t)t->rows * t->cols;
+        return (uint64_t)stored_rows(t) * t->cols;
     if (t->four.order)
-        return (uint64_t)t->rows * t->cols / 2;
+        return (uint64_t)stored_rows(t) * t->cols / 2;
     return t->scales ? t->bytes / sizeof(kern_mxfp4_block) * sizeof(((kern_mxfp4_block *)0)->qs) : t->bytes;
 }
 

@@ -255,6 +255,11 @@ def fill(variant, add_nextn):
     v("sarvam_moe-softmax", "sarvam_moe", "'score_function' is 'softmax'", cfg={"score_function": "softmax"})
     v("sarvam_moe-shared-size", "sarvam_moe", "moe_shared_expert_intermediate_size = 24", cfg={"moe_shared_expert_intermediate_size": 24})
     v("sarvam_moe-fp8", "sarvam_moe", fp8="block", cfg={"hidden_size": 160})
+    # parts of a matrix: Q, K and V, or gate and up
+    for how, kind in (("fp8", "channel"), ("fp8", "modelopt"), ("int4", "ct-zeros"), ("int4", "gptq-zeros"), ("int4", "awq-64"), ("nvfp4", "modelopt"), ("nvfp4", "ct")):
+        v(f"sarvam_moe-{how}-{kind}", "sarvam_moe", **{how: kind}, cfg={
+            "hidden_size": 192, "intermediate_size": 192, "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64})
+        v(f"granitemoeshared-{how}-{kind}", "granitemoeshared", **{how: kind}, cfg={"hidden_size": 192, "intermediate_size": 64, "shared_intermediate_size": 128})
     ling = {"n_group": 4, "topk_group": 2, "partial_rotary_factor": 0.5, "moe_shared_expert_intermediate_size": 24}
     v("bailing_moe", "sarvam_moe", cfg={**TINY, **ling, "head_dim": 16}, publish=publish_ling)
     v("bailing_moe-gguf", "sarvam_moe", gguf="bf16", cfg={**TINY, **ling, "head_dim": 16}, publish=publish_ling)
@@ -435,6 +440,8 @@ def fill(variant, add_nextn):
     small = {**TINY, "hybrid_override_pattern": "MEM*E-ME", "num_hidden_layers": 8, "head_dim": 128, "mamba_num_heads": 6, "mamba_head_dim": 16,
              "ssm_state_size": 8, "n_groups": 2, "moe_shared_expert_intermediate_size": 40, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1}
     apart("small", cfg=small)
+    for how, kind in (("fp8", "modelopt"), ("fp8", "block"), ("int4", "ct"), ("int4", "gptq-zeros"), ("int4", "awq"), ("nvfp4", "modelopt"), ("nvfp4", "ct")):
+        apart(f"{how}-{kind}", **{how: kind}, cfg={"hidden_size": 192, "mamba_num_heads": 8, "mamba_head_dim": 24, "moe_intermediate_size": 96, "intermediate_size": 96, "moe_shared_expert_intermediate_size": 96})
     apart("gguf", gguf="bf16", cfg={**small, "hybrid_override_pattern": "MEM*EEME", "n_group": 2, "topk_group": 1})
     apart("gguf-dense", gguf="f16", cfg={"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5})
     apart("dense", cfg={"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5})

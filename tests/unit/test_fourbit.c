@@ -267,6 +267,15 @@ static void check_order(model_four_order order, uint32_t group, bool zeros, bool
                          c, head >> 8 & 31, (int)order, group);
             cr_assert(d == scale, "row %u column %u: %g, not %g", r, c, (double)d, (double)scale);
         }
+    /* of a matrix that is one with others in the file */
+    static uint8_t part_out[sizeof out];
+    model_tensor part = t;
+    part.first_row = 7;
+    part.rows = ROWS - 7;
+    part.stored_rows = ROWS;
+    model_copy_matrix(&part, 0, 4, part_out);
+    model_copy_matrix(&part, 4, ROWS - 11, part_out + 4 * row_bytes);
+    cr_assert(!memcmp(part_out, out + 7 * row_bytes, (ROWS - 7) * row_bytes));
 }
 
 Test(fourbit, puts_scale_and_zero_beside_their_numbers)

@@ -167,4 +167,13 @@ Test(fp8, puts_each_scale_beside_its_weights)
                 }
             }
     }
+    /* of a matrix that is one with others in the file */
+    static kern_fp8_block part_out[sizeof out / sizeof *out];
+    model_copy_matrix(&t, 0, ROWS, out);
+    model_tensor part = t;
+    part.first_row = 7;
+    part.rows = ROWS - 7;
+    part.stored_rows = ROWS;
+    model_copy_matrix(&part, 0, ROWS - 7, part_out);
+    cr_assert(!memcmp(part_out, &out[7 * BLOCKS], sizeof *out * (ROWS - 7) * BLOCKS));
 }
