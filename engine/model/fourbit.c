@@ -218,13 +218,16 @@ static const safetensors_entry *find_part(parts *p, const char *suffix)
     return model_find_tensor(p->m, plain, &p->path);
 }
 
+static xd_status missing(const parts *p, xd_err *err)
+{
+    return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing, a part of '%.*s' in four bits", p->m->dir, p->of,
+                   p->stem, p->name);
+}
+
 static xd_status check_part(const parts *p, const safetensors_entry *e, const char *dtype, uint64_t rows, uint64_t cols,
                             xd_err *err)
 {
     char shape[192];
-    if (!e)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing, a part of '%.*s' in four bits", p->m->dir,
-                       p->of, p->stem, p->name);
     if (dtype && strcmp(e->dtype, dtype))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; %s can be read", p->path, p->of, e->dtype,
                        dtype);
@@ -247,6 +250,8 @@ static xd_status take_groups(parts *p, uint32_t rows, uint32_t cols, model_tenso
     const bool by_rows = how->order == MODEL_INT4_ROWS;
     const uint32_t groups = how->group ? (cols + how->group - 1) / how->group : 1;
     const safetensors_entry *e = find_part(p, by_rows ? "weight_scale" : "scales");
+    if (!e)
+        return missing(p, err);
     xd_status st = check_part(p, e, NULL, by_rows ? rows : groups, by_rows ? groups : rows, err);
     if (st)
         return st;
@@ -259,13 +264,15 @@ static xd_status take_groups(parts *p, uint32_t rows, uint32_t cols, model_tenso
     t->scale.cols = how->group ? how->group : cols;
     if (how->zeros) {
         e = find_part(p, by_rows ? "weight_zero_point" : "qzeros");
+        if (!e)
+            return missing(p, err);
         if ((st = check_part(p, e, "I32", by_rows ? (rows + 7) / 8 : groups, by_rows ? groups : rows / 8, err)))
             return st;
         t->four.zeros = e->data;
     }
     e = find_part(p, by_rows ? "weight_g_idx" : "g_idx");
-    if (!e && !how->needs_columns)
-        return XD_OK;
+    if (!e)
+        return how->needs_columns ? missing(p, err) : XD_OK;
     if ((st = check_part(p, e, "I32", cols, 0, err)))
         return st;
     t->four.columns = e->data;
@@ -276,8 +283,6 @@ static xd_status take_groups(parts *p, uint32_t rows, uint32_t cols, model_tenso
 static xd_status check_factor(const parts *p, const safetensors_entry *e, xd_err *err)
 {
     char shape[192];
-    if (!e)
-        return check_part(p, e, NULL, 0, 0, err);
     return !strcmp(e->dtype, "F32") && e->bytes == 4
                ? XD_OK
                : xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s %s; one number in F32 can be read", p->path,
@@ -303,10 +308,14 @@ static xd_status take_nvfp4(parts *p, const safetensors_entry *e, uint32_t rows,
     if (st)
         return st;
     e = find_part(p, "weight_scale");
+    if (!e)
+        return missing(p, err);
     if ((st = check_part(p, e, "F8_E4M3", rows, cols / 16, err)))
         return st;
     t.scales = e->data;
     e = find_part(p, divided ? "weight_global_scale" : "weight_scale_2");
+    if (!e)
+        return missing(p, err);
     if ((st = check_factor(p, e, err)))
         return st;
     t.four.factor = e->data;
