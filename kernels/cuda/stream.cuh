@@ -9,6 +9,7 @@
 #define KERNELS_CUDA_STREAM_CUH
 
 #include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/load.cuh"
 #include "kernels/cuda/mm.cuh"
 #include "kernels/cuda/overlap.cuh"
 
@@ -98,7 +99,7 @@ static __device__ void stream_issue(const mm_params &p, const stream_item &it, u
         bar_arrive(full);
     __syncwarp();
     if (bytes)
-        bulk_copy(dst, src - shift, bytes, full);
+        bulk_copy_once(dst, src - shift, bytes, full, once_policy());
 #else
     for (uint32_t l = 0; l < 16; l++) { /* the whole warp copies what lane l would have asked for */
         const uint32_t n = __shfl_sync(~0u, bytes, l), to = __shfl_sync(~0u, dst, l);

@@ -115,6 +115,7 @@ static __device__ __forceinline__ void team_put(uint32_t at, uint32_t x, uint32_
 template <int FMT> static __device__ void team_fetch(const warp_params &P, const team_job &job, team_shared &s)
 {
     const uint32_t lane = threadIdx.x % 32, bars = team_base(&s), stages = team_base(job.stages);
+    const uint64_t policy = once_policy();
     uint32_t slot = 0, parity = 1;
     for (uint32_t k0 = 0; k0 < job.n; k0 += 32) {
         warp_item it = {};
@@ -148,7 +149,7 @@ template <int FMT> static __device__ void team_fetch(const warp_params &P, const
                         }
 #pragma unroll 1
                         for (; n > 0; n--, to += cut.pitch, from += row_bytes)
-                            bulk_copy(to, from, bytes, full);
+                            bulk_copy_once(to, from, bytes, full, policy);
                     }
                 }
                 __syncwarp();

@@ -24,6 +24,7 @@
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/frag.cuh"
+#include "kernels/cuda/load.cuh"
 #include "kernels/cuda/mm.cuh"
 #include "kernels/cuda/overlap.cuh"
 
@@ -303,7 +304,7 @@ static __device__ __forceinline__ void warp_issue(const warp_cut &cut, const war
         bar_expect(full, all);
     __syncwarp();
     if (bytes)
-        bulk_copy(dst, src - shift, bytes, full);
+        bulk_copy_once(dst, src - shift, bytes, full, once_policy());
 #else
     for (uint32_t l = 0; l < 16; l++) { /* the whole warp copies what lane l would have asked for */
         const uint32_t n = __shfl_sync(~0u, bytes, l), to = __shfl_sync(~0u, dst, l);
