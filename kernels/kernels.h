@@ -204,11 +204,14 @@ typedef struct kern_attn_args {
 /* Gated DeltaNet (arXiv 2412.06464), the part between the products. Over each channel of q, k and v a causal convolution of its last `conv` inputs,
  * then silu; q and k of each head divided by sqrt(sum of squares + 1e-6), q also by sqrt(k_dim). Then for each value head and its
  * key head, token by token, with g = neg_exp_a * softplus(a + dt_bias) and beta = sigmoid(b):
- *   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q;  y = o / rms(o) * norm * silu(z) */
+ *   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q;  y = o / rms(o) * norm * silu(z)
+ * by_channel is Kimi Delta Attention (arXiv 2510.26692): a, dt_bias and so g are of each channel of k, exp(g) multiplying the rows of S, and
+ * y = o / rms(o) * norm * sigmoid(z). Its value heads are as many as its key heads. */
 typedef struct kern_delta_geom {
     uint32_t n_k_heads, n_v_heads, k_dim, v_dim; /* n_v_heads is a multiple of n_k_heads */
     uint32_t conv;                               /* 1 .. KERN_MAX_CONV */
     bool tiled; /* value head h uses key head h % n_k_heads (Qwen3.5 in GGUF); else h / (n_v_heads / n_k_heads) */
+    bool by_channel;
 } kern_delta_geom;
 
 static inline uint32_t kern_delta_k_head(const kern_delta_geom *g, uint32_t v_head)
@@ -222,10 +225,16 @@ static inline uint32_t kern_delta_channels(const kern_delta_geom *g)
     return 2 * g->n_k_heads * g->k_dim + g->n_v_heads * g->v_dim;
 }
 
-/* Floats of a row of x: q [n_k_heads][k_dim], k the same, v [n_v_heads][v_dim], z the same, b [n_v_heads], a [n_v_heads]. */
+/* Of a and dt_bias. */
+static inline uint32_t kern_delta_decays(const kern_delta_geom *g)
+{
+    return g->n_v_heads * (g->by_channel ? g->k_dim : 1);
+}
+
+/* Floats of a row of x: q [n_k_heads][k_dim], k the same, v [n_v_heads][v_dim], z the same, b [n_v_heads], a [kern_delta_decays()]. */
 static inline uint32_t kern_delta_width(const kern_delta_geom *g)
 {
-    return kern_delta_channels(g) + g->n_v_heads * (g->v_dim + 2);
+    return kern_delta_channels(g) + g->n_v_heads * (g->v_dim + 1) + kern_delta_decays(g);
 }
 
 /* Floats of what a sequence keeps of a layer: inputs of the convolution [conv - 1][channels], oldest first, then S [n_v_heads][k_dim][v_dim]. */
@@ -243,7 +252,7 @@ typedef struct kern_delta_args {
     kern_delta_geom geom;
     const float *conv_w;    /* [channels][conv]; the last one is of the token itself */
     const float *neg_exp_a; /* [n_v_heads]: -exp(A_log) */
-    const float *dt_bias;   /* [n_v_heads] */
+    const float *dt_bias;   /* [kern_delta_decays()] */
     const float *norm;      /* [v_dim] */
     float norm_eps;
     const uint32_t *token_seq, *token_pos; /* [n_tokens]; UINT32_MAX in token_seq: padding */

@@ -44,8 +44,8 @@ typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_
 /* y = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit), u = up within +-limit; NaN stays NaN */
 typedef void cpu_clamped_fn(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit);
 /* A step of Gated DeltaNet: s [k_dim][v_dim] becomes decay s + k u^T with u = beta (v - (decay s)^T k), and o = s^T q. Sums over k_dim in order. */
-typedef void cpu_delta_fn(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
-                          uint32_t k_dim, uint32_t v_dim);
+typedef void cpu_delta_fn(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
+                          float beta, uint32_t k_dim, uint32_t v_dim);
 /* First i >= from with x[i] > limit; n when none. */
 typedef uint32_t cpu_find_fn(const float *x, uint32_t from, uint32_t n, float limit);
 /* Reads every byte once by the widest loads; the return value only keeps the loads alive. */

@@ -87,9 +87,13 @@ static float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+static float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x)); /* beyond 20 both are the same float */
+}
+
 static void state_task(void *ctx, uint32_t task, uint32_t worker)
 {
-    (void)worker;
     const delta_job *j = ctx;
     const kern_delta_args *a = j->a;
     const kern_delta_geom *g = &a->geom;
@@ -97,6 +101,7 @@ static void state_task(void *ctx, uint32_t task, uint32_t worker)
     const size_t state_n = (size_t)g->k_dim * g->v_dim, width = (size_t)g->n_v_heads * g->v_dim;
     const run *r = &j->runs[task / g->n_v_heads];
     float *s = r->state + (size_t)(g->conv - 1) * j->channels + head * state_n;
+    float *decay = j->workspace + worker * workspace_floats(g); /* of the rows of S */
     if (r->fresh)
         memset(s, 0, state_n * sizeof *s);
     for (uint32_t t = r->first; t < r->first + r->count; t++) {
@@ -104,12 +109,19 @@ static void state_task(void *ctx, uint32_t task, uint32_t worker)
         const float *q = j->conv + (size_t)(t - j->first_token) * j->channels + (size_t)k_head * g->k_dim;
         const float *k = q + (size_t)g->n_k_heads * g->k_dim;
         const float *v = q + (size_t)(2 * g->n_k_heads - k_head) * g->k_dim + (size_t)head * g->v_dim;
-        const float dt = b[g->n_v_heads + head] + a->dt_bias[head];
-        const float softplus = dt > 20 ? dt : log1pf(expf(dt)); /* beyond 20 both are the same float */
+        const float *dt = b + g->n_v_heads;
+        for (uint32_t i = 0; i < g->k_dim; i++) {
+            const uint32_t at = g->by_channel ? head * g->k_dim + i : head;
+            decay[i] = i && !g->by_channel ? decay[0] : expf(a->neg_exp_a[head] * softplus(dt[at] + a->dt_bias[at]));
+        }
         float *y = a->y + t * width + (size_t)head * g->v_dim;
-        j->rows->delta(y, s, q, k, v, expf(a->neg_exp_a[head] * softplus), sigmoid(b[head]), g->k_dim, g->v_dim);
+        j->rows->delta(y, s, q, k, v, decay, sigmoid(b[head]), g->k_dim, g->v_dim);
         j->rows->rmsnorm(y, y, a->norm, g->v_dim, a->norm_eps);
-        j->rows->swiglu(y, z + (size_t)head * g->v_dim, y, g->v_dim);
+        z += (size_t)head * g->v_dim;
+        if (!g->by_channel)
+            j->rows->swiglu(y, z, y, g->v_dim);
+        for (uint32_t i = 0; g->by_channel && i < g->v_dim; i++)
+            y[i] *= sigmoid(z[i]);
     }
 }
 
@@ -143,7 +155,7 @@ static uint32_t make_runs(const kern_delta_args *a, uint32_t first, uint32_t n, 
 bool cpu_delta_takes(const kern_delta_geom *g)
 {
     return g->n_k_heads && g->n_v_heads % g->n_k_heads == 0 && g->conv && g->conv <= KERN_MAX_CONV && g->k_dim &&
-           g->v_dim;
+           g->v_dim && !(g->by_channel && (g->tiled || g->n_k_heads != g->n_v_heads));
 }
 
 kern_status cpu_delta(kern_dev *dev, const kern_delta_args *a)

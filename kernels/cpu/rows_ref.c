@@ -261,17 +261,17 @@ static void clamped_ref(float *y, const float *gate, const float *up, uint32_t n
     }
 }
 
-static void delta_ref(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
-                      uint32_t k_dim, uint32_t v_dim)
+static void delta_ref(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
+                      float beta, uint32_t k_dim, uint32_t v_dim)
 {
     for (uint32_t d = 0; d < v_dim; d++) {
         float known = 0, out = 0;
         for (uint32_t i = 0; i < k_dim; i++)
-            known += k[i] * (decay * s[(size_t)i * v_dim + d]);
+            known += k[i] * (decay[i] * s[(size_t)i * v_dim + d]);
         const float u = beta * (v[d] - known);
         for (uint32_t i = 0; i < k_dim; i++) {
             float *at = &s[(size_t)i * v_dim + d];
-            *at = decay * *at + k[i] * u;
+            *at = decay[i] * *at + k[i] * u;
             out += q[i] * *at;
         }
         o[d] = out;

@@ -588,19 +588,19 @@ static void ROW(clamped)(float *y, const float *gate, const float *up, uint32_t 
 /* Columns that are summed in registers. The state is read twice, from memory and from the cache. */
 #define DELTA_VECTORS (LANES == 16 ? 8 : 4)
 
-INLINE void delta_cols(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
-                       uint32_t k_dim, uint32_t v_dim, const uint32_t D)
+INLINE void delta_cols(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
+                       float beta, uint32_t k_dim, uint32_t v_dim, const uint32_t D)
 {
-    VF by = v_set1(decay), known[DELTA_VECTORS], u[DELTA_VECTORS], out[DELTA_VECTORS];
+    VF known[DELTA_VECTORS], u[DELTA_VECTORS], out[DELTA_VECTORS];
     UNROLL for (uint32_t d = 0; d < D; d++) known[d] = out[d] = v_zero();
     for (uint32_t i = 0; i < k_dim; i++) {
-        VF ki = v_set1(k[i]);
+        VF ki = v_set1(k[i]), by = v_set1(decay[i]);
         UNROLL for (uint32_t d = 0; d < D; d++) known[d] =
             v_fma(ki, v_mul(by, v_load(s + (size_t)i * v_dim + d * LANES)), known[d]);
     }
     UNROLL for (uint32_t d = 0; d < D; d++) u[d] = v_mul(v_set1(beta), v_sub(v_load(v + d * LANES), known[d]));
     for (uint32_t i = 0; i < k_dim; i++) {
-        VF ki = v_set1(k[i]), qi = v_set1(q[i]);
+        VF ki = v_set1(k[i]), qi = v_set1(q[i]), by = v_set1(decay[i]);
         UNROLL for (uint32_t d = 0; d < D; d++)
         {
             float *at = s + (size_t)i * v_dim + d * LANES;
@@ -612,8 +612,8 @@ INLINE void delta_cols(float *o, float *s, const float *q, const float *k, const
     UNROLL for (uint32_t d = 0; d < D; d++) v_store(o + d * LANES, out[d]);
 }
 
-static void ROW(delta)(float *o, float *s, const float *q, const float *k, const float *v, float decay, float beta,
-                       uint32_t k_dim, uint32_t v_dim)
+static void ROW(delta)(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
+                       float beta, uint32_t k_dim, uint32_t v_dim)
 {
     uint32_t d = 0;
     for (; d + DELTA_VECTORS * LANES <= v_dim; d += DELTA_VECTORS * LANES)
@@ -623,13 +623,13 @@ static void ROW(delta)(float *o, float *s, const float *q, const float *k, const
     if (d == v_dim)
         return;
     const uint32_t n = v_dim - d;
-    VF by = v_set1(decay), known = v_zero(), out = v_zero();
+    VF known = v_zero(), out = v_zero();
     for (uint32_t i = 0; i < k_dim; i++)
-        known = v_fma(v_set1(k[i]), v_mul(by, v_load_n(s + (size_t)i * v_dim + d, n)), known);
+        known = v_fma(v_set1(k[i]), v_mul(v_set1(decay[i]), v_load_n(s + (size_t)i * v_dim + d, n)), known);
     VF u = v_mul(v_set1(beta), v_sub(v_load_n(v + d, n), known));
     for (uint32_t i = 0; i < k_dim; i++) {
         float *at = s + (size_t)i * v_dim + d;
-        VF now = v_fma(v_set1(k[i]), u, v_mul(by, v_load_n(at, n)));
+        VF now = v_fma(v_set1(k[i]), u, v_mul(v_set1(decay[i]), v_load_n(at, n)));
         v_store_n(at, now, n);
         out = v_fma(v_set1(q[i]), now, out);
     }

@@ -5,6 +5,8 @@
  * through the tokens of a sequence; norm ends them. A step in which every sequence has one token is a single kernel, a block a head:
  * it reads and writes S in whole lines, and all else fits beside that.
  *
+ * By channels (Kimi Delta Attention) conv leaves the decays of a head behind its q and k, and the general kernels do all.
+ *
  * Bits: all kernels share the functions of the first part, and one order of additions over the rows of S. Row r belongs to octant
  * r / 4 % 8; the rows of an octant are added in ascending order, those of the first and of the second half of all blocks of 32 apart;
  * then half to half, octant to octant as a tree (sum_of_parts). S itself is only multiplied and added to. So a chunk, its tokens one
@@ -18,7 +20,7 @@
 
 /* Tokens between two scans: what they take of scratch is 68 MB where q, k and v have 8192 channels. */
 #define DELTA_PIECE 2048
-#define DELTA_MAX 256 /* columns of a head */
+#define DELTA_MAX   256 /* columns of a head */
 
 /* kern_delta_channels() of kernels.h, which is the host's. */
 static __host__ __device__ __forceinline__ uint32_t channels_of(const kern_delta_geom &g)
@@ -93,17 +95,29 @@ static __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* What remains of S, exp(g), and beta. */
-static __device__ __forceinline__ float2 gates_of(const kern_delta_args &a, const float *x_row, uint32_t head)
+/* What remains of S, or of a row of it: number i of a and dt_bias. */
+static __device__ __forceinline__ float decay_of(const kern_delta_args &a, const float *b, uint32_t head, uint32_t i)
 {
-    const float *b = x_row + channels_of(a.geom) + a.geom.n_v_heads * a.geom.v_dim;
-    const float dt = b[a.geom.n_v_heads + head] + a.dt_bias[head];
+    const float dt = b[a.geom.n_v_heads + i] + a.dt_bias[i];
     const float softplus = dt > 20.0f ? dt : log1pf(expf(dt)); /* beyond 20 both are the same float */
-    return make_float2(expf(__fmul_rn(a.neg_exp_a[head], softplus)), sigmoid(b[head]));
+    return expf(__fmul_rn(a.neg_exp_a[head], softplus));
 }
 
-/* rmsnorm(o) * norm * silu(z) by a warp. */
-template <int NB>
+static __device__ __forceinline__ const float *b_of(const kern_delta_args &a, const float *x_row)
+{
+    return x_row + channels_of(a.geom) + a.geom.n_v_heads * a.geom.v_dim;
+}
+
+/* What remains of S (by channels: 1, since its rows differ), and beta. */
+template <bool BY_CHANNEL>
+static __device__ __forceinline__ float2 gates_of(const kern_delta_args &a, const float *x_row, uint32_t head)
+{
+    const float *b = b_of(a, x_row);
+    return make_float2(BY_CHANNEL ? 1.0f : decay_of(a, b, head, head), sigmoid(b[head]));
+}
+
+/* rmsnorm(o) * norm * silu(z), or sigmoid(z), by a warp. */
+template <int NB, bool BY_CHANNEL>
 static __device__ __forceinline__ void norm_head(const kern_delta_args &a, uint32_t t, uint32_t head,
                                                  const float (&o)[NB])
 {
@@ -114,7 +128,8 @@ static __device__ __forceinline__ void norm_head(const kern_delta_args &a, uint3
     for (int i = 0; i < NB; i++) {
         const uint32_t c = lane + 32 * i;
         if (c < vd)
-            a.y[((size_t)t * a.geom.n_v_heads + head) * vd + c] = swiglu(z[c], o[i] * r * a.norm[c]);
+            a.y[((size_t)t * a.geom.n_v_heads + head) * vd + c] =
+                BY_CHANNEL ? o[i] * r * a.norm[c] * sigmoid(z[c]) : swiglu(z[c], o[i] * r * a.norm[c]);
     }
 }
 
@@ -141,14 +156,15 @@ static __device__ __forceinline__ float sum_of_octants(float v)
 
 /* --- conv ---------------------------------------------------------------------------------------------------------------- */
 
-/* What conv leaves for scan, of each token of a piece: for each key head q, then k; for each value head v, then its gates. */
+/* What conv leaves for scan, of each token of a piece: for each key head q, then k, and by channels its decays; for each value head v, then
+ * its gates. */
 struct delta_scratch {
     float *qk, *v;
 };
 
 static __host__ __device__ __forceinline__ uint32_t qk_stride(const kern_delta_geom &g)
 {
-    return g.n_k_heads * 2 * g.k_dim;
+    return g.n_k_heads * (g.by_channel ? 3 : 2) * g.k_dim;
 }
 
 static __host__ __device__ __forceinline__ uint32_t v_stride(const kern_delta_geom &g)
@@ -159,7 +175,7 @@ static __host__ __device__ __forceinline__ uint32_t v_stride(const kern_delta_ge
 #define CONV_WARPS  4
 #define CONV_TOKENS 8 /* of a warp, one after another: each input is fetched once, and three of them again */
 
-template <int NB>
+template <int NB, bool BY_CHANNEL>
 __global__ void __launch_bounds__(CONV_WARPS * 32)
     delta_conv_kernel(const __grid_constant__ kern_delta_args a, uint32_t first, uint32_t n, delta_scratch out,
                       uint64_t *mark)
@@ -167,6 +183,7 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
     const uint32_t i_head = blockIdx.y * CONV_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t n_heads = 2 * a.geom.n_k_heads + a.geom.n_v_heads;
     const uint32_t begin = first + blockIdx.x * CONV_TOKENS, end = min(begin + CONV_TOKENS, first + n);
+    constexpr uint32_t PARTS = BY_CHANNEL ? 3 : 2; /* of a key head */
     const delta_head h = head_of(a.geom, i_head);
     conv_taps taps[NB];
 #pragma unroll
@@ -174,7 +191,7 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
         if (i_head < n_heads && lane + 32 * i < h.dim)
             load_weights(a, h.first + lane + 32 * i, taps[i]);
     overlap_begin(mark);
-    if (i_head > n_heads)
+    if (i_head > n_heads + (BY_CHANNEL ? a.geom.n_k_heads : 0))
         return;
     for (uint32_t t = begin; t < end; t++) {
         const uint32_t seq = a.token_seq[t];
@@ -184,7 +201,15 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
         float *v_row = out.v + (size_t)(t - first) * v_stride(a.geom);
         if (i_head == n_heads) { /* a warp behind the heads' */
             for (uint32_t head = lane; head < a.geom.n_v_heads; head += 32)
-                *reinterpret_cast<float2 *>(v_row + head * (a.geom.v_dim + 4) + a.geom.v_dim) = gates_of(a, row, head);
+                *reinterpret_cast<float2 *>(v_row + head * (a.geom.v_dim + 4) + a.geom.v_dim) =
+                    gates_of<BY_CHANNEL>(a, row, head);
+            continue;
+        }
+        if (BY_CHANNEL && i_head > n_heads) { /* and one for the decays of each */
+            const uint32_t head = i_head - n_heads - 1, kd = a.geom.k_dim;
+            float *to = out.qk + (size_t)(t - first) * qk_stride(a.geom) + (PARTS * head + 2) * kd;
+            for (uint32_t c = lane; c < kd; c += 32)
+                to[c] = decay_of(a, b_of(a, row), head, head * kd + c);
             continue;
         }
         const bool anew = t == begin || !a.run_start || a.token_seq[t - 1] != seq;
@@ -206,7 +231,7 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
             unit_head<NB>(h, y);
         const uint32_t kh = h.is_q ? i_head : i_head - a.geom.n_k_heads;
         float *to = h.is_v ? v_row + (i_head - 2 * a.geom.n_k_heads) * (a.geom.v_dim + 4)
-                           : out.qk + (size_t)(t - first) * qk_stride(a.geom) + (2 * kh + !h.is_q) * a.geom.k_dim;
+                           : out.qk + (size_t)(t - first) * qk_stride(a.geom) + (PARTS * kh + !h.is_q) * a.geom.k_dim;
 #pragma unroll
         for (int i = 0; i < NB; i++)
             if (lane + 32 * i < h.dim)
@@ -221,27 +246,41 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
 #define SCAN_STAGES 3
 
 /* Rings of tokens: one stage is read, the next one is there or on its way, the third is asked for. */
-template <int NB> struct scan_smem {
+template <int NB, bool BY_CHANNEL> struct scan_smem {
     static constexpr int TOKENS = NB > 4 ? 4 : 8; /* of a stage */
     struct {
-        float q[32 * NB], k[32 * NB], v[SCAN_COLS], gates[4]; /* gates right behind v */
+        float q[32 * NB], k[32 * NB], decay[BY_CHANNEL ? 32 * NB : 4], v[SCAN_COLS],
+            gates[4]; /* gates right behind v */
     } token[SCAN_STAGES * TOKENS];
 };
 
-/* One column of a lane: S += k d^T after its decay; then what the octant's rows give to o = S^T q, and to S^T k of the token that follows. */
-template <int NB>
+/* Rows of a lane that are multiplied by what remains of them. */
+template <int NB, bool BY_CHANNEL>
+static __device__ __forceinline__ void decay_rows(float4 (&x)[NB], const float4 (&by)[NB])
+{
+#pragma unroll
+    for (int i = 0; BY_CHANNEL && i < NB; i++)
+        x[i] = make_float4(__fmul_rn(x[i].x, by[i].x), __fmul_rn(x[i].y, by[i].y), __fmul_rn(x[i].z, by[i].z),
+                           __fmul_rn(x[i].w, by[i].w));
+}
+
+/* One column of a lane: S += k d^T after its decay; then what the octant's rows give to o = S^T q, and to S^T k of the token that follows, whose
+ * decays by channel k has by then. */
+template <int NB, bool BY_CHANNEL>
 static __device__ __forceinline__ void scan_column(float (&s)[NB][4], const float4 (&k)[NB], const float4 (&q)[NB],
-                                                   const float4 (&next)[NB], float decay, float d, float &o, float &kv)
+                                                   const float4 (&next)[NB], const float4 (&decays)[NB], float decay,
+                                                   float d, float &o, float &kv)
 {
     float o_half[2] = {}, kv_half[2] = {};
 #pragma unroll
     for (int i = 0; i < NB; i++) {
         const int half = i < (NB + 1) / 2 ? 0 : 1;
         const float x[4] = {k[i].x, k[i].y, k[i].z, k[i].w}, y[4] = {q[i].x, q[i].y, q[i].z, q[i].w},
-                    z[4] = {next[i].x, next[i].y, next[i].z, next[i].w};
+                    z[4] = {next[i].x, next[i].y, next[i].z, next[i].w},
+                    by[4] = {decays[i].x, decays[i].y, decays[i].z, decays[i].w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            s[i][e] = next_s(s[i][e], decay, x[e], d);
+            s[i][e] = next_s(s[i][e], BY_CHANNEL ? by[e] : decay, x[e], d);
             o_half[half] = __fmaf_rn(s[i][e], y[e], o_half[half]);
             kv_half[half] = __fmaf_rn(s[i][e], z[e], kv_half[half]);
         }
@@ -264,12 +303,12 @@ template <int NB> static __device__ __forceinline__ float scan_first(const float
     return half[0] + half[1];
 }
 
-template <int NB>
+template <int NB, bool BY_CHANNEL>
 __global__ void __launch_bounds__(SCAN_WARPS * 32)
     delta_scan_kernel(const __grid_constant__ kern_delta_args a, uint32_t first, uint32_t n, delta_scratch in)
 {
-    constexpr int TOKENS = scan_smem<NB>::TOKENS, RING = SCAN_STAGES * TOKENS;
-    __shared__ __align__(16) scan_smem<NB> sm;
+    constexpr int TOKENS = scan_smem<NB, BY_CHANNEL>::TOKENS, RING = SCAN_STAGES * TOKENS, PARTS = BY_CHANNEL ? 3 : 2;
+    __shared__ __align__(16) scan_smem<NB, BY_CHANNEL> sm;
     const kern_delta_geom &g = a.geom;
     const uint32_t lane = threadIdx.x % 32, octant = lane % 8, head = blockIdx.y, kd = g.k_dim, vd = g.v_dim;
     const uint32_t col0 = blockIdx.x * SCAN_COLS, in_block = threadIdx.x / 32 * 8 + lane / 8 * 2, col = col0 + in_block;
@@ -295,10 +334,12 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
     for (uint32_t i = threadIdx.x; i < RING * (32 * NB - kd); i += blockDim.x) {
         auto &token = sm.token[i / (32 * NB - kd)];
         token.q[kd + i % (32 * NB - kd)] = token.k[kd + i % (32 * NB - kd)] = 0;
+        if (BY_CHANNEL)
+            token.decay[kd + i % (32 * NB - kd)] = 0;
     }
     /* A warp fetches a token: its q and k, then its columns of v and the gates, which lie side by side here. */
     const float *from_qk = in.qk + (size_t)(begin - first + threadIdx.x / 32) * qk_stride(g) +
-                           (size_t)k_head_of(g, head) * 2 * kd + lane * 4;
+                           (size_t)k_head_of(g, head) * PARTS * kd + lane * 4;
     const float *from_v = in.v + (size_t)(begin - first + threadIdx.x / 32) * v_stride(g) + (size_t)head * (vd + 4) +
                           (lane == SCAN_COLS / 4 ? vd : col0 + lane * 4);
     const bool fetches_v = lane == SCAN_COLS / 4 || (lane < SCAN_COLS / 4 && col0 + lane * 4 < vd);
@@ -313,6 +354,9 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
                     if (lane + c < 8 * NB && (lane + c) * 4 < kd) {
                         cp_async16(smem_of(to.q + (lane + c) * 4), (uint64_t)(uintptr_t)(from_qk + c * 4));
                         cp_async16(smem_of(to.k + (lane + c) * 4), (uint64_t)(uintptr_t)(from_qk + kd + c * 4));
+                        if (BY_CHANNEL)
+                            cp_async16(smem_of(to.decay + (lane + c) * 4),
+                                       (uint64_t)(uintptr_t)(from_qk + 2 * kd + c * 4));
                     }
                 if (fetches_v)
                     cp_async16(smem_of(to.v + lane * 4), (uint64_t)(uintptr_t)from_v);
@@ -351,9 +395,15 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
         for (int i = 0; i < NB; i++)
             to[i] = *reinterpret_cast<const float4 *>(from + 4 * (octant + 8 * i));
     };
-    float4 k[NB];
+    float4 k[NB], decays[NB] = {}, next_decays[NB] = {}, first_k[NB];
     load_rows(sm.token[0].k, k);
-    float kv0 = sum_of_octants(scan_first<NB>(s[0], k)), kv1 = scan_first<NB>(s[1], k), o0 = 0, o1 = 0;
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+        first_k[i] = k[i];
+    if (BY_CHANNEL)
+        load_rows(sm.token[0].decay, decays);
+    decay_rows<NB, BY_CHANNEL>(first_k, decays);
+    float kv0 = sum_of_octants(scan_first<NB>(s[0], first_k)), kv1 = scan_first<NB>(s[1], first_k), o0 = 0, o1 = 0;
     float *out = a.y + ((size_t)begin * g.n_v_heads + head) * vd + col;
     const size_t out_stride = (size_t)g.n_v_heads * vd;
     uint32_t slot = 0;
@@ -366,26 +416,34 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
         }
         const auto &token = sm.token[slot];
         slot = slot + 1 < RING ? slot + 1 : 0;
-        float4 q[NB], next[NB];
+        float4 q[NB], next[NB], known[NB]; /* known: k of the next token as S before its decay sees it */
         load_rows(token.q, q);
         load_rows(sm.token[slot].k, next);
+#pragma unroll
+        for (int i = 0; i < NB; i++)
+            known[i] = next[i];
+        if (BY_CHANNEL)
+            load_rows(sm.token[slot].decay, next_decays);
+        decay_rows<NB, BY_CHANNEL>(known, next_decays);
         const float2 gates = *reinterpret_cast<const float2 *>(token.gates);
         const float2 v = *reinterpret_cast<const float2 *>(token.v + in_block);
         float o0_part, o1_part, kv0_part, kv1_part;
-        scan_column<NB>(s[0], k, q, next, gates.x, delta_of(gates, v.x, kv0), o0_part, kv0_part);
+        scan_column<NB, BY_CHANNEL>(s[0], k, q, known, decays, gates.x, delta_of(gates, v.x, kv0), o0_part, kv0_part);
         kv1 = sum_of_octants(kv1);
         o1 = sum_of_octants(o1);
         if (u && octant == 0 && on)
             *reinterpret_cast<float2 *>(out - out_stride) = make_float2(o0, o1);
         out += out_stride;
-        scan_column<NB>(s[1], k, q, next, gates.x, delta_of(gates, v.y, kv1), o1_part, kv1_part);
+        scan_column<NB, BY_CHANNEL>(s[1], k, q, known, decays, gates.x, delta_of(gates, v.y, kv1), o1_part, kv1_part);
         kv0 = sum_of_octants(kv0_part);
         o0 = sum_of_octants(o0_part);
         kv1 = kv1_part;
         o1 = o1_part;
 #pragma unroll
-        for (int i = 0; i < NB; i++)
+        for (int i = 0; i < NB; i++) {
             k[i] = next[i];
+            decays[i] = next_decays[i];
+        }
     }
     o1 = sum_of_octants(o1);
     if (octant == 0 && on)
@@ -403,14 +461,15 @@ __global__ void __launch_bounds__(SCAN_WARPS * 32)
     if (end < run_end)
         return;
     const uint32_t step = gridDim.x * gridDim.y * SCAN_WARPS * 32;
-    for (uint32_t c = (blockIdx.y * gridDim.x + blockIdx.x) * SCAN_WARPS * 32 + threadIdx.x; c < channels_of(g); c += step)
+    for (uint32_t c = (blockIdx.y * gridDim.x + blockIdx.x) * SCAN_WARPS * 32 + threadIdx.x; c < channels_of(g);
+         c += step)
         keep_inputs(a, state, run_first, run_end, c);
 }
 
 /* --- norm ---------------------------------------------------------------------------------------------------------------- */
 
 /* y has o. A warp a head. */
-template <int NB>
+template <int NB, bool BY_CHANNEL>
 __global__ void __launch_bounds__(128) delta_norm_kernel(const __grid_constant__ kern_delta_args a, uint32_t first)
 {
     const uint32_t t = first + blockIdx.x, head = blockIdx.y * 4 + threadIdx.x / 32, vd = a.geom.v_dim;
@@ -425,7 +484,7 @@ __global__ void __launch_bounds__(128) delta_norm_kernel(const __grid_constant__
     }
     float o[NB];
     load_head<NB>(y, vd, o);
-    norm_head<NB>(a, t, head, o);
+    norm_head<NB, BY_CHANNEL>(a, t, head, o);
 }
 
 /* --- one token of each sequence ------------------------------------------------------------------------------------------ */
@@ -488,7 +547,7 @@ __global__ void __launch_bounds__(STEP_PARTS * 32, 2)
         x = row[h.first + i];
         qkv[which][i] = conv_silu(a, taps, x);
     } else if (i == 0) {
-        gates = gates_of(a, row, head);
+        gates = gates_of<false>(a, row, head);
     }
     __syncthreads(); /* the block has read the inputs that the state keeps */
     if (warp < 2) {
@@ -544,7 +603,7 @@ __global__ void __launch_bounds__(STEP_PARTS * 32, 2)
         return;
     float o[NB];
     load_head<NB>(col_values, STEP_DIM, o);
-    norm_head<NB>(a, t, head, o);
+    norm_head<NB, false>(a, t, head, o);
 }
 
 /* --- choice -------------------------------------------------------------------------------------------------------------- */
@@ -555,6 +614,8 @@ const char *cuda_delta_refuses(const kern_delta_geom *g)
         return "linear attention with such a number of heads, or a convolution of more than 4 tokens";
     if (!g->k_dim || g->k_dim % 4 || g->k_dim > DELTA_MAX || !g->v_dim || g->v_dim % 4 || g->v_dim > DELTA_MAX)
         return "linear attention whose heads are no multiple of 4 columns, or more than 256";
+    if (g->by_channel && (g->tiled || g->n_k_heads != g->n_v_heads))
+        return "decay by channels with other value heads than key heads";
     return nullptr;
 }
 
@@ -564,12 +625,12 @@ uint64_t cuda_delta_scratch_bytes(kern_dev *, uint32_t max_tokens, const kern_de
     return n * (qk_stride(*g) + v_stride(*g)) * sizeof(float);
 }
 
-template <int NB>
+template <int NB, bool BY_CHANNEL>
 static void launch_scan(cuda_dev *d, const kern_delta_args *a, uint32_t first, uint32_t n, delta_scratch s)
 {
     const uint32_t runs = a->run_start ? a->n_seqs : n;
     if (runs)
-        (void)cuda_start(d, delta_scan_kernel<NB>,
+        (void)cuda_start(d, delta_scan_kernel<NB, BY_CHANNEL>,
                          dim3((a->geom.v_dim + SCAN_COLS - 1) / SCAN_COLS, a->geom.n_v_heads, runs), SCAN_WARPS * 32, 0,
                          *a, first, n, s);
 }
@@ -580,24 +641,25 @@ static int row_for(uint32_t dim)
     return dim <= 32 ? 0 : dim <= 64 ? 1 : dim <= 128 ? 2 : 3;
 }
 
-static void launch_piece(cuda_dev *d, const kern_delta_args *a, uint32_t first, uint32_t n)
+template <bool BY> static void launch_piece(cuda_dev *d, const kern_delta_args *a, uint32_t first, uint32_t n)
 {
     static void (*const convs[])(kern_delta_args, uint32_t, uint32_t, delta_scratch, uint64_t *) = {
-        delta_conv_kernel<1>, delta_conv_kernel<2>, delta_conv_kernel<4>, delta_conv_kernel<8>};
-    static void (*const norms[])(kern_delta_args, uint32_t) = {delta_norm_kernel<1>, delta_norm_kernel<2>,
-                                                               delta_norm_kernel<4>, delta_norm_kernel<8>};
+        delta_conv_kernel<1, BY>, delta_conv_kernel<2, BY>, delta_conv_kernel<4, BY>, delta_conv_kernel<8, BY>};
+    static void (*const norms[])(kern_delta_args, uint32_t) = {delta_norm_kernel<1, BY>, delta_norm_kernel<2, BY>,
+                                                               delta_norm_kernel<4, BY>, delta_norm_kernel<8, BY>};
     const kern_delta_geom &g = a->geom;
     const delta_scratch s = {static_cast<float *>(a->scratch),
                              static_cast<float *>(a->scratch) + (size_t)n * qk_stride(g)};
-    const uint32_t heads = 2 * g.n_k_heads + g.n_v_heads + 1; /* the last ones' are the gates */
+    const uint32_t heads =
+        2 * g.n_k_heads + g.n_v_heads + 1 + (BY ? g.n_k_heads : 0); /* the last are the gates, and decays */
     (void)cuda_start(d, convs[row_for(g.k_dim > g.v_dim ? g.k_dim : g.v_dim)],
                      dim3((n + CONV_TOKENS - 1) / CONV_TOKENS, (heads + CONV_WARPS - 1) / CONV_WARPS), CONV_WARPS * 32,
                      0, *a, first, n, s, cuda_take_mark(d));
     switch (row_for(g.k_dim)) {
-    case 0: launch_scan<1>(d, a, first, n, s); break;
-    case 1: launch_scan<2>(d, a, first, n, s); break;
-    case 2: launch_scan<4>(d, a, first, n, s); break;
-    default: launch_scan<8>(d, a, first, n, s); break;
+    case 0: launch_scan<1, BY>(d, a, first, n, s); break;
+    case 1: launch_scan<2, BY>(d, a, first, n, s); break;
+    case 2: launch_scan<4, BY>(d, a, first, n, s); break;
+    default: launch_scan<8, BY>(d, a, first, n, s); break;
     }
     (void)cuda_start(d, norms[row_for(g.v_dim)], dim3(n, (g.n_v_heads + 3) / 4), 128, 0, *a, first);
 }
@@ -611,13 +673,15 @@ kern_status cuda_delta(kern_dev *kd, const kern_delta_args *a)
         return cuda_unsupported(d, why);
     if (!a->n_tokens)
         return KERN_OK;
-    if (!a->run_start && g.k_dim == STEP_DIM && g.v_dim == STEP_DIM &&
+    if (!a->run_start && !g.by_channel && g.k_dim == STEP_DIM && g.v_dim == STEP_DIM &&
         (uint64_t)a->n_tokens * g.n_k_heads <= CUDA_DELTA_TICKETS) {
         (void)cuda_start(d, delta_step_kernel, dim3(g.n_v_heads, a->n_tokens), STEP_PARTS * 32, 0, *a,
                          d->small->delta_tickets, cuda_take_mark(d));
         return cuda_launched(d, "delta");
     }
     for (uint32_t first = 0; first < a->n_tokens; first += DELTA_PIECE)
-        launch_piece(d, a, first, a->n_tokens - first < DELTA_PIECE ? a->n_tokens - first : DELTA_PIECE);
+        (g.by_channel
+             ? launch_piece<true>
+             : launch_piece<false>)(d, a, first, a->n_tokens - first < DELTA_PIECE ? a->n_tokens - first : DELTA_PIECE);
     return cuda_launched(d, "delta");
 }

@@ -74,7 +74,7 @@ static void reference_head(kc *k, const delta_case *c, uint32_t s, uint32_t h, d
     const uint64_t at = s * c->state_n + (uint64_t)(g->conv - 1) * c->channels + (uint64_t)h * kd * vd;
     double *state = KC_NEW(k, kd * vd, double), *bound = KC_NEW(k, vd, double), *o = KC_NEW(k, vd, double);
     double *o_bound = KC_NEW(k, vd, double), *q = KC_NEW(k, 4 * kd, double), *key = q + kd, *q_size = q + 2 * kd;
-    double *key_size = q + 3 * kd;
+    double *key_size = q + 3 * kd, *decay = KC_NEW(k, kd, double);
     for (uint32_t i = 0; c->pos[s] && i < kd * vd; i++)
         state[i] = c->state[at + i];
     for (uint32_t i = 0; i < c->count[s]; i++) {
@@ -87,24 +87,31 @@ static void reference_head(kc *k, const delta_case *c, uint32_t s, uint32_t h, d
         }
         const double q_scale = norm_of(q, q_size, kd, 1 / sqrt(kd)), key_scale = norm_of(key, key_size, kd, 1);
         const float *z = x + c->channels + h * vd, *b = x + c->channels + g->n_v_heads * vd;
-        const double dt = (double)b[g->n_v_heads + h] + c->dt_bias[h];
-        const double decay = exp(c->neg_exp_a[h] * (dt > 30 ? dt : log1p(exp(dt)))), beta = 1 / (1 + exp(-b[h]));
+        const double beta = 1 / (1 + exp(-b[h]));
+        double slowest = 0;
+        for (uint32_t r = 0; r < kd; r++) {
+            const uint32_t which = g->by_channel ? h * kd + r : h;
+            const double dt = (double)b[g->n_v_heads + which] + c->dt_bias[which];
+            decay[r] = exp(c->neg_exp_a[h] * (dt > 30 ? dt : log1p(exp(dt))));
+            slowest = fmax(slowest, decay[r]);
+        }
         double squares = 0, bounds = 0;
         for (uint32_t j = 0; j < vd; j++) {
             const channel_value v = conv_silu(c, s, i, 2 * g->n_k_heads * kd + h * vd + j);
             double kv = 0, kv_size = 0, length = 0;
             for (uint32_t r = 0; r < kd; r++) {
-                const double old = decay * state[r * vd + j];
+                const double old = decay[r] * state[r * vd + j];
                 kv += old * key[r];
                 kv_size += fabs(old * key[r]);
                 length += old * old;
             }
             const double d = beta * (v.v - kv);
             length = sqrt(length);
-            bound[j] = decay * bound[j] + beta * (v.size + kv_size + length * key_scale) + key_scale * fabs(d) + length;
+            bound[j] =
+                slowest * bound[j] + beta * (v.size + kv_size + length * key_scale) + key_scale * fabs(d) + length;
             o[j] = o_bound[j] = 0;
             for (uint32_t r = 0; r < kd; r++) {
-                state[r * vd + j] = decay * state[r * vd + j] + key[r] * d;
+                state[r * vd + j] = decay[r] * state[r * vd + j] + key[r] * d;
                 o[j] += state[r * vd + j] * q[r];
                 o_bound[j] += fabs(state[r * vd + j] * q[r]);
             }
@@ -115,7 +122,7 @@ static void reference_head(kc *k, const delta_case *c, uint32_t s, uint32_t h, d
         const double r = 1 / sqrt(squares / vd + 1e-6), rel = 1 + r * sqrt(bounds / vd);
         const size_t y = (size_t)(c->first[s] + i) * c->y_width + h * vd;
         for (uint32_t j = 0; j < vd; j++) {
-            const double by = r * c->norm[j] * silu(z[j]);
+            const double by = r * c->norm[j] * (g->by_channel ? 1 / (1 + exp(-z[j])) : silu(z[j]));
             want.y[y + j] = (float)(o[j] * by);
             sizes.y[y + j] = (float)fabs(by * (o_bound[j] + fabs(o[j]) * rel));
         }
@@ -211,7 +218,7 @@ static void call_delta(kc_run *r, const delta_case *c, const delta_batch *b, boo
         kc_status(r, r->d->ops->ssm(r->d, &m));
     } else {
         a.neg_exp_a = kc_put(r, c->neg_exp_a, c->g.n_v_heads * sizeof(float));
-        a.dt_bias = kc_put(r, c->dt_bias, c->g.n_v_heads * sizeof(float));
+        a.dt_bias = kc_put(r, c->dt_bias, kern_delta_decays(&c->g) * sizeof(float));
         a.norm = kc_put(r, c->norm, c->g.v_dim * sizeof(float));
         a.scratch = kc_room(r, r->d->ops->delta_scratch_bytes(r->d, b->n, &c->g));
         kc_status(r, r->d->ops->delta(r->d, &a));
@@ -352,13 +359,14 @@ static void check_delta(kc *k, delta_case *c, bool long_runs)
     c->y_width = g->n_v_heads * g->v_dim;
     c->state_n = kern_delta_state_floats(g);
     make_runs(k, c, long_runs);
-    kc_fill_scaled(k, c->dt_bias = KC_NEW(k, g->n_v_heads, float), g->n_v_heads, 1);
+    kc_fill_scaled(k, c->dt_bias = KC_NEW(k, kern_delta_decays(g), float), kern_delta_decays(g), 1);
     kc_fill_scaled(k, c->norm = KC_NEW(k, g->v_dim, float), g->v_dim, 1);
     c->neg_exp_a = KC_NEW(k, g->n_v_heads, float);
     for (uint32_t h = 0; h < g->n_v_heads; h++)
         c->neg_exp_a[h] = -expf(6 * kc_uniform(k) - 4);
     for (uint32_t t = 0; t < c->n_tokens; t++)
-        kc_fill_scaled(k, c->x + (size_t)t * c->width + c->channels + c->y_width, 2 * g->n_v_heads, 3); /* b and a */
+        kc_fill_scaled(k, c->x + (size_t)t * c->width + c->channels + c->y_width, g->n_v_heads + kern_delta_decays(g),
+                       3); /* b and a */
     const delta_result want = new_result(k, c), sizes = new_result(k, c);
     reference(k, c, want, sizes);
     check_runs(k, c, want, sizes, long_runs);
@@ -367,7 +375,10 @@ static void check_delta(kc *k, delta_case *c, bool long_runs)
 static void delta_name(kc *k, const kern_delta_geom *g, const char *name)
 {
     kc_case(k, "%s of %u and %u heads%s, %u x %u, %u taps", name, g->n_k_heads, g->n_v_heads,
-            g->tiled ? " in turn" : "", g->k_dim, g->v_dim, g->conv);
+            g->tiled        ? " in turn"
+            : g->by_channel ? " by channel"
+                            : "",
+            g->k_dim, g->v_dim, g->conv);
 }
 
 /* Heads of 128 have a kernel of their own for one token. */
@@ -378,6 +389,9 @@ void case_delta(kc *k)
     c.g = (kern_delta_geom){.n_k_heads = kc_between(k, 1, 3), .conv = kc_below(k, 3) ? 4 : kc_between(k, 1, 4)};
     c.g.n_v_heads = c.g.n_k_heads * kc_between(k, 1, 3);
     c.g.tiled = kc_below(k, 3) == 0;
+    c.g.by_channel = !c.g.tiled && kc_below(k, 2);
+    if (c.g.by_channel)
+        c.g.n_v_heads = c.g.n_k_heads;
     const bool published = kc_below(k, 2);
     c.g.k_dim = published ? 128 : dims[kc_below(k, 10)];
     c.g.v_dim = published ? 128 : dims[kc_below(k, 10)];
@@ -391,6 +405,7 @@ void case_delta_long(kc *k)
     delta_case c = {.n_seqs = kc_between(k, 1, 3), .g = {.n_k_heads = 1, .n_v_heads = kc_between(k, 1, 2), .conv = 4}};
     c.g.k_dim = 4 * kc_between(k, 1, 12);
     c.g.v_dim = 4 * kc_between(k, 1, 12);
+    c.g.by_channel = c.g.n_v_heads == 1 && kc_below(k, 2);
     delta_name(k, &c.g, "delta, long,");
     check_delta(k, &c, true);
 }
