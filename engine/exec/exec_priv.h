@@ -32,7 +32,7 @@ typedef struct exec_layer {
     } latent;
     struct
     { /* a linear layer; n_in 0: it is another. One row below another the matrices of a row of x of its operation */
-        kern_mat in[4];
+        kern_mat in[6], low[6]; /* what comes before them; data NULL: nothing */
         uint32_t n_in;
         float *conv, *neg_exp_a, *dt_bias, *norm; /* a short convolution has the first alone */
         float *conv_bias, *skip;                  /* of Mamba2; the first may be NULL */

@@ -345,7 +345,8 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
 {
     const uint32_t n = s->n_tokens;
     const bool whole = n <= EXEC_LATENT_TOKENS;
-    piece p = {.l = &x->layers[layer], .s = s, .layer = layer}; /* all layers have KV */
+    const uint32_t ordinal = model_get_layer(x->m, layer)->ordinal;
+    piece p = {.l = &x->layers[layer], .s = s, .layer = layer};
     kv_describe(x->kv, p.l->kv.group, &p.kv);
     p.kv.block_table = x->in_dev + exec_layout_of(x, s).block_table + exec_table_of(s, p.l->kv.group);
     p.kv.max_blocks = s->max_blocks;
@@ -356,7 +357,7 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
         if ((st = keep_only(x, &p, err)))
             return st;
     }
-    if ((st = exec_stage_ready(x, layer, s, &read_kv, err)))
+    if ((st = exec_stage_ready(x, ordinal, s, &read_kv, err)))
         return st;
     for (p.first = 0; p.first < n; p.first += p.n) {
         p.n = XD_MIN(n - p.first, (uint32_t)EXEC_LATENT_TOKENS);
@@ -368,5 +369,5 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
         if ((st = attend(x, &p, &read_kv, s->staged ? NULL : &rope, whole && !s->recorded ? seq_start : NULL, err)))
             return st;
     }
-    return exec_stage_ahead(x, layer + 2, s, err);
+    return exec_stage_ahead(x, ordinal + 2, s, err);
 }

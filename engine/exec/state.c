@@ -64,7 +64,8 @@ uint64_t exec_state_trunk_bytes(const exec *x, const model_layer *ml)
         return sum;
     }
     uint64_t n = xd_align_up((uint64_t)kern_delta_channels(g) * g->conv * sizeof(float), 256) +
-                 2 * xd_align_up(g->n_v_heads * sizeof(float), 256) + xd_align_up(g->v_dim * sizeof(float), 256);
+                 xd_align_up(g->n_v_heads * sizeof(float), 256) +
+                 xd_align_up(kern_delta_decays(g) * sizeof(float), 256) + xd_align_up(g->v_dim * sizeof(float), 256);
     for (int i = 0; i < MODEL_DELTA_MATS; i++) {
         const model_tensor *t = &ml->delta.in[i];
         if (t->data && is_copied(x, ml, t))
@@ -106,12 +107,22 @@ static uint32_t list_rows(const kern_delta_geom *g, const model_layer *ml, exec_
     const model_tensor *in = ml->delta.in, *qkvz = &in[MODEL_DELTA_QKVZ], *ba = &in[MODEL_DELTA_BA];
     const uint32_t per = g->n_v_heads / g->n_k_heads, v = per * g->v_dim, width = 2 * (g->k_dim + v);
     uint32_t n = 0;
+    const bool apart = in[MODEL_DELTA_K].data;
     n = add_part(rows, n, g, qkvz, width, 0, g->k_dim, &in[MODEL_DELTA_QKV]);
-    n = add_part(rows, n, g, qkvz, width, g->k_dim, g->k_dim, NULL);
-    n = add_part(rows, n, g, qkvz, width, 2 * g->k_dim, v, NULL);
+    n = add_part(rows, n, g, qkvz, width, g->k_dim, g->k_dim, apart ? &in[MODEL_DELTA_K] : NULL);
+    n = add_part(rows, n, g, qkvz, width, 2 * g->k_dim, v, apart ? &in[MODEL_DELTA_V] : NULL);
     n = add_part(rows, n, g, qkvz, width, 2 * g->k_dim + v, v, &in[MODEL_DELTA_Z]);
     n = add_part(rows, n, g, ba, 2 * per, 0, per, &in[MODEL_DELTA_B]);
     return add_part(rows, n, g, ba, 2 * per, per, per, &in[MODEL_DELTA_A]);
+}
+
+/* What comes before the matrix. */
+static const model_tensor *low_of(const model_layer *ml, const model_tensor *t)
+{
+    const model_tensor *low = t == &ml->delta.in[MODEL_DELTA_Z]   ? &ml->delta.in[MODEL_DELTA_Z_LOW]
+                              : t == &ml->delta.in[MODEL_DELTA_A] ? &ml->delta.in[MODEL_DELTA_A_LOW]
+                                                                  : NULL;
+    return low && low->data ? low : NULL;
 }
 
 static xd_status load_delta_in(exec *x, const model_layer *ml, exec_layer *l, xd_err *err)
@@ -124,10 +135,14 @@ static xd_status load_delta_in(exec *x, const model_layer *ml, exec_layer *l, xd
     xd_status st = XD_OK;
     for (uint32_t i = 0, k; i < n && !st; i += k) {
         const bool copied = is_copied(x, ml, rows[i].t);
-        for (k = 1; copied && i + k < n && exec_same_kind(rows[i].t, rows[i + k].t) && is_copied(x, ml, rows[i + k].t);)
+        const model_tensor *low = low_of(ml, rows[i].t);
+        for (k = 1; copied && !low && i + k < n && exec_same_kind(rows[i].t, rows[i + k].t) &&
+                    is_copied(x, ml, rows[i + k].t) && !low_of(ml, rows[i + k].t);)
             k++;
         kern_mat *to = &l->state.in[l->state.n_in++];
         st = copied ? exec_load_rows(x, &rows[i], k, to, what, err) : exec_load_matrix(x, rows[i].t, to, what, err);
+        if (!st && low)
+            st = exec_load_matrix(x, low, &l->state.low[l->state.n_in - 1], what, err);
     }
     return st;
 }
@@ -146,10 +161,15 @@ static xd_status load_decay(exec *x, const model_tensor *a_log, const model_tens
 
 static xd_status load_delta(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err)
 {
-    const model_tensor *a_log = &ml->delta.a_log;
+    const model_tensor *a_log = &ml->delta.a_log, *conv[] = {&ml->delta.conv, &ml->delta.conv_k, &ml->delta.conv_v};
+    exec_rows parts[XD_ARRAY_LEN(conv)];
+    uint32_t n = 0;
     xd_status st;
+    for (size_t i = 0; i < XD_ARRAY_LEN(conv); i++)
+        if (conv[i]->data)
+            parts[n++] = (exec_rows){conv[i], 0, conv[i]->rows * conv[i]->cols};
     if ((st = load_delta_in(x, ml, l, err)) ||
-        (st = exec_load_vector(x, &ml->delta.conv, tmp, tmp_cap, &l->state.conv, of_conv, err)) ||
+        (st = exec_load_values(x, parts, n, tmp, tmp_cap, &l->state.conv, of_conv, err)) ||
         (st = exec_load_vector(x, &ml->delta.dt_bias, tmp, tmp_cap, &l->state.dt_bias, "biases of time steps", err)) ||
         (st = exec_load_vector(x, &ml->delta.norm, tmp, tmp_cap, &l->state.norm, "a norm of linear attention", err)))
         return st;
@@ -268,17 +288,27 @@ static xd_status project(exec *x, const exec_layer *l, uint32_t first, uint32_t 
     const kern_ops *ops = x->dev->ops;
     const uint32_t d = x->hp->d_model;
     float *y = x->qkv;
-    for (uint32_t i = 0; i < l->state.n_in; y += l->state.in[i++].rows)
-        RUN(ops->linear(x->dev, &(kern_linear_args){.y = y,
-                                                    .x = (i ? x->h : x->x) + (size_t)first * d,
-                                                    .w = l->state.in[i],
-                                                    .n_tokens = n,
-                                                    .x_stride = d,
-                                                    .y_stride = exec_state_width(x->hp),
-                                                    .norm = i ? NULL : l->attn_norm,
-                                                    .normed = x->h + (size_t)first * d,
-                                                    .norm_eps = x->hp->rms_eps,
-                                                    .scratch = x->scratch}));
+    for (uint32_t i = 0; i < l->state.n_in; y += l->state.in[i++].rows) {
+        kern_linear_args a = {.y = y,
+                              .x = (i ? x->h : x->x) + (size_t)first * d,
+                              .w = l->state.in[i],
+                              .n_tokens = n,
+                              .x_stride = d,
+                              .y_stride = exec_state_width(x->hp),
+                              .norm = i ? NULL : l->attn_norm,
+                              .normed = x->h + (size_t)first * d,
+                              .norm_eps = x->hp->rms_eps,
+                              .scratch = x->scratch};
+        if (l->state.low[i].data) { /* by way of where the state's operation will put what it leaves */
+            kern_linear_args low = a;
+            low.w = l->state.low[i];
+            low.y = x->attn;
+            a.x = x->attn;
+            a.x_stride = low.y_stride = low.w.rows;
+            RUN(ops->linear(x->dev, &low));
+        }
+        RUN(ops->linear(x->dev, &a));
+    }
     return XD_OK;
 }
 

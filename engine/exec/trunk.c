@@ -363,7 +363,7 @@ static uint32_t most_values(const exec *x)
 {
     const model_params *hp = x->hp;
     uint32_t n = XD_MAX(hp->d_model, most_head_dim(hp) * (hp->n_heads + 2 * XD_MAX(hp->n_kv_heads, hp->full_kv_heads)));
-    n = XD_MAX(n, kern_delta_channels(&hp->delta) * hp->delta.conv);
+    n = XD_MAX(n, XD_MAX(kern_delta_channels(&hp->delta) * hp->delta.conv, kern_delta_decays(&hp->delta)));
     n = XD_MAX(n, hp->shortconv.channels * hp->shortconv.conv);
     n = XD_MAX(n, kern_ssm_channels(&hp->ssm) * hp->ssm.conv);
     n = XD_MAX(n, model_lm_head_bias(x->m)->cols);

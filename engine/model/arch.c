@@ -639,6 +639,27 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {.model_type = "kimi_linear",
+     .class_name = "KimiLinearForCausalLM",
+     .defaults = "{\"vocab_size\":163840,\"hidden_size\":2304,\"intermediate_size\":9216,\"num_hidden_layers\":27,"
+                 "\"num_attention_heads\":32,\"max_position_embeddings\":1048576,\"rms_norm_eps\":1e-5,"
+                 "\"first_k_dense_replace\":1,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":256,\"n_shared_experts\":1,\"moe_intermediate_size\":1024,"
+                 "\"num_experts_per_tok\":8,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.446,"
+                 "\"bos_token_id\":163584,\"eos_token_id\":163586}",
+     .default_theta = 10000,
+     .experts = {MIXTRAL_EXPERT("w1"), MIXTRAL_EXPERT("w3"), MIXTRAL_EXPERT("w2")},
+     .router = "model.layers.%u.block_sparse_moe.gate.weight",
+     .choice_bias = "model.layers.%u.block_sparse_moe.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = "model.layers.%u.block_sparse_moe.shared_experts",
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .delta = MODEL_DELTA_KIMI,
+     .read = model_read_kimi_linear},
     {BAILING("bailing_moe", "BailingMoeV2ForCausalLM"),
      .defaults = "{\"vocab_size\":157184,\"hidden_size\":2048,\"intermediate_size\":5120,\"num_hidden_layers\":20,"
                  "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"

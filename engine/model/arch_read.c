@@ -26,6 +26,10 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"num_nextn_predict_layers", "num_mtp_layers"},
         {"tie_word_embeddings", "tie_embedding"},
         {"layer_types", "layers_block_type"},
+        {"num_experts_per_tok", "num_experts_per_token"},
+        {"norm_topk_prob", "moe_renormalize"},
+        {"n_group", "num_expert_group"},
+        {"max_position_embeddings", "model_max_length"},
         {"mamba_n_heads", "mamba_num_heads"},
         {"mamba_n_groups", "n_groups"},
         {"mamba_d_head", "mamba_head_dim"},
@@ -97,6 +101,49 @@ static xd_status list_layers(json_t *config, const char *file, xd_err *err)
                : XD_OK;
 }
 
+/* Kimi-Linear's layers, which count from 1, and heads, where all have them. */
+static xd_status spread_kda(json_t *config, const char *file, xd_err *err)
+{
+    static const struct {
+        const char *key, *to, *plain;
+    } sizes[] = {{"num_heads", "linear_num_key_heads", "linear_num_heads"},
+                 {"num_heads", "linear_num_value_heads", "linear_num_heads"},
+                 {"head_dim", "linear_key_head_dim", "linear_head_dim"},
+                 {"head_dim", "linear_value_head_dim", "linear_head_dim"},
+                 {"short_conv_kernel_size", "linear_conv_kernel_dim", "linear_conv_kernel_dim"}};
+    static const char *const lists[] = {"full_attn_layers", "kda_layers"}, *const types[] = {"full_attention",
+                                                                                             "linear_attention"};
+    json_t *of = json_object_get(config, "linear_attn_config"), *v;
+    const json_int_t n = json_integer_value(json_object_get(config, "num_hidden_layers"));
+    bool ok = true;
+    for (size_t i = 0; i < XD_ARRAY_LEN(sizes); i++) {
+        json_t *size = json_object_get(of, sizes[i].key);
+        size = size ? size : json_object_get(config, sizes[i].plain);
+        ok &= !size || !json_object_set(config, sizes[i].to, size);
+    }
+    ok &= hf_has(config, "linear_num_key_heads") ||
+          (!json_object_set_new(config, "linear_num_key_heads", json_integer(32)) &&
+           !json_object_set_new(config, "linear_num_value_heads", json_integer(32)));
+    if (!ok)
+        return xd_fail(err, XD_NOMEM, 0, "configuration");
+    if (hf_has(config, "layer_types") || !json_object_get(of, lists[0]) || n < 1 || n > MODEL_MAX_LAYERS)
+        return XD_OK;
+    XD_CLEANUP(json_decrefp) json_t *all = json_array();
+    for (json_int_t l = 0; l < n; l++)
+        ok &= !json_array_append_new(all, json_null());
+    for (size_t k = 0; k < XD_ARRAY_LEN(lists); k++) {
+        size_t i;
+        json_array_foreach (json_object_get(of, lists[k]), i, v) {
+            const json_int_t l = json_integer_value(v);
+            if (l < 1 || l > n)
+                return xd_fail(err, XD_BAD_MODEL, 0, "%s: linear_attn_config: %s has layers beyond num_hidden_layers",
+                               file, lists[k]);
+            ok &= !json_array_set_new(all, (size_t)l - 1, json_string(types[k]));
+        }
+    }
+    return ok && !json_object_set(config, "layer_types", all) ? XD_OK : xd_fail(err, XD_NOMEM, 0, "configuration");
+}
+
 static xd_status check_class(const model_arch *a, const json_t *config, const char *file, xd_err *err)
 {
     const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
@@ -136,8 +183,9 @@ static xd_status complete(const model_arch *a, json_t *config, const char *file,
         (a->lists && (st = level_lists(config, file, err))) || (a->apart && (st = list_layers(config, file, err))))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
-    return !defaults || json_object_update_missing(config, defaults) ? xd_fail(err, XD_NOMEM, 0, "configuration")
-                                                                     : XD_OK;
+    if (!defaults || json_object_update_missing(config, defaults))
+        return xd_fail(err, XD_NOMEM, 0, "configuration");
+    return a->delta == MODEL_DELTA_KIMI ? spread_kda(config, file, err) : XD_OK;
 }
 
 xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err)

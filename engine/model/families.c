@@ -204,6 +204,17 @@ xd_status model_read_deepseek_v3(model *m, const json_t *c, const char *file, xd
     return st ? st : model_read_glm4(m, c, file, err);
 }
 
+/* Kimi-Linear: V3 whose layers with attention are not rotated, beside others. */
+xd_status model_read_kimi_linear(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    xd_status st;
+    rope_make_still(&m->params, 0);
+    if ((st = only(c, file, "moe_router_activation_func", "sigmoid", err)) ||
+        (st = only_switch(m, c, file, "mla_use_nope", true, err)))
+        return st;
+    return model_read_deepseek_v3(m, c, file, err);
+}
+
 /* From some position on its queries grow, which no operation here does: shorter contexts never get there. */
 xd_status model_read_mistral4(model *m, const json_t *c, const char *file, xd_err *err)
 {

@@ -52,6 +52,7 @@ static const struct {
     {"granitehybrid", "granitemoehybrid"},
     {"granitemoe", NULL},
     {"hunyuan-moe", "hunyuan_v1_moe"},
+    {"kimi-linear", "kimi_linear"},
     {"lfm2moe", "lfm2_moe"},
     {"llama", NULL},
     {"minimax-m2", "minimax_m2"},
@@ -155,6 +156,9 @@ static const struct {
     {"lfm2moe", "expert_weights_scale", "routed_scaling_factor", false},
     {"lfm2moe", "leading_dense_block_count", "first_k_dense_replace", true},
     {"lfm2moe", "shortconv.l_cache", "conv_L_cache", false},
+    {"kimi-linear", "attention.head_count_kv", NULL, false}, /* add_linear_layers() */
+    {"kimi-linear", "ssm.conv_kernel", "linear_conv_kernel_dim", false},
+    {"kimi-linear", "kda.head_dim", "linear_key_head_dim", false},
     NEMOTRON_KEYS("nemotron_h"),
     NEMOTRON_KEYS("nemotron_h_moe"),
     DELTA_KEYS("qwen3next"),
@@ -257,6 +261,20 @@ static xd_status add_linear_layers(const model *m, const char *arch, const char 
     if (size && json_object_set_new(config, "intermediate_size", json_integer(size)))
         return xd_fail(err, XD_NOMEM, 0, "layers of '%s'", gguf_path(g));
     return put(config, "num_key_value_heads", json_integer(kv_heads), key, err);
+}
+
+/* Its linear layers have as many heads as those with attention, of one size; the KV heads of these are not counted (gguf_latent.c). */
+static xd_status add_kda(const model *m, const char *arch, json_t *config, xd_err *err)
+{
+    static const char *const heads[] = {"linear_num_key_heads", "linear_num_value_heads"};
+    xd_status st = add_linear_layers(m, arch, "linear_attention", false, config, err);
+    for (size_t i = 0; i < XD_ARRAY_LEN(heads) && !st; i++)
+        if (json_object_set(config, heads[i], json_object_get(config, "num_attention_heads")))
+            st = xd_fail(err, XD_NOMEM, 0, "configuration");
+    if (!st && (json_object_set(config, "linear_value_head_dim", json_object_get(config, "linear_key_head_dim")) ||
+                json_object_set_new(config, "num_key_value_heads", json_null())))
+        st = xd_fail(err, XD_NOMEM, 0, "configuration");
+    return st;
 }
 
 /* The sizes of heads follow from that of all, and whether any are rotated is told by what llama.cpp takes for it. */
@@ -498,7 +516,8 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if (((*ret_arch)->rope == MODEL_ROPE_LONG && (st = add_long_rope(m, arch, config, err))) ||
         ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
-        ((*ret_arch)->delta && (st = add_delta(g, arch, config, err))) ||
+        ((*ret_arch)->delta && (*ret_arch)->delta != MODEL_DELTA_KIMI && (st = add_delta(g, arch, config, err))) ||
+        ((*ret_arch)->delta == MODEL_DELTA_KIMI && (st = add_kda(m, arch, config, err))) ||
         ((*ret_arch)->shortconv && (st = add_linear_layers(m, arch, "conv", false, config, err))) ||
         ((*ret_arch)->ssm && ((st = add_linear_layers(m, arch, "linear_attention", (*ret_arch)->apart, config, err)) ||
                               (st = add_ssm(g, arch, (*ret_arch)->apart, config, err)))))

@@ -50,6 +50,9 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
         (st = get(g, "expert_count", 0, UINT32_MAX, &experts, err)))
         return st;
     const bool mistral = !strcmp(gguf_string(g, "general.architecture"), "mistral4");
+    const bool kimi = !strcmp(gguf_string(g, "general.architecture"), "kimi-linear");
+    if (kimi && !gating)
+        gating = GATING_SIGMOID;
     if (gating > (mistral ? GATING_SOFTMAX : GATING_SIGMOID))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 1 (softmax)%s known", gguf_path(g),
                        key_of(g, name, sizeof name, "expert_gating_func"), (int)gating,
@@ -60,7 +63,10 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
     }
     if (!gating)
         gating = has_choice_bias(m) ? GATING_SIGMOID : GATING_SOFTMAX;
-    *ret = gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
+    *ret = kimi ? "kimi_linear" : gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
+    if (kimi && gating != GATING_SIGMOID)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 2 (sigmoid) is known", gguf_path(g),
+                       key_of(g, name, sizeof name, "expert_gating_func"), (int)gating);
     return XD_OK;
 }
 
@@ -118,6 +124,7 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
     if (st)
         return st;
     const bool softmax = !strcmp(type, "deepseek_v2"); /* which has groups in one of its methods only */
+    const bool kimi = !strcmp(type, "kimi_linear");    /* whose weights llama.cpp normalises without being told */
     if ((st = get(g, "attention.kv_lora_rank", 0, UINT16_MAX, &rank, err)) ||
         (st = get(g, "attention.q_lora_rank", 0, UINT16_MAX, &q_rank, err)) ||
         (st = get(g, "rope.dimension_count", 0, UINT16_MAX, &rope, err)) ||
@@ -127,7 +134,7 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
         (st = get(g, "expert_shared_count", 0, 1024, &shared, err)) ||
         (st = get(g, "expert_group_count", 1, 1024, &groups, err)) ||
         (st = get(g, "expert_group_used_count", 1, 1024, &top_groups, err)) ||
-        (st = get(g, "expert_weights_norm", 0, 1, &norm, err)) ||
+        (st = get(g, "expert_weights_norm", kimi, 1, &norm, err)) ||
         (st = gguf_real(g, key_of(g, name, sizeof name, "expert_weights_scale"), 1, 0, 1e6, &scale, err)) ||
         (st = add_magnitudes(g, config, err)))
         return st;

@@ -318,7 +318,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
-    if ((st = a->delta       ? model_read_delta(m, c, file, err)
+    if ((st = a->delta       ? model_read_delta(m, a, c, file, err)
               : a->shortconv ? model_read_shortconv(m, c, file, err)
               : a->ssm       ? model_read_ssm(m, a, c, file, err)
                              : read_windows(m, a, c, file, err)) ||

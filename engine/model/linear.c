@@ -51,9 +51,10 @@ static xd_status choose_layers(model *m, const json_t *c, const char *file, cons
     return XD_OK;
 }
 
-xd_status model_read_delta(model *m, const json_t *c, const char *file, xd_err *err)
+xd_status model_read_delta(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
     kern_delta_geom *g = &m->params.delta;
+    g->by_channel = a->delta == MODEL_DELTA_KIMI;
     uint32_t interval;
     xd_status st;
     if ((st = hf_u32(c, file, "linear_num_key_heads", 16, 1, 1024, &g->n_k_heads, err)) ||
@@ -67,7 +68,8 @@ xd_status model_read_delta(model *m, const json_t *c, const char *file, xd_err *
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u)", file,
                        hf_name(c, "linear_num_value_heads"), g->n_v_heads, hf_name(c, "linear_num_key_heads"),
                        g->n_k_heads);
-    return choose_layers(m, c, file, "linear_attention", interval, false, err);
+    return choose_layers(m, c, file, "linear_attention", g->by_channel ? 0 : interval, false,
+                         err); /* Kimi-Linear's list them */
 }
 
 xd_status model_read_shortconv(model *m, const json_t *c, const char *file, xd_err *err)

@@ -141,8 +141,8 @@ static xd_status finish(model *m, xd_err *err)
             count_tensor(m, h, latent[i], false);
         for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++)
             count_tensor(m, h, parts[i], false);
-        const model_tensor *delta[] = {&y->delta.conv, &y->delta.a_log, &y->delta.neg_exp_a, &y->delta.dt_bias,
-                                       &y->delta.norm};
+        const model_tensor *delta[] = {&y->delta.conv,      &y->delta.conv_k,  &y->delta.conv_v, &y->delta.a_log,
+                                       &y->delta.neg_exp_a, &y->delta.dt_bias, &y->delta.norm};
         for (size_t i = 0; y->linear && i < XD_ARRAY_LEN(delta); i++)
             count_tensor(m, h, delta[i], false);
         for (size_t i = 0; y->linear && i < MODEL_DELTA_MATS; i++)

@@ -68,14 +68,19 @@ typedef enum model_layout {
 } model_layout;
 
 /* The matrices of a linear layer before its state: what a row of kern_delta_args.x is made of. Q, K, V and Z, or B and A, are either one tensor
- * with the rows of each key head together, in that order, or lie as the row does. */
+ * with the rows of each key head together, in that order, or lie as the row does; Q may lie alone, with K and V in matrices of their own. With
+ * Z_LOW and A_LOW Z and A come behind these. */
 enum {
     MODEL_DELTA_QKVZ,
     MODEL_DELTA_BA,
     MODEL_DELTA_QKV,
+    MODEL_DELTA_K,
+    MODEL_DELTA_V,
     MODEL_DELTA_Z,
     MODEL_DELTA_B,
     MODEL_DELTA_A,
+    MODEL_DELTA_Z_LOW,
+    MODEL_DELTA_A_LOW,
     MODEL_DELTA_MATS,
 };
 
@@ -103,8 +108,9 @@ typedef struct model_layer {
     struct {
         model_tensor in[MODEL_DELTA_MATS];
         model_tensor conv;             /* [channels][conv] */
+        model_tensor conv_k, conv_v;   /* where they lie apart: then conv is Q's */
         model_tensor a_log, neg_exp_a; /* [n_v_heads]: one of the two */
-        model_tensor dt_bias, norm;    /* [n_v_heads]; [v_dim] */
+        model_tensor dt_bias, norm;    /* [kern_delta_decays()]; [v_dim] */
     } delta;
     struct {
         model_tensor in, conv; /* [3 * d_model][d_model]: b, c and v of kern_shortconv_args.x; [d_model][conv] */

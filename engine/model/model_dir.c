@@ -140,9 +140,12 @@ static xd_status take(const model *m, const char *name, uint32_t rows, uint32_t 
     if (st)
         return st;
     const bool channels = e->n_dims == 3 && e->shape[1] == 1; /* a convolution of each channel for itself */
-    bool fits = rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
-                : channels                  ? e->shape[0] == rows && e->shape[2] == cols
-                                            : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
+    const bool alone =
+        rows == 1 && e->n_dims == 4 && e->shape[0] * e->shape[1] * e->shape[3] == 1; /* Kimi-Linear's A_log */
+    bool fits = alone                         ? e->shape[2] == cols
+                : rows == 1 && e->n_dims == 1 ? e->shape[0] == cols
+                : channels                    ? e->shape[0] == rows && e->shape[2] == cols
+                                              : e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
     if (!fits && rows == 1)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u]", path,
                        name, safetensors_shape(e, shape, sizeof shape), cols);
@@ -433,6 +436,40 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
     return st;
 }
 
+static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_delta_geom *g = &m->params.delta;
+    const uint32_t d = m->params.d_model, n = g->n_v_heads, all = n * g->k_dim;
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {"q_proj.weight", all, d, &y->delta.in[MODEL_DELTA_QKV]},
+        {"k_proj.weight", all, d, &y->delta.in[MODEL_DELTA_K]},
+        {"v_proj.weight", all, d, &y->delta.in[MODEL_DELTA_V]},
+        {"g_a_proj.weight", g->v_dim, d, &y->delta.in[MODEL_DELTA_Z_LOW]},
+        {"g_b_proj.weight", all, g->v_dim, &y->delta.in[MODEL_DELTA_Z]},
+        {"b_proj.weight", n, d, &y->delta.in[MODEL_DELTA_B]},
+        {"f_a_proj.weight", g->k_dim, d, &y->delta.in[MODEL_DELTA_A_LOW]},
+        {"f_b_proj.weight", all, g->k_dim, &y->delta.in[MODEL_DELTA_A]},
+        {"q_conv1d.weight", all, g->conv, &y->delta.conv},
+        {"k_conv1d.weight", all, g->conv, &y->delta.conv_k},
+        {"v_conv1d.weight", all, g->conv, &y->delta.conv_v},
+        {"A_log", 1, n, &y->delta.a_log},
+        {"dt_bias", 1, all, &y->delta.dt_bias},
+        {"o_norm.weight", 1, g->v_dim, &y->delta.norm},
+        {"o_proj.weight", d, all, &y->o},
+    };
+    xd_status st = XD_OK;
+    char name[192];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.%s", l, parts[i].name);
+        st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
+    }
+    return st;
+}
+
 static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const uint32_t d = m->params.d_model;
@@ -580,10 +617,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_cut_qkv(y, &all, false, q, kv);
         model_cut_qkv(y, &all_biases, true, q, kv);
     }
-    if ((st = !y->linear     ? XD_OK
-              : a->shortconv ? take_shortconv(m, l, y, err)
-              : a->ssm       ? take_ssm(m, l, y, err)
-                             : take_delta(m, a, l, y, err)) ||
+    if ((st = !y->linear                     ? XD_OK
+              : a->shortconv                 ? take_shortconv(m, l, y, err)
+              : a->ssm                       ? take_ssm(m, l, y, err)
+              : a->delta == MODEL_DELTA_KIMI ? take_kda(m, l, y, err)
+                                             : take_delta(m, a, l, y, err)) ||
         (st = take_shared(m, a, l, err)))
         return st;
     return take_experts(m, a, l, err);

@@ -82,11 +82,10 @@ static xd_status take(const model *m, const char *name, uint32_t count, uint32_t
     return XD_OK;
 }
 
-/* Matrices [rows][cols] of all heads, as one with the rows of all. */
-static xd_status take_heads(const model *m, const char *name, uint32_t rows, uint32_t cols, model_tensor *ret,
-                            xd_err *err)
+/* Matrices [rows][cols] of n heads, as one with the rows of all. */
+static xd_status take_heads(const model *m, const char *name, uint32_t n, uint32_t rows, uint32_t cols,
+                            model_tensor *ret, xd_err *err)
 {
-    const uint32_t n = m->params.n_heads;
     XD_CLEANUP(xd_freep) model_tensor *heads = calloc(n, sizeof *heads);
     if (!heads)
         return xd_fail(err, XD_NOMEM, 0, "heads of '%s'", name);
@@ -105,10 +104,10 @@ static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err 
     char joined[64], name[64];
     xd_status st;
     snprintf(name, sizeof name, "blk.%u.attn_k_b.weight", l);
-    if ((st = take_heads(m, name, rank, p->latent.nope_dim, &y->latent.k_b, err)))
+    if ((st = take_heads(m, name, p->n_heads, rank, p->latent.nope_dim, &y->latent.k_b, err)))
         return st;
     snprintf(name, sizeof name, "blk.%u.attn_v_b.weight", l);
-    if ((st = take_heads(m, name, p->latent.v_dim, rank, &y->latent.v_b, err)))
+    if ((st = take_heads(m, name, p->n_heads, p->latent.v_dim, rank, &y->latent.v_b, err)))
         return st;
     const bool apart = y->latent.k_b.data && y->latent.v_b.data;
     snprintf(joined, sizeof joined, "blk.%u.attn_kv_b.weight", l);
@@ -197,6 +196,48 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
     return st;
 }
 
+/* Weights of a convolution are a matrix for each channel. */
+static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *err)
+{
+    const kern_delta_geom *g = &m->params.delta;
+    const uint32_t d = m->params.d_model, n = g->n_v_heads, all = n * g->k_dim;
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        model_tensor *to;
+    } parts[] = {
+        {"attn_q.weight", all, d, &y->delta.in[MODEL_DELTA_QKV]},
+        {"attn_k.weight", all, d, &y->delta.in[MODEL_DELTA_K]},
+        {"attn_v.weight", all, d, &y->delta.in[MODEL_DELTA_V]},
+        {"ssm_g_a.weight", g->v_dim, d, &y->delta.in[MODEL_DELTA_Z_LOW]},
+        {"ssm_g_b.weight", all, g->v_dim, &y->delta.in[MODEL_DELTA_Z]},
+        {"ssm_beta.weight", n, d, &y->delta.in[MODEL_DELTA_B]},
+        {"ssm_f_a.weight", g->k_dim, d, &y->delta.in[MODEL_DELTA_A_LOW]},
+        {"ssm_f_b.weight", all, g->k_dim, &y->delta.in[MODEL_DELTA_A]},
+        {"ssm_a", n, 1, &y->delta.neg_exp_a},
+        {"ssm_dt.bias", 1, all, &y->delta.dt_bias},
+        {"ssm_norm.weight", 1, g->v_dim, &y->delta.norm},
+        {"attn_output.weight", d, all, &y->o},
+    };
+    const struct {
+        char part;
+        model_tensor *to;
+    } convs[] = {{'q', &y->delta.conv}, {'k', &y->delta.conv_k}, {'v', &y->delta.conv_v}};
+    xd_status st = XD_OK;
+    char name[96];
+    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
+        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
+        st = take(m, name, 1, parts[i].rows, parts[i].cols, false, parts[i].to, 1, err);
+    }
+    for (size_t i = 0; i < XD_ARRAY_LEN(convs) && !st; i++) {
+        snprintf(name, sizeof name, "blk.%u.ssm_conv1d_%c.weight", l, convs[i].part);
+        st = take_heads(m, name, all, 1, g->conv, convs[i].to, err);
+        if (!st && !convs[i].to->data)
+            st = xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", gguf_path(m->ggufs[0]), name);
+    }
+    return st;
+}
+
 static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const uint32_t d = m->params.d_model;
@@ -253,7 +294,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
     const bool norm_bias = a->layer_norms, o_bias = a->gpt_oss || a->layer_norms,
                qkv_bias = a->bias == MODEL_BIAS_QKV || o_bias;
-    const bool post_norm = a->gpt_oss || a->delta || !strcmp(a->model_type, "glm4_moe");
+    const bool post_norm =
+        a->gpt_oss || (a->delta && a->delta != MODEL_DELTA_KIMI) || !strcmp(a->model_type, "glm4_moe");
     const uint32_t q_norm = p->wide_qk_norm ? q : y->head_dim, k_norm = p->wide_qk_norm ? kv : y->head_dim;
     const bool k_is_v = model_k_is_v(m, y), own = a->norms == MODEL_NORMS_OWN, of_experts = own && y->moe;
     const bool behind = a->norms != MODEL_NORMS_BEFORE, one_qkv = a->joined_qkv;
@@ -276,11 +318,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {plain ? "attn_q.bias" : NULL, 1, 1, q, !qkv_bias, &y->q_bias},
         {plain ? "attn_k.bias" : NULL, 1, 1, kv, !qkv_bias, &y->k_bias},
         {plain ? "attn_v.bias" : NULL, 1, 1, kv, !qkv_bias, &y->v_bias},
-        {low ? "attn_q_a.weight" : NULL, 1, q_rank, d, false, &y->latent.q_a},
-        {low ? "attn_q_a_norm.weight" : NULL, 1, 1, q_rank, false, &y->latent.q_a_norm},
-        {low ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
-        {latent ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
-        {latent ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
+        {low && !linear ? "attn_q_a.weight" : NULL, 1, q_rank, d, false, &y->latent.q_a},
+        {low && !linear ? "attn_q_a_norm.weight" : NULL, 1, 1, q_rank, false, &y->latent.q_a_norm},
+        {low && !linear ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
+        {latent && !linear ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
+        {latent && !linear ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
         {linear ? NULL : "attn_output.bias", 1, 1, d, !o_bias, &y->o_bias},
         {a->apart    ? NULL
          : post_norm ? "post_attention_norm.weight"
@@ -349,12 +391,13 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         model_halve(&experts[e * MODEL_MATRICES], &experts[e * MODEL_MATRICES + MODEL_UP]);
     for (int k = 0; k < MODEL_MATRICES && some; k++)
         y->expert_fmt[k] = experts[k].fmt;
-    return y->ffn_alone             ? XD_OK
-           : latent                 ? take_latent(m, y, l, err)
-           : linear && a->shortconv ? take_shortconv(m, l, y, err)
-           : linear && a->ssm       ? take_ssm(m, l, y, err)
-           : linear                 ? take_delta(m, a, l, y, err)
-                                    : XD_OK;
+    return y->ffn_alone                             ? XD_OK
+           : linear && a->shortconv                 ? take_shortconv(m, l, y, err)
+           : linear && a->ssm                       ? take_ssm(m, l, y, err)
+           : linear && a->delta == MODEL_DELTA_KIMI ? take_kda(m, l, y, err)
+           : linear                                 ? take_delta(m, a, l, y, err)
+           : latent                                 ? take_latent(m, y, l, err)
+                                                    : XD_OK;
 }
 
 /* The converters do not agree on how the size of shared experts is told: the tensors have it. */

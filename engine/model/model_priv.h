@@ -122,6 +122,7 @@ struct model_arch {
         MODEL_DELTA_NONE,
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
+        MODEL_DELTA_KIMI, /* by channel, as linear_attn_config says: Q, K and V a matrix each, Z and A behind narrow ones */
     } delta;
     bool
         apart; /* a layer has one of attention, Mamba2 and FFN, as layer_types or hybrid_override_pattern says, and no gates in FFNs */
@@ -196,7 +197,8 @@ xd_status model_read_full_heads(const model_arch *arch, const json_t *config, co
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 /* Linear layers: reads p->delta, p->shortconv or p->ssm, and which layers they are. */
-xd_status model_read_delta(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_delta(model *m, const model_arch *arch, const json_t *config, const char *file,
+                           xd_err *err) XD_MUST_CHECK;
 xd_status model_read_shortconv(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_ssm(model *m, const model_arch *arch, const json_t *config, const char *file,
                          xd_err *err) XD_MUST_CHECK;
@@ -218,6 +220,7 @@ xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, x
 xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_phimoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_kimi_linear(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_nemotron_h(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */

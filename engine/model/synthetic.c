@@ -306,6 +306,24 @@ static bool plan_delta(plan *p, const model_params *h, model_layer *y)
            plan_add(p, &y->o, d, v, trunk_fmt(p, v), 1 / sqrtf((float)v));
 }
 
+static bool plan_kda(plan *p, const model_params *h, model_layer *y)
+{
+    const kern_delta_geom *g = &h->delta;
+    const uint32_t d = h->d_model, all = g->n_v_heads * g->v_dim;
+    const float in = 1 / sqrtf((float)d), low = 1 / sqrtf((float)g->v_dim);
+    return plan_add(p, &y->delta.in[MODEL_DELTA_QKV], kern_delta_channels(g), d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_Z_LOW], g->v_dim, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_Z], all, g->v_dim, trunk_fmt(p, g->v_dim), low) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_B], g->n_v_heads, d, FMT_BF16, in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_A_LOW], g->k_dim, d, trunk_fmt(p, d), in) &&
+           plan_add(p, &y->delta.in[MODEL_DELTA_A], kern_delta_decays(g), g->k_dim, trunk_fmt(p, g->k_dim), low) &&
+           plan_add(p, &y->delta.conv, kern_delta_channels(g), g->conv, FMT_BF16, 0.5f) &&
+           plan_add(p, &y->delta.a_log, 1, g->n_v_heads, FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->delta.dt_bias, 1, kern_delta_decays(g), FMT_BF16, BIAS_STD) &&
+           plan_add(p, &y->delta.norm, 1, g->v_dim, FMT_BF16, 0) &&
+           plan_add(p, &y->o, d, all, trunk_fmt(p, all), 1 / sqrtf((float)all));
+}
+
 static bool plan_ssm(plan *p, const model *m, model_layer *y)
 {
     const kern_ssm_geom *g = &m->params.ssm;
@@ -375,6 +393,7 @@ static bool plan_model(plan *p, model *m)
              (y->ffn_alone                         ? true
               : y->linear && h->shortconv.channels ? plan_shortconv(p, h, y)
               : y->linear && h->ssm.n_heads        ? plan_ssm(p, m, y)
+              : y->linear && h->delta.by_channel   ? plan_kda(p, h, y)
               : y->linear                          ? plan_delta(p, h, y)
               : latent                             ? plan_latent(p, h, y)
                                                    : plan_attention(p, m, y)) &&

@@ -198,16 +198,17 @@ def untangle(name, data):
 
 def add_latent_router(w, c):
     w.add_expert_weights_scale(c["routed_scaling_factor"])
-    if c.get("norm_topk_prob"):
-        w.add_expert_weights_norm(True)
-    sigmoid = c["model_type"] == "deepseek_v3"
+    if "norm_topk_prob" in c or "moe_renormalize" in c:
+        w.add_expert_weights_norm(bool(c.get("norm_topk_prob", c.get("moe_renormalize"))))
+    sigmoid = c["model_type"] in ("deepseek_v3", "kimi_linear")
     if c["model_type"] in ("glm4_moe_lite", "mistral4"):  # whose config.json does not name it, and so the converter does not either
         if c.get("num_nextn_predict_layers"):
             w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
     else:
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
-    if (c.get("n_group") or 1) > 1:
-        w.add_expert_group_count(c["n_group"])
+    groups = c.get("n_group") or c.get("num_expert_group") or 1
+    if groups > 1:
+        w.add_expert_group_count(groups)
         w.add_expert_group_used_count(c["topk_group"])
 
 
@@ -225,14 +226,31 @@ def add_latent(w, c, joined):
         w.add_q_lora_rank(c["q_lora_rank"])
     w.add_rope_dimension_count(rope)
     w.add_leading_dense_block_count(c.get("first_k_dense_replace", c["num_hidden_layers"]))
-    w.add_expert_shared_count(c.get("n_shared_experts", 0))
-    if "n_routed_experts" not in c:  # dense
+    w.add_expert_shared_count(c.get("n_shared_experts", c.get("num_shared_experts", 0)))
+    if "n_routed_experts" not in c and "num_experts" not in c:  # dense
         w.add_expert_feed_forward_length(c["intermediate_size"])
     else:
         add_latent_router(w, c)
     r = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if r.get("mscale_all_dim") is not None:
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+
+
+def add_kda(w, c):
+    """Keys of Kimi-Linear beyond those of latent attention."""
+    linear = c["linear_attn_config"]
+    w.add_head_count_kv([c["num_key_value_heads"] if i + 1 in linear["full_attn_layers"] else 0 for i in range(c["num_hidden_layers"])])
+    w.add_ssm_conv_kernel(linear["short_conv_kernel_size"])
+    w.add_kda_head_dim(linear["head_dim"])
+
+
+def kda_tensor(name, w):
+    """(Hugging Face's name, values) of one of its tensors as llama.cpp's converter stores it."""
+    if name.endswith("_conv1d.weight"):
+        return name, w.reshape(1, w.shape[0], 1, w.shape[-1])
+    if name.endswith(".A_log"):
+        return name, -np.exp(w.reshape(-1, 1))
+    return name.replace(".dt_bias", ".dt_proj.bias"), w
 
 
 NEMOTRON = ("nemotron_h", "nemotron_h_moe")
@@ -483,7 +501,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
             "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
-            "granitemoehybrid": "granitehybrid"}.get(c["model_type"], c["model_type"])
+            "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear"}.get(c["model_type"], c["model_type"])
     if arch == "nemotron_h" and "E" in c["hybrid_override_pattern"]:
         arch = "nemotron_h_moe"
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
@@ -495,13 +513,16 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w = gguf.GGUFWriter(out, arch)
     blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] == "glm4_moe_lite" else 0)
     w.add_block_count(blocks)
-    w.add_context_length(c["max_position_embeddings"])
+    w.add_context_length(c.get("max_position_embeddings") or c["model_max_length"])
     w.add_embedding_length(c["hidden_size"])
     if "intermediate_size" in c and arch not in NEMOTRON:
         w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
+        if arch == "kimi-linear":
+            w.kv_data[0].pop("kimi-linear.attention.head_count_kv")
+            add_kda(w, c)
     elif arch == "gemma4":
         add_gemma4(w, c)
     elif arch in NEMOTRON:
@@ -521,7 +542,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"] * stretch)
     if experts:
         w.add_expert_count(experts)
-        picks = c.get("num_experts_per_tok") or c.get("top_k_experts") or c.get("moe_topk") or c["moe_k"]
+        picks = c.get("num_experts_per_tok") or c.get("num_experts_per_token") or c.get("top_k_experts") or c.get("moe_topk") or c["moe_k"]
         w.add_expert_used_count(picks[0] if isinstance(picks, list) else picks)
         if ("moe_intermediate_size" in c or arch == "gpt-oss") and arch != "hunyuan-moe":
             w.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
@@ -600,6 +621,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 own = next((x for k, x in {"A_log": "ssm_a", ".mamba.D": "ssm_d"}.items() if name.endswith(k)), None)
                 put(f"blk.{layer}.{own}" if own else names.get_name(name, try_suffixes=(".weight", ".bias")), data, name)
                 continue
+            if arch == "kimi-linear":
+                name, data = kda_tensor(name, data)
+                if name.endswith(".A_log"):
+                    put(f"blk.{layer}.ssm_a", data, name)
+                    continue
             if arch in NEMOTRON:
                 if name.endswith(("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")):
                     name, data = ssm_tensor(name, data, c)

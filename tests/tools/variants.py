@@ -868,6 +868,8 @@ def make(root, name, v):
     model.load_state_dict(state)
     model.to(dtype).save_pretrained(d, max_shard_size=v.get("shards", "1GB"), save_original_format=not v.get("packed"))
     (d / "config.json").write_text(json.dumps(c, indent=1))
+    if v["arch"] == "kimi_linear" and not v.get("packed"):
+        variants_families.as_published_kimi(d)
     (d / "generation_config.json").unlink(missing_ok=True)
     if not v.get("no_generation"):
         (d / "generation_config.json").write_text(json.dumps(v.get("generation", {"_from_model_config": True, "eos_token_id": 2})))
@@ -905,7 +907,7 @@ def make(root, name, v):
 
 def quantized(name, ndim):
     return ndim > 1 and not name.endswith(("gate.weight", "gate.wg.weight", "router.weight", "router.proj.weight", "bias",
-                                             "conv1d.weight", "conv.conv.weight"))
+                                             "conv1d.weight", "conv.conv.weight", "A_log"))
 
 
 def round_trip(model, kind, c, joined):

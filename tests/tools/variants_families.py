@@ -15,6 +15,10 @@ GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_key_value_heads": 2, "num_
           "hidden_activation": "gelu_pytorch_tanh", "hidden_act": DROP, "rope_theta": DROP, "tie_word_embeddings": True}
 PHI_ROPE = {"type": "longrope", "short_factor": [1.0, 1.02, 1.1, 1.3, 1.8, 2.2, 2.9, 3.4],
             "long_factor": [1.0, 1.1, 1.7, 3.2, 6.5, 11.0, 18.0, 24.0], "short_mscale": 1.2, "long_mscale": 1.3416407864998738}
+def kda(linear, full, heads=4, dim=16, conv=4):
+    return {"linear_attn_config": {"kda_layers": linear, "full_attn_layers": full, "num_heads": heads, "head_dim": dim, "short_conv_kernel_size": conv}}
+
+
 FAMILIES = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
                   "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
@@ -89,6 +93,11 @@ FAMILIES = {
                          "residual_multiplier": 0.4, "logits_scaling": 4.0, "shared_intermediate_size": 72, "position_embedding_type": "nope",
                          "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 20, "mamba_d_head": 16, "mamba_d_conv": 4, "mamba_expand": 2,
                          "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False, "layer_types": ["mamba", "attention", "mamba"]},
+    "kimi_linear": {**LATENT, **kda([1, 3], [2]), "hidden_size": 48, "q_lora_rank": None, "head_dim": 72, "num_experts": 8, "num_experts_per_token": 3,
+                    "num_shared_experts": 1, "moe_intermediate_size": 24, "moe_renormalize": True, "moe_router_activation_func": "sigmoid",
+                    "num_expert_group": 1, "topk_group": 1, "use_grouped_topk": True, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+                    "mla_use_nope": True, "routed_scaling_factor": 2.446, "model_max_length": 512, "max_position_embeddings": DROP,
+                    "rope_scaling": None, "num_nextn_predict_layers": 0, "rms_norm_eps": 1e-5, "pad_token_id": 0},
     # transformers holds time steps of a prompt, but not of single tokens, above time_step_min; the makers' own code does neither
     "nemotron_h": {"hybrid_override_pattern": "ME*M-E", "num_hidden_layers": 6, "head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 3,
                    "moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 72, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
@@ -104,7 +113,7 @@ FAMILIES = {
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
-               granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH")
+               granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH", kimi_linear="KimiLinear")
 CLASSES.update(flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -166,6 +175,17 @@ def as_published_axk1(d):
     save_file({**s, "model.layers.0.post_mlp_layernorm.weight": torch.ones(48)}, d / "model.safetensors", metadata={"format": "pt"})
 
 
+def as_published_kimi(d):
+    """Transformers calls the FFN of a dense layer as those with experts when it saves."""
+    import re
+    from safetensors.torch import load_file, save_file
+    own = lambda name: re.sub(r"block_sparse_moe\.((gate|up|down)_proj)", r"mlp.\1", name)
+    for f in d.glob("*.safetensors"):
+        save_file({own(k): t for k, t in load_file(f).items()}, f, metadata={"format": "pt"})
+    for f in d.glob("*.index.json"):
+        f.write_text(own(f.read_text()))
+
+
 def add_mtp(d):
     """What guesses further tokens is left alone."""
     import torch
@@ -196,15 +216,15 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
-        if experts:
+        if experts and a != "kimi_linear":
             v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
-        if a not in NO_GGUF:
+        if a not in NO_GGUF and a != "kimi_linear":
             v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c} | ({"global_attn_every_n_layers": 4} if a == "afmoe" else {}))
         act = "hidden_activation" if "hidden_activation" in c else "hidden_act"
         v("gelu", f"{act} 'gelu'", cfg={act: "gelu"})
@@ -436,6 +456,29 @@ def fill(variant, add_nextn):
     mamba("fast", weights=lambda s: {k: t + 8 if k.endswith("A_log") else t for k, t in s.items()})
     mamba("fp8", fp8="block", cfg={"hidden_size": 160, "mamba_d_head": 40})
     mamba("long", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}, prompts=[530, 1500], greedy=4)
+    kimi = lambda n, refuse=None, **kw: v(f"kimi_linear-{n}", "kimi_linear", refuse, **kw)
+    kimi("small", cfg={**TINY, **kda([1, 3], [2], 2, 32), "num_attention_heads": 2, "num_key_value_heads": 2,
+                       "kv_lora_rank": 256, "qk_rope_head_dim": 64})
+    kimi("gguf", gguf="bf16", cfg={**TINY, **kda([1, 3], [2], 5, 12, 3), "num_expert_group": 2})
+    kimi("gguf-q8_0", gguf="q8_0", cfg={**kda([1, 3], [2], 5, 32), "hidden_size": 64, "moe_intermediate_size": 32, "qk_nope_head_dim": 32, "v_head_dim": 32})
+    kimi("gguf-f16-first", gguf="f16", cfg={**kda([2, 3], [1], 5), "q_lora_rank": 24})
+    kimi("low", cfg={"q_lora_rank": 24, "num_expert_group": 4, "topk_group": 2, "moe_renormalize": False})
+    kimi("published-heads", cfg=kda([1, 3], [2], 2, 128))
+    kimi("one-head", cfg=kda([1, 3], [2], 1, 20, 2))
+    kimi("listed", cfg={"linear_attn_config": DROP, "linear_num_heads": 3, "linear_head_dim": 12, "linear_conv_kernel_dim": 4,
+                        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "mlp_layer_types": ["sparse", "dense", "sparse"],
+                        "first_k_dense_replace": DROP})
+    kimi("full", cfg=kda([], [1, 2, 3]))
+    kimi("all", "one with full attention is needed", cfg=kda([1, 2, 3], []))
+    kimi("half-listed", "'(no text)' for layer 2", cfg=kda([1], [2]), no_reference=True)
+    kimi("beyond", "beyond num_hidden_layers", cfg=kda([1, 3, 4], [2]), no_reference=True)
+    kimi("rotated", "mla_use_nope false", cfg={"mla_use_nope": False})
+    kimi("softmax", "'moe_router_activation_func' is 'softmax'", cfg={"moe_router_activation_func": "softmax"})
+    kimi("5-taps", "convolution of 5 tokens", cfg=kda([1, 3], [2], conv=5))
+    kimi("slow", weights=lambda s: {k: t - 6 if k.endswith("A_log") else t for k, t in s.items()}, prompts=[1, 17, 400])
+    kimi("fast", weights=lambda s: {k: t + 4 if k.endswith("A_log") else t for k, t in s.items()})
+    kimi("loud", weights=lambda s: {k: t * (5 if "proj" in k else 1) for k, t in s.items()})
+    kimi("long", cfg={"model_max_length": 4096}, prompts=[530, 1500], greedy=4)
     apart = lambda n, refuse=None, **kw: v(f"nemotron_h-{n}", "nemotron_h", refuse, **kw)
     small = {**TINY, "hybrid_override_pattern": "MEM*E-ME", "num_hidden_layers": 8, "head_dim": 128, "mamba_num_heads": 6, "mamba_head_dim": 16,
              "ssm_state_size": 8, "n_groups": 2, "moe_shared_expert_intermediate_size": 40, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -635,6 +678,13 @@ def fill_random_latent(variant, arch, seed):
         c.update(n_routed_experts=n, n_shared_experts=r.randint(1, 3), n_group=groups, topk_group=left, moe_intermediate_size=r.randint(3, 70),
                  num_experts_per_tok=r.randint(1, n // groups * left), norm_topk_prob=r.random() < 0.7,
                  routed_scaling_factor=r.choice([1.0, 2.5, 16.0]))
+    if arch == "kimi_linear":
+        layers = c["num_hidden_layers"]
+        full = {i + 1 for i in range(layers) if r.random() < 0.4} | {r.randrange(layers) + 1}
+        n = groups * r.randint(4, 7)
+        c.update(**kda([i + 1 for i in range(layers) if i + 1 not in full], sorted(full), r.randint(1, 6), r.randint(1, 70), r.randint(1, 4)),
+                 num_experts=n, num_experts_per_token=r.randint(1, n // groups), num_expert_group=groups, topk_group=left,
+                 first_k_dense_replace=r.randint(0, layers), num_shared_experts=r.randint(1, 2), moe_renormalize=r.random() < 0.7)
     if arch == "axk1":
         c["q_lora_rank"] = c["q_lora_rank"] or 24
     if arch in ("glm4_moe_lite", "axk1"):

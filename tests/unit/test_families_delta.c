@@ -115,3 +115,59 @@ Test(families_delta, refuse_by_name_what_they_do_not_compute)
     };
     refuse(cases, XD_ARRAY_LEN(cases));
 }
+
+#define KIMI                                                                                               \
+    "\"model_type\":\"kimi_linear\",\"num_hidden_layers\":3,\"hidden_size\":64,\"num_attention_heads\":4," \
+    "\"vocab_size\":16,\"intermediate_size\":24,\"num_experts\":4,\"num_experts_per_token\":2"
+#define KDA(linear, full)                                                                                   \
+    ",\"linear_attn_config\":{\"kda_layers\":[" linear "],\"full_attn_layers\":[" full "],\"num_heads\":2," \
+    "\"head_dim\":16,\"short_conv_kernel_size\":4}"
+
+Test(families_delta, of_kimi_count_their_layers_from_one)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{" KIMI KDA("1,3", "2") ",\"model_max_length\":4096}", &m, &err), XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    const kern_delta_geom *g = &p->delta;
+    cr_assert(g->n_k_heads == 2 && g->n_v_heads == 2 && g->k_dim == 16 && g->v_dim == 16 && g->conv == 4);
+    cr_assert(g->by_channel && p->max_positions == 4096 && p->n_linear == 2 && p->n_attention == 1);
+    cr_assert(p->latent.kv_rank == 512 && p->latent.nope_dim == 128 && p->latent.rope_dim == 64);
+    cr_assert(p->ropes[0].inv_freq[0] == 0 && p->router.scoring == KERN_SIGMOID && p->router.norm_topk);
+    for (uint32_t l = 0; l < 3; l++) {
+        const model_layer *y = model_get_layer(m, l);
+        cr_assert(y->linear == (l != 1) && y->moe == (l > 0), "%u", l);
+        cr_assert_eq(y->delta.dt_bias.cols, l == 1 ? 0 : 32, "%u", l);
+    }
+}
+
+Test(families_delta, of_kimi_have_the_defaults_of_their_class)
+{
+    XD_CLEANUP(model_freep) model *m = NULL;
+    xd_err err;
+    cr_assert_eq(open_config("{\"model_type\":\"kimi_linear\",\"num_hidden_layers\":2,\"layer_types\":"
+                             "[\"linear_attention\",\"full_attention\"]}",
+                             &m, &err),
+                 XD_OK, "%s", err.msg);
+    const model_params *p = model_get_params(m);
+    const kern_delta_geom *g = &p->delta;
+    cr_assert(p->vocab == 163840 && p->d_model == 2304 && p->n_heads == 32 && p->max_positions == 1048576);
+    cr_assert(g->n_k_heads == 32 && g->n_v_heads == 32 && g->k_dim == 128 && g->v_dim == 128 && g->conv == 4);
+    cr_assert(p->rms_eps == 1e-5f && p->router.scale == 2.446f && p->latent.v_dim == 128 && !p->latent.q_rank);
+    const model_layer *y = model_get_layer(m, 1);
+    cr_assert(y->n_experts == 256 && y->top_k == 8 && y->d_ff == 1024 && y->d_ff_shared == 1024);
+}
+
+Test(families_delta, of_kimi_refuse_by_name_what_they_do_not_compute)
+{
+    static const refused cases[] = {
+        {"{" KIMI "}", "layer_types is needed"},
+        {"{" KIMI KDA("1,2,3", "") "}", "one with full attention is needed"},
+        {"{" KIMI KDA("1", "2") "}", "layer_types has '(no text)' for layer 2"},
+        {"{" KIMI KDA("1,3", "0") "}", "beyond num_hidden_layers"},
+        {"{" KIMI KDA("1,3", "2") ",\"mla_use_nope\":false}", "mla_use_nope false"},
+        {"{" KIMI KDA("1,3", "2") ",\"moe_router_activation_func\":\"softmax\"}", "'moe_router_activation_func'"},
+        {"{" KIMI KDA("1,3", "2") ",\"moe_layer_freq\":2}", "moe_layer_freq = 2"},
+    };
+    refuse(cases, XD_ARRAY_LEN(cases));
+}
