@@ -230,10 +230,11 @@ static float exp_ref(float *y, const float *x, uint32_t n, float scale, float ma
 
 static void rmsnorm_ref(float *y, const float *x, const float *weight, uint32_t dim, float eps)
 {
-    float squares = 0;
+    /* In one chain of float32 a row of thousands would be off by more than what is compared with it. */
+    double squares = 0;
     for (uint32_t i = 0; i < dim; i++)
-        squares += x[i] * x[i];
-    float inv = 1.0f / sqrtf(squares / (float)dim + eps);
+        squares += (double)x[i] * (double)x[i];
+    float inv = 1.0f / sqrtf((float)(squares / dim) + eps);
     for (uint32_t i = 0; i < dim; i++)
         y[i] = x[i] * inv * weight[i];
 }
