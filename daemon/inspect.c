@@ -249,6 +249,7 @@ int inspect_main(const cli *c, const config *cfg)
     print_geometry(&f, cfg);
     print_sizes(&f);
     print_placement(&f.where, cfg, f.trunk, f.experts, model_repacks(m));
-    print_bounds(&f.where, f.token_experts);
+    if (f.token_experts) /* a model may have no FFN at all */
+        print_bounds(&f.where, f.token_experts);
     return 0;
 }

@@ -397,6 +397,17 @@ class Cli(unittest.TestCase):
             self.assertIn("cannot work: ", text)
             self.assertNotRegex(text, r"KV cache  |blocks of|cached experts|  0 B  ")
 
+    def test_inspect_of_a_model_without_any_ffn(self):
+        config = {"model_type": "nemotron_h", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "mamba_num_heads": 4,
+                  "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "vocab_size": 256, "max_position_embeddings": 512}
+        for pattern in "M*M", "**":
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+                json.dump(dict(config, hybrid_override_pattern=pattern, num_hidden_layers=len(pattern)), f)
+                f.flush()
+                r = run("inspect", *NO_FILE, "synthetic:" + f.name)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                self.assertNotRegex(r.stdout, r"\b(inf|nan)\b")
+
     def test_inspect_shows_the_kv_cache_of_the_context_that_is_set(self):
         for tokens, args in ((131072, []), (4096, ["--max-model-len=4096"])):
             args = ["inspect", *NO_FILE, "synthetic:gpt-oss-20b", "--model.dtype=mxfp4", "--kv_dtype=f16", *args]
