@@ -68,8 +68,9 @@ xd_status model_read_delta(model *m, const model_arch *a, const json_t *c, const
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u)", file,
                        hf_name(c, "linear_num_value_heads"), g->n_v_heads, hf_name(c, "linear_num_key_heads"),
                        g->n_k_heads);
-    return choose_layers(m, c, file, "linear_attention", g->by_channel ? 0 : interval, false,
-                         err); /* Kimi-Linear's list them */
+    if (g->by_channel) /* Kimi-Linear's are listed */
+        interval = 0;
+    return choose_layers(m, c, file, "linear_attention", interval, false, err);
 }
 
 xd_status model_read_shortconv(model *m, const json_t *c, const char *file, xd_err *err)
@@ -107,9 +108,10 @@ xd_status model_read_ssm(model *m, const model_arch *a, const json_t *c, const c
     if (!(d_head && !strcmp(d_head, "auto")) &&
         (st = hf_u32(c, file, "mamba_d_head", g->head_dim, 1, MODEL_MAX_HEAD, &g->head_dim, err)))
         return st;
-    if (a->apart && g->n_heads % g->n_groups)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u)", file,
-                       hf_name(c, "mamba_n_heads"), g->n_heads, hf_name(c, "mamba_n_groups"), g->n_groups);
+    if (a->apart && (g->n_heads % g->n_groups || g->head_dim > MODEL_MAX_HEAD))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s (%u) must be a multiple of %s (%u), and %s (%u) at most %d", file,
+                       hf_name(c, "mamba_n_heads"), g->n_heads, hf_name(c, "mamba_n_groups"), g->n_groups,
+                       hf_name(c, "mamba_d_head"), g->head_dim, MODEL_MAX_HEAD);
     if (!a->apart && (g->n_heads * g->head_dim != inner || g->n_heads % g->n_groups || g->head_dim > MODEL_MAX_HEAD))
         return xd_fail(err, XD_BAD_MODEL, 0,
                        "%s: mamba_n_heads (%u) times mamba_d_head (%u) must be mamba_expand times hidden_size (%u), "

@@ -404,16 +404,27 @@ static xd_status take_shared(model *m, const model_arch *a, uint32_t l, xd_err *
     return take(m, name, 1, d, false, &y->shared_gate, err);
 }
 
+/* All of what has `place` in its name. */
+static xd_status take_parts(const model *m, uint32_t l, const char *place, const model_part *parts, size_t n,
+                            xd_err *err)
+{
+    xd_status st = XD_OK;
+    char name[192];
+    for (size_t i = 0; i < n && !st; i++) {
+        if (!parts[i].name)
+            continue;
+        snprintf(name, sizeof name, "model.layers.%u.%s.%s", l, place, parts[i].name);
+        st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
+    }
+    return st;
+}
+
 static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, model_layer *y, xd_err *err)
 {
     const kern_delta_geom *g = &m->params.delta;
     const bool grouped = a->delta == MODEL_DELTA_GROUPED;
     const uint32_t d = m->params.d_model, nv = g->n_v_heads, v = nv * g->v_dim, channels = kern_delta_channels(g);
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {grouped ? "in_proj_qkvz.weight" : NULL, channels + v, d, &y->delta.in[MODEL_DELTA_QKVZ]},
         {grouped ? "in_proj_ba.weight" : NULL, 2 * nv, d, &y->delta.in[MODEL_DELTA_BA]},
         {grouped ? NULL : "in_proj_qkv.weight", channels, d, &y->delta.in[MODEL_DELTA_QKV]},
@@ -426,25 +437,14 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
         {"norm.weight", 1, g->v_dim, &y->delta.norm},
         {"out_proj.weight", d, v, &y->o},
     };
-    xd_status st = XD_OK;
-    char name[192];
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "model.layers.%u.linear_attn.%s", l, parts[i].name ? parts[i].name : "");
-        if (parts[i].name)
-            st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
-    }
-    return st;
+    return take_parts(m, l, "linear_attn", parts, XD_ARRAY_LEN(parts), err);
 }
 
 static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const kern_delta_geom *g = &m->params.delta;
     const uint32_t d = m->params.d_model, n = g->n_v_heads, all = n * g->k_dim;
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {"q_proj.weight", all, d, &y->delta.in[MODEL_DELTA_QKV]},
         {"k_proj.weight", all, d, &y->delta.in[MODEL_DELTA_K]},
         {"v_proj.weight", all, d, &y->delta.in[MODEL_DELTA_V]},
@@ -461,28 +461,18 @@ static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *er
         {"o_norm.weight", 1, g->v_dim, &y->delta.norm},
         {"o_proj.weight", d, all, &y->o},
     };
-    xd_status st = XD_OK;
-    char name[192];
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.%s", l, parts[i].name);
-        st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
-    }
-    return st;
+    return take_parts(m, l, "self_attn", parts, XD_ARRAY_LEN(parts), err);
 }
 
 static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const uint32_t d = m->params.d_model;
-    char name[96];
-    xd_status st;
-    snprintf(name, sizeof name, "model.layers.%u.conv.in_proj.weight", l);
-    if ((st = take(m, name, 3 * d, d, false, &y->shortconv.in, err)))
-        return st;
-    snprintf(name, sizeof name, "model.layers.%u.conv.conv.weight", l);
-    if ((st = take(m, name, d, m->params.shortconv.conv, false, &y->shortconv.conv, err)))
-        return st;
-    snprintf(name, sizeof name, "model.layers.%u.conv.out_proj.weight", l);
-    return take(m, name, d, d, false, &y->o, err);
+    const model_part parts[] = {
+        {"in_proj.weight", 3 * d, d, &y->shortconv.in},
+        {"conv.weight", d, m->params.shortconv.conv, &y->shortconv.conv},
+        {"out_proj.weight", d, d, &y->o},
+    };
+    return take_parts(m, l, "conv", parts, XD_ARRAY_LEN(parts), err);
 }
 
 void model_cut_qkv(model_layer *y, const model_tensor *all, bool biases, uint32_t q, uint32_t kv)
@@ -502,11 +492,7 @@ static xd_status take_ssm(const model *m, uint32_t l, model_layer *y, xd_err *er
 {
     const kern_ssm_geom *g = &m->params.ssm;
     const uint32_t d = m->params.d_model, inner = kern_ssm_inner(g), channels = kern_ssm_channels(g);
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {"in_proj.weight", kern_ssm_width(g), d, &y->ssm.in},
         {"conv1d.weight", channels, g->conv, &y->ssm.conv},
         {m->conv_bias ? "conv1d.bias" : NULL, 1, channels, &y->ssm.conv_bias},
@@ -516,14 +502,7 @@ static xd_status take_ssm(const model *m, uint32_t l, model_layer *y, xd_err *er
         {"norm.weight", 1, inner, &y->ssm.norm},
         {"out_proj.weight", d, inner, &y->o},
     };
-    xd_status st = XD_OK;
-    char name[192];
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "model.layers.%u.mamba.%s", l, parts[i].name ? parts[i].name : "");
-        if (parts[i].name)
-            st = take(m, name, parts[i].rows, parts[i].cols, false, parts[i].to, err);
-    }
-    return st;
+    return take_parts(m, l, "mamba", parts, XD_ARRAY_LEN(parts), err);
 }
 
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)

@@ -163,6 +163,19 @@ static xd_status take_experts(const model *m, uint32_t l, const model_layer *y, 
 }
 
 /* Of Qwen3-Next b and a lie by key heads in one matrix; in older files q, k, v and z do, too. */
+static xd_status take_parts(const model *m, uint32_t l, const model_part *parts, size_t n, xd_err *err)
+{
+    xd_status st = XD_OK;
+    char name[96];
+    for (size_t i = 0; i < n && !st; i++) {
+        if (!parts[i].name)
+            continue;
+        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
+        st = take(m, name, 1, parts[i].rows, parts[i].cols, false, parts[i].to, 1, err);
+    }
+    return st;
+}
+
 static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, model_layer *y, xd_err *err)
 {
     const kern_delta_geom *g = &m->params.delta;
@@ -170,11 +183,7 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
     char name[96];
     snprintf(name, sizeof name, "blk.%u.ssm_in.weight", l);
     const bool next = a->delta == MODEL_DELTA_GROUPED, grouped = next && model_gguf_find(m, name);
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {grouped ? "ssm_in.weight" : NULL, channels + v, d, &y->delta.in[MODEL_DELTA_QKVZ]},
         {grouped ? NULL : "attn_qkv.weight", channels, d, &y->delta.in[MODEL_DELTA_QKV]},
         {grouped ? NULL : "attn_gate.weight", v, d, &y->delta.in[MODEL_DELTA_Z]},
@@ -187,25 +196,14 @@ static xd_status take_delta(const model *m, const model_arch *a, uint32_t l, mod
         {"ssm_norm.weight", 1, g->v_dim, &y->delta.norm},
         {"ssm_out.weight", d, v, &y->o},
     };
-    xd_status st = XD_OK;
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name ? parts[i].name : "");
-        if (parts[i].name)
-            st = take(m, name, 1, parts[i].rows, parts[i].cols, false, parts[i].to, 1, err);
-    }
-    return st;
+    return take_parts(m, l, parts, XD_ARRAY_LEN(parts), err);
 }
 
-/* Weights of a convolution are a matrix for each channel. */
 static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const kern_delta_geom *g = &m->params.delta;
     const uint32_t d = m->params.d_model, n = g->n_v_heads, all = n * g->k_dim;
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {"attn_q.weight", all, d, &y->delta.in[MODEL_DELTA_QKV]},
         {"attn_k.weight", all, d, &y->delta.in[MODEL_DELTA_K]},
         {"attn_v.weight", all, d, &y->delta.in[MODEL_DELTA_V]},
@@ -219,16 +217,12 @@ static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *er
         {"ssm_norm.weight", 1, g->v_dim, &y->delta.norm},
         {"attn_output.weight", d, all, &y->o},
     };
-    const struct {
+    const struct { /* a matrix for each channel */
         char part;
         model_tensor *to;
     } convs[] = {{'q', &y->delta.conv}, {'k', &y->delta.conv_k}, {'v', &y->delta.conv_v}};
-    xd_status st = XD_OK;
+    xd_status st = take_parts(m, l, parts, XD_ARRAY_LEN(parts), err);
     char name[96];
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
-        st = take(m, name, 1, parts[i].rows, parts[i].cols, false, parts[i].to, 1, err);
-    }
     for (size_t i = 0; i < XD_ARRAY_LEN(convs) && !st; i++) {
         snprintf(name, sizeof name, "blk.%u.ssm_conv1d_%c.weight", l, convs[i].part);
         st = take_heads(m, name, all, 1, g->conv, convs[i].to, err);
@@ -241,43 +235,31 @@ static xd_status take_kda(const model *m, uint32_t l, model_layer *y, xd_err *er
 static xd_status take_shortconv(const model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const uint32_t d = m->params.d_model;
-    char name[96];
-    xd_status st;
-    snprintf(name, sizeof name, "blk.%u.shortconv.in_proj.weight", l);
-    if ((st = take(m, name, 1, 3 * d, d, false, &y->shortconv.in, 1, err)))
-        return st;
-    snprintf(name, sizeof name, "blk.%u.shortconv.conv.weight", l);
-    if ((st = take(m, name, 1, d, m->params.shortconv.conv, false, &y->shortconv.conv, 1, err)))
-        return st;
-    snprintf(name, sizeof name, "blk.%u.shortconv.out_proj.weight", l);
-    return take(m, name, 1, d, d, false, &y->o, 1, err);
+    const model_part parts[] = {
+        {"shortconv.in_proj.weight", 3 * d, d, &y->shortconv.in},
+        {"shortconv.conv.weight", d, m->params.shortconv.conv, &y->shortconv.conv},
+        {"shortconv.out_proj.weight", d, d, &y->o},
+    };
+    return take_parts(m, l, parts, XD_ARRAY_LEN(parts), err);
 }
 
 static xd_status take_ssm(model *m, uint32_t l, model_layer *y, xd_err *err)
 {
     const kern_ssm_geom *g = &m->params.ssm;
     const uint32_t d = m->params.d_model, inner = kern_ssm_inner(g), channels = kern_ssm_channels(g);
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-        model_tensor *to;
-    } parts[] = {
+    const model_part parts[] = {
         {"ssm_in.weight", kern_ssm_width(g), d, &y->ssm.in},
         {"ssm_conv1d.weight", channels, g->conv, &y->ssm.conv},
-        {"ssm_conv1d.bias", 1, channels, &y->ssm.conv_bias},
         {"ssm_a", g->n_heads, 1, &y->ssm.neg_exp_a},
         {"ssm_d", g->n_heads, 1, &y->ssm.skip},
         {"ssm_dt.bias", 1, g->n_heads, &y->ssm.dt_bias},
         {"ssm_norm.weight", g->n_groups, inner / g->n_groups, &y->ssm.norm},
         {"ssm_out.weight", d, inner, &y->o},
     };
-    xd_status st = XD_OK;
     char name[96];
-    for (size_t i = 0; i < XD_ARRAY_LEN(parts) && !st; i++) {
-        snprintf(name, sizeof name, "blk.%u.%s", l, parts[i].name);
-        st = take(m, name, 1, parts[i].rows, parts[i].cols, parts[i].to == &y->ssm.conv_bias, parts[i].to, 1, err);
-    }
-    return st;
+    snprintf(name, sizeof name, "blk.%u.ssm_conv1d.bias", l);
+    xd_status st = take(m, name, 1, 1, channels, true, &y->ssm.conv_bias, 1, err);
+    return st ? st : take_parts(m, l, parts, XD_ARRAY_LEN(parts), err);
 }
 
 static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *err)

@@ -167,6 +167,13 @@ struct model_arch {
     xd_status (*read)(model *m, const json_t *config, const char *file, xd_err *err);
 };
 
+/* A tensor that a layer needs: what its name ends in, and where it goes. */
+typedef struct model_part {
+    const char *name; /* NULL: this model has none */
+    uint32_t rows, cols;
+    model_tensor *to;
+} model_part;
+
 /* K's matrix is V's too. */
 static inline bool model_k_is_v(const model *m, const model_layer *l)
 {
