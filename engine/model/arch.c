@@ -774,6 +774,22 @@ static const struct {
     {"kimi_k2", "deepseek_v3"},         /* Kimi-K2's own configuration class; its tensors and code are DeepSeek-V3's */
 };
 
+static const model_wrapper wrappers[] = {
+    {"internvl", {"InternVLForConditionalGeneration"}, "text_config", "qwen2"},
+    {"internvl_chat", {"InternVLChatModel"}, "llm_config", NULL},
+    {"kimi_k25", {"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"}, "text_config", "deepseek_v3"},
+    {"kimi_vl", {"KimiVLForConditionalGeneration"}, "text_config", "deepseek_v3"},
+    {"mistral3", {"Mistral3ForConditionalGeneration"}, "text_config", "mistral"},
+};
+
+const model_wrapper *model_wrapper_find(const char *model_type)
+{
+    for (size_t i = 0; i < XD_ARRAY_LEN(wrappers); i++)
+        if (!strcmp(wrappers[i].model_type, model_type))
+            return &wrappers[i];
+    return NULL;
+}
+
 const model_arch *model_arch_find(const char *model_type)
 {
     for (size_t i = 0; i < XD_ARRAY_LEN(aliases); i++)
@@ -800,5 +816,7 @@ const char *model_known_archs(char *out, size_t cap)
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", archs[i].model_type);
     for (size_t i = 0; i < XD_ARRAY_LEN(aliases) && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, ", %s", aliases[i].model_type);
+    for (size_t i = 0; i < XD_ARRAY_LEN(wrappers) && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, ", %s", wrappers[i].model_type);
     return out;
 }

@@ -144,9 +144,14 @@ static xd_status spread_kda(json_t *config, const char *file, xd_err *err)
     return ok && !json_object_set(config, "layer_types", all) ? XD_OK : xd_fail(err, XD_NOMEM, 0, "configuration");
 }
 
+static const char *named_class(const json_t *config)
+{
+    return json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+}
+
 static xd_status check_class(const model_arch *a, const json_t *config, const char *file, xd_err *err)
 {
-    const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const char *name = named_class(config);
     if (name && model_arch_of_class(name))
         return XD_OK;
     return name ? xd_fail(err, XD_UNSUPPORTED, 0, "%s: architectures names '%s'; of model_type '%s' %s is known", file,
@@ -154,16 +159,16 @@ static xd_status check_class(const model_arch *a, const json_t *config, const ch
                 : XD_OK;
 }
 
-/* Of a model that sees or hears, what its language model is like is an object of its own: brings its keys where all other families have
- * them. */
-static xd_status unnest(const model_arch *a, json_t *config, const char *file, xd_err *err)
+/* Of a model that sees or hears, what its language model is like is an object of its own, or one in that: brings its keys where all other
+ * families have them. */
+static xd_status unnest(const char *const nested[2], json_t *config, const char *file, xd_err *err)
 {
     bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
     json_t *text = config;
-    for (size_t i = 0; i < XD_ARRAY_LEN(a->nested) && a->nested[i]; i++) {
-        text = json_object_get(text, a->nested[i]);
+    for (size_t i = 0; i < 2 && nested[i]; i++) {
+        text = json_object_get(text, nested[i]);
         if (!json_is_object(text))
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object", file, a->nested[i]);
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be an object", file, nested[i]);
         tied |= json_is_true(json_object_get(text, "tie_word_embeddings"));
     }
     const char *key;
@@ -176,10 +181,29 @@ static xd_status unnest(const model_arch *a, json_t *config, const char *file, x
                : XD_OK;
 }
 
+/* Makes config that of the language model which w is around; *ret_type is its model_type. */
+static xd_status unwrap(const model_wrapper *w, json_t *config, const char *file, const char **ret_type, xd_err *err)
+{
+    const char *const nested[2] = {w->text}, *name = named_class(config);
+    for (size_t i = 0; name && i < XD_ARRAY_LEN(w->class_names) && w->class_names[i]; i++)
+        if (!strcmp(name, w->class_names[i]))
+            name = NULL;
+    if (name)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: architectures names '%s'; of model_type '%s' %s is known", file,
+                       name, w->model_type, w->class_names[0]);
+    xd_status st = unnest(nested, config, file, err);
+    if (st)
+        return st;
+    json_object_del(config, "architectures");
+    const char *type = hf_string(json_object_get(config, w->text), "model_type");
+    *ret_type = type ? type : w->text_type;
+    return XD_OK;
+}
+
 static xd_status complete(const model_arch *a, json_t *config, const char *file, xd_err *err)
 {
     xd_status st = check_class(a, config, file, err);
-    if (st || (a->nested[0] && (st = unnest(a, config, file, err))) || (st = unify_names(config, err)) ||
+    if (st || (a->nested[0] && (st = unnest(a->nested, config, file, err))) || (st = unify_names(config, err)) ||
         (a->lists && (st = level_lists(config, file, err))) || (a->apart && (st = list_layers(config, file, err))))
         return st;
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
@@ -188,15 +212,23 @@ static xd_status complete(const model_arch *a, json_t *config, const char *file,
     return a->delta == MODEL_DELTA_KIMI ? spread_kda(config, file, err) : XD_OK;
 }
 
-xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err)
+xd_status model_arch_of(model *m, json_t *config, const char *file, const model_arch **ret, xd_err *err)
 {
     const char *type = hf_string(config, "model_type");
-    *ret = type ? model_arch_find(type) : NULL;
-    char known[700];
-    if (!*ret)
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: model_type '%s' is not known; known are %s", file,
-                       type ? type : "(none)", model_known_archs(known, sizeof known));
-    return complete(*ret, config, file, err);
+    const model_wrapper *w = type ? model_wrapper_find(type) : NULL;
+    xd_status st;
+    if (w && (st = unwrap(w, config, file, &type, err)))
+        return st;
+    const model_arch *a = type ? model_arch_find(type) : NULL;
+    char known[800];
+    if (!a || (w && a->nested[0]))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s%smodel_type '%s' is not known; known are %s", file,
+                       w ? w->text : "", w ? ": " : "", type ? type : "(none)", model_known_archs(known, sizeof known));
+    m->prefix = w ? "language_model.model." : a->prefix;
+    m->head = w ? "language_model.lm_head.weight" : a->head;
+    m->names = a->names;
+    *ret = a;
+    return complete(a, config, file, err);
 }
 
 /* By its names; NULL ends them. */

@@ -724,12 +724,7 @@ xd_status model_open_dir(model *m, const char *path, xd_err *err)
     bool tied;
     const model_arch *a = NULL;
     if (!(st = add_hf_quant_config(config, path, err)))
-        st = model_arch_of(config, file, &a, err);
-    if (!st) {
-        m->prefix = a->prefix;
-        m->head = a->head;
-        m->names = a->names;
-    }
+        st = model_arch_of(m, config, file, &a, err);
     if (!st)
         m->params.norm_offset = a->centred ? 1 : 0;
     if (!st && !(st = model_read_params(m, a, config, file, err)) &&

@@ -48,7 +48,7 @@ struct model {
     bool mxfp4;          /* so are gpt-oss's experts stored */
     model_fp8 fp8;
     model_four four;
-    const char *prefix, *head; /* the family's */
+    const char *prefix, *head; /* the family's, or of what is around it */
     const char *const (*names)[2];
     model_fault fault; /* the first that was found */
     model_file *files;
@@ -183,9 +183,16 @@ static inline bool model_k_is_v(const model *m, const model_layer *l)
 const model_arch *model_arch_find(const char *model_type);
 const model_arch *model_arch_of_class(const char *class_name); /* by what `architectures` names; NULL: none */
 const char *model_known_archs(char *out, size_t cap);          /* their model_types, comma-separated; returns out */
-/* The family that config (of a config.json) names, and into config what it leaves to the family's defaults; XD_UNSUPPORTED where it names
- * another class of model, or a family that is not known. */
-xd_status model_arch_of(json_t *config, const char *file, const model_arch **ret, xd_err *err) XD_MUST_CHECK;
+/* A model that sees or hears around a language model of any family: the object `text` of its config.json has a model_type of its own, its
+ * tensors stand below "language_model.". */
+typedef struct model_wrapper {
+    const char *model_type, *class_names[2], *text, *text_type; /* the last: of a text that names none; NULL: it must */
+} model_wrapper;
+
+const model_wrapper *model_wrapper_find(const char *model_type); /* NULL: none */
+/* The family that config (of a config.json) names, and into config what it leaves to the family's defaults, into m what its tensors are
+ * called; XD_UNSUPPORTED where it names another class of model, or a family that is not known. */
+xd_status model_arch_of(model *m, json_t *config, const char *file, const model_arch **ret, xd_err *err) XD_MUST_CHECK;
 
 /* Reads config.json's hyper-parameters into m->params and allocates m->layers and m->experts with n_experts, top_k, d_ff and window
  * of each layer. `file` is for messages. */

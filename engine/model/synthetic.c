@@ -646,7 +646,7 @@ xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
                              geometry_names(known, sizeof known))
                    : st;
     const model_arch *a = NULL;
-    if (!(st = model_arch_of(json, name, &a, err)) && !(st = model_read_params(m, a, json, name, err)) &&
+    if (!(st = model_arch_of(m, json, name, &a, err)) && !(st = model_read_params(m, a, json, name, err)) &&
         !(st = model_read_defaults(m, json, name, err)))
         st = make(m, opt, fmt, err);
     json_decref(json);

@@ -167,6 +167,44 @@ def publish_ling(d):
     (d / "config.json").write_text(json.dumps({**c, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}, indent=1))
 
 
+# What is around a language model of another family: its class in transformers (None: it has none), the key of the language model, and of what sees.
+AROUND = {
+    "kimi_k25": ("Kimi_K25ForConditionalGeneration", "text_config", {
+        "num_attention_heads": 1, "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "pos_emb_height": 2, "pos_emb_width": 2}),
+    "mistral3": ("Mistral3ForConditionalGeneration", "text_config", {
+        "model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8,
+        "image_size": 4, "patch_size": 2}),
+    "internvl": ("InternVLForConditionalGeneration", "text_config", {
+        "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": [4, 4], "patch_size": [2, 2]}),
+    "internvl_chat": (None, "llm_config", {}),
+    "kimi_vl": (None, "text_config", {}),
+}
+
+
+def behind(kind, own_class=None):
+    """Publishes a model as what `kind` is around; where transformers knows that, it must then compute the same."""
+    def publish(d):
+        import json
+        import torch
+        import transformers
+        from safetensors.torch import load_file, save_file
+        cls, key, sees = AROUND[kind]
+        c = json.loads((d / "config.json").read_text())
+        plain = getattr(transformers, c["architectures"][0]).from_pretrained(d, dtype=torch.float32, attn_implementation="eager")
+        s = load_file(d / "model.safetensors")
+        save_file({"language_model." + k: t for k, t in s.items()}, d / "model.safetensors", metadata={"format": "pt"})
+        (d / "config.json").write_text(json.dumps({
+            "architectures": [own_class or cls], "model_type": kind, key: c, "vision_config": sees, "tie_word_embeddings": False}, indent=1))
+        if cls:
+            model, loading = getattr(transformers, cls).from_pretrained(d, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+            missing = [k for k in loading["missing_keys"] if "vision" not in k and "projector" not in k]
+            assert not missing and not loading["unexpected_keys"], (missing, loading["unexpected_keys"])
+            ids = torch.tensor([[5, 3, 9, 27, 4, 1, 0, 33]])
+            with torch.no_grad():
+                assert torch.equal(model.eval()(ids, use_cache=False).logits, plain.eval()(ids, use_cache=False).logits)
+    return publish
+
+
 def as_published_axk1(d):
     """No bias on the choice, and a norm of which dense layers make no use."""
     import torch
@@ -592,6 +630,16 @@ def fill(variant, add_nextn):
         "aux_loss_alpha": 0.001, "num_nextn_predict_layers": 0, "rope_theta": 50000.0, "rope_scaling": {
             "beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
             "type": "yarn"}})
+    # behind models that see: named by their own family, or not at all
+    v("kimi_k25", "deepseek_v3", cfg={**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+      publish=behind("kimi_k25", "KimiK25ForConditionalGeneration"))
+    v("kimi_vl-deepseek_v3", "deepseek_v3", cfg={**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "q_lora_rank": None},
+      publish=behind("kimi_vl", "KimiVLForConditionalGeneration"))
+    v("mistral3-mistral4", "mistral4", publish=behind("mistral3"))
+    v("mistral3-mistral", "mistral", publish=behind("mistral3"))
+    v("internvl-qwen3_moe", "qwen3_moe", publish=behind("internvl"))
+    v("internvl-gpt_oss", "gpt_oss", publish=behind("internvl"))
+    v("internvl_chat-qwen3_moe", "qwen3_moe", publish=behind("internvl_chat", "InternVLChatModel"))
     v("youtu-biases", "youtu", cfg={"attention_bias": True, "q_lora_rank": None, "tie_word_embeddings": False, "rope_interleave": False})
     v("youtu-gguf", "youtu", gguf="bf16")
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
