@@ -294,7 +294,7 @@ Test(families_latent, refuse_by_name_what_they_do_not_compute)
         {"{" MISTRAL ",\"partial_rotary_factor\":0.25}", "partial_rotary_factor 0.25"},
         {"{" MISTRAL ",\"scoring_func\":\"sigmoid\"}", "'scoring_func' is 'sigmoid'"},
         {"{" MISTRAL ",\"n_group\":128}", "'n_group'"},
-        {"{" GLM ",\"model_type\":\"kimi_k25\"}", "'kimi_k25' is not known; known are "},
+        {"{" GLM ",\"model_type\":\"kimi_k3\"}", "'kimi_k3' is not known; known are "},
         {"{" GLM ",\"model_type\":\"axk2\"}", ", joyai_llm_flash, kimi_k2"},
         {"{" GLM ",\"model_type\":\"joyai_llm_flash\",\"architectures\":[\"JoyAIForCausalLM\"]}", "'JoyAIForCausalLM'"},
     };
