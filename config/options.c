@@ -27,8 +27,8 @@ static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}
 static const char *const log_formats[] = {"auto", "plain", "json", "journal", NULL};
 const char *const conf_force_names[] = {"none", "direct", "fallback", NULL};
 static const char *const skews[] = {"balanced", "zipf", "trace", NULL};
-static const char *const dtypes[] = {"bf16",      "f16",   "q8_0", "fp8",  "mxfp4", "int4_g32",
-                                     "int4_g128", "nvfp4", "q4_k", "q2_k", NULL};
+static const char *const dtypes[] = {"bf16",  "f16",  "q8_0", "fp8",   "mxfp4",   "int4_g32", "int4_g128",
+                                     "nvfp4", "q4_k", "q2_k", "iq3_s", "iq2_xxs", "iq1_s",    NULL};
 
 const conf_section conf_sections[] = {
     {"server", "The HTTP side: where to listen, who may ask, and the limits that a request meets."},

@@ -27,7 +27,14 @@
     X(FMT_FP8, fp8, 128, 132)            \
     X(FMT_INT4_G32, int4_g32, 128, 76)   \
     X(FMT_INT4_G128, int4_g128, 128, 68) \
-    X(FMT_NVFP4, nvfp4, 128, 76)
+    X(FMT_NVFP4, nvfp4, 128, 76)         \
+    X(FMT_IQ2_XXS, iq2_xxs, 256, 66)     \
+    X(FMT_IQ2_XS, iq2_xs, 256, 74)       \
+    X(FMT_IQ2_S, iq2_s, 256, 82)         \
+    X(FMT_IQ3_XXS, iq3_xxs, 256, 98)     \
+    X(FMT_IQ3_S, iq3_s, 256, 110)        \
+    X(FMT_IQ1_S, iq1_s, 256, 50)         \
+    X(FMT_IQ1_M, iq1_m, 256, 56)
 
 #define KERN_FMT_ID(id, name, len, bytes) id,
 typedef enum kern_fmt { KERN_FORMATS(KERN_FMT_ID) FMT_COUNT } kern_fmt;
@@ -162,6 +169,8 @@ typedef struct kern_nvfp4_block {
     uint8_t scales[8], qs[64];
 } kern_nvfp4_block;
 KERN_LAYOUT(kern_nvfp4_block, 76);
+
+/* IQ1, IQ2, IQ3: kernels/quant_iq.h. */
 
 typedef struct kern_fmt_info {
     const char *name;

@@ -197,15 +197,15 @@ static const struct {
     const char *name;
     kern_fmt fmt; /* FMT_COUNT: cannot be read */
 } types[] = {
-    [0] = {"F32", FMT_F32},        [1] = {"F16", FMT_F16},        [2] = {"Q4_0", FMT_Q4_0},
-    [3] = {"Q4_1", FMT_Q4_1},      [6] = {"Q5_0", FMT_Q5_0},      [7] = {"Q5_1", FMT_Q5_1},
-    [8] = {"Q8_0", FMT_Q8_0},      [10] = {"Q2_K", FMT_Q2_K},     [11] = {"Q3_K", FMT_Q3_K},
-    [12] = {"Q4_K", FMT_Q4_K},     [13] = {"Q5_K", FMT_Q5_K},     [14] = {"Q6_K", FMT_Q6_K},
-    [16] = {"IQ2_XXS", FMT_COUNT}, [17] = {"IQ2_XS", FMT_COUNT},  [18] = {"IQ3_XXS", FMT_COUNT},
-    [19] = {"IQ1_S", FMT_COUNT},   [20] = {"IQ4_NL", FMT_IQ4_NL}, [21] = {"IQ3_S", FMT_COUNT},
-    [22] = {"IQ2_S", FMT_COUNT},   [23] = {"IQ4_XS", FMT_IQ4_XS}, [29] = {"IQ1_M", FMT_COUNT},
-    [30] = {"BF16", FMT_BF16},     [34] = {"TQ1_0", FMT_COUNT},   [35] = {"TQ2_0", FMT_COUNT},
-    [39] = {"MXFP4", FMT_MXFP4},   [40] = {"NVFP4", FMT_COUNT},   [41] = {"Q1_0", FMT_COUNT},
+    [0] = {"F32", FMT_F32},          [1] = {"F16", FMT_F16},        [2] = {"Q4_0", FMT_Q4_0},
+    [3] = {"Q4_1", FMT_Q4_1},        [6] = {"Q5_0", FMT_Q5_0},      [7] = {"Q5_1", FMT_Q5_1},
+    [8] = {"Q8_0", FMT_Q8_0},        [10] = {"Q2_K", FMT_Q2_K},     [11] = {"Q3_K", FMT_Q3_K},
+    [12] = {"Q4_K", FMT_Q4_K},       [13] = {"Q5_K", FMT_Q5_K},     [14] = {"Q6_K", FMT_Q6_K},
+    [16] = {"IQ2_XXS", FMT_IQ2_XXS}, [17] = {"IQ2_XS", FMT_IQ2_XS}, [18] = {"IQ3_XXS", FMT_IQ3_XXS},
+    [19] = {"IQ1_S", FMT_IQ1_S},     [20] = {"IQ4_NL", FMT_IQ4_NL}, [21] = {"IQ3_S", FMT_IQ3_S},
+    [22] = {"IQ2_S", FMT_IQ2_S},     [23] = {"IQ4_XS", FMT_IQ4_XS}, [29] = {"IQ1_M", FMT_IQ1_M},
+    [30] = {"BF16", FMT_BF16},       [34] = {"TQ1_0", FMT_COUNT},   [35] = {"TQ2_0", FMT_COUNT},
+    [39] = {"MXFP4", FMT_MXFP4},     [40] = {"NVFP4", FMT_COUNT},   [41] = {"Q1_0", FMT_COUNT},
 };
 
 const char *gguf_type_name(uint32_t ggml_type)

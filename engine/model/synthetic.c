@@ -198,6 +198,11 @@ static void random_block(char *at, kern_fmt fmt, float std, uint64_t seed)
         memcpy(b + offsetof(kern_q2_k_block, d), &q.d, 2 * sizeof q.d);
         return;
     }
+    if (fmt == FMT_IQ2_XXS || fmt == FMT_IQ3_S || fmt == FMT_IQ1_S) { /* the deviation of blocks of any bits */
+        const uint16_t d = to_f16(std / (fmt == FMT_IQ2_XXS ? 53.4f : fmt == FMT_IQ3_S ? 140.4f : 7.2f));
+        memcpy(b, &d, sizeof d);
+        return;
+    }
     /* Q4_K: all groups have a scale and a minimum of 32; 0 .. 15 have a deviation of 4.61. */
     kern_q4_k_block q = {.d = to_f16(std / (32 * 4.61f)), .dmin = to_f16(std / (32 * 4.61f) * 7.5f)};
     memset(q.scales, 0xa0, 8);
@@ -623,8 +628,8 @@ static xd_status make(model *m, const model_options *opt, kern_fmt fmt, xd_err *
 xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
 {
     const char *name = opt->path + strlen("synthetic:"), *dtype = opt->dtype && *opt->dtype ? opt->dtype : "bf16";
-    static const kern_fmt made[] = {FMT_BF16,     FMT_F16,       FMT_Q8_0,  FMT_FP8,  FMT_MXFP4,
-                                    FMT_INT4_G32, FMT_INT4_G128, FMT_NVFP4, FMT_Q4_K, FMT_Q2_K};
+    static const kern_fmt made[] = {FMT_BF16,  FMT_F16,  FMT_Q8_0, FMT_FP8,   FMT_MXFP4,   FMT_INT4_G32, FMT_INT4_G128,
+                                    FMT_NVFP4, FMT_Q4_K, FMT_Q2_K, FMT_IQ3_S, FMT_IQ2_XXS, FMT_IQ1_S};
     kern_fmt fmt = FMT_COUNT;
     for (size_t i = 0; i < XD_ARRAY_LEN(made); i++)
         if (!strcmp(kern_fmt_get(made[i]).name, dtype))
@@ -632,7 +637,7 @@ xd_status model_open_synthetic(model *m, const model_options *opt, xd_err *err)
     if (fmt == FMT_COUNT)
         return xd_fail(
             err, XD_BAD_CONFIG, 0,
-            "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, int4_g32, int4_g128, nvfp4, q4_k or q2_k",
+            "model.dtype '%s' is not known: bf16, f16, q8_0, fp8, mxfp4, int4_g32, int4_g128, nvfp4, q4_k, q2_k, iq3_s, iq2_xxs or iq1_s",
             dtype);
     m->dir = strdup("");
     if (!m->dir)

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
+#include "kernels/quant_iq.h"
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))

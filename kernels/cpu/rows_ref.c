@@ -167,6 +167,35 @@ static float weight_nvfp4(const uint8_t *w, uint32_t i)
     return weight_f32(block, 0) * of_16;
 }
 
+/* Of IQ1, IQ2 and IQ3 as well all products are exact. */
+static float iq_magnitude(const kern_iq *v, uint32_t i, const uint8_t *bytes, uint32_t bits)
+{
+    float q = bytes[v->codes >> i % 8 * bits & ((1u << bits) - 1)];
+    return v->negatives >> i % 8 & 1 ? -q : q;
+}
+
+static float iq_shifted(const kern_iq *v, uint32_t i)
+{
+    return 8 * ((float)(v->codes >> i % 8 * 2 & 3) - 1) + (v->negatives ? -1.0f : 1.0f);
+}
+
+#define IQ_WEIGHT(fmt, bytes, d, q, by)                         \
+    static float weight_##fmt(const uint8_t *w, uint32_t i)     \
+    {                                                           \
+        const uint8_t *block = w + (size_t)(i / 256) * (bytes); \
+        const kern_iq v = kern_##fmt(block, i % 256 / 8);       \
+        return f32_of_f16(d) * (float)v.scale * (q) * (by);     \
+    }
+static const uint8_t iq2_bytes[] = {KERN_IQ2_BYTES, 0}, iq3_xxs_bytes[] = {KERN_IQ3_XXS_BYTES},
+                     iq3_s_bytes[] = {KERN_IQ3_S_BYTES};
+IQ_WEIGHT(iq2_xxs, 66, load_u16(block), iq_magnitude(&v, i, iq2_bytes, 2), 0.125f)
+IQ_WEIGHT(iq2_xs, 74, load_u16(block), iq_magnitude(&v, i, iq2_bytes, 2), 0.125f)
+IQ_WEIGHT(iq2_s, 82, load_u16(block), iq_magnitude(&v, i, iq2_bytes, 2), 0.125f)
+IQ_WEIGHT(iq3_xxs, 98, load_u16(block), iq_magnitude(&v, i, iq3_xxs_bytes, 3), 0.25f)
+IQ_WEIGHT(iq3_s, 110, load_u16(block), iq_magnitude(&v, i, iq3_s_bytes, 3), 1)
+IQ_WEIGHT(iq1_s, 50, load_u16(block), iq_shifted(&v, i), 0.125f)
+IQ_WEIGHT(iq1_m, 56, kern_iq1_m_d(block), iq_shifted(&v, i), 0.125f)
+
 #define DEFINE_FORMAT(fmt)                                                                                        \
     static void decode_##fmt##_ref(float *y, const uint8_t *w, uint32_t cols)                                     \
     {                                                                                                             \

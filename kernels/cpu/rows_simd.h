@@ -199,6 +199,30 @@ INLINE VF chunk_nvfp4(const uint8_t *w, uint32_t i)
     return v_mul(v_set1(d), v_mul(of_16, q));
 }
 
+/* IQ1, IQ2, IQ3: a chunk is of one scale and of one or two eights. `q` makes its bytes of them. */
+#define DEFINE_CHUNK_IQ(fmt, bytes, d, q, by)                                 \
+    INLINE VF chunk_##fmt(const uint8_t *w, uint32_t i)                       \
+    {                                                                         \
+        const uint8_t *block = w + (size_t)(i / 256) * (bytes);               \
+        const kern_iq a = kern_##fmt(block, i % 256 / 8);                     \
+        const kern_iq b = LANES > 8 ? kern_##fmt(block, i % 256 / 8 + 1) : a; \
+        const VB signs = b_bits(a.negatives | b.negatives << 8);              \
+        return v_mul(v_set1(f32_of_f16(d) * (float)a.scale * (by)), v_b(q));  \
+    }
+static const int8_t iq2_bytes[16] = {KERN_IQ2_BYTES}, iq3_xxs_bytes[16] = {KERN_IQ3_XXS_BYTES},
+                    iq3_s_bytes[16] = {KERN_IQ3_S_BYTES}, iq1_bytes[16] = {-8, 0, 8};
+#define IQ2 b_negate(b_of(iq2_bytes, b_codes2(a.codes, b.codes)), signs)
+#define IQ1 b_shift(b_of(iq1_bytes, b_codes2(a.codes, b.codes)), signs)
+DEFINE_CHUNK_IQ(iq2_xxs, 66, load_u16(block), IQ2, 0.125f)
+DEFINE_CHUNK_IQ(iq2_xs, 74, load_u16(block), IQ2, 0.125f)
+DEFINE_CHUNK_IQ(iq2_s, 82, load_u16(block), IQ2, 0.125f)
+DEFINE_CHUNK_IQ(iq3_xxs, 98, load_u16(block), b_negate(b_of(iq3_xxs_bytes, b_codes3(a.codes, b.codes)), signs), 0.25f)
+DEFINE_CHUNK_IQ(iq3_s, 110, load_u16(block), b_negate(b_of(iq3_s_bytes, b_codes3(a.codes, b.codes)), signs), 1)
+DEFINE_CHUNK_IQ(iq1_s, 50, load_u16(block), IQ1, 0.125f)
+DEFINE_CHUNK_IQ(iq1_m, 56, kern_iq1_m_d(block), IQ1, 0.125f)
+#undef IQ2
+#undef IQ1
+
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -241,6 +265,13 @@ DEFINE_NO_LAST(q6_k)
 DEFINE_NO_LAST(q2_k)
 DEFINE_NO_LAST(q3_k)
 DEFINE_NO_LAST(iq4_xs)
+DEFINE_NO_LAST(iq2_xxs)
+DEFINE_NO_LAST(iq2_xs)
+DEFINE_NO_LAST(iq2_s)
+DEFINE_NO_LAST(iq3_xxs)
+DEFINE_NO_LAST(iq3_s)
+DEFINE_NO_LAST(iq1_s)
+DEFINE_NO_LAST(iq1_m)
 /* The block is there to its end, whatever of it counts. */
 DEFINE_NO_LAST(fp8)
 DEFINE_NO_LAST(int4_g32)
@@ -311,6 +342,28 @@ DEFINE_NO_LAST(nvfp4)
 #define STRIDE_nvfp4     64
 #define BYTES_nvfp4      38
 #define WHOLE_nvfp4      0
+
+#define STRIDE_iq2_xxs 64
+#define BYTES_iq2_xxs  17
+#define WHOLE_iq2_xxs  1
+#define STRIDE_iq2_xs  64
+#define BYTES_iq2_xs   19
+#define WHOLE_iq2_xs   1
+#define STRIDE_iq2_s   64
+#define BYTES_iq2_s    21
+#define WHOLE_iq2_s    1
+#define STRIDE_iq3_xxs 64
+#define BYTES_iq3_xxs  25
+#define WHOLE_iq3_xxs  1
+#define STRIDE_iq3_s   64
+#define BYTES_iq3_s    28
+#define WHOLE_iq3_s    1
+#define STRIDE_iq1_s   64
+#define BYTES_iq1_s    13
+#define WHOLE_iq1_s    1
+#define STRIDE_iq1_m   64
+#define BYTES_iq1_m    14
+#define WHOLE_iq1_m    1
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \

@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/iq.cuh"
 #include "kernels/quant.h"
 
 #define BF16_ONES 0x3f803f80u
@@ -25,8 +26,12 @@ template <int FMT> struct fmt_block {
     static constexpr uint32_t LEN = fmt_stored<FMT>::LEN, SUPER = fmt_stored<FMT>::BYTES;
     static constexpr uint32_t BYTES = LEN > 32 ? 0 : 32 / LEN *SUPER; /* of 32 weights; 0: see SUPER */
     static constexpr uint32_t GRAIN = LEN > 32 ? LEN / 32 : 1;        /* blocks that cannot be parted */
-    static constexpr int PARTS = FMT == FMT_F32 ? 3 : FMT == FMT_F16 || FMT == FMT_Q6_K ? 2 : 1;
+    static constexpr int PARTS = FMT == FMT_F32                                                               ? 3
+                                 : FMT == FMT_F16 || FMT == FMT_Q6_K || FMT == FMT_IQ2_XS || FMT == FMT_IQ2_S ? 2
+                                                                                                              : 1;
     static constexpr bool FINISHED = FMT > FMT_Q8_0; /* see block_finish() */
+    static constexpr bool WHOLE =
+        FMT == FMT_Q2_K || FMT == FMT_Q3_K || iq<FMT>::IS; /* nothing of a super-block is left out */
     static constexpr bool MIN =
         FMT == FMT_Q4_1 || FMT == FMT_Q5_1 || FMT == FMT_Q4_K || FMT == FMT_Q5_K || FMT == FMT_Q2_K;
 };
@@ -231,7 +236,7 @@ static __device__ __forceinline__ void e4m3_of(const uint32_t (&w)[2], uint32_t 
 
 /* The parts of a super-block that one of its groups of 32 needs. */
 struct k_parts {
-    const unsigned char *head; /* d, (dmin,) scales; Q3_K, Q6_K: scales, d; Q2_K: all of it */
+    const unsigned char *head; /* d, (dmin,) scales; Q3_K, Q6_K: scales, d; Q2_K, IQ1, IQ2, IQ3: all of it */
     const unsigned char *high; /* upper bits: 32 bytes */
     const unsigned char *low;  /* 32 bytes, of Q6_K and FP8 64 */
 };
@@ -240,6 +245,8 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
 {
     if (FMT == FMT_Q6_K)
         return {p + 192, p + 128 + group / 4 * 32, p + group / 4 * 64};
+    if (iq<FMT>::IS)
+        return {p, p, p};
     if (FMT == FMT_Q2_K)
         return {p, p, p + 16 + group / 4 * 32};
     if (FMT == FMT_Q3_K)
@@ -253,13 +260,60 @@ template <int FMT> static __device__ __forceinline__ k_parts k_pieces(const unsi
     return {p, p + 16, p + (FMT == FMT_Q4_K ? 16 : 48) + group / 2 * 32};
 }
 
+/* Quants of sixteen weights that share a scale, times the scale: up to 13 bits, so two numbers, as the matrix units cannot wait for it. */
+static __device__ __forceinline__ void scale_quants(const uint32_t (&q)[4], uint32_t scale, uint32_t (&r)[2][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+        r[1][i] = fma_bf16x2(q[i], scale, r[0][i] ^ 0x80008000u);
+    }
+}
+
+/* The same of products of no more than 8 bits, which are exact. */
+static __device__ __forceinline__ void scale_quants(const uint32_t (&q)[4], uint32_t scale, uint32_t (&r)[1][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+}
+
+/* Share of lane t of group g of an IQ1, IQ2 or IQ3 block. */
+template <int FMT>
+static __device__ __forceinline__ void load_iq_lane(const unsigned char *block, uint32_t g, uint32_t t,
+                                                    uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d)
+{
+    const kern_iq v = iq_eight<FMT>(block, 4 * g + t);
+    const uint32_t w[2] = {iq_bytes<FMT>(v.codes), iq_bytes<FMT>(v.codes >> (iq<FMT>::THREE ? 12 : 8))};
+    uint32_t q[4];
+    if constexpr (iq<FMT>::SHIFTED) {
+        quants_less(w, v.negatives ? 17 : 15, q);
+    } else {
+        quants_of<0>(w, q);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            q[i] ^= (v.negatives << (15 - 2 * i) & 0x8000u) | (v.negatives << (30 - 2 * i) & 0x80000000u);
+    }
+    *d = __half2float(__ushort_as_half(iq_d<FMT>(block))) * iq<FMT>::BY;
+    if constexpr (iq<FMT>::SIXTEENS) {
+        scale_quants(q, bf16_twice((int)v.scale), r);
+    } else {
+        *d *= (float)v.scale;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[0][i] = q[i];
+    }
+}
+
 /* Share of lane t of group g of a super-block. */
 template <int FMT>
 static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32_t t,
                                                    uint32_t (&r)[fmt_block<FMT>::PARTS][4], float *d, fmt_min *m)
 {
     uint32_t w[2];
-    if constexpr (FMT == FMT_FP8) {
+    if constexpr (iq<FMT>::IS) {
+        load_iq_lane<FMT>(p.head, g, t, r, d);
+    } else if constexpr (FMT == FMT_FP8) {
         load_words(p.low + g % 2 * 32 + 8 * t, w);
         e4m3_of(w, r[0]);
         *d = *reinterpret_cast<const float *>(p.head);
@@ -272,9 +326,7 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
         nibbles_of(w, t);
         e2m1_of(w[0], q);
         e2m1_of(w[1], q + 2);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+        scale_quants(q, scale, r);
         *d = 0.5f * *reinterpret_cast<const float *>(p.head);
     } else if constexpr (FMT == FMT_INT4_G32 || FMT == FMT_INT4_G128) {
         load_words(p.low + g % 2 * 16 + t % 2 * 8, w);
@@ -312,9 +364,7 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
             m->of = bf16_twice(p.head[s] >> 4);
         }
         quants_of<FMT == FMT_Q3_K ? 4 : 0>(w, q);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
+        scale_quants(q, scale, r);
     } else if constexpr (FMT == FMT_Q6_K) {
         const uint32_t quarter = g % 4;
         uint32_t h[2], q[4];
@@ -324,13 +374,7 @@ static __device__ __forceinline__ void load_k_lane(k_parts p, uint32_t g, uint32
         for (int i = 0; i < 2; i++)
             w[i] = (w[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (h[i] >> quarter * 2 & 0x03030303u) << 4;
         quants_of<32>(w, q);
-        /* Sixteen weights share a scale of 8 bits, which the matrix units cannot wait for: 13 bits are two numbers. */
-        const uint32_t scale = bf16_twice((int8_t)p.head[2 * g + t / 2]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            r[0][i] = fma_bf16x2(q[i], scale, 0x80008000u);
-            r[1][i] = fma_bf16x2(q[i], scale, r[0][i] ^ 0x80008000u);
-        }
+        scale_quants(q, bf16_twice((int8_t)p.head[2 * g + t / 2]), r);
         *d = half_at(p.head + 16);
     } else {
         const uint2 v = *reinterpret_cast<const uint2 *>(p.low + 8 * t);

@@ -20,6 +20,13 @@ cudaError_t gemv_launch_small(cuda_dev *d, const mm_params &p)
     case FMT_INT4_G32: return gemv_launch_format<FMT_INT4_G32>(d, p, nullptr);
     case FMT_NVFP4: return gemv_launch_format<FMT_NVFP4>(d, p, nullptr);
     case FMT_INT4_G128: return gemv_launch_format<FMT_INT4_G128>(d, p, nullptr);
+    case FMT_IQ2_XXS: return gemv_launch_format<FMT_IQ2_XXS>(d, p, nullptr);
+    case FMT_IQ2_XS: return gemv_launch_format<FMT_IQ2_XS>(d, p, nullptr);
+    case FMT_IQ2_S: return gemv_launch_format<FMT_IQ2_S>(d, p, nullptr);
+    case FMT_IQ3_XXS: return gemv_launch_format<FMT_IQ3_XXS>(d, p, nullptr);
+    case FMT_IQ3_S: return gemv_launch_format<FMT_IQ3_S>(d, p, nullptr);
+    case FMT_IQ1_S: return gemv_launch_format<FMT_IQ1_S>(d, p, nullptr);
+    case FMT_IQ1_M: return gemv_launch_format<FMT_IQ1_M>(d, p, nullptr);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -6,24 +6,24 @@
 template <int FMT> struct tile_a { /* a row of a stage: 64 weights, at any alignment */
     static constexpr uint32_t BYTES = 2 * fmt_block<FMT>::BYTES;
     /* Of a super-block come the pieces that the 64 weights need: see tile_piece_of(). */
-    static constexpr uint32_t UNITS = FMT == FMT_Q4_K                      ? 3
-                                      : FMT == FMT_Q5_K                    ? 5
-                                      : FMT == FMT_Q6_K                    ? 10
-                                      : FMT == FMT_IQ4_XS                  ? 5
-                                      : FMT == FMT_FP8                     ? 6
-                                      : FMT == FMT_INT4_G32                ? 5
-                                      : FMT == FMT_NVFP4                   ? 5
-                                      : FMT == FMT_INT4_G128               ? 4
-                                      : FMT == FMT_Q2_K || FMT == FMT_Q3_K ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
-                                                                           : (BYTES + 14 + 15) / 16;
-    static constexpr uint32_t PITCH = FMT == FMT_Q4_K                     ? 48
-                                      : FMT == FMT_Q6_K                   ? 176
-                                      : FMT == FMT_Q2_K || FMT == FMT_FP8 ? 112
-                                      : FMT == FMT_Q3_K                   ? 144
-                                      : fmt_block<FMT>::FINISHED          ? 80
-                                      : FMT == FMT_Q8_0                   ? 96
-                                      : FMT == FMT_F32                    ? 272
-                                                       : 192; /* quads of neighbouring rows do not collide */
+    static constexpr uint32_t UNITS = FMT == FMT_Q4_K         ? 3
+                                      : FMT == FMT_Q5_K       ? 5
+                                      : FMT == FMT_Q6_K       ? 10
+                                      : FMT == FMT_IQ4_XS     ? 5
+                                      : FMT == FMT_FP8        ? 6
+                                      : FMT == FMT_INT4_G32   ? 5
+                                      : FMT == FMT_NVFP4      ? 5
+                                      : FMT == FMT_INT4_G128  ? 4
+                                      : fmt_block<FMT>::WHOLE ? (fmt_block<FMT>::SUPER + 14 + 15) / 16
+                                                              : (BYTES + 14 + 15) / 16;
+    static constexpr uint32_t PITCH = FMT == FMT_Q4_K            ? 48
+                                      : FMT == FMT_Q6_K          ? 176
+                                      : FMT == FMT_FP8           ? 112
+                                      : fmt_block<FMT>::WHOLE    ? (UNITS | 1) * 16
+                                      : fmt_block<FMT>::FINISHED ? 80
+                                      : FMT == FMT_Q8_0          ? 96
+                                      : FMT == FMT_F32           ? 272
+                                                                 : 192; /* quads of neighbouring rows do not collide */
     static_assert(UNITS * 16 <= PITCH, "room for a row");
 };
 
@@ -55,7 +55,7 @@ template <int FMT> static __device__ __forceinline__ tile_piece tile_piece_of(ui
             return {block + quarter / 2 * 64, 64, u};
         return u < 8 ? tile_piece{block + 128 + quarter / 2 * 32, 32, u - 5} : tile_piece{block + 192, 18, u - 8};
     }
-    if (FMT == FMT_Q2_K || FMT == FMT_Q3_K) /* the pieces are no fewer units than all of it */
+    if (fmt_block<FMT>::WHOLE) /* the pieces are no fewer units than all of it */
         return {block, fmt_block<FMT>::SUPER, u};
     if (FMT == FMT_IQ4_XS)
         return u < 2 ? tile_piece{block, 8, u} : tile_piece{block + 8 + quarter * 32, 32, u - 2};
@@ -77,7 +77,7 @@ template <int FMT>
 static __device__ __forceinline__ k_parts tile_parts(const unsigned char *row, uint32_t low, uint32_t step)
 {
     const uint32_t at = low + step / (fmt_block<FMT>::GRAIN / 2) * fmt_block<FMT>::SUPER;
-    if (FMT == FMT_Q2_K || FMT == FMT_Q3_K)
+    if (fmt_block<FMT>::WHOLE)
         return k_pieces<FMT>(row + (at & 15), step % 4 * 2);
     if (FMT == FMT_IQ4_XS)
         return {row + (at & 15), row, row + 32 + ((at + 8) & 15)};

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/iq.cuh"
 #include "kernels/quant.h"
 
 static __device__ float half_of(uint16_t h)
@@ -41,6 +42,17 @@ __constant__ int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 template <typename B> static __device__ const B *block_of(const unsigned char *row, uint32_t i, uint32_t len)
 {
     return reinterpret_cast<const B *>(row) + i / len;
+}
+
+/* Of IQ1, IQ2 and IQ3. */
+template <int FMT> static __device__ float iq_weight_at(const unsigned char *row, uint32_t i)
+{
+    const unsigned char *block = row + i / 256 * iq<FMT>::BYTES;
+    const kern_iq v = iq_eight<FMT>(block, i % 256 / 8);
+    const uint32_t j = i % 8, bits = iq<FMT>::THREE ? 3 : 2;
+    const float q = (float)(iq_bytes<FMT>(v.codes >> j / 4 * 4 * bits) >> j % 4 * 8 & 255);
+    const float signed_q = iq<FMT>::SHIFTED ? q - (v.negatives ? 17 : 15) : v.negatives >> j & 1 ? -q : q;
+    return half_of(iq_d<FMT>(block)) * iq<FMT>::BY * (float)v.scale * signed_q;
 }
 
 /* Value of weight i of a row: the definition is kernels/cpu/rows_ref.c. */
@@ -131,6 +143,13 @@ static __device__ float weight_at(const unsigned char *row, uint32_t i, kern_fmt
         const uint32_t scale = (b->scales_l[g / 2] >> g % 2 * 4 & 15) | (b->scales_h >> 2 * g & 3) << 4;
         return half_of(b->d) * ((float)scale - 32) * (float)iq4_nl_values[nibble_at(b->qs + 16 * g, j)];
     }
+    case FMT_IQ2_XXS: return iq_weight_at<FMT_IQ2_XXS>(row, i);
+    case FMT_IQ2_XS: return iq_weight_at<FMT_IQ2_XS>(row, i);
+    case FMT_IQ2_S: return iq_weight_at<FMT_IQ2_S>(row, i);
+    case FMT_IQ3_XXS: return iq_weight_at<FMT_IQ3_XXS>(row, i);
+    case FMT_IQ3_S: return iq_weight_at<FMT_IQ3_S>(row, i);
+    case FMT_IQ1_S: return iq_weight_at<FMT_IQ1_S>(row, i);
+    case FMT_IQ1_M: return iq_weight_at<FMT_IQ1_M>(row, i);
     default: {
         const kern_q6_k_block *b = block_of<kern_q6_k_block>(row, i, 256);
         const uint32_t half = k / 128, at = k % 128;

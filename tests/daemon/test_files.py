@@ -155,11 +155,11 @@ class Files(DemoCopy):
         name = b"blk.0.attn_q.weight"
         at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
         dims = struct.unpack_from("<I", data, at)[0]
-        struct.pack_into("<I", data, at + 4 + 8 * dims, 21)
+        struct.pack_into("<I", data, at + 4 + 8 * dims, 34)
         with open(path, "wb") as f:
             f.write(data)
         self.assertRegex(self.refused(66, "-m", path), 
-                         r"'blk.0.attn_q.weight' has ggml type 21 \(IQ3_S\); what can be read: F32, F16, Q4_0, Q4_1, .*, MXFP4")
+                         r"'blk.0.attn_q.weight' has ggml type 34 \(TQ1_0\); what can be read: F32, F16, Q4_0, Q4_1, .*, MXFP4")
 
     def test_layers_that_would_be_left_out_are_refused(self):
         path = os.path.join(self.model, "config.json")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face model directory as one GGUF file with the `gguf` package: test data from somebody else's writer.
 
-usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0|q4_0|...|mxfp4|q4_k|q4_k_m|q5_k_m|q2_k_m|q3_k_m|iq4_xs_m]
+usage: make_gguf.py DIR OUT.gguf [bf16|f16|f32|q8_0|q4_0|...|mxfp4|q4_k|q4_k_m|q5_k_m|q2_k_m|q3_k_m|iq4_xs_m|iq]
 
 Names come from the package's own map; experts are stacked and the llama family's Q and K rows are permuted, as llama.cpp's
 converter does.
@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import zlib
 
 import gguf
 import numpy as np
@@ -33,8 +34,12 @@ def read_safetensors(path):
 
 def type_of(kind, name):
     """Of a tensor by its Hugging Face name. The mixtures are about llama.cpp's: more bits for V, down and the two ends."""
-    if kind.endswith("_m"):
-        layer = re.search(r"layers\.(\d+)\.", name)
+    layer = re.search(r"layers\.(\d+)\.", name)
+    if kind == "iq":  # all of them
+        kind = next((t for of, t in ((r"q_proj", "iq2_xs"), (r"k_proj", "iq2_s"), (r"v_proj|o_proj", "iq3_xxs"), (r"down_proj|\.w2\.", "iq2_xxs iq3_s"),
+                                     (r"experts", "iq1_s iq1_m")) if re.search(of, name)), "q6_k").split()
+        kind = kind[int(layer[1]) % 2 if len(kind) > 1 else 0]
+    if kind.endswith("_m") and kind != "iq1_m":
         more = not layer or (int(layer[1]) % 2 == 0 and re.search(r"v_proj|down_proj|\.w2\.", name))
         kind = kind[:-2] if not more else {"q2_k_m": "q3_k", "q3_k_m": "q4_k"}.get(kind, "q6_k")
     return gguf.GGMLQuantizationType[kind.upper()]
@@ -62,10 +67,31 @@ def crumbs(n):
     return (n[:, :, 0] | n[:, :, 1] << 2 | n[:, :, 2] << 4 | n[:, :, 3] << 6).reshape(-1, 64)
 
 
+def any_blocks(w, t):
+    """Blocks of bits that only their weights decide on, with their deviation: for random weights as good as any."""
+    block, size = gguf.GGML_QUANT_SIZES[t]
+    of = w.reshape(-1, block)
+    raw = np.stack([np.random.default_rng(zlib.crc32(row.tobytes())).integers(0, 256, size, dtype=np.uint8) for row in of])
+
+    def with_scale(d):
+        bits = d.astype(np.float16).view(np.uint16)
+        if t == gguf.GGMLQuantizationType.IQ1_M:
+            for i in range(4):
+                raw[:, 49 + 2 * i] = raw[:, 49 + 2 * i] & 15 | (bits >> 4 * i & 15) << 4
+        else:
+            raw[:, :2] = bits[:, None].view(np.uint8)
+        return raw
+
+    plain = gguf.quants.dequantize(with_scale(np.ones(len(of))), t)
+    return with_scale(of.std(1) / plain.std(1)).reshape(*w.shape[:-1], -1)
+
+
 def quantise(w, t):
     """What the package cannot write: plain roundings, good enough for random weights."""
     q = gguf.GGMLQuantizationType
     w = np.ascontiguousarray(w, dtype=np.float32)
+    if t in (q.IQ2_XXS, q.IQ2_XS, q.IQ2_S, q.IQ3_XXS, q.IQ3_S, q.IQ1_S, q.IQ1_M):
+        return any_blocks(w, t)
     if t not in (q.IQ4_NL, q.IQ4_XS, q.Q2_K, q.Q3_K, q.Q4_K, q.Q5_K, q.Q6_K):
         return gguf.quants.quantize(w, t)
     half = lambda a: a.astype(np.float16).view(np.uint8)

@@ -176,6 +176,19 @@ static void fill_block(kc *k, uint8_t *w, kern_fmt fmt, uint32_t bytes)
         break;
     }
     case FMT_IQ4_XS: put_scale(k, w, 11); break;
+    case FMT_IQ2_XXS:
+    case FMT_IQ2_XS:
+    case FMT_IQ2_S: put_scale(k, w, 7); break;
+    case FMT_IQ3_XXS: put_scale(k, w, 8); break;
+    case FMT_IQ3_S: put_scale(k, w, 7); break;
+    case FMT_IQ1_S: put_scale(k, w, 3); break;
+    case FMT_IQ1_M: { /* a quarter of the scale in each of four words */
+        put_scale(k, w, 3);
+        const uint32_t d = w[0] | (uint32_t)w[1] << 8;
+        for (uint32_t i = 0; i < 4; i++)
+            w[49 + 2 * i] = (uint8_t)((w[49 + 2 * i] & 15) | (d >> 4 * i & 15) << 4);
+        break;
+    }
     case FMT_Q6_K: put_scale(k, w + 208, 11); break;
     case FMT_Q4_0: put_scale(k, w, 3); break;
     case FMT_Q5_0: put_scale(k, w, 4); break;

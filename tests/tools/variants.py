@@ -331,7 +331,7 @@ def fill_variants():
     fours = {"head_dim": 64, "num_local_experts": 3, "num_hidden_layers": 2, "vocab_size": 61}
     for kind in ("mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "head_dim": 16, "intermediate_size": 128})
-    for kind in ("q4_k_m", "q5_k_m", "q2_k_m", "q3_k_m", "iq4_xs_m"):
+    for kind in ("q4_k_m", "q5_k_m", "q2_k_m", "q3_k_m", "iq4_xs_m", "iq"):
         variant(f"mixtral-{kind}", "mixtral", gguf=kind, dtype="float32", cfg={**fours, "hidden_size": 256, "intermediate_size": 256})
     # FP8; sizes that are no whole number of blocks
     wide = {"hidden_size": 192, "intermediate_size": 200, "moe_intermediate_size": 136, "num_hidden_layers": 2, "vocab_size": 61}

@@ -300,17 +300,22 @@ for vocab in (1, 40, 300):
     put("lse", np.log(np.exp(logits.astype(np.float64)).sum(axis=1)))
 
 # ---- blocks of GGUF: any bytes with sound scales, values by the `gguf` package
-for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS"):
+for name in ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS",
+             "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"):
     kind = gguf.GGMLQuantizationType[name]
     block, size = gguf.GGML_QUANT_SIZES[kind]
     halves = {"MXFP4": (), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-              "Q2_K": (80, 82), "Q3_K": (108,)}.get(name, (0,))
+              "Q2_K": (80, 82), "Q3_K": (108,), "IQ1_M": ()}.get(name, (0,))
 
     def blocks(n, exponents):
         raw = rng.integers(0, 256, (n, size), dtype=np.uint8)
         for at in halves:
             h = rng.integers(0, 0x400, n) | rng.integers(*exponents, n) << 10 | rng.integers(0, 2, n) << 15
             raw[:, at : at + 2] = h.astype(np.uint16).view(np.uint8).reshape(n, 2)
+        if name == "IQ1_M": # a quarter of the scale in each of four words
+            h = rng.integers(0, 0x400, n) | rng.integers(*exponents, n) << 10 | rng.integers(0, 2, n) << 15
+            for i in range(4):
+                raw[:, 49 + 2 * i] = raw[:, 49 + 2 * i] & 15 | (h >> 4 * i & 15) << 4
         if name == "MXFP4":
             raw[:, 0] = rng.integers(120, 126, n) if exponents[1] < 31 else [0, 1, 2, 3, 127, 128, 250, 252]
         return raw

@@ -1,0 +1,12 @@
+/* mm_iq2_xxs.cu - the matrix products with IQ2_XXS weights. */
+#include "kernels/cuda/launch.cuh"
+
+cudaError_t mm_launch_iq2_xxs(cuda_dev *d, const mm_params &p)
+{
+    return launch_mm<FMT_IQ2_XXS>(d, p);
+}
+
+cudaError_t warp_launch_iq2_xxs(cuda_dev *d, const warp_params &p, uint32_t smem)
+{
+    return launch_warp<FMT_IQ2_XXS>(d, p, smem);
+}
