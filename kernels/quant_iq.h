@@ -27,10 +27,14 @@ typedef struct kern_iq {
 #define KERN_IQ3_XXS_BYTES 4, 12, 20, 28, 36, 44, 52, 62
 #define KERN_IQ3_S_BYTES   1, 3, 5, 7, 9, 11, 13, 15
 
-/* At an even address. */
+/* Blocks begin at even addresses on a GPU, where a byte takes as long to load as all of them. */
 KERN_IQ uint32_t kern_iq_u16(const uint8_t *p)
 {
+#ifdef __CUDACC__
+    return *(const uint16_t *)p;
+#else
     return p[0] | (uint32_t)p[1] << 8;
+#endif
 }
 
 /* Of the even number of negative ones seven bits tell. */
@@ -76,9 +80,9 @@ KERN_IQ kern_iq kern_iq2_s(const uint8_t *block, uint32_t e)
 /* d, two bytes of indices for each e, then for each g 32 bits as in IQ2_XXS. */
 KERN_IQ kern_iq kern_iq3_xxs(const uint8_t *block, uint32_t e)
 {
-    const uint8_t *of = block + 66 + e / 4 * 4, *at = block + 2 + 2 * e;
-    const uint32_t more = kern_iq_u16(of) | kern_iq_u16(of + 2) << 16;
-    kern_iq r = {kern_grid_iq3_xxs[at[0]] | (uint32_t)kern_grid_iq3_xxs[at[1]] << 12,
+    const uint8_t *of = block + 66 + e / 4 * 4;
+    const uint32_t more = kern_iq_u16(of) | kern_iq_u16(of + 2) << 16, at = kern_iq_u16(block + 2 + 2 * e);
+    kern_iq r = {kern_grid_iq3_xxs[at & 255] | (uint32_t)kern_grid_iq3_xxs[at >> 8] << 12,
                  kern_iq_signs(more >> e % 4 * 7 & 127), 2 * (more >> 28) + 1};
     return r;
 }
@@ -86,9 +90,9 @@ KERN_IQ kern_iq kern_iq3_xxs(const uint8_t *block, uint32_t e)
 /* d, two bytes of indices for each e, for each g one more bit of eight indices, a byte of signs for each e, then scales of g. */
 KERN_IQ kern_iq kern_iq3_s(const uint8_t *block, uint32_t e)
 {
-    const uint8_t *at = block + 2 + 2 * e;
-    const uint32_t high = block[66 + e / 4] >> e % 4 * 2;
-    kern_iq r = {kern_grid_iq3_s[at[0] | (high & 1) << 8] | (uint32_t)kern_grid_iq3_s[at[1] | (high & 2) << 7] << 12,
+    const uint32_t high = block[66 + e / 4] >> e % 4 * 2, at = kern_iq_u16(block + 2 + 2 * e);
+    kern_iq r = {kern_grid_iq3_s[(at & 255) | (high & 1) << 8] | (uint32_t)kern_grid_iq3_s[at >> 8 | (high & 2) << 7]
+                                                                     << 12,
                  block[74 + e], 2 * kern_iq_nibble(block + 106, e / 4) + 1};
     return r;
 }

@@ -98,68 +98,109 @@ INLINE VF chunk_q5_1(const uint8_t *w, uint32_t i)
     return v_fma(v_scale(block), v_b(quants5(block + 4, block + 8, i % 32)), v_scale(block + 2));
 }
 
-/* Quants q of group g of a Q4_K or Q5_K block. */
-INLINE VF chunk_k(const uint8_t *block, uint32_t g, VB q)
+/* Of a super-block of 256 weights what its sixteens or groups of 32 are multiplied by, and what is added: worked out once for all of them. */
+typedef struct k_scales {
+    float d[16], m[16];
+} k_scales;
+
+INLINE void scales_of_bytes(k_scales *k, const uint8_t *block, const uint8_t scales[8], const uint8_t minima[8])
 {
-    VF d = v_mul(v_scale(block), v_set1((float)k_scale(block + 4, g, false)));
-    VF m = v_mul(v_scale(block + 2), v_set1(-(float)k_scale(block + 4, g, true)));
-    return v_fma(d, v_b(q), m);
+    const float d = f32_of_f16(load_u16(block)), dmin = -f32_of_f16(load_u16(block + 2));
+    for (uint32_t g = 0; g < 8; g++)
+        k->d[g] = d * (float)scales[g];
+    for (uint32_t g = 0; g < 8; g++)
+        k->m[g] = dmin * (float)minima[g];
 }
 
-INLINE VF chunk_q4_k(const uint8_t *w, uint32_t i)
+/* Of Q4_K and Q5_K: see k_scale(), here for four groups at a time. */
+INLINE void scales_q4_k(k_scales *k, const uint8_t *block)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q4_k_block);
-    uint32_t g = i % 256 / 32;
-    return chunk_k(block, g, b_and(b_shr(b_load(block + 16 + g / 2 * 32 + i % 32), g % 2 * 4), 15));
+    const uint32_t low = load_u32(block + 4), mid = load_u32(block + 8), high = load_u32(block + 12);
+    const uint32_t of[4] = {low & 0x3f3f3f3fu, (high & 0x0f0f0f0fu) | (low >> 6 & 0x03030303u) << 4, mid & 0x3f3f3f3fu,
+                            (high >> 4 & 0x0f0f0f0fu) | (mid >> 6 & 0x03030303u) << 4};
+    uint8_t bytes[16];
+    memcpy(bytes, of, sizeof bytes);
+    scales_of_bytes(k, block, bytes, bytes + 8);
+}
+INLINE void scales_q5_k(k_scales *k, const uint8_t *block)
+{
+    scales_q4_k(k, block);
 }
 
-INLINE VF chunk_q5_k(const uint8_t *w, uint32_t i)
+INLINE void scales_q6_k(k_scales *k, const uint8_t *block)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q5_k_block);
-    uint32_t g = i % 256 / 32;
+    const float d = f32_of_f16(load_u16(block + 208));
+    for (uint32_t s = 0; s < 16; s++)
+        k->d[s] = d * (float)(int8_t)block[192 + s];
+}
+
+INLINE void scales_q2_k(k_scales *k, const uint8_t *block)
+{
+    const float d = f32_of_f16(load_u16(block + 80)), dmin = -f32_of_f16(load_u16(block + 82));
+    for (uint32_t s = 0; s < 16; s++)
+        k->d[s] = d * (float)(block[s] & 15);
+    for (uint32_t s = 0; s < 16; s++)
+        k->m[s] = dmin * (float)(block[s] >> 4);
+}
+
+INLINE void scales_q3_k(k_scales *k, const uint8_t *block)
+{
+    const float d = f32_of_f16(load_u16(block + 108));
+    for (uint32_t s = 0; s < 16; s++)
+        k->d[s] = d * (float)q3_k_scale(block + 96, s);
+}
+
+INLINE void scales_iq4_xs(k_scales *k, const uint8_t *block)
+{
+    const float d = f32_of_f16(load_u16(block));
+    for (uint32_t g = 0; g < 8; g++)
+        k->d[g] = d * (float)iq4_xs_scale(block, g);
+}
+
+/* Weights i and on of the super-block, i a multiple of LANES. */
+INLINE VF part_q4_k(const k_scales *k, const uint8_t *block, uint32_t i)
+{
+    const uint32_t g = i / 32;
+    VB q = b_and(b_shr(b_load(block + 16 + g / 2 * 32 + i % 32), g % 2 * 4), 15);
+    return v_fma(v_set1(k->d[g]), v_b(q), v_set1(k->m[g]));
+}
+
+INLINE VF part_q5_k(const k_scales *k, const uint8_t *block, uint32_t i)
+{
+    const uint32_t g = i / 32;
     VB low = b_and(b_shr(b_load(block + 48 + g / 2 * 32 + i % 32), g % 2 * 4), 15);
-    return chunk_k(block, g, b_or(low, b_shl4(b_and(b_shr(b_load(block + 16 + i % 32), g), 1))));
+    VB q = b_or(low, b_shl4(b_and(b_shr(b_load(block + 16 + i % 32), g), 1)));
+    return v_fma(v_set1(k->d[g]), v_b(q), v_set1(k->m[g]));
 }
 
-INLINE VF chunk_q6_k(const uint8_t *w, uint32_t i)
+INLINE VF part_q6_k(const k_scales *k, const uint8_t *block, uint32_t i)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q6_k_block);
-    uint32_t half = i % 256 / 128, j = i % 128;
+    const uint32_t half = i / 128, j = i % 128;
     VB low = b_and(b_shr(b_load(block + 64 * half + j % 64), j / 64 * 4), 15);
     VB high = b_and(b_shr(b_load(block + 128 + 32 * half + j % 32), j / 32 * 2), 3);
-    VF d = v_mul(v_scale(block + 208), v_set1((float)(int8_t)block[192 + i % 256 / 16]));
-    return v_mul(d, v_b(b_sub(b_or(low, b_shl4(high)), 32)));
+    return v_mul(v_set1(k->d[i / 16]), v_b(b_sub(b_or(low, b_shl4(high)), 32)));
 }
 
-INLINE VB quants2(const uint8_t *qs, uint32_t k)
+INLINE VB quants2(const uint8_t *qs, uint32_t i)
 {
-    return b_and(b_shr(b_load(qs + k / 128 * 32 + k % 32), k % 128 / 32 * 2), 3);
+    return b_and(b_shr(b_load(qs + i / 128 * 32 + i % 32), i % 128 / 32 * 2), 3);
 }
 
-INLINE VF chunk_q2_k(const uint8_t *w, uint32_t i)
+INLINE VF part_q2_k(const k_scales *k, const uint8_t *block, uint32_t i)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q2_k_block);
-    uint32_t k = i % 256, scale = block[k / 16];
-    VF d = v_mul(v_scale(block + 80), v_set1((float)(scale & 15)));
-    VF m = v_mul(v_scale(block + 82), v_set1(-(float)(scale >> 4)));
-    return v_fma(d, v_b(quants2(block + 16, k)), m);
+    return v_fma(v_set1(k->d[i / 16]), v_b(quants2(block + 16, i)), v_set1(k->m[i / 16]));
 }
 
-INLINE VF chunk_q3_k(const uint8_t *w, uint32_t i)
+INLINE VF part_q3_k(const k_scales *k, const uint8_t *block, uint32_t i)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_q3_k_block);
-    uint32_t k = i % 256;
-    VB high = b_and(b_shr(b_load(block + k % 32), k / 32), 1);
-    VF d = v_mul(v_scale(block + 108), v_set1((float)q3_k_scale(block + 96, k / 16)));
-    return v_mul(d, v_b(b_sub(b_or(quants2(block + 32, k), b_shl2(high)), 4)));
+    VB high = b_and(b_shr(b_load(block + i % 32), i / 32), 1);
+    return v_mul(v_set1(k->d[i / 16]), v_b(b_sub(b_or(quants2(block + 32, i), b_shl2(high)), 4)));
 }
 
-INLINE VF chunk_iq4_xs(const uint8_t *w, uint32_t i)
+INLINE VF part_iq4_xs(const k_scales *k, const uint8_t *block, uint32_t i)
 {
-    const uint8_t *block = w + (size_t)(i / 256) * sizeof(kern_iq4_xs_block);
-    uint32_t g = i % 256 / 32;
-    VF d = v_mul(v_scale(block), v_set1((float)iq4_xs_scale(block, g)));
-    return v_mul(d, v_b(b_of(kern_iq4_nl, quants4(block + 8 + 16 * g, i % 32))));
+    const uint32_t g = i / 32;
+    return v_mul(v_set1(k->d[g]), v_b(b_of(kern_iq4_nl, quants4(block + 8 + 16 * g, i % 32))));
 }
 
 INLINE VF chunk_fp8(const uint8_t *w, uint32_t i)
@@ -259,12 +300,6 @@ DEFINE_NO_LAST(q4_1)
 DEFINE_NO_LAST(q5_0)
 DEFINE_NO_LAST(q5_1)
 DEFINE_NO_LAST(iq4_nl)
-DEFINE_NO_LAST(q4_k)
-DEFINE_NO_LAST(q5_k)
-DEFINE_NO_LAST(q6_k)
-DEFINE_NO_LAST(q2_k)
-DEFINE_NO_LAST(q3_k)
-DEFINE_NO_LAST(iq4_xs)
 DEFINE_NO_LAST(iq2_xxs)
 DEFINE_NO_LAST(iq2_xs)
 DEFINE_NO_LAST(iq2_s)
@@ -277,6 +312,60 @@ DEFINE_NO_LAST(fp8)
 DEFINE_NO_LAST(int4_g32)
 DEFINE_NO_LAST(int4_g128)
 DEFINE_NO_LAST(nvfp4)
+
+/* What dot products and decoding take of a row: weights i and on, `k` being of the super-block that they are in. */
+#define DEFINE_PLAIN(fmt)                                                    \
+    INLINE void take_##fmt(k_scales *k, const uint8_t *w, uint32_t i)        \
+    {                                                                        \
+        (void)k, (void)w, (void)i;                                           \
+    }                                                                        \
+    INLINE VF weights_##fmt(const k_scales *k, const uint8_t *w, uint32_t i) \
+    {                                                                        \
+        (void)k;                                                             \
+        return chunk_##fmt(w, i);                                            \
+    }
+#define DEFINE_SUPER(fmt)                                                                  \
+    INLINE void take_##fmt(k_scales *k, const uint8_t *w, uint32_t i)                      \
+    {                                                                                      \
+        if (i % 256 == 0)                                                                  \
+            scales_##fmt(k, w + (size_t)(i / 256) * sizeof(kern_##fmt##_block));           \
+    }                                                                                      \
+    INLINE VF weights_##fmt(const k_scales *k, const uint8_t *w, uint32_t i)               \
+    {                                                                                      \
+        return part_##fmt(k, w + (size_t)(i / 256) * sizeof(kern_##fmt##_block), i % 256); \
+    }                                                                                      \
+    INLINE VF last_##fmt(const uint8_t *w, uint32_t i, uint32_t n) /* there are none */    \
+    {                                                                                      \
+        (void)w, (void)i, (void)n;                                                         \
+        return v_zero();                                                                   \
+    }
+DEFINE_PLAIN(f32)
+DEFINE_PLAIN(f16)
+DEFINE_PLAIN(bf16)
+DEFINE_PLAIN(q8_0)
+DEFINE_PLAIN(mxfp4)
+DEFINE_PLAIN(q4_0)
+DEFINE_PLAIN(q4_1)
+DEFINE_PLAIN(q5_0)
+DEFINE_PLAIN(q5_1)
+DEFINE_PLAIN(iq4_nl)
+DEFINE_PLAIN(fp8)
+DEFINE_PLAIN(int4_g32)
+DEFINE_PLAIN(int4_g128)
+DEFINE_PLAIN(nvfp4)
+DEFINE_PLAIN(iq2_xxs)
+DEFINE_PLAIN(iq2_xs)
+DEFINE_PLAIN(iq2_s)
+DEFINE_PLAIN(iq3_xxs)
+DEFINE_PLAIN(iq3_s)
+DEFINE_PLAIN(iq1_s)
+DEFINE_PLAIN(iq1_m)
+DEFINE_SUPER(q4_k)
+DEFINE_SUPER(q5_k)
+DEFINE_SUPER(q6_k)
+DEFINE_SUPER(q2_k)
+DEFINE_SUPER(q3_k)
+DEFINE_SUPER(iq4_xs)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -311,14 +400,14 @@ DEFINE_NO_LAST(nvfp4)
 #define STRIDE_iq4_nl 32
 #define BYTES_iq4_nl  18
 #define WHOLE_iq4_nl  1
-#define STRIDE_q4_k   32
-#define BYTES_q4_k    18
+#define STRIDE_q4_k   64
+#define BYTES_q4_k    36
 #define WHOLE_q4_k    1
-#define STRIDE_q5_k   32
-#define BYTES_q5_k    22
+#define STRIDE_q5_k   64
+#define BYTES_q5_k    44
 #define WHOLE_q5_k    1
-#define STRIDE_q6_k   32
-#define BYTES_q6_k    26
+#define STRIDE_q6_k   64
+#define BYTES_q6_k    53
 #define WHOLE_q6_k    1
 #define STRIDE_q2_k   64
 #define BYTES_q2_k    21
@@ -326,8 +415,8 @@ DEFINE_NO_LAST(nvfp4)
 #define STRIDE_q3_k   64
 #define BYTES_q3_k    27
 #define WHOLE_q3_k    1
-#define STRIDE_iq4_xs 32
-#define BYTES_iq4_xs  17
+#define STRIDE_iq4_xs 64
+#define BYTES_iq4_xs  34
 #define WHOLE_iq4_xs  1
 #define STRIDE_fp8    64
 #define BYTES_fp8     66
@@ -370,18 +459,20 @@ DEFINE_NO_LAST(nvfp4)
                            uint32_t cols, const uint8_t *ahead, const uint32_t R, const uint32_t T)                \
     {                                                                                                              \
         VF acc[TILE_ROWS][TILE_TOKENS];                                                                            \
+        k_scales k[TILE_ROWS];                                                                                     \
         UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_zero();      \
         uint32_t i = 0;                                                                                            \
         for (uint32_t line = 0; i + STRIDE_##fmt <= cols; line += BYTES_##fmt) {                                   \
             if (ahead)                                                                                             \
                 UNROLL for (uint32_t r = 0; r < R; r++) __builtin_prefetch(ahead + r * row_bytes + line, 0, 2);    \
+            UNROLL for (uint32_t r = 0; r < R; r++) take_##fmt(&k[r], w + r * row_bytes, i);                       \
             UNROLL for (uint32_t part = 0; part < STRIDE_##fmt; part += LANES)                                     \
             {                                                                                                      \
                 VF xv[TILE_TOKENS];                                                                                \
                 UNROLL for (uint32_t t = 0; t < T; t++) xv[t] = v_load(x[t] + i + part);                           \
                 UNROLL for (uint32_t r = 0; r < R; r++)                                                            \
                 {                                                                                                  \
-                    VF wv = chunk_##fmt(w + r * row_bytes, i + part);                                              \
+                    VF wv = weights_##fmt(&k[r], w + r * row_bytes, i + part);                                     \
                     UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_fma(wv, xv[t], acc[r][t]);               \
                 }                                                                                                  \
             }                                                                                                      \
@@ -390,7 +481,7 @@ DEFINE_NO_LAST(nvfp4)
         for (; !WHOLE_##fmt && i + LANES <= cols; i += LANES)                                                      \
             UNROLL for (uint32_t r = 0; r < R; r++)                                                                \
             {                                                                                                      \
-                VF wv = chunk_##fmt(w + r * row_bytes, i);                                                         \
+                VF wv = weights_##fmt(&k[r], w + r * row_bytes, i);                                                \
                 UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_fma(wv, v_load(x[t] + i), acc[r][t]);        \
             }                                                                                                      \
         if (!WHOLE_##fmt && i < cols)                                                                              \
@@ -436,8 +527,11 @@ DEFINE_NO_LAST(nvfp4)
     static void ROW(decode_##fmt)(float *y, const uint8_t *w, uint32_t cols)                                       \
     {                                                                                                              \
         uint32_t i = 0;                                                                                            \
-        for (; i + LANES <= cols; i += LANES)                                                                      \
-            v_store(y + i, chunk_##fmt(w, i));                                                                     \
+        k_scales k;                                                                                                \
+        for (; i + LANES <= cols; i += LANES) {                                                                    \
+            take_##fmt(&k, w, i);                                                                                  \
+            v_store(y + i, weights_##fmt(&k, w, i));                                                               \
+        }                                                                                                          \
         if (i < cols)                                                                                              \
             v_store_n(y + i, last_##fmt(w, i, cols - i), cols - i);                                                \
     }
