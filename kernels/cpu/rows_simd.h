@@ -98,111 +98,6 @@ INLINE VF chunk_q5_1(const uint8_t *w, uint32_t i)
     return v_fma(v_scale(block), v_b(quants5(block + 4, block + 8, i % 32)), v_scale(block + 2));
 }
 
-/* Of a super-block of 256 weights what its sixteens or groups of 32 are multiplied by, and what is added: worked out once for all of them. */
-typedef struct k_scales {
-    float d[16], m[16];
-} k_scales;
-
-INLINE void scales_of_bytes(k_scales *k, const uint8_t *block, const uint8_t scales[8], const uint8_t minima[8])
-{
-    const float d = f32_of_f16(load_u16(block)), dmin = -f32_of_f16(load_u16(block + 2));
-    for (uint32_t g = 0; g < 8; g++)
-        k->d[g] = d * (float)scales[g];
-    for (uint32_t g = 0; g < 8; g++)
-        k->m[g] = dmin * (float)minima[g];
-}
-
-/* Of Q4_K and Q5_K: see k_scale(), here for four groups at a time. */
-INLINE void scales_q4_k(k_scales *k, const uint8_t *block)
-{
-    const uint32_t low = load_u32(block + 4), mid = load_u32(block + 8), high = load_u32(block + 12);
-    const uint32_t of[4] = {low & 0x3f3f3f3fu, (high & 0x0f0f0f0fu) | (low >> 6 & 0x03030303u) << 4, mid & 0x3f3f3f3fu,
-                            (high >> 4 & 0x0f0f0f0fu) | (mid >> 6 & 0x03030303u) << 4};
-    uint8_t bytes[16];
-    memcpy(bytes, of, sizeof bytes);
-    scales_of_bytes(k, block, bytes, bytes + 8);
-}
-INLINE void scales_q5_k(k_scales *k, const uint8_t *block)
-{
-    scales_q4_k(k, block);
-}
-
-INLINE void scales_q6_k(k_scales *k, const uint8_t *block)
-{
-    const float d = f32_of_f16(load_u16(block + 208));
-    for (uint32_t s = 0; s < 16; s++)
-        k->d[s] = d * (float)(int8_t)block[192 + s];
-}
-
-INLINE void scales_q2_k(k_scales *k, const uint8_t *block)
-{
-    const float d = f32_of_f16(load_u16(block + 80)), dmin = -f32_of_f16(load_u16(block + 82));
-    for (uint32_t s = 0; s < 16; s++)
-        k->d[s] = d * (float)(block[s] & 15);
-    for (uint32_t s = 0; s < 16; s++)
-        k->m[s] = dmin * (float)(block[s] >> 4);
-}
-
-INLINE void scales_q3_k(k_scales *k, const uint8_t *block)
-{
-    const float d = f32_of_f16(load_u16(block + 108));
-    for (uint32_t s = 0; s < 16; s++)
-        k->d[s] = d * (float)q3_k_scale(block + 96, s);
-}
-
-INLINE void scales_iq4_xs(k_scales *k, const uint8_t *block)
-{
-    const float d = f32_of_f16(load_u16(block));
-    for (uint32_t g = 0; g < 8; g++)
-        k->d[g] = d * (float)iq4_xs_scale(block, g);
-}
-
-/* Weights i and on of the super-block, i a multiple of LANES. */
-INLINE VF part_q4_k(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    const uint32_t g = i / 32;
-    VB q = b_and(b_shr(b_load(block + 16 + g / 2 * 32 + i % 32), g % 2 * 4), 15);
-    return v_fma(v_set1(k->d[g]), v_b(q), v_set1(k->m[g]));
-}
-
-INLINE VF part_q5_k(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    const uint32_t g = i / 32;
-    VB low = b_and(b_shr(b_load(block + 48 + g / 2 * 32 + i % 32), g % 2 * 4), 15);
-    VB q = b_or(low, b_shl4(b_and(b_shr(b_load(block + 16 + i % 32), g), 1)));
-    return v_fma(v_set1(k->d[g]), v_b(q), v_set1(k->m[g]));
-}
-
-INLINE VF part_q6_k(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    const uint32_t half = i / 128, j = i % 128;
-    VB low = b_and(b_shr(b_load(block + 64 * half + j % 64), j / 64 * 4), 15);
-    VB high = b_and(b_shr(b_load(block + 128 + 32 * half + j % 32), j / 32 * 2), 3);
-    return v_mul(v_set1(k->d[i / 16]), v_b(b_sub(b_or(low, b_shl4(high)), 32)));
-}
-
-INLINE VB quants2(const uint8_t *qs, uint32_t i)
-{
-    return b_and(b_shr(b_load(qs + i / 128 * 32 + i % 32), i % 128 / 32 * 2), 3);
-}
-
-INLINE VF part_q2_k(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    return v_fma(v_set1(k->d[i / 16]), v_b(quants2(block + 16, i)), v_set1(k->m[i / 16]));
-}
-
-INLINE VF part_q3_k(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    VB high = b_and(b_shr(b_load(block + i % 32), i / 32), 1);
-    return v_mul(v_set1(k->d[i / 16]), v_b(b_sub(b_or(quants2(block + 32, i), b_shl2(high)), 4)));
-}
-
-INLINE VF part_iq4_xs(const k_scales *k, const uint8_t *block, uint32_t i)
-{
-    const uint32_t g = i / 32;
-    return v_mul(v_set1(k->d[g]), v_b(b_of(kern_iq4_nl, quants4(block + 8 + 16 * g, i % 32))));
-}
-
 INLINE VF chunk_fp8(const uint8_t *w, uint32_t i)
 {
     const uint8_t *block = w + (size_t)(i / 128) * sizeof(kern_fp8_block);
@@ -240,30 +135,6 @@ INLINE VF chunk_nvfp4(const uint8_t *w, uint32_t i)
     return v_mul(v_set1(d), v_mul(of_16, q));
 }
 
-/* IQ1, IQ2, IQ3: a chunk is of one scale and of one or two eights. `q` makes its bytes of them. */
-#define DEFINE_CHUNK_IQ(fmt, bytes, d, q, by)                                 \
-    INLINE VF chunk_##fmt(const uint8_t *w, uint32_t i)                       \
-    {                                                                         \
-        const uint8_t *block = w + (size_t)(i / 256) * (bytes);               \
-        const kern_iq a = kern_##fmt(block, i % 256 / 8);                     \
-        const kern_iq b = LANES > 8 ? kern_##fmt(block, i % 256 / 8 + 1) : a; \
-        const VB signs = b_bits(a.negatives | b.negatives << 8);              \
-        return v_mul(v_set1(f32_of_f16(d) * (float)a.scale * (by)), v_b(q));  \
-    }
-static const int8_t iq2_bytes[16] = {KERN_IQ2_BYTES}, iq3_xxs_bytes[16] = {KERN_IQ3_XXS_BYTES},
-                    iq3_s_bytes[16] = {KERN_IQ3_S_BYTES}, iq1_bytes[16] = {-8, 0, 8};
-#define IQ2 b_negate(b_of(iq2_bytes, b_codes2(a.codes, b.codes)), signs)
-#define IQ1 b_shift(b_of(iq1_bytes, b_codes2(a.codes, b.codes)), signs)
-DEFINE_CHUNK_IQ(iq2_xxs, 66, load_u16(block), IQ2, 0.125f)
-DEFINE_CHUNK_IQ(iq2_xs, 74, load_u16(block), IQ2, 0.125f)
-DEFINE_CHUNK_IQ(iq2_s, 82, load_u16(block), IQ2, 0.125f)
-DEFINE_CHUNK_IQ(iq3_xxs, 98, load_u16(block), b_negate(b_of(iq3_xxs_bytes, b_codes3(a.codes, b.codes)), signs), 0.25f)
-DEFINE_CHUNK_IQ(iq3_s, 110, load_u16(block), b_negate(b_of(iq3_s_bytes, b_codes3(a.codes, b.codes)), signs), 1)
-DEFINE_CHUNK_IQ(iq1_s, 50, load_u16(block), IQ1, 0.125f)
-DEFINE_CHUNK_IQ(iq1_m, 56, kern_iq1_m_d(block), IQ1, 0.125f)
-#undef IQ2
-#undef IQ1
-
 /* The first n < LANES of a chunk: a copy of what is there, so that nothing behind the row is touched. */
 INLINE VF last_f32(const uint8_t *w, uint32_t i, uint32_t n)
 {
@@ -300,72 +171,11 @@ DEFINE_NO_LAST(q4_1)
 DEFINE_NO_LAST(q5_0)
 DEFINE_NO_LAST(q5_1)
 DEFINE_NO_LAST(iq4_nl)
-DEFINE_NO_LAST(iq2_xxs)
-DEFINE_NO_LAST(iq2_xs)
-DEFINE_NO_LAST(iq2_s)
-DEFINE_NO_LAST(iq3_xxs)
-DEFINE_NO_LAST(iq3_s)
-DEFINE_NO_LAST(iq1_s)
-DEFINE_NO_LAST(iq1_m)
 /* The block is there to its end, whatever of it counts. */
 DEFINE_NO_LAST(fp8)
 DEFINE_NO_LAST(int4_g32)
 DEFINE_NO_LAST(int4_g128)
 DEFINE_NO_LAST(nvfp4)
-
-/* What dot products and decoding take of a row: weights i and on, `k` being of the super-block that they are in. */
-#define DEFINE_PLAIN(fmt)                                                    \
-    INLINE void take_##fmt(k_scales *k, const uint8_t *w, uint32_t i)        \
-    {                                                                        \
-        (void)k, (void)w, (void)i;                                           \
-    }                                                                        \
-    INLINE VF weights_##fmt(const k_scales *k, const uint8_t *w, uint32_t i) \
-    {                                                                        \
-        (void)k;                                                             \
-        return chunk_##fmt(w, i);                                            \
-    }
-#define DEFINE_SUPER(fmt)                                                                  \
-    INLINE void take_##fmt(k_scales *k, const uint8_t *w, uint32_t i)                      \
-    {                                                                                      \
-        if (i % 256 == 0)                                                                  \
-            scales_##fmt(k, w + (size_t)(i / 256) * sizeof(kern_##fmt##_block));           \
-    }                                                                                      \
-    INLINE VF weights_##fmt(const k_scales *k, const uint8_t *w, uint32_t i)               \
-    {                                                                                      \
-        return part_##fmt(k, w + (size_t)(i / 256) * sizeof(kern_##fmt##_block), i % 256); \
-    }                                                                                      \
-    INLINE VF last_##fmt(const uint8_t *w, uint32_t i, uint32_t n) /* there are none */    \
-    {                                                                                      \
-        (void)w, (void)i, (void)n;                                                         \
-        return v_zero();                                                                   \
-    }
-DEFINE_PLAIN(f32)
-DEFINE_PLAIN(f16)
-DEFINE_PLAIN(bf16)
-DEFINE_PLAIN(q8_0)
-DEFINE_PLAIN(mxfp4)
-DEFINE_PLAIN(q4_0)
-DEFINE_PLAIN(q4_1)
-DEFINE_PLAIN(q5_0)
-DEFINE_PLAIN(q5_1)
-DEFINE_PLAIN(iq4_nl)
-DEFINE_PLAIN(fp8)
-DEFINE_PLAIN(int4_g32)
-DEFINE_PLAIN(int4_g128)
-DEFINE_PLAIN(nvfp4)
-DEFINE_PLAIN(iq2_xxs)
-DEFINE_PLAIN(iq2_xs)
-DEFINE_PLAIN(iq2_s)
-DEFINE_PLAIN(iq3_xxs)
-DEFINE_PLAIN(iq3_s)
-DEFINE_PLAIN(iq1_s)
-DEFINE_PLAIN(iq1_m)
-DEFINE_SUPER(q4_k)
-DEFINE_SUPER(q5_k)
-DEFINE_SUPER(q6_k)
-DEFINE_SUPER(q2_k)
-DEFINE_SUPER(q3_k)
-DEFINE_SUPER(iq4_xs)
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------ */
 
@@ -400,24 +210,6 @@ DEFINE_SUPER(iq4_xs)
 #define STRIDE_iq4_nl 32
 #define BYTES_iq4_nl  18
 #define WHOLE_iq4_nl  1
-#define STRIDE_q4_k   64
-#define BYTES_q4_k    36
-#define WHOLE_q4_k    1
-#define STRIDE_q5_k   64
-#define BYTES_q5_k    44
-#define WHOLE_q5_k    1
-#define STRIDE_q6_k   64
-#define BYTES_q6_k    53
-#define WHOLE_q6_k    1
-#define STRIDE_q2_k   64
-#define BYTES_q2_k    21
-#define WHOLE_q2_k    1
-#define STRIDE_q3_k   64
-#define BYTES_q3_k    27
-#define WHOLE_q3_k    1
-#define STRIDE_iq4_xs 64
-#define BYTES_iq4_xs  34
-#define WHOLE_iq4_xs  1
 #define STRIDE_fp8    64
 #define BYTES_fp8     66
 #define WHOLE_fp8     0
@@ -432,47 +224,31 @@ DEFINE_SUPER(iq4_xs)
 #define BYTES_nvfp4      38
 #define WHOLE_nvfp4      0
 
-#define STRIDE_iq2_xxs 64
-#define BYTES_iq2_xxs  17
-#define WHOLE_iq2_xxs  1
-#define STRIDE_iq2_xs  64
-#define BYTES_iq2_xs   19
-#define WHOLE_iq2_xs   1
-#define STRIDE_iq2_s   64
-#define BYTES_iq2_s    21
-#define WHOLE_iq2_s    1
-#define STRIDE_iq3_xxs 64
-#define BYTES_iq3_xxs  25
-#define WHOLE_iq3_xxs  1
-#define STRIDE_iq3_s   64
-#define BYTES_iq3_s    28
-#define WHOLE_iq3_s    1
-#define STRIDE_iq1_s   64
-#define BYTES_iq1_s    13
-#define WHOLE_iq1_s    1
-#define STRIDE_iq1_m   64
-#define BYTES_iq1_m    14
-#define WHOLE_iq1_m    1
+/* What is asked for while a tile of n_rows at w is computed. */
+INLINE const uint8_t *rows_ahead(const uint8_t *w, uint64_t row_bytes, uint32_t n_rows, const uint8_t *next)
+{
+    if (n_rows >= 3 * TILE_ROWS)
+        return w + 2 * TILE_ROWS * row_bytes;
+    return !next ? NULL : n_rows >= 2 * TILE_ROWS ? next : next + TILE_ROWS * row_bytes;
+}
 
 #define DEFINE_DOT(fmt)                                                                                            \
     INLINE void tile_##fmt(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, const float *const *x, \
                            uint32_t cols, const uint8_t *ahead, const uint32_t R, const uint32_t T)                \
     {                                                                                                              \
         VF acc[TILE_ROWS][TILE_TOKENS];                                                                            \
-        k_scales k[TILE_ROWS];                                                                                     \
         UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_zero();      \
         uint32_t i = 0;                                                                                            \
         for (uint32_t line = 0; i + STRIDE_##fmt <= cols; line += BYTES_##fmt) {                                   \
             if (ahead)                                                                                             \
                 UNROLL for (uint32_t r = 0; r < R; r++) __builtin_prefetch(ahead + r * row_bytes + line, 0, 2);    \
-            UNROLL for (uint32_t r = 0; r < R; r++) take_##fmt(&k[r], w + r * row_bytes, i);                       \
             UNROLL for (uint32_t part = 0; part < STRIDE_##fmt; part += LANES)                                     \
             {                                                                                                      \
                 VF xv[TILE_TOKENS];                                                                                \
                 UNROLL for (uint32_t t = 0; t < T; t++) xv[t] = v_load(x[t] + i + part);                           \
                 UNROLL for (uint32_t r = 0; r < R; r++)                                                            \
                 {                                                                                                  \
-                    VF wv = weights_##fmt(&k[r], w + r * row_bytes, i + part);                                     \
+                    VF wv = chunk_##fmt(w + r * row_bytes, i + part);                                              \
                     UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_fma(wv, xv[t], acc[r][t]);               \
                 }                                                                                                  \
             }                                                                                                      \
@@ -481,7 +257,7 @@ DEFINE_SUPER(iq4_xs)
         for (; !WHOLE_##fmt && i + LANES <= cols; i += LANES)                                                      \
             UNROLL for (uint32_t r = 0; r < R; r++)                                                                \
             {                                                                                                      \
-                VF wv = weights_##fmt(&k[r], w + r * row_bytes, i);                                                \
+                VF wv = chunk_##fmt(w + r * row_bytes, i);                                                         \
                 UNROLL for (uint32_t t = 0; t < T; t++) acc[r][t] = v_fma(wv, v_load(x[t] + i), acc[r][t]);        \
             }                                                                                                      \
         if (!WHOLE_##fmt && i < cols)                                                                              \
@@ -515,27 +291,27 @@ DEFINE_SUPER(iq4_xs)
     static void ROW(dot_##fmt)(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, uint32_t n_rows,   \
                                const float *const *x, uint32_t n_tokens, uint32_t cols, const uint8_t *next)       \
     {                                                                                                              \
-        for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS, y += TILE_ROWS, w += TILE_ROWS * row_bytes) {             \
-            const uint8_t *ahead = w + 2 * TILE_ROWS * row_bytes;                                                  \
-            if (n_rows < 3 * TILE_ROWS)                                                                            \
-                ahead = !next ? NULL : n_rows >= 2 * TILE_ROWS ? next : next + TILE_ROWS * row_bytes;              \
-            rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols, ahead, TILE_ROWS);                            \
-        }                                                                                                          \
+        for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS, y += TILE_ROWS, w += TILE_ROWS * row_bytes)               \
+            rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols, rows_ahead(w, row_bytes, n_rows, next),       \
+                       TILE_ROWS);                                                                                 \
         for (; n_rows; n_rows--, y++, w += row_bytes)                                                              \
             rows_##fmt(y, y_stride, w, row_bytes, x, n_tokens, cols, NULL, 1);                                     \
     }                                                                                                              \
     static void ROW(decode_##fmt)(float *y, const uint8_t *w, uint32_t cols)                                       \
     {                                                                                                              \
         uint32_t i = 0;                                                                                            \
-        k_scales k;                                                                                                \
-        for (; i + LANES <= cols; i += LANES) {                                                                    \
-            take_##fmt(&k, w, i);                                                                                  \
-            v_store(y + i, weights_##fmt(&k, w, i));                                                               \
-        }                                                                                                          \
+        for (; i + LANES <= cols; i += LANES)                                                                      \
+            v_store(y + i, chunk_##fmt(w, i));                                                                     \
         if (i < cols)                                                                                              \
             v_store_n(y + i, last_##fmt(w, i, cols - i), cols - i);                                                \
     }
-#define DEFINE(id, fmt, ...) DEFINE_DOT(fmt)
+#include "kernels/cpu/rows_super.h"
+
+#define DEFINE_DOT_1(fmt, bytes)    DEFINE_DOT(fmt)
+#define DEFINE_DOT_32(fmt, bytes)   DEFINE_DOT(fmt)
+#define DEFINE_DOT_128(fmt, bytes)  DEFINE_DOT(fmt)
+#define DEFINE_DOT_256(fmt, bytes)  DEFINE_SUPER_DOT(fmt, bytes)
+#define DEFINE(id, fmt, len, bytes) DEFINE_DOT_##len(fmt, bytes)
 KERN_FORMATS(DEFINE)
 
 /* ---- weighted sum of V --------------------------------------------------------------------------------------------------- */
