@@ -15,6 +15,12 @@ GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_key_value_heads": 2, "num_
           "hidden_activation": "gelu_pytorch_tanh", "hidden_act": DROP, "rope_theta": DROP, "tie_word_embeddings": True}
 PHI_ROPE = {"type": "longrope", "short_factor": [1.0, 1.02, 1.1, 1.3, 1.8, 2.2, 2.9, 3.4],
             "long_factor": [1.0, 1.1, 1.7, 3.2, 6.5, 11.0, 18.0, 24.0], "short_mscale": 1.2, "long_mscale": 1.3416407864998738}
+STEP_ROPE = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 64}
+LAGUNA_ROPES = {"full_attention": {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                                   "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0}}
+
+
 def kda(linear, full, heads=4, dim=16, conv=4):
     return {"linear_attn_config": {"kda_layers": linear, "full_attn_layers": full, "num_heads": heads, "head_dim": dim, "short_conv_kernel_size": conv}}
 
@@ -108,13 +114,26 @@ FAMILIES = {
                    "rms_norm_eps": DROP, "hidden_act": DROP},
     "gemma4_text": GEMMA4,
     "gemma4": GEMMA4,
+    # as published, but for what transformers makes of it
+    "step3p7": {"head_dim": 32, "num_key_value_heads": DROP, "num_attention_groups": 2, "moe_num_experts": 8, "moe_top_k": 3,
+                "moe_intermediate_size": 40, "share_expert_dim": 72, "moe_layers_enum": "1,2", "moe_router_activation": "sigmoid",
+                "moe_router_scaling_factor": 3.0, "use_moe_router_bias": True, "norm_expert_weight": True, "use_head_wise_attn_gate": True,
+                "use_qk_norm": True, "att_impl_type": "GQA", "moe_layer_offset": 0, "moe_every_n_layer": 1, "use_rope_layers": [], "sink": False,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 24,
+                "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 32},
+                "rope_theta": [50000.0, 1000.0, 50000.0], "partial_rotary_factors": [0.5, 1.0, 0.5], "rope_scaling": STEP_ROPE,
+                "yarn_only_types": ["full_attention"], "swiglu_limits": [0.0, 0.4, 0.0], "swiglu_limits_shared": [0.3, 0.0, 0.5]},
+    "laguna": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
+               "moe_routed_scaling_factor": 2.5, "gating": "per-head", "num_attention_heads_per_layer": [4, 6, 6], "sliding_window": 24,
+               "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse", "sparse"],
+               "rope_theta": DROP, "rope_parameters": LAGUNA_ROPES},
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
                granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH", kimi_linear="KimiLinear")
-CLASSES.update(flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(step3p7="Step3p7", laguna="Laguna", flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -124,6 +143,8 @@ SEES = {  # the smallest that transformers makes
 }
 SEES["qwen3_5_moe"] = {k: x for k, x in SEES["qwen3_vl_moe"].items() if k != "deepstack_visual_indexes"}
 SEES["qwen3_omni_moe"] = SEES["qwen3_vl_moe"]
+SEES["step3p7"] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_channels": 1, "image_size": 4, "patch_size": 2,
+                   "mlp_ratio": 1.0, "max_position_embeddings": 4}
 SEES["gemma4"] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
                   "head_dim": 8, "patch_size": 2, "position_embedding_size": 4, "pooling_kernel_size": 1}
 HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 4, "d_model": 4, "n_window": 4,
@@ -132,7 +153,7 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
 
 OF_ANOTHER = ("sarvam_moe", "sarvam_mla")  # whose class is another family's, their configuration not
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
+NO_GGUF = ("step3p7", "laguna", "gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -145,7 +166,7 @@ def nested(c):
     text = {k: v for k, v in c.items() if k != "architectures"}
     if kind == "qwen3_omni_moe":
         top.update(model_type=kind + "_thinker", audio_config={**HEARS, "output_dim": c["hidden_size"]})
-    return {**top, "text_config": {**text, "model_type": kind + "_text"},
+    return {**top, "text_config": {**text, "model_type": "step3p5" if kind == "step3p7" else kind + "_text"},
             "vision_config": {**SEES[kind], "out_hidden_size": c["hidden_size"]}}
 
 
@@ -165,6 +186,17 @@ def publish_ling(d):
     import json
     c = json.loads((d / "config.json").read_text())
     (d / "config.json").write_text(json.dumps({**c, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}, indent=1))
+
+
+def publish_step(d):
+    """Step-3.5: the same without what sees."""
+    import json
+    from safetensors.torch import load_file, save_file
+    for f in d.glob("*.safetensors"):
+        save_file({k: t for k, t in load_file(f).items() if not k.startswith("vi")}, f, metadata={"format": "pt"})
+    c = json.loads((d / "config.json").read_text())
+    (d / "config.json").write_text(json.dumps({**c["text_config"], "architectures": ["Step3p5ForCausalLM"],
+                                               "tie_word_embeddings": c["tie_word_embeddings"]}, indent=1))
 
 
 # What is around a language model of another family: its class in transformers (None: it has none), the key of the language model, and of what sees.
@@ -254,11 +286,11 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear", "step3p7", "laguna") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts and a != "kimi_linear":
-            v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
+            v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts", "moe_top_k") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
