@@ -385,6 +385,63 @@ def fill(variant, add_nextn):
     trinity("-softmax", "'score_func' is 'softmax'", cfg={"score_func": "softmax"})
     trinity("-not-normed", "route_norm false is not known", cfg={"route_norm": False})
     trinity("-groups", "num_expert_groups = 2", cfg={"num_expert_groups": 2})
+    step = lambda n, refuse=None, **kw: v(f"step3p{n}", "step3p7", refuse, **kw)
+    two = {"num_attention_heads": 5, "num_key_value_heads": 1, "num_attention_groups": DROP, "attention_other_setting": DROP, "per_layer_config": {"1": {"num_attention_heads": 3}}}
+    small = {**TINY, "head_dim": 16, "share_expert_dim": 20, "attention_other_setting": {
+        "attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 16}}
+    step("7", cfg=small)
+    step("5", publish=publish_step, cfg={**small, "head_dim": 128, "num_hidden_layers": 2, "vocab_size": 96, **{k: FAMILIES["step3p7"][k][:2] for k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits")}, "swiglu_limits_shared": [0.0, 0.5], "attention_other_setting": {
+            **small["attention_other_setting"], "head_dim": 128}, "moe_layers_enum": "1"})
+    step("5-gguf", gguf="bf16", publish=publish_step, cfg=small)
+    step("5-gguf-f32-plain", gguf="f32", publish=publish_step, cfg={"rope_scaling": None, "swiglu_limits": [0, None, 0.2], "moe_layers_enum": "0,1,2"})
+    step("5-gguf-q8_0", gguf="q8_0", publish=publish_step, cfg={"moe_intermediate_size": 32, "share_expert_dim": 64})
+    step("5-gguf-rotated", gguf="bf16", publish=publish_step, gguf_keys={"rope.dimension_count": 16, "rope.dimension_count_swa": 32})
+    step("5-gguf-heads", "must list", gguf="bf16", publish=publish_step, gguf_keys={"swiglu_clamp_exp": [0.5]})
+    step("5-gguf-no-lists", "lists of 3 layers", gguf="bf16", publish=publish_step, gguf_keys={"attention.sliding_window_pattern": 4})
+    step("5-gguf-kv-heads", "has layers of 2 and of 1 heads", gguf="bf16", publish=publish_step, gguf_keys={"attention.head_count_kv": [2, 1, 2]})
+    step("5-gguf-softmax", "expert_gating_func", gguf="bf16", publish=publish_step, gguf_keys={"expert_gating_func": 1})
+    step("5-gguf-not-normed", "expert_weights_norm = false", gguf="bf16", publish=publish_step, gguf_keys={"expert_weights_norm": False})
+    step("7-no-limits", cfg={"swiglu_limits": DROP, "swiglu_limits_shared": None})
+    step("7-null-limits", cfg={"swiglu_limits": [None, None, 0.2], "swiglu_limits_shared": [0, None, 0.1]})
+    step("7-loud", weights=lambda s: {k: t * (8 if "_proj" in k else 1) for k, t in s.items()})
+    step("7-loud-gate", weights=lambda s: {k: t * (8 if "g_proj" in k else 1) for k, t in s.items()})
+    step("7-listed", cfg={"moe_layers_enum": [0, 2]})
+    step("7-types", cfg={"moe_layers_enum": DROP, "mlp_layer_types": ["sparse", "dense", "sparse"]})
+    step("7-usual-moe", cfg={"moe_layers_enum": DROP, "num_hidden_layers": 4, **{k: x[:1] + x for k, x in FAMILIES["step3p7"].items() if k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared")}})
+    step("7-one-kind", cfg={"layer_types": DROP, "rope_theta": 777.0, "partial_rotary_factors": DROP})
+    step("7-windows", cfg={"layer_types": ["sliding_attention"] * 3, "rope_theta": 777, "partial_rotary_factors": [0.25] * 3})
+    step("7-same-heads", cfg={"attention_other_setting": DROP})
+    step("7-sliding-heads", cfg={"attention_other_setting": DROP, "num_sliding_attention_heads": 8})
+    step("7-per-layer", cfg=two)
+    step("7-scalar", cfg={"query_pre_attn_scalar": 20.0, "attention_bias": True, "tie_word_embeddings": True})
+    step("7-saved-ropes", cfg={"rope_theta": DROP, "rope_scaling": DROP, "partial_rotary_factors": DROP, "rope_parameters": LAGUNA_ROPES})
+    step("7-nextn", files=add_nextn, cfg={"num_nextn_predict_layers": 1, **{k: x + x[-1:] for k, x in FAMILIES["step3p7"].items() if k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared")}})
+    step("7-long", cfg={"max_position_embeddings": 4096}, prompts=[530, 1500], greedy=4)
+    step("7-other-ropes", "rope_theta is not the same in all layers of full_attention", no_reference=True, cfg={"rope_theta": [1e4, 1e3, 2e4]})
+    step("7-other-kv-heads", "has another num_attention_groups", no_reference=True, cfg={"attention_other_setting": {"num_attention_groups": 1}})
+    step("7-few-limits", "swiglu_limits must list", no_reference=True, cfg={"swiglu_limits": [1.0]})
+    step("7-limit", "must hold numbers from 0.001", no_reference=True, cfg={"swiglu_limits": [0, 0, -1.0]})
+    step("7-layer-x", "must hold numbers of layers", no_reference=True, cfg={"moe_layers_enum": "1,x"})
+    step("7-softmax", "moe_router_activation", no_reference=True, cfg={"moe_router_activation": "softmax"})
+    step("7-rope-layers", "use_rope_layers", no_reference=True, cfg={"use_rope_layers": [1, 0, 1]})
+    step("7-all-yarn", "yarn_only_types", no_reference=True, cfg={"yarn_only_types": ["full_attention", "sliding_attention"]})
+    step("7-elements", "gating is per-element", no_reference=True, cfg={"gating": "per-element"})
+    laguna = lambda n, refuse=None, **kw: v(f"laguna{n}", "laguna", refuse, **kw)
+    laguna("", cfg={**TINY, "head_dim": 16, "shared_expert_intermediate_size": 20})
+    laguna("-elements", cfg={"gating": "per-element"})
+    laguna("-true", cfg={"gating": True, "num_attention_heads_per_layer": DROP, "partial_rotary_factor": 0.25})
+    laguna("-defaults", cfg={k: DROP for k in ("gating", "rope_parameters", "mlp_layer_types", "layer_types", "moe_routed_scaling_factor")})
+    laguna("-listed", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"], "num_attention_heads_per_layer": [6, 2, 8], "attention_bias": True})
+    laguna("-loud-gate", weights=lambda s: {k: t * (8 if "g_proj" in k else 1) for k, t in s.items()})
+    laguna("-fp8", fp8="block-bf16", cfg={"hidden_size": 160})
+    laguna("-ungated", "gating is", no_reference=True, cfg={"gating": False})
+    laguna("-softcap", "moe_router_logit_softcapping", no_reference=True, cfg={"moe_router_logit_softcapping": 5.0})
+    laguna("-on-input", "moe_apply_router_weight_on_input", no_reference=True, cfg={"moe_apply_router_weight_on_input": True})
+    laguna("-heads", "has 5 heads for layer 1", no_reference=True, cfg={"num_attention_heads_per_layer": [4, 5, 6]})
+    laguna("-few-heads", "num_attention_heads_per_layer must list", no_reference=True, cfg={"num_attention_heads_per_layer": [4, 6]})
     v("exaone_moe", "exaone_moe", cfg={**TINY, "sliding_window_pattern": "LLG", "layer_types": types, "rope_scaling": {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})
     v("mellum", "mellum", cfg={**TINY, "rope_parameters": {"full_attention": {"rope_theta": 50000.0, **yarn}, "sliding_attention": {
@@ -866,6 +923,29 @@ def fill_random(variant, arch, seed):
                             long_mscale=r.choice([1.0, 1.3]))
             c.update(told["cfg"])
             reference = told.get("reference_cfg")
+    elif arch in ("step3p7", "laguna"):
+        layers, moe = c["num_hidden_layers"], r.random() < 0.8
+        sliding = [r.random() < 0.6 for _ in range(layers)]
+        other = kv * r.randint(1, 6)
+        parts = [r.choice([0.25, 0.5, 1.0]) for _ in range(2)]
+        scaling = c.pop("rope_scaling", None)
+        c.update(head_dim=8 * r.randint(1, 12), sliding_window=r.choice([3, 20, 90]), moe_intermediate_size=r.randint(3, 70), attention_bias=r.random() < 0.3,
+                 layer_types=["sliding_attention" if s else "full_attention" for s in sliding])
+        mlp = ["sparse" if moe and r.random() < 0.7 else "dense" for _ in range(layers)]
+        if arch == "laguna":
+            rope = {k: {"rope_type": "default", "rope_theta": r.choice([100.0, 50000.0]), "partial_rotary_factor": p}
+                    for k, p in zip(("full_attention", "sliding_attention"), parts)}
+            rope["full_attention"].update(scaling or {})
+            c.update(rope_theta=DROP, rope_parameters=rope, num_experts=n, num_experts_per_tok=k, shared_expert_intermediate_size=r.randint(3, 90),
+                     num_attention_heads_per_layer=[kv * r.randint(1, 6) for _ in range(layers)], mlp_layer_types=mlp,
+                     gating=r.choice([True, "per-head", "per-element"]), moe_routed_scaling_factor=r.choice([1.0, 2.5]))
+        else:
+            limits = lambda: [r.choice([None, 0, 0.3, 1.5]) for _ in range(layers)]
+            c.update(num_key_value_heads=DROP, num_attention_groups=kv, moe_num_experts=n, moe_top_k=k, share_expert_dim=r.randint(3, 90),
+                     moe_layers_enum=",".join(str(i) for i, x in enumerate(mlp) if x == "sparse"), moe_router_scaling_factor=r.choice([1.0, 3.0]),
+                     rope_theta=[[50000.0, 1000.0][s] for s in sliding], partial_rotary_factors=[parts[s] for s in sliding], rope_scaling=scaling,
+                     swiglu_limits=limits(), swiglu_limits_shared=limits(),
+                     attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": other, "num_attention_groups": kv})
     elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})
