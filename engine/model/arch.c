@@ -36,22 +36,21 @@ static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>"
 static const char *const step_names[][2] = {{".self_attn.gate_proj.", ".self_attn.g_proj."}, {NULL, NULL}};
 
 /* Step-3.5, and Step-3.7's behind what sees. */
-#define STEP(type, class)                                                                                           \
-    .model_type = type, .class_name = class,                                                                        \
-    .defaults = "{\"vocab_size\":128815,\"hidden_size\":4096,\"intermediate_size\":11264,\"num_hidden_layers\":45,"     \
-                "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":128,"                              \
-                "\"max_position_embeddings\":128000,\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1280,"            \
-                "\"share_expert_dim\":1280,\"num_experts_per_tok\":8,\"num_local_experts\":288,"                      \
-                "\"first_k_dense_replace\":3}",                                                                     \
-    .names = step_names,                                                                                            \
-    .experts = {"model.layers.%u.moe.gate_proj.weight", "model.layers.%u.moe.up_proj.weight",                       \
-                "model.layers.%u.moe.down_proj.weight"},                                                            \
-    .stacked = true, .router = "model.layers.%u.moe.gate.weight", .choice_bias = "model.layers.%u.moe.router_bias", \
-    .moe_size_key = "moe_intermediate_size", .moe_layers = MODEL_MOE_LISTED,                                        \
-    .shared = "model.layers.%u.share_expert", .shared_size_key = "share_expert_dim", .norm_topk_always = true,      \
-    .own_heads = true, .gate = true, .centred = true, .partial_rotary = true, .qk_norm = MODEL_NORM_HEAD,           \
-    .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_TYPES, .rope = MODEL_ROPE_TYPES, .spread = model_spread_step,  \
-    .read = model_read_step
+#define STEP(type, class)                                                                                              \
+    .model_type = type, .class_name = class,                                                                           \
+    .defaults = "{\"vocab_size\":128815,\"hidden_size\":4096,\"intermediate_size\":11264,\"num_hidden_layers\":45,"    \
+                "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":128,"                               \
+                "\"max_position_embeddings\":128000,\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1280,"             \
+                "\"share_expert_dim\":1280,\"num_experts_per_tok\":8,\"num_local_experts\":288,"                       \
+                "\"first_k_dense_replace\":3}",                                                                        \
+    .names = step_names,                                                                                               \
+    .experts = {"model.layers.%u.moe.gate_proj.weight", "model.layers.%u.moe.up_proj.weight",                          \
+                "model.layers.%u.moe.down_proj.weight"},                                                               \
+    .stacked = true, .router = "model.layers.%u.moe.gate.weight", .choice_bias = "model.layers.%u.moe.router_bias",    \
+    .moe_size_key = "moe_intermediate_size", .moe_layers = MODEL_MOE_LISTED, .shared = "model.layers.%u.share_expert", \
+    .shared_size_key = "share_expert_dim", .norm_topk_always = true, .own_heads = true, .gate = true, .centred = true, \
+    .partial_rotary = true, .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_TYPES,        \
+    .rope = MODEL_ROPE_TYPES, .spread = model_spread_step, .read = model_read_step
 
 /* Gemma 4, alone and behind what sees and hears. */
 #define GEMMA4(type, class)                                                                                        \

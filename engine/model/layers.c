@@ -345,8 +345,8 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
               : a->shortconv ? model_read_shortconv(m, c, file, err)
               : a->ssm       ? model_read_ssm(m, a, c, file, err)
                              : read_windows(m, a, c, file, err)) ||
-        (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) ||
-        (st = choose_query_heads(m, a, c, file, err)) || (st = choose_ropes(m, a, c, file, err)))
+        (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_query_heads(m, a, c, file, err)) ||
+        (st = choose_ropes(m, a, c, file, err)))
         return st;
     for (uint32_t l = 0; l < p->n_layers; l++)
         if (!m->layers[l].ffn_alone)

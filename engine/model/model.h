@@ -88,7 +88,8 @@ typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
     model_tensor attn_norm_bias, ffn_norm_bias; /* with model_params.layer_norms */
     uint32_t n_heads, n_kv_heads, head_dim;
-    model_tensor gate; /* [n_heads * head_dim][d_model], or [n_heads] of these: of attention's result, where it is not among Q's rows */
+    model_tensor
+        gate; /* [n_heads * head_dim][d_model], or [n_heads] of these: of attention's result, where it is not among Q's rows */
     model_tensor attn_post_norm, ffn_post_norm; /* of what attention and the FFN add; data NULL: it is added as it is */
     model_tensor out_scale;                     /* [1]: all that the layer leaves is multiplied by it */
     /* Where router and experts have norms of their own, each of what the layer's attention has left: ffn_norm is the shared expert's. The

@@ -333,8 +333,9 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
         if ((st = take_paired(m, l, y->n_experts, y->d_ff, y->d_ff, experts, err)))
             return st;
         y->layout = MODEL_TURNED;
-    } else if (packed && !(a->stacked && y->moe) && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
-                          (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+    } else if (packed && !(a->stacked && y->moe) &&
+               ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
         return st;
     for (uint32_t e = 0; e < y->n_experts; e++) {
         for (int k = 0; k < MODEL_MATRICES; k++) {

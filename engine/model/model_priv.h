@@ -80,8 +80,8 @@ struct model_arch {
     bool joined_qkv;                     /* Q, K and V are one matrix, "self_attn.query_key_value" */
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
-        *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
-    bool turned; /* experts may be in two tensors with the usual names, transposed */
+        *down;    /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
+    bool turned;  /* experts may be in two tensors with the usual names, transposed */
     bool stacked; /* `experts` are tensors of all experts */
     const char *router, *moe_size_key;
     enum {

@@ -24,8 +24,8 @@ static bool slides(const json_t *config, size_t layer)
 /* Lists go on with the layers that guess further tokens. */
 static void cut_lists(json_t *config, size_t n_layers, size_t n_nextn)
 {
-    const char *const lists[] = {types_key,    mlp_key, limit_keys[0], limit_keys[1], "rope_theta", "partial_rotary_factors",
-                                 "use_rope_layers"};
+    const char *const lists[] = {
+        types_key, mlp_key, limit_keys[0], limit_keys[1], "rope_theta", "partial_rotary_factors", "use_rope_layers"};
     for (size_t i = 0; i < XD_ARRAY_LEN(lists); i++) {
         json_t *list = json_object_get(config, lists[i]);
         for (size_t k = json_array_size(list); k == n_layers + n_nextn && k > n_layers; k = n_layers)
@@ -85,7 +85,8 @@ static xd_status check_other(const json_t *config, const char *file, const json_
 
 static xd_status spread_heads(json_t *config, const char *file, size_t n_layers, xd_err *err)
 {
-    const json_t *usual = json_object_get(config, "num_attention_heads"), *of = json_object_get(config, "per_layer_config"),
+    const json_t *usual = json_object_get(config, "num_attention_heads"),
+                 *of = json_object_get(config, "per_layer_config"),
                  *other = hf_has(config, "attention_other_setting") ? json_object_get(config, "attention_other_setting")
                                                                     : NULL;
     const json_t *sliding = hf_has(config, "num_sliding_attention_heads")
@@ -305,7 +306,8 @@ xd_status model_read_laguna(model *m, const json_t *c, const char *file, xd_err 
 /* ---- GGUF ------------------------------------------------------------------------------------------------------- */
 
 /* The first n_layers of a list of numbers, which may be of more layers; absent: nothing. */
-static xd_status put_list(const gguf *g, const char *key, const char *name, size_t n_layers, json_t *config, xd_err *err)
+static xd_status put_list(const gguf *g, const char *key, const char *name, size_t n_layers, json_t *config,
+                          xd_err *err)
 {
     const float *values;
     const uint64_t n = gguf_f32s(g, key, &values);
@@ -334,9 +336,9 @@ static xd_status put_ropes(const gguf *g, double head_dim, json_t *config, xd_er
         return st;
     if (dims[0] == head_dim)
         dims[0] = head_dim / 2;
-    json_t *ropes = json_pack("{s:{s:f, s:f}, s:{s:f, s:f}}", kinds[0], "rope_theta", theta[0],
-                              "partial_rotary_factor", dims[0] / head_dim, kinds[1], "rope_theta", theta[1],
-                              "partial_rotary_factor", dims[1] / head_dim);
+    json_t *ropes =
+        json_pack("{s:{s:f, s:f}, s:{s:f, s:f}}", kinds[0], "rope_theta", theta[0], "partial_rotary_factor",
+                  dims[0] / head_dim, kinds[1], "rope_theta", theta[1], "partial_rotary_factor", dims[1] / head_dim);
     return json_object_set_new(config, "rope_parameters", ropes) ? xd_fail(err, XD_NOMEM, 0, "rope parameters") : XD_OK;
 }
 

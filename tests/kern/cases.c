@@ -209,7 +209,8 @@ static void case_swiglu(kc *k)
     static const struct {
         kern_act act;
         const char *name;
-    } acts[] = {{KERN_SWIGLU, "swiglu"}, {KERN_GEGLU, "geglu"}, {KERN_RELU2, "relu2"}, {KERN_SWIGLU_LIMITED, "limited"}};
+    } acts[] = {
+        {KERN_SWIGLU, "swiglu"}, {KERN_GEGLU, "geglu"}, {KERN_RELU2, "relu2"}, {KERN_SWIGLU_LIMITED, "limited"}};
     const uint32_t which = kc_below(k, 4);
     row_case c = {.dim = dim, .act = acts[which].act, .scale = (float)kc_between(k, 1, 9)};
     const uint32_t y_dim = c.act == KERN_RELU2 ? 2 * dim : dim;

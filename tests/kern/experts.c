@@ -271,9 +271,11 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 /* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
 static void check_moe(kc *k, moe_case c, const float *scales)
 {
-    static const char *const acts[] = {
-        [KERN_SWIGLU] = "", [KERN_SWIGLU_CLAMPED] = " clamped", [KERN_SWIGLU_LIMITED] = " limited",
-        [KERN_GEGLU] = " geglu", [KERN_RELU2] = " relu2"};
+    static const char *const acts[] = {[KERN_SWIGLU] = "",
+                                       [KERN_SWIGLU_CLAMPED] = " clamped",
+                                       [KERN_SWIGLU_LIMITED] = " limited",
+                                       [KERN_GEGLU] = " geglu",
+                                       [KERN_RELU2] = " relu2"};
     kern_expert_geom g = c.g;
     g.halves = c.act == KERN_RELU2;
     g.d_ff += g.halves ? g.d_ff % 2 : 0;
