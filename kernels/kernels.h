@@ -105,6 +105,7 @@ typedef struct kern_linear_heads_args {
 typedef enum kern_act {
     KERN_SWIGLU,         /* silu(g) * u */
     KERN_SWIGLU_CLAMPED, /* g at most act_limit, u within +-act_limit: g * sigmoid(act_alpha * g) * (u + 1) (gpt-oss) */
+    KERN_SWIGLU_LIMITED, /* silu(g) at most act_limit, times u within +-act_limit (Step-3.5) */
     KERN_GEGLU,          /* gelu(g) * u by tanh: g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 g^3))) / 2 * u (Gemma) */
     KERN_RELU2, /* there is no gate: what stand for gate and up are the two halves of up's rows; max(v, 0)^2 of each, one half behind the other */
 } kern_act;
@@ -120,6 +121,7 @@ typedef struct kern_swiglu_args {
     uint32_t n_tokens, dim;
     const float *row_gate; /* [n_tokens] or NULL: a row is multiplied by the sigmoid of its own */
     kern_act act;
+    float act_limit; /* of KERN_SWIGLU_LIMITED */
 } kern_swiglu_args;
 
 /* Where Q and K are normed as a whole, not head by head: Q of a token is normalised as by rmsnorm, and so is K; then all values of Q, K and V
@@ -350,13 +352,15 @@ typedef struct kern_ssm_args {
     void *scratch; /* kern_ops.ssm_scratch_bytes() */
 } kern_ssm_args;
 
-/* y[t][h][i] *= sigmoid(gate[t][h][i]): attention whose result is gated. Strides are in floats. */
+/* y[t][h][i] *= sigmoid(gate[t][h][i]), or softplus of that: attention whose result is gated. Strides are in floats. */
 typedef struct kern_gate_args {
     float *y;
     const float *gate;
     uint32_t n_tokens, n_heads, head_dim;
     uint32_t y_stride, gate_stride; /* of a token; y's heads lie side by side */
     uint32_t gate_head_stride;
+    bool per_head; /* all of a head has the gate gate[t][h][0] */
+    bool softplus; /* log(1 + exp(v)) in place of the sigmoid (Laguna) */
 } kern_gate_args;
 
 /* Brings one layer of KV blocks from where they lie to device memory: block e.block of from_addr is copied to block to_first + i of
@@ -538,7 +542,7 @@ typedef struct kern_moe_args {
     const float *gate_bias, *up_bias; /* [n_experts][d_ff] */
     const float *down_bias;           /* [n_experts][d_model] */
     kern_act act;
-    float act_alpha, act_limit; /* of KERN_SWIGLU_CLAMPED */
+    float act_alpha, act_limit; /* of KERN_SWIGLU_CLAMPED; the limit of KERN_SWIGLU_LIMITED, too */
 } kern_moe_args;
 
 /* Else every backend says KERN_UNSUPPORTED. */

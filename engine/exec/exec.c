@@ -213,7 +213,7 @@ static xd_status check_layers(exec *x, xd_err *err)
             &l->q,         &l->k,         &l->v,           &l->o,    &l->router,        &l->shared[0],
             &l->shared[1], &l->shared[2], &l->shared_gate, &l->gate, model_embed(x->m), model_lm_head(x->m)};
         kern_mat mats[XD_ARRAY_LEN(tensors) + MODEL_MATRICES + EXEC_LATENT_MATS + EXEC_STATE_MATS];
-        kern_shape shape = {.n_heads = x->hp->n_heads,
+        kern_shape shape = {.n_heads = l->n_heads,
                             .n_kv_heads = l->n_kv_heads,
                             .head_dim = l->head_dim,
                             .v_dim = x->hp->latent.kv_rank,

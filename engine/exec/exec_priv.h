@@ -213,6 +213,12 @@ static inline bool exec_has_ffn(const exec *x, uint32_t layer)
     return model_get_layer(x->m, layer)->n_experts;
 }
 
+/* Of an FFN whose gate and up have a limit of their own; 0: they have not. */
+static inline kern_act exec_act(const exec *x, float limit)
+{
+    return limit > 0 ? KERN_SWIGLU_LIMITED : x->hp->act;
+}
+
 xd_status exec_kern_fail(exec *x, kern_status ks, xd_err *err, const char *what);
 /* In a function that has x and err: an operation, whose failure ends it. */
 #define RUN(call)                                                 \

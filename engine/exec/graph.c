@@ -93,7 +93,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
         return exec_latent_attention(x, layer, s, seq_start, err);
     const exec_layer *l = &x->layers[layer];
     exec_layout in = exec_layout_of(x, s);
-    const uint32_t o_width = hp->n_heads * ml->head_dim, kv_width = ml->n_kv_heads * ml->head_dim,
+    const uint32_t o_width = ml->n_heads * ml->head_dim, kv_width = ml->n_kv_heads * ml->head_dim,
                    qkv_width = o_width + 2 * kv_width;
     kern_kv kv = {0};
     kv_describe(x->kv, l->kv.group, &kv);
@@ -145,7 +145,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                     .token_seq = x->in_dev + in.token_seq,
                                     .token_pos = x->in_dev + in.token_pos,
                                     .n_tokens = s->n_tokens,
-                                    .n_heads = hp->n_heads,
+                                    .n_heads = ml->n_heads,
                                     .layer = l->kv.idx,
                                     .kv = kv};
     kern_kv read_kv = kv;
@@ -161,7 +161,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .token_seq = x->in_dev + in.attn_seq,
                                                  .token_pos = x->in_dev + in.token_pos,
                                                  .n_tokens = s->n_tokens,
-                                                 .n_heads = hp->n_heads,
+                                                 .n_heads = ml->n_heads,
                                                  .layer = l->kv.idx,
                                                  .max_context = s->max_context,
                                                  .window = ml->window,
@@ -182,16 +182,19 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                     .bias = l->gate_bias,
                                                     .n_tokens = s->n_tokens,
                                                     .x_stride = hp->d_model,
-                                                    .y_stride = o_width,
+                                                    .y_stride = l->gate.rows,
                                                     .scratch = x->scratch}));
+        const bool per_head = l->gate.rows != o_width;
         RUN(ops->gate(x->dev, &(kern_gate_args){.y = x->attn,
                                                 .gate = x->qkv,
                                                 .n_tokens = s->n_tokens,
-                                                .n_heads = hp->n_heads,
+                                                .n_heads = ml->n_heads,
                                                 .head_dim = ml->head_dim,
                                                 .y_stride = o_width,
-                                                .gate_stride = o_width,
-                                                .gate_head_stride = ml->head_dim}));
+                                                .gate_stride = l->gate.rows,
+                                                .gate_head_stride = per_head ? 1 : ml->head_dim,
+                                                .per_head = per_head,
+                                                .softplus = hp->gate_softplus}));
     }
     RUN(ops->linear(x->dev, &(kern_linear_args){.y = l->attn_post_norm ? x->add : x->x,
                                                 .x = x->attn,
@@ -415,9 +418,9 @@ kern_moe_args exec_moe_args(const exec *x, uint32_t layer, const exec_shape *s, 
                            .gate_bias = x->layers[layer].expert_bias[MODEL_GATE],
                            .up_bias = x->layers[layer].expert_bias[MODEL_UP],
                            .down_bias = x->layers[layer].expert_bias[MODEL_DOWN],
-                           .act = x->hp->act,
+                           .act = exec_act(x, ml->act_limit),
                            .act_alpha = x->hp->act_alpha,
-                           .act_limit = x->hp->act_limit};
+                           .act_limit = ml->act_limit > 0 ? ml->act_limit : x->hp->act_limit};
 }
 
 const float *exec_ffn_input(const exec *x, uint32_t layer)

@@ -6,6 +6,7 @@ static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n
 {
     const kern_ops *ops = x->dev->ops;
     const exec_layer *l = &x->layers[layer];
+    const float limit = model_get_layer(x->m, layer)->shared_limit;
     const uint32_t d = x->hp->d_model, d_ff = l->shared_down.cols, rows = x->hp->act == KERN_RELU2 ? d_ff / 2 : d_ff;
     const bool apart = l->shared_post_norm;
     const kern_linear_args of_x = {
@@ -29,7 +30,8 @@ static xd_status build_piece(exec *x, uint32_t layer, uint32_t first, uint32_t n
                                                 .n_tokens = n,
                                                 .dim = rows,
                                                 .row_gate = l->shared_gate.data ? x->shared_gate : NULL,
-                                                .act = x->hp->act}));
+                                                .act = exec_act(x, limit),
+                                                .act_limit = limit}));
     RUN(ops->linear(x->dev,
                     &(kern_linear_args){.y = (apart ? x->add_shared : exec_ffn_sum(x, layer)) + (size_t)first * d,
                                         .x = x->shared_act,

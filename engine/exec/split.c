@@ -317,6 +317,7 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
 {
     exec_split *p = &x->split;
     const kern_ops *ops = p->cpu->ops;
+    const float limit = model_get_layer(x->m, layer)->act_limit;
     const kern_moe_args a = {.x = p->x,
                              .y = p->y,
                              .ids = p->ids,
@@ -332,9 +333,9 @@ static xd_status compute(exec *x, uint32_t layer, const pager_layer_view *pl, ui
                              .gate_bias = p->layers[layer].bias[MODEL_GATE],
                              .up_bias = p->layers[layer].bias[MODEL_UP],
                              .down_bias = p->layers[layer].bias[MODEL_DOWN],
-                             .act = x->hp->act,
+                             .act = exec_act(x, limit),
                              .act_alpha = x->hp->act_alpha,
-                             .act_limit = x->hp->act_limit};
+                             .act_limit = limit > 0 ? limit : x->hp->act_limit};
     uint64_t begin_ns = xd_now_ns();
     memset(p->y, 0, (size_t)p->n_live * x->hp->d_model * sizeof *p->y);
     if (!share->cpu_bytes)

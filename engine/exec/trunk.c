@@ -197,12 +197,12 @@ static uint32_t q_rows(const model_params *hp, const model_layer *ml, const mode
 {
     const uint32_t hd = ml->head_dim;
     if (!hp->gated) {
-        *ret = (exec_rows){t, 0, hp->n_heads * hd};
+        *ret = (exec_rows){t, 0, ml->n_heads * hd};
         return 1;
     }
-    for (uint32_t h = 0; h < hp->n_heads; h++)
+    for (uint32_t h = 0; h < ml->n_heads; h++)
         ret[h] = (exec_rows){t, hd * (2 * h + gate), hd};
-    return hp->n_heads;
+    return ml->n_heads;
 }
 
 static xd_status load_gate(exec *x, const model_layer *ml, exec_layer *l, exec_rows *rows, float *tmp, uint32_t tmp_cap,
@@ -225,7 +225,7 @@ static xd_status load_qkv(exec *x, const model_layer *ml, exec_layer *l, float *
     if (!copies)
         joined = joined && !x->hp->gated && (const uint8_t *)w[0]->data + w[0]->bytes == w[1]->data &&
                  (const uint8_t *)w[1]->data + w[1]->bytes == w[2]->data;
-    XD_CLEANUP(xd_freep) exec_rows *rows = malloc((x->hp->n_heads + 2ull) * sizeof *rows);
+    XD_CLEANUP(xd_freep) exec_rows *rows = malloc((ml->n_heads + 2ull) * sizeof *rows);
     xd_status st;
     if (!rows)
         return xd_fail(err, XD_NOMEM, 0, "rows of %s", what);

@@ -33,6 +33,25 @@ static const char *const gpt_oss_ends[] = {"<|return|>", "<|call|>", "<|endoftex
 static const char *const phimoe_ends[] = {"<|end|>", "<|assistant|>", "<|endoftext|>", NULL};
 static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>", NULL};
 
+static const char *const step_names[][2] = {{".self_attn.gate_proj.", ".self_attn.g_proj."}, {NULL, NULL}};
+
+/* Step-3.5, and Step-3.7's behind what sees. */
+#define STEP(type, class)                                                                                              \
+    .model_type = type, .class_name = class,                                                                           \
+    .defaults = "{\"vocab_size\":128815,\"hidden_size\":4096,\"intermediate_size\":11264,\"num_hidden_layers\":45,"    \
+                "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":128,"                               \
+                "\"max_position_embeddings\":128000,\"rms_norm_eps\":1e-5,\"moe_intermediate_size\":1280,"             \
+                "\"share_expert_dim\":1280,\"num_experts_per_tok\":8,\"num_local_experts\":288,"                       \
+                "\"first_k_dense_replace\":3}",                                                                        \
+    .names = step_names,                                                                                               \
+    .experts = {"model.layers.%u.moe.gate_proj.weight", "model.layers.%u.moe.up_proj.weight",                          \
+                "model.layers.%u.moe.down_proj.weight"},                                                               \
+    .stacked = true, .router = "model.layers.%u.moe.gate.weight", .choice_bias = "model.layers.%u.moe.router_bias",    \
+    .moe_size_key = "moe_intermediate_size", .moe_layers = MODEL_MOE_LISTED, .shared = "model.layers.%u.share_expert", \
+    .shared_size_key = "share_expert_dim", .norm_topk_always = true, .own_heads = true, .gate = true, .centred = true, \
+    .partial_rotary = true, .qk_norm = MODEL_NORM_HEAD, .bias = MODEL_BIAS_ASKED, .window = MODEL_WINDOW_TYPES,        \
+    .rope = MODEL_ROPE_TYPES, .spread = model_spread_step, .read = model_read_step
+
 /* Gemma 4, alone and behind what sees and hears. */
 #define GEMMA4(type, class)                                                                                        \
     .model_type = type, .class_name = class,                                                                       \
@@ -762,6 +781,35 @@ static const model_arch archs[] = {
      .shortconv = true,
      .qk_norm = MODEL_NORM_HEAD,
      .read = model_read_lfm2},
+    {.model_type = "laguna",
+     .class_name = "LagunaForCausalLM",
+     .defaults = "{\"vocab_size\":100352,\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":40,"
+                 "\"num_attention_heads\":48,\"num_key_value_heads\":8,\"head_dim\":128,"
+                 "\"max_position_embeddings\":131072,\"sliding_window\":512,\"moe_intermediate_size\":512,"
+                 "\"shared_expert_intermediate_size\":512,\"num_experts_per_tok\":8,\"num_local_experts\":256,"
+                 "\"first_k_dense_replace\":1,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
+                 "\"rope_theta\":500000.0,\"partial_rotary_factor\":0.5},\"sliding_attention\":"
+                 "{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"partial_rotary_factor\":1.0}}}",
+     .names = step_names,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.experts.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = "model.layers.%u.mlp.shared_expert",
+     .shared_size_key = "shared_expert_intermediate_size",
+     .norm_topk_always = true,
+     .own_heads = true,
+     .gate = true,
+     .partial_rotary = true,
+     .qk_norm = MODEL_NORM_HEAD,
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_TYPES,
+     .rope = MODEL_ROPE_TYPES,
+     .spread = model_spread_laguna,
+     .read = model_read_laguna},
+    {STEP("step3p5", "Step3p5ForCausalLM")},
+    {STEP("step3p7", "Step3p7ForConditionalGeneration"), .nested = {"text_config"}},
     {GEMMA4("gemma4_text", "Gemma4ForCausalLM")},
     {GEMMA4("gemma4", "Gemma4ForConditionalGeneration"), .nested = {"text_config"}, .prefix = "model.language_model."},
 };

@@ -38,6 +38,11 @@ static xd_status unify_names(json_t *config, xd_err *err)
         {"mamba_conv_bias", "use_conv_bias"},
         {"routed_scaling_factor", "router_scaling_factor"},
         {"routed_scaling_factor", "route_scale"},
+        {"routed_scaling_factor", "moe_router_scaling_factor"},
+        {"routed_scaling_factor", "moe_routed_scaling_factor"},
+        {"num_key_value_heads", "num_attention_groups"},
+        {"num_experts_per_tok", "moe_top_k"},
+        {"share_expert_dim", "share_expert_dims"},
     };
     for (size_t i = 0; i < XD_ARRAY_LEN(names); i++) {
         json_t *n = json_object_get(config, names[i].other);
@@ -209,7 +214,9 @@ static xd_status complete(const model_arch *a, json_t *config, const char *file,
     XD_CLEANUP(json_decrefp) json_t *defaults = json_loads(a->defaults, 0, NULL);
     if (!defaults || json_object_update_missing(config, defaults))
         return xd_fail(err, XD_NOMEM, 0, "configuration");
-    return a->delta == MODEL_DELTA_KIMI ? spread_kda(config, file, err) : XD_OK;
+    return a->delta == MODEL_DELTA_KIMI ? spread_kda(config, file, err)
+           : a->spread                  ? a->spread(config, file, err)
+                                        : XD_OK;
 }
 
 xd_status model_arch_of(model *m, json_t *config, const char *file, const model_arch **ret, xd_err *err)

@@ -68,6 +68,7 @@ static const struct {
     {"qwen3vlmoe", "qwen3_vl_moe"},
     {"qwen3next", "qwen3_next"},
     {"qwen35moe", "qwen3_5_moe_text"},
+    {"step35", "step3p5"},
 };
 
 /* Keys that only some families have: what these say is read, not refused. */
@@ -164,6 +165,14 @@ static const struct {
     DELTA_KEYS("qwen3next"),
     DELTA_KEYS("qwen35moe"),
     {"qwen35moe", "nextn_predict_layers", "num_nextn_predict_layers", true},
+    {"step35", "attention.head_count", NULL, false}, /* step.c */
+    {"step35", "attention.head_count_kv", NULL, false},
+    {"step35", "rope.dimension_count", NULL, false},
+    {"step35", "expert_shared_feed_forward_length", "share_expert_dim", false},
+    {"step35", "expert_weights_scale", "routed_scaling_factor", false},
+    {"step35", "leading_dense_block_count", "first_k_dense_replace", true},
+    {"step35", "moe_every_n_layers", "moe_every_n_layer", false},
+    {"step35", "nextn_predict_layers", "num_nextn_predict_layers", true},
 };
 
 static bool is_family_key(const char *arch, const char *key)
@@ -483,7 +492,7 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if ((st = find_family(m, arch, moe, window, ret_arch, err)))
         return st;
     if (window && (*ret_arch)->window != MODEL_WINDOW_ALL && (*ret_arch)->window != MODEL_WINDOW_EVEN &&
-        (*ret_arch)->window != MODEL_WINDOW_PATTERN && !(*ret_arch)->full_heads)
+        (*ret_arch)->window != MODEL_WINDOW_PATTERN && !(*ret_arch)->full_heads && !(*ret_arch)->own_heads)
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
@@ -516,6 +525,7 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     if (((*ret_arch)->rope == MODEL_ROPE_LONG && (st = add_long_rope(m, arch, config, err))) ||
         ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
+        ((*ret_arch)->own_heads && (st = model_gguf_step(g, config, err))) ||
         ((*ret_arch)->delta && (*ret_arch)->delta != MODEL_DELTA_KIMI && (st = add_delta(g, arch, config, err))) ||
         ((*ret_arch)->delta == MODEL_DELTA_KIMI && (st = add_kda(m, arch, config, err))) ||
         ((*ret_arch)->shortconv && (st = add_linear_layers(m, arch, "conv", false, config, err))) ||

@@ -134,6 +134,29 @@ static xd_status choose_heads(model *m, const json_t *c, const char *file, xd_er
     return XD_OK;
 }
 
+/* Heads of Q; p->n_heads becomes the most. */
+static xd_status choose_query_heads(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
+{
+    static const char key[] = "num_attention_heads_per_layer";
+    model_params *p = &m->params;
+    const json_t *list = a->own_heads && hf_has(c, key) ? json_object_get(c, key) : NULL;
+    const uint32_t usual = p->n_heads;
+    if (list && json_array_size(list) != p->n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must list num_hidden_layers = %u layers", file, hf_name(c, key),
+                       p->n_layers);
+    p->n_heads = list ? 1 : usual;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const json_int_t n = list ? json_integer_value(json_array_get(list, l)) : (json_int_t)usual;
+        if (list && (n < 1 || n > 1024 || n % p->n_kv_heads))
+            return xd_fail(err, XD_BAD_MODEL, 0,
+                           "%s: %s has %lld heads for layer %u; a multiple of %s = %u, at most 1024, is possible", file,
+                           hf_name(c, key), (long long)n, l, hf_name(c, "num_key_value_heads"), p->n_kv_heads);
+        m->layers[l].n_heads = (uint32_t)n;
+        p->n_heads = XD_MAX(p->n_heads, m->layers[l].n_heads);
+    }
+    return XD_OK;
+}
+
 /* A base for each layer, of few different ones. */
 static xd_status read_bases(model *m, const model_arch *a, const json_t *c, const char *file, xd_err *err)
 {
@@ -322,7 +345,8 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
               : a->shortconv ? model_read_shortconv(m, c, file, err)
               : a->ssm       ? model_read_ssm(m, a, c, file, err)
                              : read_windows(m, a, c, file, err)) ||
-        (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_ropes(m, a, c, file, err)))
+        (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_query_heads(m, a, c, file, err)) ||
+        (st = choose_ropes(m, a, c, file, err)))
         return st;
     for (uint32_t l = 0; l < p->n_layers; l++)
         if (!m->layers[l].ffn_alone)

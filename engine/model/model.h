@@ -87,8 +87,9 @@ enum {
 typedef struct model_layer {
     model_tensor attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, ffn_norm;
     model_tensor attn_norm_bias, ffn_norm_bias; /* with model_params.layer_norms */
-    uint32_t n_kv_heads, head_dim;
-    model_tensor gate; /* [n_heads * head_dim][d_model]: of attention's result, where it is not among Q's rows */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    model_tensor
+        gate; /* [n_heads * head_dim][d_model], or [n_heads] of these: of attention's result, where it is not among Q's rows */
     model_tensor attn_post_norm, ffn_post_norm; /* of what attention and the FFN add; data NULL: it is added as it is */
     model_tensor out_scale;                     /* [1]: all that the layer leaves is multiplied by it */
     /* Where router and experts have norms of their own, each of what the layer's attention has left: ffn_norm is the shared expert's. The
@@ -131,6 +132,7 @@ typedef struct model_layer {
         halves; /* there is no gate: those of experts, and of the shared one, are the first halves of up's rows (KERN_RELU2) */
     uint32_t n_experts, top_k, d_ff;
     uint32_t d_ff_shared;                /* 0: no shared expert */
+    float act_limit, shared_limit;       /* of KERN_SWIGLU_LIMITED, of the FFN and of its shared expert; 0: none */
     model_tensor shared[MODEL_MATRICES]; /* of every token, beside the picks */
     model_tensor shared_gate;            /* [d_model]: its sigmoid weighs the shared expert */
     kern_fmt expert_fmt[MODEL_MATRICES]; /* of all experts of the layer */
@@ -155,6 +157,7 @@ typedef struct model_params {
     char arch[48]; /* model_type of config.json */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     uint32_t full_kv_heads, full_head_dim; /* of layers without a window; the same but in few models */
+    /* n_heads is the most that a layer has: model_layer */
     uint32_t n_experts_max, top_k_max, d_ff_max, d_ff_shared_max; /* over layers: sizes of buffers */
     uint32_t n_nextn; /* layers behind the last one, which guess further tokens: they are not used */
     /* Latent attention (DeepSeek), kv_rank 0: none. Kept are kv_rank numbers that K and V of all heads are made of, and rope_dim that
@@ -170,6 +173,7 @@ typedef struct model_params {
     float ssm_eps;                  /* of its norm */
     uint32_t n_linear, n_attention; /* layers */
     bool gated;                     /* rows of Q are, for each head, Q and then the gate of attention's result */
+    bool gate_softplus;             /* what gates is softplus, not the sigmoid */
     float rms_eps, attn_scale, embed_scale, logit_scale;
     float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
     bool layer_norms;    /* those of the stream subtract the mean and have a bias */

@@ -322,12 +322,20 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
         down = a->down;
         packed = true;
     }
+    for (int k = 0; a->stacked && y->moe && k < MODEL_MATRICES; k++) {
+        const bool is_down = k == MODEL_DOWN;
+        if ((st = take_packed(m, l, a->experts[k], y->n_experts, 1, is_down ? d : y->d_ff, is_down ? y->d_ff : d,
+                              experts + k, err)))
+            return st;
+        packed = true;
+    }
     if (turned) {
         if ((st = take_paired(m, l, y->n_experts, y->d_ff, y->d_ff, experts, err)))
             return st;
         y->layout = MODEL_TURNED;
-    } else if (packed && ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
-                          (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
+    } else if (packed && !(a->stacked && y->moe) &&
+               ((st = take_packed(m, l, gate_up, y->n_experts, 2, y->d_ff, d, experts, err)) ||
+                (st = take_packed(m, l, down, y->n_experts, 1, d, y->d_ff, experts + MODEL_DOWN, err))))
         return st;
     for (uint32_t e = 0; e < y->n_experts; e++) {
         for (int k = 0; k < MODEL_MATRICES; k++) {
@@ -513,10 +521,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool latent = a->latent, low = p->latent.q_rank;
     const uint32_t d = p->d_model, kv = y->n_kv_heads * y->head_dim, rank = p->latent.kv_rank,
                    q_rank = p->latent.q_rank;
-    const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
+    const uint32_t q = y->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
                                      : p->gated ? 2 * y->head_dim
                                                 : y->head_dim);
-    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
+    const uint32_t o = y->n_heads * (latent ? p->latent.v_dim : y->head_dim);
     const bool asked = m->attention_bias && a->bias == MODEL_BIAS_ASKED;
     const int o_bias = !asked ? NEVER : a->gpt_oss || a->layer_norms ? MUST : MAYBE;
     const bool qkv_must = a->bias == MODEL_BIAS_QKV || (a->bias == MODEL_BIAS_QKV_ASKED && m->attention_bias);
@@ -549,7 +557,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.o_proj.bias", 1, d, o_bias, &y->o_bias},
         {"self_attn.q_norm.weight", 1, p->wide_qk_norm ? q : y->head_dim, norms, &y->q_norm},
         {"self_attn.k_norm.weight", 1, p->wide_qk_norm ? kv : y->head_dim, norms, &y->k_norm},
-        {"self_attn.sinks", 1, p->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
+        {"self_attn.sinks", 1, y->n_heads, a->sinks ? MUST : gpt_oss, &y->sinks},
         {"self_attn.q_a_proj.weight", q_rank, d, low ? MUST : NEVER, &y->latent.q_a},
         {"self_attn.q_a_proj.bias", 1, q_rank, low ? o_bias : NEVER, &y->latent.q_a_bias},
         {"self_attn.q_a_layernorm.weight", 1, q_rank, low ? MUST : NEVER, &y->latent.q_a_norm},
@@ -557,9 +565,9 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.kv_a_proj_with_mqa.weight", p->head_dim, d, latent ? MUST : NEVER, &y->latent.kv_a},
         {"self_attn.kv_a_proj_with_mqa.bias", 1, p->head_dim, latent ? o_bias : NEVER, &y->latent.kv_a_bias},
         {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
-        {"self_attn.kv_b_proj.weight", p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
+        {"self_attn.kv_b_proj.weight", y->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
          &y->latent.kv_b},
-        {"self_attn.gate_proj.weight", q, d, a->gate ? MUST : NEVER, &y->gate},
+        {"self_attn.gate_proj.weight", model_gate_rows(m, y), d, a->gate ? MUST : NEVER, &y->gate},
         {"post_attention_layernorm.weight", 1, d, a->apart ? NEVER : MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
         {"post_attention_layernorm.bias", 1, d, norm_bias, &y->ffn_norm_bias},
         {around ? "pre_mlp_layernorm.weight" : "pre_feedforward_layernorm.weight", 1, d, behind ? before : NEVER,

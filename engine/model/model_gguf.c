@@ -104,14 +104,14 @@ static xd_status take_latent(const model *m, model_layer *y, uint32_t l, xd_err 
     char joined[64], name[64];
     xd_status st;
     snprintf(name, sizeof name, "blk.%u.attn_k_b.weight", l);
-    if ((st = take_heads(m, name, p->n_heads, rank, p->latent.nope_dim, &y->latent.k_b, err)))
+    if ((st = take_heads(m, name, y->n_heads, rank, p->latent.nope_dim, &y->latent.k_b, err)))
         return st;
     snprintf(name, sizeof name, "blk.%u.attn_v_b.weight", l);
-    if ((st = take_heads(m, name, p->n_heads, p->latent.v_dim, rank, &y->latent.v_b, err)))
+    if ((st = take_heads(m, name, y->n_heads, p->latent.v_dim, rank, &y->latent.v_b, err)))
         return st;
     const bool apart = y->latent.k_b.data && y->latent.v_b.data;
     snprintf(joined, sizeof joined, "blk.%u.attn_kv_b.weight", l);
-    if ((st = take(m, joined, 1, p->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, apart, &y->latent.kv_b, 1,
+    if ((st = take(m, joined, 1, y->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, apart, &y->latent.kv_b, 1,
                    err)))
         return st;
     if (apart)
@@ -270,10 +270,10 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
     const bool latent = a->latent, low = p->latent.q_rank, linear = y->linear || y->ffn_alone,
                plain = !latent && !linear;
     const uint32_t d = p->d_model, kv = y->n_kv_heads * y->head_dim, n = y->n_experts, q_rank = p->latent.q_rank;
-    const uint32_t q = p->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
+    const uint32_t q = y->n_heads * (latent     ? p->latent.nope_dim + p->latent.rope_dim
                                      : p->gated ? 2 * y->head_dim
                                                 : y->head_dim);
-    const uint32_t o = p->n_heads * (latent ? p->latent.v_dim : y->head_dim);
+    const uint32_t o = y->n_heads * (latent ? p->latent.v_dim : y->head_dim);
     const bool norm_bias = a->layer_norms, o_bias = a->gpt_oss || a->layer_norms,
                qkv_bias = a->bias == MODEL_BIAS_QKV || o_bias;
     const bool post_norm =
@@ -311,7 +311,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                      : "ffn_norm.weight",
          1, 1, d, false, &y->ffn_norm},
         {norm_bias ? "ffn_norm.bias" : NULL, 1, 1, d, false, &y->ffn_norm_bias},
-        {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, p->n_heads, false, &y->sinks},
+        {a->gpt_oss ? "attn_sinks.weight" : NULL, 1, 1, y->n_heads, false, &y->sinks},
         {a->gpt_oss ? "ffn_gate_inp.bias" : NULL, 1, 1, n, false, &y->router_bias},
         {a->gpt_oss ? "ffn_gate_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_GATE]},
         {a->gpt_oss ? "ffn_up_exps.bias" : NULL, 1, n, y->d_ff, false, &y->expert_bias[MODEL_UP]},
@@ -333,7 +333,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
          : own      ? "ffn_down.weight"
                     : "ffn_down_shexp.weight",
          1, d, ff_shared, false, &y->shared[MODEL_DOWN]},
-        {a->gate ? "attn_gate.weight" : NULL, 1, q, d, false, &y->gate},
+        {a->gate ? "attn_gate.weight" : NULL, 1, model_gate_rows(m, y), d, false, &y->gate},
         {behind ? "post_attention_norm.weight" : NULL, 1, 1, d, false, &y->attn_post_norm},
         {behind ? "post_ffw_norm.weight" : NULL, 1, 1, d, false, &y->ffn_post_norm},
         {own ? "layer_output_scale.weight" : NULL, 1, 1, 1, true, &y->out_scale},
@@ -402,12 +402,14 @@ static xd_status size_shared(model *m, xd_err *err)
     return XD_OK;
 }
 
-/* Llama 3's frequency bands come as a tensor of divisors, and so does what Gemma's layers without a window do not rotate. */
+/* Llama 3's frequency bands come as a tensor of divisors, and so does what Gemma's layers without a window do not rotate. Step-3.5's are of a
+ * whole head, though only a part of it is rotated. */
 static xd_status divide_frequencies(model *m, const model_arch *a, xd_err *err)
 {
     model_rope *rope = &m->params.ropes[0];
     model_tensor t = {0};
-    xd_status st = take(m, "rope_freqs.weight", 1, 1, rope->rot_dim / 2, !a->full_heads, &t, 1, err);
+    const uint32_t dims = a->own_heads ? m->params.head_dim : rope->rot_dim;
+    xd_status st = take(m, "rope_freqs.weight", 1, 1, dims / 2, !a->full_heads, &t, 1, err);
     if (st || !t.data)
         return st;
     if (t.fmt != FMT_F32)

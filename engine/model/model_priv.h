@@ -43,6 +43,7 @@ struct model {
     bool head_bias;      /* the LM head has one */
     bool k_is_v;         /* in layers without a window */
     bool qk_norm;        /* Q and K have norms */
+    bool head_gates;     /* a gate of attention's result is of a head, not of each of its values */
     bool choice_bias;    /* the choice of experts has a bias */
     bool conv_bias;      /* so have convolutions of Mamba2 */
     bool mxfp4;          /* so are gpt-oss's experts stored */
@@ -79,8 +80,9 @@ struct model_arch {
     bool joined_qkv;                     /* Q, K and V are one matrix, "self_attn.query_key_value" */
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
-        *down;   /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
-    bool turned; /* experts may be in two tensors with the usual names, transposed */
+        *down;    /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
+    bool turned;  /* experts may be in two tensors with the usual names, transposed */
+    bool stacked; /* `experts` are tensors of all experts */
     const char *router, *moe_size_key;
     enum {
         MODEL_NORMS_BEFORE,  /* attention and FFN have norms before them */
@@ -103,6 +105,7 @@ struct model_arch {
         MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
         MODEL_MOE_ASKED,  /* all layers with enable_moe_block, else none */
     } moe_layers;
+    bool own_heads;        /* num_attention_heads_per_layer may list the heads of Q */
     bool lists;            /* numbers of experts and their sizes may be lists by layers, of the same value for all */
     bool norm_topk_always; /* else norm_topk_prob, default false */
     enum {
@@ -150,6 +153,8 @@ struct model_arch {
         MODEL_BIAS_ASKED,     /* of Q, K, V and O, with bias_key */
     } bias;
     const char *bias_key; /* NULL: attention_bias */
+    /* Brings what only this family's config.json says under keys of others, defaults being in it. NULL: nothing. */
+    xd_status (*spread)(json_t *config, const char *file, xd_err *err);
     enum {
         MODEL_WINDOW_NONE,
         MODEL_WINDOW_ALL,      /* sliding_window in every layer */
@@ -173,6 +178,12 @@ typedef struct model_part {
     uint32_t rows, cols;
     model_tensor *to;
 } model_part;
+
+/* Of a gate that is a matrix of its own. */
+static inline uint32_t model_gate_rows(const model *m, const model_layer *l)
+{
+    return l->n_heads * (m->head_gates ? 1 : l->head_dim);
+}
 
 /* K's matrix is V's too. */
 static inline bool model_k_is_v(const model *m, const model_layer *l)
@@ -237,6 +248,11 @@ xd_status model_read_phimoe(model *m, const json_t *config, const char *file, xd
 xd_status model_read_kimi_linear(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_nemotron_h(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 
+xd_status model_read_step(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_laguna(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_spread_step(json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_spread_laguna(json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+
 /* quantization_config of a checkpoint in FP8; XD_UNSUPPORTED where it is in something else. */
 xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_err *err) XD_MUST_CHECK;
 /* The scales of t, the tensor `name` of F8_E4M3 in file `path`. */
@@ -282,6 +298,8 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err) 
 xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err) XD_MUST_CHECK;
 /* Layers by their kinds of heads, where layers without a window have others: into config, which has what is common. */
 xd_status model_gguf_heads(const gguf *g, json_t *config, xd_err *err) XD_MUST_CHECK;
+/* Step-3.5: what metadata list by layers, as config.json does once it has been spread. */
+xd_status model_gguf_step(const gguf *g, json_t *config, xd_err *err) XD_MUST_CHECK;
 /* The tokenizer in g's metadata; ret->model NULL: none. It borrows from g. */
 xd_status model_gguf_vocabulary(const gguf *g, tok_gguf *ret, xd_err *err) XD_MUST_CHECK;
 /* The vocabulary, the tokens that begin and end a text, and the chat template, into m, whose vocab is known. */

@@ -355,7 +355,7 @@ static bool plan_shortconv(plan *p, const model_params *h, model_layer *y)
 static bool plan_attention(plan *p, const model *m, model_layer *y)
 {
     const model_params *h = &m->params;
-    const uint32_t d = h->d_model, kv = y->n_kv_heads * y->head_dim, q = h->n_heads * y->head_dim * (h->gated ? 2 : 1);
+    const uint32_t d = h->d_model, kv = y->n_kv_heads * y->head_dim, q = y->n_heads * y->head_dim * (h->gated ? 2 : 1);
     const float in = 1 / sqrtf((float)d);
     return plan_add(p, &y->q, q, d, trunk_fmt(p, d), in) && plan_add(p, &y->k, kv, d, trunk_fmt(p, d), in) &&
            (model_k_is_v(m, y) || plan_add(p, &y->v, kv, d, trunk_fmt(p, d), in));
@@ -391,8 +391,8 @@ static bool plan_model(plan *p, model *m)
         model_layer *y = &m->layers[l];
         const bool latent = h->latent.kv_rank;
         const uint32_t kv = y->n_kv_heads * y->head_dim;
-        const uint32_t q = h->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
-        const uint32_t o = h->n_heads * (latent ? h->latent.v_dim : y->head_dim);
+        const uint32_t q = y->n_heads * (latent ? h->latent.nope_dim + h->latent.rope_dim : y->head_dim);
+        const uint32_t o = y->n_heads * (latent ? h->latent.v_dim : y->head_dim);
         const bool before = a->norms != MODEL_NORMS_BEHIND;
         ok = (!before || plan_add(p, y->ffn_alone ? &y->ffn_norm : &y->attn_norm, 1, d, FMT_BF16, 0)) &&
              (y->ffn_alone                         ? true
@@ -420,9 +420,9 @@ static bool plan_model(plan *p, model *m)
                  plan_add(p, &y->k_bias, 1, kv, FMT_BF16, BIAS_STD) &&
                  plan_add(p, &y->v_bias, 1, kv, FMT_BF16, BIAS_STD);
         if (ok && a->gate)
-            ok = plan_add(p, &y->gate, q, d, trunk_fmt(p, d), in);
+            ok = plan_add(p, &y->gate, model_gate_rows(m, y), d, trunk_fmt(p, d), in);
         if (ok && (a->gpt_oss || a->sinks))
-            ok = plan_add(p, &y->sinks, 1, h->n_heads, FMT_BF16, BIAS_STD);
+            ok = plan_add(p, &y->sinks, 1, y->n_heads, FMT_BF16, BIAS_STD);
         if (ok && o_bias)
             ok = plan_add(p, &y->o_bias, 1, d, FMT_BF16, BIAS_STD);
         if (ok && a->gpt_oss)

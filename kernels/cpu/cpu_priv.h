@@ -44,6 +44,8 @@ typedef void cpu_rmsnorm_fn(float *y, const float *x, const float *weight, uint3
 typedef void cpu_swiglu_fn(float *y, const float *gate, const float *up, uint32_t n);
 /* y = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit), u = up within +-limit; NaN stays NaN */
 typedef void cpu_clamped_fn(float *y, const float *gate, const float *up, uint32_t n, float alpha, float limit);
+/* y = min(silu(gate), limit) * u with u = up within +-limit; NaN stays NaN */
+typedef void cpu_limited_fn(float *y, const float *gate, const float *up, uint32_t n, float limit);
 /* A step of Gated DeltaNet: s [k_dim][v_dim] becomes decay s + k u^T with u = beta (v - (decay s)^T k), and o = s^T q. Sums over k_dim in order. */
 typedef void cpu_delta_fn(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
                           float beta, uint32_t k_dim, uint32_t v_dim);
@@ -62,6 +64,7 @@ typedef struct cpu_rows {
     cpu_rmsnorm_fn *rmsnorm;
     cpu_swiglu_fn *swiglu, *geglu;
     cpu_clamped_fn *clamped;
+    cpu_limited_fn *limited;
     cpu_delta_fn *delta;
     cpu_find_fn *find;
     cpu_read_fn *read;

@@ -162,7 +162,7 @@ kern_status cpu_qkv_norm(kern_dev *dev, const kern_qkv_norm_args *a)
 
 typedef struct swiglu_job {
     const kern_swiglu_args *a;
-    cpu_swiglu_fn *fn;
+    const cpu_rows *rows;
     uint32_t rows_a_task;
 } swiglu_job;
 
@@ -179,8 +179,10 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
         float *y = a->y + (size_t)t * n;
         if (halves)
             cpu_relu2(y, gate, n);
+        else if (a->act == KERN_SWIGLU_LIMITED)
+            j->rows->limited(y, gate, gate + a->dim, n, a->act_limit);
         else
-            j->fn(y, gate, gate + a->dim, n);
+            (a->act == KERN_GEGLU ? j->rows->geglu : j->rows->swiglu)(y, gate, gate + a->dim, n);
         const float by = a->row_gate ? 1.0f / (1.0f + expf(-a->row_gate[t])) : 1.0f;
         for (uint32_t i = 0; a->row_gate && i < n; i++)
             y[i] *= by;
@@ -190,10 +192,9 @@ static void swiglu_task(void *ctx, uint32_t task, uint32_t worker)
 kern_status cpu_swiglu(kern_dev *dev, const kern_swiglu_args *a)
 {
     cpu_dev *d = cpu_of(dev);
-    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU && a->act != KERN_RELU2)
+    if ((unsigned)a->act > KERN_RELU2 || a->act == KERN_SWIGLU_CLAMPED)
         return cpu_fail(d, KERN_UNSUPPORTED, "dense FFN: activation %d", (int)a->act);
-    swiglu_job j = {
-        .a = a, .fn = a->act == KERN_GEGLU ? d->rows.geglu : d->rows.swiglu, .rows_a_task = rows_a_task(a->dim)};
+    swiglu_job j = {.a = a, .rows = &d->rows, .rows_a_task = rows_a_task(a->dim)};
     pool_run(d->pool, div_up(a->n_tokens, j.rows_a_task), swiglu_task, &j);
     return KERN_OK;
 }

@@ -142,6 +142,8 @@ static void activate(const moe_job *j, float *y, const float *gate, const float 
         cpu_relu2(y + j->a->geom.d_ff / 2, up, n);
     } else if (j->a->act == KERN_SWIGLU_CLAMPED)
         j->rows->clamped(y, gate, up, n, j->a->act_alpha, j->a->act_limit);
+    else if (j->a->act == KERN_SWIGLU_LIMITED)
+        j->rows->limited(y, gate, up, n, j->a->act_limit);
     else
         (j->a->act == KERN_GEGLU ? j->rows->geglu : j->rows->swiglu)(y, gate, up, n);
 }

@@ -291,6 +291,15 @@ static void clamped_ref(float *y, const float *gate, const float *up, uint32_t n
     }
 }
 
+static void limited_ref(float *y, const float *gate, const float *up, uint32_t n, float limit)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float g = gate[i] / (1.0f + expf(-gate[i]));
+        float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        y[i] = (g > limit ? limit : g) * u;
+    }
+}
+
 static void delta_ref(float *o, float *s, const float *q, const float *k, const float *v, const float *decay,
                       float beta, uint32_t k_dim, uint32_t v_dim)
 {
@@ -340,6 +349,7 @@ const cpu_row cpu_rows_ref[] = {
     CPU_ROW(swiglu, 0, swiglu_ref),
     CPU_ROW(geglu, 0, geglu_ref),
     CPU_ROW(clamped, 0, clamped_ref),
+    CPU_ROW(limited, 0, limited_ref),
     CPU_ROW(delta, 0, delta_ref),
     CPU_ROW(find, 0, find_ref),
     CPU_ROW(read, 0, read_ref),

@@ -508,6 +508,23 @@ static void ROW(clamped)(float *y, const float *gate, const float *up, uint32_t 
         v_store_n(y + i, v_clamped(v_load_n(gate + i, n - i), v_load_n(up + i, n - i), a, l), n - i);
 }
 
+INLINE VF v_limited(VF gate, VF up, VF limit)
+{
+    VF e = v_exp(v_sub(v_zero(), gate));
+    VF g = v_min(limit, v_div(gate, v_add(v_set1(1.0f), e)));
+    return v_mul(g, v_max(v_sub(v_zero(), limit), v_min(limit, up)));
+}
+
+static void ROW(limited)(float *y, const float *gate, const float *up, uint32_t n, float limit)
+{
+    VF l = v_set1(limit);
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        v_store(y + i, v_limited(v_load(gate + i), v_load(up + i), l));
+    if (i < n)
+        v_store_n(y + i, v_limited(v_load_n(gate + i, n - i), v_load_n(up + i, n - i), l), n - i);
+}
+
 /* Columns that are summed in registers. The state is read twice, from memory and from the cache. */
 #define DELTA_VECTORS (LANES == 16 ? 8 : 4)
 
@@ -607,6 +624,7 @@ static uint64_t ROW(read)(const uint8_t *p, size_t bytes)
         CPU_ROW(swiglu, cap, swiglu_##suffix),                                          \
         CPU_ROW(geglu, cap, geglu_##suffix),                                            \
         CPU_ROW(clamped, cap, clamped_##suffix),                                        \
+        CPU_ROW(limited, cap, limited_##suffix),                                        \
         CPU_ROW(delta, cap, delta_##suffix),                                            \
         CPU_ROW(find, cap, find_##suffix),                                              \
         CPU_ROW(read, cap, read_##suffix),                                              \

@@ -159,6 +159,8 @@ static __device__ __forceinline__ float mm_activate(const mm_params &p, uint32_t
         return geglu(g, u);
     if (p.act == KERN_SWIGLU)
         return swiglu_of(g, u);
+    if (p.act == KERN_SWIGLU_LIMITED)
+        return swiglu_limited(g, u, p.act_limit);
     /* fminf and fmaxf would make a number of NaN */
     g = g > p.act_limit ? p.act_limit : g;
     u = u > p.act_limit ? p.act_limit : u < -p.act_limit ? -p.act_limit : u;

@@ -101,6 +101,14 @@ static __device__ __forceinline__ float swiglu(float g, float u)
     return g / (1.0f + expf(-g)) * u;
 }
 
+/* fminf and fmaxf would make a number of NaN */
+static __device__ __forceinline__ float swiglu_limited(float g, float u, float limit)
+{
+    g = swiglu(g, 1.0f);
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return (g > limit ? limit : g) * u;
+}
+
 static __device__ __forceinline__ float geglu(float g, float u)
 {
     return g / (1.0f + expf(-g * (KERN_GELU_A + KERN_GELU_B * g * g))) * u;

@@ -144,13 +144,16 @@ __global__ void swiglu_kernel(kern_swiglu_args a)
         return;
     }
     for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x)
-        a.y[t * a.dim + i] = (a.act == KERN_GEGLU ? geglu(g[i], g[a.dim + i]) : swiglu(g[i], g[a.dim + i])) * by;
+        a.y[t * a.dim + i] = (a.act == KERN_GEGLU            ? geglu(g[i], g[a.dim + i])
+                              : a.act == KERN_SWIGLU_LIMITED ? swiglu_limited(g[i], g[a.dim + i], a.act_limit)
+                                                             : swiglu(g[i], g[a.dim + i])) *
+                             by;
 }
 
 kern_status cuda_swiglu(kern_dev *kd, const kern_swiglu_args *a)
 {
     cuda_dev *d = cuda_of(kd);
-    if (a->act != KERN_SWIGLU && a->act != KERN_GEGLU && a->act != KERN_RELU2)
+    if ((unsigned)a->act > KERN_RELU2 || a->act == KERN_SWIGLU_CLAMPED)
         return cuda_unsupported(d, "activation of a dense FFN");
     if (a->n_tokens)
         (void)cuda_start(d, swiglu_kernel, a->n_tokens, 256, 0, *a);
@@ -276,8 +279,10 @@ __global__ void gate_kernel(kern_gate_args a)
     const size_t t = blockIdx.x;
     float *y = a.y + t * a.y_stride;
     const float *gate = a.gate + t * a.gate_stride;
-    for (uint32_t i = threadIdx.x; i < a.n_heads * a.head_dim; i += blockDim.x)
-        y[i] *= 1.0f / (1.0f + expf(-gate[(size_t)(i / a.head_dim) * a.gate_head_stride + i % a.head_dim]));
+    for (uint32_t i = threadIdx.x; i < a.n_heads * a.head_dim; i += blockDim.x) {
+        const float v = gate[(size_t)(i / a.head_dim) * a.gate_head_stride + (a.per_head ? 0 : i % a.head_dim)];
+        y[i] *= !a.softplus ? 1.0f / (1.0f + expf(-v)) : v > 20.0f ? v : log1pf(expf(v)); /* beyond 20 both are v */
+    }
 }
 
 kern_status cuda_gate(kern_dev *kd, const kern_gate_args *a)

@@ -181,8 +181,8 @@ def add_tokenizer(w, t, config, pre="qwen2"):
         w.add_chat_template(config["chat_template"])
 
 
-def add_rope_scaling(w, c, head_dim):
-    """What llama.cpp's converter writes of rope_scaling; Llama 3's bands become a tensor of divisors."""
+def add_rope_scaling(w, c, head_dim, more=0):
+    """What llama.cpp's converter writes of rope_scaling; Llama 3's bands become a tensor of divisors, with `more` that divide nothing."""
     r = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if not r and c["model_type"] == "gpt_oss":  # as GptOssConfig
         r = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
@@ -210,7 +210,7 @@ def add_rope_scaling(w, c, head_dim):
             turns = original * freq / (2 * np.pi)
             smooth = min(max((turns - low) / (high - low), 0), 1)
             divisors.append(1 / ((1 - smooth) / r["factor"] + smooth))
-        w.add_tensor("rope_freqs.weight", np.array(divisors, dtype=np.float32))
+        w.add_tensor("rope_freqs.weight", np.array(divisors + [1.0] * more, dtype=np.float32))
 
 
 def untangle(name, data):
@@ -423,6 +423,34 @@ def add_gemma4(w, c):
     w.add_tensor("rope_freqs.weight", np.array([1.0] * rotated + [1e30] * (full // 2 - rotated), dtype=np.float32))
 
 
+def add_step(w, c):
+    """Keys of Step-3.5: what its config.json says by kinds of layers, lists by layers; divisors of whole heads."""
+    sliding = [t == "sliding_attention" for t in c["layer_types"]]
+    other, head_dim = c["attention_other_setting"], c["head_dim"]
+    assert c["partial_rotary_factors"] == [1.0 if s else 0.5 for s in sliding]
+    w.kv_data[0].pop("step35.attention.head_count")
+    w.add_head_count([other["num_attention_heads"] if s else c["num_attention_heads"] for s in sliding])
+    w.add_head_count_kv([c["num_attention_groups"]] * len(sliding))
+    w.add_sliding_window_pattern(sliding)
+    w.add_key_length(head_dim)
+    w.add_value_length(head_dim)
+    w.add_rope_freq_base(c["rope_theta"][sliding.index(False)])
+    w.add_rope_freq_base_swa(c["rope_theta"][sliding.index(True)])
+    w.add_expert_shared_feed_forward_length(c["share_expert_dim"])
+    w.add_expert_weights_scale(c["moe_router_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_expert_weight"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_leading_dense_block_count(int(c["moe_layers_enum"].split(",")[0]))
+    w.add_moe_every_n_layers(c["moe_every_n_layer"])
+    w.add_swiglu_clamp_exp([float(x or 0) for x in c["swiglu_limits"]])
+    w.add_swiglu_clamp_shexp([float(x or 0) for x in c["swiglu_limits_shared"]])
+    if c.get("num_nextn_predict_layers"):
+        w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+    if c.get("rope_scaling"):
+        rotated = {**c, "rope_theta": c["rope_theta"][sliding.index(False)]}
+        add_rope_scaling(w, rotated, head_dim // 2, head_dim // 4)
+
+
 def add_gemma4_tokenizer(w, n):
     """Names of n tokens, as many of them as in a published file as matter to who reads it."""
     control = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_response>"]
@@ -527,17 +555,17 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
             "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
-            "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear"}.get(c["model_type"], c["model_type"])
+            "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear", "step3p5": "step35", "step3p7": "step35"}.get(c["model_type"], c["model_type"])
     if arch == "nemotron_h" and "E" in c["hybrid_override_pattern"]:
         arch = "nemotron_h_moe"
-    heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+    heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"] if arch != "step35" else c["num_attention_groups"]
     head_dim = c.get("head_dim") or c["hidden_size"] // heads
     kv_heads = kv_heads or heads
     experts = 0 if arch == "nemotron_h" else c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or c.get("moe_num_experts") or 0
     latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
-    blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] == "glm4_moe_lite" else 0)
+    blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] in ("glm4_moe_lite", "step3p5") else 0)
     w.add_block_count(blocks)
     w.add_context_length(c.get("max_position_embeddings") or c["model_max_length"])
     w.add_embedding_length(c["hidden_size"])
@@ -553,6 +581,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_gemma4(w, c)
     elif arch in NEMOTRON:
         add_nemotron(w, c, arch)
+    elif arch == "step35":
+        add_step(w, c)
     elif arch == "granitehybrid":
         w.add_head_count_kv([kv_heads if t in ("attention", "full_attention") else 0 for t in c["layer_types"]])
         w.add_key_length(head_dim)
@@ -562,13 +592,13 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         w.add_head_count_kv(kv_heads)
         w.add_key_length(head_dim)
     w.add_layer_norm_rms_eps(c["norm_eps"] if arch in ("lfm2moe", *NEMOTRON) else c["rms_norm_eps"])
-    if arch != "gemma4":
+    if arch not in ("gemma4", "step35"):
         scaled = c.get("rope_scaling") or {}
         stretch = (scaled.get("alpha") or 1) ** (head_dim / (head_dim - 2)) if arch == "hunyuan-moe" and head_dim > 2 else 1
         w.add_rope_freq_base((c.get("rope_parameters") or c)["rope_theta"] * stretch)
     if experts:
         w.add_expert_count(experts)
-        picks = c.get("num_experts_per_tok") or c.get("num_experts_per_token") or c.get("top_k_experts") or c.get("moe_topk") or c["moe_k"]
+        picks = c.get("num_experts_per_tok") or c.get("num_experts_per_token") or c.get("top_k_experts") or c.get("moe_topk") or c.get("moe_top_k") or c["moe_k"]
         w.add_expert_used_count(picks[0] if isinstance(picks, list) else picks)
         if ("moe_intermediate_size" in c or arch == "gpt-oss") and arch != "hunyuan-moe":
             w.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
@@ -580,7 +610,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         w.add_sliding_window(c["sliding_window"])
     if arch == "gemma4":
         add_gemma4_tokenizer(w, c["vocab_size"])
-    else:
+    elif arch != "step35":
         add_rope_scaling(w, c, head_dim)
     if arch == "phimoe":
         add_phi_tokenizer(w, c["vocab_size"])
@@ -640,6 +670,11 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             if name.endswith(".layer_scalar"):
                 put(f"blk.{layer}.layer_output_scale.weight", data, name)
                 continue
+            if arch == "step35":
+                data = data + 1 if name.endswith("norm.weight") else data
+                if name.endswith(".moe.router_bias"):
+                    put(f"blk.{layer}.exp_probs_b.bias", data, name)
+                    continue
             if name.endswith("shared_expert_gate.weight"):
                 data = data[0]
             if arch == "granitehybrid" and ".mamba." in name:

@@ -195,6 +195,7 @@ static void run_swiglu(kc *k, kern_dev *d, const void *cv, const uint32_t *token
     kc_run r = kc_begin(k, d);
     size_t row = c->dim * sizeof *out, y_row = c->act == KERN_RELU2 ? 2 * row : row;
     kern_swiglu_args a = {.y = kc_room(&r, n * y_row), .n_tokens = n, .dim = c->dim, .act = c->act};
+    a.act_limit = c->scale;
     a.gate_up = kc_put(&r, kc_gather(k, c->x, 2 * row, tokens, n), 2 * n * row);
     a.row_gate = c->weight ? kc_put(&r, kc_gather(k, c->weight, sizeof *out, tokens, n), n * sizeof *out) : NULL;
     kc_status(&r, d->ops->swiglu(d, &a));
@@ -208,9 +209,10 @@ static void case_swiglu(kc *k)
     static const struct {
         kern_act act;
         const char *name;
-    } acts[] = {{KERN_SWIGLU, "swiglu"}, {KERN_GEGLU, "geglu"}, {KERN_RELU2, "relu2"}};
-    const uint32_t which = kc_below(k, 3);
-    row_case c = {.dim = dim, .act = acts[which].act};
+    } acts[] = {
+        {KERN_SWIGLU, "swiglu"}, {KERN_GEGLU, "geglu"}, {KERN_RELU2, "relu2"}, {KERN_SWIGLU_LIMITED, "limited"}};
+    const uint32_t which = kc_below(k, 4);
+    row_case c = {.dim = dim, .act = acts[which].act, .scale = (float)kc_between(k, 1, 9)};
     const uint32_t y_dim = c.act == KERN_RELU2 ? 2 * dim : dim;
     kc_case(k, "%s dim %u tokens %u", acts[which].name, dim, n);
     c.x = KC_NEW(k, 2 * n * dim, float);

@@ -611,6 +611,7 @@ void case_ssm_long(kc *k)
 
 typedef struct gate_case {
     uint32_t n_heads, head_dim, head_stride;
+    bool per_head, softplus;
     float *y, *gate;
 } gate_case;
 
@@ -627,6 +628,8 @@ static void run_gate(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     a.gate = kc_put(&r, kc_gather(k, c->gate, gates * sizeof *y, tokens, n), (size_t)n * gates * sizeof *y);
     a.gate_stride = gates;
     a.gate_head_stride = c->head_stride;
+    a.per_head = c->per_head;
+    a.softplus = c->softplus;
     kc_status(&r, d->ops->gate(d, &a));
     kc_get(&r, y, a.y, (size_t)n * y_stride * sizeof *y);
     for (uint32_t t = 0; t < n; t++)
@@ -637,13 +640,16 @@ static void run_gate(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
 void case_gate(kc *k)
 {
     gate_case c = {.n_heads = kc_between(k, 1, 9), .head_dim = kc_between(k, 1, 100)};
-    c.head_stride = c.head_dim * kc_between(k, 1, 2);
+    c.per_head = kc_below(k, 2);
+    c.softplus = kc_below(k, 2);
+    c.head_stride = (c.per_head ? 1 : c.head_dim) * kc_between(k, 1, 2);
     const uint32_t n = kc_any_tokens(k), width = c.n_heads * c.head_dim, gates = c.n_heads * c.head_stride;
-    kc_case(k, "gate of %u heads of %u, %u tokens", c.n_heads, c.head_dim, n);
+    kc_case(k, "gate%s%s of %u heads of %u, %u tokens", c.per_head ? " a head" : "", c.softplus ? " by softplus" : "",
+            c.n_heads, c.head_dim, n);
     kc_fill(k, c.y = KC_NEW(k, (size_t)n * width, float), (size_t)n * width);
     kc_fill_scaled(k, c.gate = KC_NEW(k, (size_t)n * gates, float), (size_t)n * gates, 8);
     float *sizes = KC_NEW(k, (size_t)n * width, float);
     for (size_t i = 0; i < (size_t)n * width; i++)
-        sizes[i] = fabsf(c.y[i]);
+        sizes[i] = fabsf(c.y[i]) * (c.softplus ? 9 : 1); /* softplus(8) */
     kc_check_op(k, run_gate, &c, n, width, sizes, kc_tol(k, "swiglu"));
 }

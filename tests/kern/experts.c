@@ -169,6 +169,8 @@ static void factors_of(const moe_case *c, double g, double u, double *ret_silu, 
         g = fmin(g, limit);
         u = fmax(-limit, fmin(u, limit)) + 1;
     }
+    if (c->act == KERN_SWIGLU_LIMITED)
+        u = fmax(-limit, fmin(u, limit)); /* silu(g) beyond the limit is no error of its own */
     if (c->act == KERN_GEGLU)
         alpha = (double)KERN_GELU_A + (double)KERN_GELU_B * g * g;
     *ret_silu = fabs(g / (1 + exp(-alpha * g)));
@@ -259,6 +261,9 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
         c.act = KERN_GEGLU;
     } else if (kc_below(k, 2) == 0) {
         c.act = KERN_RELU2;
+    } else if (kc_below(k, 2) == 0) {
+        c.act = KERN_SWIGLU_LIMITED;
+        c.act_limit = (float)kc_between(k, 1, 3);
     }
     return c;
 }
@@ -266,8 +271,11 @@ static moe_case any_moe(kc *k, kern_fmt fmt, kern_fmt down)
 /* Weights of F32 with scales of their own for gate, up and down; NULL: any temper. */
 static void check_moe(kc *k, moe_case c, const float *scales)
 {
-    static const char *const acts[] = {
-        [KERN_SWIGLU] = "", [KERN_SWIGLU_CLAMPED] = " clamped", [KERN_GEGLU] = " geglu", [KERN_RELU2] = " relu2"};
+    static const char *const acts[] = {[KERN_SWIGLU] = "",
+                                       [KERN_SWIGLU_CLAMPED] = " clamped",
+                                       [KERN_SWIGLU_LIMITED] = " limited",
+                                       [KERN_GEGLU] = " geglu",
+                                       [KERN_RELU2] = " relu2"};
     kern_expert_geom g = c.g;
     g.halves = c.act == KERN_RELU2;
     g.d_ff += g.halves ? g.d_ff % 2 : 0;

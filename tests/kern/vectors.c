@@ -218,7 +218,12 @@ static void replay_swiglu(kc_run *r, const vectors *v)
 {
     kern_swiglu_args a = {.gate_up = put(r, v, "gate_up"), .dim = num(v, "dim"), .n_tokens = 2};
     a.row_gate = num(v, "gated") ? put(r, v, "row_gate") : NULL;
-    a.act = find_param(v, "geglu") ? KERN_GEGLU : find_param(v, "relu2") ? KERN_RELU2 : KERN_SWIGLU;
+    a.act = find_param(v, "geglu")   ? KERN_GEGLU
+            : find_param(v, "relu2") ? KERN_RELU2
+            : find_param(v, "limit") ? KERN_SWIGLU_LIMITED
+                                     : KERN_SWIGLU;
+    if (a.act == KERN_SWIGLU_LIMITED)
+        a.act_limit = (float)param(v, "limit");
     a.y = kc_room(r, get(v, "y")->bytes);
     kc_status(r, r->d->ops->swiglu(r->d, &a));
     expect(r, v, "y", a.y, a.act == KERN_RELU2 ? 2 * a.dim : a.dim, kc_tol(r->k, "swiglu"));
@@ -472,6 +477,8 @@ static void experts(kc_run *r, const vectors *v, kern_act act)
         a.act_alpha = (float)param(v, "alpha");
         a.act_limit = (float)param(v, "limit");
     }
+    if (act == KERN_SWIGLU_LIMITED)
+        a.act_limit = (float)param(v, "limit");
     kern_plan_args p = {
         .ids = a.ids, .n_live = a.n_live, .n_tokens = a.n_tokens, .top_k = a.top_k, .n_experts = n_experts};
     p.expert_start = kc_room(r, (n_experts + 1) * 4);
@@ -495,6 +502,11 @@ static void replay_moe(kc_run *r, const vectors *v)
 static void replay_moe_clamped(kc_run *r, const vectors *v)
 {
     experts(r, v, KERN_SWIGLU_CLAMPED);
+}
+
+static void replay_moe_limited(kc_run *r, const vectors *v)
+{
+    experts(r, v, KERN_SWIGLU_LIMITED);
 }
 
 static void replay_moe_geglu(kc_run *r, const vectors *v)
@@ -618,6 +630,20 @@ static void replay_gate(kc_run *r, const vectors *v)
     expect(r, v, "y", a.y, a.head_dim, kc_tol(r->k, "swiglu"));
 }
 
+/* One for each head, as Step-3.5 has them, and Laguna. */
+static void replay_head_gate(kc_run *r, const vectors *v)
+{
+    kern_gate_args a = {.n_tokens = 3, .n_heads = num(v, "heads"), .head_dim = num(v, "hd"), .per_head = true};
+    a.softplus = num(v, "softplus");
+    a.y = put(r, v, "o");
+    a.gate = put(r, v, "gate");
+    a.y_stride = a.n_heads * a.head_dim;
+    a.gate_head_stride = 1;
+    a.gate_stride = a.n_heads;
+    kc_status(r, r->d->ops->gate(r->d, &a));
+    expect(r, v, "y", a.y, a.head_dim, kc_tol(r->k, "swiglu"));
+}
+
 static const struct {
     const char *op;
     void (*fn)(kc_run *r, const vectors *v);
@@ -634,10 +660,12 @@ static const struct {
     {"logits", replay_logits},
     {"linear_heads", replay_linear_heads},
     {"moe_clamped", replay_moe_clamped},
+    {"moe_limited", replay_moe_limited},
     {"delta", replay_delta},
     {"shortconv", replay_shortconv},
     {"ssm", replay_ssm},
     {"gate", replay_gate},
+    {"head_gate", replay_head_gate},
     {"moe_geglu", replay_moe_geglu},
     {"moe_relu2", replay_moe_relu2},
     {"softcap", replay_softcap},

@@ -633,7 +633,7 @@ def round_trip(model, kind, c, joined):
     import torch
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if kind != "f32" and quantized(name, p.ndim) and ".visual." not in name:
+            if kind != "f32" and quantized(name, p.ndim) and ".visual." not in name and ".vision_model." not in name:
                 def there_and_back(w):
                     t = make_gguf.fitting(make_gguf.type_of(kind, name), w.shape[-1])
                     return gguf.quants.dequantize(make_gguf.quantise(w, t), t)

@@ -15,6 +15,12 @@ GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_key_value_heads": 2, "num_
           "hidden_activation": "gelu_pytorch_tanh", "hidden_act": DROP, "rope_theta": DROP, "tie_word_embeddings": True}
 PHI_ROPE = {"type": "longrope", "short_factor": [1.0, 1.02, 1.1, 1.3, 1.8, 2.2, 2.9, 3.4],
             "long_factor": [1.0, 1.1, 1.7, 3.2, 6.5, 11.0, 18.0, 24.0], "short_mscale": 1.2, "long_mscale": 1.3416407864998738}
+STEP_ROPE = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 64}
+LAGUNA_ROPES = {"full_attention": {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                                   "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0}}
+
+
 def kda(linear, full, heads=4, dim=16, conv=4):
     return {"linear_attn_config": {"kda_layers": linear, "full_attn_layers": full, "num_heads": heads, "head_dim": dim, "short_conv_kernel_size": conv}}
 
@@ -108,13 +114,26 @@ FAMILIES = {
                    "rms_norm_eps": DROP, "hidden_act": DROP},
     "gemma4_text": GEMMA4,
     "gemma4": GEMMA4,
+    # as published, but for what transformers makes of it
+    "step3p7": {"head_dim": 32, "num_key_value_heads": DROP, "num_attention_groups": 2, "moe_num_experts": 8, "moe_top_k": 3,
+                "moe_intermediate_size": 40, "share_expert_dim": 72, "moe_layers_enum": "1,2", "moe_router_activation": "sigmoid",
+                "moe_router_scaling_factor": 3.0, "use_moe_router_bias": True, "norm_expert_weight": True, "use_head_wise_attn_gate": True,
+                "use_qk_norm": True, "att_impl_type": "GQA", "moe_layer_offset": 0, "moe_every_n_layer": 1, "use_rope_layers": [], "sink": False,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 24,
+                "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 32},
+                "rope_theta": [50000.0, 1000.0, 50000.0], "partial_rotary_factors": [0.5, 1.0, 0.5], "rope_scaling": STEP_ROPE,
+                "yarn_only_types": ["full_attention"], "swiglu_limits": [0.0, 0.4, 0.0], "swiglu_limits_shared": [0.3, 0.0, 0.5]},
+    "laguna": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
+               "moe_routed_scaling_factor": 2.5, "gating": "per-head", "num_attention_heads_per_layer": [4, 6, 6], "sliding_window": 24,
+               "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse", "sparse"],
+               "rope_theta": DROP, "rope_parameters": LAGUNA_ROPES},
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
                granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH", kimi_linear="KimiLinear")
-CLASSES.update(flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
+CLASSES.update(step3p7="Step3p7", laguna="Laguna", flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
     "qwen3_vl_moe": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 1,
@@ -124,6 +143,8 @@ SEES = {  # the smallest that transformers makes
 }
 SEES["qwen3_5_moe"] = {k: x for k, x in SEES["qwen3_vl_moe"].items() if k != "deepstack_visual_indexes"}
 SEES["qwen3_omni_moe"] = SEES["qwen3_vl_moe"]
+SEES["step3p7"] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_channels": 1, "image_size": 4, "patch_size": 2,
+                   "mlp_ratio": 1.0, "max_position_embeddings": 4}
 SEES["gemma4"] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
                   "head_dim": 8, "patch_size": 2, "position_embedding_size": 4, "pooling_kernel_size": 1}
 HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 4, "d_model": 4, "n_window": 4,
@@ -132,7 +153,7 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
 
 OF_ANOTHER = ("sarvam_moe", "sarvam_mla")  # whose class is another family's, their configuration not
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-NO_GGUF = ("gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
+NO_GGUF = ("step3p7", "laguna", "gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
 NEWER = (*(a for a in NO_GGUF if a not in DELTAS), "qwen3_vl_moe", "granitemoeshared", "dots1")
 
 
@@ -145,7 +166,7 @@ def nested(c):
     text = {k: v for k, v in c.items() if k != "architectures"}
     if kind == "qwen3_omni_moe":
         top.update(model_type=kind + "_thinker", audio_config={**HEARS, "output_dim": c["hidden_size"]})
-    return {**top, "text_config": {**text, "model_type": kind + "_text"},
+    return {**top, "text_config": {**text, "model_type": "step3p5" if kind == "step3p7" else kind + "_text"},
             "vision_config": {**SEES[kind], "out_hidden_size": c["hidden_size"]}}
 
 
@@ -165,6 +186,17 @@ def publish_ling(d):
     import json
     c = json.loads((d / "config.json").read_text())
     (d / "config.json").write_text(json.dumps({**c, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}, indent=1))
+
+
+def publish_step(d):
+    """Step-3.5: the same without what sees."""
+    import json
+    from safetensors.torch import load_file, save_file
+    for f in d.glob("*.safetensors"):
+        save_file({k: t for k, t in load_file(f).items() if not k.startswith("vi")}, f, metadata={"format": "pt"})
+    c = json.loads((d / "config.json").read_text())
+    (d / "config.json").write_text(json.dumps({**c["text_config"], "architectures": ["Step3p5ForCausalLM"],
+                                               "tie_word_embeddings": c["tie_word_embeddings"]}, indent=1))
 
 
 # What is around a language model of another family: its class in transformers (None: it has none), the key of the language model, and of what sees.
@@ -254,11 +286,11 @@ def fill(variant, add_nextn):
         v = lambda n, refuse=None, a=a, **kw: variant(f"{a}-{n}", a, refuse, **kw)
         experts = next((k for k in c if k.endswith("experts") and "shared" not in k), None)
         v("base")
-        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear") # by transformers: only the published names are read
+        renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear", "step3p7", "laguna") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
         if experts and a != "kimi_linear":
-            v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts") if k in c), "num_experts_per_tok"): 1})
+            v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts", "moe_top_k") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
@@ -353,6 +385,63 @@ def fill(variant, add_nextn):
     trinity("-softmax", "'score_func' is 'softmax'", cfg={"score_func": "softmax"})
     trinity("-not-normed", "route_norm false is not known", cfg={"route_norm": False})
     trinity("-groups", "num_expert_groups = 2", cfg={"num_expert_groups": 2})
+    step = lambda n, refuse=None, **kw: v(f"step3p{n}", "step3p7", refuse, **kw)
+    two = {"num_attention_heads": 5, "num_key_value_heads": 1, "num_attention_groups": DROP, "attention_other_setting": DROP, "per_layer_config": {"1": {"num_attention_heads": 3}}}
+    small = {**TINY, "head_dim": 16, "share_expert_dim": 20, "attention_other_setting": {
+        "attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 16}}
+    step("7", cfg=small)
+    step("5", publish=publish_step, cfg={**small, "head_dim": 128, "num_hidden_layers": 2, "vocab_size": 96, **{k: FAMILIES["step3p7"][k][:2] for k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits")}, "swiglu_limits_shared": [0.0, 0.5], "attention_other_setting": {
+            **small["attention_other_setting"], "head_dim": 128}, "moe_layers_enum": "1"})
+    step("5-gguf", gguf="bf16", publish=publish_step, cfg=small)
+    step("5-gguf-f32-plain", gguf="f32", publish=publish_step, cfg={"rope_scaling": None, "swiglu_limits": [0, None, 0.2], "moe_layers_enum": "0,1,2"})
+    step("5-gguf-q8_0", gguf="q8_0", publish=publish_step, cfg={"moe_intermediate_size": 32, "share_expert_dim": 64})
+    step("5-gguf-rotated", gguf="bf16", publish=publish_step, gguf_keys={"rope.dimension_count": 16, "rope.dimension_count_swa": 32})
+    step("5-gguf-heads", "must list", gguf="bf16", publish=publish_step, gguf_keys={"swiglu_clamp_exp": [0.5]})
+    step("5-gguf-no-lists", "lists of 3 layers", gguf="bf16", publish=publish_step, gguf_keys={"attention.sliding_window_pattern": 4})
+    step("5-gguf-kv-heads", "has layers of 2 and of 1 heads", gguf="bf16", publish=publish_step, gguf_keys={"attention.head_count_kv": [2, 1, 2]})
+    step("5-gguf-softmax", "expert_gating_func", gguf="bf16", publish=publish_step, gguf_keys={"expert_gating_func": 1})
+    step("5-gguf-not-normed", "expert_weights_norm = false", gguf="bf16", publish=publish_step, gguf_keys={"expert_weights_norm": False})
+    step("7-no-limits", cfg={"swiglu_limits": DROP, "swiglu_limits_shared": None})
+    step("7-null-limits", cfg={"swiglu_limits": [None, None, 0.2], "swiglu_limits_shared": [0, None, 0.1]})
+    step("7-loud", weights=lambda s: {k: t * (8 if "_proj" in k else 1) for k, t in s.items()})
+    step("7-loud-gate", weights=lambda s: {k: t * (8 if "g_proj" in k else 1) for k, t in s.items()})
+    step("7-listed", cfg={"moe_layers_enum": [0, 2]})
+    step("7-types", cfg={"moe_layers_enum": DROP, "mlp_layer_types": ["sparse", "dense", "sparse"]})
+    step("7-usual-moe", cfg={"moe_layers_enum": DROP, "num_hidden_layers": 4, **{k: x[:1] + x for k, x in FAMILIES["step3p7"].items() if k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared")}})
+    step("7-one-kind", cfg={"layer_types": DROP, "rope_theta": 777.0, "partial_rotary_factors": DROP})
+    step("7-windows", cfg={"layer_types": ["sliding_attention"] * 3, "rope_theta": 777, "partial_rotary_factors": [0.25] * 3})
+    step("7-same-heads", cfg={"attention_other_setting": DROP})
+    step("7-sliding-heads", cfg={"attention_other_setting": DROP, "num_sliding_attention_heads": 8})
+    step("7-per-layer", cfg=two)
+    step("7-scalar", cfg={"query_pre_attn_scalar": 20.0, "attention_bias": True, "tie_word_embeddings": True})
+    step("7-saved-ropes", cfg={"rope_theta": DROP, "rope_scaling": DROP, "partial_rotary_factors": DROP, "rope_parameters": LAGUNA_ROPES})
+    step("7-nextn", files=add_nextn, cfg={"num_nextn_predict_layers": 1, **{k: x + x[-1:] for k, x in FAMILIES["step3p7"].items() if k in (
+        "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared")}})
+    step("7-long", cfg={"max_position_embeddings": 4096}, prompts=[530, 1500], greedy=4)
+    step("7-other-ropes", "rope_theta is not the same in all layers of full_attention", no_reference=True, cfg={"rope_theta": [1e4, 1e3, 2e4]})
+    step("7-other-kv-heads", "has another num_attention_groups", no_reference=True, cfg={"attention_other_setting": {"num_attention_groups": 1}})
+    step("7-few-limits", "swiglu_limits must list", no_reference=True, cfg={"swiglu_limits": [1.0]})
+    step("7-limit", "must hold numbers from 0.001", no_reference=True, cfg={"swiglu_limits": [0, 0, -1.0]})
+    step("7-layer-x", "must hold numbers of layers", no_reference=True, cfg={"moe_layers_enum": "1,x"})
+    step("7-softmax", "moe_router_activation", no_reference=True, cfg={"moe_router_activation": "softmax"})
+    step("7-rope-layers", "use_rope_layers", no_reference=True, cfg={"use_rope_layers": [1, 0, 1]})
+    step("7-all-yarn", "yarn_only_types", no_reference=True, cfg={"yarn_only_types": ["full_attention", "sliding_attention"]})
+    step("7-elements", "gating is per-element", no_reference=True, cfg={"gating": "per-element"})
+    laguna = lambda n, refuse=None, **kw: v(f"laguna{n}", "laguna", refuse, **kw)
+    laguna("", cfg={**TINY, "head_dim": 16, "shared_expert_intermediate_size": 20})
+    laguna("-elements", cfg={"gating": "per-element"})
+    laguna("-true", cfg={"gating": True, "num_attention_heads_per_layer": DROP, "partial_rotary_factor": 0.25})
+    laguna("-defaults", cfg={k: DROP for k in ("gating", "rope_parameters", "mlp_layer_types", "layer_types", "moe_routed_scaling_factor")})
+    laguna("-listed", cfg={"mlp_layer_types": ["sparse", "dense", "sparse"], "num_attention_heads_per_layer": [6, 2, 8], "attention_bias": True})
+    laguna("-loud-gate", weights=lambda s: {k: t * (8 if "g_proj" in k else 1) for k, t in s.items()})
+    laguna("-fp8", fp8="block-bf16", cfg={"hidden_size": 160})
+    laguna("-ungated", "gating is", no_reference=True, cfg={"gating": False})
+    laguna("-softcap", "moe_router_logit_softcapping", no_reference=True, cfg={"moe_router_logit_softcapping": 5.0})
+    laguna("-on-input", "moe_apply_router_weight_on_input", no_reference=True, cfg={"moe_apply_router_weight_on_input": True})
+    laguna("-heads", "has 5 heads for layer 1", no_reference=True, cfg={"num_attention_heads_per_layer": [4, 5, 6]})
+    laguna("-few-heads", "num_attention_heads_per_layer must list", no_reference=True, cfg={"num_attention_heads_per_layer": [4, 6]})
     v("exaone_moe", "exaone_moe", cfg={**TINY, "sliding_window_pattern": "LLG", "layer_types": types, "rope_scaling": {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})
     v("mellum", "mellum", cfg={**TINY, "rope_parameters": {"full_attention": {"rope_theta": 50000.0, **yarn}, "sliding_attention": {
@@ -834,6 +923,29 @@ def fill_random(variant, arch, seed):
                             long_mscale=r.choice([1.0, 1.3]))
             c.update(told["cfg"])
             reference = told.get("reference_cfg")
+    elif arch in ("step3p7", "laguna"):
+        layers, moe = c["num_hidden_layers"], r.random() < 0.8
+        sliding = [r.random() < 0.6 for _ in range(layers)]
+        other = kv * r.randint(1, 6)
+        parts = [r.choice([0.25, 0.5, 1.0]) for _ in range(2)]
+        scaling = c.pop("rope_scaling", None)
+        c.update(head_dim=8 * r.randint(1, 12), sliding_window=r.choice([3, 20, 90]), moe_intermediate_size=r.randint(3, 70), attention_bias=r.random() < 0.3,
+                 layer_types=["sliding_attention" if s else "full_attention" for s in sliding])
+        mlp = ["sparse" if moe and r.random() < 0.7 else "dense" for _ in range(layers)]
+        if arch == "laguna":
+            rope = {k: {"rope_type": "default", "rope_theta": r.choice([100.0, 50000.0]), "partial_rotary_factor": p}
+                    for k, p in zip(("full_attention", "sliding_attention"), parts)}
+            rope["full_attention"].update(scaling or {})
+            c.update(rope_theta=DROP, rope_parameters=rope, num_experts=n, num_experts_per_tok=k, shared_expert_intermediate_size=r.randint(3, 90),
+                     num_attention_heads_per_layer=[kv * r.randint(1, 6) for _ in range(layers)], mlp_layer_types=mlp,
+                     gating=r.choice([True, "per-head", "per-element"]), moe_routed_scaling_factor=r.choice([1.0, 2.5]))
+        else:
+            limits = lambda: [r.choice([None, 0, 0.3, 1.5]) for _ in range(layers)]
+            c.update(num_key_value_heads=DROP, num_attention_groups=kv, moe_num_experts=n, moe_top_k=k, share_expert_dim=r.randint(3, 90),
+                     moe_layers_enum=",".join(str(i) for i, x in enumerate(mlp) if x == "sparse"), moe_router_scaling_factor=r.choice([1.0, 3.0]),
+                     rope_theta=[[50000.0, 1000.0][s] for s in sliding], partial_rotary_factors=[parts[s] for s in sliding], rope_scaling=scaling,
+                     swiglu_limits=limits(), swiglu_limits_shared=limits(),
+                     attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": other, "num_attention_groups": kv})
     elif arch in NEWER:
         own = FAMILIES[arch]
         c.update(num_hidden_layers=3, num_experts_per_tok=k, **{key: n for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in own})

@@ -243,7 +243,7 @@ def gelu(g):
 
 def moe(op, fmt, alpha=0, limit=0):
     """moe_clamped: with biases, and what gpt-oss makes of gate and up."""
-    clamped = op == "moe_clamped"
+    clamped, limited = op == "moe_clamped", op == "moe_limited"
     experts, top_k, d, ff, tokens, live = 3, 2, 32, 64, 5, 4
     halves = op == "moe_relu2"
     page_rows = (24, 24, 9) if halves else (24, 40, 9)
@@ -263,13 +263,16 @@ def moe(op, fmt, alpha=0, limit=0):
                 up = np.clip(u @ x[t].astype(np.float64) + biases[1][ids[t, k]], -limit, limit)
                 hidden = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
                 y[t] += weights[t, k] * (w @ hidden + biases[2][ids[t, k]])
+            elif limited:
+                hidden = np.minimum(silu(g @ x[t].astype(np.float64)), limit) * np.clip(u @ x[t].astype(np.float64), -limit, limit)
+                y[t] += weights[t, k] * (w @ hidden)
             elif halves:
                 y[t] += weights[t, k] * (w @ np.maximum(np.concatenate([g, u]) @ x[t].astype(np.float64), 0) ** 2)
             else:
                 y[t] += weights[t, k] * (w @ ((gelu(gate) if op == "moe_geglu" else gate / (1 + np.exp(-gate))) * (u @ x[t].astype(np.float64))))
     params = dict(fmt=fmt, experts=experts, top_k=top_k, d=d, ff=ff, tokens=tokens, live=live, pr0=page_rows[0],
                   pr1=page_rows[1], pr2=page_rows[2])
-    case(op, **params, **(dict(alpha=alpha, limit=limit) if clamped else {}))
+    case(op, **params, **(dict(alpha=alpha, limit=limit) if clamped else dict(limit=limit) if limited else {}))
     for name, a in (("gate", mats[0][0]), ("up", mats[1][0]), ("down", mats[2][0]), ("x", x), ("y0", y0), ("ids", ids),
                     ("weights", weights), ("y", y)):
         put(name, a)
@@ -825,3 +828,21 @@ relu2_in = f32(2, 2 * 37, scale=3)
 case("swiglu", dim=37, gated=0, relu2=1)
 put("gate_up", relu2_in)
 put("y", np.maximum(relu2_in.astype(np.float64), 0) ** 2)
+
+# ---- SwiGLU with limits, at which half of the ups are and some gates; a gate of attention's result for each head
+for fmt in ("bf16", "q8_0"):
+    moe("moe_limited", fmt, limit=0.9)
+gate_up = f32(2, 2 * 37, scale=3)
+gate_up[0, :4] = [0, -40, 40, 1e-30]
+gate_up[1, 37:41] = [-40, 40, 1.5, -1.5]
+case("swiglu", dim=37, gated=0, limit=1.5)
+put("gate_up", gate_up)
+put("y", np.minimum(silu(gate_up[:, :37].astype(np.float64)), 1.5) * np.clip(gate_up[:, 37:].astype(np.float64), -1.5, 1.5))
+for heads, hd, softplus in ((3, 20, 0), (5, 64, 1)):
+    o, gate = f32(3, heads, hd), f32(3, heads, scale=8)
+    gate[0, :3] = [-60, 60, 0]
+    case("head_gate", heads=heads, hd=hd, softplus=softplus)
+    put("o", o)
+    put("gate", gate)
+    wide = gate.astype(np.float64)[:, :, None]
+    put("y", o * (np.logaddexp(0, wide) if softplus else 1 / (1 + np.exp(-wide))))
