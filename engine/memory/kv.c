@@ -32,7 +32,8 @@ enum { MOST_COPIES = 4096 };
 
 static uint64_t layer_bytes_of(const kv_options *o)
 {
-    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * kern_row_bytes(o->fmt, o->head_dim);
+    return o->block_size * ((o->v_dim ? 1ull : 2ull) * o->n_kv_heads * kern_row_bytes(o->fmt, o->head_dim) +
+                            kern_row_bytes(o->fmt, o->index_dim));
 }
 
 static uint64_t copy_bytes(const kv_options *opt)
@@ -358,6 +359,7 @@ void kv_describe(const kv_cache *kv, uint32_t group, kern_kv *ret)
                      .n_kv_heads = kv->opt.n_kv_heads,
                      .head_dim = kv->opt.head_dim,
                      .v_dim = kv->opt.v_dim,
+                     .index_dim = kv->opt.index_dim,
                      .fmt = kv->opt.fmt};
 }
 
