@@ -690,7 +690,7 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
     const char *why = s->delta.n_v_heads      ? cuda_delta_refuses(&s->delta)
                       : s->shortconv.channels ? cuda_shortconv_refuses(&s->shortconv)
                       : s->ssm.n_heads        ? cuda_ssm_refuses(&s->ssm)
-                            : s->index_heads  ? "an indexer of positions (DeepSeek-V3.2, GLM-5): the CPU backend can"
+                            : s->index_heads  ? cuda_index_refuses(s->index_heads, s->index_dim)
                                               : nullptr;
     if (why)
         return cuda_unsupported(d, why);
@@ -699,21 +699,6 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
             return cuda_unsupported(d, "a matrix whose columns are no multiple of 4 (of a format's block; MXFP4: 64)");
     }
     return KERN_OK;
-}
-
-static kern_status cuda_index_rope(kern_dev *kd, const kern_index_rope_args *)
-{
-    return cuda_unsupported(cuda_of(kd), "an indexer of positions");
-}
-
-static kern_status cuda_index(kern_dev *kd, const kern_index_args *)
-{
-    return cuda_unsupported(cuda_of(kd), "an indexer of positions");
-}
-
-static uint64_t cuda_index_scratch_bytes(kern_dev *, uint32_t, uint32_t, uint32_t)
-{
-    return 0;
 }
 
 static const kern_ops cuda_ops = {
