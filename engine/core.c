@@ -362,6 +362,7 @@ kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_token
                     .head_dim = full ? hp->full_head_dim : hp->head_dim,
                     .v_dim = hp->latent.kv_rank,
                     .index_dim = hp->index.dim,
+                    .index_top_k = hp->index.top_k,
                     .block_size = cfg->kv.block_size,
                     .swap_bytes = cfg->kv.swap_space,
                     .prefix_caching = cfg->engine.enable_prefix_caching,
