@@ -512,7 +512,8 @@ static void run_index(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens
 void case_index(kc *k)
 {
     kc_case(k, "index");
-    kv_case c = any_index(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 5000));
+    /* Not more than kc.c has buffers: each block is one. */
+    kv_case c = any_index(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 3500));
     c.top_k = kc_below(k, 4) ? kc_between(k, 1, c.longest) : kc_between(k, 1, 2 * c.longest);
     const uint32_t dense = kc_below(k, 2) ? c.index_dim : KC_MIN(c.index_dim, 3u); /* columns that are not 0 */
     const bool negative = kc_below(k, 2);
