@@ -162,6 +162,10 @@ static void print_json(const facts *f, const config *cfg)
                                       (json_int_t)p->latent.q_rank, "nope_dim", (json_int_t)p->latent.nope_dim,
                                       "rope_dim", (json_int_t)p->latent.rope_dim, "v_dim",
                                       (json_int_t)p->latent.v_dim));
+    if (p->index.n_heads)
+        json_object_set_new(o, "indexer",
+                            json_pack("{s:I, s:I, s:I}", "heads", (json_int_t)p->index.n_heads, "dim",
+                                      (json_int_t)p->index.dim, "positions", (json_int_t)p->index.top_k));
     char formats[96];
     json_object_set_new(o, "kv_bytes_of_context", json_integer((json_int_t)f->context_kv));
     json_object_set_new(o, "trunk_formats", json_string(model_formats(f->m, false, formats, sizeof formats)));
@@ -192,6 +196,9 @@ static void print_geometry(const facts *f, const config *cfg)
         printf("  latent attention: %u + %u numbers are kept of a token and layer, %u with K and V of every head\n",
                p->latent.kv_rank, p->latent.rope_dim,
                p->n_heads * (p->latent.nope_dim + p->latent.rope_dim + p->latent.v_dim));
+    if (p->index.n_heads)
+        printf("  an indexer of %u heads chooses the %u positions that attention sees; it keeps %u numbers more\n",
+               p->index.n_heads, p->index.top_k, p->index.dim);
     if (p->n_linear) {
         char size[32];
         printf("  %s in %u layers: a state of %s a sequence, however long, and no KV cache\n",

@@ -296,11 +296,12 @@ xd_status core_kv_format(const config *cfg, const model_params *hp, bool on_cpu,
     kern_fmt fmt = formats[want != CONF_KV_AUTO ? want : on_cpu ? CONF_KV_F32 : CONF_KV_F16];
     uint32_t len = kern_fmt_get(fmt).block_len, v_dim = hp->latent.kv_rank;
     const uint32_t head_dim = hp->head_dim % len ? hp->head_dim : hp->full_head_dim;
-    if (head_dim % len || v_dim % len)
+    const uint32_t odd = head_dim % len ? head_dim : v_dim % len ? v_dim : hp->index.dim;
+    if (odd % len)
         return xd_fail(
             err, XD_UNSUPPORTED, 0,
             "kv.kv_dtype = %s keeps K and V in blocks of %u values, and this model's heads have %u: f16 is possible",
-            kern_fmt_get(fmt).name, len, head_dim % len ? head_dim : v_dim);
+            kern_fmt_get(fmt).name, len, odd);
     *ret = fmt;
     return XD_OK;
 }
@@ -360,6 +361,8 @@ kv_options core_kv_options(const config *cfg, const model *m, uint32_t max_token
                     .n_kv_heads = full ? hp->full_kv_heads : hp->n_kv_heads, /* each layer has the room of the widest */
                     .head_dim = full ? hp->full_head_dim : hp->head_dim,
                     .v_dim = hp->latent.kv_rank,
+                    .index_dim = hp->index.dim,
+                    .index_top_k = hp->index.top_k,
                     .block_size = cfg->kv.block_size,
                     .swap_bytes = cfg->kv.swap_space,
                     .prefix_caching = cfg->engine.enable_prefix_caching,

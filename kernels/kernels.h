@@ -135,7 +135,8 @@ typedef struct kern_qkv_norm_args {
 
 /* A KV block holds block_size tokens of some layers. Its address is block_addr[id]; layer l begins at l * layer_bytes:
  * K [n_kv_heads][block_size][head_dim], then V the same, in fmt. A block may lie in VRAM or mapped host memory.
- * With v_dim (latent attention) only K is kept, and V is its first v_dim columns.
+ * With v_dim (latent attention) only K is kept, and V is its first v_dim columns. With index_dim the keys of an indexer, [block_size][index_dim] in
+ * fmt, come behind these.
  * Q8_0 is rounded in one way everywhere, in float32: d is the largest magnitude of the 32 values divided by 127, as a half; a quant is
  * v / d, to the nearest whole number (ties to even), within +-127, and 0 where d is 0. Where d would be infinite or NaN it is NaN
  * (0x7e00), and the quants are 0. */
@@ -146,15 +147,23 @@ typedef struct kern_kv {
     uint32_t block_size;
     uint64_t layer_bytes;
     uint32_t n_kv_heads, head_dim;
-    uint32_t v_dim; /* 0: V is of its own and as wide as K */
+    uint32_t v_dim;     /* 0: V is of its own and as wide as K */
+    uint32_t index_dim; /* 0: there are no such keys */
     kern_fmt fmt;
 } kern_kv;
+
+/* Bytes of K and V in a layer of a block: where an indexer's keys begin. */
+static inline uint64_t kern_kv_index_at(const kern_kv *kv)
+{
+    return (kv->v_dim ? 1ull : 2ull) * kv->n_kv_heads * kv->block_size * kern_row_bytes(kv->fmt, kv->head_dim);
+}
 
 /* Else every backend says KERN_UNSUPPORTED. */
 static inline bool kern_kv_is_known(const kern_kv *kv)
 {
     return kv->fmt == FMT_F16 || kv->fmt == FMT_F32 ||
-           (kv->fmt == FMT_Q8_0 && kern_cols_fit(kv->fmt, kv->head_dim) && kern_cols_fit(kv->fmt, kv->v_dim));
+           (kv->fmt == FMT_Q8_0 && kern_cols_fit(kv->fmt, kv->head_dim) && kern_cols_fit(kv->fmt, kv->v_dim) &&
+            kern_cols_fit(kv->fmt, kv->index_dim));
 }
 
 /* Per-head RMS norm (optional), rotary embedding of Q and K, and the store of K and V into the cache.
@@ -189,6 +198,10 @@ typedef struct kern_attn_args {
     uint32_t window;      /* 0: all; else the last `window` positions, own included */
     float scale;
     const float *sinks; /* [n_heads] or NULL */
+    /* [n_tokens][top_k] of kern_index_args, or NULL: a token sees these positions alone, and splits are of KERN_ATTN_SPLIT of them. So one that may
+     * choose all has the bits of one that is not asked to choose. Only with kv.v_dim, and without a window. */
+    const uint32_t *chosen;
+    uint32_t top_k;
     kern_kv kv;
     void *scratch; /* kern_ops.attn_scratch_bytes() */
     /* [host], optional hints; a backend may ignore them: tokens of one sequence are adjacent, runs of queries begin at
@@ -199,6 +212,40 @@ typedef struct kern_attn_args {
     const kern_rope_kv_args *rope;
     bool one_each; /* no two tokens are of one sequence, except those that rope skips as padding */
 } kern_attn_args;
+
+/* The indexer of DeepSeek Sparse Attention (arXiv 2512.02556), by which a token chooses the positions that attention sees.
+ * Its rotation and store: the first rot_dim columns of K and of each of Q's heads are rotated, and K goes to the cache. */
+typedef struct kern_index_rope_args {
+    float *q;              /* [n_tokens][n_heads][kv.index_dim], in place */
+    const float *k;        /* [n_tokens][kv.index_dim] */
+    const float *inv_freq; /* this and what follows as in kern_rope_kv_args */
+    float rope_scale;
+    uint32_t rot_dim;
+    bool interleaved;
+    const uint32_t *token_seq, *token_pos;
+    uint32_t n_tokens, n_heads, layer; /* n_heads 0: K alone */
+    kern_kv kv;
+} kern_index_rope_args;
+
+/* The choice. The score of a position is the sum over the heads, in order, of weight * max(q k, 0). Chosen are the top_k positions of the highest score
+ * among 0 .. token_pos, or all where there are no more: of equal scores the lower position, NaN last. In ascending order; the rest of a row is
+ * not written. */
+typedef struct kern_index_args {
+    uint32_t *chosen;     /* [n_tokens][top_k] */
+    const float *q;       /* [n_tokens][n_heads][kv.index_dim] */
+    const float *weights; /* [n_tokens][n_heads] */
+    const uint32_t *token_seq, *token_pos;
+    uint32_t n_tokens, n_heads, top_k, layer;
+    uint32_t max_context; /* as in kern_attn_args */
+    kern_kv kv;
+    void *scratch; /* kern_ops.index_scratch_bytes() */
+} kern_index_args;
+
+/* Positions that a token sees of those up to its own. */
+static inline uint32_t kern_attn_seen(const kern_attn_args *a, uint32_t pos)
+{
+    return a->chosen && pos >= a->top_k ? a->top_k : pos + 1;
+}
 
 /* Tokens that a causal convolution over time sees at most. */
 #define KERN_MAX_CONV 4
@@ -589,12 +636,13 @@ typedef struct kern_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_experts;
     const kern_mat *mats; /* [n_mats] all matrices that are multiplied with; data is not looked at */
     uint32_t n_mats;
-    uint32_t v_dim;                /* as in kern_kv */
-    kern_fmt expert_fmt[3];        /* of gate, up and down */
-    kern_delta_geom delta;         /* of other layers that have one; n_v_heads 0: none */
-    kern_shortconv_geom shortconv; /* the same; channels 0: none */
-    kern_ssm_geom ssm;             /* the same; n_heads 0: none */
-    bool gated;                    /* attention's result is */
+    uint32_t v_dim;                  /* as in kern_kv */
+    kern_fmt expert_fmt[3];          /* of gate, up and down */
+    kern_delta_geom delta;           /* of other layers that have one; n_v_heads 0: none */
+    kern_shortconv_geom shortconv;   /* the same; channels 0: none */
+    kern_ssm_geom ssm;               /* the same; n_heads 0: none */
+    bool gated;                      /* attention's result is */
+    uint32_t index_heads, index_dim; /* of an indexer; 0: none */
 } kern_shape;
 
 typedef struct kern_dev_info {
@@ -675,6 +723,9 @@ struct kern_ops {
     uint64_t (*ssm_scratch_bytes)(kern_dev *d, uint32_t max_tokens, const kern_ssm_geom *geom);
     kern_status (*gate)(kern_dev *d, const kern_gate_args *a);
     kern_status (*softcap)(kern_dev *d, const kern_softcap_args *a);
+    kern_status (*index_rope)(kern_dev *d, const kern_index_rope_args *a);
+    kern_status (*index)(kern_dev *d, const kern_index_args *a);
+    uint64_t (*index_scratch_bytes)(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t max_context);
 
     /* --- measurement ----------------------------------------------------------------------------------------- */
     /* Rate at which kernels read [addr, addr + bytes) (host tier or VRAM), GB/s; runs alone. */

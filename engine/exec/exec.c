@@ -96,6 +96,8 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
                           (hp->n_heads + kv_parts * hp->full_kv_heads) * hp->full_head_dim);
     const uint64_t ta = latent ? XD_MIN(t, (uint64_t)EXEC_LATENT_TOKENS) : t;
     const uint32_t o_width = hp->n_heads * (latent ? latent : head_dim);
+    const uint64_t ti = hp->index.n_heads ? ta : 0;
+    const bool chooses = ti && o->max_context > hp->index.top_k;
     uint64_t t_add = 0, t_add_shared = 0;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         t_add = x->layers[i].ffn_post_norm ? t : t_add;
@@ -124,6 +126,13 @@ static xd_status alloc_workspaces(exec *x, xd_err *err)
         {XD_MAX(ta * o_width, td * exec_state_out_width(hp)) * f, &x->attn, "attention output"},
         {ta * hp->latent.q_rank * f, &x->q_low, "Q"},
         {ta * hp->latent.q_rank * f, &x->q_low_normed, "Q"},
+        {ti * hp->index.n_heads * hp->index.dim * f, &x->index_q, "the indexer"},
+        {ti * hp->index.dim * f, &x->index_k, "the indexer"},
+        {ti * hp->index.dim * f, &x->index_k_normed, "the indexer"},
+        {ti * hp->index.n_heads * f, &x->index_weights, "the indexer"},
+        {chooses ? t * hp->index.top_k * f : 0, &x->chosen, "chosen positions"},
+        {chooses ? x->dev->ops->index_scratch_bytes(x->dev, (uint32_t)ta, hp->index.n_heads, o->max_context) : 0,
+         &x->index_scratch, "the indexer's scratch"},
         {ta * hp->n_heads * XD_MAX(q_head, hp->latent.v_dim) * f, &x->heads, "heads of latent attention"},
         {t * hp->n_experts_max * f, &x->router_logits, "router logits"},
         {t * hp->top_k_max * f, &x->router_weights, "router weights"},
@@ -219,6 +228,8 @@ static xd_status check_layers(exec *x, xd_err *err)
                             .v_dim = x->hp->latent.kv_rank,
                             .n_experts = l->n_experts,
                             .mats = mats,
+                            .index_heads = x->hp->index.n_heads,
+                            .index_dim = x->hp->index.dim,
                             .gated = (x->hp->gated && !l->linear) || l->gate.data};
         if (l->linear) {
             shape.delta = x->hp->delta;

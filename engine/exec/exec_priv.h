@@ -30,6 +30,10 @@ typedef struct exec_layer {
         uint64_t k_head_bytes, v_head_bytes;
         float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
     } latent;
+    struct { /* its indexer; q.data NULL: it sees what the layer before it has chosen, or the model has none */
+        kern_mat q, k, weights;
+        float *k_norm, *k_norm_bias;
+    } index;
     struct
     { /* a linear layer; n_in 0: it is another. One row below another the matrices of a row of x of its operation */
         kern_mat in[6], low[6]; /* what comes before them; data NULL: nothing */
@@ -173,6 +177,9 @@ struct exec {
     void *attn_scratch;
     void *scratch; /* of experts and of products, one after another */
     uint32_t qkv_width;
+    float *index_q, *index_k, *index_k_normed, *index_weights; /* of an indexer */
+    uint32_t *chosen; /* [max_tokens][index.top_k]: of the last layer that has one */
+    void *index_scratch;
     float *q_low, *q_low_normed, *heads; /* latent attention: Q behind q_a; Q's heads, and later those of the result */
 
     uint32_t *in_dev, *in_host; /* packed inputs */
@@ -280,7 +287,7 @@ uint64_t exec_stage_host_bytes(const exec *x);
 uint64_t exec_latent_trunk_bytes(const exec *x, const model_layer *ml);
 xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float *tmp, uint32_t tmp_cap, xd_err *err);
 /* Shapes that will be multiplied with, but for Q's and O's: at most EXEC_LATENT_MATS. */
-enum { EXEC_LATENT_MATS = 4 };
+enum { EXEC_LATENT_MATS = 7 };
 uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret);
 /* Takes the place of exec_build_attention(). Its workspaces have room for EXEC_LATENT_TOKENS. */
 enum { EXEC_LATENT_TOKENS = 2048 };

@@ -152,6 +152,14 @@ xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float 
         (st = exec_load_vector(x, &ml->latent.kv_a_norm, tmp, tmp_cap, &l->latent.kv_a_norm, "a KV norm", err)) ||
         (st = exec_load_vector(x, &ml->latent.kv_a_bias, tmp, tmp_cap, &l->latent.kv_a_bias, "a KV bias", err)))
         return st;
+    if (ml->index.own &&
+        ((st = exec_load_matrix(x, &ml->index.q, &l->index.q, "an indexer's Q matrix", err)) ||
+         (st = exec_load_matrix(x, &ml->index.k, &l->index.k, "an indexer's K matrix", err)) ||
+         (st = exec_load_matrix(x, &ml->index.weights, &l->index.weights, "an indexer's weights", err)) ||
+         (st = exec_load_vector(x, &ml->index.k_norm, tmp, tmp_cap, &l->index.k_norm, "an indexer's norm", err)) ||
+         (st = exec_load_vector(x, &ml->index.k_norm_bias, tmp, tmp_cap, &l->index.k_norm_bias, "an indexer's norm",
+                                err))))
+        return st;
     if (ml->latent.kv_b.data)
         return load_kv_b(x, &ml->latent.kv_b, l, err);
     if ((st = exec_load_matrix(x, &ml->latent.k_b, &l->latent.k_b, "a K matrix", err)) ||
@@ -167,7 +175,8 @@ xd_status exec_latent_load(exec *x, const model_layer *ml, exec_layer *l, float 
 uint32_t exec_latent_mats(const exec *x, const model_layer *ml, kern_mat *ret)
 {
     const model_params *hp = x->hp;
-    const model_tensor *tensors[] = {&ml->latent.q_a, &ml->latent.kv_a, &ml->latent.k_b, &ml->latent.v_b};
+    const model_tensor *tensors[] = {&ml->latent.q_a, &ml->latent.kv_a, &ml->latent.k_b,   &ml->latent.v_b,
+                                     &ml->index.q,    &ml->index.k,     &ml->index.weights};
     uint32_t n = 0;
     for (size_t i = 0; i < XD_ARRAY_LEN(tensors); i++)
         if (tensors[i]->data)
@@ -223,6 +232,87 @@ static kern_linear_args kept(const exec *x, const piece *p, float *y, uint32_t y
                               .x_stride = d,
                               .y_stride = y_stride,
                               .scratch = x->scratch};
+}
+
+static xd_status multiply(exec *x, const piece *p, const kern_mat *w, const float *from, uint32_t from_stride, float *y,
+                          xd_err *err)
+{
+    RUN(x->dev->ops->linear(x->dev, &(kern_linear_args){.y = y,
+                                                        .x = from,
+                                                        .w = *w,
+                                                        .n_tokens = p->n,
+                                                        .x_stride = from_stride,
+                                                        .y_stride = w->rows,
+                                                        .scratch = x->scratch}));
+    return XD_OK;
+}
+
+/* Keys of the indexer, from rows that are normed, into the cache; its rotated Q too, unless there is nothing to choose from. */
+static xd_status keep_index(exec *x, const piece *p, bool choose, xd_err *err)
+{
+    const model_params *hp = x->hp;
+    const kern_ops *ops = x->dev->ops;
+    const exec_layer *l = p->l;
+    const exec_layout in = exec_layout_of(x, p->s);
+    const float *h = x->h + (size_t)p->first * hp->d_model;
+    xd_status st;
+    if ((st = multiply(x, p, &l->index.k, h, hp->d_model, x->index_k, err)) ||
+        (choose && ((st = multiply(x, p, &l->index.q, x->q_low_normed, hp->latent.q_rank, x->index_q, err)) ||
+                    (st = multiply(x, p, &l->index.weights, h, hp->d_model, x->index_weights, err)))))
+        return st;
+    RUN(ops->layernorm(x->dev, &(kern_layernorm_args){.y = x->index_k_normed,
+                                                      .x = x->index_k,
+                                                      .weight = l->index.k_norm,
+                                                      .bias = l->index.k_norm_bias,
+                                                      .n_tokens = p->n,
+                                                      .dim = hp->index.dim,
+                                                      .eps = hp->index.norm_eps}));
+    RUN(ops->index_rope(x->dev, &(kern_index_rope_args){.q = x->index_q,
+                                                        .k = x->index_k_normed,
+                                                        .inv_freq = x->inv_freq[0],
+                                                        .rope_scale = hp->ropes[0].scale,
+                                                        .rot_dim = hp->ropes[0].rot_dim,
+                                                        .interleaved = hp->index.interleaved,
+                                                        .token_seq = x->in_dev + in.token_seq + p->first,
+                                                        .token_pos = x->in_dev + in.token_pos + p->first,
+                                                        .n_tokens = p->n,
+                                                        .n_heads = choose ? hp->index.n_heads : 0,
+                                                        .layer = l->kv.idx,
+                                                        .kv = p->kv}));
+    return XD_OK;
+}
+
+/* Where the positions that a piece's tokens have chosen stand; NULL: all are seen. */
+static uint32_t *chosen_by(const exec *x, const piece *p)
+{
+    const bool all = !x->hp->index.n_heads || p->s->max_context <= x->hp->index.top_k;
+    return all ? NULL : x->chosen + (size_t)p->first * x->hp->index.top_k;
+}
+
+/* What the layer's own indexer has to do behind project(). */
+static xd_status choose(exec *x, const piece *p, const kern_kv *read_kv, xd_err *err)
+{
+    const model_params *hp = x->hp;
+    const exec_layout in = exec_layout_of(x, p->s);
+    uint32_t *chosen = chosen_by(x, p);
+    if (!p->l->index.q.data)
+        return XD_OK;
+    xd_status st = keep_index(x, p, chosen, err);
+    if (st || !chosen)
+        return st;
+    RUN(x->dev->ops->index(x->dev, &(kern_index_args){.chosen = chosen,
+                                                      .q = x->index_q,
+                                                      .weights = x->index_weights,
+                                                      .token_seq = x->in_dev + in.attn_seq + p->first,
+                                                      .token_pos = x->in_dev + in.token_pos + p->first,
+                                                      .n_tokens = p->n,
+                                                      .n_heads = hp->index.n_heads,
+                                                      .top_k = hp->index.top_k,
+                                                      .layer = p->l->kv.idx,
+                                                      .max_context = p->s->max_context,
+                                                      .kv = *read_kv,
+                                                      .scratch = x->index_scratch}));
+    return XD_OK;
 }
 
 /* From x->x to x->qkv: the norm, Q and what is kept. */
@@ -288,7 +378,7 @@ static xd_status keep_only(exec *x, const piece *p, xd_err *err)
     kern_rope_kv_args rope = rope_of(x, p);
     rope.n_heads = 0;
     RUN(ops->rope_kv(x->dev, &rope));
-    return XD_OK;
+    return p->l->index.q.data ? keep_index(x, p, false, err) : XD_OK;
 }
 
 /* From x->qkv to what attention adds to x->x. */
@@ -312,6 +402,8 @@ static xd_status attend(exec *x, const piece *p, const kern_kv *read_kv, const k
                                                  .max_context = s->max_context,
                                                  .window = model_get_layer(x->m, p->layer)->window,
                                                  .scale = hp->attn_scale,
+                                                 .chosen = chosen_by(x, p),
+                                                 .top_k = hp->index.top_k,
                                                  .kv = *read_kv,
                                                  .scratch = x->attn_scratch,
                                                  .seq_start = seq_start,
@@ -366,7 +458,8 @@ xd_status exec_latent_attention(exec *x, uint32_t layer, const exec_shape *s, co
             return st;
         if (s->staged) /* Q is rotated; what is kept is stored once more, the same */
             RUN(x->dev->ops->rope_kv(x->dev, &rope));
-        if ((st = attend(x, &p, &read_kv, s->staged ? NULL : &rope, whole && !s->recorded ? seq_start : NULL, err)))
+        if ((st = choose(x, &p, &read_kv, err)) ||
+            (st = attend(x, &p, &read_kv, s->staged ? NULL : &rope, whole && !s->recorded ? seq_start : NULL, err)))
             return st;
     }
     return exec_stage_ahead(x, ordinal + 2, s, err);

@@ -328,6 +328,8 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.q_a_bias,
                                      &l->latent.kv_a_norm,
                                      &l->latent.kv_a_bias,
+                                     &l->index.k_norm,
+                                     &l->index.k_norm_bias,
                                      &l->attn_post_norm,
                                      &l->ffn_post_norm,
                                      &l->router_norm,
@@ -348,7 +350,10 @@ static uint64_t trunk_size(const exec *x)
                                      &l->latent.q_a,
                                      &l->latent.kv_a,
                                      &l->latent.k_b,
-                                     &l->latent.v_b};
+                                     &l->latent.v_b,
+                                     &l->index.q,
+                                     &l->index.k,
+                                     &l->index.weights};
         n += exec_latent_trunk_bytes(x, l) + exec_state_trunk_bytes(x, l) + gate_bytes(x, l);
         for (size_t j = 0; j < XD_ARRAY_LEN(vec); j++)
             n += vector_bytes(vec[j]);
@@ -367,6 +372,7 @@ static uint32_t most_values(const exec *x)
     n = XD_MAX(n, hp->shortconv.channels * hp->shortconv.conv);
     n = XD_MAX(n, kern_ssm_channels(&hp->ssm) * hp->ssm.conv);
     n = XD_MAX(n, model_lm_head_bias(x->m)->cols);
+    n = XD_MAX(n, hp->index.dim);
     n = XD_MAX(n, XD_MAX(hp->latent.q_rank, XD_MAX(hp->n_experts_max, (uint32_t)MODEL_MAX_ROT)));
     for (uint32_t i = 0; i < hp->n_layers; i++)
         for (int k = 0; k < MODEL_MATRICES; k++) {

@@ -30,9 +30,15 @@
 
 enum { MOST_COPIES = 4096 };
 
+/* Of a token in a layer: K and V, without an indexer's key. */
+static uint64_t row_bytes_of(const kv_options *o)
+{
+    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * kern_row_bytes(o->fmt, o->head_dim);
+}
+
 static uint64_t layer_bytes_of(const kv_options *o)
 {
-    return (o->v_dim ? 1ull : 2ull) * o->n_kv_heads * o->block_size * kern_row_bytes(o->fmt, o->head_dim);
+    return o->block_size * (row_bytes_of(o) + kern_row_bytes(o->fmt, o->index_dim));
 }
 
 static uint64_t copy_bytes(const kv_options *opt)
@@ -214,7 +220,10 @@ uint64_t kv_seen_bytes(const kv_options *opt, uint64_t pos, uint64_t n)
     uint64_t sum = 0;
     for (uint32_t g = 0; g < n_groups_of(opt); g++) {
         const uint64_t positions = opt->window[g] ? XD_MIN(pos, opt->window[g] - 1ull) + n : pos + n;
-        sum += positions * opt->n_layers * (layer_bytes_of(opt) / kv_block_tokens(opt, g));
+        const uint64_t unseen =
+            opt->index_dim && positions > n * opt->index_top_k ? positions - n * opt->index_top_k : 0;
+        sum += positions * opt->n_layers * (layer_bytes_of(opt) / kv_block_tokens(opt, g)) -
+               unseen * opt->n_layers * row_bytes_of(opt);
     }
     return sum;
 }
@@ -358,6 +367,7 @@ void kv_describe(const kv_cache *kv, uint32_t group, kern_kv *ret)
                      .n_kv_heads = kv->opt.n_kv_heads,
                      .head_dim = kv->opt.head_dim,
                      .v_dim = kv->opt.v_dim,
+                     .index_dim = kv->opt.index_dim,
                      .fmt = kv->opt.fmt};
 }
 

@@ -39,6 +39,8 @@ typedef struct kv_options {
     uint32_t step_tokens;                      /* most tokens of a step; where a group has a window */
     uint32_t n_kv_heads, head_dim, block_size; /* heads: of the widest layers */
     uint32_t v_dim;                            /* as in kern_kv: not 0 where V is a part of K */
+    uint32_t index_dim;                        /* the same: columns of an indexer's keys */
+    uint32_t index_top_k;                      /* positions that it chooses, of which K and V are looked at */
     kern_fmt fmt;                              /* FMT_F16, FMT_F32 or FMT_Q8_0 */
     uint32_t n_blocks;                         /* in device memory */
     uint64_t swap_bytes;                       /* host memory for blocks of preempted and idle sequences; 0: none */

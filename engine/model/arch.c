@@ -658,6 +658,50 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .latent = true,
      .read = model_read_deepseek_v3},
+    {.model_type = "deepseek_v32",
+     .class_name = "DeepseekV32ForCausalLM",
+     .defaults = "{\"vocab_size\":129280,\"hidden_size\":7168,\"intermediate_size\":18432,\"num_hidden_layers\":61,"
+                 "\"num_attention_heads\":128,\"max_position_embeddings\":163840,\"first_k_dense_replace\":3,"
+                 "\"kv_lora_rank\":512,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+                 "\"v_head_dim\":128,\"num_local_experts\":256,\"n_shared_experts\":1,\"moe_intermediate_size\":2048,"
+                 "\"num_experts_per_tok\":8,\"n_group\":8,\"topk_group\":4,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":2.5,\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":64,"
+                 "\"num_nextn_predict_layers\":1,\"bos_token_id\":0,\"eos_token_id\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .index = MODEL_INDEX_ALL,
+     .read = model_read_deepseek_v3},
+    {.model_type = "glm_moe_dsa",
+     .class_name = "GlmMoeDsaForCausalLM",
+     .defaults = "{\"vocab_size\":154880,\"hidden_size\":6144,\"intermediate_size\":12288,\"num_hidden_layers\":78,"
+                 "\"num_attention_heads\":64,\"max_position_embeddings\":202752,\"rms_norm_eps\":1e-5,"
+                 "\"first_k_dense_replace\":3,\"kv_lora_rank\":512,\"q_lora_rank\":2048,\"qk_nope_head_dim\":192,"
+                 "\"qk_rope_head_dim\":64,\"v_head_dim\":256,\"num_local_experts\":256,\"n_shared_experts\":1,"
+                 "\"moe_intermediate_size\":2048,\"num_experts_per_tok\":8,\"norm_topk_prob\":true,"
+                 "\"routed_scaling_factor\":2.5,\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":32,"
+                 "\"num_nextn_predict_layers\":1,\"bos_token_id\":0,\"eos_token_id\":1}",
+     .default_theta = 10000,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .router = "model.layers.%u.mlp.gate.weight",
+     .choice_bias = "model.layers.%u.mlp.gate.e_score_correction_bias",
+     .moe_size_key = "moe_intermediate_size",
+     .moe_layers = MODEL_MOE_LISTED,
+     .shared = SHARED,
+     .shared_size_key = "moe_intermediate_size",
+     .shared_count_key = "n_shared_experts",
+     .bias = MODEL_BIAS_ASKED,
+     .latent = true,
+     .index = MODEL_INDEX_TYPES,
+     .read = model_read_deepseek_v3},
     {.model_type = "kimi_linear",
      .class_name = "KimiLinearForCausalLM",
      .defaults = "{\"vocab_size\":163840,\"hidden_size\":2304,\"intermediate_size\":9216,\"num_hidden_layers\":27,"

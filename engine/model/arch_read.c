@@ -344,7 +344,8 @@ xd_status model_read_params(model *m, const model_arch *a, const json_t *c, cons
     m->attention_bias = biased && (a->bias == MODEL_BIAS_ASKED || a->bias == MODEL_BIAS_QKV_ASKED);
     if ((st = read_activation(p, a, c, file, err)) || (st = model_read_full_heads(a, c, file, p, err)) ||
         (st = rope_read(c, file, a->default_theta, known_ropes(a), p, err)) ||
-        (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = model_read_layers(m, a, c, file, err)))
+        (a->latent && (st = model_scale_latent(c, file, p, err))) || (st = model_read_layers(m, a, c, file, err)) ||
+        (a->index && (st = model_read_index(m, a, c, file, err))))
         return st;
     return a->read ? a->read(m, c, file, err) : XD_OK;
 }

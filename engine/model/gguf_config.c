@@ -44,9 +44,11 @@ static const struct {
     {"afmoe", "afmoe"},
     {"bailingmoe2", "bailing_moe"},
     {"deepseek2", NULL},
+    {"deepseek32", "deepseek_v32"},
     {"dots1", "dots1"},
     {"ernie4_5-moe", "ernie4_5_moe"},
     {"gemma4", "gemma4_text"},
+    {"glm-dsa", "glm_moe_dsa"},
     {"glm4moe", "glm4_moe"},
     {"gpt-oss", "gpt_oss"},
     {"granitehybrid", "granitemoehybrid"},
@@ -91,6 +93,14 @@ static const struct {
         arch, "expert_shared_feed_forward_length", "shared_intermediate_size", false                            \
     }
 
+#define INDEX_KEYS(arch)                                                 \
+    {arch, "attention.indexer.head_count", "index_n_heads", false},      \
+        {arch, "attention.indexer.key_length", "index_head_dim", false}, \
+        {arch, "attention.indexer.top_k", "index_topk", false},          \
+    {                                                                    \
+        arch, "nextn_predict_layers", "num_nextn_predict_layers", true   \
+    }
+
 /* Lists of layers: add_linear_layers() */
 #define NEMOTRON_KEYS(arch)                                                                                     \
     {arch, "attention.head_count_kv", NULL, false}, {arch, "feed_forward_length", NULL, false},                 \
@@ -129,6 +139,8 @@ static const struct {
     {"glm4moe", "rope.dimension_count", NULL, false},         /* add_rope() */
     {"mistral4", "attention.temperature_scale", NULL, false}, /* gguf_latent.c */
     {"deepseek2", "nextn_predict_layers", "num_nextn_predict_layers", true},
+    INDEX_KEYS("deepseek32"),
+    INDEX_KEYS("glm-dsa"),
     {"ernie4_5-moe", "expert_shared_count", "moe_num_shared_experts", true},
     {"ernie4_5-moe", "leading_dense_block_count", "moe_layer_start_index", true},
     {"ernie4_5-moe", "interleave_moe_layer_step", "moe_layer_interval", false},

@@ -1,4 +1,4 @@
-/* gguf_latent.c - `deepseek2` and `mistral4` in GGUF: their metadata as DeepSeek's config.json would say them. Names and meanings as llama.cpp's converter
+/* gguf_latent.c - `deepseek2`, `deepseek32`, `glm-dsa` and `mistral4` in GGUF: their metadata as DeepSeek's config.json would say them. Names and meanings as llama.cpp's converter
  * (conversion/deepseek.py) writes them.
  *
  * Newer files describe the one KV head that latent attention keeps, and the expanded heads in keys ending in _mla; older ones only
@@ -40,6 +40,17 @@ static bool has_choice_bias(const model *m)
     return false;
 }
 
+/* Of architectures that are one family each, all with V3's router; NULL: of another. */
+static const char *type_of_its_own(const gguf *g)
+{
+    static const char *const types[][2] = {
+        {"kimi-linear", "kimi_linear"}, {"deepseek32", "deepseek_v32"}, {"glm-dsa", "glm_moe_dsa"}};
+    for (size_t i = 0; i < XD_ARRAY_LEN(types); i++)
+        if (!strcmp(gguf_string(g, "general.architecture"), types[i][0]))
+            return types[i][1];
+    return NULL;
+}
+
 xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
 {
     const gguf *g = m->ggufs[0];
@@ -50,21 +61,21 @@ xd_status model_gguf_latent_type(const model *m, const char **ret, xd_err *err)
         (st = get(g, "expert_count", 0, UINT32_MAX, &experts, err)))
         return st;
     const bool mistral = !strcmp(gguf_string(g, "general.architecture"), "mistral4");
-    const bool kimi = !strcmp(gguf_string(g, "general.architecture"), "kimi-linear");
-    if (kimi && !gating)
+    const char *own = type_of_its_own(g);
+    if (own && !gating)
         gating = GATING_SIGMOID;
     if (gating > (mistral ? GATING_SOFTMAX : GATING_SIGMOID))
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 1 (softmax)%s known", gguf_path(g),
                        key_of(g, name, sizeof name, "expert_gating_func"), (int)gating,
                        mistral ? " is" : " and 2 (sigmoid) are");
-    if (mistral || !experts) {
+    if (mistral || (!experts && !own)) {
         *ret = mistral ? "mistral4" : "youtu";
         return XD_OK;
     }
     if (!gating)
         gating = has_choice_bias(m) ? GATING_SIGMOID : GATING_SOFTMAX;
-    *ret = kimi ? "kimi_linear" : gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
-    if (kimi && gating != GATING_SIGMOID)
+    *ret = own ? own : gating == GATING_SIGMOID ? "deepseek_v3" : "deepseek_v2";
+    if (own && gating != GATING_SIGMOID)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' = %d; 2 (sigmoid) is known", gguf_path(g),
                        key_of(g, name, sizeof name, "expert_gating_func"), (int)gating);
     return XD_OK;
@@ -112,6 +123,35 @@ static xd_status add_growth(const gguf *g, json_t *config, xd_err *err)
     return XD_OK;
 }
 
+/* Which layers of GLM-5 have an indexer: files tell since GLM-5.2, whose own pattern stands for older ones of its context; before, all had. */
+static xd_status add_indexer_types(const gguf *g, json_t *config, xd_err *err)
+{
+    static const char list[] = "attention.indexer.types";
+    const json_int_t n_layers = json_integer_value(json_object_get(config, "num_hidden_layers"));
+    const bool newer = json_integer_value(json_object_get(config, "max_position_embeddings")) >= 1048576;
+    const int32_t *numbers;
+    const uint8_t *bools;
+    char key[96];
+    const uint64_t n_numbers = gguf_i32s(g, key_of(g, key, sizeof key, list), &numbers),
+                   n = n_numbers ? n_numbers : gguf_bools(g, key, &bools);
+    if (!gguf_has(g, key))
+        return json_object_set_new(config, "index_topk_freq", json_integer(newer ? 4 : 1)) ||
+                       json_object_set_new(config, "index_skip_topk_offset", json_integer(3))
+                   ? xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g))
+                   : XD_OK;
+    if (n_layers < 1 || n < (uint64_t)n_layers) /* there may be those of layers that only guess further tokens */
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must list, as I32 or BOOL, all of %d layers", gguf_path(g), key,
+                       (int)n_layers);
+    json_t *types = json_array();
+    bool ok = types;
+    for (json_int_t l = 0; ok && l < n_layers; l++)
+        ok = !json_array_append_new(types,
+                                    json_string((n_numbers ? numbers[l] : (int32_t)bools[l]) ? "full" : "shared"));
+    return !json_object_set_new(config, "indexer_types", types) && ok
+               ? hf_call(config, "indexer_types", key, err)
+               : xd_fail(err, XD_NOMEM, 0, "configuration of '%s'", gguf_path(g));
+}
+
 xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
 {
     const gguf *g = m->ggufs[0];
@@ -144,7 +184,8 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
             "%s: latent attention needs attention.kv_lora_rank, rope.dimension_count, and a key length (%d) beyond the "
             "latter (%d)",
             gguf_path(g), (int)key, (int)rope);
-    if (!strcmp(type, "mistral4") && (st = add_growth(g, config, err)))
+    if ((!strcmp(type, "mistral4") && (st = add_growth(g, config, err))) ||
+        (!strcmp(type, "glm_moe_dsa") && (st = add_indexer_types(g, config, err))))
         return st;
     const struct {
         const char *hf, *gguf; /* NULL: the file has no such key */

@@ -35,6 +35,7 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     if (a->window == MODEL_WINDOW_EVEN && !window)
         return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s is needed for a %s model", file, hf_name(c, "sliding_window"),
                        a->model_type);
+    const char *full = a->index ? "indexed_attention" : "full_attention";
     if (types && json_array_size(types) != n_layers)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
     for (uint32_t l = 0; l < n_layers; l++) {
@@ -49,11 +50,11 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
         bool slides = type && !strcmp(type, "sliding_attention");
         if (types && listed)
             sliding = slides && window && !(a->window == MODEL_WINDOW_SIXTHS && l + 1 == n_layers);
-        if (types && (!type || slides != sliding || (!slides && strcmp(type, "full_attention"))))
+        if (types && (!type || slides != sliding || (!slides && strcmp(type, full))))
             return xd_fail(
                 err, XD_UNSUPPORTED, 0,
                 "%s: layer_types has '%s' for layer %u, whose attention is %s in a %s model of this configuration",
-                file, type ? type : "(no text)", l, sliding ? "sliding_attention" : "full_attention", a->model_type);
+                file, type ? type : "(no text)", l, sliding ? "sliding_attention" : full, a->model_type);
         m->layers[l].window = sliding ? window : 0;
     }
     return XD_OK;

@@ -139,6 +139,10 @@ static xd_status finish(model *m, xd_err *err)
                                         &y->latent.kv_b, &y->latent.k_b,       &y->latent.v_b};
         for (size_t i = 0; m->params.latent.kv_rank && i < XD_ARRAY_LEN(latent); i++)
             count_tensor(m, h, latent[i], false);
+        const model_tensor *index[] = {&y->index.q, &y->index.k, &y->index.k_norm, &y->index.k_norm_bias,
+                                       &y->index.weights};
+        for (size_t i = 0; y->index.own && i < XD_ARRAY_LEN(index); i++)
+            count_tensor(m, h, index[i], false);
         for (size_t i = 0; i < XD_ARRAY_LEN(parts); i++)
             count_tensor(m, h, parts[i], false);
         const model_tensor *delta[] = {&y->delta.conv,      &y->delta.conv_k,  &y->delta.conv_v, &y->delta.a_log,

@@ -102,6 +102,11 @@ typedef struct model_layer {
         model_tensor kv_b;     /* [n_heads][nope_dim rows for K, v_dim rows for V][kv_rank], or instead of it: */
         model_tensor k_b, v_b; /* [n_heads][kv_rank][nope_dim]: K's, transposed; [n_heads][v_dim][kv_rank] */
     } latent;
+    struct {      /* the indexer, where the model has one */
+        bool own; /* false: this layer sees the positions that the layer before it does, and has no tensors of one */
+        model_tensor q;                               /* [index.n_heads * index.dim][q_rank] */
+        model_tensor k, k_norm, k_norm_bias, weights; /* [index.dim][d_model]; [index.dim]; [index.n_heads][d_model] */
+    } index;
     bool linear; /* Gated DeltaNet, Mamba2, or a short convolution, in place of attention: no q, k, v; o is behind it */
     bool ffn_alone; /* neither attention nor anything in its place */
     uint32_t
@@ -166,6 +171,12 @@ typedef struct model_params {
         uint32_t q_rank, kv_rank, nope_dim, rope_dim, v_dim;
         float norm_eps;
     } latent;
+    /* The indexer of DeepSeek Sparse Attention, n_heads 0: none. Of more than top_k positions attention sees those that it chooses. */
+    struct {
+        uint32_t n_heads, dim, top_k;
+        bool interleaved; /* of its rotation, which is the model's in all else */
+        float norm_eps;
+    } index;
     /* Of linear layers; n_v_heads, channels or n_heads 0: they are others, or there are none. */
     kern_delta_geom delta;
     kern_shortconv_geom shortconv;

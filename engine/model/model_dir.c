@@ -532,7 +532,7 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
               gpt_oss = a->gpt_oss ? MUST : NEVER;
     const bool k_is_v = model_k_is_v(m, y), joined = a->joined_qkv;
     model_tensor all = {0}, all_biases = {0};
-    const int norm_bias = a->layer_norms ? MUST : NEVER;
+    const int norm_bias = a->layer_norms ? MUST : NEVER, index = y->index.own ? MUST : NEVER;
     const bool around = a->norms == MODEL_NORMS_AROUND, experts = a->norms == MODEL_NORMS_EXPERTS,
                behind = a->norms != MODEL_NORMS_BEFORE && !experts;
     const int own_norms = a->norms == MODEL_NORMS_OWN ? MUST : NEVER, of_experts = y->moe ? own_norms : NEVER,
@@ -567,6 +567,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {"self_attn.kv_a_layernorm.weight", 1, rank, latent ? MUST : NEVER, &y->latent.kv_a_norm},
         {"self_attn.kv_b_proj.weight", y->n_heads * (p->latent.nope_dim + p->latent.v_dim), rank, latent ? MUST : NEVER,
          &y->latent.kv_b},
+        {"self_attn.indexer.wq_b.weight", p->index.n_heads * p->index.dim, q_rank, index, &y->index.q},
+        {"self_attn.indexer.wk.weight", p->index.dim, d, index, &y->index.k},
+        {"self_attn.indexer.k_norm.weight", 1, p->index.dim, index, &y->index.k_norm},
+        {"self_attn.indexer.k_norm.bias", 1, p->index.dim, index, &y->index.k_norm_bias},
+        {"self_attn.indexer.weights_proj.weight", p->index.n_heads, d, index, &y->index.weights},
         {"self_attn.gate_proj.weight", model_gate_rows(m, y), d, a->gate ? MUST : NEVER, &y->gate},
         {"post_attention_layernorm.weight", 1, d, a->apart ? NEVER : MUST, behind ? &y->attn_post_norm : &y->ffn_norm},
         {"post_attention_layernorm.bias", 1, d, norm_bias, &y->ffn_norm_bias},

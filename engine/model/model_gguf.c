@@ -274,6 +274,8 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
                                      : p->gated ? 2 * y->head_dim
                                                 : y->head_dim);
     const uint32_t o = y->n_heads * (latent ? p->latent.v_dim : y->head_dim);
+    const uint32_t index_q = p->index.n_heads * p->index.dim;
+    const bool index = y->index.own;
     const bool norm_bias = a->layer_norms, o_bias = a->gpt_oss || a->layer_norms,
                qkv_bias = a->bias == MODEL_BIAS_QKV || o_bias;
     const bool post_norm =
@@ -305,6 +307,11 @@ static xd_status take_layer(model *m, const model_arch *a, uint32_t l, xd_err *e
         {low && !linear ? "attn_q_b.weight" : NULL, 1, q, q_rank, false, &y->q},
         {latent && !linear ? "attn_kv_a_mqa.weight" : NULL, 1, p->head_dim, d, false, &y->latent.kv_a},
         {latent && !linear ? "attn_kv_a_norm.weight" : NULL, 1, 1, p->latent.kv_rank, false, &y->latent.kv_a_norm},
+        {index ? "indexer.attn_q_b.weight" : NULL, 1, index_q, q_rank, false, &y->index.q},
+        {index ? "indexer.attn_k.weight" : NULL, 1, p->index.dim, d, false, &y->index.k},
+        {index ? "indexer.k_norm.weight" : NULL, 1, 1, p->index.dim, false, &y->index.k_norm},
+        {index ? "indexer.k_norm.bias" : NULL, 1, 1, p->index.dim, false, &y->index.k_norm_bias},
+        {index ? "indexer.proj.weight" : NULL, 1, p->index.n_heads, d, false, &y->index.weights},
         {linear ? NULL : "attn_output.bias", 1, 1, d, !o_bias, &y->o_bias},
         {a->apart    ? NULL
          : post_norm ? "post_attention_norm.weight"

@@ -122,6 +122,11 @@ struct model_arch {
     bool layer_norms; /* in place of RMS norms; biases of attention, where asked for, must exist */
     bool latent;      /* latent attention (DeepSeek) */
     enum {
+        MODEL_INDEX_NONE,
+        MODEL_INDEX_ALL,   /* an indexer in every layer, rotated by halves */
+        MODEL_INDEX_TYPES, /* by indexer_types or what stands for it, rotated in pairs */
+    } index;               /* with latent attention */
+    enum {
         MODEL_DELTA_NONE,
         MODEL_DELTA_GROUPED, /* some layers are linear, as layer_types or full_attention_interval say; their matrices by key heads */
         MODEL_DELTA_FLAT, /* the same, each part of a row a matrix */
@@ -221,6 +226,9 @@ xd_status model_read_full_heads(const model_arch *arch, const json_t *config, co
 /* Latent attention: reads p->latent, n_kv_heads and head_dim, n_heads being set; and attn_scale. */
 xd_status model_read_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
 xd_status model_scale_latent(const json_t *config, const char *file, model_params *p, xd_err *err) XD_MUST_CHECK;
+/* The indexer, and which layers have one: m's layers are there. */
+xd_status model_read_index(model *m, const model_arch *arch, const json_t *config, const char *file,
+                           xd_err *err) XD_MUST_CHECK;
 /* Linear layers: reads p->delta, p->shortconv or p->ssm, and which layers they are. */
 xd_status model_read_delta(model *m, const model_arch *arch, const json_t *config, const char *file,
                            xd_err *err) XD_MUST_CHECK;

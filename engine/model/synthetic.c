@@ -287,6 +287,13 @@ static bool plan_latent(plan *p, const model_params *h, model_layer *y)
     if (low && (!plan_add(p, &y->latent.q_a, low, d, trunk_fmt(p, d), in) ||
                 !plan_add(p, &y->latent.q_a_norm, 1, low, FMT_BF16, 0)))
         return false;
+    if (y->index.own &&
+        (!plan_add(p, &y->index.q, h->index.n_heads * h->index.dim, low, trunk_fmt(p, low), 1 / sqrtf((float)low)) ||
+         !plan_add(p, &y->index.k, h->index.dim, d, trunk_fmt(p, d), in) ||
+         !plan_add(p, &y->index.k_norm, 1, h->index.dim, FMT_BF16, 0) ||
+         !plan_add(p, &y->index.k_norm_bias, 1, h->index.dim, FMT_BF16, BIAS_STD) ||
+         !plan_add(p, &y->index.weights, h->index.n_heads, d, FMT_BF16, in)))
+        return false;
     return plan_add(p, &y->q, q, low ? low : d, trunk_fmt(p, low ? low : d), low ? 1 / sqrtf((float)low) : in) &&
            plan_add(p, &y->latent.kv_a, h->head_dim, d, trunk_fmt(p, d), in) &&
            plan_add(p, &y->latent.kv_a_norm, 1, rank, FMT_BF16, 0) &&

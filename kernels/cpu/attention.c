@@ -48,10 +48,28 @@ static size_t workspace_floats(uint32_t n_heads, uint32_t head_dim)
     return (size_t)tile_queries(n_heads) * (KERN_ATTN_SPLIT + 2 * (size_t)head_dim + 4);
 }
 
+/* Where a token's range ends: of positions, or of those that it has chosen. */
+static uint32_t range_end(const kern_attn_args *a, uint32_t t)
+{
+    return kern_attn_seen(a, a->token_pos[t]);
+}
+
 static uint32_t range_begin(const kern_attn_args *a, uint32_t t)
 {
     uint32_t pos = a->token_pos[t];
     return a->window && pos >= a->window ? pos - a->window + 1 : 0;
+}
+
+/* Entry i of token t's range, up to `end`, and those behind it that lie side by side in a block: returns how many, and the position of the first. */
+static uint32_t run_at(const kern_attn_args *a, uint32_t t, uint32_t i, uint32_t end, uint32_t *ret_pos)
+{
+    const uint32_t *chosen = a->chosen ? a->chosen + (size_t)t * a->top_k + i : NULL;
+    const uint32_t pos = chosen ? chosen[0] : i, most = MIN(end - i, a->kv.block_size - pos % a->kv.block_size);
+    uint32_t n = chosen ? 1 : most;
+    while (n < most && chosen[n] == pos + n)
+        n++;
+    *ret_pos = pos;
+    return n;
 }
 
 /* One split of positions [s * KERN_ATTN_SPLIT, ...) for all queries of a tile. Queries without a position in it get max -inf. */
@@ -69,24 +87,24 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
     const float *q[TILE_QUERIES + CPU_MAX_GROUP];
     for (uint32_t t = 0; t < tl.count; t++) {
         begin = MIN(begin, range_begin(a, tl.first + t));
-        end = MAX(end, a->token_pos[tl.first + t] + 1);
+        end = MAX(end, range_end(a, tl.first + t));
         for (uint32_t g = 0; g < group; g++)
             q[t * group + g] = a->qkv + (size_t)(tl.first + t) * a->qkv_stride + (size_t)(kv_head * group + g) * hd;
     }
     begin = MAX(begin, base);
     end = MIN(end, base + KERN_ATTN_SPLIT);
 
-    for (uint32_t i = begin, n; i < end; i += n) {
-        n = MIN(end - i, kv->block_size - i % kv->block_size);
-        const uint8_t *k = (const uint8_t *)(uintptr_t)kv->block_addr[blocks[i / kv->block_size]] +
+    for (uint32_t i = begin, n, pos; i < end; i += n) {
+        n = run_at(a, tl.first, i, end, &pos);
+        const uint8_t *k = (const uint8_t *)(uintptr_t)kv->block_addr[blocks[pos / kv->block_size]] +
                            a->layer * kv->layer_bytes +
-                           ((size_t)kv_head * kv->block_size + i % kv->block_size) * row_bytes;
+                           ((size_t)kv_head * kv->block_size + pos % kv->block_size) * row_bytes;
         j->rows->dot[kv->fmt](scores + (i - base), KERN_ATTN_SPLIT, k, row_bytes, n, q, n_q, hd, NULL);
     }
 
     for (uint32_t t = 0; t < tl.count; t++) {
         uint32_t lo = MAX(range_begin(a, tl.first + t), base);
-        uint32_t hi = MIN(a->token_pos[tl.first + t] + 1, base + KERN_ATTN_SPLIT);
+        uint32_t hi = MIN(range_end(a, tl.first + t), base + KERN_ATTN_SPLIT);
         for (uint32_t g = 0; g < group; g++) {
             uint32_t i = t * group + g;
             float *s = scores + (size_t)i * KERN_ATTN_SPLIT + (lo - base);
@@ -100,21 +118,21 @@ static void attend_split(const attn_job *j, tile tl, uint32_t kv_head, uint32_t 
     }
 
     memset(out.acc, 0, (size_t)n_q * vd * sizeof *out.acc);
-    for (uint32_t i = begin, n; i < end; i += n) {
-        n = MIN(end - i, kv->block_size - i % kv->block_size);
-        const uint8_t *v = (const uint8_t *)(uintptr_t)kv->block_addr[blocks[i / kv->block_size]] +
+    for (uint32_t i = begin, n, pos; i < end; i += n) {
+        n = run_at(a, tl.first, i, end, &pos);
+        const uint8_t *v = (const uint8_t *)(uintptr_t)kv->block_addr[blocks[pos / kv->block_size]] +
                            a->layer * kv->layer_bytes + v_begin +
-                           ((size_t)kv_head * kv->block_size + i % kv->block_size) * row_bytes;
+                           ((size_t)kv_head * kv->block_size + pos % kv->block_size) * row_bytes;
         /* Neighbours whose range covers the whole run go together; the others go alone, clipped. */
         for (uint32_t t = 0, together; t < tl.count; t += together) {
             uint32_t lo = i, hi = i + n;
             for (together = 0; t + together < tl.count; together++)
-                if (range_begin(a, tl.first + t + together) > i || a->token_pos[tl.first + t + together] + 1 < i + n)
+                if (range_begin(a, tl.first + t + together) > i || range_end(a, tl.first + t + together) < i + n)
                     break;
             if (together == 0) {
                 together = 1;
                 lo = MAX(lo, range_begin(a, tl.first + t));
-                hi = MIN(hi, a->token_pos[tl.first + t] + 1);
+                hi = MIN(hi, range_end(a, tl.first + t));
             }
             if (lo < hi)
                 j->rows->attn_pv[kv->fmt](out.acc + (size_t)t * group * vd,
@@ -183,7 +201,7 @@ static void tile_task(void *ctx, uint32_t task, uint32_t worker)
     uint32_t first = UINT32_MAX, last = 0;
     for (uint32_t t = tl.first; t < tl.first + tl.count; t++) {
         first = MIN(first, range_begin(a, t) / KERN_ATTN_SPLIT);
-        last = MAX(last, a->token_pos[t] / KERN_ATTN_SPLIT);
+        last = MAX(last, (range_end(a, t) - 1) / KERN_ATTN_SPLIT);
     }
     for (uint32_t i = 0; i < n_q; i++)
         all.max[i] = -INFINITY;
@@ -210,7 +228,7 @@ static void split_task(void *ctx, uint32_t task, uint32_t worker)
     const uint32_t vd = j->v_dim, split = task % j->n_splits, kv_head = task / j->n_splits % a->kv.n_kv_heads,
                    t = task / j->n_splits / a->kv.n_kv_heads;
     if (a->token_seq[t] == UINT32_MAX || split < range_begin(a, t) / KERN_ATTN_SPLIT ||
-        split > a->token_pos[t] / KERN_ATTN_SPLIT)
+        split > (range_end(a, t) - 1) / KERN_ATTN_SPLIT)
         return;
 
     float *space = j->workspace + worker * j->workspace_floats;
@@ -234,7 +252,7 @@ static void merge_task(void *ctx, uint32_t task, uint32_t worker)
     if (a->token_seq[t] == UINT32_MAX)
         return;
     float *acc = j->workspace + worker * j->workspace_floats, max = -INFINITY, sum = 0;
-    for (uint32_t s = range_begin(a, t) / KERN_ATTN_SPLIT; s <= a->token_pos[t] / KERN_ATTN_SPLIT; s++) {
+    for (uint32_t s = range_begin(a, t) / KERN_ATTN_SPLIT; s <= (range_end(a, t) - 1) / KERN_ATTN_SPLIT; s++) {
         const float *p = part_of(j, t, head, s);
         merge(&max, &sum, acc, p[0], p[1], p + 2, j->v_dim);
     }
@@ -259,7 +277,7 @@ uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_h
 static void make_tiles(attn_job *j)
 {
     const kern_attn_args *a = j->a;
-    uint32_t most = MAX(1u, TILE_QUERIES / j->group);
+    uint32_t most = a->chosen ? 1 : MAX(1u, TILE_QUERIES / j->group); /* what one has chosen is its own */
     for (uint32_t t = 0; t < a->n_tokens; t++) {
         if (a->token_seq[t] == UINT32_MAX)
             continue;
@@ -290,13 +308,17 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a)
     j.v_dim = a->kv.v_dim ? a->kv.v_dim : a->kv.head_dim;
     if (j.v_dim > a->kv.head_dim)
         return cpu_fail(d, KERN_ARG, "attention: V of %u of %u columns", j.v_dim, a->kv.head_dim);
-    uint32_t longest = 0; /* what is there, not what might be: max_context is a bound */
+    if (a->chosen && (!a->kv.v_dim || a->window || !a->top_k))
+        return cpu_fail(d, KERN_ARG, "attention: %u chosen positions", a->top_k);
+    uint32_t longest = 0, seen = 0; /* what is there, not what might be: max_context is a bound */
     for (uint32_t t = 0; t < a->n_tokens; t++)
-        if (a->token_seq[t] != UINT32_MAX)
+        if (a->token_seq[t] != UINT32_MAX) {
             longest = MAX(longest, a->token_pos[t] + 1);
+            seen = MAX(seen, range_end(a, t));
+        }
     if (longest > a->max_context)
         return cpu_fail(d, KERN_ARG, "attention: position %u in a context of %u", longest - 1, a->max_context);
-    j.n_splits = splits_of(longest);
+    j.n_splits = splits_of(seen);
     j.workspace_floats = workspace_floats(a->n_heads, a->kv.head_dim);
     j.tiles = a->scratch;
     j.workspace = (float *)(void *)(j.tiles + a->n_tokens);

@@ -139,6 +139,11 @@ kern_status cpu_attention(kern_dev *dev, const kern_attn_args *a);
 kern_status cpu_kv_stage(kern_dev *dev, const kern_kv_stage_args *a);
 uint64_t cpu_attn_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                 uint32_t max_context);
+kern_status cpu_index_rope(kern_dev *dev, const kern_index_rope_args *a);
+/* index.c */
+bool cpu_index_takes(uint32_t n_heads, uint32_t dim);
+kern_status cpu_index(kern_dev *dev, const kern_index_args *a);
+uint64_t cpu_index_scratch_bytes(kern_dev *dev, uint32_t max_tokens, uint32_t n_heads, uint32_t max_context);
 /* delta.c */
 bool cpu_delta_takes(const kern_delta_geom *g);
 kern_status cpu_delta(kern_dev *dev, const kern_delta_args *a);

@@ -268,6 +268,9 @@ static kern_status dev_takes(kern_dev *dev, const kern_shape *s)
     if (s->ssm.n_heads && !cpu_ssm_takes(&s->ssm))
         return cpu_fail(d, KERN_UNSUPPORTED, "Mamba2 of %u heads in %u groups, convolution of %u tokens",
                         s->ssm.n_heads, s->ssm.n_groups, s->ssm.conv);
+    if (s->index_heads && !cpu_index_takes(s->index_heads, s->index_dim))
+        return cpu_fail(d, KERN_UNSUPPORTED, "an indexer of %u heads of %u columns; at most %d of %d are possible",
+                        s->index_heads, s->index_dim, CPU_MAX_GROUP, CPU_MAX_HEAD_DIM);
     return KERN_OK;
 }
 
@@ -318,6 +321,9 @@ static const kern_ops cpu_ops = {
     .ssm_scratch_bytes = cpu_ssm_scratch_bytes,
     .gate = cpu_gate,
     .softcap = cpu_softcap,
+    .index_rope = cpu_index_rope,
+    .index = cpu_index,
+    .index_scratch_bytes = cpu_index_scratch_bytes,
     .probe_read = dev_probe_read,
     .mark = dev_mark,
     .mark_ns = dev_mark_ns,

@@ -8,10 +8,20 @@ typedef struct rope_job {
     const cpu_rows *rows;
 } rope_job;
 
-static void rotate(float *head, const kern_rope_kv_args *args, const float *cos_of, const float *sin_of)
+static void find_angles(float *cos_of, float *sin_of, uint32_t pos, const float *inv_freq, uint32_t rot_dim,
+                        float scale)
+{
+    for (uint32_t i = 0; i < rot_dim / 2; i++) {
+        float angle = (float)pos * inv_freq[i];
+        cos_of[i] = cosf(angle) * scale;
+        sin_of[i] = sinf(angle) * scale;
+    }
+}
+
+static void rotate(float *head, uint32_t rot_dim, bool interleaved, const float *cos_of, const float *sin_of)
 {
     /* Pair i is (i * step, i * step + apart). */
-    uint32_t half = args->rot_dim / 2, step = args->interleaved ? 2 : 1, apart = args->interleaved ? 1 : half;
+    uint32_t half = rot_dim / 2, step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
     for (uint32_t i = 0; i < half; i++) {
         float *first = &head[i * step], a = first[0], b = first[apart];
         first[0] = a * cos_of[i] - b * sin_of[i];
@@ -61,18 +71,14 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     /* Latent attention: what is V too is normed, and what lies behind it is rotated. */
     uint32_t pos = a->token_pos[t], hd = kv->head_dim, k_normed = kv->v_dim ? kv->v_dim : hd;
     float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], kv_head[CPU_MAX_HEAD_DIM];
-    for (uint32_t i = 0; i < a->rot_dim / 2; i++) {
-        float angle = (float)pos * a->inv_freq[i];
-        cos_of[i] = cosf(angle) * a->rope_scale;
-        sin_of[i] = sinf(angle) * a->rope_scale;
-    }
+    find_angles(cos_of, sin_of, pos, a->inv_freq, a->rot_dim, a->rope_scale);
 
     float *q = a->qkv + (size_t)t * (a->n_heads + (kv->v_dim ? 1 : 2) * kv->n_kv_heads) * hd;
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *head = q + (size_t)h * hd;
         if (a->q_norm && !a->norm_last)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
-        rotate(head + kv->v_dim, a, cos_of, sin_of);
+        rotate(head + kv->v_dim, a->rot_dim, a->interleaved, cos_of, sin_of);
         if (a->q_norm && a->norm_last)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
     }
@@ -86,7 +92,7 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
         memcpy(kv_head, k + (size_t)h * hd, hd * sizeof *k);
         if (a->k_norm && !a->norm_last)
             j->rows->rmsnorm(kv_head, kv_head, a->k_norm, k_normed, a->norm_eps);
-        rotate(kv_head + kv->v_dim, a, cos_of, sin_of);
+        rotate(kv_head + kv->v_dim, a->rot_dim, a->interleaved, cos_of, sin_of);
         if (a->k_norm && a->norm_last)
             j->rows->rmsnorm(kv_head, kv_head, a->k_norm, hd, a->norm_eps);
         store(slot, kv_head, hd, kv->fmt, j->rows);
@@ -114,5 +120,42 @@ kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
                         kern_fmt_get(a->kv.fmt).name);
     rope_job j = {.a = a, .rows = &d->rows};
     pool_run(d->pool, a->n_tokens, rope_task, &j);
+    return KERN_OK;
+}
+
+typedef struct index_rope_job {
+    const kern_index_rope_args *a;
+    const cpu_rows *rows;
+} index_rope_job;
+
+static void index_rope_task(void *ctx, uint32_t t, uint32_t worker)
+{
+    (void)worker;
+    const index_rope_job *j = ctx;
+    const kern_index_rope_args *a = j->a;
+    const kern_kv *kv = &a->kv;
+    if (a->token_seq[t] == UINT32_MAX)
+        return;
+    const uint32_t dim = kv->index_dim, pos = a->token_pos[t];
+    float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], key[CPU_MAX_HEAD_DIM];
+    find_angles(cos_of, sin_of, pos, a->inv_freq, a->rot_dim, a->rope_scale);
+    for (uint32_t h = 0; h < a->n_heads; h++)
+        rotate(a->q + ((size_t)t * a->n_heads + h) * dim, a->rot_dim, a->interleaved, cos_of, sin_of);
+    memcpy(key, a->k + (size_t)t * dim, dim * sizeof *key);
+    rotate(key, a->rot_dim, a->interleaved, cos_of, sin_of);
+    const uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
+    uint8_t *keys = (uint8_t *)(uintptr_t)kv->block_addr[block] + a->layer * kv->layer_bytes + kern_kv_index_at(kv);
+    store(keys + pos % kv->block_size * kern_row_bytes(kv->fmt, dim), key, dim, kv->fmt, j->rows);
+}
+
+kern_status cpu_index_rope(kern_dev *dev, const kern_index_rope_args *a)
+{
+    cpu_dev *d = cpu_of(dev);
+    if (!a->kv.index_dim || a->kv.index_dim > CPU_MAX_HEAD_DIM || a->rot_dim > a->kv.index_dim || a->rot_dim % 2 ||
+        !kern_kv_is_known(&a->kv))
+        return cpu_fail(d, KERN_UNSUPPORTED, "an indexer of %u columns, %u of them rotated, in a KV cache of %s",
+                        a->kv.index_dim, a->rot_dim, kern_fmt_get(a->kv.fmt).name);
+    index_rope_job j = {.a = a, .rows = &d->rows};
+    pool_run(d->pool, a->n_tokens, index_rope_task, &j);
     return KERN_OK;
 }

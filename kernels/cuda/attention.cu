@@ -272,11 +272,16 @@ static kern_status attend_latent(cuda_dev *d, const kern_attn_args *a)
     kern_status st = a->rope ? cuda_rope_kv(&d->base, a->rope) : KERN_OK;
     if (st)
         return st;
+    if (a->chosen && (a->window || !a->top_k))
+        return KERN_ARG;
+    kern_attn_args b = *a;
+    if (a->chosen && a->top_k < a->max_context) /* splits are of what is chosen */
+        b.max_context = a->top_k;
     cudaError_t e = cudaSuccess;
-    if (attn_latent_takes(d, a))
-        e = attn_latent_launch(d, a);
+    if (attn_latent_takes(d, &b))
+        e = attn_latent_launch(d, &b);
     else
-        attn_simple_launch(d, a);
+        attn_simple_launch(d, &b);
     return e == cudaSuccess ? cuda_launched(d, "attention") : cuda_fail(d, e, "attention");
 }
 
@@ -291,6 +296,8 @@ kern_status cuda_attention(kern_dev *kd, const kern_attn_args *a)
         return KERN_OK;
     if (a->kv.v_dim)
         return attend_latent(d, a);
+    if (a->chosen)
+        return KERN_ARG;
     const uint32_t heads = a->n_heads / a->kv.n_kv_heads;
     const bool fast = mma_takes(d, a), wide = !fast && attn_wide_takes(d, a);
     /* Decode reads the context once a token, prefill once for up to 64 / heads tokens of a sequence. */

@@ -522,7 +522,7 @@ __global__ void __launch_bounds__(MERGE_BLOCK)
     overlap_begin();
     if (a.token_seq[token] == UINT32_MAX)
         return;
-    const attn_span span = span_of(a, token);
+    const attn_span span = latent_span_of(a, token);
     const uint32_t end = (uint32_t)span.last / KERN_ATTN_SPLIT + 1;
     float m = -INFINITY, l = 0, o = 0;
     for (uint32_t s = (uint32_t)span.first / KERN_ATTN_SPLIT; s < end; s += MERGE_BLOCK) {

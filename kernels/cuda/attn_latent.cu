@@ -32,7 +32,7 @@ template <> struct latent_smem<FMT_Q8_0> {
     uint4 q_hi[16 * LATENT_HD / 8], q_lo[16 * LATENT_HD / 8];
     unsigned char raw[q8_raw_bytes(LATENT_HD, ATTN_TILE)];
     float scores[16][SCORE_PITCH];
-    const unsigned char *row[2][ATTN_TILE / Q8_GROUP];
+    const unsigned char *row[2][ATTN_TILE]; /* with chosen positions, of each */
 };
 static_assert(LATENT_WARPS == ATTN_TILE / 8, "a warp 8 positions, and 64 columns");
 
@@ -43,7 +43,7 @@ static __device__ __forceinline__ uint32_t latent_at(uint32_t r, uint32_t c)
 }
 
 /* The tile whose rows are known into buffer `buf`; rows that are NULL become zero, since 0 * garbage may be NaN. */
-static __device__ __forceinline__ void latent_load(latent_smem<FMT_F16> &sm, uint32_t buf)
+static __device__ __forceinline__ void latent_load(latent_smem<FMT_F16> &sm, uint32_t buf, bool)
 {
     for (uint32_t i = threadIdx.x; i < ATTN_TILE * LATENT_HD / 8; i += LATENT_WARPS * 32) {
         const uint32_t r = i / (LATENT_HD / 8), c = i % (LATENT_HD / 8);
@@ -57,8 +57,19 @@ static __device__ __forceinline__ void latent_load(latent_smem<FMT_F16> &sm, uin
     cp_commit();
 }
 
-static __device__ __forceinline__ void latent_load(latent_smem<FMT_Q8_0> &sm, uint32_t buf)
+static __device__ __forceinline__ void latent_load(latent_smem<FMT_Q8_0> &sm, uint32_t buf, bool apart)
 {
+    constexpr uint32_t ROW_BYTES = LATENT_HD / 32 * (uint32_t)sizeof(kern_q8_0_block);
+    static_assert(ROW_BYTES % 4 == 0, "rows are aligned to 4 bytes");
+    if (apart) { /* chosen: nothing tells that eight lie side by side */
+#pragma unroll 1
+        for (uint32_t r = threadIdx.x / 32; r < ATTN_TILE; r += LATENT_WARPS)
+            if (const unsigned char *from = sm.row[buf][r])
+                for (uint32_t i = threadIdx.x % 32 * 4; i < ROW_BYTES; i += 32 * 4)
+                    cp_async4(smem_of(sm.raw + r * ROW_BYTES + i), (uint64_t)(uintptr_t)(from + i));
+        cp_commit();
+        return;
+    }
     q8_fetch_rows<ATTN_TILE>(sm.raw, q8_group_pieces(LATENT_HD), threadIdx.x / 32, LATENT_WARPS,
                              [&](uint32_t i) { return sm.row[buf][i]; });
     cp_commit();
@@ -114,7 +125,7 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
     const uint32_t seq = a.token_seq[token];
     if (seq == UINT32_MAX)
         return;
-    const attn_span span = span_of(a, token);
+    const attn_span span = latent_span_of(a, token);
     const attn_span both[2] = {span, span};
     const bool alone = gridDim.x == 1;
     const int first_split = span.first / KERN_ATTN_SPLIT, last_split = span.last / KERN_ATTN_SPLIT;
@@ -126,16 +137,17 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
     const int tile0 = max(span.first, begin * KERN_ATTN_SPLIT) / ATTN_TILE;
     const int tile1 = min(span.last, end * KERN_ATTN_SPLIT + KERN_ATTN_SPLIT - 1) / ATTN_TILE;
     auto find_rows = [&](int tile) {
-        constexpr uint32_t STEP = FMT == FMT_Q8_0 ? Q8_GROUP : 1;
-        if (threadIdx.x < ATTN_TILE / STEP) {
-            const int pos = tile * ATTN_TILE + (int)(threadIdx.x * STEP);
-            const bool on = pos + (int)(STEP - 1) >= span.first && pos <= span.last;
-            sm.row[tile & 1][threadIdx.x] = on ? kv_row<FMT>(a, table, kvh, (uint32_t)pos) : nullptr;
+        const uint32_t step = FMT == FMT_Q8_0 && !a.chosen ? Q8_GROUP : 1;
+        if (threadIdx.x < ATTN_TILE / step) {
+            const int at = tile * ATTN_TILE + (int)(threadIdx.x * step);
+            const bool on = at + (int)(step - 1) >= span.first && at <= span.last;
+            sm.row[tile & 1][threadIdx.x] =
+                on ? kv_row<FMT>(a, table, kvh, latent_pos(a, token, (uint32_t)at)) : nullptr;
         }
     };
     find_rows(tile0);
     __syncthreads();
-    latent_load(sm, (uint32_t)tile0 & 1);
+    latent_load(sm, (uint32_t)tile0 & 1, a.chosen);
     find_rows(tile0 + 1);
     for (uint32_t i = threadIdx.x; i < 16 * LATENT_HD / 8; i += blockDim.x) {
         const uint32_t r = i / (LATENT_HD / 8), c = i % (LATENT_HD / 8);
@@ -160,7 +172,7 @@ __global__ void __launch_bounds__(LATENT_WARPS * 32, 1)
             __syncthreads();
         }
         if (tile < tile1)
-            latent_load(sm, buf ^ 1);
+            latent_load(sm, buf ^ 1, a.chosen);
         latent_scores(sm, at);
         __syncthreads();
         float s[8][4];
@@ -271,6 +283,7 @@ cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a)
         b.o += (size_t)at * a->n_heads * LATENT_VD;
         b.token_seq += at;
         b.token_pos += at;
+        b.chosen += a->chosen ? (size_t)at * a->top_k : 0;
         (void)cuda_start(d, kernel, dim3(splits, a->kv.n_kv_heads * row_groups, b.n_tokens), LATENT_WARPS * 32, smem, b,
                          row_groups);
     }

@@ -30,22 +30,26 @@ __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_arg
     const uint32_t *table = a.kv.block_table + (size_t)a.token_seq[t] * a.kv.max_blocks;
     const uint32_t first = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
     const bool f32 = a.kv.fmt == FMT_F32;
-    const uint32_t elem = f32 ? 4 : 2, q8_bytes = hd / 32 * (uint32_t)sizeof(kern_q8_0_block);
-    auto bytes = [&](size_t rows) { return Q8 ? rows * q8_bytes : rows * hd * elem; };
-    const size_t v_off = LATENT ? 0 : bytes((size_t)a.kv.n_kv_heads * a.kv.block_size);
+    const uint32_t row_bytes = Q8 ? hd / 32 * (uint32_t)sizeof(kern_q8_0_block) : hd * (f32 ? 4 : 2);
+    const size_t v_off = LATENT ? 0 : (size_t)a.kv.n_kv_heads * a.kv.block_size * row_bytes;
+    const uint32_t *chosen = LATENT && a.chosen ? a.chosen + (size_t)t * a.top_k : nullptr;
+    const uint32_t seen = chosen ? min(pos + 1, a.top_k) : pos + 1; /* of the chosen ones, where there are */
+    auto row_of = [&](uint32_t i) {
+        const uint32_t p = chosen ? chosen[i] : i;
+        return reinterpret_cast<const unsigned char *>(a.kv.block_addr[table[p / a.kv.block_size]] +
+                                                       a.layer * a.kv.layer_bytes) +
+               row_bytes * ((size_t)kvh * a.kv.block_size + p % a.kv.block_size);
+    };
     for (uint32_t i = threadIdx.x; i < hd; i += blockDim.x)
         q[i] = a.qkv[(size_t)t * a.qkv_stride + h * hd + i] * a.scale;
     __syncthreads();
 
     float m = -INFINITY, l = 0, o[N] = {};
-    for (uint32_t s = first / KERN_ATTN_SPLIT * KERN_ATTN_SPLIT; s <= pos; s += KERN_ATTN_SPLIT) {
-        const uint32_t begin = max(s, first), end = min(s + KERN_ATTN_SPLIT, pos + 1);
+    for (uint32_t s = first / KERN_ATTN_SPLIT * KERN_ATTN_SPLIT; s < seen; s += KERN_ATTN_SPLIT) {
+        const uint32_t begin = max(s, first), end = min(s + KERN_ATTN_SPLIT, seen);
         float max_s = -INFINITY;
         for (uint32_t i = begin + warp; i < end; i += blockDim.x / 32) {
-            const uint32_t id = table[i / a.kv.block_size];
-            const unsigned char *k =
-                reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) +
-                bytes((size_t)kvh * a.kv.block_size + i % a.kv.block_size);
+            const unsigned char *k = row_of(i);
             float sum = 0;
             for (uint32_t j = lane; j < hd; j += 32)
                 sum = fmaf(q[j],
@@ -74,10 +78,7 @@ __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_arg
                 continue;
             float v_sum = 0;
             for (uint32_t i = begin; i < end; i++) {
-                const uint32_t id = table[i / a.kv.block_size];
-                const unsigned char *v =
-                    reinterpret_cast<const unsigned char *>(a.kv.block_addr[id] + a.layer * a.kv.layer_bytes) + v_off +
-                    bytes((size_t)kvh * a.kv.block_size + i % a.kv.block_size);
+                const unsigned char *v = row_of(i) + v_off;
                 v_sum = fmaf(sc[i - s],
                              Q8    ? q8_value(v, j)
                              : f32 ? reinterpret_cast<const float *>(v)[j]

@@ -103,6 +103,21 @@ static __device__ __forceinline__ attn_span span_of(const kern_attn_args &a, uin
     return attn_span{a.window && pos + 1 > (int)a.window ? pos + 1 - (int)a.window : 0, pos};
 }
 
+/* The same of latent attention, in whose kernels these are not positions but entries of what the token has chosen, where it has. */
+static __device__ __forceinline__ attn_span latent_span_of(const kern_attn_args &a, uint32_t token)
+{
+    attn_span s = span_of(a, token);
+    if (a.chosen)
+        s.last = min(s.last, (int)a.top_k - 1);
+    return s;
+}
+
+/* The position of such an entry. */
+static __device__ __forceinline__ uint32_t latent_pos(const kern_attn_args &a, uint32_t token, uint32_t entry)
+{
+    return a.chosen ? a.chosen[(size_t)token * a.top_k + entry] : entry;
+}
+
 /* What tokens from .. to - 1 may see, together. By a warp. */
 static __device__ __forceinline__ attn_span span_of_all(const kern_attn_args &a, uint32_t from, uint32_t to)
 {

@@ -156,6 +156,12 @@ kern_status cuda_attention(kern_dev *d, const kern_attn_args *a);
 uint64_t cuda_attn_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t head_dim,
                                  uint32_t max_context);
 
+/* index.cu */
+kern_status cuda_index_rope(kern_dev *d, const kern_index_rope_args *a);
+kern_status cuda_index(kern_dev *d, const kern_index_args *a);
+uint64_t cuda_index_scratch_bytes(kern_dev *d, uint32_t max_tokens, uint32_t n_heads, uint32_t max_context);
+const char *cuda_index_refuses(uint32_t n_heads, uint32_t dim); /* what it does not take, in words, or NULL */
+
 /* delta.cu */
 kern_status cuda_delta(kern_dev *d, const kern_delta_args *a);
 uint64_t cuda_delta_scratch_bytes(kern_dev *d, uint32_t max_tokens, const kern_delta_geom *geom);

@@ -690,6 +690,7 @@ static kern_status dev_takes(kern_dev *kd, const kern_shape *s)
     const char *why = s->delta.n_v_heads      ? cuda_delta_refuses(&s->delta)
                       : s->shortconv.channels ? cuda_shortconv_refuses(&s->shortconv)
                       : s->ssm.n_heads        ? cuda_ssm_refuses(&s->ssm)
+                            : s->index_heads  ? cuda_index_refuses(s->index_heads, s->index_dim)
                                               : nullptr;
     if (why)
         return cuda_unsupported(d, why);
@@ -747,6 +748,9 @@ static const kern_ops cuda_ops = {
     cuda_ssm_scratch_bytes,
     cuda_gate,
     cuda_softcap,
+    cuda_index_rope,
+    cuda_index,
+    cuda_index_scratch_bytes,
     dev_probe_read,
     dev_mark,
     dev_mark_ns,

@@ -282,6 +282,10 @@ static __device__ __forceinline__ void cp_async16(uint32_t dst, uint64_t src)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
+static __device__ __forceinline__ void cp_async4(uint32_t dst, uint64_t src)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
 /* The first n of 16 bytes, zeros after them. */
 static __device__ __forceinline__ void cp_async_part(uint32_t dst, uint64_t src, uint32_t n)
 {

@@ -63,6 +63,28 @@ static __device__ __forceinline__ void q8_fetch_rows(unsigned char *to, uint32_t
             q8_fetch(to + i * pieces * 16, from, pieces);
 }
 
+/* Eight quants, four in each word, times d. */
+static __device__ __forceinline__ uint4 q8_halves(uint32_t low, uint32_t high, __half d)
+{
+    const __half2 d2 = __half2half2(d);
+    /* Of quant q, 0x6400 + q + 128 are the bits of 1152 + q. */
+    auto two = [&](uint32_t bytes, uint32_t sel) {
+        const uint32_t biased = __byte_perm(bytes ^ 0x80808080u, 0x64646464u, sel);
+        const __half2 q = __hsub2(*reinterpret_cast<const __half2 *>(&biased), __float2half2_rn(1152.0f));
+        const __half2 v = __hmul2_rn(q, d2);
+        return *reinterpret_cast<const uint32_t *>(&v);
+    };
+    return make_uint4(two(low, 0x4140), two(low, 0x4342), two(high, 0x4140), two(high, 0x4342));
+}
+
+/* Values 8 * piece and on of a block in device memory. */
+static __device__ __forceinline__ uint4 q8_eight_of(const unsigned char *block, uint32_t piece)
+{
+    const uint16_t *at = reinterpret_cast<const uint16_t *>(block + 2 + 8 * piece);
+    return q8_halves(at[0] | (uint32_t)at[1] << 16, at[2] | (uint32_t)at[3] << 16,
+                     *reinterpret_cast<const __half *>(block));
+}
+
 /* Values 8 * piece and on of a block in shared memory; zeros where it is not `on`, whatever lies there. */
 static __device__ __forceinline__ uint4 q8_eight(const unsigned char *block, uint32_t piece, bool on)
 {
@@ -70,17 +92,7 @@ static __device__ __forceinline__ uint4 q8_eight(const unsigned char *block, uin
     const uint32_t *words = reinterpret_cast<const uint32_t *>(block + 2 + 8 * piece - (at & 2));
     const uint32_t w0 = words[0], w1 = words[1], w2 = words[2];
     const __half d = on ? *reinterpret_cast<const __half *>(block) : __ushort_as_half(0);
-    const __half2 d2 = __half2half2(d);
-    /* Of quant q, 0x6400 + q + 128 are the bits of 1152 + q. */
-    const uint32_t low = __funnelshift_r(w0, w1, shift) ^ 0x80808080u,
-                   high = __funnelshift_r(w1, w2, shift) ^ 0x80808080u;
-    auto two = [&](uint32_t bytes, uint32_t sel) {
-        const uint32_t biased = __byte_perm(bytes, 0x64646464u, sel);
-        const __half2 q = __hsub2(*reinterpret_cast<const __half2 *>(&biased), __float2half2_rn(1152.0f));
-        const __half2 v = __hmul2_rn(q, d2);
-        return *reinterpret_cast<const uint32_t *>(&v);
-    };
-    return make_uint4(two(low, 0x4140), two(low, 0x4342), two(high, 0x4140), two(high, 0x4342));
+    return q8_halves(__funnelshift_r(w0, w1, shift), __funnelshift_r(w1, w2, shift), d);
 }
 
 #endif

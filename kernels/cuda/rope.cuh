@@ -9,7 +9,8 @@
 #include <cuda_fp16.h>
 
 /* cos and sin of the rot_dim / 2 angles of a position, by all threads of the block from `first` on; a barrier must follow. */
-static __device__ __forceinline__ void rope_angles(const kern_rope_kv_args &a, uint32_t pos, uint32_t first, float *cs,
+template <typename A> /* kern_rope_kv_args, kern_index_rope_args */
+static __device__ __forceinline__ void rope_angles(const A &a, uint32_t pos, uint32_t first, float *cs,
                                                    float *sn)
 {
 #pragma unroll 1
@@ -101,14 +102,15 @@ static __device__ __forceinline__ unsigned char *rope_place(const kern_rope_kv_a
            ((size_t)(h - a.n_heads) * a.kv.block_size + pos % a.kv.block_size) * row;
 }
 
+/* n values that a warp has in shared memory. */
 template <bool Q8>
-static __device__ __forceinline__ void rope_store(const kern_rope_kv_args &a, unsigned char *dst, const float *head)
+static __device__ __forceinline__ void rope_store(kern_fmt fmt, unsigned char *dst, const float *head, uint32_t n)
 {
     if constexpr (Q8) {
-        q8_store(dst, head, a.kv.head_dim);
+        q8_store(dst, head, n);
     } else {
-        for (uint32_t i = threadIdx.x % 32; i < a.kv.head_dim; i += 32) {
-            if (a.kv.fmt == FMT_F32)
+        for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
+            if (fmt == FMT_F32)
                 reinterpret_cast<float *>(dst)[i] = head[i];
             else
                 reinterpret_cast<__half *>(dst)[i] = __float2half_rn(head[i]);

@@ -179,7 +179,7 @@ template <bool Q8, int N, bool LAST> __global__ void rope_kv_kernel(kern_rope_kv
         float *src = a.qkv + ((size_t)t * heads + h) * hd;
         rope_head<N, LAST>(a, h, src, head, cs, sn);
         if (h >= a.n_heads)
-            rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
+            rope_store<Q8>(a.kv.fmt, rope_place<Q8>(a, h, seq, pos), head, a.kv.head_dim);
         else
             for (uint32_t i = threadIdx.x % 32; i < hd; i += 32)
                 src[i] = head[i];
@@ -225,7 +225,7 @@ template <bool Q8> __global__ void rope_latent_kernel(kern_rope_kv_args a)
         }
         __syncwarp();
         if (h >= a.n_heads)
-            rope_store<Q8>(a, rope_place<Q8>(a, h, seq, pos), head);
+            rope_store<Q8>(a.kv.fmt, rope_place<Q8>(a, h, seq, pos), head, a.kv.head_dim);
         __syncwarp();
     }
 }

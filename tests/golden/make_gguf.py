@@ -222,15 +222,17 @@ def untangle(name, data):
     return [(stem.replace("gate_up", part) + kind, data[:, i::2]) for i, part in enumerate(("gate", "up"))]
 
 
+NEXTN = ("glm4_moe_lite", "glm_moe_dsa", "step3p5")  # converters keep the layers behind the last one
+
+
 def add_latent_router(w, c):
     w.add_expert_weights_scale(c["routed_scaling_factor"])
     if "norm_topk_prob" in c or "moe_renormalize" in c:
         w.add_expert_weights_norm(bool(c.get("norm_topk_prob", c.get("moe_renormalize"))))
-    sigmoid = c["model_type"] in ("deepseek_v3", "kimi_linear")
-    if c["model_type"] in ("glm4_moe_lite", "mistral4"):  # whose config.json does not name it, and so the converter does not either
-        if c.get("num_nextn_predict_layers"):
-            w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
-    else:
+    sigmoid = c["model_type"] in ("deepseek_v3", "kimi_linear", "deepseek_v32", "glm_moe_dsa")
+    if c["model_type"] in NEXTN and c.get("num_nextn_predict_layers"):
+        w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+    if c["model_type"] not in ("glm4_moe_lite", "mistral4"):  # whose config.json does not name it, and so the converter does not either
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     groups = c.get("n_group") or c.get("num_expert_group") or 1
     if groups > 1:
@@ -260,6 +262,15 @@ def add_latent(w, c, joined):
     r = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if r.get("mscale_all_dim") is not None:
         w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+
+
+def add_index(w, c):
+    """Keys of an indexer, `types` but for files that were made before there were such."""
+    w.add_uint32(gguf.Keys.Attention.Indexer.HEAD_COUNT.format(arch=w.arch), c["index_n_heads"])
+    w.add_uint32(gguf.Keys.Attention.Indexer.KEY_LENGTH.format(arch=w.arch), c["index_head_dim"])
+    w.add_uint32(gguf.Keys.Attention.Indexer.TOP_K.format(arch=w.arch), c["index_topk"])
+    if c.get("indexer_types"):
+        w.add_array(f"{w.arch}.attention.indexer.types", [t == "full" for t in c["indexer_types"]])
 
 
 def add_kda(w, c):
@@ -555,7 +566,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "minimax_m2": "minimax-m2", "glm4_moe_lite": "deepseek2", "youtu": "deepseek2", "mistral4": "mistral4",
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
             "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
-            "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear", "step3p5": "step35", "step3p7": "step35"}.get(c["model_type"], c["model_type"])
+            "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear", "deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa",
+            "step3p5": "step35", "step3p7": "step35"}.get(c["model_type"], c["model_type"])
     if arch == "nemotron_h" and "E" in c["hybrid_override_pattern"]:
         arch = "nemotron_h_moe"
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"] if arch != "step35" else c["num_attention_groups"]
@@ -565,7 +577,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     latent = "kv_lora_rank" in c
 
     w = gguf.GGUFWriter(out, arch)
-    blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] in ("glm4_moe_lite", "step3p5") else 0)
+    blocks = c["num_hidden_layers"] + (c.get("num_nextn_predict_layers") or 0 if c["model_type"] in NEXTN else 0)
     w.add_block_count(blocks)
     w.add_context_length(c.get("max_position_embeddings") or c["model_max_length"])
     w.add_embedding_length(c["hidden_size"])
@@ -574,6 +586,8 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
+        if "index_topk" in c:
+            add_index(w, c)
         if arch == "kimi-linear":
             w.kv_data[0].pop("kimi-linear.attention.head_count_kv")
             add_kda(w, c)
@@ -622,7 +636,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
         add_tokenizer(w, json.loads((src / "tokenizer.json").read_text()), json.loads((src / "tokenizer_config.json").read_text()))
 
     names = gguf.get_tensor_name_map(
-        {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch], blocks)
+        {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[{"deepseek32": "glm-dsa"}.get(arch, arch)], blocks)  # which the package does not know
 
     def put(name, data, source):
         matrix = data.ndim > 1 and "ffn_gate_inp" not in name and "ssm_conv1d" not in name and "shortconv.conv" not in name and not name.endswith(("ssm_a", "ssm_d", "ssm_norm.weight")) and not name.endswith("bias")

@@ -151,10 +151,11 @@ run_part() {
     golden_cpu) golden "$1" --cpu-experts ;;
     identity) # the models of tests/golden/meson.build; of gpt_oss nothing would be preempted with K and V in f16
         local model
-        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe granitemoehybrid nemotron_h kimi_linear step3p5 exaone_moe gemma4_text; do
+        for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe granitemoehybrid nemotron_h kimi_linear step3p5 \
+            deepseek_v32-published-head glm_moe_dsa exaone_moe gemma4_text; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
         done
-        for model in config/demo tests/data/golden/deepseek_v3-published-head; do
+        for model in config/demo tests/data/golden/deepseek_v3-published-head tests/data/golden/deepseek_v32-published-head; do
             start "$1" "${model##*/}-q8_0" 400 "$test_identity" --backend="$backend" --kv=q8_0 "$model"
         done
         ;;
@@ -175,6 +176,7 @@ run_part() {
         sanitize "$1" qwen3_next "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/qwen3_next
         sanitize "$1" lfm2_moe "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/lfm2_moe
         sanitize "$1" granitemoehybrid "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/granitemoehybrid
+        sanitize "$1" deepseek_v32 "$test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 tests/data/golden/deepseek_v32-published-head
         sanitize "$1" qwen3-q8_0 "$test_golden" --backend=cuda --kv=q8_0 --cases=3 --tokens=3 tests/data/golden/qwen3
         sanitize "$1" bench "$expertd" "${small[@]}" --concurrency 1 --tokens 12
         ;;
@@ -184,7 +186,8 @@ run_part() {
         cp "$RACECHECK_LIB" "$race/lib/expertd/libexpertd_cuda.so"
         local lib model
         for lib in "$dir"/lib/*.so*; do [ ! -f "$lib" ] || ln -s "$lib" "$race/lib/"; done
-        for model in config/demo tests/data/golden/qwen3_moe tests/data/golden/qwen3_next tests/data/golden/granitemoehybrid; do
+        for model in config/demo tests/data/golden/qwen3_moe tests/data/golden/qwen3_next tests/data/golden/granitemoehybrid \
+            tests/data/golden/deepseek_v32-published-head; do
             sanitize "$1" "${model##*/}" "$race/bin/test_golden" --backend=cuda --kv=f16 --cases=3 --tokens=3 "$model"
         done
         sanitize "$1" qwen3-q8_0 "$race/bin/test_golden" --backend=cuda --kv=q8_0 --cases=3 --tokens=3 tests/data/golden/qwen3

@@ -14,7 +14,10 @@ typedef struct kv_case {
     uint8_t *cache; /* [n_blocks][block_bytes] */
     size_t block_bytes;
     float *qkv, *q_norm, *k_norm, *v_norm, *inv_freq, *sinks;
-    bool padding; /* a skipped row before every other one */
+    bool padding;            /* a skipped row before every other one */
+    uint32_t top_k, *chosen; /* [n_tokens][top_k]; top_k 0: all are seen */
+    uint32_t index_dim, index_heads;
+    float *index_k, *index_weights; /* of an indexer, whose Q is qkv */
     bool norm_last;
 } kv_case;
 
@@ -22,6 +25,16 @@ typedef struct kv_case {
 static uint32_t stored_heads(const kv_case *c)
 {
     return (c->vd ? 1 : 2) * c->n_kv_heads;
+}
+
+static size_t index_at(const kv_case *c)
+{
+    return stored_heads(c) * c->block_size * kern_row_bytes(c->fmt, c->hd);
+}
+
+static size_t layer_bytes_of(const kv_case *c)
+{
+    return index_at(c) + c->block_size * kern_row_bytes(c->fmt, c->index_dim);
 }
 
 static uint32_t width_of(const kv_case *c)
@@ -55,7 +68,8 @@ static kv_case any_kv(kc *k, uint32_t longest, bool latent)
     c.max_blocks = (longest + c.block_size - 1) / c.block_size;
     c.n_blocks = c.n_seqs * c.max_blocks;
     c.padding = kc_below(k, 3) == 0;
-    c.block_bytes = c.layers * stored_heads(&c) * c.block_size * kern_row_bytes(c.fmt, c.hd);
+    c.index_dim = latent && kc_below(k, 2) ? 32 * kc_between(k, 1, 4) : 0;
+    c.block_bytes = layer_bytes_of(&c) * c.layers;
     c.seq = KC_NEW(k, c.n_tokens, uint32_t);
     c.pos = KC_NEW(k, c.n_tokens, uint32_t);
     c.table = KC_NEW(k, c.n_blocks, uint32_t);
@@ -94,6 +108,7 @@ static kern_kv put_kv(kc_run *r, const kv_case *c, uint64_t *block_addr)
         .n_kv_heads = c->n_kv_heads,
         .head_dim = c->hd,
         .v_dim = c->vd,
+        .index_dim = c->index_dim,
         .fmt = c->fmt,
     };
 }
@@ -221,6 +236,14 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     a.max_context = c->longest;
     a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
     a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
+    if (c->top_k) {
+        uint32_t *chosen = KC_NEW(k, (size_t)b.n * c->top_k, uint32_t);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(chosen + (size_t)b.row_of[i] * c->top_k, c->chosen + (size_t)tokens[i] * c->top_k,
+                   c->top_k * sizeof *chosen);
+        a.chosen = kc_put(&r, chosen, (size_t)b.n * c->top_k * sizeof *chosen);
+        a.top_k = c->top_k;
+    }
     a.sinks = c->sinks ? kc_put(&r, c->sinks, c->n_heads * sizeof(float)) : NULL;
     uint32_t *starts = KC_NEW(k, b.n + 1, uint32_t);
     for (uint32_t i = 0; i < b.n; i++)
@@ -277,11 +300,29 @@ static void count_terms(kc *k, const kv_case *c, uint32_t s, uint32_t n, float *
     }
 }
 
-static void check_attention(kc *k, const char *name, bool latent)
+/* As many positions as each token may have, in order. */
+static void choose_any(kc *k, kv_case *c)
+{
+    c->top_k = kc_below(k, 4) ? kc_between(k, 1, c->longest) : c->longest;
+    c->chosen = KC_NEW(k, (size_t)c->n_tokens * c->top_k, uint32_t);
+    memset(c->chosen, 0xff, (size_t)c->n_tokens * c->top_k * sizeof *c->chosen);
+    for (uint32_t t = 0; t < c->n_tokens; t++) {
+        const uint32_t seen = c->pos[t] + 1;
+        for (uint32_t i = 0, n = 0, left = KC_MIN(c->top_k, seen); left; i++)
+            if (kc_below(k, seen - i) < left) {
+                c->chosen[(size_t)t * c->top_k + n++] = i;
+                left--;
+            }
+    }
+}
+
+static void check_attention(kc *k, const char *name, bool latent, bool chosen)
 {
     kc_case(k, "%s", name);
     kv_case c = any_kv(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 1600), latent);
-    c.window = kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
+    c.window = chosen || kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
+    if (chosen)
+        choose_any(k, &c);
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.sinks = KC_NEW(k, c.n_heads, float), c.n_heads, 3);
     /* Cells behind a token's position hold NaN: nothing may look at them. */
@@ -319,14 +360,190 @@ static void check_attention(kc *k, const char *name, bool latent)
     for (size_t i = 0; i < (size_t)c.n_tokens * width; i++)
         room[i] = 2 * (tol + ROOM_OF_TERMS * terms[i / vd]); /* 2: the order of V; an average may cancel */
     kc_check_op(k, run_attention, &c, c.n_tokens, width, room, 1);
+    if (c.top_k != c.longest || k->case_unsupported)
+        return;
+    uint32_t *tokens = KC_NEW(k, c.n_tokens, uint32_t);
+    for (uint32_t t = 0; t < c.n_tokens; t++)
+        tokens[t] = t;
+    float *of_list = KC_NEW(k, c.n_tokens * width, float), *of_all = KC_NEW(k, c.n_tokens * width, float);
+    run_attention(k, k->dev, &c, tokens, c.n_tokens, of_list);
+    c.top_k = 0;
+    run_attention(k, k->dev, &c, tokens, c.n_tokens, of_all);
+    kc_same_bits(k, "all chosen", of_list, of_all, c.n_tokens * width);
 }
 
 void case_attention(kc *k)
 {
-    check_attention(k, "attention", false);
+    check_attention(k, "attention", false, false);
 }
 
 void case_attention_latent(kc *k)
 {
-    check_attention(k, "attention latent", true);
+    check_attention(k, "attention latent", true, false);
+}
+
+void case_attention_chosen(kc *k)
+{
+    check_attention(k, "attention of chosen positions", true, true);
+}
+
+/* --- the indexer ---------------------------------------------------------------------------------------------------- */
+
+/* qkv is its Q, [n_tokens][index_heads][index_dim]. */
+static kv_case any_index(kc *k, uint32_t longest)
+{
+    static const uint32_t dims[] = {128, 128, 128, 64, 32, 16, 20, 192};
+    static const uint32_t heads[] = {64, 32, 20, 1, 16, 5, 17, 100};
+    kv_case c = any_kv(k, longest, true);
+    c.index_dim = dims[kc_below(k, 8)];
+    c.index_heads = heads[kc_below(k, 8)];
+    if (c.fmt == FMT_Q8_0 && c.index_dim % 32)
+        c.index_dim = 128;
+    c.block_bytes = layer_bytes_of(&c) * c.layers;
+    c.cache = KC_NEW(k, c.n_blocks * c.block_bytes, uint8_t);
+    c.qkv = KC_NEW(k, (size_t)c.n_tokens * c.index_heads * c.index_dim, float);
+    c.index_weights = KC_NEW(k, (size_t)c.n_tokens * c.index_heads, float);
+    c.index_k = KC_NEW(k, (size_t)c.n_tokens * c.index_dim, float);
+    return c;
+}
+
+static uint8_t *key_of(const kv_case *c, uint32_t s, uint32_t pos)
+{
+    return c->cache + c->table[s * c->max_blocks + pos / c->block_size] * c->block_bytes +
+           c->layer * layer_bytes_of(c) + index_at(c) + pos % c->block_size * kern_row_bytes(c->fmt, c->index_dim);
+}
+
+/* Rows of the batch that make_batch() would have, of the indexer: Q, or what else has `width` numbers a token. */
+static float *batch_rows(kc *k, const batch *b, const float *from, const uint32_t *tokens, uint32_t n, uint32_t width)
+{
+    float *rows = KC_NEW(k, (size_t)b->n * width, float);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(rows + (size_t)b->row_of[i] * width, from + (size_t)tokens[i] * width, width * sizeof *rows);
+    return rows;
+}
+
+/* out: Q heads, then the stored key */
+static void run_index_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const kv_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
+    const uint32_t q_width = c->index_heads * c->index_dim;
+    batch b = make_batch(k, c, tokens, n);
+    float *q = batch_rows(k, &b, c->qkv, tokens, n, q_width),
+          *key = batch_rows(k, &b, c->index_k, tokens, n, c->index_dim);
+    kern_index_rope_args a = {.n_tokens = b.n,
+                              .n_heads = c->index_heads,
+                              .layer = c->layer,
+                              .rot_dim = c->rot,
+                              .rope_scale = 1.1f,
+                              .interleaved = c->norm_last};
+    a.kv = put_kv(&r, c, addr);
+    a.q = kc_put(&r, q, (size_t)b.n * q_width * sizeof *q);
+    a.k = kc_put(&r, key, (size_t)b.n * c->index_dim * sizeof *key);
+    a.inv_freq = kc_put(&r, c->inv_freq, c->rot / 2 * sizeof(float));
+    a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
+    a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
+    kc_status(&r, d->ops->index_rope(d, &a));
+    kc_get(&r, q, a.q, (size_t)b.n * q_width * sizeof *q);
+    uint8_t *block = KC_NEW(k, c->block_bytes, uint8_t);
+    const size_t row_bytes = kern_row_bytes(c->fmt, c->index_dim);
+    for (uint32_t i = 0; i < n; i++) {
+        float *o = out + (size_t)i * (q_width + c->index_dim);
+        memcpy(o, q + (size_t)b.row_of[i] * q_width, q_width * sizeof *o);
+        const uint32_t pos = c->pos[tokens[i]], id = c->table[c->seq[tokens[i]] * c->max_blocks + pos / c->block_size];
+        kc_get(&r, block, (const void *)(uintptr_t)addr[id], c->block_bytes);
+        const kern_mat kept = {.data =
+                                   block + c->layer * layer_bytes_of(c) + index_at(c) + pos % c->block_size * row_bytes,
+                               .row_bytes = row_bytes,
+                               .rows = 1,
+                               .cols = c->index_dim,
+                               .fmt = c->fmt};
+        memcpy(o + q_width, kc_decoded(k, kept), c->index_dim * sizeof *o);
+    }
+    kc_end(&r);
+}
+
+void case_index_rope(kc *k)
+{
+    kc_case(k, "index_rope");
+    kv_case c = any_index(k, kc_between(k, 20, 200));
+    const uint32_t width = (c.index_heads + 1) * c.index_dim;
+    c.rot = 2 * kc_below(k, c.index_dim / 2 + 1);
+    c.norm_last = kc_below(k, 2);
+    kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.index_dim, float), c.index_dim, 1);
+    kc_fill_scaled(k, c.qkv, (size_t)c.n_tokens * c.index_heads * c.index_dim, 2);
+    kc_fill_scaled(k, c.index_k, (size_t)c.n_tokens * c.index_dim, 2);
+    kc_check_op(k, run_index_rope, &c, c.n_tokens, width, NULL,
+                c.fmt == FMT_Q8_0 ? 8.0f / 127 : kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
+}
+
+/* out: the chosen positions, -1 behind them */
+static void run_index(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
+{
+    const kv_case *c = cv;
+    kc_run r = kc_begin(k, d);
+    uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
+    const uint32_t q_width = c->index_heads * c->index_dim;
+    batch b = make_batch(k, c, tokens, n);
+    const float *q = batch_rows(k, &b, c->qkv, tokens, n, q_width);
+    const float *weights = batch_rows(k, &b, c->index_weights, tokens, n, c->index_heads);
+    kern_index_args a = {
+        .n_tokens = b.n, .n_heads = c->index_heads, .top_k = c->top_k, .layer = c->layer, .max_context = c->longest};
+    a.kv = put_kv(&r, c, addr);
+    a.q = kc_put(&r, q, (size_t)b.n * q_width * sizeof *q);
+    a.weights = kc_put(&r, weights, (size_t)b.n * c->index_heads * sizeof *weights);
+    a.token_seq = kc_put(&r, b.seq, b.n * sizeof *b.seq);
+    a.token_pos = kc_put(&r, b.pos, b.n * sizeof *b.pos);
+    a.chosen = kc_room(&r, (size_t)b.n * c->top_k * sizeof *a.chosen);
+    a.scratch = kc_room(&r, d->ops->index_scratch_bytes(d, b.n, c->index_heads, a.max_context));
+    kc_status(&r, d->ops->index(d, &a));
+    uint32_t *chosen = KC_NEW(k, (size_t)b.n * c->top_k, uint32_t);
+    kc_get(&r, chosen, a.chosen, (size_t)b.n * c->top_k * sizeof *chosen);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < c->top_k; j++) {
+            const uint32_t pos = chosen[(size_t)b.row_of[i] * c->top_k + j];
+            out[(size_t)i * c->top_k + j] = pos == UINT32_MAX ? -1 : (float)pos;
+        }
+    kc_end(&r);
+}
+
+/* Numbers of few bits, whose scores every order of additions and every format gives exactly: many are equal. */
+void case_index(kc *k)
+{
+    kc_case(k, "index");
+    /* Not more than kc.c has buffers: each block is one. */
+    kv_case c = any_index(k, kc_below(k, 3) ? kc_between(k, 20, 300) : kc_between(k, 400, 3500));
+    c.top_k = kc_below(k, 4) ? kc_between(k, 1, c.longest) : kc_between(k, 1, 2 * c.longest);
+    const uint32_t dense = kc_below(k, 2) ? c.index_dim : KC_MIN(c.index_dim, 3u); /* columns that are not 0 */
+    const bool negative = kc_below(k, 2);
+    for (size_t i = 0; i < (size_t)c.n_tokens * c.index_heads * c.index_dim; i++)
+        c.qkv[i] = (float)((int)kc_below(k, 7) - 3);
+    for (size_t i = 0; i < (size_t)c.n_tokens * c.index_heads; i++)
+        c.index_weights[i] = (float)((int)kc_below(k, 9) - (negative ? 4 : 0)) / 4;
+    memset(c.cache, 0xff, c.n_blocks * c.block_bytes); /* NaN, which nobody may look at */
+    for (uint32_t s = 0; s < c.n_seqs; s++)
+        for (uint32_t t = 0, end = 0; t < c.n_tokens; t++)
+            for (; c.seq[t] == s && end <= c.pos[t]; end++) {
+                uint8_t *key = key_of(&c, s, end);
+                const bool nan = kc_below(k, 50) == 0;
+                memset(key, 0, kern_row_bytes(c.fmt, c.index_dim));
+                for (uint32_t i = 0; i < c.index_dim; i++) {
+                    const int v = i < dense ? (int)kc_below(k, 5) - 2 : 0;
+                    static const uint16_t halves[] = {0xc000, 0xbc00, 0, 0x3c00, 0x4000}; /* -2 .. 2 */
+                    const uint16_t half = nan && i == 0 ? 0x7e00 : halves[v + 2];
+                    const float f = nan && i == 0 ? NAN : (float)v;
+                    if (c.fmt == FMT_F32) {
+                        memcpy(key + 4 * i, &f, 4);
+                    } else if (c.fmt == FMT_F16) {
+                        memcpy(key + 2 * i, &half, 2);
+                    } else {
+                        kern_q8_0_block *block = (kern_q8_0_block *)(void *)(key + i / 32 * sizeof *block);
+                        const uint16_t one = nan && i < 32 ? 0x7e00 : 0x3c00;
+                        memcpy(&block->d, &one, sizeof one);
+                        block->qs[i % 32] = (int8_t)v;
+                    }
+                }
+            }
+    kc_check_op(k, run_index, &c, c.n_tokens, c.top_k, NULL, 0);
 }

@@ -392,5 +392,8 @@ const kc_case_row kc_cases[] = {
     {"ssm_long", case_ssm_long},
     {"gate", case_gate},
     {"softcap", case_softcap},
+    {"attention_chosen", case_attention_chosen},
+    {"index_rope", case_index_rope},
+    {"index", case_index},
     {0},
 };

@@ -301,9 +301,10 @@ static kern_kv put_cache(kc_run *r, const vectors *v, const void *values, uint64
                   .n_kv_heads = num(v, "kv_heads"),
                   .head_dim = num(v, "hd"),
                   .v_dim = latent(v),
+                  .index_dim = find_param(v, "dim") ? num(v, "dim") : 0,
                   .fmt = fmt_of(v)};
     uint32_t n_blocks = num(v, "blocks"), layers = num(v, "layers");
-    size_t layer_n = (kv.v_dim ? 1ull : 2ull) * kv.n_kv_heads * kv.block_size * kv.head_dim,
+    size_t layer_n = kv.block_size * ((kv.v_dim ? 1ull : 2ull) * kv.n_kv_heads * kv.head_dim + kv.index_dim),
            n = layer_n * layers * n_blocks;
     kv.layer_bytes = kern_row_bytes(kv.fmt, (uint32_t)layer_n);
     uint16_t *halves = kc_alloc(r->k, n * sizeof *halves);
@@ -337,6 +338,28 @@ static void kept_q8_0(kc *k, const kern_rope_kv_args *a, const uint8_t *raw, con
     kc_compare(k, "kv", kc_decoded(k, m), values, NULL, (size_t)m.rows * hd, hd, 4.0f / 127);
 }
 
+static const uint8_t *get_kv(kc_run *r, const vectors *v, const kern_kv *kv, uint64_t base)
+{
+    const size_t bytes = num(v, "blocks") * num(v, "layers") * kv->layer_bytes;
+    uint8_t *raw = kc_alloc(r->k, bytes);
+    kc_get(r, raw, (const void *)(uintptr_t)base, bytes);
+    return raw;
+}
+
+/* A cache of float32 or halves, in rows of `width`. */
+static void kept(kc *k, const kern_kv *kv, const uint8_t *raw, const array *want, uint32_t width, bool exact)
+{
+    float *got = kc_alloc(k, want->bytes);
+    for (size_t i = 0; i < want->n; i++) {
+        uint16_t h;
+        memcpy(&h, raw + i * 2, 2);
+        got[i] = float_of_half(h);
+    }
+    const float tol = kc_tol(k, "rope_kv") + (kv->fmt == FMT_F16 ? 0x1p-10f : 0);
+    kc_compare(k, "kv", kv->fmt == FMT_F32 ? (const float *)(const void *)raw : got, want->data, NULL, want->n, width,
+               exact ? 0 : tol);
+}
+
 static void replay_rope_kv(kc_run *r, const vectors *v)
 {
     const array *want = get(v, "kv"), *want_q = get(v, "q");
@@ -366,9 +389,7 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
     size_t row_n = q_n + (a.kv.v_dim ? 1ull : 2ull) * a.kv.n_kv_heads * a.kv.head_dim;
     for (uint32_t t = 0; t < a.n_tokens; t++)
         memcpy(q + t * q_n, qkv + t * row_n, q_n * sizeof *q);
-    size_t raw_bytes = num(v, "blocks") * num(v, "layers") * a.kv.layer_bytes;
-    uint8_t *raw = kc_alloc(r->k, raw_bytes);
-    kc_get(r, raw, (const void *)(uintptr_t)base, raw_bytes);
+    const uint8_t *raw = get_kv(r, v, &a.kv, base);
     if (r->k->case_unsupported)
         return;
     kc_compare(r->k, "q", q, want_q->data, NULL, want_q->n, a.kv.head_dim, kc_tol(r->k, "rope_kv"));
@@ -376,21 +397,39 @@ static void replay_rope_kv(kc_run *r, const vectors *v)
         kept_q8_0(r->k, &a, raw, want);
         return;
     }
-    float *got = kc_alloc(r->k, want->bytes);
-    for (size_t i = 0; i < want->n; i++) {
-        uint16_t h;
-        memcpy(&h, raw + i * 2, 2);
-        got[i] = float_of_half(h);
-    }
     /* Without rotation nothing but the rounding to half remains: exact. */
-    float tol = kc_tol(r->k, "rope_kv") + (a.kv.fmt == FMT_F16 ? 0x1p-10f : 0);
-    kc_compare(r->k, "kv", a.kv.fmt == FMT_F32 ? (const float *)(const void *)raw : got, want->data, NULL, want->n,
-               a.kv.head_dim, a.rot_dim || a.v_norm ? tol : 0);
+    kept(r->k, &a.kv, raw, want, a.kv.head_dim, !a.rot_dim && !a.v_norm);
 }
 
-static void replay_attention(kc_run *r, const vectors *v)
+static void replay_index_rope(kc_run *r, const vectors *v)
 {
-    /* Only the layer under test is in the file: the other one is NaN. */
+    const array *want = get(v, "kv"), *want_q = get(v, "rotated");
+    uint64_t base;
+    kern_index_rope_args a = {.kv = put_cache(r, v, kc_alloc(r->k, want->bytes), &base),
+                              .n_heads = num(v, "heads"),
+                              .layer = num(v, "layer"),
+                              .rot_dim = num(v, "rot"),
+                              .rope_scale = (float)param(v, "scale"),
+                              .interleaved = num(v, "pairs")};
+    a.q = put(r, v, "q");
+    a.k = put(r, v, "k");
+    a.inv_freq = put(r, v, "inv_freq");
+    a.token_seq = put(r, v, "seq");
+    a.token_pos = put(r, v, "pos");
+    a.n_tokens = (uint32_t)get(v, "seq")->n;
+    kc_status(r, r->d->ops->index_rope(r->d, &a));
+    float *q = kc_alloc(r->k, want_q->bytes);
+    kc_get(r, q, a.q, want_q->bytes);
+    const uint8_t *raw = get_kv(r, v, &a.kv, base);
+    if (r->k->case_unsupported)
+        return;
+    kc_compare(r->k, "q", q, want_q->data, NULL, want_q->n, a.kv.index_dim, kc_tol(r->k, "rope_kv"));
+    kept(r->k, &a.kv, raw, want, a.kv.index_dim, false);
+}
+
+/* Only the layer under test is in the file: the other one is NaN. */
+static kern_kv put_layer(kc_run *r, const vectors *v)
+{
     const array *kv = get(v, "kv");
     uint32_t n_blocks = num(v, "blocks"), layer = num(v, "layer"), layers = num(v, "layers");
     size_t layer_bytes = kv->bytes / n_blocks;
@@ -399,7 +438,40 @@ static void replay_attention(kc_run *r, const vectors *v)
     for (uint32_t b = 0; b < n_blocks; b++)
         memcpy(all + (b * layers + layer) * layer_bytes, (const uint8_t *)kv->data + b * layer_bytes, layer_bytes);
     uint64_t base;
-    kern_attn_args a = {.kv = put_cache(r, v, all, &base), .n_heads = num(v, "heads"), .layer = layer};
+    return put_cache(r, v, all, &base);
+}
+
+static void replay_index(kc_run *r, const vectors *v)
+{
+    const array *want = get(v, "chosen");
+    kern_index_args a = {.kv = put_layer(r, v), .n_heads = num(v, "heads"), .layer = num(v, "layer")};
+    a.q = put(r, v, "q");
+    a.weights = put(r, v, "weights");
+    a.token_seq = put(r, v, "seq");
+    a.token_pos = put(r, v, "pos");
+    a.n_tokens = (uint32_t)get(v, "seq")->n;
+    a.top_k = num(v, "top_k");
+    a.max_context = num(v, "longest");
+    a.chosen = kc_room(r, want->bytes); /* what is not written stays UINT32_MAX */
+    a.scratch = kc_room(r, r->d->ops->index_scratch_bytes(r->d, a.n_tokens, a.n_heads, a.max_context));
+    kc_status(r, r->d->ops->index(r->d, &a));
+    uint32_t *got = kc_alloc(r->k, want->bytes);
+    kc_get(r, got, a.chosen, want->bytes);
+    for (size_t i = 0; i < want->n && !r->k->case_unsupported; i++)
+        if (got[i] != ((const uint32_t *)want->data)[i]) {
+            kc_fail(r->k, "chosen[%zu][%zu] is %u instead of %u", i / a.top_k, i % a.top_k, got[i],
+                    ((const uint32_t *)want->data)[i]);
+            return;
+        }
+}
+
+static void replay_attention(kc_run *r, const vectors *v)
+{
+    kern_attn_args a = {.kv = put_layer(r, v), .n_heads = num(v, "heads"), .layer = num(v, "layer")};
+    if (find_param(v, "top_k")) {
+        a.top_k = num(v, "top_k");
+        a.chosen = put(r, v, "chosen");
+    }
     a.qkv = put(r, v, "q");
     a.qkv_stride = a.n_heads * a.kv.head_dim;
     a.token_seq = put(r, v, "seq");
@@ -670,6 +742,8 @@ static const struct {
     {"moe_relu2", replay_moe_relu2},
     {"softcap", replay_softcap},
     {"layernorm", replay_layernorm},
+    {"index_rope", replay_index_rope},
+    {"index", replay_index},
 };
 
 bool kc_vectors(kc *k, const char *path)

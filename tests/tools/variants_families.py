@@ -1,11 +1,14 @@
 """Variants of the families in FAMILIES for variants.py."""
 import random
 
+from variants_files import rewrite
+
 TINY = {"hidden_size": 48, "intermediate_size": 64, "vocab_size": 160, "moe_intermediate_size": 24}  # tests/data/golden's
 DROP = object()  # a key that the file does not have
 LATENT = {"num_attention_heads": 5, "num_key_value_heads": 5, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 12,
           "qk_rope_head_dim": 8, "v_head_dim": 20}
 SHARING = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+INDEX = {"index_topk": 12, "index_head_dim": 16, "index_n_heads": 16}  # fewer positions than prompts have
 DELTA = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
          "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 32,
          "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "partial_rotary_factor": 0.25}
@@ -58,6 +61,10 @@ FAMILIES = {
                        "mscale": 1.0, "mscale_all_dim": 1.0}},
     "axk1": {**LATENT, **SHARING, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
              "norm_topk_prob": True},
+    "deepseek_v32": {**LATENT, **SHARING, **INDEX, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1,
+                     "routed_scaling_factor": 2.5, "norm_topk_prob": True},
+    "glm_moe_dsa": {**LATENT, **SHARING, **INDEX, "hidden_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
+                    "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rms_norm_eps": 1e-5, "indexer_types": ["full", "shared", "full"]},
     "afmoe": {"head_dim": 32, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
               "num_dense_layers": 1, "route_scale": 2.826, "route_norm": True, "score_func": "sigmoid", "mup_enabled": True, "sliding_window": 24,
               "global_attn_every_n_layers": 2, "n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1},
@@ -133,6 +140,7 @@ CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
                granitemoehybrid="GraniteMoeHybrid", nemotron_h="NemotronH", kimi_linear="KimiLinear")
+CLASSES.update(deepseek_v32="DeepseekV32", glm_moe_dsa="GlmMoeDsa")
 CLASSES.update(step3p7="Step3p7", laguna="Laguna", flex_olmo="FlexOlmo", axk1="AXK1", sarvam_moe="Glm4Moe", sarvam_mla="DeepseekV3", granitemoe_swa="GraniteMoeSWA", exaone_moe="ExaoneMoe", mellum="Mellum", qwen3_vl_moe="Qwen3VLMoe", glm4v_moe="Glm4vMoe",
                gemma4="Gemma4", gemma4_text="Gemma4", qwen3_omni_moe="Qwen3OmniMoeThinker", qwen3_next="Qwen3Next", qwen3_5_moe="Qwen3_5Moe", qwen3_5_moe_text="Qwen3_5Moe")
 SEES = {  # the smallest that transformers makes
@@ -151,6 +159,8 @@ HEARS = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1, "
          "output_dim": 64, "downsample_hidden_size": 2, "max_source_positions": 8}
 
 
+PUBLISHED_HEAD = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                  "v_head_dim": 128, "index_head_dim": 128, "index_n_heads": 20}
 OF_ANOTHER = ("sarvam_moe", "sarvam_mla")  # whose class is another family's, their configuration not
 DELTAS = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
 NO_GGUF = ("step3p7", "laguna", "gemma4", "qwen3_5_moe", "granitemoe_swa", "glm4v_moe", "qwen3_omni_moe", "solar_open", "hy_v3", "exaone_moe", "mellum", "flex_olmo", "sarvam_moe", "sarvam_mla", "axk1")
@@ -289,7 +299,7 @@ def fill(variant, add_nextn):
         renamed = a in ("granitemoe", "exaone_moe", "granitemoeshared", "granitemoehybrid", "hy_v3", "ernie4_5_moe", "minimax_m2", "phimoe", "sarvam_moe", "axk1", "nemotron_h", "kimi_linear", "step3p7", "laguna") # by transformers: only the published names are read
         v("packed", "is missing" if renamed else None, packed=True)
         v("f32-shards", dtype="float32", shards="90KB")
-        if experts and a != "kimi_linear":
+        if experts and a not in ("kimi_linear", "deepseek_v32"):
             v("one-of-one", "num_experts_per_tok = 1" if a == "phimoe" else None, cfg={experts: 2, next((k for k in ("moe_k", "top_k_experts", "moe_top_k") if k in c), "num_experts_per_tok"): 1})
         v("long-prompt", prompts=[1, 450])
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
@@ -729,6 +739,39 @@ def fill(variant, add_nextn):
     v("internvl-qwen3_moe", "qwen3_moe", publish=behind("internvl"))
     v("internvl-gpt_oss", "gpt_oss", publish=behind("internvl"))
     v("internvl_chat-qwen3_moe", "qwen3_moe", publish=behind("internvl_chat", "InternVLChatModel"))
+    v("deepseek_v32-published-head", "deepseek_v32", cfg={**PUBLISHED_HEAD, "index_topk": 24})
+    v("deepseek_v32-all", "deepseek_v32", cfg={"index_topk": DROP, "index_head_dim": 24, "index_n_heads": 3, "layer_types": ["indexed_attention"] * 3})
+    v("deepseek_v32-one", "deepseek_v32", cfg={"index_topk": 1, "index_head_dim": 8})
+    v("deepseek_v32-yarn", "deepseek_v32", cfg={"rope_scaling": {
+        "type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 0.7}})
+    v("deepseek_v32-biases", "deepseek_v32", cfg={"attention_bias": True, "mlp_layer_types": ["sparse", "dense", "sparse"]})
+    v("deepseek_v32-fp8-block", "deepseek_v32", fp8="block", cfg={"hidden_size": 160, "index_head_dim": 32})
+    v("deepseek_v32-long", "deepseek_v32", cfg={"max_position_embeddings": 4096, "num_hidden_layers": 2, "index_topk": 600, "index_n_heads": 16}, prompts=[530, 1500], greedy=4)
+    v("deepseek_v32-halves", "deepseek_v32", "rope_interleave", cfg={"rope_interleave": False}, no_reference=True)
+    v("deepseek_v32-indexer-pairs", "deepseek_v32", "indexer_rope_interleave true", cfg={"indexer_rope_interleave": True}, no_reference=True)
+    v("deepseek_v32-narrow", "deepseek_v32", "no fewer columns", cfg={"index_head_dim": 6}, no_reference=True)
+    v("deepseek_v32-no-rank", "deepseek_v32", "q_lora_rank", cfg={"q_lora_rank": None}, no_reference=True)
+    v("deepseek_v32-full-attention", "deepseek_v32", "layer_types has 'full_attention'", cfg={"layer_types": ["full_attention"] * 3}, no_reference=True)
+    v("deepseek_v32-gguf", "deepseek_v32", gguf="bf16", cfg={"n_group": 4, "topk_group": 2})
+    v("deepseek_v32-gguf-softmax", "deepseek_v32", "expert_gating_func' = 1", gguf="bf16", gguf_keys={"expert_gating_func": 1})
+    v("glm_moe_dsa-gguf", "glm_moe_dsa", gguf="bf16")
+    v("glm_moe_dsa-gguf-numbers", "glm_moe_dsa", gguf="bf16", gguf_keys={"attention.indexer.types": [1, 0, 1]})
+    v("glm_moe_dsa-gguf-older", "glm_moe_dsa", gguf="bf16", cfg={"indexer_types": DROP})
+    v("glm_moe_dsa-gguf-5.2", "glm_moe_dsa", gguf="bf16", cfg={"indexer_types": DROP, "index_topk_freq": 4, "index_skip_topk_offset": 3, "num_hidden_layers": 8}, gguf_keys={"context_length": 1048576})
+    v("glm_moe_dsa-gguf-nextn", "glm_moe_dsa", gguf="bf16", cfg={"indexer_types": ["full", "full", "shared"], "num_nextn_predict_layers": 1}, files=add_nextn,
+      gguf_keys={"attention.indexer.types": [1, 1, 0, 1]})
+    v("glm_moe_dsa-gguf-few-types", "glm_moe_dsa", "must list, as I32 or BOOL, all of 3 layers", gguf="bf16", gguf_keys={"attention.indexer.types": [1, 0]})
+    v("glm_moe_dsa-published-head", "glm_moe_dsa", cfg={**PUBLISHED_HEAD, "index_topk": 24, "v_head_dim": 256, "qk_nope_head_dim": 192})
+    v("glm_moe_dsa-types", "glm_moe_dsa", cfg={"indexer_types": ["full", "shared", "shared"], "num_nextn_predict_layers": 1}, files=add_nextn)
+    v("glm_moe_dsa-pattern", "glm_moe_dsa", cfg={"indexer_types": DROP, "index_topk_pattern": "FFS"})
+    v("glm_moe_dsa-pattern-listed", "glm_moe_dsa", cfg={"indexer_types": DROP, "index_topk_pattern": ["full", "shared", "full"]})
+    v("glm_moe_dsa-freq-default", "glm_moe_dsa", cfg={"indexer_types": DROP})
+    v("glm_moe_dsa-freq", "glm_moe_dsa", cfg={"indexer_types": DROP, "index_topk_freq": 3, "num_hidden_layers": 6})
+    v("glm_moe_dsa-freq-offset", "glm_moe_dsa", cfg={"indexer_types": DROP, "index_topk_freq": 2, "index_skip_topk_offset": 1})
+    v("glm_moe_dsa-shared-first", "glm_moe_dsa", "layer 0 must have an indexer", cfg={"indexer_types": ["shared", "full", "full"]}, no_reference=True)
+    v("glm_moe_dsa-unknown-type", "glm_moe_dsa", "indexer_types has 'none' for layer 1", cfg={"indexer_types": ["full", "none", "full"]}, no_reference=True)
+    v("glm_moe_dsa-few-types", "glm_moe_dsa", "indexer_types must list", cfg={"indexer_types": ["full"]}, no_reference=True)
+    v("glm_moe_dsa-indexer-missing", "glm_moe_dsa", "indexer.wq_b.weight' is missing", cfg={"indexer_types": ["full"] * 3}, files=lambda d: rewrite(d, drop_re=r"layers\.1\.self_attn\.indexer"))
     v("youtu-biases", "youtu", cfg={"attention_bias": True, "q_lora_rank": None, "tie_word_embeddings": False, "rope_interleave": False})
     v("youtu-gguf", "youtu", gguf="bf16")
     v("ernie4_5_moe-biases", "ernie4_5_moe", "use_bias", cfg={"use_bias": True})
@@ -824,6 +867,11 @@ def fill_random_latent(variant, arch, seed):
                  first_k_dense_replace=r.randint(0, layers), num_shared_experts=r.randint(1, 2), moe_renormalize=r.random() < 0.7)
     if arch == "axk1":
         c["q_lora_rank"] = c["q_lora_rank"] or 24
+    if "index_topk" in FAMILIES[arch]:
+        c.update(q_lora_rank=c["q_lora_rank"] or 24, rope_interleave=DROP, index_topk=r.choice([1, 5, 13, 40, 200]), index_n_heads=r.randint(5, 20),
+                 index_head_dim=c["qk_rope_head_dim"] + r.randint(0, 30))
+    if arch == "glm_moe_dsa":
+        c.update(indexer_types=DROP, index_topk_freq=r.randint(0, 3), index_skip_topk_offset=r.randint(1, 3))
     if arch in ("glm4_moe_lite", "axk1"):
         c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(c["num_hidden_layers"])]
     variant(f"random-{arch}-{seed}", arch, cfg=c, dtype=r.choice(["bfloat16", "float16", "float32"]),

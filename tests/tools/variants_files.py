@@ -108,7 +108,7 @@ def to_mxfp4(d, shards=False):
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
 
 
-MATRICES = r"(_proj|_mqa|query_key_value|shared_mlp\.(input|output)_linear|\.w[123])\.weight$"
+MATRICES = r"((?<!weights)_proj|_mqa|indexer\.w(q_b|k)|query_key_value|shared_mlp\.(input|output)_linear|\.w[123])\.weight$"
 def to_nvfp4(d, plain, kind):
     """Matrices in NVFP4; `plain` gets what they stand for, in float32. kind: modelopt, modelopt-file (told in a file of its own), ct."""
     import torch

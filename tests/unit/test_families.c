@@ -432,9 +432,11 @@ Test(families, refuse_by_name_what_they_do_not_compute)
          "text_config: model_type 'kimi_k25' is not known"},
         {"{\"model_type\":\"kimi_k25\",\"text_config\":{\"model_type\":\"glm4v_moe\"," SIZES "}}",
          "text_config: model_type 'glm4v_moe' is not known"},
-        {"{\"model_type\":\"kimi_k25\",\"architectures\":[\"KimiK3ForConditionalGeneration\"],\"text_config\":{" SIZES "}}",
+        {"{\"model_type\":\"kimi_k25\",\"architectures\":[\"KimiK3ForConditionalGeneration\"],\"text_config\":{" SIZES
+         "}}",
          "'KimiK3ForConditionalGeneration'; of model_type 'kimi_k25' KimiK25ForConditionalGeneration is known"},
-        {"{\"model_type\":\"internvl_chat\",\"llm_config\":{" SIZES "}}", "llm_config: model_type '(none)' is not known"},
+        {"{\"model_type\":\"internvl_chat\",\"llm_config\":{" SIZES "}}",
+         "llm_config: model_type '(none)' is not known"},
         {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":\"LLLG\"," SIZES "}",
          "'sliding_window_pattern' must be"},
         {"{\"model_type\":\"exaone_moe\",\"sliding_window_pattern\":0," SIZES "}", "'sliding_window_pattern' must be"},
@@ -860,7 +862,7 @@ Test(families, of_gguf_that_are_not_known_are_refused_with_those_that_are)
     cr_assert(
         strstr(
             err.msg,
-            "'qwen3_moe' is not known; known in GGUF are afmoe, bailingmoe2, deepseek2, dots1, ernie4_5-moe, gemma4, glm4moe, "
+            "'qwen3_moe' is not known; known in GGUF are afmoe, bailingmoe2, deepseek2, deepseek32, dots1, ernie4_5-moe, gemma4, glm-dsa, glm4moe, "
             "gpt-oss, granitehybrid, granitemoe, hunyuan-moe, kimi-linear, lfm2moe, llama, minimax-m2, mistral4, nemotron_h, nemotron_h_moe, olmoe, phimoe, qwen2, qwen2moe, qwen3, "
             "qwen3moe, qwen3vlmoe"),
         "%s", err.msg);

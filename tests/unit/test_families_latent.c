@@ -64,6 +64,50 @@ Test(families_latent, have_the_defaults_of_their_classes)
          1e-6f,
          2.5f,
          true},
+        {"{\"model_type\":\"deepseek_v32\"}",
+         61,
+         7168,
+         128,
+         129280,
+         163840,
+         1536,
+         512,
+         128,
+         64,
+         128,
+         3,
+         18432,
+         256,
+         8,
+         2048,
+         2048,
+         8,
+         4,
+         1e-6f,
+         2.5f,
+         true},
+        {"{\"model_type\":\"glm_moe_dsa\"}",
+         78,
+         6144,
+         64,
+         154880,
+         202752,
+         2048,
+         512,
+         192,
+         64,
+         256,
+         3,
+         12288,
+         256,
+         8,
+         2048,
+         2048,
+         1,
+         1,
+         1e-5f,
+         2.5f,
+         true},
         {"{\"model_type\":\"youtu\"}",
          32,
          2048,
@@ -263,6 +307,63 @@ Test(families_latent, are_dense_in_the_layers_that_a_list_says)
     }
 }
 
+#define GLM5                                                                                               \
+    "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4," \
+    "\"vocab_size\":16,\"intermediate_size\":32"
+#define V32                                                                                                 \
+    "\"model_type\":\"deepseek_v32\",\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4," \
+    "\"vocab_size\":16,\"intermediate_size\":32"
+
+/* As configuration_glm_moe_dsa.py of transformers 5.24 lists them: F has an indexer of its own. */
+Test(families_latent, have_indexers_in_the_layers_that_say_so)
+{
+    static const struct {
+        const char *config, *own;
+        uint32_t heads, dim, top_k;
+        bool pairs;
+    } cases[] = {
+        {"{" V32 "}", "FFFFFF", 64, 128, 2048, false},
+        {"{" V32 ",\"indexer_types\":[\"shared\"],\"index_topk_freq\":3,\"index_topk\":7}", "FFFFFF", 64, 128, 7,
+         false},
+        {"{" V32 ",\"layer_types\":[\"indexed_attention\",\"indexed_attention\",\"indexed_attention\","
+         "\"indexed_attention\",\"indexed_attention\",\"indexed_attention\"]}",
+         "FFFFFF", 64, 128, 2048, false},
+        {"{" GLM5 "}", "FFFFFF", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":4}", "FFSSSF", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":4,\"index_skip_topk_offset\":3}", "FFFSSS", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":2,\"index_skip_topk_offset\":1}", "FSFSFS", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":2,\"index_skip_topk_offset\":0}", "SFSFSF", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":0}", "FFFFFF", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_freq\":4,\"index_topk_pattern\":\"FSSFFS\"}", "FSSFFS", 32, 128, 2048, true},
+        {"{" GLM5 ",\"index_topk_pattern\":[\"full\",\"full\",\"full\",\"full\",\"full\",\"shared\"]}", "FFFFFS", 32,
+         128, 2048, true},
+        {"{" GLM5 ",\"index_topk_pattern\":\"FFFFFF\",\"index_head_dim\":64,\"index_n_heads\":5,\"indexer_types\":"
+         "[\"full\",\"shared\",\"full\",\"full\",\"shared\",\"full\"]}",
+         "FSFFSF", 5, 64, 2048, true},
+    };
+    for (size_t i = 0; i < XD_ARRAY_LEN(cases); i++) {
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        const xd_status st = open_config(cases[i].config, &m, &err);
+        if (cases[i].own[0] == 'S') { /* transformers fails at the first token */
+            cr_assert(st == XD_BAD_MODEL && strstr(err.msg, "layer 0 must have an indexer of its own"), "%s", err.msg);
+            continue;
+        }
+        cr_assert_eq(st, XD_OK, "%s -> %s", cases[i].config, err.msg);
+        const model_params *p = model_get_params(m);
+        cr_assert(p->index.n_heads == cases[i].heads && p->index.dim == cases[i].dim &&
+                      p->index.top_k == cases[i].top_k,
+                  "%s", cases[i].config);
+        cr_assert(p->index.interleaved == cases[i].pairs && p->index.norm_eps == 1e-6f, "%s", cases[i].config);
+        for (uint32_t l = 0; l < 6; l++) {
+            const model_layer *y = model_get_layer(m, l);
+            const bool own = cases[i].own[l] == 'F';
+            cr_assert_eq(y->index.own, own, "%s: %u", cases[i].config, l);
+            cr_assert_eq(y->index.q.rows, own ? cases[i].heads * cases[i].dim : 0, "%s: %u", cases[i].config, l);
+        }
+    }
+}
+
 Test(families_latent, refuse_by_name_what_they_do_not_compute)
 {
     static const refused cases[] = {
@@ -294,6 +395,23 @@ Test(families_latent, refuse_by_name_what_they_do_not_compute)
         {"{" MISTRAL ",\"partial_rotary_factor\":0.25}", "partial_rotary_factor 0.25"},
         {"{" MISTRAL ",\"scoring_func\":\"sigmoid\"}", "'scoring_func' is 'sigmoid'"},
         {"{" MISTRAL ",\"n_group\":128}", "'n_group'"},
+        {"{" V32 ",\"rope_interleave\":false}", "rope_interleave false is not known for deepseek_v32"},
+        {"{" V32 ",\"indexer_rope_interleave\":true}", "indexer_rope_interleave true is not known for deepseek_v32"},
+        {"{" GLM5 ",\"indexer_rope_interleave\":false}", "indexer_rope_interleave false is not known for glm_moe_dsa"},
+        {"{" V32 ",\"index_head_dim\":32}", "an indexer of no fewer columns (32) than are rotated (64)"},
+        {"{" V32 ",\"index_topk\":0}", "'index_topk' must be a number from 1"},
+        {"{" V32 ",\"index_n_heads\":2000}", "'index_n_heads' must be a number from 1"},
+        {"{" V32 ",\"q_lora_rank\":null}", "index_head_dim and q_lora_rank are needed"},
+        {"{" V32 ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\","
+         "\"full_attention\",\"full_attention\"]}",
+         "layer_types has 'full_attention' for layer 0"},
+        {"{" GLM5 ",\"indexer_types\":[\"full\"]}", "indexer_types must list num_hidden_layers = 6"},
+        {"{" GLM5 ",\"indexer_types\":\"FFFFFF \"}", "indexer_types must list num_hidden_layers = 6"},
+        {"{" GLM5 ",\"index_topk_pattern\":\"FFXFFF\"}", "index_topk_pattern has 'X' for layer 2; F and S are known"},
+        {"{" GLM5 ",\"indexer_types\":[\"full\",\"none\",\"full\",\"full\",\"full\",\"full\"]}",
+         "indexer_types has 'none' for layer 1; 'full' and 'shared' are known"},
+        {"{" GLM5 ",\"indexer_types\":[\"full\",1,\"full\",\"full\",\"full\",\"full\"]}",
+         "indexer_types has '(no text)' for layer 1"},
         {"{" GLM ",\"model_type\":\"kimi_k3\"}", "'kimi_k3' is not known; known are "},
         {"{" GLM ",\"model_type\":\"axk2\"}", ", joyai_llm_flash, kimi_k2"},
         {"{" GLM ",\"model_type\":\"joyai_llm_flash\",\"architectures\":[\"JoyAIForCausalLM\"]}", "'JoyAIForCausalLM'"},

@@ -298,6 +298,39 @@ Test(kv, latent_attention_keeps_one_vector_a_token)
     dev->ops->close(dev);
 }
 
+/* DeepSeek-V3.2: the key of its indexer, 128 numbers, too. */
+Test(kv, an_indexer_keeps_a_key_beside_it)
+{
+    kern_dev *dev;
+    cr_assert_eq(kern_cpu_open(&(kern_options){.n_threads = 1, .numa_node = -1}, &dev), KERN_OK);
+    kv_options o = {.dev = dev,
+                    .n_layers = 61,
+                    .n_kv_heads = 1,
+                    .head_dim = 576,
+                    .v_dim = 512,
+                    .index_dim = 128,
+                    .block_size = 16,
+                    .fmt = FMT_F16,
+                    .n_blocks = 2};
+    cr_assert_eq(kv_block_bytes(&o), 61ull * 16 * (512 + 64 + 128) * 2);
+    kv_cache *kv = NULL;
+    kern_kv d;
+    xd_err err = {0};
+    cr_assert_eq(kv_open(&o, &kv, &err), XD_OK, "%s", err.msg);
+    kv_describe(kv, 0, &d);
+    cr_assert_eq(d.index_dim, 128);
+    cr_assert_eq(d.layer_bytes, 16 * 704 * 2);
+    cr_assert_eq(kern_kv_index_at(&d), 16 * 576 * 2);
+    o.index_top_k = 2048; /* a token reads all keys, and as many latent vectors */
+    cr_assert_eq(kv_seen_bytes(&o, 999, 1), 61ull * 1000 * 704 * 2);
+    cr_assert_eq(kv_seen_bytes(&o, 99999, 1), 61ull * (100000 * 128 + 2048 * 576) * 2);
+    cr_assert_eq(kv_seen_bytes(&o, 8000, 4), 61ull * 8004 * 704 * 2);
+    kv_free(kv);
+    dev->ops->close(dev);
+    o.fmt = FMT_Q8_0;
+    cr_assert_eq(kv_block_bytes(&o), xd_align_up(61ull * 16 * 704 / 32 * 34, 256));
+}
+
 /* GGUF's Q8_0: 34 bytes for 32 numbers. A layer is copied in pieces of 16 bytes when blocks are staged. */
 Test(kv, q8_0_takes_34_bytes_for_32_numbers)
 {

@@ -846,3 +846,85 @@ for heads, hd, softplus in ((3, 20, 0), (5, 64, 1)):
     put("gate", gate)
     wide = gate.astype(np.float64)[:, :, None]
     put("y", o * (np.logaddexp(0, wide) if softplus else 1 / (1 + np.exp(-wide))))
+
+# ---- an indexer, and attention over what it has chosen
+rng = np.random.default_rng(20251201)
+for heads, dim, rot, pairs, scale, fmt in ((3, 12, 8, 0, 1.0, "f32"), (2, 8, 8, 1, 1.25, "f16"), (2, 40, 16, 1, 1.0, "f32")):
+    block_size, n_blocks, layers, layer = 4, 5, 2, 1
+    seqs, poss = np.array([0, 1, 1, 0xFFFFFFFF]), np.array([6, 0, 9, 0])
+    table = np.array([[3, 1, 0], [4, 0, 2]])
+    inv_freq = (10000.0 ** (-np.arange(0, rot, 2) / rot)).astype(np.float32)
+    q, k = f32(4, heads, dim), f32(4, dim)
+    kv = np.zeros((n_blocks, layers, 2, block_size, dim)) # K, which is as wide, then the keys
+    rotated = q.astype(np.float64)
+    turn = (lambda v, pos: np.concatenate([rope_pairs(v[:rot], pos, inv_freq, scale), v[rot:]])) if pairs else (lambda v, pos: rope(v, pos, inv_freq, rot, scale))
+    for t, (s, pos) in enumerate(zip(seqs, poss)):
+        if s != 0xFFFFFFFF:
+            rotated[t] = [turn(h, pos) for h in rotated[t]]
+            kv[table[s, pos // block_size], layer, 1, pos % block_size] = turn(k[t].astype(np.float64), pos)
+    case("index_rope", heads=heads, kv_heads=1, hd=dim, vd=dim - 4, dim=dim, rot=rot, pairs=pairs, scale=scale, fmt=fmt, block_size=block_size,
+         blocks=n_blocks, layers=layers, layer=layer, max_blocks=3)
+    for name, a in (("q", q), ("k", k), ("inv_freq", inv_freq), ("seq", seqs), ("pos", poss), ("table", table), ("rotated", rotated)):
+        put(name, a)
+    put("kv", kv.astype(np.float16).astype(np.float32) if fmt == "f16" else kv.astype(np.float32))
+
+for heads, dim, top_k, fmt, whole, poss in ((3, 12, 4, "f32", 0, [[2, 3, 4, 5, 17]]), (20, 128, 7, "f16", 0, [[30], [6]]), (5, 24, 3, "f16", 1, [[30, 31], [29]]),
+                                            (33, 128, 9, "f16", 1, [[70], [8, 9]]), (4, 12, 600, "f16", 1, [[599, 600, 640]])):
+    block_size, layers, layer, hd = 8, 2, 1, 8
+    longest = max(max(p) for p in poss) + 1
+    max_blocks = -(-longest // block_size)
+    n_blocks = max_blocks * len(poss)
+    table = rng.permutation(n_blocks).reshape(len(poss), max_blocks)
+    seqs = np.array([s for s, p in enumerate(poss) for _ in p] + [0xFFFFFFFF])
+    pos = np.array([x for p in poss for x in p] + [0])
+    n = len(seqs)
+    if whole: # numbers that add up without rounding: scores are equal where they are, and the lower position is chosen
+        keys, q, weights = (rng.integers(-m, m + 1, s).astype(np.float32) for m, s in ((2, (n_blocks, block_size, dim)), (3, (n, heads, dim)), (4, (n, heads))))
+        keys[:, :, 3:] = q[:, :, 3:] = 0
+        weights[:] = np.abs(weights)
+    else:
+        keys, q, weights = f32(n_blocks, block_size, dim).astype(np.float16).astype(np.float32), f32(n, heads, dim), f32(n, heads)
+    chosen = np.full((n, top_k), 0xFFFFFFFF)
+    for t in range(n - 1):
+        at = np.arange(pos[t] + 1)
+        key = keys[table[seqs[t], at // block_size], at % block_size].astype(np.float64)
+        score = np.maximum(key @ q[t].T.astype(np.float64), 0) @ weights[t].astype(np.float64)
+        best = np.argsort(-score, kind="stable")
+        if len(at) > top_k:
+            gap = score[best[top_k - 1]] - score[best[top_k]]
+            assert gap > 1e-2 if not whole else gap >= 0, gap
+        chosen[t, : min(top_k, len(at))] = np.sort(best[:top_k])
+    case("index", heads=heads, kv_heads=1, hd=hd, vd=4, dim=dim, top_k=top_k, fmt=fmt, block_size=block_size, blocks=n_blocks, layers=layers,
+         layer=layer, max_blocks=max_blocks, longest=longest)
+    kv = np.concatenate([np.full((n_blocks, block_size * hd), 7.0), keys.reshape(n_blocks, -1)], axis=1)
+    for name, a in (("q", q), ("weights", weights), ("kv", kv), ("seq", seqs), ("pos", pos), ("table", table), ("chosen", chosen)):
+        put(name, a)
+
+for heads, hd, vd, dim, top_k, fmt, poss in ((4, 12, 8, 0, 3, "f32", [[0, 1, 2, 3, 9]]), (5, 40, 24, 16, 6, "f16", [[17, 18], [3]]),
+                                             (3, 576, 512, 128, 4, "f16", [[9]]), (2, 8, 4, 0, 530, "f32", [[560]])):
+    block_size, layers, layer = 8, 2, 1
+    longest = max(max(p) for p in poss) + 1
+    max_blocks = -(-longest // block_size)
+    n_blocks = max_blocks * len(poss)
+    table = rng.permutation(n_blocks).reshape(len(poss), max_blocks)
+    kv = f32(n_blocks, block_size, hd)
+    if fmt == "f16":
+        kv = kv.astype(np.float16).astype(np.float32)
+    seqs = np.array([s for s, p in enumerate(poss) for _ in p] + [0xFFFFFFFF])
+    pos = np.array([x for p in poss for x in p] + [0])
+    q = f32(len(seqs), heads * hd)
+    out, chosen = np.zeros((len(seqs), heads, vd)), np.full((len(seqs), top_k), 0xFFFFFFFF)
+    for t in range(len(seqs) - 1):
+        at = np.sort(rng.permutation(pos[t] + 1)[:top_k])
+        chosen[t, : len(at)] = at
+        cell = kv[table[seqs[t], at // block_size], at % block_size].astype(np.float64)
+        for h in range(heads):
+            score = cell @ q[t].reshape(heads, hd)[h].astype(np.float64) * hd**-0.5
+            e = np.exp(score - score.max())
+            out[t, h] = (e / e.sum()) @ cell[:, :vd]
+    case("attention", heads=heads, kv_heads=1, hd=hd, vd=vd, dim=dim, window=0, sinks=0, fmt=fmt, scale=hd**-0.5, block_size=block_size,
+         blocks=n_blocks, layers=layers, layer=layer, max_blocks=max_blocks, longest=longest, top_k=top_k)
+    kv = np.concatenate([kv.reshape(n_blocks, -1), np.full((n_blocks, block_size * dim), np.nan)], axis=1)
+    for name, a in (("q", q), ("kv", kv), ("seq", seqs), ("pos", pos), ("table", table), ("chosen", chosen)):
+        put(name, a)
+    put("o", out)
