@@ -194,8 +194,9 @@ static void gate_task(void *ctx, uint32_t t, uint32_t worker)
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *y = a->y + (size_t)t * a->y_stride + (size_t)h * a->head_dim;
         const float *gate = a->gate + (size_t)t * a->gate_stride + (size_t)h * a->gate_head_stride;
+        const float one = a->pick ? sigmoid(gate[a->pick[t]]) : 0;
         for (uint32_t i = 0; i < a->head_dim; i++)
-            y[i] *= sigmoid(gate[i]);
+            y[i] *= a->pick ? one : sigmoid(gate[i]);
     }
 }
 

@@ -39,4 +39,12 @@ cudaError_t attn_wide_launch(cuda_dev *d, const kern_attn_args *a, bool many);
 bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a);
 cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a);
 
+/* The first position that one sees. */
+static __device__ __forceinline__ int attn_first(const kern_attn_args &a, uint32_t pos)
+{
+    if (a.chunked && a.window)
+        return (int)(pos - pos % a.window);
+    return (int)(a.window && pos + 1 > a.window ? pos + 1 - a.window : 0);
+}
+
 #endif

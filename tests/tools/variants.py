@@ -508,9 +508,9 @@ def randomise(model, seed):
             elif "embed" in name:
                 p.copy_(r)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight", "moe.gate.weight", "moe.router.weight",
-                                 "mlp.gate.wg.weight", "mlp.router.gate.weight", "feed_forward.gate.weight")):
+                                 "mlp.gate.wg.weight", "mlp.router.gate.weight", "feed_forward.gate.weight", "feed_forward.router.weight")):
                 p.copy_(r * 2.5 / p.shape[-1] ** 0.5)
-            elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and "sinks" in "".join(names):
+            elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and ("sinks" in "".join(names) or "feed_forward" in name):
                 p.copy_(r * 1.3 / p.shape[-2] ** 0.5) # transposed
             else:
                 p.copy_(r * (2.0 if "lm_head" in name else 1.3) / p.shape[-1] ** 0.5)
