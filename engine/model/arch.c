@@ -31,6 +31,7 @@
  * another token, and calls of tools with what begins their result. The ids are those of their generation_config.json. */
 static const char *const gpt_oss_ends[] = {"<|return|>", "<|call|>", "<|endoftext|>", NULL};
 static const char *const phimoe_ends[] = {"<|end|>", "<|assistant|>", "<|endoftext|>", NULL};
+static const char *const llama4_ends[] = {"<|end_of_text|>", "<|eom|>", "<|eot|>", NULL};
 static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>", NULL};
 
 /* Gemma 4, alone and behind what sees and hears. */
@@ -784,6 +785,7 @@ static const model_arch archs[] = {
      .bias = MODEL_BIAS_ASKED,
      .window = MODEL_WINDOW_CHUNKS,
      .rope = MODEL_ROPE_NOPE,
+     .ends = llama4_ends,
      .read = model_read_llama4},
     {GEMMA4("gemma4_text", "Gemma4ForCausalLM")},
     {GEMMA4("gemma4", "Gemma4ForConditionalGeneration"), .nested = {"text_config"}, .prefix = "model.language_model."},

@@ -42,9 +42,8 @@ cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a);
 /* The first position that one sees. */
 static __device__ __forceinline__ int attn_first(const kern_attn_args &a, uint32_t pos)
 {
-    if (a.chunked && a.window)
-        return (int)(pos - pos % a.window);
-    return (int)(a.window && pos + 1 > a.window ? pos + 1 - a.window : 0);
+    const uint32_t sees = a.chunked && a.window ? pos % a.window + 1 : a.window;
+    return (int)(sees && pos + 1 > sees ? pos + 1 - sees : 0);
 }
 
 #endif

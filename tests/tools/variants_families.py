@@ -113,6 +113,9 @@ FAMILIES = {
     "gemma4": GEMMA4,
     "youtu": {**LATENT, "hidden_size": 48, "tie_word_embeddings": True, "rope_theta": 1.6e6},
 }
+# what a GGUF file does not tell is as in the published models
+LLAMA4_FILE = {"attention_chunk_size": DROP, "floor_scale": DROP, "attn_scale": DROP, "no_rope_layer_interval": DROP, "interleave_moe_layer_step": 2,
+               "num_hidden_layers": 4}
 CLASSES = dict(qwen2_moe="Qwen2Moe", olmoe="Olmoe", granitemoe="GraniteMoe", glm4_moe="Glm4Moe", ernie4_5_moe="Ernie4_5_Moe",
                minimax_m2="MiniMaxM2", phimoe="Phimoe", granitemoeshared="GraniteMoeShared", dots1="Dots1", solar_open="SolarOpen", hy_v3="HYV3",
                glm4_moe_lite="Glm4MoeLite", youtu="Youtu", mistral4="Mistral4", hunyuan_v1_moe="HunYuanMoEV1", afmoe="Afmoe", lfm2_moe="Lfm2Moe",
@@ -271,7 +274,7 @@ def fill(variant, add_nextn):
         whole = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "shared_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
                  "hidden_size": 64}
         if a not in NO_GGUF and a != "kimi_linear":
-            v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c} | ({"global_attn_every_n_layers": 4} if a == "afmoe" else {}))
+            v("gguf-q8_0", gguf="q8_0", cfg={k: x for k, x in whole.items() if k in c} | ({"global_attn_every_n_layers": 4} if a == "afmoe" else {**LLAMA4_FILE, "intermediate_size": 32} if a == "llama4_text" else {}))
         act = "hidden_activation" if "hidden_activation" in c else "hidden_act"
         v("gelu", f"{act} 'gelu'", cfg={act: "gelu"})
         if a != "minimax_m2": # whose transformers write other names in this case
@@ -346,6 +349,9 @@ def fill(variant, add_nextn):
     v("llama4", "llama4_text", publish=behind("llama4"), cfg={
         **TINY, "moe_intermediate_size": DROP, "intermediate_size": 24, "head_dim": 16, "use_qk_norm": False, "interleave_moe_layer_step": 2,
         "num_hidden_layers": 4, "no_rope_layer_interval": 4, "rope_scaling": scout})
+    llama4("-gguf", gguf="bf16", cfg={**TINY, **LLAMA4_FILE, "moe_intermediate_size": DROP, "intermediate_size": 24, "head_dim": 16, "rope_scaling": scout})
+    llama4("-gguf-128", gguf="f32", cfg={**LLAMA4_FILE, "num_local_experts": 128, "use_qk_norm": False})
+    llama4("-gguf-window", "llama4.attention.sliding_window", gguf="bf16", gguf_keys={"attention.sliding_window": 0}, cfg=LLAMA4_FILE)
     llama4("-square", cfg={"intermediate_size": 32})
     llama4("-lists", cfg={"no_rope_layers": [0, 1, 1], "moe_layers": [2, 0]})
     llama4("-empty-lists", cfg={"no_rope_layers": [], "moe_layers": []})
@@ -681,7 +687,7 @@ def longrope(original, **kw):
     """The configuration, and what gives transformers the frequencies of a server that takes more positions: its PhimoeRotaryEmbedding has the
     short factors at every length, and by the sequence's own one of the scales."""
     told = {**PHI_ROPE, "original_max_position_embeddings": original, **kw}
-    longer = {**told, "short_factor": told["long_factor"], "short_mscale": told["long_mscale"]}
+    longer = {**LLAMA4_FILE, "short_factor": told["long_factor"], "short_mscale": told["long_mscale"]}
     return {"cfg": {"rope_scaling": told}, "reference_cfg": {"rope_scaling": longer}} if original < 512 else {"cfg": {"rope_scaling": told}}
 
 
@@ -689,7 +695,7 @@ def fill_phimoe(v):
     tiny = {k: x for k, x in TINY.items() if k != "moe_intermediate_size"}
     def with_rope(name, refuse=None, original=32, cfg=(), rope=(), **kw):
         told = longrope(original, **dict(rope))
-        v(name, "phimoe", refuse, **{**told, "cfg": {**told["cfg"], "head_dim": 16, **dict(cfg)}}, **kw)
+        v(name, "phimoe", refuse, **{**LLAMA4_FILE, "cfg": {**told["cfg"], "head_dim": 16, **dict(cfg)}}, **kw)
     # the ones in tests/data/golden
     with_rope("phimoe-long", cfg={**tiny, "num_hidden_layers": 2, "router_jitter_noise": 0.01, "sliding_window": 40})
     with_rope("phimoe-short", original=512, cfg={**tiny, "num_hidden_layers": 2, "router_jitter_noise": 0.2})
