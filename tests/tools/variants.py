@@ -598,6 +598,8 @@ def make(root, name, v):
         to_nvfp4(d, source, v["nvfp4"])
     if v.get("int4"):
         to_int4(d, source, v["int4"], v.get("int4_only", MATRICES))
+    if source != d and v["arch"] == "llama4_text":
+        variants_families.fuse(source)
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
         if v.get("reference_cfg"):

@@ -258,6 +258,33 @@ def turn(d):
     save_file({k: t.contiguous() for k, t in s.items()}, d / "model.safetensors", metadata={"format": "pt"})
 
 
+def unfuse(d):
+    """Llama 4's experts as quantised files have them: a matrix of rows each."""
+    from safetensors.torch import load_file, save_file
+    out = {}
+    for k, t in load_file(d / "model.safetensors").items():
+        stem, _, last = k.rpartition(".")
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}[last] if stem.endswith("experts") else ()
+        for part, all_of in zip(parts, t.chunk(max(len(parts), 1), dim=2) if parts else ()):
+            out.update({f"{stem}.{e}.{part}.weight": m.T.contiguous() for e, m in enumerate(all_of)})
+        out.update({} if parts else {k: t})
+    save_file(out, d / "model.safetensors", metadata={"format": "pt"})
+
+
+def fuse(d):
+    """Back, as transformers reads them."""
+    import re
+    import torch
+    from safetensors.torch import load_file, save_file
+    s = load_file(d / "model.safetensors")
+    for stem in {m[1] for m in (re.fullmatch(r"(.*\.experts)\.0\.gate_proj\.weight", k) for k in s) if m}:
+        n = sum(k.startswith(stem) and k.endswith("gate_proj.weight") for k in s)
+        take = lambda part: torch.stack([s.pop(f"{stem}.{e}.{part}.weight").T for e in range(n)])
+        s[f"{stem}.gate_up_proj"] = torch.cat([take("gate_proj"), take("up_proj")], 2)
+        s[f"{stem}.down_proj"] = take("down_proj").contiguous()
+    save_file(s, d / "model.safetensors", metadata={"format": "pt"})
+
+
 def fill(variant, add_nextn):
     for a, c in FAMILIES.items():
         if a == "qwen3_omni_moe": # which is published otherwise than transformers writes it
@@ -352,6 +379,9 @@ def fill(variant, add_nextn):
     llama4("-gguf", gguf="bf16", cfg={**TINY, **LLAMA4_FILE, "moe_intermediate_size": DROP, "intermediate_size": 24, "head_dim": 16, "rope_scaling": scout})
     llama4("-gguf-128", gguf="f32", cfg={**LLAMA4_FILE, "num_local_experts": 128, "use_qk_norm": False})
     llama4("-gguf-window", "llama4.attention.sliding_window", gguf="bf16", gguf_keys={"attention.sliding_window": 0}, cfg=LLAMA4_FILE)
+    llama4("-unfused", publish=unfuse)
+    llama4("-fp8", fp8="channel", files=unfuse, cfg={"hidden_size": 160})
+    llama4("-int4", int4="gptq-zeros", files=unfuse, cfg={"hidden_size": 192, "intermediate_size": 64, "intermediate_size_mlp": 128})
     llama4("-square", cfg={"intermediate_size": 32})
     llama4("-lists", cfg={"no_rope_layers": [0, 1, 1], "moe_layers": [2, 0]})
     llama4("-empty-lists", cfg={"no_rope_layers": [], "moe_layers": []})
