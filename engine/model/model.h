@@ -182,7 +182,7 @@ typedef struct model_params {
     float logit_softcap; /* 0: none */
     float clip_qkv;      /* 0: none */
     bool chunked;        /* windows are chunks, whose tokens see those of their own */
-    bool picks_scale_input; /* the sigmoid of a pick's logit multiplies what its expert is given, not what comes of it */
+    bool picks_scale_input; /* the sigmoid of a pick's logit multiplies what its expert is given; the pick weighs 1 */
     model_rope ropes[MODEL_MAX_ROPES];
     struct { /* in place of ropes[0] where sequences may be longer than `beyond` positions; 0: none */
         uint32_t beyond;
