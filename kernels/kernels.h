@@ -173,11 +173,13 @@ typedef struct kern_rope_kv_args {
     float *qkv; /* [n_tokens][(n_heads + 2 * n_kv_heads) * head_dim]: Q in place, K and V stored to the cache */
     const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
     float norm_eps;
-    bool norm_last;            /* Q and K are normed behind the rotation (Hunyuan), not before it */
-    const float *inv_freq;     /* [rot_dim / 2] device */
-    float rope_scale;          /* attention factor of YaRN, multiplies cos and sin */
-    uint32_t rot_dim;          /* first rot_dim of each head are rotated, 0: none */
-    bool interleaved;          /* pairs are (2i, 2i + 1) as in GPT-J, else halves (i, i + rot_dim / 2) as in NeoX */
+    bool norm_last;        /* Q and K are normed behind the rotation (Hunyuan), not before it */
+    const float *inv_freq; /* [rot_dim / 2] device */
+    float rope_scale;      /* attention factor of YaRN, multiplies cos and sin */
+    uint32_t rot_dim;      /* first rot_dim of each head are rotated, 0: none */
+    bool interleaved;      /* pairs are (2i, 2i + 1) as in GPT-J, else halves (i, i + rot_dim / 2) as in NeoX */
+    /* Not 0: Q is multiplied by 1 + grow log(1 + floor((position + 1) / grow_every)) in the end (Llama 4); not known with kv.v_dim. */
+    float grow, grow_every;
     const uint32_t *token_seq; /* [n_tokens] row of block_table; UINT32_MAX: padding row, skipped */
     const uint32_t *token_pos; /* [n_tokens] */
     uint32_t n_tokens, n_heads, layer;
@@ -196,6 +198,7 @@ typedef struct kern_attn_args {
     uint32_t n_tokens, n_heads, layer;
     uint32_t max_context; /* upper bound of token_pos + 1 in this call (of the bucket, when recorded) */
     uint32_t window;      /* 0: all; else the last `window` positions, own included */
+    bool chunked;         /* or with this: those of the own chunk, which begin at multiples of `window` */
     float scale;
     const float *sinks; /* [n_heads] or NULL */
     /* [n_tokens][top_k] of kern_index_args, or NULL: a token sees these positions alone, and splits are of KERN_ATTN_SPLIT of them. So one that may
@@ -399,7 +402,8 @@ typedef struct kern_ssm_args {
     void *scratch; /* kern_ops.ssm_scratch_bytes() */
 } kern_ssm_args;
 
-/* y[t][h][i] *= sigmoid(gate[t][h][i]), or softplus of that: attention whose result is gated. Strides are in floats. */
+/* y[t][h][i] *= sigmoid(gate[t][h][i]), or softplus of that: attention whose result is gated. Strides are in floats. With `pick` all i of a head have
+ * the one gate [t][h][pick[t]]: what a token gives its expert, by the logit that chose it (Llama 4). */
 typedef struct kern_gate_args {
     float *y;
     const float *gate;
@@ -408,6 +412,7 @@ typedef struct kern_gate_args {
     uint32_t gate_head_stride;
     bool per_head; /* all of a head has the gate gate[t][h][0] */
     bool softplus; /* log(1 + exp(v)) in place of the sigmoid (Laguna) */
+    const uint32_t *pick; /* [n_tokens] or NULL */
 } kern_gate_args;
 
 /* Brings one layer of KV blocks from where they lie to device memory: block e.block of from_addr is copied to block to_first + i of

@@ -160,7 +160,7 @@ struct exec {
     exec_layer *layers;
     kern_mat embed, head;
     float *final_norm, *final_norm_bias, *head_bias; /* the biases may be NULL */
-    float *v_norm;                                   /* ones, or NULL */
+    float *ones;                                     /* weights of norms that have none, or NULL */
     uint64_t trunk_bytes, workspace_bytes;
     void *owned[EXEC_MAX_OWNED]; /* device allocations, freed at the end */
     uint32_t n_owned;

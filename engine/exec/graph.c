@@ -133,15 +133,21 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                         .clip = hp->clip_qkv}));
     const model_rope *turn = model_rope_for(hp, ml->rope, x->opt.max_context);
     const kern_rope_kv_args rope = {.qkv = x->qkv,
-                                    .q_norm = hp->wide_qk_norm ? NULL : l->q_norm,
-                                    .k_norm = hp->wide_qk_norm ? NULL : l->k_norm,
-                                    .v_norm = x->v_norm,
+                                    .q_norm = turn->normed       ? x->ones
+                                              : hp->wide_qk_norm ? NULL
+                                                                 : l->q_norm,
+                                    .k_norm = turn->normed       ? x->ones
+                                              : hp->wide_qk_norm ? NULL
+                                                                 : l->k_norm,
+                                    .v_norm = hp->v_normed ? x->ones : NULL,
                                     .norm_eps = hp->rms_eps,
-                                    .norm_last = hp->norm_last,
+                                    .norm_last = hp->norm_last || turn->normed,
                                     .inv_freq = x->inv_freq[ml->rope],
                                     .rope_scale = turn->scale,
                                     .rot_dim = turn->rot_dim,
                                     .interleaved = hp->rope_interleaved,
+                                    .grow = turn->grow,
+                                    .grow_every = turn->grow_every,
                                     .token_seq = x->in_dev + in.token_seq,
                                     .token_pos = x->in_dev + in.token_pos,
                                     .n_tokens = s->n_tokens,
@@ -165,6 +171,7 @@ xd_status exec_build_attention(exec *x, uint32_t layer, const exec_shape *s, con
                                                  .layer = l->kv.idx,
                                                  .max_context = s->max_context,
                                                  .window = ml->window,
+                                                 .chunked = hp->chunked,
                                                  .scale = hp->attn_scale,
                                                  .sinks = l->sinks,
                                                  .kv = read_kv,
@@ -336,6 +343,7 @@ static const uint32_t *ids_of(const exec *x, uint32_t layer, const exec_shape *s
 
 xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const pager_view *view, xd_err *err)
 {
+    const model_params *hp = x->hp;
     const model_layer *ml = model_get_layer(x->m, layer);
     const pager_layer_view *pl = &view->layers[layer];
     kern_moe_args moe = exec_moe_args(x, layer, s, view);
@@ -375,6 +383,15 @@ xd_status exec_build_router(exec *x, uint32_t layer, const exec_shape *s, const 
     if ((l->expert_norm && (st = norm_input(x, l->ffn_norm, s, err))) || (st = exec_build_shared(x, layer, s, err)) ||
         (l->expert_norm && (st = norm_input(x, l->expert_norm, s, err))))
         return st;
+    if (hp->picks_scale_input && l->router.data) /* the shared expert has seen it */
+        RUN(x->dev->ops->gate(x->dev, &(kern_gate_args){.y = x->h,
+                                                        .gate = x->router_logits,
+                                                        .n_tokens = s->n_tokens,
+                                                        .n_heads = 1,
+                                                        .head_dim = hp->d_model,
+                                                        .y_stride = hp->d_model,
+                                                        .gate_stride = ml->n_experts,
+                                                        .pick = moe.ids}));
     if (x->observer && (st = observe(x, layer, moe.ids, moe.weights, s, ml->top_k, err)))
         return st;
     if (pager_needs_require(x->pg, x->prefill))

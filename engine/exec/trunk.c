@@ -297,6 +297,15 @@ static uint32_t most_head_dim(const model_params *hp)
     return XD_MAX(hp->head_dim, hp->full_head_dim);
 }
 
+/* Heads that are normed by no weights. */
+static bool needs_ones(const model_params *hp)
+{
+    bool any = hp->v_normed;
+    for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++)
+        any |= hp->ropes[i].normed;
+    return any;
+}
+
 static uint64_t trunk_size(const exec *x)
 {
     const model_tensor *embed = model_embed(x->m), *head = model_lm_head(x->m);
@@ -304,7 +313,7 @@ static uint64_t trunk_size(const exec *x)
                  vector_bytes(model_lm_head_bias(x->m));
     for (uint32_t i = 0; i < MODEL_MAX_ROPES; i++)
         n += x->hp->ropes[i].rot_dim ? xd_align_up(sizeof x->hp->ropes[i].inv_freq, 256) : 0;
-    n += x->hp->v_normed ? xd_align_up(most_head_dim(x->hp) * sizeof(float), 256) : 0;
+    n += needs_ones(x->hp) ? xd_align_up(most_head_dim(x->hp) * sizeof(float), 256) : 0;
     n += copied_bytes(x, embed) + (head->data != embed->data ? copied_bytes(x, head) : 0);
     for (uint32_t i = 0; i < x->hp->n_layers; i++) {
         const model_layer *l = model_get_layer(x->m, i);
@@ -479,7 +488,7 @@ xd_status exec_load_trunk(exec *x, xd_err *err)
     }
     for (uint32_t i = 0; i < most_head_dim(hp); i++)
         tmp[i] = 1;
-    if (hp->v_normed && (st = exec_upload_values(x, tmp, most_head_dim(hp), &x->v_norm, "norms of V", err)))
+    if (needs_ones(hp) && (st = exec_upload_values(x, tmp, most_head_dim(hp), &x->ones, "norms of heads", err)))
         return st;
     kern_status ks = KERN_OK;
     for (uint32_t i = 0; i < MODEL_MAX_ROPES && !ks; i++) {

@@ -31,6 +31,7 @@
  * another token, and calls of tools with what begins their result. The ids are those of their generation_config.json. */
 static const char *const gpt_oss_ends[] = {"<|return|>", "<|call|>", "<|endoftext|>", NULL};
 static const char *const phimoe_ends[] = {"<|end|>", "<|assistant|>", "<|endoftext|>", NULL};
+static const char *const llama4_ends[] = {"<|end_of_text|>", "<|eom|>", "<|eot|>", NULL};
 static const char *const gemma4_ends[] = {"<turn|>", "<|tool_response>", "<eos>", NULL};
 
 static const char *const step_names[][2] = {{".self_attn.gate_proj.", ".self_attn.g_proj."}, {NULL, NULL}};
@@ -93,6 +94,8 @@ static const char *const lfm2_names[][2] = {
     {"model.norm.", "model.embedding_norm."},
     {NULL, NULL},
 };
+
+static const char *const llama4_names[][2] = {{"mlp.", "feed_forward."}, {NULL, NULL}};
 
 static const char *const nemotron_names[][2] = {
     {"input_layernorm.", "norm."},
@@ -556,7 +559,7 @@ static const model_arch archs[] = {
      .nested = {"text_config"},
      .prefix = "model.language_model.",
      .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
-     .turned = true,
+     .turned = MODEL_MAY_TURN,
      .router = "model.layers.%u.mlp.gate.weight",
      .moe_size_key = "moe_intermediate_size",
      .norm_topk_always = true,
@@ -854,6 +857,28 @@ static const model_arch archs[] = {
      .read = model_read_laguna},
     {STEP("step3p5", "Step3p5ForCausalLM")},
     {STEP("step3p7", "Step3p7ForConditionalGeneration"), .nested = {"text_config"}},
+    {.model_type = "llama4_text",
+     .class_name = "Llama4ForCausalLM",
+     .defaults =
+         "{\"vocab_size\":202048,\"hidden_size\":5120,\"intermediate_size\":8192,\"intermediate_size_mlp\":16384,"
+         "\"num_hidden_layers\":48,\"num_attention_heads\":40,\"num_key_value_heads\":8,\"head_dim\":128,"
+         "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"num_local_experts\":16,"
+         "\"num_experts_per_tok\":1,\"attention_chunk_size\":8192,\"bos_token_id\":1,\"eos_token_id\":2}",
+     .default_theta = 500000,
+     .names = llama4_names,
+     .experts = {QWEN_EXPERT("gate"), QWEN_EXPERT("up"), QWEN_EXPERT("down")},
+     .turned = MODEL_TURNS,
+     .router = "model.layers.%u.mlp.router.weight",
+     .moe_size_key = "intermediate_size",
+     .dense_size_key = "intermediate_size_mlp",
+     .moe_layers = MODEL_MOE_NAMED,
+     .shared = "model.layers.%u.mlp.shared_expert",
+     .shared_size_key = "intermediate_size",
+     .bias = MODEL_BIAS_ASKED,
+     .window = MODEL_WINDOW_CHUNKS,
+     .rope = MODEL_ROPE_NOPE,
+     .ends = llama4_ends,
+     .read = model_read_llama4},
     {GEMMA4("gemma4_text", "Gemma4ForCausalLM")},
     {GEMMA4("gemma4", "Gemma4ForConditionalGeneration"), .nested = {"text_config"}, .prefix = "model.language_model."},
 };
@@ -871,6 +896,7 @@ static const model_wrapper wrappers[] = {
     {"internvl_chat", {"InternVLChatModel"}, "llm_config", NULL},
     {"kimi_k25", {"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"}, "text_config", "deepseek_v3"},
     {"kimi_vl", {"KimiVLForConditionalGeneration"}, "text_config", "deepseek_v3"},
+    {"llama4", {"Llama4ForConditionalGeneration"}, "text_config", "llama4_text"},
     {"mistral3", {"Mistral3ForConditionalGeneration"}, "text_config", "mistral"},
 };
 

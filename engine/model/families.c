@@ -232,6 +232,30 @@ xd_status model_read_mistral4(model *m, const json_t *c, const char *file, xd_er
     return XD_OK;
 }
 
+/* Llama 4. Its experts are given what their scores multiply, which is right for one pick alone: with more, each would be given something else. */
+xd_status model_read_llama4(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    model_params *p = &m->params;
+    double grow, every;
+    bool normed, grows;
+    xd_status st;
+    if ((st = hf_bool(c, file, "use_qk_norm", true, &normed, err)) ||
+        (st = hf_bool(c, file, "attn_temperature_tuning", true, &grows, err)) ||
+        (st = hf_real(c, file, "attn_scale", 0.1, 0, 1e3, &grow, err)) ||
+        (st = hf_real(c, file, "floor_scale", 8192, 1, 1e9, &every, err)))
+        return st;
+    if (p->top_k_max > 1)
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: %s = %u is not known for %s, only 1", file,
+                       hf_name(c, "num_experts_per_tok"), p->top_k_max, p->arch);
+    p->rope_interleaved = true;
+    p->ropes[0].normed = normed;
+    p->ropes[1].grow = grows ? (float)grow : 0;
+    p->ropes[1].grow_every = (float)every;
+    p->router.scoring = KERN_TOPK_SOFTMAX; /* the largest logit, with a weight of 1 */
+    p->picks_scale_input = true;
+    return XD_OK;
+}
+
 xd_status model_read_ernie(model *m, const json_t *c, const char *file, xd_err *err)
 {
     model_params *p = &m->params;

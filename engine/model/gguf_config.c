@@ -57,6 +57,7 @@ static const struct {
     {"kimi-linear", "kimi_linear"},
     {"lfm2moe", "lfm2_moe"},
     {"llama", NULL},
+    {"llama4", "llama4_text"},
     {"minimax-m2", "minimax_m2"},
     {"mistral4", NULL},
     {"nemotron_h", "nemotron_h"},
@@ -127,6 +128,7 @@ static const struct {
     {"granitehybrid", "ssm.group_count", "mamba_n_groups", false},
     {"granitehybrid", "ssm.state_size", "mamba_d_state", false},
     {"granitehybrid", "ssm.time_step_rank", "mamba_n_heads", false},
+    {"llama4", "interleave_moe_layer_step", "interleave_moe_layer_step", false},
     {"dots1", "expert_weights_scale", "routed_scaling_factor", false},
     {"dots1", "expert_shared_count", "n_shared_experts", true},
     {"dots1", "leading_dense_block_count", "first_k_dense_replace", true},
@@ -426,7 +428,7 @@ static xd_status find_family(const model *m, const char *arch, bool moe, bool wi
                              xd_err *err)
 {
     const gguf *g = m->ggufs[0];
-    char known[320];
+    char known[400];
     size_t n = 0;
     for (size_t i = 0; i < XD_ARRAY_LEN(families); i++) {
         const char *type = families[i].model_type;
@@ -465,6 +467,19 @@ static xd_status add_heads(const model *m, bool moe, json_t *config, xd_err *err
                    json_object_set_new(config, "enable_moe_block", json_boolean(moe))
                ? xd_fail(err, XD_NOMEM, 0, "configuration")
                : XD_OK;
+}
+
+/* Files do not tell of chunks, of queries that grow, and of layers that are not rotated: as with llama.cpp all have what the published models have,
+ * the family's defaults. Norms of Q and K those with 128 experts alone do without. A window of 0 is another model's. */
+static xd_status add_llama4(const gguf *g, json_t *config, xd_err *err)
+{
+    static const char window[] = "llama4.attention.sliding_window";
+    const bool normed = json_integer_value(json_object_get(config, "num_local_experts")) != 128;
+    if (gguf_has(g, window))
+        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: '%s' is not known for llama4, whose chunks files do not tell",
+                       gguf_path(g), window);
+    return json_object_set_new(config, "use_qk_norm", json_boolean(normed)) ? xd_fail(err, XD_NOMEM, 0, "configuration")
+                                                                            : XD_OK;
 }
 
 static xd_status add_int_keys(const gguf *g, const char *arch, json_t *config, xd_err *err)
@@ -508,6 +523,12 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
         return xd_fail(err, XD_UNSUPPORTED, 0,
                        "%s: a sliding window (%s.attention.sliding_window): its layers are not told", gguf_path(g),
                        arch);
+    /* What config.json calls intermediate_size is the size of experts here. */
+    json_t *dense_size = json_object_get(config, "intermediate_size");
+    if (dense_size && (*ret_arch)->dense_size_key &&
+        (st = put(config, (*ret_arch)->dense_size_key, json_incref(dense_size), hf_name(config, "intermediate_size"),
+                  err)))
+        return st;
     /* Mixtral's config.json has one key for what may be two here. */
     static const char own_size[] = "moe_intermediate_size";
     json_t *expert_size = json_object_get(config, own_size);
@@ -534,7 +555,8 @@ xd_status model_gguf_config(model *m, const model_arch **ret_arch, json_t *confi
     /* Its frequencies are not rounded to whole dimensions, which a file has no word for. */
     if ((*ret_arch)->gpt_oss)
         json_object_set_new(json_object_get(config, "rope_parameters"), "truncate", json_false());
-    if (((*ret_arch)->rope == MODEL_ROPE_LONG && (st = add_long_rope(m, arch, config, err))) ||
+    if ((!strcmp(arch, "llama4") && (st = add_llama4(g, config, err))) ||
+        ((*ret_arch)->rope == MODEL_ROPE_LONG && (st = add_long_rope(m, arch, config, err))) ||
         ((*ret_arch)->latent && (st = model_gguf_latent(m, config, err))) ||
         ((*ret_arch)->full_heads && (st = add_heads(m, moe, config, err))) ||
         ((*ret_arch)->own_heads && (st = model_gguf_step(g, config, err))) ||
@@ -579,7 +601,8 @@ static xd_status check_list(const model *m, const known_key *keys, size_t n, xd_
 
 xd_status model_gguf_check_keys(const model *m, xd_err *err)
 {
-    const double head_dim = m->params.head_dim, gating = m->params.router.scoring == KERN_SIGMOID ? 2 : 1;
+    const double head_dim = m->params.head_dim,
+                 gating = m->params.router.scoring == KERN_SIGMOID || m->params.picks_scale_input ? 2 : 1;
     const known_key keys[] = {
         {"attention.causal", 1, 1},
         {"attention.clamp_kqv", 0, 0},

@@ -60,6 +60,55 @@ static xd_status read_windows(model *m, const model_arch *a, const json_t *c, co
     return XD_OK;
 }
 
+/* Is the layer rotated where some are not? An empty list is none. */
+static bool layer_turns(const json_t *c, uint32_t layer, uint32_t interval)
+{
+    const json_t *list = json_object_get(c, "no_rope_layers");
+    return json_array_size(list) ? json_integer_value(json_array_get(list, layer)) != 0 : (layer + 1) % interval != 0;
+}
+
+static xd_status read_interval(const json_t *c, const char *file, uint32_t n_layers, uint32_t *ret, xd_err *err)
+{
+    static const char key[] = "no_rope_layers";
+    const json_t *list = json_object_get(c, key);
+    if (hf_has(c, key) && !json_is_array(list))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: '%s' must be a list", file, key);
+    if (json_array_size(list) && json_array_size(list) < n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must list num_hidden_layers = %u layers", file, key, n_layers);
+    for (uint32_t l = 0; json_array_size(list) && l < n_layers; l++)
+        if (!json_is_integer(json_array_get(list, l)))
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s must hold whole numbers; not so for layer %u", file, key, l);
+    return hf_u32(c, file, "no_rope_layer_interval", 4, 1, MODEL_MAX_LAYERS, ret, err);
+}
+
+/* Llama 4's chunks. */
+static xd_status read_chunks(model *m, const json_t *c, const char *file, xd_err *err)
+{
+    const json_t *types = hf_has(c, "layer_types") ? json_object_get(c, "layer_types") : NULL;
+    const uint32_t n_layers = m->params.n_layers;
+    uint32_t chunk, interval;
+    xd_status st;
+    if ((st = hf_u32(c, file, "attention_chunk_size", 0, 1, INT32_MAX, &chunk, err)) ||
+        (st = read_interval(c, file, n_layers, &interval, err)))
+        return st;
+    if (types && json_array_size(types) != n_layers)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer_types must list num_hidden_layers = %u layers", file, n_layers);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        const char *type = json_string_value(json_array_get(types, l));
+        const bool chunked = types ? type && !strcmp(type, "chunked_attention") : chunk && layer_turns(c, l, interval);
+        if (types && !chunked && (!type || strcmp(type, "full_attention")))
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: layer_types has '%s' for layer %u; chunked_attention and full_attention are known",
+                           file, type ? type : "(no text)", l);
+        if (chunked && !chunk)
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: layer %u is chunked_attention, which needs %s", file, l,
+                           hf_name(c, "attention_chunk_size"));
+        m->layers[l].window = chunked ? chunk : 0;
+    }
+    m->params.chunked = true;
+    return XD_OK;
+}
+
 static const char per_layer[] = "per_layer_config";
 
 /* Heads of a layer by per_layer_config, which lists some layers by their numbers; of others they are as usual. */
@@ -202,11 +251,17 @@ static xd_status choose_ropes(model *m, const model_arch *a, const json_t *c, co
     const bool some_still = a->rope == MODEL_ROPE_SLIDING && hf_has(c, "sliding_window");
     if (a->rope == MODEL_ROPE_BASES)
         return read_bases(m, a, c, file, err);
-    if (some_still)
+    uint32_t interval = 1;
+    if (some_still || a->rope == MODEL_ROPE_NOPE)
         rope_make_still(p, 1);
+    xd_status st = a->rope == MODEL_ROPE_NOPE ? read_interval(c, file, p->n_layers, &interval, err) : XD_OK;
+    if (st)
+        return st;
     for (uint32_t l = 0; l < p->n_layers; l++) {
         model_layer *y = &m->layers[l];
-        y->rope = a->rope == MODEL_ROPE_TYPES ? y->window != 0 : some_still && !y->window;
+        y->rope = a->rope == MODEL_ROPE_TYPES  ? y->window != 0
+                  : a->rope == MODEL_ROPE_NOPE ? !layer_turns(c, l, interval)
+                                               : some_still && !y->window;
         if (!p->ropes[y->rope].rot_dim)
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: rope_parameters need '%s', which layer %u of this %s model has",
                            file, y->rope ? "sliding_attention" : "full_attention", l, a->model_type);
@@ -238,6 +293,21 @@ static xd_status check_mlp_types(const json_t *c, const char *file, uint32_t n_l
     return XD_OK;
 }
 
+/* moe_layers, which names layers in any order. */
+static xd_status check_named(const json_t *c, const char *file, uint32_t n_layers, xd_err *err)
+{
+    const json_t *list = json_object_get(c, "moe_layers");
+    size_t i;
+    json_t *v;
+    if (hf_has(c, "moe_layers") && !json_is_array(list))
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'moe_layers' must be a list of layers", file);
+    json_array_foreach (list, i, v)
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= (json_int_t)n_layers)
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: moe_layers must hold layers below num_hidden_layers = %u", file,
+                           n_layers);
+    return XD_OK;
+}
+
 static xd_status read_moe_layers(const model_arch *a, const json_t *c, const char *file, uint32_t n_layers,
                                  moe_layers *ret, xd_err *err)
 {
@@ -250,6 +320,8 @@ static xd_status read_moe_layers(const model_arch *a, const json_t *c, const cha
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: 'mlp_only_layers' must be a list of layers", file);
     if (a->moe_layers == MODEL_MOE_STEP)
         st = hf_u32(c, file, "decoder_sparse_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
+    if (a->moe_layers == MODEL_MOE_NAMED && !(st = check_named(c, file, n_layers, err)))
+        st = hf_u32(c, file, "interleave_moe_layer_step", 1, 1, MODEL_MAX_LAYERS, &ret->step, err);
     if (a->moe_layers == MODEL_MOE_LISTED && (st = check_mlp_types(c, file, n_layers, err)))
         return st;
     if (a->moe_layers == MODEL_MOE_FIRST || (a->moe_layers == MODEL_MOE_LISTED && !hf_has(c, "mlp_layer_types")))
@@ -269,6 +341,12 @@ static bool layer_is_moe(const model_arch *a, const json_t *config, uint32_t lay
         json_array_foreach (json_object_get(config, "mlp_only_layers"), i, v)
             if (json_integer_value(v) == (json_int_t)layer)
                 return false;
+    if (a->moe_layers == MODEL_MOE_NAMED && hf_has(config, "moe_layers")) {
+        json_array_foreach (json_object_get(config, "moe_layers"), i, v)
+            if (json_integer_value(v) == (json_int_t)layer)
+                return true;
+        return false;
+    }
     const char *type = json_string_value(json_array_get(json_object_get(config, "mlp_layer_types"), layer));
     if (a->moe_layers == MODEL_MOE_LISTED && type)
         return !strcmp(type, "sparse");
@@ -299,6 +377,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     model_params *p = &m->params;
     uint32_t n_experts = 0, top_k = 0, d_ff_moe = 0, d_ff = 0, d_ff_shared = 0;
     moe_layers which;
+    const char *dense_key = a->dense_size_key ? a->dense_size_key : "intermediate_size";
     bool has_moe = a->experts[0] && !a->apart;
     for (uint32_t l = 0; a->apart && l < p->n_layers; l++)
         has_moe |= layer_is(c, l, "moe");
@@ -306,7 +385,7 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
     if (a->moe_layers == MODEL_MOE_ASKED && (st = hf_bool(c, file, "enable_moe_block", false, &has_moe, err)))
         return st;
     if ((st = read_moe_layers(a, c, file, p->n_layers, &which, err)) ||
-        (st = hf_u32(c, file, "intermediate_size", 0, 1, 1u << 20, &d_ff, err)) ||
+        (st = hf_u32(c, file, dense_key, 0, 1, 1u << 20, &d_ff, err)) ||
         (st = read_shared(a, c, file, &d_ff_shared, err)))
         return st;
     if (has_moe && ((st = hf_u32(c, file, "num_local_experts", 0, 1, MODEL_MAX_EXPERTS, &n_experts, err)) ||
@@ -334,18 +413,19 @@ xd_status model_read_layers(model *m, const model_arch *a, const json_t *c, cons
         m->layers[l].d_ff = moe ? d_ff_moe : ffn ? d_ff : 0;
         m->layers[l].d_ff_shared = moe ? d_ff_shared : 0;
         if (!m->layers[l].d_ff && ffn)
-            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for the dense layer %u", file,
-                           hf_name(c, "intermediate_size"), l);
+            return xd_fail(err, XD_BAD_MODEL, 0, "%s: %s is needed for the dense layer %u", file, hf_name(c, dense_key),
+                           l);
         p->n_experts_max = XD_MAX(p->n_experts_max, m->layers[l].n_experts);
         p->top_k_max = XD_MAX(p->top_k_max, m->layers[l].top_k);
         p->d_ff_max = XD_MAX(p->d_ff_max, m->layers[l].d_ff);
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, m->layers[l].d_ff_shared);
         n_tensors += (size_t)m->layers[l].n_experts * MODEL_MATRICES;
     }
-    if ((st = a->delta       ? model_read_delta(m, a, c, file, err)
-              : a->shortconv ? model_read_shortconv(m, c, file, err)
-              : a->ssm       ? model_read_ssm(m, a, c, file, err)
-                             : read_windows(m, a, c, file, err)) ||
+    if ((st = a->delta                           ? model_read_delta(m, a, c, file, err)
+              : a->shortconv                     ? model_read_shortconv(m, c, file, err)
+              : a->ssm                           ? model_read_ssm(m, a, c, file, err)
+              : a->window == MODEL_WINDOW_CHUNKS ? read_chunks(m, c, file, err)
+                                                 : read_windows(m, a, c, file, err)) ||
         (st = choose_heads(m, a->full_heads ? c : NULL, file, err)) || (st = choose_query_heads(m, a, c, file, err)) ||
         (st = choose_ropes(m, a, c, file, err)))
         return st;

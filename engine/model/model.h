@@ -153,8 +153,10 @@ static inline bool model_keeps_kv(const model_layer *l)
 #define MODEL_MAX_ROPES 4
 /* How Q and K are rotated by position. */
 typedef struct model_rope {
-    uint32_t rot_dim; /* the first columns of a head, which are rotated */
-    float scale;      /* of cos and sin */
+    uint32_t rot_dim;       /* the first columns of a head, which are rotated */
+    float scale;            /* of cos and sin */
+    bool normed;            /* heads of Q and K are normed behind it, by no weights */
+    float grow, grow_every; /* of kern_rope_kv_args */
     float inv_freq[MODEL_MAX_ROT / 2];
 } model_rope;
 
@@ -194,6 +196,8 @@ typedef struct model_params {
     float router_scale;  /* of model_layer.router_norm */
     float logit_softcap; /* 0: none */
     float clip_qkv;      /* 0: none */
+    bool chunked;        /* windows are chunks, whose tokens see those of their own */
+    bool picks_scale_input; /* the sigmoid of a pick's logit multiplies what its expert is given; the pick weighs 1 */
     model_rope ropes[MODEL_MAX_ROPES];
     struct { /* in place of ropes[0] where sequences may be longer than `beyond` positions; 0: none */
         uint32_t beyond;

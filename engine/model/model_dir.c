@@ -313,8 +313,8 @@ static xd_status take_experts(model *m, const model_arch *a, uint32_t l, xd_err 
     const safetensors_entry *both = y->moe && !a->gpt_oss ? model_find_tensor(m, name, &path) : NULL;
     bool packed = both != NULL;
     /* Those that fit as they are stay so, as in transformers. */
-    const bool turned =
-        packed && a->turned && both->n_dims == 3 && (both->shape[1] != 2ull * y->d_ff || both->shape[2] != d);
+    const bool turned = packed && a->turned && both->n_dims == 3 &&
+                        (a->turned == MODEL_TURNS || both->shape[1] != 2ull * y->d_ff || both->shape[2] != d);
     if (packed && !strstr(router, ".mlp."))
         router = "model.layers.%u.mlp.gate.weight";
     if (!packed && y->moe && a->gate_up) {

@@ -80,10 +80,15 @@ struct model_arch {
     bool joined_qkv;                     /* Q, K and V are one matrix, "self_attn.query_key_value" */
     const char *experts[MODEL_MATRICES]; /* NULL: a dense family */
     const char *gate_up,
-        *down;    /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
-    bool turned;  /* experts may be in two tensors with the usual names, transposed */
+        *down; /* or all experts in two tensors: gate, then up; NULL: these never have other names than usual */
+    enum {
+        MODEL_STRAIGHT,
+        MODEL_MAY_TURN, /* experts may be in two tensors with the usual names, transposed where they do not fit as they are */
+        MODEL_TURNS, /* they are transposed there whatever their shape */
+    } turned;
     bool stacked; /* `experts` are tensors of all experts */
     const char *router, *moe_size_key;
+    const char *dense_size_key; /* NULL: intermediate_size */
     enum {
         MODEL_NORMS_BEFORE,  /* attention and FFN have norms before them */
         MODEL_NORMS_EXPERTS, /* and behind FFNs with experts (A.X-K1) */
@@ -104,6 +109,7 @@ struct model_arch {
         MODEL_MOE_LISTED, /* by mlp_layer_types, or else as MODEL_MOE_FIRST */
         MODEL_MOE_RANGE,  /* from moe_layer_start_index to moe_layer_end_index, every moe_layer_interval */
         MODEL_MOE_ASKED,  /* all layers with enable_moe_block, else none */
+        MODEL_MOE_NAMED,  /* those in moe_layers, else every interleave_moe_layer_step-th */
     } moe_layers;
     bool own_heads;        /* num_attention_heads_per_layer may list the heads of Q */
     bool lists;            /* numbers of experts and their sizes may be lists by layers, of the same value for all */
@@ -114,6 +120,7 @@ struct model_arch {
         MODEL_ROPE_BASES,   /* layer_rope_theta may list a base for each layer; 0: it is not rotated */
         MODEL_ROPE_TYPES,   /* rope_parameters have an object for layers with a window and one for others */
         MODEL_ROPE_LONG,    /* the same in all layers: the plain one, or longrope with scales of its own */
+        MODEL_ROPE_NOPE, /* layers that no_rope_layers has 0 for, else every no_rope_layer_interval-th, are not rotated */
     } rope;
     bool partial_rotary; /* partial_rotary_factor, or rotary_dim, is known */
     bool
@@ -172,6 +179,7 @@ struct model_arch {
         MODEL_WINDOW_LISTED,   /* with use_sliding_window, by layer_types or from max_window_layers on */
         MODEL_WINDOW_EVEN,     /* by layer_types, else in every second layer from the first on */
         MODEL_WINDOW_TURNS,    /* as MODEL_WINDOW_LISTED, but else every other layer below max_window_layers */
+        MODEL_WINDOW_CHUNKS,   /* chunks of attention_chunk_size, by layer_types, else in layers that are rotated */
     } window;
     /* What else the configuration says, when all that is common has been read: see families.c. NULL: nothing. */
     xd_status (*read)(model *m, const json_t *config, const char *file, xd_err *err);
@@ -253,6 +261,7 @@ xd_status model_read_hunyuan(model *m, const json_t *config, const char *file, x
 xd_status model_read_lfm2(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_minimax(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_phimoe(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
+xd_status model_read_llama4(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_kimi_linear(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 xd_status model_read_nemotron_h(model *m, const json_t *config, const char *file, xd_err *err) XD_MUST_CHECK;
 

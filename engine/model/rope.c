@@ -62,11 +62,12 @@ static xd_status llama3(const json_t *r, const char *file, double theta, double 
     if ((st = hf_real(r, file, "low_freq_factor", 1, 1e-6, 1e6, &low, err)) ||
         (st = hf_real(r, file, "high_freq_factor", 4, 1e-6, 1e6, &high, err)))
         return st;
-    if (high <= low)
-        return xd_fail(err, XD_BAD_MODEL, 0, "%s: high_freq_factor must be above low_freq_factor", file);
+    if (high < low)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: high_freq_factor must not be below low_freq_factor", file);
     for (uint32_t i = 0; i < p->rot_dim / 2; i++) {
-        double f = pow(theta, -2.0 * i / p->rot_dim), wavelen = 2 * M_PI / f;
-        double smooth = fmin(fmax((original / wavelen - low) / (high - low), 0), 1);
+        double f = pow(theta, -2.0 * i / p->rot_dim), wavelen = 2 * M_PI / f, beyond = original / wavelen - low;
+        /* Llama 4 Scout has no band between the two */
+        double smooth = high > low ? fmin(fmax(beyond / (high - low), 0), 1) : beyond >= 0;
         p->inv_freq[i] = (float)((1 - smooth) * f / factor + smooth * f);
     }
     return XD_OK;

@@ -8,7 +8,7 @@
  *  - Tasks are (tile, KV head); for few tokens with a long past (decode) they are (token, KV head, split), and the
  *    parts are merged by a second loop. Parts and merges are the same functions, so the bits are too.
  *
- * Causality and windows clip a query's range of positions; what lies outside is never multiplied by a zero weight (its memory may
+ * Causality, windows and chunks clip a query's range of positions; what lies outside is never multiplied by a zero weight (its memory may
  * hold anything). */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -57,6 +57,8 @@ static uint32_t range_end(const kern_attn_args *a, uint32_t t)
 static uint32_t range_begin(const kern_attn_args *a, uint32_t t)
 {
     uint32_t pos = a->token_pos[t];
+    if (a->window && a->chunked)
+        return pos - pos % a->window;
     return a->window && pos >= a->window ? pos - a->window + 1 : 0;
 }
 

@@ -187,6 +187,11 @@ typedef struct gate_job {
     const kern_gate_args *a;
 } gate_job;
 
+static float gate_of(const kern_gate_args *a, float v)
+{
+    return a->softplus ? softplus(v) : sigmoid(v);
+}
+
 static void gate_task(void *ctx, uint32_t t, uint32_t worker)
 {
     (void)worker;
@@ -194,10 +199,10 @@ static void gate_task(void *ctx, uint32_t t, uint32_t worker)
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *y = a->y + (size_t)t * a->y_stride + (size_t)h * a->head_dim;
         const float *gate = a->gate + (size_t)t * a->gate_stride + (size_t)h * a->gate_head_stride;
-        for (uint32_t i = 0; i < a->head_dim; i++) {
-            const float v = gate[a->per_head ? 0 : i];
-            y[i] *= a->softplus ? softplus(v) : sigmoid(v);
-        }
+        const bool single = a->pick || a->per_head;
+        const float one = single ? gate_of(a, gate[a->pick ? a->pick[t] : 0]) : 0;
+        for (uint32_t i = 0; i < a->head_dim; i++)
+            y[i] *= single ? one : gate_of(a, gate[i]);
     }
 }
 

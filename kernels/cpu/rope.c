@@ -73,6 +73,7 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
     float cos_of[CPU_MAX_HEAD_DIM / 2], sin_of[CPU_MAX_HEAD_DIM / 2], kv_head[CPU_MAX_HEAD_DIM];
     find_angles(cos_of, sin_of, pos, a->inv_freq, a->rot_dim, a->rope_scale);
 
+    const float grown = a->grow != 0 ? 1 + a->grow * log1pf(floorf(((float)pos + 1) / a->grow_every)) : 1;
     float *q = a->qkv + (size_t)t * (a->n_heads + (kv->v_dim ? 1 : 2) * kv->n_kv_heads) * hd;
     for (uint32_t h = 0; h < a->n_heads; h++) {
         float *head = q + (size_t)h * hd;
@@ -81,6 +82,8 @@ static void rope_task(void *ctx, uint32_t t, uint32_t worker)
         rotate(head + kv->v_dim, a->rot_dim, a->interleaved, cos_of, sin_of);
         if (a->q_norm && a->norm_last)
             j->rows->rmsnorm(head, head, a->q_norm, hd, a->norm_eps);
+        for (uint32_t i = 0; i < hd && grown != 1; i++)
+            head[i] *= grown;
     }
 
     uint32_t block = kv->block_table[(size_t)a->token_seq[t] * kv->max_blocks + pos / kv->block_size];
@@ -113,7 +116,7 @@ kern_status cpu_rope_kv(kern_dev *dev, const kern_rope_kv_args *a)
     if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->rot_dim % 2 ||
         a->kv.head_dim > CPU_MAX_HEAD_DIM)
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: %u of %u dimensions", a->rot_dim, a->kv.head_dim);
-    if (a->norm_last && a->kv.v_dim)
+    if ((a->norm_last || a->grow != 0) && a->kv.v_dim)
         return KERN_ARG;
     if (!kern_kv_is_known(&a->kv))
         return cpu_fail(d, KERN_UNSUPPORTED, "rope: heads of %u in a KV cache of %s", a->kv.head_dim,

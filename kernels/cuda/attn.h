@@ -39,4 +39,11 @@ cudaError_t attn_wide_launch(cuda_dev *d, const kern_attn_args *a, bool many);
 bool attn_latent_takes(const cuda_dev *d, const kern_attn_args *a);
 cudaError_t attn_latent_launch(cuda_dev *d, const kern_attn_args *a);
 
+/* The first position that one sees. */
+static __device__ __forceinline__ int attn_first(const kern_attn_args &a, uint32_t pos)
+{
+    const uint32_t sees = a.chunked && a.window ? pos % a.window + 1 : a.window;
+    return (int)(sees && pos + 1 > sees ? pos + 1 - sees : 0);
+}
+
 #endif

@@ -599,7 +599,7 @@ void attn_merge_launch(cuda_dev *d, const kern_attn_args *a, uint32_t dim, uint3
 bool attn_decode_ropes(const kern_attn_args *a)
 {
     return a->one_each && a->n_heads / a->kv.n_kv_heads <= 16 && a->n_tokens <= 65535 &&
-           a->rope->rot_dim <= a->kv.head_dim && !a->rope->norm_last;
+           a->rope->rot_dim <= a->kv.head_dim && !a->rope->norm_last && a->rope->grow == 0;
 }
 
 template <int HD, bool AHEAD, kern_fmt FMT>

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(SIMPLE_BLOCK) attn_simple_kernel(kern_attn_arg
     float *q = sh, *sc = sh + hd;
     const uint32_t pos = a.token_pos[t], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t *table = a.kv.block_table + (size_t)a.token_seq[t] * a.kv.max_blocks;
-    const uint32_t first = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
+    const uint32_t first = (uint32_t)attn_first(a, pos);
     const bool f32 = a.kv.fmt == FMT_F32;
     const uint32_t row_bytes = Q8 ? hd / 32 * (uint32_t)sizeof(kern_q8_0_block) : hd * (f32 ? 4 : 2);
     const size_t v_off = LATENT ? 0 : (size_t)a.kv.n_kv_heads * a.kv.block_size * row_bytes;

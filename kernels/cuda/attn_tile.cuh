@@ -100,7 +100,7 @@ static __device__ __forceinline__ void put_q(uint4 *q_hi, uint4 *q_lo, uint32_t 
 static __device__ __forceinline__ attn_span span_of(const kern_attn_args &a, uint32_t token)
 {
     const int pos = (int)a.token_pos[token];
-    return attn_span{a.window && pos + 1 > (int)a.window ? pos + 1 - (int)a.window : 0, pos};
+    return attn_span{attn_first(a, (uint32_t)pos), pos};
 }
 
 /* The same of latent attention, in whose kernels these are not positions but entries of what the token has chosen, where it has. */

@@ -168,6 +168,7 @@ template <bool Q8, int N, bool LAST> __global__ void rope_kv_kernel(kern_rope_kv
     const uint32_t t = blockIdx.x, hd = a.kv.head_dim, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
     float *cs = sh, *sn = sh + a.rot_dim / 2, *head = sh + a.rot_dim + warp * hd;
     const uint32_t seq = a.token_seq[t], pos = a.token_pos[t], heads = a.n_heads + 2 * a.kv.n_kv_heads;
+    const float grown = a.grow != 0 ? 1.0f + a.grow * log1pf(floorf(((float)pos + 1.0f) / a.grow_every)) : 1.0f;
     if (seq != UINT32_MAX)
         rope_angles(a, pos, 0, cs, sn);
     __syncthreads();
@@ -182,7 +183,7 @@ template <bool Q8, int N, bool LAST> __global__ void rope_kv_kernel(kern_rope_kv
             rope_store<Q8>(a.kv.fmt, rope_place<Q8>(a, h, seq, pos), head, a.kv.head_dim);
         else
             for (uint32_t i = threadIdx.x % 32; i < hd; i += 32)
-                src[i] = head[i];
+                src[i] = head[i] * grown;
         __syncwarp();
     }
 }
@@ -235,7 +236,7 @@ static kern_status rope_latent(cuda_dev *d, const kern_rope_kv_args *a)
     const uint32_t warps = 4;
     const size_t smem = (a->rot_dim + warps * a->kv.head_dim) * sizeof(float);
     if (a->kv.v_dim > a->kv.head_dim || a->rot_dim > a->kv.head_dim - a->kv.v_dim || a->q_norm || a->v_norm ||
-        a->norm_last)
+        a->norm_last || a->grow != 0)
         return KERN_ARG;
     if (smem > 48 * 1024)
         return cuda_unsupported(d, "head dimension of the rotary embedding");
@@ -279,8 +280,10 @@ __global__ void gate_kernel(kern_gate_args a)
     const size_t t = blockIdx.x;
     float *y = a.y + t * a.y_stride;
     const float *gate = a.gate + t * a.gate_stride;
+    const bool single = a.pick || a.per_head;
+    const uint32_t pick = a.pick ? a.pick[t] : 0;
     for (uint32_t i = threadIdx.x; i < a.n_heads * a.head_dim; i += blockDim.x) {
-        const float v = gate[(size_t)(i / a.head_dim) * a.gate_head_stride + (a.per_head ? 0 : i % a.head_dim)];
+        const float v = gate[(size_t)(i / a.head_dim) * a.gate_head_stride + (single ? pick : i % a.head_dim)];
         y[i] *= !a.softplus ? 1.0f / (1.0f + expf(-v)) : v > 20.0f ? v : log1pf(expf(v)); /* beyond 20 both are v */
     }
 }

@@ -208,7 +208,7 @@ def add_rope_scaling(w, c, head_dim, more=0):
         divisors = []
         for freq in 1.0 / (c["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)):
             turns = original * freq / (2 * np.pi)
-            smooth = min(max((turns - low) / (high - low), 0), 1)
+            smooth = min(max((turns - low) / (high - low), 0), 1) if high > low else float(turns >= low)
             divisors.append(1 / ((1 - smooth) / r["factor"] + smooth))
         w.add_tensor("rope_freqs.weight", np.array(divisors + [1.0] * more, dtype=np.float32))
 
@@ -395,6 +395,10 @@ def add_family(w, arch, c, head_dim):
         w.add_leading_dense_block_count(c["moe_layer_start_index"])
         w.add_expert_shared_count(c["moe_num_shared_experts"])
         w.add_expert_shared_feed_forward_length(c["intermediate_size"] // c["num_key_value_heads"])
+    elif arch == "llama4":
+        w.add_interleave_moe_layer_step(c["interleave_moe_layer_step"])
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        w.add_rope_dimension_count(head_dim)
     elif arch == "lfm2moe":
         w.add_leading_dense_block_count(c["num_dense_layers"])
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -567,7 +571,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
             "granitemoeshared": "granitemoe", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe",
             "gemma4_text": "gemma4", "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe": "bailingmoe2", "lfm2_moe": "lfm2moe",
             "granitemoehybrid": "granitehybrid", "kimi_linear": "kimi-linear", "deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa",
-            "step3p5": "step35", "step3p7": "step35"}.get(c["model_type"], c["model_type"])
+            "step3p5": "step35", "step3p7": "step35", "llama4_text": "llama4"}.get(c["model_type"], c["model_type"])
     if arch == "nemotron_h" and "E" in c["hybrid_override_pattern"]:
         arch = "nemotron_h_moe"
     heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"] if arch != "step35" else c["num_attention_groups"]
@@ -582,7 +586,7 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
     w.add_context_length(c.get("max_position_embeddings") or c["model_max_length"])
     w.add_embedding_length(c["hidden_size"])
     if "intermediate_size" in c and arch not in NEMOTRON:
-        w.add_feed_forward_length(c["intermediate_size"])
+        w.add_feed_forward_length(c.get("intermediate_size_mlp") or c["intermediate_size"])
     w.add_head_count(heads)
     if latent:
         add_latent(w, c, joined)
@@ -672,6 +676,12 @@ def main(src, out, kind="bf16", keys=None, tensors=None, joined=False):
                 continue
             if name.endswith(".mlp.experts.down_proj") and arch in ("qwen3vlmoe", "qwen35moe"):
                 put(f"blk.{layer}.ffn_down_exps.weight", data, name)
+                continue
+            if arch == "llama4" and name.endswith((".experts.gate_up_proj", ".experts.down_proj")):  # rows again, gate and up apart
+                data = data.transpose(0, 2, 1)
+                parts = {"down": data} if "down" in name else dict(zip(("gate", "up"), np.split(data, 2, axis=1)))
+                for part, x in parts.items():
+                    put(names.get_name(f"{name.rsplit('.', 1)[0]}.{part}_proj") + ".weight", np.ascontiguousarray(x), name)
                 continue
             if name.endswith(".block_sparse_moe.input_linear.weight"):
                 half = data.shape[1] // 2

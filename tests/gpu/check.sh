@@ -152,7 +152,7 @@ run_part() {
     identity) # the models of tests/golden/meson.build; of gpt_oss nothing would be preempted with K and V in f16
         local model
         for model in qwen3_moe deepseek_v3-published-head glm4_moe qwen3_next lfm2_moe granitemoehybrid nemotron_h kimi_linear step3p5 \
-            deepseek_v32-published-head glm_moe_dsa exaone_moe gemma4_text; do
+            deepseek_v32-published-head glm_moe_dsa llama4_text exaone_moe gemma4_text; do
             start "$1" "$model" 400 "$test_identity" --backend="$backend" "tests/data/golden/$model"
         done
         for model in config/demo tests/data/golden/deepseek_v3-published-head tests/data/golden/deepseek_v32-published-head; do

@@ -18,7 +18,8 @@ typedef struct kv_case {
     uint32_t top_k, *chosen; /* [n_tokens][top_k]; top_k 0: all are seen */
     uint32_t index_dim, index_heads;
     float *index_k, *index_weights; /* of an indexer, whose Q is qkv */
-    bool norm_last;
+    bool norm_last, chunked;
+    float grow, grow_every;
 } kv_case;
 
 /* Heads of K and V that are stored. */
@@ -150,6 +151,8 @@ static void run_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     a.kv = put_kv(&r, c, addr);
     a.norm_eps = 1e-6f;
     a.norm_last = c->norm_last;
+    a.grow = c->grow;
+    a.grow_every = c->grow_every;
     a.qkv = kc_put(&r, b.qkv, (size_t)b.n * width * sizeof *b.qkv);
     a.q_norm = c->q_norm ? kc_put(&r, c->q_norm, c->hd * sizeof(float)) : NULL;
     a.k_norm = c->k_norm ? kc_put(&r, c->k_norm, (c->vd ? c->vd : c->hd) * sizeof(float)) : NULL;
@@ -199,6 +202,10 @@ static void check_rope(kc *k, const char *name, bool latent)
             kc_fill_scaled(k, c.v_norm = KC_NEW(k, c.hd, float), c.hd, 1);
         c.norm_last = !latent && kc_below(k, 2);
     }
+    if (!latent && !as_is && kc_below(k, 3) == 0) {
+        c.grow = 0.2f * kc_uniform(k); /* Q at most doubles */
+        c.grow_every = (float)kc_between(k, 1, 100);
+    }
     kc_check_op(k, run_rope, &c, c.n_tokens, width_of(&c), NULL,
                 as_is               ? 0
                 : c.fmt == FMT_Q8_0 ? 8.0f / 127
@@ -228,6 +235,7 @@ static void run_attention(kc *k, kern_dev *d, const void *cv, const uint32_t *to
     batch b = make_batch(k, c, tokens, n);
     size_t row = (size_t)c->n_heads * (c->vd ? c->vd : c->hd), o_bytes = b.n * row * sizeof(float);
     kern_attn_args a = {.n_tokens = b.n, .n_heads = c->n_heads, .layer = c->layer, .window = c->window};
+    a.chunked = c->chunked;
     a.scale = scale_of(c);
     a.kv = put_kv(&r, c, addr);
     a.o = kc_room(&r, o_bytes);
@@ -323,6 +331,7 @@ static void check_attention(kc *k, const char *name, bool latent, bool chosen)
     c.window = chosen || kc_below(k, 3) ? 0 : kc_between(k, 1, c.longest);
     if (chosen)
         choose_any(k, &c);
+    c.chunked = kc_below(k, 2);
     if (kc_below(k, 2))
         kc_fill_scaled(k, c.sinks = KC_NEW(k, c.n_heads, float), c.n_heads, 3);
     /* Cells behind a token's position hold NaN: nothing may look at them. */

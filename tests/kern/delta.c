@@ -613,6 +613,7 @@ typedef struct gate_case {
     uint32_t n_heads, head_dim, head_stride;
     bool per_head, softplus;
     float *y, *gate;
+    uint32_t *pick; /* or NULL */
 } gate_case;
 
 static void run_gate(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens, uint32_t n, float *out)
@@ -630,6 +631,7 @@ static void run_gate(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens,
     a.gate_head_stride = c->head_stride;
     a.per_head = c->per_head;
     a.softplus = c->softplus;
+    a.pick = c->pick ? kc_put(&r, kc_gather(k, c->pick, sizeof *a.pick, tokens, n), n * sizeof *a.pick) : NULL;
     kc_status(&r, d->ops->gate(d, &a));
     kc_get(&r, y, a.y, (size_t)n * y_stride * sizeof *y);
     for (uint32_t t = 0; t < n; t++)
@@ -648,6 +650,10 @@ void case_gate(kc *k)
             c.n_heads, c.head_dim, n);
     kc_fill(k, c.y = KC_NEW(k, (size_t)n * width, float), (size_t)n * width);
     kc_fill_scaled(k, c.gate = KC_NEW(k, (size_t)n * gates, float), (size_t)n * gates, 8);
+    if (kc_below(k, 2))
+        c.pick = KC_NEW(k, n, uint32_t);
+    for (uint32_t t = 0; c.pick && t < n; t++)
+        c.pick[t] = kc_below(k, c.head_stride);
     float *sizes = KC_NEW(k, (size_t)n * width, float);
     for (size_t i = 0; i < (size_t)n * width; i++)
         sizes[i] = fabsf(c.y[i]) * (c.softplus ? 9 : 1); /* softplus(8) */

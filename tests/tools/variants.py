@@ -508,9 +508,9 @@ def randomise(model, seed):
             elif "embed" in name:
                 p.copy_(r)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight", "moe.gate.weight", "moe.router.weight",
-                                 "mlp.gate.wg.weight", "mlp.router.gate.weight", "feed_forward.gate.weight")):
+                                 "mlp.gate.wg.weight", "mlp.router.gate.weight", "feed_forward.gate.weight", "feed_forward.router.weight")):
                 p.copy_(r * 2.5 / p.shape[-1] ** 0.5)
-            elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and "sinks" in "".join(names):
+            elif name.endswith(("experts.gate_up_proj", "experts.down_proj")) and ("sinks" in "".join(names) or "feed_forward" in name):
                 p.copy_(r * 1.3 / p.shape[-2] ** 0.5) # transposed
             else:
                 p.copy_(r * (2.0 if "lm_head" in name else 1.3) / p.shape[-1] ** 0.5)
@@ -598,6 +598,8 @@ def make(root, name, v):
         to_nvfp4(d, source, v["nvfp4"])
     if v.get("int4"):
         to_int4(d, source, v["int4"], v.get("int4_only", MATRICES))
+    if source != d and v["arch"] == "llama4_text":
+        variants_families.fuse(source)
     gold = {"architecture": name, "refuse": v["refuse"], "max_abs_logit": 0, "cases": []}
     if not v.get("no_reference") and not v["refuse"]:
         if v.get("reference_cfg"):

@@ -863,7 +863,7 @@ Test(families, of_gguf_that_are_not_known_are_refused_with_those_that_are)
         strstr(
             err.msg,
             "'qwen3_moe' is not known; known in GGUF are afmoe, bailingmoe2, deepseek2, deepseek32, dots1, ernie4_5-moe, gemma4, glm-dsa, glm4moe, "
-            "gpt-oss, granitehybrid, granitemoe, hunyuan-moe, kimi-linear, lfm2moe, llama, minimax-m2, mistral4, nemotron_h, nemotron_h_moe, olmoe, phimoe, qwen2, qwen2moe, qwen3, "
+            "gpt-oss, granitehybrid, granitemoe, hunyuan-moe, kimi-linear, lfm2moe, llama, llama4, minimax-m2, mistral4, nemotron_h, nemotron_h_moe, olmoe, phimoe, qwen2, qwen2moe, qwen3, "
             "qwen3moe, qwen3vlmoe"),
         "%s", err.msg);
     cr_assert_eq(open_meta("lla\xedma", "x", 1, &err), XD_UNSUPPORTED); /* a damaged file: no UTF-8 */
