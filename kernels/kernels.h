@@ -410,8 +410,8 @@ typedef struct kern_gate_args {
     uint32_t n_tokens, n_heads, head_dim;
     uint32_t y_stride, gate_stride; /* of a token; y's heads lie side by side */
     uint32_t gate_head_stride;
-    bool per_head; /* all of a head has the gate gate[t][h][0] */
-    bool softplus; /* log(1 + exp(v)) in place of the sigmoid (Laguna) */
+    bool per_head;        /* all of a head has the gate gate[t][h][0] */
+    bool softplus;        /* log(1 + exp(v)) in place of the sigmoid (Laguna) */
     const uint32_t *pick; /* [n_tokens] or NULL */
 } kern_gate_args;
 

@@ -188,16 +188,16 @@ typedef struct model_params {
     bool gated;                     /* rows of Q are, for each head, Q and then the gate of attention's result */
     bool gate_softplus;             /* what gates is softplus, not the sigmoid */
     float rms_eps, attn_scale, embed_scale, logit_scale;
-    float norm_offset;   /* added to the weights of all norms but those of linear layers' results */
-    bool layer_norms;    /* those of the stream subtract the mean and have a bias */
-    bool wide_qk_norm;   /* norms of whole Q and K, not of heads */
-    bool v_normed;       /* heads of V, too, but by no weights */
-    bool norm_last;      /* norms of Q's and K's heads are behind the rotation */
-    float router_scale;  /* of model_layer.router_norm */
-    float logit_softcap; /* 0: none */
-    float clip_qkv;      /* 0: none */
-    bool chunked;        /* windows are chunks, whose tokens see those of their own */
-    bool picks_scale_input; /* the sigmoid of a pick's logit multiplies what its expert is given; the pick weighs 1 */
+    float norm_offset;      /* added to the weights of all norms but those of linear layers' results */
+    bool layer_norms;       /* those of the stream subtract the mean and have a bias */
+    bool wide_qk_norm;      /* norms of whole Q and K, not of heads */
+    bool v_normed;          /* heads of V, too, but by no weights */
+    bool norm_last;         /* norms of Q's and K's heads are behind the rotation */
+    float router_scale;     /* of model_layer.router_norm */
+    float logit_softcap;    /* 0: none */
+    float clip_qkv;         /* 0: none */
+    bool chunked;           /* windows are chunks, whose tokens see those of their own */
+    bool picks_scale_input; /* what experts are given, by the sigmoid of the logit; the pick weighs 1 */
     model_rope ropes[MODEL_MAX_ROPES];
     struct { /* in place of ropes[0] where sequences may be longer than `beyond` positions; 0: none */
         uint32_t beyond;
