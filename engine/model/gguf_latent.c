@@ -158,7 +158,7 @@ xd_status model_gguf_latent(const model *m, json_t *config, xd_err *err)
     int64_t rank, q_rank, rope, key, value, dense, shared, groups, top_groups, norm;
     char name[96];
     double scale;
-    const char *type = NULL;
+    const char *type = "";
     bool whole = has(g, "attention.key_length_mla");
     xd_status st = model_gguf_latent_type(m, &type, err);
     if (st)

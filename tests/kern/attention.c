@@ -17,7 +17,7 @@ typedef struct kv_case {
     bool padding;            /* a skipped row before every other one */
     uint32_t top_k, *chosen; /* [n_tokens][top_k]; top_k 0: all are seen */
     uint32_t index_dim, index_heads;
-    float *index_k, *index_weights; /* of an indexer, whose Q is qkv */
+    float *index_q, *index_k, *index_weights; /* of an indexer */
     bool norm_last, chunked;
     float grow, grow_every;
 } kv_case;
@@ -398,7 +398,6 @@ void case_attention_chosen(kc *k)
 
 /* --- the indexer ---------------------------------------------------------------------------------------------------- */
 
-/* qkv is its Q, [n_tokens][index_heads][index_dim]. */
 static kv_case any_index(kc *k, uint32_t longest)
 {
     static const uint32_t dims[] = {128, 128, 128, 64, 32, 16, 20, 192};
@@ -410,7 +409,7 @@ static kv_case any_index(kc *k, uint32_t longest)
         c.index_dim = 128;
     c.block_bytes = layer_bytes_of(&c) * c.layers;
     c.cache = KC_NEW(k, c.n_blocks * c.block_bytes, uint8_t);
-    c.qkv = KC_NEW(k, (size_t)c.n_tokens * c.index_heads * c.index_dim, float);
+    c.index_q = KC_NEW(k, (size_t)c.n_tokens * c.index_heads * c.index_dim, float);
     c.index_weights = KC_NEW(k, (size_t)c.n_tokens * c.index_heads, float);
     c.index_k = KC_NEW(k, (size_t)c.n_tokens * c.index_dim, float);
     return c;
@@ -439,7 +438,7 @@ static void run_index_rope(kc *k, kern_dev *d, const void *cv, const uint32_t *t
     uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
     const uint32_t q_width = c->index_heads * c->index_dim;
     batch b = make_batch(k, c, tokens, n);
-    float *q = batch_rows(k, &b, c->qkv, tokens, n, q_width),
+    float *q = batch_rows(k, &b, c->index_q, tokens, n, q_width),
           *key = batch_rows(k, &b, c->index_k, tokens, n, c->index_dim);
     kern_index_rope_args a = {.n_tokens = b.n,
                               .n_heads = c->index_heads,
@@ -481,7 +480,7 @@ void case_index_rope(kc *k)
     c.rot = 2 * kc_below(k, c.index_dim / 2 + 1);
     c.norm_last = kc_below(k, 2);
     kc_fill_scaled(k, c.inv_freq = KC_NEW(k, c.index_dim, float), c.index_dim, 1);
-    kc_fill_scaled(k, c.qkv, (size_t)c.n_tokens * c.index_heads * c.index_dim, 2);
+    kc_fill_scaled(k, c.index_q, (size_t)c.n_tokens * c.index_heads * c.index_dim, 2);
     kc_fill_scaled(k, c.index_k, (size_t)c.n_tokens * c.index_dim, 2);
     kc_check_op(k, run_index_rope, &c, c.n_tokens, width, NULL,
                 c.fmt == FMT_Q8_0 ? 8.0f / 127 : kc_tol(k, "rope_kv") + (c.fmt == FMT_F16 ? 0x1p-10f : 0));
@@ -495,7 +494,7 @@ static void run_index(kc *k, kern_dev *d, const void *cv, const uint32_t *tokens
     uint64_t *addr = KC_NEW(k, c->n_blocks, uint64_t);
     const uint32_t q_width = c->index_heads * c->index_dim;
     batch b = make_batch(k, c, tokens, n);
-    const float *q = batch_rows(k, &b, c->qkv, tokens, n, q_width);
+    const float *q = batch_rows(k, &b, c->index_q, tokens, n, q_width);
     const float *weights = batch_rows(k, &b, c->index_weights, tokens, n, c->index_heads);
     kern_index_args a = {
         .n_tokens = b.n, .n_heads = c->index_heads, .top_k = c->top_k, .layer = c->layer, .max_context = c->longest};
@@ -527,7 +526,7 @@ void case_index(kc *k)
     const uint32_t dense = kc_below(k, 2) ? c.index_dim : KC_MIN(c.index_dim, 3u); /* columns that are not 0 */
     const bool negative = kc_below(k, 2);
     for (size_t i = 0; i < (size_t)c.n_tokens * c.index_heads * c.index_dim; i++)
-        c.qkv[i] = (float)((int)kc_below(k, 7) - 3);
+        c.index_q[i] = (float)((int)kc_below(k, 7) - 3);
     for (size_t i = 0; i < (size_t)c.n_tokens * c.index_heads; i++)
         c.index_weights[i] = (float)((int)kc_below(k, 9) - (negative ? 4 : 0)) / 4;
     memset(c.cache, 0xff, c.n_blocks * c.block_bytes); /* NaN, which nobody may look at */
