@@ -53,13 +53,15 @@ static xd_status check_media_type(const exchange *x, xd_err *err)
 
 typedef struct framing {
     unsigned lengths, codings, hosts;
-    bool chunked;
+    bool chunked, blank; /* blank: one before a colon */
 } framing;
 
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     (void)kind;
     framing *f = cls;
+    const size_t len = strlen(key);
+    f->blank |= len && (key[len - 1] == ' ' || key[len - 1] == '\t');
     if (strcasecmp(key, "Content-Length") == 0)
         f->lengths++;
     else if (strcasecmp(key, "Host") == 0)
@@ -72,7 +74,7 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
 }
 
 /* Where a proxy in front may see the end of a body, or the host, elsewhere than we do, the next request on the connection could be
- * anybody's (RFC 9112, 6.3 and 3.2): such a request is refused and nothing that follows it is read. */
+ * anybody's (RFC 9112, 6.3, 5.1 and 3.2): such a request is refused and nothing that follows it is read. */
 static xd_status check_framing(const exchange *x, const char *version, xd_err *err)
 {
     framing f = {0};
@@ -82,6 +84,8 @@ static xd_status check_framing(const exchange *x, const char *version, xd_err *e
                        "the length of the body is given more than once: one Content-Length or Transfer-Encoding");
     if (f.codings && !f.chunked)
         return xd_fail(err, XD_BAD_REQUEST, 0, "the only Transfer-Encoding that is taken is 'chunked'");
+    if (f.blank) /* "Content-Length : 5" is a length to some */
+        return xd_fail(err, XD_BAD_REQUEST, 0, "a blank stands before a header's colon");
     if (!f.hosts && strcmp(version, "HTTP/1.1") == 0)
         return xd_fail(err, XD_BAD_REQUEST, 0, "the header 'Host' is missing");
     if (f.hosts > 1)

@@ -129,6 +129,9 @@ gen_context gen_context_of(exchange *x);
 xd_status gen_bad_value(xd_err *err, const char *param, const char *fmt, ...) XD_PRINTF(3, 4);
 void gen_replace_words(xd_err *err, const char *old, const char *new); /* wherever they stand in its message */
 xd_status gen_unsupported(xd_err *err, const char *param, const char *text);
+/* Of `tools`, to a template that would leave them out. */
+#define GEN_NO_TOOLS \
+    "the model's chat template does not take 'tools': send none, or set model.chat_template to one that takes them"
 /* Fails where there is none: the field is about text. */
 xd_status gen_need_tokenizer(const gen_context *ctx, const char *param, xd_err *err) XD_MUST_CHECK;
 

@@ -236,7 +236,7 @@ xd_status gen_encode_chat(const gen_context *ctx, const chat_request *req, bool 
     if (st)
         return text.too_much ? too_much_to_render(ctx, req, err) : st;
     if (text.tools_ignored)
-        return gen_unsupported(err, "tools", "the model's chat template does not take 'tools'");
+        return gen_unsupported(err, "tools", GEN_NO_TOOLS);
     if (text.documents_ignored)
         return gen_unsupported(err, "documents", "the model's chat template does not take 'documents'");
     size_t before = ids->len;

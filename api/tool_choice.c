@@ -77,8 +77,7 @@ xd_status gen_check_tool_choice(const gen_context *ctx, gen_params *p, xd_err *e
         return xd_fail_field(err, XD_BAD_REQUEST, "tool_choice", "invalid_value",
                              "'tool_choice' names '%.64s', which is none of the 'tools'", p->call_name);
     if (p->tools && ctx->chat && !chat_set_uses(ctx->chat, "tools"))
-        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "unsupported_parameter",
-                             "the model's chat template does not take 'tools'");
+        return xd_fail_field(err, XD_BAD_REQUEST, "tools", "unsupported_parameter", GEN_NO_TOOLS);
     return XD_OK;
 }
 

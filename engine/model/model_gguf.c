@@ -402,6 +402,10 @@ static xd_status size_shared(model *m, xd_err *err)
         if (t && (t->dims[1] < 1 || t->dims[1] > 1u << 20))
             return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has %llu rows", gguf_path(m->ggufs[0]), name,
                            (unsigned long long)t->dims[1]);
+        if (t && y->halves && t->dims[1] % 2)
+            return xd_fail(err, XD_UNSUPPORTED, 0,
+                           "%s: tensor '%s' has %llu rows: an FFN of an odd size, which is not known",
+                           gguf_path(m->ggufs[0]), name, (unsigned long long)t->dims[1]);
         if (t)
             y->d_ff_shared = (uint32_t)t->dims[1];
         p->d_ff_shared_max = XD_MAX(p->d_ff_shared_max, y->d_ff_shared);

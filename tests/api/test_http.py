@@ -280,6 +280,7 @@ JSON = b"Content-Type: application/json\r\n"
     b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
     b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n",
     b"Transfer-Encoding: xchunked\r\n", b"Transfer-Encoding: identity\r\n", b"Content-Length: 14\r\nHost: y\r\n",
+    b"Content-Length : 14\r\n", b"Content-Length\t: 14\r\n", b"Transfer-Encoding : chunked\r\nContent-Length: 14\r\n",
 ])
 def test_a_request_whose_end_is_doubtful_is_refused_and_nothing_behind_it_is_read(server, headers):
     """What follows it could be another client's request on a connection of a proxy."""

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "config/util.h"
 #include "engine/model/model.h"
 #include "tests/unit/family_config.h"
 
@@ -76,4 +77,47 @@ Test(families_apart, refuse_by_name_what_they_do_not_compute)
         {"{" NEMOTRON PATTERN ",\"moe_intermediate_size\":21}", "of an odd size"},
     };
     refuse(cases, XD_ARRAY_LEN(cases));
+}
+
+/* Makes the size `from` of a GGUF file's matrix, its dimension number `dim`, another one. */
+static void resize(xd_buf *file, const char *name, int dim, uint64_t from, uint64_t to)
+{
+    char *at = memmem(file->data, file->len, name, strlen(name));
+    cr_assert(at, "%s", name);
+    at += strlen(name) + sizeof(uint32_t) + (size_t)dim * sizeof from;
+    cr_assert_eq(memcmp(at, &from, sizeof from), 0, "%s", name);
+    memcpy(at, &to, sizeof to);
+}
+
+/* The tensors of a GGUF file tell the size of a shared expert, whatever its metadata say: one that has no halves is no model. */
+Test(families_apart, have_no_odd_shared_expert_in_a_gguf_file_either)
+{
+    const char *root = getenv("EXPERTD_SOURCE_ROOT");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/data/golden/nemotron_h-gguf/model.gguf", root ? root : ".");
+    FILE *f = fopen(path, "rb");
+    cr_assert(f, "%s", path);
+    xd_buf file = {0};
+    char some[4096];
+    for (size_t n; (n = fread(some, 1, sizeof some, f));)
+        xd_buf_append(&file, some, n);
+    fclose(f);
+    for (uint32_t size = 38; size < 40; size++) { /* of 40 */
+        for (int l = 1; l < 8; l++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.ffn_up_shexp.weight", l);
+            if (!memmem(file.data, file.len, name, strlen(name)))
+                continue;
+            resize(&file, name, 1, size == 38 ? 40 : 38, size);
+            snprintf(name, sizeof name, "blk.%d.ffn_down_shexp.weight", l);
+            resize(&file, name, 0, size == 38 ? 40 : 38, size);
+        }
+        XD_CLEANUP(model_freep) model *m = NULL;
+        xd_err err;
+        xd_status st = model_open(&(model_options){.path = put("m.gguf", file.data, file.len)}, &m, &err);
+        cr_assert_eq(st, size % 2 ? XD_UNSUPPORTED : XD_OK, "%u -> %d: %s", size, st, st ? err.msg : "");
+        cr_assert(!st || strstr(err.msg, "has 39 rows: an FFN of an odd size"), "%s", err.msg);
+        cr_assert(st || model_get_layer(m, 1)->shared[MODEL_UP].rows == 19);
+    }
+    xd_buf_free(&file);
 }
