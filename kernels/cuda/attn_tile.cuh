@@ -12,6 +12,7 @@
 #ifndef KERNELS_CUDA_ATTN_TILE_CUH
 #define KERNELS_CUDA_ATTN_TILE_CUH
 
+#include "kernels/cuda/attn.h"
 #include "kernels/kernels.h"
 
 #include <cuda_fp16.h>
