@@ -115,6 +115,44 @@ static bool has_shape(const safetensors_entry *e, uint64_t rows, uint64_t cols)
     return e->n_dims == 2 && e->shape[0] == rows && e->shape[1] == cols;
 }
 
+/* F32 or BF16 */
+static xd_status format_of_scales(const safetensors_entry *e, const char *path, kern_fmt *ret, xd_err *err)
+{
+    *ret = !strcmp(e->dtype, "F32") ? FMT_F32 : FMT_BF16;
+    return *ret == FMT_BF16 && strcmp(e->dtype, "BF16")
+               ? xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; scales in F32 and BF16 can be read", path,
+                         e->name, e->dtype)
+               : XD_OK;
+}
+
+xd_status model_take_stacked_scales(const model *m, const char *name, const char *path, uint32_t n, uint32_t stride,
+                                    model_tensor *ret, xd_err *err)
+{
+    const uint32_t block_rows = m->fp8.block_rows, block_cols = m->fp8.block_cols;
+    char of[224], shape[192];
+    snprintf(of, sizeof of, "%.*s%s", (int)(strlen(name) - strlen("weight")), name, m->fp8.suffix);
+    const safetensors_entry *e = block_rows ? model_find_tensor(m, of, &path) : NULL;
+    if (!e)
+        return xd_fail(err, XD_UNSUPPORTED, 0,
+                       "%s: tensor '%s' is missing, with scales for blocks of '%s', which is F8_E4M3", path, of, name);
+    const uint64_t down = (ret->rows + block_rows - 1) / block_rows, across = (ret->cols + block_cols - 1) / block_cols;
+    xd_status st = format_of_scales(e, path, &ret->scale.fmt, err);
+    if (st)
+        return st;
+    if (e->n_dims != 3 || e->shape[0] != n || e->shape[1] != down || e->shape[2] != across)
+        return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, that of '%s' needs [%u, %u, %u]",
+                       path, of, safetensors_shape(e, shape, sizeof shape), name, n, (uint32_t)down, (uint32_t)across);
+    const kern_fmt fmt = ret->scale.fmt;
+    for (uint32_t i = 0; i < n; i++) {
+        model_tensor *t = &ret[(size_t)i * stride];
+        t->scales = (const char *)e->data + i * down * across * kern_fmt_get(fmt).block_bytes;
+        t->scale.fmt = fmt;
+        t->scale.rows = block_rows;
+        t->scale.cols = block_cols;
+    }
+    return XD_OK;
+}
+
 xd_status model_take_scales(const model *m, const char *name, const char *path, model_tensor *t, xd_err *err)
 {
     static const char tail[] = ".weight";
@@ -131,10 +169,9 @@ xd_status model_take_scales(const model *m, const char *name, const char *path, 
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing: the scales of '%s', which is F8_E4M3", m->dir,
                        of, name);
-    t->scale.fmt = !strcmp(e->dtype, "F32") ? FMT_F32 : FMT_BF16;
-    if (t->scale.fmt == FMT_BF16 && strcmp(e->dtype, "BF16"))
-        return xd_fail(err, XD_UNSUPPORTED, 0, "%s: tensor '%s' is %s; scales in F32 and BF16 can be read", path, of,
-                       e->dtype);
+    xd_status st = format_of_scales(e, path, &t->scale.fmt, err);
+    if (st)
+        return st;
     const uint32_t down = block_rows ? (t->rows + block_rows - 1) / block_rows : t->rows,
                    across = block_rows ? (t->cols + block_cols - 1) / block_cols : 1;
     const bool one = !block_rows && (e->n_dims == 0 || (e->n_dims == 1 && e->shape[0] == 1) || has_shape(e, 1, 1));

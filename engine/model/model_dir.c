@@ -171,23 +171,24 @@ static xd_status take_packed(const model *m, uint32_t layer, const char *pattern
 {
     char plain[192], shape[192], stored[256];
     const char *path = NULL;
-    kern_fmt fmt;
+    kern_fmt fmt = FMT_FP8;
     snprintf(plain, sizeof plain, pattern, layer);
     const safetensors_entry *e = model_find_tensor(m, plain, &path);
     const char *name = model_stored_name(m, plain, stored, sizeof stored);
     if (!e)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' is missing", m->dir, name);
-    xd_status st = format_of(e, path, &fmt, err);
+    const bool fp8 = m->fp8.suffix && parts == 1 && strstr(plain, ".weight") && !strcmp(e->dtype, "F8_E4M3");
+    xd_status st = fp8 ? XD_OK : format_of(e, path, &fmt, err);
     if (st)
         return st;
     if (e->n_dims != 3 || e->shape[0] != n_experts || e->shape[1] != (uint64_t)parts * rows || e->shape[2] != cols)
         return xd_fail(err, XD_BAD_MODEL, 0, "%s: tensor '%s' has the wrong shape: %s, config.json needs [%u, %u, %u]",
                        path, name, safetensors_shape(e, shape, sizeof shape), n_experts, parts * rows, cols);
-    const uint64_t bytes = e->bytes / n_experts / parts;
+    const uint64_t each = e->bytes / n_experts / parts, bytes = fp8 ? kern_row_bytes(FMT_FP8, cols) * rows : each;
     for (uint32_t i = 0; i < n_experts * parts; i++)
         ret[(size_t)(i / parts) * MODEL_MATRICES + i % parts] = (model_tensor){
-            .data = (const char *)e->data + i * bytes, .bytes = bytes, .rows = rows, .cols = cols, .fmt = fmt};
-    return XD_OK;
+            .data = (const char *)e->data + i * each, .bytes = bytes, .rows = rows, .cols = cols, .fmt = fmt};
+    return fp8 ? model_take_stacked_scales(m, plain, path, n_experts, MODEL_MATRICES, ret, err) : XD_OK;
 }
 
 /* One of two that lie among each other, `apart` numbers: 1 has the values of `t` two numbers apart, from the first or the second on. */

@@ -275,6 +275,9 @@ xd_status model_read_fp8(const json_t *q, const char *file, model_fp8 *ret, xd_e
 /* The scales of t, the tensor `name` of F8_E4M3 in file `path`. */
 xd_status model_take_scales(const model *m, const char *name, const char *path, model_tensor *t,
                             xd_err *err) XD_MUST_CHECK;
+/* Of n tensors, `stride` apart, which are one in the file: in blocks of each. */
+xd_status model_take_stacked_scales(const model *m, const char *name, const char *path, uint32_t n, uint32_t stride,
+                                    model_tensor *ret, xd_err *err) XD_MUST_CHECK;
 /* What is common to all that compressed-tensors writes. */
 xd_status model_check_compressed(const json_t *q, const char *file, xd_err *err) XD_MUST_CHECK;
 /* Is a checkpoint with the quantization_config q in INT4 or NVFP4, in as far as method and format tell? Then that can be read. */

@@ -211,8 +211,8 @@ def publish_step(d):
     for f in d.glob("*.safetensors"):
         save_file({k: t for k, t in load_file(f).items() if not k.startswith("vi")}, f, metadata={"format": "pt"})
     c = json.loads((d / "config.json").read_text())
-    (d / "config.json").write_text(json.dumps({**c["text_config"], "architectures": ["Step3p5ForCausalLM"],
-                                               "tie_word_embeddings": c["tie_word_embeddings"]}, indent=1))
+    of_all = {k: x for k, x in c.items() if k in ("tie_word_embeddings", "quantization_config")}
+    (d / "config.json").write_text(json.dumps({**c["text_config"], **of_all, "architectures": ["Step3p5ForCausalLM"]}, indent=1))
 
 
 # What is around a language model of another family: its class in transformers (None: it has none), the key of the language model, and of what sees.
@@ -476,6 +476,10 @@ def fill(variant, add_nextn):
     step("5-gguf-kv-heads", "has layers of 2 and of 1 heads", gguf="bf16", publish=publish_step, gguf_keys={"attention.head_count_kv": [2, 1, 2]})
     step("5-gguf-softmax", "expert_gating_func", gguf="bf16", publish=publish_step, gguf_keys={"expert_gating_func": 1})
     step("5-gguf-not-normed", "expert_weights_norm = false", gguf="bf16", publish=publish_step, gguf_keys={"expert_weights_norm": False})
+    step("5-fp8-block", fp8="block", publish=publish_step, cfg={**small, "hidden_size": 136, "moe_intermediate_size": 40, "vocab_size": 61, "moe_num_experts": 4})
+    step("5-fp8-wide", fp8="block", publish=publish_step, cfg={"hidden_size": 160, "moe_intermediate_size": 136})
+    step("7-fp8-channel", "scales for blocks of", fp8="channel", cfg={"moe_intermediate_size": 72})
+    step("7-fp8-bf16", fp8="block-bf16", cfg={"moe_intermediate_size": 72})
     step("7-no-limits", cfg={"swiglu_limits": DROP, "swiglu_limits_shared": None})
     step("7-null-limits", cfg={"swiglu_limits": [None, None, 0.2], "swiglu_limits_shared": [0, None, 0.1]})
     step("7-loud", weights=lambda s: {k: t * (8 if "_proj" in k else 1) for k, t in s.items()})

@@ -250,8 +250,15 @@ def to_fp8(d, plain, kind):
     compressed-tensors: channel, tensor, ct-block; or modelopt, as tensor."""
     import torch
     from safetensors.torch import save_file as save
-    stored, values = {}, {}
+    stored, values, stacks = {}, {}, {}
+    apart = {}
     for name, w in load_file(d).items():
+        if w.ndim == 3 and re.search(MATRICES, name):  # experts in one tensor: each has blocks of its own
+            stacks[name] = len(w)
+            apart.update({f"{i}.{name}": x for i, x in enumerate(w)})
+        else:
+            apart[name] = w
+    for name, w in apart.items():
         values[name] = w.float()
         if w.ndim != 2 or not re.search(MATRICES, name):
             stored[name] = w
@@ -275,6 +282,10 @@ def to_fp8(d, plain, kind):
         if kind == "modelopt" and name.endswith("k_proj.weight"):
             stored[name.replace("weight", "k_scale")] = torch.tensor(1.0)
         values[name] = q.float() * each
+    for name, n in stacks.items():
+        values[name] = torch.stack([values.pop(f"{i}.{name}") for i in range(n)])
+        for part in (name, name.replace("weight", "weight_scale_inv" if kind.startswith("block") else "weight_scale")):
+            stored[part] = torch.stack([stored.pop(f"{i}.{part}") for i in range(n)])
     save({k: t.contiguous() for k, t in stored.items()}, d / "model.safetensors", metadata={"format": "pt"})
     plain.mkdir()
     save(values, plain / "model.safetensors", metadata={"format": "pt"})
