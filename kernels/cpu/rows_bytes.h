@@ -25,7 +25,7 @@ B_INLINE VB b_sub(VB v, int8_t n)
 /* Pairs of bytes are shifted: the upper `bits` of a byte hold bits of its neighbour, to be masked away. */
 B_INLINE VB b_shr(VB v, uint32_t bits)
 {
-    return _mm_srl_epi16(v, _mm_cvtsi32_si128((int)bits));
+    return _mm_srli_epi16(v, (int)bits);
 }
 /* Of bytes below 16. */
 B_INLINE VB b_shl4(VB v)

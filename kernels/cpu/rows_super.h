@@ -141,6 +141,13 @@ DEFINE_PART_IQ(iq1_m, kern_iq1_m_d(block), IQ1, 0.125f)
 
 typedef void super_fn(float *y, const uint8_t *block); /* y[256]: its weights */
 
+/* To the end, so that all places and shifts in a block are constants. */
+#ifdef __clang__
+#define UNROLL_BLOCK _Pragma("unroll")
+#else
+#define UNROLL_BLOCK _Pragma("GCC unroll 32")
+#endif
+
 INLINE void super_tile(super_fn *take, uint32_t bytes, float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes,
                        const float *const *x, uint32_t cols, const uint8_t *ahead, const uint32_t R, const uint32_t T)
 {
@@ -197,7 +204,7 @@ static __attribute__((noinline)) void ROW(super_dot)(super_fn *take, uint32_t by
     {                                                                                                            \
         k_scales k;                                                                                              \
         scales_##fmt(&k, block);                                                                                 \
-        UNROLL for (uint32_t i = 0; i < 256; i += LANES) v_store(y + i, part_##fmt(&k, block, i));               \
+        UNROLL_BLOCK for (uint32_t i = 0; i < 256; i += LANES) v_store(y + i, part_##fmt(&k, block, i));         \
     }                                                                                                            \
     static void ROW(dot_##fmt)(float *y, size_t y_stride, const uint8_t *w, uint64_t row_bytes, uint32_t n_rows, \
                                const float *const *x, uint32_t n_tokens, uint32_t cols, const uint8_t *next)     \
