@@ -5,6 +5,7 @@ from gguf import quants
 
 print("""/* quant_grids.h - the weights that the numbers in IQ1, IQ2 and IQ3 blocks stand for (ggml-common.h): an entry has the numbers of eight weights (IQ3:
  * four), two bits each (three), the first lowest. Written by tests/tools/iq_grids.py. */
+/* clang-format off */
 #ifndef KERNELS_QUANT_GRIDS_H
 #define KERNELS_QUANT_GRIDS_H
 
